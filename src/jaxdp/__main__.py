@@ -1,0 +1,31 @@
+"""`jaxdp COMMAND` and `python -m jaxdp COMMAND`: the same as `python -m jaxdp.COMMAND`."""
+
+import importlib
+import sys
+
+from jaxdp import __version__
+from jaxdp.registry import nearest
+
+COMMANDS = {
+    "train": "train a model",
+    "evaluate": "evaluate a checkpoint of a run",
+    "check": "compare training on one and on many devices",
+}
+
+
+def main() -> int:
+    name = sys.argv[1] if len(sys.argv) > 1 else "--help"
+    if name in COMMANDS:
+        return importlib.import_module(f"jaxdp.{name}").main(sys.argv[2:])
+    if name in ("--version", "-V"):
+        print(__version__)
+        return 0
+    if name in ("--help", "-h"):
+        print("usage: jaxdp COMMAND ...\n\n" + "\n".join(f"  {command:<10}{text}" for command, text in COMMANDS.items()))
+        return 0
+    print(f"jaxdp: error: {name}: unknown command; {nearest(name, COMMANDS)}", file=sys.stderr)
+    return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

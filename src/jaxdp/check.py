@@ -1,0 +1,102 @@
+"""`python -m jaxdp.check`: does the number of devices change what is learned? Trains a few steps on each and compares."""
+
+import dataclasses
+import sys
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import tyro
+
+from jaxdp import command_line
+from jaxdp.config import DataConfig, ModelConfig, OptimizationConfig, TrainConfig, validate
+from jaxdp.parallel import platform
+from jaxdp.registry import ConfigError
+
+DESCRIPTION = """Trains a few steps under each strategy and number of devices, and prints the largest differences to one device.
+Exits with 1 if one exceeds the tolerance. With --batch-norm global or group:N none does; with replica the statistics differ by
+design."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ComparisonConfig:
+    devices: Annotated[str, tyro.conf.arg(metavar="N,N,...")] = "1,2,4,8"
+    """numbers of devices to compare with one device; on CPU they are simulated"""
+    strategies: Annotated[str, tyro.conf.arg(metavar="NAME,NAME,...")] = "pmap"
+    """strategies to run on them"""
+    tolerance: float = 1e-5
+    """largest absolute difference that passes"""
+
+
+@dataclasses.dataclass(frozen=True)
+class CheckConfig(OptimizationConfig, DataConfig, ModelConfig, ComparisonConfig):
+    """What `python -m jaxdp.check` takes: of a training run, all that defines its steps."""
+
+    def __post_init__(self) -> None:
+        validate(self)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    return command_line.main(_main, argv, "jaxdp.check")
+
+
+def _main(argv: Sequence[str]) -> int:
+    command = command_line.parse(
+        CheckConfig, argv, prog="python -m jaxdp.check", description=DESCRIPTION, batch_norm="global", steps=3
+    )
+    words = [word for word in command.devices.split(",") if word]
+    if not words or not all(word.isdecimal() and int(word) > 0 for word in words):
+        raise ConfigError("devices", command.devices, "must be numbers separated by commas, e.g. 1,2,4,8")
+    counts, names = [int(word) for word in words], [name for name in command.strategies.split(",") if name]
+    platform.configure(max(counts))
+    shared = {name: value for name, value in dataclasses.asdict(command).items() if name in TrainConfig.__dataclass_fields__}
+    runs = [("single", 1)] + [(name, count) for name in names for count in counts if name != "single" or count == 1]
+    configs = [TrainConfig(**shared | {"strategy": name, "devices": count}) for name, count in runs]
+
+    import rich.console
+    import rich.table
+
+    columns = ("params", "batch_stats", "opt_state", "loss")
+    table = rich.table.Table("strategy", "devices", *columns, title=_title(configs[0]))
+    worst, reference = 0.0, None
+    for config, outcome in zip(configs, map(_train, configs), strict=True):
+        reference = reference or outcome
+        differences = [_largest_difference(outcome[column], reference[column]) for column in columns]
+        worst = max(worst, *differences)
+        table.add_row(config.strategy, str(config.devices), *(f"{difference:.1e}" for difference in differences))
+    passed = worst <= command.tolerance
+    rich.console.Console().print(table)
+    print(f"{'passed' if passed else 'FAILED'}: the largest difference is {worst:.1e}, the tolerance {command.tolerance:.1e}")
+    if not passed and command.batch_norm == "replica":
+        print("--batch-norm replica depends on the number of devices by design; global and group:N do not", file=sys.stderr)
+    return 0 if passed else 1
+
+
+def _title(config: TrainConfig) -> str:
+    return f"{config.model} on {config.dataset}, batch norm {config.batch_norm}: largest differences"
+
+
+def _train(config: TrainConfig) -> dict[str, Any]:
+    """Returns what a few steps end with, on the host."""
+    from jaxdp.training.setup import create_setup
+
+    setup = create_setup(config)
+    state, losses = setup.strategy.init(setup.create_state), []
+    for batch in setup.train_batches(0):
+        state, sums = setup.strategy.train_step(state, batch)
+        losses.append(setup.strategy.gather(sums)["loss"] / setup.global_batch_size)
+    host = setup.strategy.gather(state)
+    return {"params": host.params, "batch_stats": host.batch_stats, "opt_state": host.opt_state, "loss": losses}
+
+
+def _largest_difference(tree: Any, other: Any) -> float:
+    """Returns infinity where a number is not finite, so that NaN never passes."""
+    import jax
+    import numpy as np
+
+    pairs = zip(jax.tree.leaves(tree), jax.tree.leaves(other), strict=True)
+    largest = max((float(np.max(np.abs(np.float64(a) - np.float64(b)), initial=0)) for a, b in pairs), default=0.0)
+    return largest if np.isfinite(largest) else float("inf")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,103 @@
+"""How do flags become a configuration, and a mistake one line and exit code 2?"""
+
+import contextlib
+import dataclasses
+import inspect
+import io
+import re
+import sys
+import textwrap
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, TypeVar
+
+import tyro
+
+from jaxdp import config as config_lib
+from jaxdp.registry import ConfigError, nearest
+
+Config = TypeVar("Config")
+
+_FILE_HELP = "YAML file of settings, e.g. the config.yaml of a run; flags override it"
+
+
+def parse(
+    cls: type[Config], argv: Sequence[str], *, prog: str, description: str, defaults_file: bool = True, **defaults: Any
+) -> Config:
+    """Parses flags into `cls`, shown in `--help` group by group as `cls` inherits them.
+
+    Args:
+        cls: frozen dataclass, or one that inherits its fields from several.
+        argv: arguments without the program's name.
+        defaults_file: whether to offer `--config FILE`, whose values the flags override.
+        **defaults: what this command assumes where it differs from the fields' own defaults.
+
+    Raises:
+        ConfigError: for anything that cannot be parsed.
+        SystemExit: with 0 after `--help`.
+    """
+    argv = list(argv)
+    given = {word.split("=")[0][2:].replace("-", "_") for word in argv if word.startswith("--")}
+    fields = {field.name: field for field in dataclasses.fields(cls)}  # pyright: ignore[reportArgumentType]
+    options = [*fields, "help", *(["config"] if defaults_file else [])]
+    for name in sorted(given - set(options)):
+        flags = [f"--{option.replace('_', '-')}" for option in options]
+        raise ConfigError(name, "", "unknown flag; " + nearest("--" + name.replace("_", "-"), flags))
+    path = _value_of("--config", argv) if defaults_file else None
+    values = defaults | (config_lib.load(path, set(fields)) if path else {})
+    for pair in config_lib.EXCLUSIVE:
+        for name, partner in (pair, pair[::-1]):
+            if name in given and partner not in given:
+                values.pop(partner, None)
+
+    sections = [base for base in reversed(cls.__mro__) if inspect.get_annotations(base)]
+    arguments: list[Any] = []
+    if defaults_file:
+        file_type = Annotated[str | None, tyro.conf.arg(metavar="FILE", help=_FILE_HELP, help_behavior_hint="")]
+        arguments.append(("config", file_type, dataclasses.field(default=path)))
+    for section in sections:
+        own = inspect.get_annotations(section)
+        required = {name for name in own if name in fields and fields[name].default is fields[name].default_factory}
+        default = section(**dict.fromkeys(required, tyro.MISSING_NONPROP) | {name: values[name] for name in own if name in values})
+        title = re.sub("Config$", "", section.__name__).lower()
+        arguments.append((title, Annotated[section, tyro.conf.OmitArgPrefixes], dataclasses.field(default=default)))
+    command = dataclasses.make_dataclass("command", arguments, frozen=True)
+    parsed = _run_tyro(command, argv, prog, textwrap.fill(" ".join(description.split()), 80))
+    return cls(**{name: value for section in sections for name, value in _fields_of(parsed, section).items()})
+
+
+def _fields_of(parsed: Any, section: type) -> dict[str, Any]:
+    part = getattr(parsed, re.sub("Config$", "", section.__name__).lower())
+    return {name: getattr(part, name) for name in inspect.get_annotations(section)}
+
+
+def _value_of(flag: str, argv: list[str]) -> str | None:
+    value = None
+    for word, following in zip(argv, [*argv[1:], ""], strict=True):
+        if word == flag:
+            value = following
+        elif word.startswith(flag + "="):
+            value = word.partition("=")[2]
+    return value
+
+
+def _run_tyro(command: type[Config], argv: list[str], prog: str, description: str) -> Config:
+    """Tyro explains a mistake in a box of several lines: keep its first sentence."""
+    box = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(box):
+            return tyro.cli(command, args=argv, prog=prog, description=description)
+    except SystemExit as stop:
+        if not stop.code:
+            raise
+        lines = [re.sub(r"[╭╮╰╯│─]", "", line).strip() for line in box.getvalue().splitlines()[1:]]
+        sentence = " ".join(lines[: lines.index("")] if "" in lines else lines)
+        raise ConfigError("", "", f"{sentence} (see {prog} --help)") from stop
+
+
+def main(command: Callable[[Sequence[str]], int], argv: Sequence[str] | None, prog: str) -> int:
+    """Runs a command and returns its exit code: 2 with one line on standard error for a ConfigError."""
+    try:
+        return command(sys.argv[1:] if argv is None else argv)
+    except ConfigError as error:
+        print(f"{prog}: error: {error}", file=sys.stderr)
+        return 2

@@ -1,0 +1,229 @@
+"""What can be set, what does it mean, and what is it when nobody sets it?
+
+Frozen dataclasses, one per group of flags; a command's configuration inherits the groups it needs, so that
+`config.learning_rate` and `--learning-rate` and `learning_rate:` in YAML are the same thing everywhere.
+Nothing here imports JAX: `--help` and most mistakes are answered before it starts.
+"""
+
+import dataclasses
+import hashlib
+import math
+import pathlib
+import types
+import typing
+from collections.abc import Collection, Mapping
+from typing import Annotated, Any, Literal
+
+import tyro
+import yaml
+
+from jaxdp.registry import ConfigError, nearest
+
+Keywords = Annotated[
+    dict[str, Any],
+    tyro.conf.arg(help_behavior_hint=""),
+    tyro.constructors.PrimitiveConstructorSpec(
+        nargs="*",
+        metavar="KEY=VALUE",
+        instance_from_str=lambda words: parse_keywords(words),
+        is_instance=lambda value: isinstance(value, dict),
+        str_from_instance=lambda value: [f"{key}={item}" for key, item in value.items()],
+    ),
+]
+OptionalInt = Annotated[int | None, tyro.conf.arg(metavar="INT", help_behavior_hint="")]  # the text says what None stands for
+OptionalFloat = Annotated[float | None, tyro.conf.arg(metavar="FLOAT", help_behavior_hint="")]
+OptionalPath = Annotated[str | None, tyro.conf.arg(metavar="PATH", help_behavior_hint="")]
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelConfig:
+    model: str = "pyramidnet"
+    """network to train: pyramidnet"""
+    model_kwargs: Keywords = dataclasses.field(default_factory=dict)
+    """keywords of the network, e.g. depth=110 alpha=48 shake_drop=0.5 (default: its own)"""
+    batch_norm: Annotated[str, tyro.conf.arg(metavar="{replica,global,group:N}")] = "replica"
+    """which examples share batch-norm statistics; with global and group:N the result does not depend on the number of devices"""
+    precision: Literal["float32", "bfloat16"] = "float32"
+    """number format of the computation; parameters and statistics stay float32"""
+
+
+@dataclasses.dataclass(frozen=True)
+class DataConfig:
+    dataset: str = "digits"
+    """images to train on: digits (scikit-learn's 1,797 handwritten digits, 8x8, embedded)"""
+    seed: int = 0
+    """seed of the initial weights, the order of the examples, augmentation and dropout"""
+
+
+@dataclasses.dataclass(frozen=True)
+class ParallelConfig:
+    strategy: str = "pmap"
+    """how devices share the work: pmap, single, shard_map, sharded"""
+    devices: OptionalInt = None
+    """use the first N devices; on CPU, simulate N (default: all there are)"""
+
+
+@dataclasses.dataclass(frozen=True)
+class OptimizationConfig:
+    global_batch_size: OptionalInt = None
+    """examples per step over all devices (default: 128)"""
+    per_device_batch_size: OptionalInt = None
+    """examples per step and device, instead of --global-batch-size"""
+    epochs: OptionalInt = None
+    """passes over the training set (default: 20)"""
+    steps: OptionalInt = None
+    """training steps, instead of --epochs"""
+    optimizer: str = "nesterov"
+    """sgd, momentum, nesterov, adam, adamw, rmsprop, adagrad, lamb or lion"""
+    optimizer_kwargs: Keywords = dataclasses.field(default_factory=dict)
+    """keywords of the Optax optimizer, e.g. momentum=0.95 or b1=0.9 b2=0.99 (default: its own)"""
+    learning_rate: OptionalFloat = None
+    """peak learning rate (default: 0.1 for sgd, momentum and nesterov, otherwise 0.001)"""
+    schedule: Literal["constant", "multistep", "cosine", "onecycle"] = "onecycle"
+    """learning rate over time; multistep divides by 10 after 1/2 and 3/4 of the steps"""
+    warmup_fraction: OptionalFloat = None
+    """share of the steps in which the learning rate rises to its peak (default: 0.3 for onecycle, otherwise 0)"""
+    weight_decay: float = 1e-4
+    """L2 decay of all parameters, added to the gradient; decoupled for adamw, lamb and lion"""
+    clip_norm: OptionalFloat = None
+    """scale gradients down to this global norm (default: no clipping)"""
+    label_smoothing: float = 0.0
+    """share of each target spread evenly over all classes"""
+    ema_decay: float = 0.0
+    """evaluate with an exponential moving average of the weights, e.g. 0.999 (0: off)"""
+
+
+@dataclasses.dataclass(frozen=True)
+class RunConfig:
+    run_dir: OptionalPath = None
+    """folder of this run (default: runs/MODEL-DATASET-HASH, the same for the same settings)"""
+    resume: Literal["auto", "never", "must"] = "auto"
+    """continue the run in its folder: if there is one, never (start a new one), or fail if there is none"""
+    eval_every: OptionalInt = None
+    """steps between evaluations (default: every epoch)"""
+    checkpoint_every: OptionalInt = None
+    """steps between checkpoints (default: whole epochs, at least 100 steps); the last step is always saved"""
+    keep: int = 3
+    """checkpoints to keep, besides the best one"""
+    log_every: int = 10
+    """steps between rows of metrics.jsonl"""
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainConfig(RunConfig, OptimizationConfig, ParallelConfig, DataConfig, ModelConfig):
+    """Everything that defines a training run; `config.yaml` in its folder holds exactly these fields."""
+
+    def __post_init__(self) -> None:
+        validate(self)
+
+
+# One of each pair may be set. A flag given on the command line displaces its partner that came from a file.
+EXCLUSIVE = (("global_batch_size", "per_device_batch_size"), ("epochs", "steps"))
+
+_POSITIVE = {
+    "global_batch_size", "per_device_batch_size", "epochs", "steps", "devices", "clip_norm",
+    "eval_every", "checkpoint_every", "keep", "log_every",
+}  # fmt: skip
+_NON_NEGATIVE = {"learning_rate", "weight_decay", "seed", "tolerance"}
+_FRACTIONS = {"label_smoothing", "ema_decay", "warmup_fraction"}  # at least 0 and below 1
+
+
+def validate(config: Any) -> None:
+    """Checks every field that `config` has, whichever groups it is made of.
+
+    Raises:
+        ConfigError: for the first value that is of a wrong type or out of range, or a pair that excludes itself.
+    """
+    for field in dataclasses.fields(config):
+        name, value = field.name, getattr(config, field.name)
+        _check_type(name, value, field.type)
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            if not math.isfinite(value):
+                raise ConfigError(name, value, "must be a finite number")
+            if name in _POSITIVE and value <= 0:
+                raise ConfigError(name, value, "must be greater than 0")
+            if name in _NON_NEGATIVE and value < 0:
+                raise ConfigError(name, value, "must not be negative")
+            if name == "seed" and value >= 2**31:
+                raise ConfigError(name, value, "must be below 2147483648")
+            if name in _FRACTIONS and not 0 <= value < 1:
+                raise ConfigError(name, value, "must be at least 0 and below 1")
+    for first, second in EXCLUSIVE:
+        if getattr(config, first, None) is not None and getattr(config, second, None) is not None:
+            raise ConfigError(second, getattr(config, second), f"excludes --{first.replace('_', '-')}; give one of them")
+    if hasattr(config, "batch_norm"):
+        batch_norm_group(config.batch_norm)
+
+
+def _check_type(name: str, value: object, annotation: Any) -> None:
+    """Values from YAML may be of any type; those from the command line already fit."""
+    if typing.get_origin(annotation) is Annotated:
+        annotation = typing.get_args(annotation)[0]
+    if typing.get_origin(annotation) is Literal:
+        if value not in typing.get_args(annotation):
+            raise ConfigError(name, value, nearest(str(value), list(typing.get_args(annotation))))
+        return
+    union = typing.get_args(annotation) if isinstance(annotation, types.UnionType) else (annotation,)
+    allowed = tuple(typing.get_origin(kind) or kind for kind in union)
+    accepted = (*allowed, int) if float in allowed else allowed
+    if not isinstance(value, accepted) or (isinstance(value, bool) and bool not in allowed):
+        names = " or ".join("nothing" if kind is types.NoneType else kind.__name__ for kind in allowed)
+        raise ConfigError(name, value, f"must be {names}, not {type(value).__name__}")
+
+
+def batch_norm_group(batch_norm: str) -> int | None:
+    """Returns N of `group:N`, None for `replica` and `global`."""
+    if batch_norm in ("replica", "global"):
+        return None
+    kind, _, size = batch_norm.partition(":")
+    if kind != "group" or not size.isdecimal() or int(size) < 1:
+        raise ConfigError("batch_norm", batch_norm, "must be replica, global or group:N with N examples, e.g. group:16")
+    return int(size)
+
+
+def parse_keywords(words: list[str]) -> dict[str, Any]:
+    """Reads `["depth=110", "alpha=48"]`; values as in YAML, so `true`, `0.5` and `[1, 2]` mean what they say."""
+    keywords: dict[str, Any] = {}
+    for word in words:
+        key, separator, value = word.partition("=")
+        if not (key.isidentifier() and separator):
+            raise ConfigError("", word, f"keyword {word!r}: write KEY=VALUE without spaces, e.g. depth=110")
+        keywords[key] = _number(yaml.safe_load(value))
+    return keywords
+
+
+def _number(value: Any) -> Any:
+    """YAML 1.1 reads 1e-3 as text, people do not."""
+    try:
+        return float(value) if isinstance(value, str) else value
+    except ValueError:
+        return value
+
+
+def load(path: str | pathlib.Path, fields: Collection[str]) -> dict[str, Any]:
+    """Reads settings that `to_yaml` or a person wrote; what the file leaves out is left to its defaults.
+
+    Raises:
+        ConfigError: if the file cannot be read, is not a mapping, or has a name that is not in `fields`.
+    """
+    try:
+        content = yaml.safe_load(pathlib.Path(path).read_text()) or {}
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ConfigError("config", path, f"cannot be read: {' '.join(str(error).split())}") from error
+    if not isinstance(content, dict):
+        raise ConfigError("config", path, "must hold `name: value` lines")
+    for name in content:
+        if name not in fields:
+            raise ConfigError("config", path, f"unknown setting {name!r}; {nearest(str(name), list(fields))}")
+    return {name: _number(value) for name, value in content.items()}
+
+
+def to_yaml(config: Any) -> str:
+    return yaml.safe_dump(dataclasses.asdict(config), sort_keys=False)
+
+
+def run_hash(config: TrainConfig) -> str:
+    """Returns 8 hexadecimal digits that are the same for settings that define the same run."""
+    settings: Mapping[str, Any] = dataclasses.asdict(config)
+    defining = {name: value for name, value in settings.items() if name not in ("run_dir", "resume", "keep", "log_every")}
+    return hashlib.sha256(yaml.safe_dump(defining).encode()).hexdigest()[:8]

@@ -1,0 +1,168 @@
+"""PyramidNet: a residual network whose width grows in every unit.
+
+Source: Han, Kim, Kim: Deep Pyramidal Residual Networks, CVPR 2017. Where the paper's formula and the authors' code differ
+(rounding of widths), this follows the code, which gives the published parameter counts.
+"""
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float, Key
+
+from jaxdp import models
+from jaxdp.models import layers
+from jaxdp.registry import ConfigError
+
+# Units per stage of the ImageNet form, all bottlenecks.
+_IMAGENET_UNITS = {50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3), 200: (3, 24, 36, 3)}
+
+
+@models.register("pyramidnet")
+class PyramidNet(nnx.Module):
+    """Args:
+    num_classes: number of logits.
+    in_channels: channels of the images.
+    depth: number of layers; 6n + 2 for basic units, 9n + 2 for bottlenecks, one of 50, 101, 152, 200 with the ImageNet stem.
+    alpha: how many channels the units add in all; with `growth="multiplicative"` by which factor they widen.
+    bottleneck: units of 1x1, 3x3 and 1x1 convolutions (to four times the width) instead of two 3x3.
+    stem: `cifar` for small images (3 stages from 16 channels), `imagenet` for large ones (4 stages from 64, pools first).
+    shake_drop: drop probability of the last unit, to which the units rise linearly; 0 turns ShakeDrop off, 0.5 is the paper's.
+    dropout: rate before the dense layer.
+    """
+
+    def __init__(
+        self,
+        *,
+        num_classes: int,
+        in_channels: int,
+        rngs: nnx.Rngs,
+        depth: int = 20,
+        alpha: float = 24,
+        bottleneck: bool = False,
+        growth: Literal["additive", "multiplicative"] = "additive",
+        stem: Literal["cifar", "imagenet"] = "cifar",
+        shake_drop: float = 0.0,
+        dropout: float = 0.0,
+        dtype: Any = jnp.float32,
+    ) -> None:
+        _require(growth in ("additive", "multiplicative"), "growth", growth, "known: additive, multiplicative")
+        _require(stem in ("cifar", "imagenet"), "stem", stem, "known: cifar, imagenet")
+        _require(isinstance(alpha, int | float) and alpha > 0, "alpha", alpha, "must be a number greater than 0")
+        _require(0 <= shake_drop < 1, "shake_drop", shake_drop, "must be at least 0 and below 1")
+        _require(0 <= dropout < 1, "dropout", dropout, "must be at least 0 and below 1")
+        units_per_stage = _units_per_stage(depth, bottleneck, stem)
+        start = 16 if stem == "cifar" else 64
+        widths = unit_widths(start, alpha, sum(units_per_stage), growth)
+        if stem == "cifar":
+            self.stem_conv = layers.conv(in_channels, start, 3, dtype=dtype, rngs=rngs)
+        else:
+            self.stem_conv = layers.conv(in_channels, start, 7, stride=2, dtype=dtype, rngs=rngs)
+        self.stem_norm = layers.BatchNorm(start, dtype=dtype)
+        self.large_stem = stem == "imagenet"
+
+        units: list[Unit] = []
+        features = start
+        first_of_later_stages = {sum(units_per_stage[:stage]) for stage in range(1, len(units_per_stage))}
+        for index, width in enumerate(widths):
+            unit = Unit(
+                features,
+                width,
+                bottleneck=bottleneck,
+                stride=2 if index in first_of_later_stages else 1,
+                drop_probability=shake_drop * (index + 1) / len(widths),
+                index=index,
+                dtype=dtype,
+                rngs=rngs,
+            )
+            units.append(unit)
+            features = unit.features
+        self.units = nnx.List(units)
+        self.final_norm = layers.BatchNorm(features, dtype=dtype)
+        self.dropout = layers.Dropout(dropout, index=len(widths), rngs=rngs) if dropout else None
+        self.head = layers.dense(features, num_classes, dtype=dtype, rngs=rngs)
+        self.dtype = dtype
+
+    def __call__(
+        self, images: Float[Array, "batch height width channels"], keys: Key[Array, "batch"] | None = None
+    ) -> Float[Array, "batch classes"]:
+        """Args:
+        images: normalized, NHWC.
+        keys: one per example, for ShakeDrop and dropout in training; None draws from the model's own `nnx.Rngs`.
+        """
+        x = self.stem_norm(self.stem_conv(images.astype(self.dtype)))
+        if self.large_stem:
+            one_around: Any = [(1, 1), (1, 1)]  # Flax's annotation knows only names
+            x = nnx.max_pool(nnx.relu(x), (3, 3), (2, 2), padding=one_around)
+        for unit in self.units:
+            x = unit(x, keys)
+        x = jnp.mean(nnx.relu(self.final_norm(x)), (1, 2))
+        if self.dropout is not None:
+            x = self.dropout(x, keys)
+        return self.head(x).astype(jnp.float32)
+
+
+class Unit(nnx.Module):
+    """One residual unit: batch norm first and last, no ReLU before the first convolution nor after the addition."""
+
+    def __init__(
+        self, in_features: int, width: int, *, bottleneck: bool, stride: int, drop_probability: float, index: int, dtype: Any,
+        rngs: nnx.Rngs,
+    ) -> None:  # fmt: skip
+        self.features = 4 * width if bottleneck else width
+        self.stride = stride
+        # (kernel size, features, stride) of each convolution
+        shapes = [(1, width, 1), (3, width, stride), (1, self.features, 1)] if bottleneck else [(3, width, stride), (3, width, 1)]
+        norms, convs = [layers.BatchNorm(in_features, dtype=dtype)], []
+        for size, features, conv_stride in shapes:
+            convs.append(layers.conv(in_features, features, size, stride=conv_stride, dtype=dtype, rngs=rngs))
+            norms.append(layers.BatchNorm(features, dtype=dtype))
+            in_features = features
+        self.norms, self.convs = nnx.List(norms), nnx.List(convs)
+        self.shake = layers.ShakeDrop(drop_probability, index=index, rngs=rngs) if drop_probability else None
+
+    def __call__(
+        self, x: Float[Array, "batch height width in"], keys: Key[Array, "batch"] | None
+    ) -> Float[Array, "batch h w features"]:
+        branch = self.norms[0](x)
+        for position, (conv, norm) in enumerate(zip(self.convs, self.norms[1:], strict=True)):
+            branch = norm(conv(branch if position == 0 else nnx.relu(branch)))
+        if self.shake is not None:
+            branch = self.shake(branch, keys)
+        return layers.shortcut(x, self.features, self.stride) + branch
+
+
+def unit_widths(start: int, alpha: float, units: int, growth: str) -> list[int]:
+    """Returns each unit's width. It grows in float64 and is rounded only for use, half to even, as all the authors' code does.
+
+    Source: Han et al. 2017, equations 3 (additive) and 4 (multiplicative); the paper floors.
+    """
+    step: Callable[[float], float] = (
+        (lambda width: width + alpha / units) if growth == "additive" else (lambda width: width * alpha ** (1 / units))
+    )
+    widths, width = [], float(start)
+    for _ in range(units):
+        width = step(width)
+        widths.append(round(width))
+    return widths
+
+
+def _units_per_stage(depth: int, bottleneck: bool, stem: str) -> tuple[int, ...]:
+    if stem == "imagenet":
+        _require(bottleneck, "bottleneck", bottleneck, "the imagenet stem has bottleneck units; set bottleneck=true")
+        _require(depth in _IMAGENET_UNITS, "depth", depth, f"with the imagenet stem one of {', '.join(map(str, _IMAGENET_UNITS))}")
+        return _IMAGENET_UNITS[depth]
+    layers_per_round = 9 if bottleneck else 6
+    _require(isinstance(depth, int) and not isinstance(depth, bool), "depth", depth, "must be a whole number")
+    if depth < layers_per_round + 2 or (depth - 2) % layers_per_round:
+        lower = max(1, (depth - 2) // layers_per_round) * layers_per_round + 2
+        kind = "bottleneck" if bottleneck else "basic"
+        remedy = f"{kind} units need {layers_per_round}n + 2 layers, e.g. {lower} or {lower + layers_per_round}"
+        raise ConfigError("model_kwargs", {"depth": depth}, remedy)
+    return ((depth - 2) // layers_per_round,) * 3
+
+
+def _require(condition: bool, keyword: str, value: object, remedy: str) -> None:
+    if not condition:
+        raise ConfigError("model_kwargs", {keyword: value}, remedy)

@@ -1,0 +1,41 @@
+"""Every device holds the parameters and computes its share of the batch; gradients are averaged. The default."""
+
+import functools
+from collections.abc import Mapping
+
+import jax
+from jax.sharding import NamedSharding, PartitionSpec, Sharding
+
+from jaxdp.data.pipeline import HostBatch
+from jaxdp.parallel import mesh, strategy
+from jaxdp.parallel.replicas import Replicas
+from jaxdp.training import step
+
+
+@strategy.register("pmap")
+class Pmap(strategy.Strategy):
+    """pmap over this process's devices; its collectives span all processes.
+
+    State and metrics enter and leave replicated (axis None), never stacked: no leading device axis in the state or in a
+    checkpoint, and fewer buffers to hand over each step.
+    """
+
+    name = "pmap"
+
+    def _build(self) -> None:
+        self._local_mesh = mesh.data_mesh(self.devices)
+        kwargs = {"recipe": self.recipe, "replicas": Replicas(axis=mesh.DATA_AXIS)}
+        wrap = functools.partial(
+            jax.pmap, axis_name=mesh.DATA_AXIS, in_axes=(None, 0), out_axes=None, devices=list(self.mesh.devices.flat)
+        )
+        self.train_step = wrap(functools.partial(step.train_step, **kwargs), donate_argnums=0)
+        self.eval_step = wrap(functools.partial(step.eval_step, **kwargs))
+
+    @property
+    def _state_sharding(self) -> Sharding:
+        return mesh.replicated(self._local_mesh)
+
+    def shard_batch(self, batch: HostBatch) -> Mapping[str, jax.Array]:
+        sharding = NamedSharding(self._local_mesh, PartitionSpec(mesh.DATA_AXIS))
+        stacked = {name: array.reshape(len(self.devices), -1, *array.shape[1:]) for name, array in batch.items()}
+        return jax.device_put(stacked, sharding)

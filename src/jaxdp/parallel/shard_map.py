@@ -1,0 +1,24 @@
+"""The same division of work as pmap in the modern spelling: one program per device under jit."""
+
+import functools
+
+import jax
+from jax.sharding import PartitionSpec
+
+from jaxdp.parallel import mesh, strategy
+from jaxdp.parallel.replicas import Replicas
+from jaxdp.training import step
+
+
+@strategy.register("shard_map")
+class ShardMap(strategy.Strategy):
+    name = "shard_map"
+
+    def _build(self) -> None:
+        kwargs = {"recipe": self.recipe, "replicas": Replicas(axis=mesh.DATA_AXIS, typed=True)}
+        everywhere = PartitionSpec()
+        wrap = functools.partial(
+            jax.shard_map, mesh=self.mesh, in_specs=(everywhere, PartitionSpec(mesh.DATA_AXIS)), out_specs=everywhere
+        )
+        self.train_step = jax.jit(wrap(functools.partial(step.train_step, **kwargs)), donate_argnums=0)
+        self.eval_step = jax.jit(wrap(functools.partial(step.eval_step, **kwargs)))

@@ -1,0 +1,97 @@
+"""What is in the folder of a run, and may this command use it?"""
+
+import dataclasses
+import json
+import os
+import pathlib
+from typing import Any
+
+from jaxdp import config as config_lib
+from jaxdp.config import TrainConfig
+from jaxdp.registry import ConfigError, shown
+
+# A checkpoint continues only under the settings that give its arrays, and its place in the data, their meaning.
+FIXED_ON_RESUME = ("model", "model_kwargs", "optimizer", "optimizer_kwargs", "dataset", "global_batch_size", "seed")
+
+
+@dataclasses.dataclass(frozen=True)
+class RunDirectory:
+    path: pathlib.Path
+
+    @property
+    def config_file(self) -> pathlib.Path:
+        return self.path / "config.yaml"
+
+    @property
+    def metrics_file(self) -> pathlib.Path:
+        return self.path / "metrics.jsonl"
+
+    @property
+    def summary_file(self) -> pathlib.Path:
+        return self.path / "summary.json"
+
+    @property
+    def checkpoints(self) -> pathlib.Path:
+        return self.path / "checkpoints"
+
+    def load_config(self) -> TrainConfig:
+        """Raises ConfigError if there is no run."""
+        if not self.config_file.is_file():
+            raise ConfigError("run_dir", self.path, "holds no run: there is no config.yaml in it")
+        fields = [field.name for field in dataclasses.fields(TrainConfig)]
+        return TrainConfig(**config_lib.load(self.config_file, fields))
+
+    def write_config(self, config: TrainConfig) -> None:
+        # The folder and the way to resume belong to a command, not to what it trains.
+        replace_file(self.config_file, config_lib.to_yaml(dataclasses.replace(config, run_dir=None, resume="auto")))
+
+    def read_summary(self) -> dict[str, Any] | None:
+        return json.loads(self.summary_file.read_text()) if self.summary_file.is_file() else None
+
+    def write_summary(self, summary: dict[str, Any]) -> None:
+        replace_file(self.summary_file, json.dumps(summary, indent=2) + "\n")
+
+
+def claim(config: TrainConfig) -> RunDirectory:
+    """Finds the folder for a configuration whose batch size is filled in, and creates it.
+
+    Raises:
+        ConfigError: if it cannot be written, or holds a run that the settings do not continue.
+    """
+    default = pathlib.Path("runs", f"{config.model}-{config.dataset}-{config_lib.run_hash(config)}".replace("/", "_"))
+    run = RunDirectory(pathlib.Path(config.run_dir) if config.run_dir else default)
+    if config.resume == "never" and not config.run_dir:
+        number = 2
+        while run.config_file.exists():
+            run, number = RunDirectory(default.with_name(f"{default.name}-{number}")), number + 1
+    if run.config_file.exists():
+        if config.resume == "never":
+            raise ConfigError("resume", "never", f"{run.path} already holds a run; give another --run-dir, or remove that one")
+        _check_same_run(config, run)
+    try:
+        run.path.mkdir(parents=True, exist_ok=True)
+        probe = run.path / ".write-probe"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise ConfigError("run_dir", run.path, f"cannot be written ({error.strerror}); give another folder") from error
+    return run
+
+
+def _check_same_run(config: TrainConfig, run: RunDirectory) -> None:
+    saved = run.load_config()
+    for name in (*FIXED_ON_RESUME, "ema_decay"):
+        ours, theirs = getattr(config, name), getattr(saved, name)
+        # An average may change its pace, but not begin or end.
+        if (bool(ours) != bool(theirs)) if name == "ema_decay" else ours != theirs:
+            raise ConfigError(name, ours, f"the run in {run.path} has {shown(theirs)}; use that, or another --run-dir")
+
+
+def replace_file(path: pathlib.Path, text: str) -> None:
+    """Writes a file so that at every instant either the old or the new content is there."""
+    beside = path.with_name(path.name + ".new")
+    with beside.open("w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    beside.replace(path)

@@ -1,0 +1,170 @@
+"""`python -m jaxdp.train`: trains a model and leaves a folder with everything about the run."""
+
+import contextlib
+import signal
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from importlib import metadata
+from typing import TYPE_CHECKING, Any
+
+from jaxdp import command_line, run_directory
+from jaxdp.config import TrainConfig
+from jaxdp.parallel import platform
+from jaxdp.registry import ConfigError
+
+if TYPE_CHECKING:
+    from jaxdp.training.loop import Ledger
+    from jaxdp.training.setup import Setup
+
+DESCRIPTION = """Trains an image model data-parallel and writes metrics, checkpoints and plots to a run folder. The same command
+again continues an interrupted run. On a CPU, XLA_FLAGS gets --xla_cpu_experimental_ynn_fusion_type=-individual_convolution (faster
+convolutions) and --xla_force_host_platform_device_count for --devices, unless you set them. Exit codes: 0 done, 2 bad settings,
+3 diverged, 75 stopped by a signal after saving."""
+EXIT_DIVERGED, EXIT_STOPPED = 3, 75
+_VERSIONS = ("jaxdp", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "numpy")
+_STARTED = time.perf_counter()
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    return command_line.main(_main, argv, "jaxdp.train")
+
+
+def _main(argv: Sequence[str]) -> int:
+    return train(command_line.parse(TrainConfig, argv, prog="python -m jaxdp.train", description=DESCRIPTION))
+
+
+def train(config: TrainConfig) -> int:
+    """Trains as configured and returns the exit code. To simulate devices, call it before anything else starts JAX.
+
+    Raises:
+        ConfigError: for settings that cannot work; nothing has been computed or written then.
+    """
+    platform.configure(config.devices)
+    import jax
+
+    from jaxdp.reporting import plots, progress, writers
+    from jaxdp.training import loop
+    from jaxdp.training.checkpoint import Checkpoints
+    from jaxdp.training.setup import create_setup
+
+    setup = create_setup(config)
+    run = run_directory.claim(setup.config)
+    plan, strategy = setup.plan, setup.strategy
+    best_metric = setup.recipe.task.best_metric
+    with contextlib.closing(Checkpoints(run.checkpoints, keep=config.keep, best_metric=best_metric)) as checkpoints:
+        start = checkpoints.latest() or 0
+        if config.resume == "must" and not start:
+            raise ConfigError("resume", "must", f"there is no checkpoint in {run.path}; check --run-dir")
+        finished = run.read_summary()
+        if finished is not None and finished["status"] == "done" and start >= plan.total_steps:
+            progress.print_summary(finished, str(run.path))
+            print(f"{run.path} is complete: --epochs or --steps extends it, --resume never starts another run.", file=sys.stderr)
+            return 0
+        state, ledger = setup.create_state(), loop.Ledger()
+        if start:
+            state, position = checkpoints.restore(start, state)
+            ledger = loop.Ledger(interval=position["interval"], epoch=position["epoch"])
+        run.write_config(setup.config)
+
+        with contextlib.ExitStack() as cleanup:
+            bar = progress.Progress(start=start, total_steps=plan.total_steps, steps_per_epoch=plan.steps_per_epoch)
+            listeners = [bar, writers.JsonLines(run.metrics_file, start), writers.TensorBoard(run.path / "tensorboard", start)]
+            for listener in listeners:
+                cleanup.callback(listener.close)
+            if start:
+                bar.say(f"continuing {run.path} after step {start}")
+            should_stop = cleanup.enter_context(_stop_flag())
+            test: dict[str, float] | None = None
+            try:
+                outcome = loop.fit(
+                    strategy,
+                    strategy.restore(state),
+                    setup.train_batches(start),
+                    start=start,
+                    plan=plan,
+                    ledger=ledger,
+                    schedule=setup.schedule,
+                    evaluate=setup.evaluate,
+                    save=lambda step, state, position, test: checkpoints.save(step, strategy.gather(state), position, test),
+                    listeners=listeners,
+                    should_stop=should_stop,
+                )
+                status, step, test = "stopped" if outcome.stopped else "done", outcome.step, outcome.test
+                if start == step == plan.total_steps:  # killed after its last checkpoint
+                    test = setup.evaluate(outcome.state)
+            except loop.Diverged as error:
+                status, step = "diverged", error.step
+                bar.say(f"diverged: {error}; the last checkpoint is that of step {checkpoints.latest() or 0}")
+        checkpoints.wait()
+        parameters = sum(leaf.size for leaf in jax.tree.leaves(state.params))
+        summary = _summary(setup, ledger, status=status, step=step, parameters=parameters, test=test, best=checkpoints.best())
+    run.write_summary(summary)
+    title = f"{config.model} on {config.dataset}, {strategy.num_devices} devices, {config.strategy}, batch norm {config.batch_norm}"
+    plots.plot_curves(
+        writers.read_rows(run.metrics_file), run.path / "plots" / "curves.png", title=title, figure_name=best_metric[0]
+    )
+    progress.print_summary(summary, str(run.path))
+    return {"done": 0, "diverged": EXIT_DIVERGED, "stopped": EXIT_STOPPED}[status]
+
+
+def _summary(
+    setup: "Setup", ledger: "Ledger", *, status: str, step: int, parameters: int, test: dict[str, float] | None,
+    best: tuple[int, dict[str, float]] | None,
+) -> dict[str, Any]:  # fmt: skip
+    """Returns what summary.json holds; rates and times are of this process, a run continued has more."""
+    import jax
+
+    from jaxdp.training.metrics import figures
+
+    config, strategy = setup.config, setup.strategy
+    splits = {"train": figures(ledger.epoch) if ledger.epoch else None, "test": test}
+    return {
+        "model": config.model,
+        "dataset": config.dataset,
+        "task": setup.recipe.task.name,
+        "strategy": config.strategy,
+        "devices": strategy.num_devices,
+        "device_kind": strategy.devices[0].device_kind,
+        "processes": jax.process_count(),
+        "parameters": parameters,
+        "steps": step,
+        "epochs": round(step / setup.plan.steps_per_epoch, 3),
+        "global_batch_size": setup.global_batch_size,
+        "batch_norm": config.batch_norm,
+        "metrics": {split: values for split, values in splits.items() if values is not None},
+        "best": {"step": best[0], **best[1]} if best else None,
+        "seconds": {
+            "total": round(time.perf_counter() - _STARTED, 3),
+            "first_step": round(ledger.first_step_done - _STARTED, 3) if ledger.first_step_done else None,
+            "train": round(ledger.train_seconds, 3),
+        },
+        "examples_per_second": round(ledger.train_examples / ledger.train_seconds, 1) if ledger.train_seconds else None,
+        "xla_flags": platform.xla_flags(),
+        "versions": {"python": sys.version.split()[0]} | {name: metadata.version(name) for name in _VERSIONS},
+        "status": status,
+    }
+
+
+@contextlib.contextmanager
+def _stop_flag() -> Iterator[Any]:
+    """Yields a function that tells whether a signal asked to stop. Handlers only set a flag, which the loop sees between two
+    steps: saving inside a handler could meet a save under way. A second interrupt leaves at once."""
+    received: list[int] = []
+
+    def handle(number: int, frame: object) -> None:
+        if received and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        received.append(number)
+
+    signals = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+    previous = {number: signal.signal(number, handle) for number in signals}
+    try:
+        yield lambda: bool(received)
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,234 @@
+"""How does a run proceed from step to step? It trains, reads metrics, evaluates and saves; listeners show and write."""
+
+import collections
+import dataclasses
+import math
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
+
+import numpy as np
+import optax
+
+from jaxdp.parallel.strategy import Strategy
+from jaxdp.training import metrics
+from jaxdp.training.state import TrainState
+
+# How many steps may be under way before the host waits for the oldest. It hides dispatch and the reading of metrics, bounds the
+# batches in memory, and keeps simulated devices from running so far ahead that XLA:CPU's rendezvous times out (at 8 they survive).
+RUN_AHEAD = 4
+
+Row = dict[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """When what happens, in steps counted from 1."""
+
+    total_steps: int
+    steps_per_epoch: int
+    log_every: int
+    eval_every: int
+    checkpoint_every: int
+
+    def epoch(self, step: int) -> int:
+        """Returns the epoch that a step belongs to, counted from 1."""
+        return max(step - 1, 0) // self.steps_per_epoch + 1
+
+
+class Listener(Protocol):
+    def advance(self, step: int) -> None:
+        """A step was dispatched."""
+        ...
+
+    def write(self, row: Row) -> None:
+        """A row for metrics.jsonl: training figures since the last one, or an evaluation."""
+        ...
+
+
+class Diverged(Exception):
+    """The loss is no longer a finite number."""
+
+    def __init__(self, step: int, loss: float) -> None:
+        super().__init__(f"the loss of step {step} is {loss}")
+        self.step, self.loss = step, loss
+
+
+@dataclasses.dataclass
+class Ledger:
+    """Metric sums and times of steps that are done.
+
+    Attributes:
+        interval, epoch: sums since the last row, and since the epoch began; part of a checkpoint.
+        first_step_seconds: of this process's first step, compilation included; the rates leave it out.
+        first_step_done: when it was done, by `time.perf_counter`; 0 before.
+        train_seconds, train_steps, train_examples: of all other steps of this process, without evaluating and saving.
+    """
+
+    interval: metrics.Sums = dataclasses.field(default_factory=dict)
+    epoch: metrics.Sums = dataclasses.field(default_factory=dict)
+    first_step_seconds: float = 0.0
+    first_step_done: float = 0.0
+    train_seconds: float = 0.0
+    train_steps: int = 0
+    train_examples: float = 0.0
+    wait_seconds: float = 0.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    state: TrainState
+    step: int
+    ledger: Ledger
+    test: dict[str, float] | None
+    stopped: bool
+
+
+def fit(
+    strategy: Strategy,
+    state: TrainState,
+    batches: Iterator[Any],
+    *,
+    start: int,
+    plan: Plan,
+    ledger: Ledger,
+    schedule: optax.Schedule,
+    evaluate: Callable[[TrainState], dict[str, float]],
+    save: Callable[[int, TrainState, dict[str, Any], dict[str, float] | None], None],
+    listeners: list[Listener],
+    should_stop: Callable[[], bool],
+) -> Outcome:
+    """Trains from step `start` to the end of the plan, or until asked to stop; saves the last state in either case.
+
+    Args:
+        batches: placed batches from step `start` on.
+        save: takes step, state, position and the test figures of that state, if it was evaluated.
+
+    Raises:
+        Diverged: when a loss is not finite; nothing is saved after that step.
+    """
+    reader = _Reader(strategy, plan, ledger, schedule, listeners)
+    step, test = start, None
+    while step < plan.total_steps:
+        with reader.waiting():
+            batch = next(batches)
+        state, sums = strategy.train_step(state, batch)
+        step += 1
+        reader.add(step, sums)
+        for listener in listeners:
+            listener.advance(step)
+        last = step == plan.total_steps
+        stopped = should_stop()
+        evaluates = last or step % plan.eval_every == 0
+        saves = last or stopped or step % plan.checkpoint_every == 0
+        if evaluates or saves:
+            with reader.paused():
+                test = evaluate(state) if evaluates else None
+                if test is not None:
+                    reader.tell({"step": step, "epoch": plan.epoch(step), "split": "test"} | test)
+                if saves:
+                    save(step, state, {"interval": ledger.interval, "epoch": ledger.epoch}, test)
+        if stopped and not last:
+            return Outcome(state, step, ledger, test, stopped=True)
+    return Outcome(state, step, ledger, test, stopped=False)
+
+
+class _Reader:
+    """Reads metric sums a few steps after they were dispatched, so that reading never holds up the device."""
+
+    def __init__(self, strategy: Strategy, plan: Plan, ledger: Ledger, schedule: optax.Schedule, listeners: list[Listener]) -> None:
+        self._strategy, self._plan, self._ledger = strategy, plan, ledger
+        self._schedule, self._listeners = schedule, listeners
+        self._unread: collections.deque[tuple[int, Any]] = collections.deque()
+        self._clock = time.perf_counter()
+        self._compiled = False
+        self._row_seconds = self._row_wait = self._row_examples = 0.0
+        self._row_steps = 0
+
+    def waiting(self) -> "_Stopwatch":
+        return _Stopwatch(self._waited)
+
+    def _waited(self, seconds: float) -> None:
+        self._row_wait += seconds
+        self._ledger.wait_seconds += seconds
+
+    def paused(self) -> "_Stopwatch":
+        """Reads everything (a device sync) and keeps the block out of the training time."""
+        while self._unread:
+            self._read()
+        return _Stopwatch(lambda seconds: self._restart())
+
+    def _restart(self) -> None:
+        self._clock = time.perf_counter()
+
+    def add(self, step: int, sums: Any) -> None:
+        self._unread.append((step, sums))
+        while len(self._unread) > (RUN_AHEAD if self._compiled else 0):
+            self._read()
+
+    def _read(self) -> None:
+        step, sums = self._unread.popleft()
+        read = {name: float(value) for name, value in self._strategy.gather(sums).items()}  # waits for that step
+        now = time.perf_counter()
+        seconds, self._clock = now - self._clock, now
+        ledger, plan = self._ledger, self._plan
+        if self._compiled:
+            ledger.train_seconds += seconds
+            ledger.train_steps += 1
+            ledger.train_examples += read["examples"]
+            self._row_seconds += seconds
+            self._row_steps += 1
+            self._row_examples += read["examples"]
+        else:
+            self._compiled = True
+            ledger.first_step_seconds, ledger.first_step_done = seconds, now
+            ledger.wait_seconds = self._row_wait = 0.0
+        if (step - 1) % plan.steps_per_epoch == 0:
+            ledger.epoch = {}
+        ledger.interval, ledger.epoch = metrics.add(ledger.interval, read), metrics.add(ledger.epoch, read)
+        if not math.isfinite(read["loss"]):
+            raise Diverged(step, read["loss"])
+        if step % plan.log_every == 0 or step == plan.total_steps:
+            self._write_row(step)
+
+    def _write_row(self, step: int) -> None:
+        ledger = self._ledger
+        figures = metrics.figures(ledger.interval)
+        timed = self._row_steps > 0  # not so in a row of the first step alone
+        seconds = self._row_seconds if timed else ledger.first_step_seconds
+        self.tell(
+            {"step": step, "epoch": self._plan.epoch(step), "split": "train"}
+            | figures
+            | {
+                "learning_rate": float(np.asarray(self._schedule(step - 1))),
+                "examples_per_second": (self._row_examples if timed else figures["examples"]) / seconds,
+                "step_seconds": seconds / max(self._row_steps, 1),
+                "input_wait_fraction": min(self._row_wait / seconds, 1.0),
+            }
+        )
+        ledger.interval = {}
+        self._row_seconds = self._row_wait = self._row_examples = 0.0
+        self._row_steps = 0
+
+    def tell(self, row: Row) -> None:
+        for listener in self._listeners:
+            listener.write(row)
+
+
+class _Stopwatch:
+    def __init__(self, done: Callable[[float], None]) -> None:
+        self._done = done
+
+    def __enter__(self) -> None:
+        self._start = time.perf_counter()
+
+    def __exit__(self, *error: object) -> None:
+        self._done(time.perf_counter() - self._start)
+
+
+def evaluate(strategy: Strategy, state: TrainState, batches: Iterator[Any]) -> dict[str, float]:
+    """Returns figures over every example once; the host waits for each batch while the next one is read."""
+    sums: metrics.Sums = {}
+    for batch in batches:
+        sums = metrics.add(sums, strategy.gather(strategy.eval_step(state, batch)))
+    return metrics.figures(sums)

@@ -1,0 +1,95 @@
+"""How do gradients become updates? Optax, put together from names."""
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import optax
+
+from jaxdp.config import OptimizationConfig
+from jaxdp.registry import ConfigError, check_keywords, nearest
+
+Optimizer = Callable[..., optax.GradientTransformation]
+
+
+def _momentum(learning_rate: optax.ScalarOrSchedule, momentum: float = 0.9) -> optax.GradientTransformation:
+    return optax.sgd(learning_rate, momentum=momentum)
+
+
+def _nesterov(learning_rate: optax.ScalarOrSchedule, momentum: float = 0.9) -> optax.GradientTransformation:
+    return optax.sgd(learning_rate, momentum=momentum, nesterov=True)
+
+
+def _sgd(learning_rate: optax.ScalarOrSchedule) -> optax.GradientTransformation:
+    return optax.sgd(learning_rate)
+
+
+OPTIMIZERS: dict[str, Optimizer] = {
+    "sgd": _sgd,
+    "momentum": _momentum,
+    "nesterov": _nesterov,
+    "adam": optax.adam,
+    "adamw": optax.adamw,
+    "rmsprop": optax.rmsprop,
+    "adagrad": optax.adagrad,
+    "lamb": optax.lamb,
+    "lion": optax.lion,
+}
+_SGD_FAMILY = ("sgd", "momentum", "nesterov")
+MULTISTEP_MILESTONES = (0.5, 0.75)  # the PyramidNet recipe: epochs 150 and 225 of 300
+ONECYCLE_WARMUP = 0.3
+
+
+def create_schedule(config: OptimizationConfig, total_steps: int) -> optax.Schedule:
+    """Returns the learning rate as a function of the step.
+
+    Source: one-cycle is Smith and Topin 2018 with cosine arms, from 1/25 of the peak to 1/250,000 of it; the linear warm-up of the
+    others is Goyal et al. 2017, section 2.2.
+    """
+    peak = config.learning_rate
+    if peak is None:
+        peak = 0.1 if config.optimizer in _SGD_FAMILY else 0.001
+    if config.schedule == "onecycle":
+        fraction = ONECYCLE_WARMUP if config.warmup_fraction is None else config.warmup_fraction
+        total_steps = max(total_steps, 2)
+        rising = min(max(round(fraction * total_steps), 1), total_steps - 1)  # Optax divides by the length of either arm
+        return optax.cosine_onecycle_schedule(total_steps, peak, pct_start=(rising + 0.5) / total_steps)
+    warmup = round((config.warmup_fraction or 0.0) * total_steps)
+    rest = max(total_steps - warmup, 1)
+    if config.schedule == "constant":
+        after = optax.constant_schedule(peak)
+    elif config.schedule == "cosine":
+        after = optax.cosine_decay_schedule(peak, rest)
+    else:
+        milestones = {round(total_steps * fraction) - warmup: 0.1 for fraction in MULTISTEP_MILESTONES}
+        if min(milestones) < 0:
+            raise ConfigError("warmup_fraction", config.warmup_fraction, "reaches beyond the first milestone of multistep, 0.5")
+        after = optax.piecewise_constant_schedule(peak, milestones)
+    if not warmup:
+        return after
+    return optax.join_schedules([optax.linear_schedule(peak / warmup, peak, warmup - 1 or 1), after], [warmup])
+
+
+def create_optimizer(config: OptimizationConfig, schedule: optax.Schedule) -> optax.GradientTransformation:
+    """Returns clipping, weight decay and the named rule, in this order, as PyTorch's loops have them.
+
+    Raises:
+        ConfigError: for an unknown name or keyword.
+    """
+    name, keywords = config.optimizer, dict(config.optimizer_kwargs)
+    if name not in OPTIMIZERS:
+        raise ConfigError("optimizer", name, f"unknown optimizer; {nearest(name, OPTIMIZERS)}")
+    rule = OPTIMIZERS[name]
+    check_keywords("optimizer_kwargs", rule, keywords, reserved=("learning_rate", "weight_decay", "mask"))
+    chain: list[optax.GradientTransformation] = []
+    if config.clip_norm is not None:
+        chain.append(optax.clip_by_global_norm(config.clip_norm))
+    if "weight_decay" in inspect.signature(rule).parameters:
+        keywords["weight_decay"] = config.weight_decay
+    elif config.weight_decay:
+        chain.append(optax.add_decayed_weights(config.weight_decay))
+    try:
+        rule_transformation: Any = rule(learning_rate=schedule, **keywords)
+    except (TypeError, ValueError) as error:
+        raise ConfigError("optimizer_kwargs", keywords, " ".join(str(error).split())) from error
+    return optax.chain(*chain, rule_transformation)

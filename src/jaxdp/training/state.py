@@ -1,0 +1,52 @@
+"""What changes in a training step, and how does it begin?"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from flax import nnx, struct
+from jaxtyping import Array, Int
+
+Tree = Any
+
+
+@struct.dataclass
+class TrainState:
+    """Plain arrays, never stacked per device: the same tree on one device, on many, and in a checkpoint.
+
+    Attributes:
+        step: number of updates done.
+        params, batch_stats: nested dicts of arrays.
+        opt_state: Optax's.
+        ema: moving averages of params and batch_stats, or None.
+        graphdef: the model without its arrays.
+    """
+
+    step: Int[Array, ""]
+    params: Tree
+    batch_stats: Tree
+    opt_state: Tree
+    ema: tuple[Tree, Tree] | None
+    graphdef: nnx.GraphDef = struct.field(pytree_node=False)
+
+
+def create_train_state(model: nnx.Module, optimizer: optax.GradientTransformation, *, with_ema: bool = False) -> TrainState:
+    """Takes a model apart. Its own random streams stay behind: a train step brings one key per example instead."""
+    nnx.pop(model, nnx.RngState)
+    graphdef, params, batch_stats = nnx.split(model, nnx.Param, nnx.BatchStat)
+    params, batch_stats = nnx.to_pure_dict(params), nnx.to_pure_dict(batch_stats)
+    return TrainState(
+        step=jnp.asarray(np.zeros((), np.int32)),
+        params=params,
+        batch_stats=batch_stats,
+        opt_state=jax.jit(optimizer.init)(params),  # jitted: eagerly it compiles once per shape
+        ema=(params, batch_stats) if with_ema else None,
+        graphdef=graphdef,
+    )
+
+
+def merge(state: TrainState, params: Tree, batch_stats: Tree) -> Any:
+    """Puts a model together that can be called, and whose batch statistics can change, inside a transform."""
+    return nnx.merge(state.graphdef, params, batch_stats, copy=True)

@@ -1,0 +1,105 @@
+"""What happens in one training step? Pure functions that know no device; strategies wrap them and never restate them."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from flax import nnx
+from jaxtyping import Array, Float, Key
+
+from jaxdp.config import batch_norm_group
+from jaxdp.data.augment import Preprocess
+from jaxdp.models import layers
+from jaxdp.parallel.replicas import Replicas
+from jaxdp.tasks import Task
+from jaxdp.training.state import TrainState, Tree, merge
+
+Batch = Mapping[str, Array]
+
+
+@dataclasses.dataclass(frozen=True)
+class Recipe:
+    """What a step does, whoever computes it.
+
+    Attributes:
+        batch_norm: `replica`, `global` or `group:N`.
+        ema_decay: 0 for no moving average.
+        seed: with a step's number and an example's number it determines every random choice.
+    """
+
+    task: Task
+    optimizer: optax.GradientTransformation
+    preprocess: Preprocess
+    batch_norm: str = "replica"
+    ema_decay: float = 0.0
+    seed: int = 0
+
+
+def train_step(state: TrainState, batch: Batch, *, recipe: Recipe, replicas: Replicas) -> tuple[TrainState, dict[str, Array]]:
+    """Returns the state after one update and the global batch's metric sums; both are equal on all replicas."""
+    grads, batch_stats, weight, metrics = compute_gradients(state, batch, recipe=recipe, replicas=replicas)
+    grads, batch_stats, weight = replicas.mean((grads, batch_stats, weight))
+    # Exactly 1 for a full batch: with missing examples the mean is over those that are there, on whichever replica they are.
+    grads = jax.tree.map(lambda grad: grad / jnp.maximum(weight, jnp.finfo(jnp.float32).tiny), grads)
+    return apply_gradients(state, grads, batch_stats, recipe=recipe), replicas.sum(metrics)
+
+
+def compute_gradients(
+    state: TrainState, batch: Batch, *, recipe: Recipe, replicas: Replicas
+) -> tuple[Tree, Tree, Float[Array, ""], dict[str, Array]]:
+    """Returns gradients of the weighted loss, new batch statistics, mean weight and metric sums, all of this replica's share."""
+    keys = example_keys(recipe.seed, state.step, batch["indices"])
+    images = recipe.preprocess(batch["images"], fold(keys, 0))
+    group_size, share = _statistics(recipe.batch_norm, replicas, len(images))
+
+    def loss_function(params: Tree) -> tuple[Float[Array, ""], tuple[Tree, dict[str, Array]]]:
+        model = merge(state, params, state.batch_stats)
+        model.train()
+        layers.set_batch_norm(model, group_size=group_size, share=share)
+        outputs = model(images, keys=fold(keys, 1))
+        loss = jnp.mean(batch["weights"] * recipe.task.losses(outputs, batch))
+        return loss, (nnx.to_pure_dict(nnx.state(model, nnx.BatchStat)), recipe.task.sums(outputs, batch))
+
+    grads, (batch_stats, metrics) = jax.grad(loss_function, has_aux=True)(replicas.local(state.params))
+    return grads, batch_stats, jnp.mean(batch["weights"]), metrics
+
+
+def apply_gradients(state: TrainState, grads: Tree, batch_stats: Tree, *, recipe: Recipe) -> TrainState:
+    updates, opt_state = recipe.optimizer.update(grads, state.opt_state, state.params)
+    params = optax.apply_updates(state.params, updates)
+    ema = None
+    if state.ema is not None:
+        # Early averages would remember the initial weights: the decay starts at 0.1 and rises.
+        decay = jnp.minimum(recipe.ema_decay, (1.0 + state.step) / (10.0 + state.step))
+        ema = optax.incremental_update((params, batch_stats), state.ema, 1 - decay)
+    return dataclasses.replace(state, step=state.step + 1, params=params, batch_stats=batch_stats, opt_state=opt_state, ema=ema)
+
+
+def eval_step(state: TrainState, batch: Batch, *, recipe: Recipe, replicas: Replicas) -> dict[str, Array]:
+    """Returns the global batch's metric sums, with the averaged weights where there are any."""
+    params, batch_stats = (state.params, state.batch_stats) if state.ema is None else state.ema
+    model = merge(state, params, batch_stats)
+    model.eval()
+    outputs = model(recipe.preprocess(batch["images"], None))
+    return replicas.sum(recipe.task.sums(outputs, batch))
+
+
+def example_keys(seed: int, step: Array, indices: Array) -> Key[Array, "batch"]:
+    """One key per example from (seed, step, example index): every strategy and device count draws the same numbers."""
+    return jax.vmap(jax.random.fold_in, (None, 0))(jax.random.fold_in(jax.random.key(seed), step), indices)
+
+
+def fold(keys: Key[Array, "batch"], purpose: int) -> Key[Array, "batch"]:
+    return jax.vmap(jax.random.fold_in, (0, None))(keys, purpose)
+
+
+def _statistics(batch_norm: str, replicas: Replicas, examples: int) -> tuple[int | None, Any]:
+    """Translates the batch-norm mode into what this program's layers do: a group size, and how to share statistics."""
+    if batch_norm == "global":
+        return None, replicas.mean if replicas.axis is not None else None
+    if batch_norm == "replica":
+        return examples // replicas.per_program, None
+    return batch_norm_group(batch_norm), None
