@@ -43,7 +43,7 @@ def parse(
         flags = [f"--{option.replace('_', '-')}" for option in options]
         raise ConfigError(name, "", "unknown flag; " + nearest("--" + name.replace("_", "-"), flags))
     path = _value_of("--config", argv) if defaults_file else None
-    values = defaults | (config_lib.load(path, set(fields)) if path else {})
+    values = defaults | (config_lib.load(path, cls) if path else {})
     for pair in config_lib.EXCLUSIVE:
         for name, partner in (pair, pair[::-1]):
             if name in given and partner not in given:
@@ -56,11 +56,12 @@ def parse(
         arguments.append(("config", file_type, dataclasses.field(default=path)))
     for section in sections:
         own = inspect.get_annotations(section)
-        required = {name for name in own if name in fields and fields[name].default is fields[name].default_factory}
-        default = section(**dict.fromkeys(required, tyro.MISSING_NONPROP) | {name: values[name] for name in own if name in values})
+        required = any(fields[name].default is fields[name].default_factory for name in own)  # both are MISSING
+        known = {name: values[name] for name in own if name in values}
+        default = dataclasses.field() if required else dataclasses.field(default=section(**known))
         title = re.sub("Config$", "", section.__name__).lower()
-        arguments.append((title, Annotated[section, tyro.conf.OmitArgPrefixes], dataclasses.field(default=default)))
-    command = dataclasses.make_dataclass("command", arguments, frozen=True)
+        arguments.append((title, Annotated[section, tyro.conf.OmitArgPrefixes], default))
+    command = dataclasses.make_dataclass("command", arguments, frozen=True, kw_only=True)
     parsed = _run_tyro(command, argv, prog, textwrap.fill(" ".join(description.split()), 80))
     return cls(**{name: value for section in sections for name, value in _fields_of(parsed, section).items()})
 

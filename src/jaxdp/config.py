@@ -11,7 +11,7 @@ import math
 import pathlib
 import types
 import typing
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 import tyro
@@ -132,11 +132,10 @@ def validate(config: Any) -> None:
     """Checks every field that `config` has, whichever groups it is made of.
 
     Raises:
-        ConfigError: for the first value that is of a wrong type or out of range, or a pair that excludes itself.
+        ConfigError: for the first value that is out of range, or a pair that excludes itself.
     """
     for field in dataclasses.fields(config):
         name, value = field.name, getattr(config, field.name)
-        _check_type(name, value, field.type)
         if isinstance(value, int | float) and not isinstance(value, bool):
             if not math.isfinite(value):
                 raise ConfigError(name, value, "must be a finite number")
@@ -156,7 +155,7 @@ def validate(config: Any) -> None:
 
 
 def _check_type(name: str, value: object, annotation: Any) -> None:
-    """Values from YAML may be of any type; those from the command line already fit."""
+    """Values from a file may be of any type; those from the command line already fit."""
     if typing.get_origin(annotation) is Annotated:
         annotation = typing.get_args(annotation)[0]
     if typing.get_origin(annotation) is Literal:
@@ -200,11 +199,11 @@ def _number(value: Any) -> Any:
         return value
 
 
-def load(path: str | pathlib.Path, fields: Collection[str]) -> dict[str, Any]:
+def load(path: str | pathlib.Path, cls: type) -> dict[str, Any]:
     """Reads settings that `to_yaml` or a person wrote; what the file leaves out is left to its defaults.
 
     Raises:
-        ConfigError: if the file cannot be read, is not a mapping, or has a name that is not in `fields`.
+        ConfigError: if the file cannot be read, is not a mapping, or has a name or a type of value that `cls` does not have.
     """
     try:
         content = yaml.safe_load(pathlib.Path(path).read_text()) or {}
@@ -212,10 +211,13 @@ def load(path: str | pathlib.Path, fields: Collection[str]) -> dict[str, Any]:
         raise ConfigError("config", path, f"cannot be read: {' '.join(str(error).split())}") from error
     if not isinstance(content, dict):
         raise ConfigError("config", path, "must hold `name: value` lines")
-    for name in content:
+    fields = {field.name: field.type for field in dataclasses.fields(cls)}
+    values = {name: _number(value) for name, value in content.items()}
+    for name, value in values.items():
         if name not in fields:
             raise ConfigError("config", path, f"unknown setting {name!r}; {nearest(str(name), list(fields))}")
-    return {name: _number(value) for name, value in content.items()}
+        _check_type(name, value, fields[name])
+    return values
 
 
 def to_yaml(config: Any) -> str:

@@ -38,8 +38,7 @@ class RunDirectory:
         """Raises ConfigError if there is no run."""
         if not self.config_file.is_file():
             raise ConfigError("run_dir", self.path, "holds no run: there is no config.yaml in it")
-        fields = [field.name for field in dataclasses.fields(TrainConfig)]
-        return TrainConfig(**config_lib.load(self.config_file, fields))
+        return TrainConfig(**config_lib.load(self.config_file, TrainConfig))
 
     def write_config(self, config: TrainConfig) -> None:
         # The folder and the way to resume belong to a command, not to what it trains.

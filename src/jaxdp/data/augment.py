@@ -1,37 +1,38 @@
 """How are images changed between the disk and the model? On the device, inside the compiled step, one key per example."""
 
 import dataclasses
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key, UInt8
 
 
+@runtime_checkable
 class Augmentation(Protocol):
     def __call__(self, image: Float[Array, "height width channels"], key: Key[Array, ""]) -> Float[Array, "height width channels"]:
-        """Returns one normalized image changed at random."""
+        """Returns one image, in the units of the stored pixels, changed at random."""
         ...
 
 
 @dataclasses.dataclass(frozen=True)
-class PadAndCrop:
-    """Moves an image by up to `pad` pixels in each direction. Source: He et al. 2016, section 4.2.
+class Shift:
+    """Moves an image by a random fraction of up to `pixels` in each direction, linearly interpolated; black comes in at the border.
 
-    Normalized images are padded with zeros, as the PyramidNet recipe does, so the border has the mean colour.
+    Whole-pixel crops are the usual form, but of an 8x8 digit they cut off an eighth.
     """
 
-    pad: int
+    pixels: float
 
     def __call__(self, image: Float[Array, "height width channels"], key: Key[Array, ""]) -> Float[Array, "height width channels"]:
-        padded = jnp.pad(image, ((self.pad, self.pad), (self.pad, self.pad), (0, 0)))
-        row, column = jax.random.randint(key, (2,), 0, 2 * self.pad + 1)
-        return jax.lax.dynamic_slice(padded, (row, column, 0), image.shape)
+        offset = jax.random.uniform(key, (2,), minval=-self.pixels, maxval=self.pixels)
+        ones = jnp.ones(2)
+        return jax.image.scale_and_translate(image, image.shape, (0, 1), ones, offset, "linear", antialias=False)
 
 
 @dataclasses.dataclass(frozen=True)
 class Preprocess:
-    """Normalizes images and, in training, augments them."""
+    """Augments images, in training, and normalizes them."""
 
     mean: tuple[float, ...]
     std: tuple[float, ...]
@@ -43,9 +44,7 @@ class Preprocess:
         """Args:
         keys: one per example; None to leave out the augmentation.
         """
-        normalized = (images.astype(jnp.float32) - jnp.asarray(self.mean)) / jnp.asarray(self.std)
-        if keys is None:
-            return normalized
-        for position, augmentation in enumerate(self.augmentations):
-            normalized = jax.vmap(augmentation)(normalized, jax.vmap(jax.random.fold_in, (0, None))(keys, position))
-        return normalized
+        pixels = images.astype(jnp.float32)
+        for position, augmentation in enumerate(self.augmentations if keys is not None else ()):
+            pixels = jax.vmap(augmentation)(pixels, jax.vmap(jax.random.fold_in, (0, None))(keys, position))
+        return (pixels - jnp.asarray(self.mean)) / jnp.asarray(self.std)

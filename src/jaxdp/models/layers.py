@@ -28,7 +28,7 @@ def host_initializer(draw: Draw) -> Initializer:
         data = jax.random.key_data(key)
         if isinstance(data, jax.core.Tracer):
             return jax.pure_callback(on_host, jax.ShapeDtypeStruct(shape, dtype), data)
-        return jnp.asarray(on_host(data))
+        return jax.device_put(on_host(data))  # jnp.asarray would compile a copy
 
     return initialize
 
@@ -75,10 +75,10 @@ class BatchNorm(nnx.Module):
 
     def __init__(self, features: int, *, momentum: float = 0.9, epsilon: float = 1e-5, dtype: Any) -> None:
         zeros, ones = np.zeros(features, np.float32), np.ones(features, np.float32)
-        self.scale = nnx.Param(jnp.asarray(ones))
-        self.bias = nnx.Param(jnp.asarray(zeros))
-        self.mean = nnx.BatchStat(jnp.asarray(zeros))
-        self.var = nnx.BatchStat(jnp.asarray(ones))
+        self.scale = nnx.Param(jax.device_put(ones))
+        self.bias = nnx.Param(jax.device_put(zeros))
+        self.mean = nnx.BatchStat(jax.device_put(zeros))
+        self.var = nnx.BatchStat(jax.device_put(ones))
         self.momentum, self.epsilon, self.dtype = momentum, epsilon, dtype
         self.use_running_average = False
         self.group_size: int | None = None
@@ -149,7 +149,7 @@ class Stochastic(nnx.Module):
 class Dropout(Stochastic):
     """Zeroes features at `rate` in training and scales the others up. Source: Srivastava et al. 2014."""
 
-    def __init__(self, rate: float, *, index: int, rngs: nnx.Rngs) -> None:
+    def __init__(self, rate: float | int, *, index: int, rngs: nnx.Rngs) -> None:
         super().__init__(index, rngs)
         self.rate = rate
 
@@ -167,7 +167,7 @@ class ShakeDrop(Stochastic):
     mean, 1 - drop_probability. Source: Yamada et al. 2019, equations 6 and 7, the variant drawn per image.
     """
 
-    def __init__(self, drop_probability: float, *, index: int, rngs: nnx.Rngs) -> None:
+    def __init__(self, drop_probability: float | int, *, index: int, rngs: nnx.Rngs) -> None:
         super().__init__(index, rngs)
         self.drop_probability = drop_probability
 

@@ -5,7 +5,7 @@ Source: Han, Kim, Kim: Deep Pyramidal Residual Networks, CVPR 2017. Where the pa
 """
 
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any
 
 import jax.numpy as jnp
 from flax import nnx
@@ -25,7 +25,8 @@ class PyramidNet(nnx.Module):
     num_classes: number of logits.
     in_channels: channels of the images.
     depth: number of layers; 6n + 2 for basic units, 9n + 2 for bottlenecks, one of 50, 101, 152, 200 with the ImageNet stem.
-    alpha: how many channels the units add in all; with `growth="multiplicative"` by which factor they widen.
+    alpha: how many channels the units add in all; with multiplicative growth by which factor they widen.
+    growth: `additive` or `multiplicative`.
     bottleneck: units of 1x1, 3x3 and 1x1 convolutions (to four times the width) instead of two 3x3.
     stem: `cifar` for small images (3 stages from 16 channels), `imagenet` for large ones (4 stages from 64, pools first).
     shake_drop: drop probability of the last unit, to which the units rise linearly; 0 turns ShakeDrop off, 0.5 is the paper's.
@@ -39,12 +40,12 @@ class PyramidNet(nnx.Module):
         in_channels: int,
         rngs: nnx.Rngs,
         depth: int = 20,
-        alpha: float = 24,
+        alpha: float | int = 24,
         bottleneck: bool = False,
-        growth: Literal["additive", "multiplicative"] = "additive",
-        stem: Literal["cifar", "imagenet"] = "cifar",
-        shake_drop: float = 0.0,
-        dropout: float = 0.0,
+        growth: str = "additive",
+        stem: str = "cifar",
+        shake_drop: float | int = 0.0,
+        dropout: float | int = 0.0,
         dtype: Any = jnp.float32,
     ) -> None:
         _require(growth in ("additive", "multiplicative"), "growth", growth, "known: additive, multiplicative")
@@ -107,7 +108,7 @@ class Unit(nnx.Module):
     """One residual unit: batch norm first and last, no ReLU before the first convolution nor after the addition."""
 
     def __init__(
-        self, in_features: int, width: int, *, bottleneck: bool, stride: int, drop_probability: float, index: int, dtype: Any,
+        self, in_features: int, width: int, *, bottleneck: bool, stride: int, drop_probability: float | int, index: int, dtype: Any,
         rngs: nnx.Rngs,
     ) -> None:  # fmt: skip
         self.features = 4 * width if bottleneck else width
@@ -133,7 +134,7 @@ class Unit(nnx.Module):
         return layers.shortcut(x, self.features, self.stride) + branch
 
 
-def unit_widths(start: int, alpha: float, units: int, growth: str) -> list[int]:
+def unit_widths(start: int, alpha: float | int, units: int, growth: str) -> list[int]:
     """Returns each unit's width. It grows in float64 and is rounded only for use, half to even, as all the authors' code does.
 
     Source: Han et al. 2017, equations 3 (additive) and 4 (multiplicative); the paper floors.

@@ -1,5 +1,6 @@
 """What did the run look like? Pictures drawn from the rows of metrics.jsonl."""
 
+import math
 import pathlib
 from collections.abc import Sequence
 from typing import Any
@@ -22,7 +23,7 @@ def plot_curves(rows: Sequence[dict[str, Any]], path: pathlib.Path, *, title: st
         FigureCanvasAgg(figure)
         for axes, name in zip(figure.subplots(1, 2), ("loss", figure_name), strict=True):
             for split, color in COLORS.items():
-                points = [(row["step"], row[name]) for row in rows if row["split"] == split]
+                points = [(row["step"], row[name]) for row in rows if row["split"] == split and math.isfinite(row["loss"])]
                 if points:
                     steps, values = zip(*points, strict=True)
                     marker = "o" if split == "test" or len(points) == 1 else None
@@ -31,7 +32,8 @@ def plot_curves(rows: Sequence[dict[str, Any]], path: pathlib.Path, *, title: st
             axes.grid(alpha=0.25)
             if name == "loss":
                 axes.set_yscale("log")
-            axes.legend(frameon=False)
+            if axes.lines:
+                axes.legend(frameon=False)
         figure.suptitle(title, fontsize=12)
         path.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path, dpi=150)

@@ -1,11 +1,12 @@
 """What is to be learned? A task turns outputs and a batch into a loss and metrics; it knows no device."""
 
 from collections.abc import Mapping
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from jaxtyping import Array, Float
 
 
+@runtime_checkable
 class Task(Protocol):
     """Sums, not means, leave a task: they add up over devices, processes and batches, and are divided once, at the end."""
 

@@ -5,7 +5,7 @@ import dataclasses
 import math
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import optax
@@ -36,6 +36,7 @@ class Plan:
         return max(step - 1, 0) // self.steps_per_epoch + 1
 
 
+@runtime_checkable
 class Listener(Protocol):
     def advance(self, step: int) -> None:
         """A step was dispatched."""
@@ -168,7 +169,7 @@ class _Reader:
 
     def _read(self) -> None:
         step, sums = self._unread.popleft()
-        read = {name: float(value) for name, value in self._strategy.gather(sums).items()}  # waits for that step
+        read = metrics.add(self._strategy.gather(sums))  # waits for that step
         now = time.perf_counter()
         seconds, self._clock = now - self._clock, now
         ledger, plan = self._ledger, self._plan

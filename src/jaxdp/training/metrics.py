@@ -1,11 +1,12 @@
 """How do sums become figures? Sums add up over steps, in float64 on the host, and are divided once, at the end."""
 
 from collections.abc import Mapping
+from typing import SupportsFloat
 
 Sums = dict[str, float]
 
 
-def add(*parts: Mapping[str, float]) -> Sums:
+def add(*parts: Mapping[str, SupportsFloat]) -> Sums:
     total: Sums = {}
     for part in parts:
         for name, value in part.items():

@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from flax import nnx, struct
-from jaxtyping import Array, Int
 
-Tree = Any
+Tree = Any  # of jax.Array on devices, np.ndarray on the host
+Leaf = Any
 
 
 @struct.dataclass
@@ -17,14 +17,14 @@ class TrainState:
     """Plain arrays, never stacked per device: the same tree on one device, on many, and in a checkpoint.
 
     Attributes:
-        step: number of updates done.
+        step: number of updates done, an int32 scalar.
         params, batch_stats: nested dicts of arrays.
         opt_state: Optax's.
         ema: moving averages of params and batch_stats, or None.
         graphdef: the model without its arrays.
     """
 
-    step: Int[Array, ""]
+    step: Leaf
     params: Tree
     batch_stats: Tree
     opt_state: Tree

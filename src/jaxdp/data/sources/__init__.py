@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
@@ -10,6 +10,7 @@ from jaxdp.data.augment import Augmentation
 from jaxdp.registry import Registry
 
 
+@runtime_checkable
 class Source(Protocol):
     """Random access to the examples of one split: `source[i]` is `{"images": uint8 (H, W, C), "labels": int}`."""
 

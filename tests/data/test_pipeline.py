@@ -1,0 +1,83 @@
+"""The order is a pure function of (seed, step), every example is evaluated once, and processes share without changing anything."""
+
+import collections
+
+import numpy as np
+import pytest
+from sklearn.datasets import load_digits
+
+from jaxdp.data import pipeline
+from jaxdp.data.sources import ArraySource, open_dataset
+
+
+def source(count: int) -> ArraySource:
+    return ArraySource(np.arange(count, dtype=np.uint8).reshape(-1, 1, 1, 1), np.arange(count, dtype=np.int32))
+
+
+def test_digits_are_those_of_scikit_learn() -> None:
+    dataset, bunch = open_dataset("digits"), load_digits()
+    assert (len(dataset.train), len(dataset.test)) == (1437, 360)
+    examples = [split[i] for split in (dataset.train, dataset.test) for i in range(len(split))]
+    ours = collections.Counter((example["images"].tobytes(), int(example["labels"])) for example in examples)
+    theirs = collections.Counter(
+        (image.astype(np.uint8).tobytes(), int(label)) for image, label in zip(bunch.images, bunch.target, strict=True)
+    )
+    assert ours == theirs  # each example once, in one of the splits
+    shares = np.bincount([dataset.test[i]["labels"] for i in range(360)]) / np.bincount(bunch.target)
+    assert np.all(np.abs(shares - 0.2) < 0.01)
+    pixels = np.stack([dataset.train[i]["images"] for i in range(1437)])
+    assert dataset.mean[0] == pytest.approx(pixels.mean(), abs=0.02)
+    assert dataset.std[0] == pytest.approx(pixels.std(), abs=0.02)
+
+
+def test_an_epoch_visits_each_example_at_most_once_and_the_next_in_another_order() -> None:
+    order = pipeline.TrainingOrder(num_examples=23, global_batch_size=5, seed=1, total_steps=8)
+    epochs = [np.concatenate([order[epoch * 4 + step] for step in range(4)]) for epoch in range(2)]
+    for numbers in epochs:
+        assert len(set(numbers)) == 20
+    assert set(epochs[0]) != set(epochs[1]) or not np.array_equal(*epochs)
+    again = pipeline.TrainingOrder(num_examples=23, global_batch_size=5, seed=1, total_steps=100)
+    np.testing.assert_array_equal(order[6], again[6])  # seeking needs nothing before it
+    assert not np.array_equal(order[0], pipeline.TrainingOrder(23, 5, 2, 8)[0])
+
+
+def test_batches_from_a_step_on_are_those_of_the_whole_run() -> None:
+    order = pipeline.TrainingOrder(23, 5, 1, 11)
+    whole = list(pipeline.batches(source(23), order, lambda batch: batch))
+    rest = list(pipeline.batches(source(23), order, lambda batch: batch, start=7))
+    assert len(whole) == 11
+    for expected, batch in zip(whole[7:], rest, strict=True):
+        for name in expected:
+            np.testing.assert_array_equal(batch[name], expected[name])
+    assert list(whole[3]["labels"]) == list(whole[3]["indices"]) == list(order[3])
+
+
+@pytest.mark.parametrize("processes", [2, 4])
+def test_processes_together_read_the_same_batches_in_the_same_places(processes: int) -> None:
+    order = pipeline.TrainingOrder(23, 8, 1, 4)
+    parts = [
+        list(pipeline.batches(source(23), order, lambda batch: batch, process_index=index, process_count=processes))
+        for index in range(processes)
+    ]
+    for step, batch in enumerate(pipeline.batches(source(23), order, lambda batch: batch)):
+        np.testing.assert_array_equal(np.concatenate([part[step]["indices"] for part in parts]), batch["indices"])
+
+
+@pytest.mark.parametrize(("examples", "batch_size"), [(10, 4), (8, 4), (3, 16), (1, 1)])
+def test_evaluation_counts_every_example_once(examples: int, batch_size: int) -> None:
+    order = pipeline.EvaluationOrder(examples, batch_size)
+    batches = list(pipeline.batches(source(examples), order, lambda batch: batch))
+    assert all(len(batch["labels"]) == batch_size for batch in batches)
+    counted = np.concatenate([batch["labels"][batch["weights"] == 1] for batch in batches])
+    np.testing.assert_array_equal(counted, np.arange(examples))
+    assert sum(batch["weights"].sum() for batch in batches) == examples
+
+
+def test_a_broken_example_stops_the_run_with_its_own_error() -> None:
+    class Broken(ArraySource):
+        def __getitem__(self, index: int) -> dict[str, np.ndarray]:
+            raise OSError("example is truncated")
+
+    order = pipeline.TrainingOrder(23, 5, 1, 11)
+    with pytest.raises(OSError, match="truncated"):
+        next(pipeline.batches(Broken(source(23).images, source(23).labels), order, lambda batch: batch))

@@ -1,0 +1,89 @@
+"""Layers agree with formulas written out in NumPy."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from jaxdp.models import layers
+
+
+def batch_norm(features: int, **attributes) -> layers.BatchNorm:
+    norm = layers.BatchNorm(features, dtype=jnp.float32)
+    layers.set_batch_norm(norm, **{"group_size": None, "share": None} | attributes)
+    return norm
+
+
+def test_batch_norm_agrees_with_flax() -> None:
+    x = 3 + 2 * jax.random.normal(jax.random.key(0), (6, 5, 4, 3))
+    ours, theirs = batch_norm(3), nnx.BatchNorm(3, momentum=0.9, use_fast_variance=False, rngs=nnx.Rngs(0))
+    np.testing.assert_allclose(ours(x), theirs(x), atol=1e-5)
+    np.testing.assert_allclose(ours.mean[...], theirs.mean[...], atol=1e-6)
+    np.testing.assert_allclose(ours.var[...], theirs.var[...], atol=1e-5)
+    ours.eval()
+    theirs.eval()
+    np.testing.assert_allclose(ours(x), theirs(x), atol=1e-5)
+
+
+def test_variance_survives_a_large_mean() -> None:
+    """E[x²] - E[x]² in float32 would be off by everything here."""
+    x = 4096 + jax.random.normal(jax.random.key(0), (64, 4, 4, 1))
+    np.testing.assert_allclose(np.std(batch_norm(1)(x)), 1, rtol=1e-3)
+    shared = jax.vmap(lambda part: batch_norm(1, share=lambda v: jax.lax.pmean(v, "data"))(part), axis_name="data")
+    np.testing.assert_allclose(np.std(shared(x.reshape(8, 8, 4, 4, 1))), 1, rtol=1e-3)
+
+
+def test_groups_are_normalized_apart_and_running_statistics_averaged() -> None:
+    x = jax.random.normal(jax.random.key(0), (8, 2, 2, 3)) * jnp.arange(1.0, 9).reshape(8, 1, 1, 1)
+    norm = batch_norm(3, group_size=4)
+    parts = [np.asarray(x[:4], np.float64), np.asarray(x[4:], np.float64)]
+    expected = np.concatenate([(part - part.mean((0, 1, 2))) / np.sqrt(part.var((0, 1, 2)) + 1e-5) for part in parts])
+    np.testing.assert_allclose(norm(x), expected, atol=1e-5)
+    np.testing.assert_allclose(norm.var[...], 0.9 + 0.1 * np.mean([part.var((0, 1, 2)) for part in parts], 0), rtol=1e-5)
+    with pytest.raises(ValueError, match="groups of 3"):
+        batch_norm(3, group_size=3)(x)
+
+
+@pytest.mark.parametrize("size", [4, 5])
+def test_shortcut_pools_real_cells_and_appends_zeros(size: int) -> None:
+    x = np.random.default_rng(0).normal(size=(2, size, size, 3)).astype(np.float32)
+    half = -(-size // 2)
+    expected = np.zeros((2, half, half, 5))
+    for row in range(half):
+        for column in range(half):
+            window = x[:, 2 * row : 2 * row + 2, 2 * column : 2 * column + 2]
+            expected[:, row, column, :3] = window.mean((1, 2))  # a border window is smaller, and so is its divisor
+    np.testing.assert_allclose(layers.shortcut(jnp.asarray(x), 5, 2), expected, atol=1e-6)
+
+
+def test_strided_convolution_pads_both_sides() -> None:
+    """Flax's SAME pads (0, 1) at stride 2; a kernel that picks its first tap tells them apart."""
+    conv = layers.conv(1, 1, 3, stride=2, dtype=jnp.float32, rngs=nnx.Rngs(0))
+    conv.kernel[...] = jnp.zeros((3, 3, 1, 1)).at[0, 0].set(1)
+    x = jnp.arange(16.0).reshape(1, 4, 4, 1)
+    np.testing.assert_array_equal(conv(x)[0, :, :, 0], [[0, 0], [0, 5]])
+
+
+def test_shake_drop_forward_and_backward() -> None:
+    shake = layers.ShakeDrop(0.5, index=0, rngs=nnx.Rngs(0))
+    keys = jax.random.split(jax.random.key(0), 2000)
+    x = jnp.ones((2000, 2, 2, 1))
+    forward = np.asarray(shake(x, keys))[:, 0, 0, 0]
+    backward = np.asarray(jax.grad(lambda x: jnp.sum(shake(x, keys)))(x))[:, 0, 0, 0]
+    passed = forward == 1
+    assert passed.mean() == pytest.approx(0.5, abs=0.05)
+    np.testing.assert_array_equal(backward[passed], 1)
+    assert -1 <= forward[~passed].min() < -0.9
+    assert 0.9 < forward[~passed].max() < 1
+    assert 0 <= backward[~passed].min() < 0.05
+    assert abs(np.corrcoef(forward[~passed], backward[~passed])[0, 1]) < 0.1  # alpha and beta are drawn apart
+    shake.eval()
+    np.testing.assert_array_equal(shake(x, None), 0.5 * x)
+
+
+def test_dropout_keeps_the_mean() -> None:
+    dropout = layers.Dropout(0.25, index=0, rngs=nnx.Rngs(0))
+    y = np.asarray(dropout(jnp.ones((64, 100)), jax.random.split(jax.random.key(0), 64)))
+    assert set(np.unique(y)) == {np.float32(0), np.float32(1 / 0.75)}
+    assert y.mean() == pytest.approx(1, abs=0.05)

@@ -1,0 +1,164 @@
+"""Every strategy trains as its oracle does: `global` and `group:N` as plain jit on one device, `replica` as vmap on one device."""
+
+import dataclasses
+import functools
+from typing import Any
+
+import jax
+import numpy as np
+import optax
+import pytest
+from flax import nnx
+
+from jaxdp import models
+from jaxdp.data import pipeline
+from jaxdp.data.augment import Preprocess, Shift
+from jaxdp.data.sources import open_dataset
+from jaxdp.parallel.replicas import Replicas
+from jaxdp.parallel.strategy import Strategy, create_strategy
+from jaxdp.registry import ConfigError
+from jaxdp.tasks.classification import Classification
+from jaxdp.training import step
+from jaxdp.training.state import TrainState, create_train_state
+
+BATCH_SIZE, STEPS = 16, 3
+DATASET = open_dataset("digits")
+OPTIMIZER = optax.chain(optax.clip_by_global_norm(1.0), optax.add_decayed_weights(1e-4), optax.sgd(0.1, 0.9, nesterov=True))
+# ShakeDrop, dropout, augmentation and a moving average: whatever draws numbers or keeps state must not know the devices.
+KWARGS = {"depth": 8, "alpha": 6, "shake_drop": 0.5, "dropout": 0.2}
+CASES = [("single", 1)] + [(name, count) for name in ("pmap", "shard_map", "sharded") for count in (1, 2, 4, 8)]
+
+
+def recipe(batch_norm: str) -> step.Recipe:
+    preprocess = Preprocess(DATASET.mean, DATASET.std, (Shift(1.0),))
+    task = Classification(label_smoothing=0.1)
+    return step.Recipe(task, OPTIMIZER, preprocess, batch_norm=batch_norm, ema_decay=0.9, seed=3)
+
+
+def create_state() -> TrainState:
+    model = models.create("pyramidnet", num_classes=10, in_channels=1, rngs=nnx.Rngs(0), **KWARGS)
+    return create_train_state(model, OPTIMIZER, with_ema=True)
+
+
+def host_batches() -> list[pipeline.HostBatch]:
+    order = pipeline.TrainingOrder(len(DATASET.train), BATCH_SIZE, seed=3, total_steps=STEPS)
+    return [pipeline.load(DATASET.train, order[number]) for number in range(STEPS)]
+
+
+def train(strategy: Strategy, batches: list[pipeline.HostBatch]) -> tuple[TrainState, list[Any]]:
+    state, metrics = strategy.init(create_state), []
+    for batch in batches:
+        state, sums = strategy.train_step(state, strategy.shard_batch(batch))
+        metrics.append(strategy.gather(sums))
+    return strategy.gather(state), metrics
+
+
+@functools.cache
+def oracle(batch_norm: str, replicas: int) -> Any:
+    """One device, no strategy: jit, or for replica batch norm vmap over as many replicas."""
+    state, metrics = create_state(), []
+    if batch_norm == "replica":
+        mapped = functools.partial(step.train_step, recipe=recipe(batch_norm), replicas=Replicas(axis="replicas"))
+        function = jax.jit(jax.vmap(mapped, in_axes=(None, 0), out_axes=None, axis_name="replicas"))
+    else:
+        function = jax.jit(functools.partial(step.train_step, recipe=recipe(batch_norm), replicas=Replicas()))
+    for batch in host_batches():
+        if batch_norm == "replica":
+            batch = {name: array.reshape(replicas, -1, *array.shape[1:]) for name, array in batch.items()}
+        state, sums = function(state, batch)
+        metrics.append(sums)
+    return jax.tree.map(np.asarray, (state, metrics))
+
+
+def largest_difference(left: Any, right: Any) -> float:
+    differences = jax.tree.map(lambda a, b: np.max(np.abs(np.float64(a) - np.float64(b))), left, right)
+    return max(jax.tree.leaves(differences))
+
+
+def means(metrics: list[Any]) -> list[Any]:
+    return [{name: value / BATCH_SIZE for name, value in sums.items()} for sums in metrics]
+
+
+@pytest.mark.parametrize("batch_norm", ["global", "group:2", "replica"])
+@pytest.mark.parametrize(("name", "count"), CASES)
+def test_strategy_matches_its_oracle(name: str, count: int, batch_norm: str) -> None:
+    strategy = create_strategy(name, recipe(batch_norm), jax.devices()[:count])
+    strategy.check_batch(BATCH_SIZE)
+    state, metrics = train(strategy, host_batches())
+    expected_state, expected_metrics = oracle(batch_norm, count if batch_norm == "replica" else 1)
+    assert largest_difference(state, expected_state) <= 1e-5  # step, params, batch_stats, opt_state and averages
+    assert largest_difference(means(metrics), means(expected_metrics)) <= 1e-5
+    assert all(sums["examples"] == BATCH_SIZE for sums in metrics)
+
+
+def test_replica_batch_norm_is_another_training() -> None:
+    """Else the oracles of this file would not tell the modes apart."""
+    assert largest_difference(oracle("replica", 8)[0].params, oracle("global", 1)[0].params) > 1e-3
+    assert largest_difference(oracle("group:2", 1)[0].params, oracle("replica", 8)[0].params) <= 1e-5
+
+
+@pytest.mark.parametrize("name", ["pmap", "shard_map"])
+def test_without_the_mean_replicas_drift_apart(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The mutant: leave out what pmeans gradients, and parity is lost."""
+    monkeypatch.setattr(Replicas, "mean", lambda self, tree: tree)
+    strategy = create_strategy(name, recipe("group:2"), jax.devices()[:8])
+    if name == "shard_map":  # it notices by itself that replicas would differ
+        with pytest.raises(ValueError, match=r"varying|replicated|out_specs"):
+            train(strategy, host_batches())
+        return
+    state, _ = train(strategy, host_batches())
+    assert largest_difference(state.params, oracle("group:2", 1)[0].params) > 1e-3
+
+
+def test_without_the_cast_shard_map_sums_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The mutant of the other kind: differentiating replicated parameters sums their gradients before the mean."""
+    monkeypatch.setattr(Replicas, "local", lambda self, tree: tree)
+    optimizer = optax.sgd(0.1)  # without clipping, which would hide a factor
+    plain = dataclasses.replace(recipe("group:2"), optimizer=optimizer)
+
+    def create() -> TrainState:
+        model = models.create("pyramidnet", num_classes=10, in_channels=1, rngs=nnx.Rngs(0), **KWARGS)
+        return create_train_state(model, optimizer, with_ema=True)
+
+    states = []
+    for name, count in (("single", 1), ("shard_map", 8)):
+        strategy = create_strategy(name, plain, jax.devices()[:count])
+        state, _ = strategy.train_step(strategy.init(create), strategy.shard_batch(host_batches()[0]))
+        states.append(strategy.gather(state))
+    assert largest_difference(states[0].params, states[1].params) > 1e-3
+
+
+@pytest.mark.parametrize(("name", "count"), [("pmap", 4), ("shard_map", 4), ("sharded", 4)])
+def test_missing_examples_do_not_skew_the_mean(name: str, count: int) -> None:
+    """Weights of 0, all on one replica: the update is that of the examples that are there."""
+    batch = host_batches()[0]
+    batch["weights"] = np.where(np.arange(BATCH_SIZE) < 6, 0, 1).astype(np.float32)
+    whole = functools.partial(step.train_step, recipe=recipe("group:2"), replicas=Replicas())
+    expected, _ = jax.jit(whole)(create_state(), batch)
+    state, metrics = train(create_strategy(name, recipe("group:2"), jax.devices()[:count]), [batch])
+    assert metrics[0]["examples"] == 10
+    assert largest_difference(state.params, expected.params) <= 1e-5
+
+
+def test_state_is_replicated_and_consumed() -> None:
+    strategy = create_strategy("pmap", recipe("replica"), jax.devices()[:4])
+    host = create_state()
+    before = strategy.restore(host)
+    after, _ = strategy.train_step(before, strategy.shard_batch(host_batches()[0]))
+    jax.tree.map(lambda old, new: np.testing.assert_equal(old.shape, new.shape), host, after)
+    assert all(leaf.is_fully_replicated for leaf in jax.tree.leaves(after))
+    assert all(leaf.is_deleted() for leaf in jax.tree.leaves(before.params))
+    assert not any(leaf.is_deleted() for leaf in jax.tree.leaves(host))
+
+
+def test_batches_that_do_not_divide_are_refused() -> None:
+    strategy = create_strategy("pmap", recipe("group:2"), jax.devices()[:8])
+    with pytest.raises(ConfigError, match="8 devices do not divide it; use 96 or 104"):
+        strategy.check_batch(100)
+    with pytest.raises(ConfigError, match=r"use 8$"):
+        strategy.check_batch(3)
+    with pytest.raises(ConfigError, match=r"group:2.*3 examples.*group:[13]"):
+        strategy.check_batch(24)
+    create_strategy("sharded", recipe("group:2"), jax.devices()[:8]).check_batch(24)
+    with pytest.raises(ConfigError, match=r"--devices 2.*--strategy pmap"):
+        create_strategy("single", recipe("replica"), jax.devices()[:2])

@@ -1,0 +1,31 @@
+"""Only `parallel/` knows devices, and only `parallel/replicas.py` knows collectives."""
+
+import ast
+import pathlib
+
+import jaxdp
+
+SOURCE = pathlib.Path(jaxdp.__file__).parent
+COLLECTIVES = {"pmean", "psum", "pcast", "pmax", "all_gather"}
+DEVICES = {"pmap", "shard_map", "Mesh", "NamedSharding", "PartitionSpec", "SingleDeviceSharding", "local_devices", "device_count"}
+
+
+def names_in(path: pathlib.Path) -> set[str]:
+    nodes = list(ast.walk(ast.parse(path.read_text())))
+    return (
+        {node.attr for node in nodes if isinstance(node, ast.Attribute)}
+        | {node.id for node in nodes if isinstance(node, ast.Name)}
+        | {alias.name for node in nodes if isinstance(node, ast.ImportFrom) for alias in node.names}
+    )
+
+
+def test_collectives_and_devices_are_named_where_they_belong() -> None:
+    files = {path.relative_to(SOURCE).as_posix(): names_in(path) for path in SOURCE.rglob("*.py")}
+    assert {name for name, found in files.items() if found & COLLECTIVES} == {"parallel/replicas.py"}
+    naming_devices = {name for name, found in files.items() if found & DEVICES}
+    assert naming_devices
+    assert all(name.startswith("parallel/") for name in naming_devices), naming_devices
+
+
+def test_there_are_no_drawers_for_everything() -> None:
+    assert not {"utils", "common", "helpers", "misc"} & {path.stem for path in SOURCE.rglob("*.py")}

@@ -1,0 +1,153 @@
+"""A run that is stopped anywhere and continued ends bitwise where it would have, and its files hold every step once."""
+
+import json
+import pathlib
+import signal
+from typing import Any
+
+import numpy as np
+import pytest
+
+from jaxdp import evaluate, train
+from jaxdp.reporting import writers
+from jaxdp.training.checkpoint import Checkpoints
+from jaxdp.training.loop import Row
+
+# 8 steps an epoch; it stops in the middle of the second.
+FLAGS = (
+    "--model-kwargs depth=8 alpha=6 shake_drop=0.5 dropout=0.2 --global-batch-size 160 --epochs 3 --ema-decay 0.9 --log-every 3 "
+    "--checkpoint-every 5 --optimizer adam"
+).split()
+TIMES = ("examples_per_second", "step_seconds", "input_wait_fraction")
+
+
+def arrays(run_dir: str, step: int) -> dict[str, np.ndarray]:
+    checkpoints = Checkpoints(pathlib.Path(run_dir, "checkpoints"), keep=None, best_metric=("accuracy", True))
+    try:
+        return checkpoints._orbax.load(step)
+    finally:
+        checkpoints.close()
+
+
+def rows(run_dir: str) -> list[Row]:
+    found = writers.read_rows(pathlib.Path(run_dir, "metrics.jsonl"))
+    return [{name: value for name, value in row.items() if name not in TIMES} for row in found]
+
+
+def summary(run_dir: str) -> dict[str, Any]:
+    return json.loads(pathlib.Path(run_dir, "summary.json").read_text())
+
+
+def stop_at(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sends this process the signal of a scheduler while a step is under way."""
+
+    def advance(self: writers.JsonLines, reached: int) -> None:
+        if reached == step:
+            signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr(writers.JsonLines, "advance", advance)
+
+
+@pytest.mark.parametrize("strategy", ["pmap", "sharded"])
+def test_a_stopped_run_continues_bitwise(
+    strategy: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = [*FLAGS, "--strategy", strategy, "--devices", "2"]
+    assert train.main([*flags, "--run-dir", "whole"]) == 0
+    with monkeypatch.context() as patch:
+        stop_at(11, patch)
+        assert train.main([*flags, "--run-dir", "parts"]) == 75
+    assert summary("parts")["status"] == "stopped"
+    assert summary("parts")["steps"] == 11
+    assert max(row["step"] for row in rows("parts")) == 9
+    assert train.main([*flags, "--run-dir", "parts"]) == 0
+    assert "continuing parts after step 11" in capsys.readouterr().err
+
+    whole, parts = arrays("whole", 24), arrays("parts", 24)
+    assert whole.keys() == parts.keys()
+    for name in whole:
+        np.testing.assert_array_equal(whole[name], parts[name], err_msg=name)
+    assert rows("whole") == rows("parts")
+    assert [row["step"] for row in rows("whole") if row["split"] == "train"] == list(range(3, 25, 3))
+    for name in ("metrics", "best", "steps", "epochs", "parameters"):
+        assert summary("whole")[name] == summary("parts")[name]
+
+
+def test_a_run_directory_keeps_its_contract(capsys: pytest.CaptureFixture[str]) -> None:
+    assert train.main([*FLAGS, "--devices", "4", "--batch-norm", "group:8", "--keep", "1", "--run-dir", "run"]) == 0
+    printed = capsys.readouterr()
+    assert "pyramidnet on digits: done" in printed.out
+    assert "step 24/24" in printed.err  # progress goes to standard error, a line a row where there is no terminal
+    run = pathlib.Path("run")
+    done = summary("run")
+    assert (done["model"], done["dataset"], done["task"], done["strategy"]) == ("pyramidnet", "digits", "classification", "pmap")
+    assert (done["devices"], done["processes"], done["batch_norm"], done["status"]) == (4, 1, "group:8", "done")
+    assert (done["steps"], done["epochs"]) == (24, 3)
+    assert done["metrics"]["test"]["examples"] == 360  # 160 does not divide it
+    assert done["metrics"]["train"]["examples"] == 8 * 160
+    assert 0 < done["seconds"]["train"] < done["seconds"]["total"]
+    assert 0 < done["seconds"]["first_step"] < done["seconds"]["total"]
+    assert "xla_force_host_platform_device_count" in done["xla_flags"]
+    assert (run / "plots" / "curves.png").read_bytes().startswith(b"\x89PNG")
+    assert list((run / "tensorboard").iterdir())
+    training = [row for row in writers.read_rows(run / "metrics.jsonl") if row["split"] == "train"]
+    assert list(training[0])[:4] == ["step", "epoch", "split", "loss"]
+    assert {"accuracy", "examples", "learning_rate", *TIMES} <= set(training[0])
+    assert all(0 <= row["input_wait_fraction"] <= 1 for row in training)
+
+    # The newest one, and the best where that is another.
+    assert {int(path.name) for path in (run / "checkpoints").iterdir()} == {24, done["best"]["step"]}
+
+    # The same figure, on other devices and under other strategies.
+    for strategy, devices in (("pmap", 8), ("sharded", 3), ("single", 1)):
+        step, figures = evaluate.evaluate("run", step=24, strategy=strategy, devices=devices)
+        assert step == 24
+        assert figures["examples"] == 360
+        assert figures["accuracy"] == done["metrics"]["test"]["accuracy"]
+        assert figures["loss"] == pytest.approx(done["metrics"]["test"]["loss"], abs=1e-5)
+    assert evaluate.main(["run", "--devices", "2"]) == 0
+    assert f"step {done['best']['step']}: test accuracy {done['best']['accuracy']:.2%}" in capsys.readouterr().out
+
+    # The same command again leaves a complete run alone; more epochs extend it.
+    again = [*FLAGS, "--devices", "4", "--batch-norm", "group:8", "--keep", "1", "--run-dir", "run"]
+    assert train.main(again) == 0
+    assert "is complete" in capsys.readouterr().err
+    again[again.index("--epochs") + 1] = "4"
+    assert train.main(again) == 0
+    assert summary("run")["steps"] == 32
+
+    # A run is not continued under settings that mean another one.
+    for flags, named in (
+        (["--model-kwargs", "depth=14"], "--model-kwargs depth=14: the run in run has depth=8"),
+        (["--optimizer", "sgd"], "--optimizer sgd: the run in run has adam"),
+        (["--seed", "1"], "--seed 1: the run in run has 0"),
+        (["--ema-decay", "0"], "--ema-decay 0.0: the run in run has 0.9"),
+        (["--resume", "never"], "--resume never: run already holds a run"),
+    ):
+        assert train.main([*again, *flags]) == 2
+        assert named in capsys.readouterr().err
+    assert summary("run")["steps"] == 32
+    assert evaluate.main(["run", "--step", "7"]) == 2
+    assert "--step 7: there is no such checkpoint" in capsys.readouterr().err
+
+
+def test_a_nonfinite_loss_ends_the_run(capsys: pytest.CaptureFixture[str]) -> None:
+    flags = "--model-kwargs depth=8 alpha=6 --epochs 3 --global-batch-size 160 --optimizer sgd --learning-rate 1e30 --run-dir run"
+    assert train.main([*flags.split(), "--checkpoint-every", "1"]) == 3
+    assert "diverged: the loss of step" in capsys.readouterr().err
+    done = summary("run")
+    assert done["status"] == "diverged"
+    checkpoints = [int(path.name) for path in pathlib.Path("run", "checkpoints").iterdir()]
+    assert all(step < done["steps"] for step in checkpoints)
+
+
+def test_default_folders_are_the_same_for_the_same_settings() -> None:
+    flags = ["--model-kwargs", "depth=8", "alpha=6", "--steps", "2", "--global-batch-size", "160"]
+    assert train.main(flags) == 0
+    assert train.main([*flags, "--log-every", "1"]) == 0
+    assert len(list(pathlib.Path("runs").iterdir())) == 1
+    assert train.main([*flags, "--resume", "never"]) == 0
+    assert train.main([*flags, "--learning-rate", "0.2"]) == 0
+    names = sorted(path.name for path in pathlib.Path("runs").iterdir())
+    assert len(names) == 3
+    assert sum(name.endswith("-2") for name in names) == 1
