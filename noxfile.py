@@ -34,6 +34,13 @@ def tests(session: nox.Session) -> None:
 
 
 @nox.session
+def reference(session: nox.Session) -> None:
+    """Models beside the same ones in PyTorch."""
+    session.install(".[dev]", "torch>=2.6")
+    session.run("pytest", "tests/reference", *session.posargs)
+
+
+@nox.session
 def slow(session: nox.Session) -> None:
     """What takes minutes: accuracy of the default run on 1 and 8 devices, over several seeds."""
     session.install(".[dev]")

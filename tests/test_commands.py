@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from jaxdp import check, config, evaluate, models, train
+from jaxdp import check, command_line, config, evaluate, models, train
 from jaxdp.data import sources
 from jaxdp.parallel import strategy
 from jaxdp.training.optim import OPTIMIZERS
@@ -98,9 +98,18 @@ def test_the_other_commands_explain_bad_input_too(capsys: pytest.CaptureFixture[
     assert "use 126 or 129" in error_line(capsys)
 
 
-def test_flags_override_a_file_and_displace_the_partner_of_a_pair() -> None:
-    from jaxdp import command_line
+@pytest.mark.parametrize(("batch_norm", "code", "word"), [("group:4", 0, "passed"), ("replica", 1, "FAILED")])
+def test_check_tells_whether_devices_matter(batch_norm: str, code: int, word: str) -> None:
+    """In a process of its own: it switches JAX to float64."""
+    flags = "--devices 1,4 --strategies pmap,sharded --model-kwargs depth=8 alpha=6 --global-batch-size 32 --steps 2"
+    command = [sys.executable, "-m", "jaxdp.check", *flags.split(), "--batch-norm", batch_norm]
+    checked = subprocess.run(command, capture_output=True, text=True)
+    assert checked.returncode == code, checked.stderr
+    assert word in checked.stdout
+    assert len([line for line in checked.stdout.splitlines() if "pmap" in line or "sharded" in line]) == 4
 
+
+def test_flags_override_a_file_and_displace_the_partner_of_a_pair() -> None:
     pathlib.Path("settings.yaml").write_text("epochs: 7\nlearning_rate: 1e-3\nmodel_kwargs: {depth: 26}\nglobal_batch_size: 64\n")
 
     def parse(flags: str) -> config.TrainConfig:
@@ -113,6 +122,10 @@ def test_flags_override_a_file_and_displace_the_partner_of_a_pair() -> None:
     assert parse("").learning_rate == 0.001
     assert parse("--per-device-batch-size 4").global_batch_size is None
     assert parse("--model-kwargs alpha=3.5 bottleneck=true").model_kwargs == {"alpha": 3.5, "bottleneck": True}
+
+
+def test_no_flags_at_all_are_the_defaults() -> None:
+    assert command_line.parse(config.TrainConfig, [], prog="x", description="x") == config.TrainConfig()
 
 
 def test_help_names_everything_and_does_not_import_jax() -> None:

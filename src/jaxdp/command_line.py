@@ -73,7 +73,7 @@ def _fields_of(parsed: Any, section: type) -> dict[str, Any]:
 
 def _value_of(flag: str, argv: list[str]) -> str | None:
     value = None
-    for word, following in zip(argv, [*argv[1:], ""], strict=True):
+    for word, following in zip(argv, [*argv, ""][1:], strict=True):
         if word == flag:
             value = following
         elif word.startswith(flag + "="):

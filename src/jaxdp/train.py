@@ -100,11 +100,13 @@ def train(config: TrainConfig) -> int:
         parameters = sum(leaf.size for leaf in jax.tree.leaves(state.params))
         summary = _summary(setup, ledger, status=status, step=step, parameters=parameters, test=test, best=checkpoints.best())
     run.write_summary(summary)
-    title = f"{config.model} on {config.dataset}, {strategy.num_devices} devices, {config.strategy}, batch norm {config.batch_norm}"
-    plots.plot_curves(
-        writers.read_rows(run.metrics_file), run.path / "plots" / "curves.png", title=title, figure_name=best_metric[0]
-    )
+    devices = f"{strategy.num_devices} device{'s' if strategy.num_devices > 1 else ''}"
+    title = f"{config.model} on {config.dataset}, {devices}, {config.strategy}, batch norm {config.batch_norm}"
+    rows = writers.read_rows(run.metrics_file)
+    plots.plot_curves(rows, run.path / "plots" / "curves.png", title=title, figure_name=best_metric[0])
     progress.print_summary(summary, str(run.path))
+    if status == "stopped":
+        print("stopped by a signal after saving; the same command continues", file=sys.stderr)
     return {"done": 0, "diverged": EXIT_DIVERGED, "stopped": EXIT_STOPPED}[status]
 
 

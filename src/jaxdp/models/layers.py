@@ -68,7 +68,8 @@ class BatchNorm(nnx.Module):
     """Normalizes each channel by the mean and variance of the examples that share statistics.
 
     Which examples do is not the model's business: `set_batch_norm` says it from outside, for a whole model at once.
-    Statistics are computed and kept in float32. The running variance averages biased variances (PyTorch's are unbiased).
+    Statistics are computed in float32 at least, and kept in it. The running variance averages biased variances, where PyTorch's
+    is unbiased.
 
     Source: Ioffe and Szegedy 2015, algorithm 1; groups smaller than the batch: Hoffer et al. 2017, section 3.3.
     """
@@ -93,7 +94,7 @@ class BatchNorm(nnx.Module):
             raise ValueError(f"batch norm over groups of {group_size} examples needs a multiple of it, got {x.shape[0]}")
         grouped = x.reshape(-1, group_size, *x.shape[1:])
         axes = tuple(range(1, x.ndim))
-        wide = grouped.astype(jnp.float32)
+        wide = grouped.astype(jnp.promote_types(self.dtype, jnp.float32))
         mean = jnp.mean(wide, axes)
         if self.share is None:
             var = jnp.var(wide, axes)
@@ -107,7 +108,8 @@ class BatchNorm(nnx.Module):
 
     def _update(self, mean: Float[Array, "groups features"], var: Float[Array, "groups features"]) -> None:
         for running, value in ((self.mean, mean), (self.var, var)):
-            running[...] = self.momentum * running[...] + (1 - self.momentum) * jnp.mean(value, 0)
+            new = self.momentum * running[...] + (1 - self.momentum) * jnp.mean(value, 0)
+            running[...] = new.astype(jnp.float32)
 
     def _normalize(self, x: Array, mean: Array, var: Array) -> Array:
         # One multiply and one add per element: everything else is per channel.

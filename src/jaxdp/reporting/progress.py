@@ -9,6 +9,11 @@ import rich.table
 
 Row = dict[str, Any]
 
+_FRACTIONS = ("accuracy",)
+_NOT_FIGURES = (
+    "step", "epoch", "split", "examples", "learning_rate", "examples_per_second", "step_seconds", "input_wait_fraction",
+)  # fmt: skip
+
 
 class Progress:
     """A bar on a terminal; a line per row elsewhere."""
@@ -17,19 +22,22 @@ class Progress:
         self._console = rich.console.Console(stderr=True)
         self._steps_per_epoch, self._total_steps = steps_per_epoch, total_steps
         self._epochs = -(-total_steps // steps_per_epoch)
-        self._figures = {"train": "", "test": ""}
+        self._shown = {"train": "compiling", "test": ""}
         self._bar: rich.progress.Progress | None = None
         if self._console.is_terminal:
             self._bar = rich.progress.Progress(
                 rich.progress.TextColumn("epoch {task.fields[epoch]}"),
-                rich.progress.BarColumn(bar_width=24),
+                rich.progress.BarColumn(bar_width=None),  # what the others leave
                 rich.progress.MofNCompleteColumn(),
                 rich.progress.TextColumn("{task.fields[figures]}"),
                 rich.progress.TimeRemainingColumn(compact=True),
                 console=self._console,
+                expand=True,
                 refresh_per_second=4,  # drawing competes with the step for the CPU
             )
-            self._task = self._bar.add_task("", total=total_steps, completed=start, epoch=self._epoch(start), figures="compiling")
+            self._task = self._bar.add_task(
+                "", total=total_steps, completed=start, epoch=self._epoch(start), figures=self._shown["train"]
+            )
             self._bar.start()
 
     def _epoch(self, step: int) -> str:
@@ -40,21 +48,19 @@ class Progress:
             self._bar.update(self._task, completed=step, epoch=self._epoch(step))
 
     def write(self, row: Row) -> None:
-        text = f"loss {row['loss']:.4f}  " + "  ".join(
-            f"{name} {value:.2%}" if name == "accuracy" else f"{name} {value:.4g}"
-            for name, value in row.items()
-            if name not in ("step", "epoch", "split", "loss", "examples", "learning_rate", "step_seconds", "input_wait_fraction")
-            and name != "examples_per_second"
-        )
-        if "examples_per_second" in row:
-            text += f"  {row['examples_per_second']:,.0f} examples/s"
-        self._figures[row["split"]] = text
-        if self._bar is not None:
-            shown = "  ".join(f"{split} {figures}" for split, figures in self._figures.items() if figures)
-            self._bar.update(self._task, figures=shown)
+        figures = {name: value for name, value in row.items() if name not in _NOT_FIGURES}
+        speed = f"  {row['examples_per_second']:,.0f} examples/s" if "examples_per_second" in row else ""
+        if self._bar is None:
+            place = f"step {row['step']}/{self._total_steps}  epoch {row['epoch']}/{self._epochs}  {row['split']:<5}  "
+            self._console.print(place + figures_text(figures) + speed, highlight=False, soft_wrap=True)
+            return
+        # A terminal of 80 columns has room for short numbers, and for one figure of the test split.
+        if row["split"] == "train":
+            self._shown["train"] = figures_text(figures, digits=1).replace(",", "") + speed
         else:
-            place = f"step {row['step']}/{self._total_steps}  epoch {row['epoch']}/{self._epochs}  {row['split']:5}  "
-            self._console.print(place + text, highlight=False, soft_wrap=True)
+            name = next((name for name in figures if name != "loss"), "loss")
+            self._shown["test"] = "  test " + figures_text({name: figures[name]}, digits=1).removeprefix(f"{name} ")
+        self._bar.update(self._task, figures=self._shown["train"] + self._shown["test"])
 
     def say(self, text: str) -> None:
         self._console.print(text, highlight=False, soft_wrap=True)
@@ -74,7 +80,7 @@ def print_summary(summary: Mapping[str, Any], run_dir: str) -> None:
     if summary["best"]:
         best = dict(summary["best"])
         table.add_row("best checkpoint", f"step {best.pop('step')}: {figures_text(best)}")
-    devices = f"{summary['devices']} {summary['device_kind']} ({summary['strategy']}, batch norm {summary['batch_norm']})"
+    devices = f"{summary['devices']} x {summary['device_kind']} ({summary['strategy']}, batch norm {summary['batch_norm']})"
     seconds = summary["seconds"]
     table.add_row("devices", devices)
     table.add_row("parameters", f"{summary['parameters']:,}")
@@ -87,7 +93,11 @@ def print_summary(summary: Mapping[str, Any], run_dir: str) -> None:
     rich.console.Console().print(table)
 
 
-def figures_text(figures: Mapping[str, float]) -> str:
-    parts = [f"accuracy {figures['accuracy']:.2%}"] if "accuracy" in figures else []
-    parts += [f"{name} {value:.4f}" for name, value in figures.items() if name not in ("accuracy", "examples")]
-    return ", ".join(parts) + f" on {figures['examples']:,} examples"
+def figures_text(figures: Mapping[str, float], digits: int = 2) -> str:
+    """Returns e.g. `loss 0.0259, accuracy 99.17% on 360 examples`; `digits` are those of a percentage."""
+    texts = [
+        f"{name} {value:.{digits}%}" if name in _FRACTIONS else f"{name} {value:.{digits + 2}f}"
+        for name, value in figures.items()
+        if name != "examples"
+    ]
+    return ", ".join(texts) + (f" on {figures['examples']:,} examples" if "examples" in figures else "")

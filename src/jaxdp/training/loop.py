@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol, runtime_checkable
 
+import jax
 import numpy as np
 import optax
 
@@ -139,7 +140,9 @@ class _Reader:
 
     def __init__(self, strategy: Strategy, plan: Plan, ledger: Ledger, schedule: optax.Schedule, listeners: list[Listener]) -> None:
         self._strategy, self._plan, self._ledger = strategy, plan, ledger
-        self._schedule, self._listeners = schedule, listeners
+        self._listeners = listeners
+        # All at once: called step by step, a schedule compiles each of its operations while the device waits.
+        self._learning_rates = np.asarray(jax.jit(jax.vmap(schedule))(np.arange(plan.total_steps)))
         self._unread: collections.deque[tuple[int, Any]] = collections.deque()
         self._clock = time.perf_counter()
         self._compiled = False
@@ -201,7 +204,7 @@ class _Reader:
             {"step": step, "epoch": self._plan.epoch(step), "split": "train"}
             | figures
             | {
-                "learning_rate": float(np.asarray(self._schedule(step - 1))),
+                "learning_rate": float(self._learning_rates[step - 1]),
                 "examples_per_second": (self._row_examples if timed else figures["examples"]) / seconds,
                 "step_seconds": seconds / max(self._row_steps, 1),
                 "input_wait_fraction": min(self._row_wait / seconds, 1.0),

@@ -33,9 +33,11 @@ MIN_DEFAULT_CHECKPOINT_STEPS = 100
 class Setup:
     """Attributes:
     config: with `global_batch_size` filled in.
+    dtype: format of the computation.
     """
 
     config: TrainConfig
+    dtype: Any
     dataset: Dataset
     recipe: Recipe
     schedule: optax.Schedule
@@ -49,11 +51,8 @@ class Setup:
 
     def create_state(self) -> TrainState:
         """Creates the initial state, on the default device."""
-        config = self.config
-        dtype = jnp.dtype(config.precision)
-        rngs = nnx.Rngs(config.seed)
-        model = create_model(config, self.dataset, rngs=rngs, dtype=dtype)
-        return create_train_state(model, self.recipe.optimizer, with_ema=config.ema_decay > 0)
+        model = create_model(self.config, self.dataset, rngs=nnx.Rngs(self.config.seed), dtype=self.dtype)
+        return create_train_state(model, self.recipe.optimizer, with_ema=self.config.ema_decay > 0)
 
     def train_batches(self, start: int) -> Iterator[Any]:
         config = self.config
@@ -81,10 +80,11 @@ def create_model(config: TrainConfig, dataset: Dataset, *, rngs: nnx.Rngs, dtype
     return models.create(config.model, num_classes=dataset.num_classes, in_channels=dataset.image_shape[-1], rngs=rngs, **kwargs)
 
 
-def create_setup(config: TrainConfig, *, training: bool = True) -> Setup:
+def create_setup(config: TrainConfig, *, training: bool = True, dtype: Any = None) -> Setup:
     """Puts a run together, and finds what does not fit before anything is computed or written.
 
     Args:
+        dtype: format of the computation; None for the configured precision.
         training: whether the batch must divide over the devices; evaluation pads, so it takes any number.
 
     Raises:
@@ -114,7 +114,7 @@ def create_setup(config: TrainConfig, *, training: bool = True) -> Setup:
     strategy = create_strategy(config.strategy, recipe, devices)
     if training:
         strategy.check_batch(batch_size)
-    return Setup(config, dataset, recipe, schedule, strategy, plan)
+    return Setup(config, jnp.dtype(dtype or config.precision), dataset, recipe, schedule, strategy, plan)
 
 
 def _create_plan(config: TrainConfig, steps_per_epoch: int) -> Plan:

@@ -29,7 +29,7 @@ def digits() -> sources.Dataset:
         image_shape=(8, 8, 1),
         mean=(4.88,),  # of the pixels 0 to 16, over the training split
         std=(6.02,),
-        augmentations=(Shift(0.5),),
+        augmentations=(Shift(0.75),),
     )
 
 
