@@ -45,6 +45,7 @@ class Preprocess:
         keys: one per example; None to leave out the augmentation.
         """
         pixels = images.astype(jnp.float32)
-        for position, augmentation in enumerate(self.augmentations if keys is not None else ()):
-            pixels = jax.vmap(augmentation)(pixels, jax.vmap(jax.random.fold_in, (0, None))(keys, position))
+        if keys is not None:
+            for position, augmentation in enumerate(self.augmentations):
+                pixels = jax.vmap(augmentation)(pixels, jax.vmap(jax.random.fold_in, (0, None))(keys, position))
         return (pixels - jnp.asarray(self.mean)) / jnp.asarray(self.std)
