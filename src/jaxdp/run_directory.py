@@ -51,8 +51,11 @@ class RunDirectory:
         replace_file(self.summary_file, json.dumps(summary, indent=2) + "\n")
 
 
-def claim(config: TrainConfig) -> RunDirectory:
-    """Finds the folder for a configuration whose batch size is filled in, and creates it.
+def claim(config: TrainConfig, *, create: bool) -> RunDirectory:
+    """Finds the folder for a configuration whose batch size is filled in.
+
+    Args:
+        create: whether this process creates it, and makes sure that it can be written.
 
     Raises:
         ConfigError: if it cannot be written, or holds a run that the settings do not continue.
@@ -67,6 +70,8 @@ def claim(config: TrainConfig) -> RunDirectory:
         if config.resume == "never":
             raise ConfigError("resume", "never", f"{run.path} already holds a run; give another --run-dir, or remove that one")
         _check_same_run(config, run)
+    if not create:
+        return run
     try:
         run.path.mkdir(parents=True, exist_ok=True)
         probe = run.path / ".write-probe"

@@ -49,8 +49,9 @@ def train(config: TrainConfig) -> int:
     from jaxdp.training.setup import create_setup
 
     setup = create_setup(config)
-    run = run_directory.claim(setup.config)
     plan, strategy = setup.plan, setup.strategy
+    primary = jax.process_index() == 0  # of several processes one writes; all of them take part in a checkpoint
+    run = run_directory.claim(setup.config, create=primary)
     best_metric = setup.recipe.task.best_metric
     with contextlib.closing(Checkpoints(run.checkpoints, keep=config.keep, best_metric=best_metric)) as checkpoints:
         start = checkpoints.latest() or 0
@@ -65,17 +66,20 @@ def train(config: TrainConfig) -> int:
         if start:
             state, position = checkpoints.restore(start, state)
             ledger = loop.Ledger(interval=position["interval"], epoch=position["epoch"])
-        run.write_config(setup.config)
 
         with contextlib.ExitStack() as cleanup:
-            bar = progress.Progress(start=start, total_steps=plan.total_steps, steps_per_epoch=plan.steps_per_epoch)
-            listeners = [bar, writers.JsonLines(run.metrics_file, start), writers.TensorBoard(run.path / "tensorboard", start)]
-            for listener in listeners:
-                cleanup.callback(listener.close)
-            if start:
-                bar.say(f"continuing {run.path} after step {start}")
+            listeners: list[loop.Listener] = []
+            if primary:
+                run.write_config(setup.config)
+                bar = progress.Progress(start=start, total_steps=plan.total_steps, steps_per_epoch=plan.steps_per_epoch)
+                if start:
+                    bar.say(f"continuing {run.path} after step {start}")
+                rows, events = writers.JsonLines(run.metrics_file, start), writers.TensorBoard(run.path / "tensorboard", start)
+                for listener in (bar, rows, events):
+                    listeners.append(listener)
+                    cleanup.callback(listener.close)
             should_stop = cleanup.enter_context(_stop_flag())
-            test: dict[str, float] | None = None
+            test, failure = None, ""
             try:
                 outcome = loop.fit(
                     strategy,
@@ -94,19 +98,22 @@ def train(config: TrainConfig) -> int:
                 if start == step == plan.total_steps:  # killed after its last checkpoint
                     test = setup.evaluate(outcome.state)
             except loop.Diverged as error:
-                status, step = "diverged", error.step
-                bar.say(f"diverged: {error}; the last checkpoint is that of step {checkpoints.latest() or 0}")
+                status, step, failure = "diverged", error.step, str(error)
         checkpoints.wait()
         parameters = sum(leaf.size for leaf in jax.tree.leaves(state.params))
         summary = _summary(setup, ledger, status=status, step=step, parameters=parameters, test=test, best=checkpoints.best())
-    run.write_summary(summary)
-    devices = f"{strategy.num_devices} device{'s' if strategy.num_devices > 1 else ''}"
-    title = f"{config.model} on {config.dataset}, {devices}, {config.strategy}, batch norm {config.batch_norm}"
-    rows = writers.read_rows(run.metrics_file)
-    plots.plot_curves(rows, run.path / "plots" / "curves.png", title=title, figure_name=best_metric[0])
-    progress.print_summary(summary, str(run.path))
+        last_saved = checkpoints.latest()
+    if primary:
+        run.write_summary(summary)
+        devices = f"{strategy.num_devices} device{'s' if strategy.num_devices > 1 else ''}"
+        title = f"{config.model} on {config.dataset}, {devices}, {config.strategy}, batch norm {config.batch_norm}"
+        rows = writers.read_rows(run.metrics_file)
+        plots.plot_curves(rows, run.path / "plots" / "curves.png", title=title, figure_name=best_metric[0])
+        progress.print_summary(summary, str(run.path))
     if status == "stopped":
-        print("stopped by a signal after saving; the same command continues", file=sys.stderr)
+        print(f"stopped by a signal after saving step {step}; the same command continues", file=sys.stderr)
+    if status == "diverged":
+        print(f"diverged: {failure}; the last checkpoint is that of step {last_saved or 0}", file=sys.stderr)
     return {"done": 0, "diverged": EXIT_DIVERGED, "stopped": EXIT_STOPPED}[status]
 
 

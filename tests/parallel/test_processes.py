@@ -2,6 +2,7 @@
 
 import json
 import os
+import pathlib
 import socket
 import subprocess
 import sys
@@ -9,27 +10,22 @@ import sys
 import numpy as np
 import pytest
 
+from jaxdp.reporting import writers
+from jaxdp.training.checkpoint import Checkpoints
+
 PROGRAM = """
-import json, sys
+import sys
 from jaxdp.parallel import platform
-platform.configure(int(sys.argv[2]))
+strategy, devices, processes, port, run_dir, index = sys.argv[1:]
+platform.configure(int(devices))
 import jax
-processes, index, port, strategy = int(sys.argv[3]), int(sys.argv[4]), sys.argv[5], sys.argv[1]
-if processes > 1:
-    jax.distributed.initialize(f"localhost:{port}", processes, index)
+if int(processes) > 1:
+    jax.distributed.initialize(f"localhost:{port}", int(processes), int(index))
+from jaxdp import train
 from jaxdp.config import TrainConfig
-from jaxdp.training.setup import create_setup
-config = TrainConfig(model_kwargs={"depth": 8, "alpha": 6}, strategy=strategy, steps=3, global_batch_size=32, batch_norm="group:4")
-setup = create_setup(config)
-assert setup.strategy.num_devices == 4
-state, losses = setup.strategy.init(setup.create_state), []
-for batch in setup.train_batches(0):
-    state, sums = setup.strategy.train_step(state, batch)
-    losses.append(float(setup.strategy.gather(sums)["loss"]))
-test = setup.evaluate(state)
-params = setup.strategy.gather(state.params)
-total = sum(float(abs(leaf).sum()) for leaf in jax.tree.leaves(params))
-print(json.dumps({"losses": losses, "params": total, "test": test}))
+kwargs = {"depth": 8, "alpha": 6}
+settings = dict(model_kwargs=kwargs, strategy=strategy, global_batch_size=32, batch_norm="group:4", learning_rate=0.01, log_every=1)
+sys.exit(train.train(TrainConfig(run_dir=run_dir, steps=3, checkpoint_every=2, **settings)))
 """
 
 
@@ -39,25 +35,34 @@ def free_port() -> int:
         return listener.getsockname()[1]
 
 
-def run(strategy: str, devices: int, processes: int) -> list[dict]:
-    port = str(free_port())
+def run(strategy: str, devices: int, processes: int, run_dir: str) -> tuple[dict, dict[str, np.ndarray]]:
+    """Returns summary and final arrays."""
     environment = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}  # this one's says 8 devices
-    command = [sys.executable, "-c", PROGRAM, strategy, str(devices), str(processes)]
+    command = [sys.executable, "-c", PROGRAM, strategy, str(devices), str(processes), str(free_port()), run_dir]
     running = [
-        subprocess.Popen([*command, str(index), port], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+        subprocess.Popen([*command, str(index)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
         for index in range(processes)
     ]
     outputs = [process.communicate(timeout=240) for process in running]
     for process, (_, errors) in zip(running, outputs, strict=True):
         assert process.returncode == 0, errors
-    return [json.loads(output.splitlines()[-1]) for output, _ in outputs]
+    assert [output.count("pyramidnet on digits: done") for output, _ in outputs] == [1] + [0] * (processes - 1)
+    checkpoints = Checkpoints(pathlib.Path(run_dir, "checkpoints"), keep=None, best_metric=("accuracy", True))
+    assert checkpoints.steps() == [2, 3]
+    arrays = checkpoints._orbax.load(3)
+    checkpoints.close()
+    return json.loads(pathlib.Path(run_dir, "summary.json").read_text()), arrays
 
 
 @pytest.mark.parametrize("strategy", ["pmap", "shard_map"])
 def test_two_processes_agree_with_one(strategy: str) -> None:
-    (expected,) = run(strategy, devices=4, processes=1)
-    for result in run(strategy, devices=2, processes=2):
-        np.testing.assert_allclose(result["losses"], expected["losses"], rtol=1e-5)
-        assert result["params"] == pytest.approx(expected["params"], rel=1e-6)
-        assert result["test"]["examples"] == 360
-        assert result["test"]["loss"] == pytest.approx(expected["test"]["loss"], rel=1e-4)
+    expected, expected_arrays = run(strategy, 4, 1, "one")
+    summary, arrays = run(strategy, 2, 2, "two")
+    assert (summary["processes"], summary["devices"]) == (2, 4) == (2, expected["devices"])
+    for name, array in arrays.items():
+        np.testing.assert_allclose(array, expected_arrays[name], atol=1e-5, err_msg=name)
+    for split in ("train", "test"):
+        assert summary["metrics"][split] == pytest.approx(expected["metrics"][split], rel=1e-4)
+    assert summary["metrics"]["test"]["examples"] == 360
+    steps = [(row["split"], row["step"]) for row in writers.read_rows(pathlib.Path("two", "metrics.jsonl"))]
+    assert steps == [("train", 1), ("train", 2), ("train", 3), ("test", 3)]
