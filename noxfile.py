@@ -51,4 +51,4 @@ def slow(session: nox.Session) -> None:
 def overhead(session: nox.Session) -> None:
     """Prints the trainer's throughput beside that of a hand-written loop over the same compiled step."""
     session.install(".")
-    session.run("python", "benchmarks/overhead.py", *session.posargs)
+    session.run("python", "benchmarks/overhead.py", *(session.posargs or ["--rounds", "5"]))

@@ -2,9 +2,10 @@
 
     python benchmarks/overhead.py [--devices N] [--rounds N] [flags of jaxdp.train]
 
-Both run in turn in one process, since the machine's speed drifts. The loop cycles through batches that lie on the device
-already and waits for every fourth step; the trainer reads, places and augments its batches, keeps metrics, writes rows and
-saves checkpoints. Evaluation and the first step count for neither.
+Both run in turn in one process, since the machine's speed drifts, and compile their step anew each time, since the first
+steps after a compilation are slower. The loop cycles through batches that lie on the device already and waits for every fourth
+step; the trainer reads, places and augments its batches, keeps metrics, writes rows and saves checkpoints. Evaluation and the
+first step count for neither.
 """
 
 import argparse
@@ -33,16 +34,14 @@ def main() -> None:
     from jaxdp import train
     from jaxdp.training.setup import create_setup
 
-    setup = create_setup(config)
-    strategy = setup.strategy
-    batches = list(itertools.islice(setup.train_batches(0), 8))
-    state, sums = strategy.train_step(strategy.init(setup.create_state), batches[0])
-    jax.block_until_ready(sums)
-    steps = setup.plan.total_steps
-
     bare, trainer = [], []
     with tempfile.TemporaryDirectory() as folder:
         for number in range(arguments.rounds):
+            setup = create_setup(config)
+            strategy, steps = setup.strategy, setup.plan.total_steps
+            batches = list(itertools.islice(setup.train_batches(0), 8))
+            state, sums = strategy.train_step(strategy.init(setup.create_state), batches[0])
+            jax.block_until_ready(sums)
             start = time.perf_counter()
             for step, batch in enumerate(itertools.islice(itertools.cycle(batches), steps)):
                 state, sums = strategy.train_step(state, batch)

@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+import gc
 import math
 import time
 from collections.abc import Callable, Iterator
@@ -187,6 +188,10 @@ class _Reader:
             self._compiled = True
             ledger.first_step_seconds, ledger.first_step_done = seconds, now
             ledger.wait_seconds = self._row_wait = 0.0
+            # Tracing leaves millions of objects: to look through them again takes the collector as long as several steps.
+            gc.collect()
+            gc.freeze()
+            self._restart()
         if (step - 1) % plan.steps_per_epoch == 0:
             ledger.epoch = {}
         ledger.interval, ledger.epoch = metrics.add(ledger.interval, read), metrics.add(ledger.epoch, read)
