@@ -30,7 +30,7 @@ def tests(session: nox.Session) -> None:
     session.install(".[dev]")
     # Compilation is most of the time: a second run, and the second worker, find compiled steps here.
     session.env["JAX_COMPILATION_CACHE_DIR"] = str(CACHE)
-    session.run("pytest", *(session.posargs or ["-n", "2"]))
+    session.run("pytest", *(session.posargs or ["-n", "2", "--dist", "worksteal"]))
 
 
 @nox.session

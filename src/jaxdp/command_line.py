@@ -6,7 +6,6 @@ import inspect
 import io
 import re
 import sys
-import textwrap
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, TypeVar
 
@@ -29,6 +28,7 @@ def parse(
         cls: frozen dataclass, or one that inherits its fields from several.
         argv: arguments without the program's name.
         defaults_file: whether to offer `--config FILE`, whose values the flags override.
+        description: one line of at most 80 characters; longer ones are broken within words.
         **defaults: what this command assumes where it differs from the fields' own defaults.
 
     Raises:
@@ -62,7 +62,7 @@ def parse(
         title = re.sub("Config$", "", section.__name__).lower()
         arguments.append((title, Annotated[section, tyro.conf.OmitArgPrefixes], default))
     command = dataclasses.make_dataclass("command", arguments, frozen=True, kw_only=True)
-    parsed = _run_tyro(command, argv, prog, textwrap.fill(" ".join(description.split()), 80))
+    parsed = _run_tyro(command, argv, prog, description)
     return cls(**{name: value for section in sections for name, value in _fields_of(parsed, section).items()})
 
 
@@ -96,9 +96,12 @@ def _run_tyro(command: type[Config], argv: list[str], prog: str, description: st
 
 
 def main(command: Callable[[Sequence[str]], int], argv: Sequence[str] | None, prog: str) -> int:
-    """Runs a command and returns its exit code: 2 with one line on standard error for a ConfigError."""
+    """Runs a command and returns its exit code: 2 with one line on standard error for a ConfigError, 1 when interrupted."""
     try:
         return command(sys.argv[1:] if argv is None else argv)
     except ConfigError as error:
         print(f"{prog}: error: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        print(f"{prog}: interrupted", file=sys.stderr)
+        return 1

@@ -60,7 +60,9 @@ class ParallelConfig:
     strategy: str = "pmap"
     """how devices share the work: pmap, single, shard_map, sharded"""
     devices: OptionalInt = None
-    """use the first N devices; on CPU, simulate N (default: all there are)"""
+    """use the first N devices (default: all there are); on a CPU, simulate N.
+    On a CPU, XLA_FLAGS gets what you did not set yourself: --xla_force_host_platform_device_count=N and, for faster convolutions,
+    --xla_cpu_experimental_ynn_fusion_type=-individual_convolution"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,7 +100,8 @@ class RunConfig:
     run_dir: OptionalPath = None
     """folder of this run (default: runs/MODEL-DATASET-HASH, the same for the same settings)"""
     resume: Literal["auto", "never", "must"] = "auto"
-    """continue the run in its folder: if there is one, never (start a new one), or fail if there is none"""
+    """continue the run in its folder: if there is one, never (start a new one), or fail if there is none.
+    A run that a signal stops saves its last step and leaves with exit code 75"""
     eval_every: OptionalInt = None
     """steps between evaluations (default: every epoch)"""
     checkpoint_every: OptionalInt = None

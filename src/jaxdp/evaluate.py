@@ -16,7 +16,7 @@ from jaxdp.parallel import platform
 from jaxdp.registry import ConfigError
 from jaxdp.run_directory import RunDirectory
 
-DESCRIPTION = "Evaluates a checkpoint of a run on the whole test split and prints its figures, on any number of devices."
+DESCRIPTION = "Evaluate a checkpoint of a run on the whole test split."
 
 
 @dataclasses.dataclass(frozen=True)

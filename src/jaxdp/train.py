@@ -17,10 +17,7 @@ if TYPE_CHECKING:
     from jaxdp.training.loop import Ledger
     from jaxdp.training.setup import Setup
 
-DESCRIPTION = """Trains an image model data-parallel and writes metrics, checkpoints and plots to a run folder. The same command
-again continues an interrupted run. On a CPU, XLA_FLAGS gets --xla_cpu_experimental_ynn_fusion_type=-individual_convolution (faster
-convolutions) and --xla_force_host_platform_device_count for --devices, unless you set them. Exit codes: 0 done, 2 bad settings,
-3 diverged, 75 stopped by a signal after saving."""
+DESCRIPTION = "Train an image model data-parallel; the same command continues a run."
 EXIT_DIVERGED, EXIT_STOPPED = 3, 75
 _VERSIONS = ("jaxdp", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "numpy")
 _STARTED = time.perf_counter()

@@ -39,7 +39,7 @@ class Checkpoints:
         self._orbax: Any = training.Checkpointer(
             directory.absolute(),
             preservation_policy=policies.AnyPreservationPolicy([policies.LatestN(keep), best]),
-            cleanup_tmp_directories=True,  # what a killed save left
+            cleanup_tmp_directories=keep is not None,  # what a killed save left; a reader might meet one under way
         )
 
     def _rank(self, metrics: Mapping[str, float]) -> float:
