@@ -1,0 +1,87 @@
+"""Names become the optimisers and schedules that they stand for, written out here."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxdp.config import OptimizationConfig
+from jaxdp.training.optim import OPTIMIZERS, create_optimizer, create_schedule
+
+
+def rates(total_steps: int = 100, **settings) -> np.ndarray:
+    schedule = create_schedule(OptimizationConfig(**settings), total_steps)
+    return np.asarray(jax.vmap(schedule)(np.arange(total_steps)))
+
+
+def updates(gradients: list[float], parameter: float = 2.0, **settings) -> float:
+    """Returns what a parameter becomes."""
+    config = OptimizationConfig(learning_rate=0.1, schedule="constant", **settings)
+    optimizer = create_optimizer(config, create_schedule(config, 10))
+    value = jnp.asarray(parameter)
+    state = optimizer.init(value)
+    for gradient in gradients:
+        update, state = optimizer.update(jnp.asarray(gradient), state, value)
+        value = value + update
+    return float(value)
+
+
+def test_decay_is_coupled_and_nesterov_looks_ahead() -> None:
+    """The PyramidNet recipe: the decay goes through the momentum."""
+    value, buffer = 2.0, 0.0
+    for gradient in (1.0, -0.5, 0.25):
+        decayed = gradient + 0.01 * value
+        buffer = 0.9 * buffer + decayed
+        value -= 0.1 * (decayed + 0.9 * buffer)
+    assert updates([1.0, -0.5, 0.25], weight_decay=0.01) == pytest.approx(value, abs=1e-6)
+
+
+def test_adamw_decays_beside_the_gradient() -> None:
+    # The first Adam step has the size of the learning rate, whatever the gradient.
+    assert updates([3.0], optimizer="adamw", weight_decay=0.5) == pytest.approx(2 - 0.1 * (1 + 0.5 * 2), abs=1e-5)
+    assert updates([3.0], optimizer="adam", weight_decay=0.5) == pytest.approx(2 - 0.1, abs=1e-5)
+
+
+def test_clipping_comes_before_the_decay() -> None:
+    assert updates([100.0], optimizer="sgd", clip_norm=1.0, weight_decay=0.5) == pytest.approx(2 - 0.1 * (1 + 0.5 * 2), abs=1e-6)
+
+
+def test_keywords_reach_the_optimizer() -> None:
+    assert updates([1.0, 1.0], optimizer="momentum", weight_decay=0.0, optimizer_kwargs={"momentum": 0.5}) == pytest.approx(
+        2 - 0.25
+    )
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_every_optimizer_goes_downhill(name: str) -> None:
+    config = OptimizationConfig(optimizer=name, weight_decay=1e-4)
+    optimizer = create_optimizer(config, create_schedule(config, 50))
+    value = {"w": jnp.asarray([1.0, -2.0])}
+    state = optimizer.init(value)
+    for _ in range(50):
+        update, state = optimizer.update(value, state, value)  # the gradient of half the square
+        value = jax.tree.map(jnp.add, value, update)
+    assert float(jnp.sum(value["w"] ** 2)) < 5.0
+
+
+def test_schedules() -> None:
+    multistep = rates(schedule="multistep")
+    np.testing.assert_allclose(multistep[[0, 49, 50, 74, 75, 99]], [0.1, 0.1, 0.01, 0.01, 0.001, 0.001], rtol=1e-5)
+    warmed = rates(schedule="multistep", warmup_fraction=0.1)
+    np.testing.assert_allclose(warmed[:11], [*(0.01 * np.arange(1, 11)), 0.1], rtol=1e-5)
+    np.testing.assert_allclose(warmed[11:], multistep[11:], rtol=1e-5)
+    onecycle = rates(learning_rate=0.5)
+    assert np.argmax(onecycle) == 30
+    np.testing.assert_allclose([onecycle[0], onecycle[30]], [0.02, 0.5], rtol=1e-5)
+    assert onecycle[-1] < 0.001
+    cosine = rates(schedule="cosine", optimizer="adam")
+    np.testing.assert_allclose(cosine, 0.0005 * (1 + np.cos(np.pi * np.arange(100) / 100)), rtol=1e-4, atol=1e-9)
+    np.testing.assert_array_equal(rates(schedule="constant"), np.float32(0.1))
+
+
+@pytest.mark.parametrize("total_steps", [1, 2, 3])
+@pytest.mark.parametrize("schedule", ["constant", "multistep", "cosine", "onecycle"])
+def test_short_runs_have_a_finite_rate(schedule: str, total_steps: int) -> None:
+    found = rates(total_steps, schedule=schedule)
+    assert np.all(np.isfinite(found))
+    assert found[0] > 0
