@@ -49,7 +49,7 @@ def run(strategy: str, devices: int, processes: int, run_dir: str) -> tuple[dict
     assert [output.count("pyramidnet on digits: done") for output, _ in outputs] == [1] + [0] * (processes - 1)
     checkpoints = Checkpoints(pathlib.Path(run_dir, "checkpoints"), keep=None, best_metric=("accuracy", True))
     assert checkpoints.steps() == [2, 3]
-    arrays = checkpoints._orbax.load(3)
+    arrays = checkpoints.arrays(3)
     checkpoints.close()
     return json.loads(pathlib.Path(run_dir, "summary.json").read_text()), arrays
 

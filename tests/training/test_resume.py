@@ -24,7 +24,7 @@ TIMES = ("examples_per_second", "step_seconds", "input_wait_fraction")
 def arrays(run_dir: str, step: int) -> dict[str, np.ndarray]:
     checkpoints = Checkpoints(pathlib.Path(run_dir, "checkpoints"), keep=None, best_metric=("accuracy", True))
     try:
-        return checkpoints._orbax.load(step)
+        return checkpoints.arrays(step)
     finally:
         checkpoints.close()
 

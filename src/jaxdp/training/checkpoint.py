@@ -65,17 +65,24 @@ class Checkpoints:
         metrics = dict(figures) if figures else None
         self._orbax.save_async(step, flatten(state), force=True, metrics=metrics, custom_metadata=position)
 
+    def arrays(self, step: int) -> dict[str, np.ndarray]:
+        """Returns the arrays of a checkpoint by name.
+
+        Raises:
+            ConfigError: if there is no such step.
+        """
+        if step not in self.steps():
+            known = ", ".join(map(str, sorted(self.steps()))) or "none"
+            raise ConfigError("step", step, f"there is no such checkpoint in {self._orbax.directory}; there are: {known}")
+        return self._orbax.load(step)
+
     def restore(self, step: int, like: TrainState) -> tuple[TrainState, Position]:
         """Returns the saved state in the structure of `like`, as NumPy arrays, and the position.
 
         Raises:
             ConfigError: if there is no such step, or the arrays in it are not those of `like`.
         """
-        if step not in self.steps():
-            known = ", ".join(map(str, sorted(self.steps()))) or "none"
-            raise ConfigError("step", step, f"there is no such checkpoint in {self._orbax.directory}; there are: {known}")
-        saved: dict[str, np.ndarray] = self._orbax.load(step)
-        expected = flatten(like)
+        saved, expected = self.arrays(step), flatten(like)
         wrong = sorted(set(saved) ^ set(expected))
         wrong += [name for name in expected if name in saved and np.shape(saved[name]) != np.shape(expected[name])]
         if wrong:

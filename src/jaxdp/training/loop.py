@@ -65,7 +65,7 @@ class Ledger:
         interval, epoch: sums since the last row, and since the epoch began; part of a checkpoint.
         first_step_seconds: of this process's first step, compilation included; the rates leave it out.
         first_step_done: when it was done, by `time.perf_counter`; 0 before.
-        train_seconds, train_steps, train_examples: of all other steps of this process, without evaluating and saving.
+        train_seconds, train_examples: of all other steps of this process, without evaluating and saving.
     """
 
     interval: metrics.Sums = dataclasses.field(default_factory=dict)
@@ -73,16 +73,18 @@ class Ledger:
     first_step_seconds: float = 0.0
     first_step_done: float = 0.0
     train_seconds: float = 0.0
-    train_steps: int = 0
     train_examples: float = 0.0
-    wait_seconds: float = 0.0
 
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
+    """Attributes:
+    test: figures of the state, if it was evaluated.
+    stopped: whether it was asked to stop before the end.
+    """
+
     state: TrainState
     step: int
-    ledger: Ledger
     test: dict[str, float] | None
     stopped: bool
 
@@ -105,6 +107,7 @@ def fit(
 
     Args:
         batches: placed batches from step `start` on.
+        ledger: sums that a checkpoint carried over, or an empty one; it is filled as training goes.
         save: takes step, state, position and the test figures of that state, if it was evaluated.
 
     Raises:
@@ -132,8 +135,8 @@ def fit(
                 if saves:
                     save(step, state, {"interval": ledger.interval, "epoch": ledger.epoch}, test)
         if stopped and not last:
-            return Outcome(state, step, ledger, test, stopped=True)
-    return Outcome(state, step, ledger, test, stopped=False)
+            return Outcome(state, step, test, stopped=True)
+    return Outcome(state, step, test, stopped=False)
 
 
 class _Reader:
@@ -155,7 +158,6 @@ class _Reader:
 
     def _waited(self, seconds: float) -> None:
         self._row_wait += seconds
-        self._ledger.wait_seconds += seconds
 
     def paused(self) -> "_Stopwatch":
         """Reads everything (a device sync) and keeps the block out of the training time."""
@@ -179,7 +181,6 @@ class _Reader:
         ledger, plan = self._ledger, self._plan
         if self._compiled:
             ledger.train_seconds += seconds
-            ledger.train_steps += 1
             ledger.train_examples += read["examples"]
             self._row_seconds += seconds
             self._row_steps += 1
@@ -187,7 +188,7 @@ class _Reader:
         else:
             self._compiled = True
             ledger.first_step_seconds, ledger.first_step_done = seconds, now
-            ledger.wait_seconds = self._row_wait = 0.0
+            self._row_wait = 0.0
             # Tracing leaves millions of objects: to look through them again takes the collector as long as several steps.
             gc.collect()
             gc.freeze()
