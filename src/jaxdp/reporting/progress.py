@@ -84,7 +84,9 @@ def print_summary(summary: Mapping[str, Any], run_dir: str) -> None:
     seconds = summary["seconds"]
     table.add_row("devices", devices)
     table.add_row("parameters", f"{summary['parameters']:,}")
-    table.add_row("steps", f"{summary['steps']:,} (epochs: {summary['epochs']:g}, examples a step: {summary['global_batch_size']:,})")
+    table.add_row(
+        "steps", f"{summary['steps']:,} (epochs: {summary['epochs']:g}, examples a step: {summary['global_batch_size']:,})"
+    )
     if summary["examples_per_second"]:
         table.add_row("speed", f"{summary['examples_per_second']:,.0f} examples/s after the first step")
     first = "" if seconds["first_step"] is None else f", the first step done after {seconds['first_step']:.1f} s"
