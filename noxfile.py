@@ -11,7 +11,7 @@ CACHE = pathlib.Path(".nox", "compilation-cache").absolute()
 
 @nox.session
 def lint(session: nox.Session) -> None:
-    """Style, import layers, and where devices and collectives may be named."""
+    """Style and import layers."""
     session.install("ruff", "import-linter", ".")
     session.run("ruff", "check")
     session.run("ruff", "format", "--check")

@@ -1,4 +1,4 @@
-"""All tests run on 8 simulated devices. Compiled steps are shared through session fixtures."""
+"""All tests run on 8 simulated devices, each in a folder of its own."""
 
 import pathlib
 from collections.abc import Callable, Iterator

@@ -7,6 +7,7 @@ the package, decorate it in your own script before you call `jaxdp.train.main`.
 import difflib
 import importlib
 import inspect
+import math
 import pkgutil
 from collections.abc import Callable, Mapping
 from typing import Any, Generic, TypeVar
@@ -44,7 +45,7 @@ def nearest(name: str, candidates: Mapping[str, Any] | list[str]) -> str:
 
 
 def check_keywords(field: str, function: Callable[..., Any], keywords: Mapping[str, Any], reserved: tuple[str, ...]) -> None:
-    """Raises ConfigError for a keyword that `function` does not take, before a TypeError would.
+    """Raises ConfigError for a keyword that `function` does not take, or a value of another kind than its default.
 
     Args:
         field: name of the setting that the keywords came from.
@@ -56,6 +57,13 @@ def check_keywords(field: str, function: Callable[..., Any], keywords: Mapping[s
     for keyword in keywords:
         if keyword not in accepted:
             raise ConfigError(field, {keyword: keywords[keyword]}, f"unknown keyword; {nearest(keyword, accepted)}")
+        default, value = signature.parameters[keyword].default, keywords[keyword]
+        if isinstance(default, bool | str) and not isinstance(value, type(default)):
+            kind = "true or false" if isinstance(default, bool) else "a name"
+            raise ConfigError(field, {keyword: value}, f"must be {kind}")
+        numeric = isinstance(default, int | float) and not isinstance(default, bool)
+        if numeric and (not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value)):
+            raise ConfigError(field, {keyword: value}, "must be a finite number")
 
 
 class Registry(Generic[T]):

@@ -117,7 +117,7 @@ def test_train_and_eval_modes() -> None:
         ({"depth": 110, "stem": "imagenet", "bottleneck": True}, "50, 101, 152, 200"),
         ({"depth": 50, "stem": "imagenet"}, "bottleneck=true"),
         ({"alpha": -1}, "greater than 0"),
-        ({"alpha": float("nan")}, "greater than 0"),
+        ({"alpha": float("nan")}, "finite number"),
         ({"growth": "adddtive"}, "additive"),
         ({"dropout": 1.0}, "below 1"),
         ({"depht": 20}, "did you mean depth"),
