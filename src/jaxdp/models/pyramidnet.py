@@ -48,11 +48,11 @@ class PyramidNet(nnx.Module):
         dropout: float | int = 0.0,
         dtype: Any = jnp.float32,
     ) -> None:
-        _require(growth in ("additive", "multiplicative"), "growth", growth, "known: additive, multiplicative")
-        _require(stem in ("cifar", "imagenet"), "stem", stem, "known: cifar, imagenet")
-        _require(isinstance(alpha, int | float) and alpha > 0, "alpha", alpha, "must be a number greater than 0")
-        _require(0 <= shake_drop < 1, "shake_drop", shake_drop, "must be at least 0 and below 1")
-        _require(0 <= dropout < 1, "dropout", dropout, "must be at least 0 and below 1")
+        models.require_known("growth", growth, ("additive", "multiplicative"))
+        models.require_known("stem", stem, ("cifar", "imagenet"))
+        models.require(isinstance(alpha, int | float) and alpha > 0, "alpha", alpha, "must be a number greater than 0")
+        models.require_rate("shake_drop", shake_drop)
+        models.require_rate("dropout", dropout)
         units_per_stage = _units_per_stage(depth, bottleneck, stem)
         start = 16 if stem == "cifar" else 64
         widths = unit_widths(start, alpha, sum(units_per_stage), growth)
@@ -94,8 +94,7 @@ class PyramidNet(nnx.Module):
         """
         x = self.stem_norm(self.stem_conv(images.astype(self.dtype)))
         if self.large_stem:
-            one_around: Any = [(1, 1), (1, 1)]  # Flax's annotation knows only names
-            x = nnx.max_pool(nnx.relu(x), (3, 3), (2, 2), padding=one_around)
+            x = layers.max_pool(nnx.relu(x), 3, padding=1)
         for unit in self.units:
             x = unit(x, keys)
         x = jnp.mean(nnx.relu(self.final_norm(x)), (1, 2))
@@ -151,19 +150,15 @@ def unit_widths(start: int, alpha: float | int, units: int, growth: str) -> list
 
 def _units_per_stage(depth: int, bottleneck: bool, stem: str) -> tuple[int, ...]:
     if stem == "imagenet":
-        _require(bottleneck, "bottleneck", bottleneck, "the imagenet stem has bottleneck units; set bottleneck=true")
-        _require(depth in _IMAGENET_UNITS, "depth", depth, f"with the imagenet stem one of {', '.join(map(str, _IMAGENET_UNITS))}")
+        models.require(bottleneck, "bottleneck", bottleneck, "the imagenet stem has bottleneck units; set bottleneck=true")
+        known = ", ".join(map(str, _IMAGENET_UNITS))
+        models.require(depth in _IMAGENET_UNITS, "depth", depth, f"with the imagenet stem one of {known}")
         return _IMAGENET_UNITS[depth]
     layers_per_round = 9 if bottleneck else 6
-    _require(isinstance(depth, int) and not isinstance(depth, bool), "depth", depth, "must be a whole number")
+    models.require_count("depth", depth)
     if depth < layers_per_round + 2 or (depth - 2) % layers_per_round:
         lower = max(1, (depth - 2) // layers_per_round) * layers_per_round + 2
         kind = "bottleneck" if bottleneck else "basic"
         remedy = f"{kind} units need {layers_per_round}n + 2 layers, e.g. {lower} or {lower + layers_per_round}"
         raise ConfigError("model_kwargs", {"depth": depth}, remedy)
     return ((depth - 2) // layers_per_round,) * 3
-
-
-def _require(condition: bool, keyword: str, value: object, remedy: str) -> None:
-    if not condition:
-        raise ConfigError("model_kwargs", {keyword: value}, remedy)

@@ -1,0 +1,171 @@
+"""How do weights trained in PyTorch get into a model here? By a table of names; only arrays pass, PyTorch is not needed.
+
+state = safetensors.numpy.load_file("pyramidnet.safetensors")
+load_reference_weights(model, state)
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from flax import nnx
+
+from jaxdp.models.pyramidnet import PyramidNet
+from jaxdp.models.unet import UNet
+from jaxdp.registry import ConfigError
+
+# How PyTorch's dims are ordered to give ours: (out, in, h, w) -> (h, w, in, out), and the like. No dim is reversed: the kernel of
+# our transposed convolution says what each input pixel paints, as PyTorch's does.
+_CONV = (2, 3, 1, 0)
+_TRANSPOSED_CONV = (2, 3, 0, 1)
+_DENSE = (1, 0)
+_VECTOR = (0,)
+
+_NAMES_SHOWN = 5
+_PREFIX = "module."  # where the state was that of DataParallel
+
+
+class Place(NamedTuple):
+    """Where an array of a PyTorch state goes.
+
+    Attributes:
+        path: attributes and indices from the model to the variable.
+        axes: for `np.transpose`, from PyTorch's order of dims to ours.
+    """
+
+    path: tuple[str | int, ...]
+    axes: tuple[int, ...]
+
+
+Table = dict[str, Place]
+
+
+def load_reference_weights(model: nnx.Module, state: Mapping[str, np.ndarray], names: Table | None = None) -> None:
+    """Fills all weights and batch statistics of a model from a PyTorch `state_dict` of arrays, as float32.
+
+    The model is changed only if everything fits.
+
+    Args:
+        state: arrays by name, bare or after `module.`; each `num_batches_tracked` is ignored.
+        names: the table to go by; None for the model's own, `reference_names`.
+
+    Raises:
+        ConfigError: if names are missing or unexpected, shapes differ, or values are not finite numbers; in one line.
+    """
+    table = reference_names(model) if names is None else names
+    arrays = {_bare(name): np.asarray(array) for name, array in state.items() if not name.endswith("num_batches_tracked")}
+    variables = {name: _variable(model, place.path) for name, place in table.items()}
+    missing = [name for name in table if name not in arrays]
+    unexpected = [name for name in arrays if name not in table]
+    misshaped, unusable = [], []
+    for name, place in table.items():
+        if name not in arrays:
+            continue
+        expected = tuple(np.take(variables[name].shape, np.argsort(place.axes)).tolist())
+        if arrays[name].shape != expected:
+            misshaped.append(f"{name} {_shape(arrays[name].shape)}, expected {_shape(expected)}")
+        elif not _is_finite(arrays[name]):
+            unusable.append(name)
+    kinds = {"missing": missing, "unexpected": unexpected, "of another shape": misshaped, "not finite numbers": unusable}
+    problems = [f"{len(found)} {kind}: {_some(found)}" for kind, found in kinds.items() if found]
+    if problems:
+        raise ConfigError("", None, f"reference weights do not fit the {type(model).__name__}: {'; '.join(problems)}")
+    for name, place in table.items():
+        # A copy: on CPU device_put may keep the memory it is given, which may still be PyTorch's.
+        array = np.array(np.transpose(arrays[name], place.axes), np.float32, order="C")
+        variables[name].set_value(jax.device_put(array))
+
+
+def reference_names(model: nnx.Module) -> Table:
+    """Returns PyTorch's name of each weight and batch statistic of a model, and where the array goes.
+
+    Raises:
+        ConfigError: if no PyTorch model has been matched with this one.
+    """
+    for kind, rows in _TABLES.items():
+        if isinstance(model, kind):
+            return dict(rows(model))
+    raise _no_table(type(model).__name__)
+
+
+def _pyramidnet(model: PyramidNet) -> Iterator[tuple[str, Place]]:
+    """The names of the authors' PyTorch code, for CIFAR (layer1 to layer3) and for ImageNet (to layer4)."""
+    yield from _conv("conv1", ("stem_conv",))
+    yield from _batch_norm("bn1", ("stem_norm",))
+    stage, position = 1, 0
+    for index, unit in enumerate(model.units):
+        if unit.stride == 2:  # it begins a stage
+            stage, position = stage + 1, 0
+        for part in range(len(unit.convs)):
+            yield from _conv(f"layer{stage}.{position}.conv{part + 1}", ("units", index, "convs", part))
+        for part in range(len(unit.norms)):
+            yield from _batch_norm(f"layer{stage}.{position}.bn{part + 1}", ("units", index, "norms", part))
+        position += 1
+    yield from _batch_norm("bn_final", ("final_norm",))
+    yield "fc.weight", Place(("head", "kernel"), _DENSE)
+    yield "fc.bias", Place(("head", "bias"), _VECTOR)
+
+
+def _unet(model: UNet) -> Iterator[tuple[str, Place]]:
+    """The names of the common PyTorch U-Net; its bilinear up-sampling has no weights."""
+    if model.padding == "valid" or model.upsampling == "resize":
+        raise _no_table(f"UNet with padding={model.padding} and upsampling={model.upsampling}")
+    blocks = [("inc", ("encoder", 0))]
+    blocks += [(f"down{index}.maxpool_conv.1", ("encoder", index)) for index in range(1, len(model.encoder))]
+    blocks += [(f"up{index + 1}.conv", ("decoder", index)) for index in range(len(model.decoder))]
+    for name, path in blocks:
+        for part in range(2):  # a ReLU stands after each batch norm
+            yield from _conv(f"{name}.double_conv.{3 * part}", (*path, "convs", part))
+            yield from _batch_norm(f"{name}.double_conv.{3 * part + 1}", (*path, "norms", part))
+    for index in range(len(model.up_convs)):
+        yield f"up{index + 1}.up.weight", Place(("up_convs", index, "kernel"), _TRANSPOSED_CONV)
+        yield f"up{index + 1}.up.bias", Place(("up_convs", index, "bias"), _VECTOR)
+    yield from _conv("outc.conv", ("head",))
+    yield "outc.conv.bias", Place(("head", "bias"), _VECTOR)
+
+
+# A model gets a row here; its function yields PyTorch's names with their places.
+_TABLES: dict[type[nnx.Module], Callable[[Any], Iterator[tuple[str, Place]]]] = {PyramidNet: _pyramidnet, UNet: _unet}
+
+
+def _conv(name: str, path: tuple[str | int, ...]) -> Iterator[tuple[str, Place]]:
+    yield f"{name}.weight", Place((*path, "kernel"), _CONV)
+
+
+def _batch_norm(name: str, path: tuple[str | int, ...]) -> Iterator[tuple[str, Place]]:
+    for theirs, ours in (("weight", "scale"), ("bias", "bias"), ("running_mean", "mean"), ("running_var", "var")):
+        yield f"{name}.{theirs}", Place((*path, ours), _VECTOR)
+
+
+def _variable(model: nnx.Module, path: tuple[str | int, ...]) -> Any:
+    found: Any = model
+    for part in path:
+        found = getattr(found, part) if isinstance(part, str) else found[part]
+    return found
+
+
+def _bare(name: str) -> str:
+    return name.removeprefix(_PREFIX)
+
+
+def _is_finite(array: np.ndarray) -> bool:
+    try:
+        with np.errstate(over="ignore"):
+            return array.dtype.kind != "c" and bool(np.isfinite(array.astype(np.float32)).all())
+    except (TypeError, ValueError):  # text, objects
+        return False
+
+
+def _shape(shape: tuple[int, ...]) -> str:
+    return "x".join(map(str, shape)) or "scalar"
+
+
+def _some(names: list[str]) -> str:
+    more = len(names) - _NAMES_SHOWN
+    return ", ".join(names[:_NAMES_SHOWN]) + (f" and {more} more" if more > 0 else "")
+
+
+def _no_table(name: str) -> ConfigError:
+    known = "PyramidNet, and UNet with same padding and transposed or bilinear up-sampling"
+    return ConfigError("", None, f"no reference weights are known for {name}; known for: {known}")

@@ -1,0 +1,134 @@
+"""ResNet: residual units that add what they change to what they were given.
+
+Source: He, Zhang, Ren, Sun: Deep Residual Learning for Image Recognition, CVPR 2016; section 4.2 for the form of three stages, for
+CIFAR, and table 1 for that of four, for ImageNet. Two differences: where the shape changes the shortcut is a projection (option B)
+in both forms, and a bottleneck strides in its 3x3 convolution, as in torchvision; the paper strides in the 1x1 before it.
+"""
+
+from typing import Any
+
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float, Key
+
+from jaxdp import models
+from jaxdp.models import layers
+from jaxdp.registry import ConfigError
+
+# Units per stage of the four-stage form.
+_IMAGENET_UNITS = {18: (2, 2, 2, 2), 34: (3, 4, 6, 3), 50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3)}
+_FIRST_BOTTLENECK_DEPTH = 50
+
+
+@models.register("resnet")
+class ResNet(nnx.Module):
+    """Args:
+    num_classes: number of logits.
+    in_channels: channels of the images.
+    depth: 18, 34, 50, 101 or 152 for four stages from 64 channels (from 50 on of bottlenecks, to four times the width);
+        another 6n + 2, e.g. 20, 32, 44, 56 or 110, for three stages from 16.
+    stem: `cifar` (a 3x3 convolution) or `imagenet` (7x7 of stride 2 and a pooling; four stages only); `auto` takes that of the
+        depth's own data set. Four stages with the `cifar` stem suit small images.
+    width: channels of the first stage; None for the 64 or 16 above.
+    dropout: rate before the dense layer.
+    """
+
+    def __init__(
+        self,
+        *,
+        num_classes: int,
+        in_channels: int,
+        rngs: nnx.Rngs,
+        depth: int = 20,
+        stem: str = "auto",
+        width: int | None = None,
+        dropout: float | int = 0.0,
+        dtype: Any = jnp.float32,
+    ) -> None:
+        models.require_known("stem", stem, ("auto", "cifar", "imagenet"))
+        models.require_rate("dropout", dropout)
+        units_per_stage = _units_per_stage(depth)
+        four_stages = len(units_per_stage) == 4
+        remedy = f"with {depth} layers there are three stages for small images; use stem=cifar, or depth=18"
+        models.require(four_stages or stem != "imagenet", "stem", stem, remedy)
+        if width is None:
+            width = 64 if four_stages else 16
+        models.require_count("width", width)
+        self.large_stem = stem == "imagenet" or (stem == "auto" and four_stages)
+        size, stride = (7, 2) if self.large_stem else (3, 1)
+        self.stem_conv = layers.conv(in_channels, width, size, stride=stride, dtype=dtype, rngs=rngs)
+        self.stem_norm = layers.BatchNorm(width, dtype=dtype)
+
+        bottleneck = four_stages and depth >= _FIRST_BOTTLENECK_DEPTH
+        units: list[Unit] = []
+        features = width
+        for stage, count in enumerate(units_per_stage):
+            for index in range(count):
+                stride = 2 if stage > 0 and index == 0 else 1
+                unit = Unit(features, width * 2**stage, bottleneck=bottleneck, stride=stride, dtype=dtype, rngs=rngs)
+                units.append(unit)
+                features = unit.features
+        self.units = nnx.List(units)
+        self.dropout = layers.Dropout(dropout, index=0, rngs=rngs) if dropout else None
+        self.head = layers.dense(features, num_classes, dtype=dtype, rngs=rngs)
+        self.dtype = dtype
+
+    def __call__(
+        self, images: Float[Array, "batch height width channels"], keys: Key[Array, "batch"] | None = None
+    ) -> Float[Array, "batch classes"]:
+        """Args:
+        images: normalized, NHWC, of any size.
+        keys: one per example, for dropout in training; None draws from the model's own `nnx.Rngs`.
+        """
+        x = nnx.relu(self.stem_norm(self.stem_conv(images.astype(self.dtype))))
+        if self.large_stem:
+            x = layers.max_pool(x, 3, padding=1)
+        for unit in self.units:
+            x = unit(x)
+        x = jnp.mean(x, (1, 2))
+        if self.dropout is not None:
+            x = self.dropout(x, keys)
+        return self.head(x).astype(jnp.float32)
+
+
+class Unit(nnx.Module):
+    """One residual unit: batch norm after each convolution, ReLU between them and after the addition. Source: figure 5."""
+
+    def __init__(self, in_features: int, width: int, *, bottleneck: bool, stride: int, dtype: Any, rngs: nnx.Rngs) -> None:
+        self.features = 4 * width if bottleneck else width
+        # (kernel size, features, stride) of each convolution
+        shapes = [(1, width, 1), (3, width, stride), (1, self.features, 1)] if bottleneck else [(3, width, stride), (3, width, 1)]
+        convs, norms, features = [], [], in_features
+        for size, out, conv_stride in shapes:
+            convs.append(layers.conv(features, out, size, stride=conv_stride, dtype=dtype, rngs=rngs))
+            norms.append(layers.BatchNorm(out, dtype=dtype))
+            features = out
+        self.convs, self.norms = nnx.List(convs), nnx.List(norms)
+        changes_shape = stride != 1 or in_features != self.features
+        self.projection = Projection(in_features, self.features, stride, dtype=dtype, rngs=rngs) if changes_shape else None
+
+    def __call__(self, x: Float[Array, "batch height width in"]) -> Float[Array, "batch h w features"]:
+        branch = x
+        for position, (conv, norm) in enumerate(zip(self.convs, self.norms, strict=True)):
+            branch = norm(conv(branch if position == 0 else nnx.relu(branch)))
+        return nnx.relu((x if self.projection is None else self.projection(x)) + branch)
+
+
+class Projection(nnx.Module):
+    """The shortcut where a unit changes the shape: a 1x1 convolution and batch norm. Source: equation 2, option B."""
+
+    def __init__(self, in_features: int, features: int, stride: int, *, dtype: Any, rngs: nnx.Rngs) -> None:
+        self.conv = layers.conv(in_features, features, 1, stride=stride, dtype=dtype, rngs=rngs)
+        self.norm = layers.BatchNorm(features, dtype=dtype)
+
+    def __call__(self, x: Float[Array, "batch height width in"]) -> Float[Array, "batch h w features"]:
+        return self.norm(self.conv(x))
+
+
+def _units_per_stage(depth: int) -> tuple[int, ...]:
+    if depth in _IMAGENET_UNITS:
+        return _IMAGENET_UNITS[depth]
+    if isinstance(depth, bool) or not isinstance(depth, int) or depth < 8 or (depth - 2) % 6:
+        known = ", ".join(map(str, _IMAGENET_UNITS))
+        raise ConfigError("model_kwargs", {"depth": depth}, f"must be one of {known}, or 6n + 2, e.g. 20 or 56")
+    return ((depth - 2) // 6,) * 3

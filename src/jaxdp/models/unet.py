@@ -1,0 +1,196 @@
+"""U-Net: an image in, an answer for every pixel out. An encoder that pools, a decoder that up-samples, and skips between them.
+
+Source: Ronneberger, Fischer, Brox: U-Net: Convolutional Networks for Biomedical Image Segmentation, MICCAI 2015. Three forms:
+`padding="valid"` is the paper's; `padding="same"`, the default, is today's common one, with batch norm and an output as large as
+the image; `upsampling="resize"` is one for image-to-image regression, with biases for batch norm and no weights in its up-sampling.
+"""
+
+import functools
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jaxtyping import Array, Float, Key
+
+from jaxdp import models
+from jaxdp.models import layers
+from jaxdp.registry import ConfigError
+
+
+@models.register("unet")
+class UNet(nnx.Module):
+    """Args:
+    num_classes: channels of the output: one logit per class, or one value per regressed channel.
+    in_channels: channels of the images.
+    base_channels: channels at full resolution; they double with each pooling.
+    levels: number of poolings.
+    upsampling: `transposed` (2x2 up-convolutions that halve the channels), `bilinear` (align-corners, with half as many channels
+        in the deepest block and at the end of each decoder block) or `resize` (half-pixel bilinear, to the size of the skip).
+    padding: `same` or `valid` (the paper's: every 3x3 convolution takes a pixel from each side, and skips are cropped).
+    """
+
+    tasks: ClassVar[tuple[str, ...]] = ("segmentation", "regression")
+
+    def __init__(
+        self,
+        *,
+        num_classes: int,
+        in_channels: int,
+        rngs: nnx.Rngs,
+        base_channels: int = 64,
+        levels: int = 4,
+        upsampling: str = "transposed",
+        padding: str = "same",
+        dtype: Any = jnp.float32,
+    ) -> None:
+        models.require_count("base_channels", base_channels)
+        models.require_count("levels", levels)
+        models.require_known("upsampling", upsampling, ("transposed", "bilinear", "resize"))
+        models.require_known("padding", padding, ("same", "valid"))
+        only_transposed = "valid padding goes with transposed up-sampling; use it, or padding=same"
+        models.require(padding == "same" or upsampling == "transposed", "upsampling", upsampling, only_transposed)
+        self.levels, self.upsampling, self.padding, self.dtype = levels, upsampling, padding, dtype
+
+        norm = padding == "same" and upsampling != "resize"
+        block = functools.partial(Block, norm=norm, padding=padding, dtype=dtype, rngs=rngs)
+        encoder_widths, decoder_widths = _block_widths(base_channels, levels, upsampling)
+        features, skips, encoder = in_channels, [], []
+        for middle, out in encoder_widths:
+            encoder.append(block(features, middle, out))
+            features = out
+            skips.append(out)
+        up_convs, decoder = [], []
+        for (middle, out), skip in zip(decoder_widths, reversed(skips[:-1]), strict=True):
+            if upsampling == "transposed":
+                up_convs.append(UpConv(features, skip, dtype=dtype, rngs=rngs))
+                features = skip
+            decoder.append(block(skip + features, middle, out))
+            features = out
+        self.encoder, self.up_convs, self.decoder = nnx.List(encoder), nnx.List(up_convs), nnx.List(decoder)
+        self.head = layers.conv(features, num_classes, 1, bias=True, kernel_init=layers.he_normal_fan_in, dtype=dtype, rngs=rngs)
+
+    def __call__(
+        self, images: Float[Array, "batch height width channels"], keys: Key[Array, "batch"] | None = None
+    ) -> Float[Array, "batch h w classes"]:
+        """Returns an answer per pixel: of every pixel with same padding, of the centre with valid padding (388 of 572).
+
+        Args:
+            images: normalized, NHWC, of any height and width; with valid padding, from `smallest_side`.
+            keys: unused; this network draws no random numbers.
+
+        Raises:
+            ConfigError: if the images are too small for valid padding.
+        """
+        if self.padding == "valid":
+            self._check_size(*images.shape[1:3])
+        x = images.astype(self.dtype)
+        skips = []
+        for block in self.encoder[:-1]:
+            x = block(x)
+            skips.append(x)
+            x = layers.max_pool(x)
+        x = self.encoder[-1](x)
+        for index, block in enumerate(self.decoder):
+            skip = skips.pop()
+            up = self._upsample(x, index, skip.shape[1:3])
+            if self.padding == "valid":
+                skip = _crop(skip, up.shape[1:3])
+            x = block(jnp.concatenate([skip, up], -1))
+        return self.head(x).astype(jnp.float32)
+
+    def _upsample(self, x: Array, index: int, size: tuple[int, int]) -> Array:
+        height, width = x.shape[1:3]
+        if self.upsampling == "resize":
+            return jax.image.resize(x, (x.shape[0], *size, x.shape[3]), "bilinear")
+        x = self.up_convs[index](x) if self.up_convs else layers.resize_align_corners(x, (2 * height, 2 * width))
+        return x if self.padding == "valid" else _fit(x, size)
+
+    def _check_size(self, height: int, width: int) -> None:
+        smallest = smallest_side(self.levels)
+        if min(height, width) < smallest:
+            remedy = f"valid padding needs images of {smallest}x{smallest} or more, got {height}x{width}; use fewer or same padding"
+            raise ConfigError("model_kwargs", {"levels": self.levels}, remedy)
+
+
+class Block(nnx.Module):
+    """Two 3x3 convolutions, each followed by ReLU; with batch norm before it, or else with a bias."""
+
+    def __init__(
+        self, in_features: int, middle: int, features: int, *, norm: bool, padding: str, dtype: Any, rngs: nnx.Rngs
+    ) -> None:
+        conv = functools.partial(
+            layers.conv, size=3, padding=1 if padding == "same" else 0, bias=not norm, kernel_init=layers.he_normal_fan_in,
+            dtype=dtype, rngs=rngs,
+        )  # fmt: skip
+        self.convs = nnx.List([conv(in_features, middle), conv(middle, features)])
+        self.norms = nnx.List([layers.BatchNorm(width, dtype=dtype) for width in (middle, features)] if norm else [])
+
+    def __call__(self, x: Float[Array, "batch height width in"]) -> Float[Array, "batch h w features"]:
+        for position, conv in enumerate(self.convs):
+            x = conv(x)
+            x = nnx.relu(self.norms[position](x) if self.norms else x)
+        return x
+
+
+class UpConv(nnx.Module):
+    """A 2x2 transposed convolution of stride 2, with bias: each pixel becomes 2x2 pixels, which no other pixel touches.
+
+    So it is a dense layer per pixel whose outputs are laid out in space; XLA's transposed convolution takes twice as long on CPU.
+    """
+
+    def __init__(self, in_features: int, features: int, *, dtype: Any, rngs: nnx.Rngs) -> None:
+        self.kernel = nnx.Param(_he_normal_per_pixel(rngs.params(), (2, 2, in_features, features)))
+        self.bias = nnx.Param(layers.zeros(rngs.params(), (features,)))
+        self.dtype = dtype
+
+    def __call__(self, x: Float[Array, "batch height width in"]) -> Float[Array, "batch 2*height 2*width features"]:
+        batch, height, width, _ = x.shape
+        pixels = jnp.einsum("nhwi,rcio->nhrwco", x, self.kernel[...].astype(self.dtype))
+        return pixels.reshape(batch, 2 * height, 2 * width, -1) + self.bias[...].astype(self.dtype)
+
+
+# He's normal, as elsewhere; but one tap alone reaches an output pixel, so its fan-in is the channels.
+_he_normal_per_pixel = layers.host_initializer(
+    lambda rng, shape: rng.standard_normal(shape, np.float32) * np.float32(np.sqrt(2 / shape[-2]))
+)
+
+
+def smallest_side(levels: int) -> int:
+    """Returns the smallest height or width of an image from which valid padding leaves a pixel of output."""
+    side = 1
+    for _ in range(levels):  # up the decoder: a block takes 4 pixels from twice as many
+        side = -(-(side + 4) // 2)
+    for _ in range(levels):  # up the encoder
+        side = 2 * (side + 4)
+    return side + 4
+
+
+def _block_widths(base: int, levels: int, upsampling: str) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+    """Returns (middle, out) channels of the encoder's blocks, full resolution first, and of the decoder's, coarsest first."""
+    skips = [base * 2**level for level in range(levels)]
+    deepest = base * 2**levels
+    if upsampling == "transposed":
+        bottom = (deepest, deepest)
+        decoder = [(skip, skip) for skip in skips]
+    elif upsampling == "bilinear":
+        bottom = (deepest // 2, deepest // 2)
+        decoder = [(base, base), *((skip, skip // 2) for skip in skips[1:])]
+    else:
+        bottom = (deepest, deepest // 2)
+        decoder = [(2 * skip, skip) for skip in skips]
+    return [*((skip, skip) for skip in skips), bottom], decoder[::-1]
+
+
+def _fit(x: Array, size: tuple[int, ...]) -> Array:
+    """Zeros around the centre, an odd row or column below or right; drops a row or column that the skip does not have."""
+    missing = [new - old for new, old in zip(size, x.shape[1:3], strict=True)]
+    # Negative only where the skip is a single pixel, which pooling left as it was.
+    pads = [(0, 0, 0), *((count // 2, count - count // 2, 0) for count in missing), (0, 0, 0)]
+    return jax.lax.pad(x, jnp.zeros((), x.dtype), pads)
+
+
+def _crop(x: Array, size: tuple[int, ...]) -> Array:
+    top, left = ((old - new) // 2 for new, old in zip(size, x.shape[1:3], strict=True))
+    return x[:, top : top + size[0], left : left + size[1]]

@@ -1,0 +1,129 @@
+"""VGG: stages of 3x3 convolutions between poolings.
+
+Source: Simonyan, Zisserman: Very Deep Convolutional Networks for Large-Scale Image Recognition, ICLR 2015, table 1, configurations
+A, B, D and E. Batch norm and the head for small images are later practice.
+"""
+
+import itertools
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jaxtyping import Array, Float, Key
+
+from jaxdp import models
+from jaxdp.models import layers
+
+# Convolutions per stage; a pooling follows each.
+_CONVS = {11: (1, 1, 2, 2, 2), 13: (2, 2, 2, 2, 2), 16: (2, 2, 3, 3, 3), 19: (2, 2, 4, 4, 4)}
+# The ImageNet head sees 7x7 positions, as many as an image of 224x224 leaves.
+_POSITIONS = 7
+
+
+@models.register("vgg")
+class VGG(nnx.Module):
+    """Args:
+    num_classes: number of logits.
+    in_channels: channels of the images.
+    depth: layers with weights in the paper's count: 11, 13, 16 or 19.
+    head: `cifar` (mean over positions, one dense layer) or `imagenet` (7x7 positions, two dense layers and another for the logits).
+    batch_norm: after each convolution.
+    width: channels of the first stage; the last has 8 times as many, and the dense layers of the ImageNet head 64 times.
+    dropout: rate before the dense layer of the CIFAR head, by default 0; after the ReLUs of the ImageNet head, by default 0.5.
+    """
+
+    def __init__(
+        self,
+        *,
+        num_classes: int,
+        in_channels: int,
+        rngs: nnx.Rngs,
+        depth: int = 16,
+        head: str = "cifar",
+        batch_norm: bool = True,
+        width: int = 64,
+        dropout: float | int | None = None,
+        dtype: Any = jnp.float32,
+    ) -> None:
+        models.require_known("depth", depth, _CONVS)
+        models.require_known("head", head, ("cifar", "imagenet"))
+        models.require_count("width", width)
+        if dropout is None:
+            dropout = 0.5 if head == "imagenet" else 0.0
+        models.require_rate("dropout", dropout)
+        features, stages = in_channels, []
+        for convs, factor in zip(_CONVS[depth], (1, 2, 4, 8, 8), strict=True):
+            stages.append(Stage(features, factor * width, convs, batch_norm=batch_norm, dtype=dtype, rngs=rngs))
+            features = factor * width
+        self.stages = nnx.List(stages)
+        make_head = ImageNetHead if head == "imagenet" else CifarHead
+        self.head = make_head(features, num_classes, dropout=dropout, dtype=dtype, rngs=rngs)
+        self.dtype = dtype
+
+    def __call__(
+        self, images: Float[Array, "batch height width channels"], keys: Key[Array, "batch"] | None = None
+    ) -> Float[Array, "batch classes"]:
+        """Args:
+        images: normalized, NHWC, of any size: poolings that would leave no pixel are left out.
+        keys: one per example, for dropout in training; None draws from the model's own `nnx.Rngs`.
+        """
+        x = images.astype(self.dtype)
+        for stage in self.stages:
+            x = stage(x)
+        return self.head(x, keys).astype(jnp.float32)
+
+
+class Stage(nnx.Module):
+    """Convolutions of one width, each with a bias and a ReLU, then a 2x2 max pool along each side that is longer than a pixel."""
+
+    def __init__(self, in_features: int, features: int, convs: int, *, batch_norm: bool, dtype: Any, rngs: nnx.Rngs) -> None:
+        inputs = [in_features, *[features] * (convs - 1)]
+        self.convs = nnx.List([layers.conv(channels, features, 3, bias=True, dtype=dtype, rngs=rngs) for channels in inputs])
+        self.norms = nnx.List([layers.BatchNorm(features, dtype=dtype) for _ in inputs] if batch_norm else [])
+
+    def __call__(self, x: Float[Array, "batch height width in"]) -> Float[Array, "batch h w features"]:
+        for position, conv in enumerate(self.convs):
+            x = conv(x)
+            x = nnx.relu(self.norms[position](x) if self.norms else x)
+        return layers.max_pool(x)
+
+
+class CifarHead(nnx.Module):
+    """The mean over all positions, dropout, and a dense layer."""
+
+    def __init__(self, features: int, num_classes: int, *, dropout: float | int, dtype: Any, rngs: nnx.Rngs) -> None:
+        self.dropout = layers.Dropout(dropout, index=0, rngs=rngs) if dropout else None
+        self.dense = layers.dense(features, num_classes, dtype=dtype, rngs=rngs)
+
+    def __call__(
+        self, x: Float[Array, "batch height width features"], keys: Key[Array, "batch"] | None
+    ) -> Float[Array, "batch classes"]:
+        x = jnp.mean(x, (1, 2))
+        return self.dense(x if self.dropout is None else self.dropout(x, keys))
+
+
+class ImageNetHead(nnx.Module):
+    """Two dense layers with ReLU and dropout, and one to the logits, on 7x7 positions. Source: the paper's table 1, section 3.1."""
+
+    def __init__(self, features: int, num_classes: int, *, dropout: float | int, dtype: Any, rngs: nnx.Rngs) -> None:
+        hidden = 8 * features
+        shapes = itertools.pairwise([_POSITIONS**2 * features, hidden, hidden, num_classes])
+        init: Any = {"kernel_init": _normal, "bias_init": layers.zeros}
+        self.denses = nnx.List([nnx.Linear(*shape, dtype=dtype, rngs=rngs, **init) for shape in shapes])
+        self.dropouts = nnx.List([layers.Dropout(dropout, index=index, rngs=rngs) for index in range(2)] if dropout else [])
+
+    def __call__(
+        self, x: Float[Array, "batch height width features"], keys: Key[Array, "batch"] | None
+    ) -> Float[Array, "batch classes"]:
+        x = layers.adaptive_average_pool(x, _POSITIONS)
+        x = x.reshape(len(x), -1)
+        for position, dense in enumerate(self.denses[:-1]):
+            x = nnx.relu(dense(x))
+            if self.dropouts:
+                x = self.dropouts[position](x, keys)
+        return self.denses[-1](x)
+
+
+# Source: section 3.1.
+_normal = layers.host_initializer(lambda rng, shape: rng.standard_normal(shape, np.float32) * np.float32(0.01))

@@ -1,0 +1,53 @@
+"""VGG agrees with PyTorch in logits, gradients and running statistics; the reference is written from the paper here.
+
+Runs in `nox -s reference`, which installs PyTorch.
+"""
+
+import itertools
+
+import pytest
+from flax import nnx
+
+from jaxdp import models
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed; `nox -s reference` has it")
+
+
+class Reference(torch.nn.Module):
+    """Configuration A; attributes are called as ours."""
+
+    def __init__(self, width: int, imagenet: bool, batch_norm: bool) -> None:
+        super().__init__()
+        self.imagenet, self.stages, inputs = imagenet, torch.nn.ModuleList(), 3
+        for factor, count in ((1, 1), (2, 1), (4, 2), (8, 2), (8, 2)):
+            channels = [inputs, *[factor * width] * count]
+            convs = [torch.nn.Conv2d(*pair, 3, padding=1) for pair in itertools.pairwise(channels)]
+            norms = [torch.nn.BatchNorm2d(factor * width) if batch_norm else torch.nn.Identity() for _ in convs]
+            self.stages.append(torch.nn.ModuleDict({"convs": torch.nn.ModuleList(convs), "norms": torch.nn.ModuleList(norms)}))
+            inputs = factor * width
+        widths = [49 * inputs, 8 * inputs, 8 * inputs, 10]
+        denses = [torch.nn.Linear(*pair) for pair in itertools.pairwise(widths)]
+        self.head = torch.nn.ModuleDict(
+            {"denses": torch.nn.ModuleList(denses)} if imagenet else {"dense": torch.nn.Linear(inputs, 10)}
+        )
+
+    def forward(self, x):
+        for stage in self.stages:
+            for conv, norm in zip(stage["convs"], stage["norms"], strict=True):
+                x = torch.relu(norm(conv(x)))
+            x = torch.nn.functional.max_pool2d(x, [min(2, side) for side in x.shape[2:]])
+        if not self.imagenet:
+            return self.head["dense"](x.mean((2, 3)))
+        x = torch.nn.functional.adaptive_avg_pool2d(x, 7).permute(0, 2, 3, 1).flatten(1)  # our order of positions and channels
+        first, second, last = self.head["denses"]
+        return last(torch.relu(second(torch.relu(first(x)))))
+
+
+@pytest.mark.parametrize("batch_norm", [True, False])
+@pytest.mark.parametrize(("head", "size"), [("cifar", (32, 32)), ("cifar", (9, 20)), ("imagenet", (64, 50))])
+def test_logits_gradients_and_statistics_agree(assert_agreement, names_alike, head: str, size, batch_norm: bool) -> None:
+    torch.manual_seed(0)
+    kwargs = {"depth": 11, "width": 4, "head": head, "batch_norm": batch_norm, "dropout": 0.0}
+    model = models.create("vgg", num_classes=10, in_channels=3, rngs=nnx.Rngs(0), **kwargs)
+    reference = Reference(4, head == "imagenet", batch_norm)
+    assert_agreement(reference, model, names_alike(model), torch.randn(8, 3, *size), torch.arange(8))
