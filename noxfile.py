@@ -41,6 +41,13 @@ def reference(session: nox.Session) -> None:
 
 
 @nox.session
+def prepare(session: nox.Session) -> None:
+    """Writing a set of TensorFlow Datasets from a file that was downloaded by hand, which takes TensorFlow."""
+    session.install(".[dev,prepare]")
+    session.run("pytest", "tests/prepare", *session.posargs)
+
+
+@nox.session
 def slow(session: nox.Session) -> None:
     """What takes minutes: accuracy of the default run on 1 and 8 devices, over several seeds."""
     session.install(".[dev]")

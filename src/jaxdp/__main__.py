@@ -9,6 +9,8 @@ from jaxdp.registry import nearest
 COMMANDS = {
     "train": "train a model",
     "evaluate": "evaluate a checkpoint of a run",
+    "predict": "predict on images with a trained model",
+    "convert": "import and export weights",
     "check": "compare training on one and on many devices",
 }
 

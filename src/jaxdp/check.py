@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 from jaxdp import command_line
-from jaxdp.config import DataConfig, ModelConfig, OptimizationConfig, TrainConfig, validate
+from jaxdp.config import DataConfig, ModelConfig, OptimizationConfig, TaskConfig, TrainConfig, validate
 from jaxdp.parallel import platform
 from jaxdp.registry import ConfigError
 
@@ -32,7 +32,7 @@ class ComparisonConfig:
 
 
 @dataclasses.dataclass(frozen=True)
-class CheckConfig(OptimizationConfig, DataConfig, ModelConfig, ComparisonConfig):
+class CheckConfig(OptimizationConfig, TaskConfig, DataConfig, ModelConfig, ComparisonConfig):
     """What `python -m jaxdp.check` takes: of a training run, all that defines its steps."""
 
     def __post_init__(self) -> None:
@@ -66,7 +66,7 @@ def _main(argv: Sequence[str]) -> int:
     setups = [create_setup(config, dtype="float64" if wide else None) for config in configs]
     jax.config.update("jax_enable_x64", wide)
     columns = ("params", "batch_stats", "opt_state", "loss")
-    title = f"{command.model} on {command.dataset}, batch norm {command.batch_norm}: largest differences"
+    title = f"{command.model} on {setups[0].config.dataset}, batch norm {command.batch_norm}: largest differences"
     table = rich.table.Table("strategy", "devices", *columns, title=title)
     worst, reference = 0.0, None
     for config, outcome in zip(configs, map(_train, setups), strict=True):
@@ -86,7 +86,7 @@ def _train(setup: "Setup") -> dict[str, Any]:
     """Returns what a few steps end with, on the host."""
     state, losses = setup.strategy.init(setup.create_state), []
     for batch in setup.train_batches(0):
-        state, sums = setup.strategy.train_step(state, batch)
+        state, sums = setup.strategy.train_step(state, batch, setup.train_data)
         losses.append(setup.strategy.gather(sums)["loss"] / setup.global_batch_size)
     host = setup.strategy.gather(state)
     return {"params": host.params, "batch_stats": host.batch_stats, "opt_state": host.opt_state, "loss": losses}

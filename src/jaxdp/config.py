@@ -32,13 +32,25 @@ Keywords = Annotated[
 ]
 OptionalInt = Annotated[int | None, tyro.conf.arg(metavar="INT", help_behavior_hint="")]  # the text says what None stands for
 OptionalFloat = Annotated[float | None, tyro.conf.arg(metavar="FLOAT", help_behavior_hint="")]
+OptionalText = Annotated[str | None, tyro.conf.arg(metavar="NAME", help_behavior_hint="")]
+Words = Annotated[
+    tuple[str, ...] | None,
+    tyro.conf.arg(help_behavior_hint=""),
+    tyro.constructors.PrimitiveConstructorSpec(
+        nargs="*",
+        metavar="NAME[:NUMBER]",
+        instance_from_str=lambda words: tuple(words),
+        is_instance=lambda value: value is None or isinstance(value, tuple),
+        str_from_instance=lambda value: list(value or ()),
+    ),
+]
 OptionalPath = Annotated[str | None, tyro.conf.arg(metavar="PATH", help_behavior_hint="")]
 
 
 @dataclasses.dataclass(frozen=True)
 class ModelConfig:
     model: str = "pyramidnet"
-    """network to train: pyramidnet"""
+    """network to train: pyramidnet, resnet, vgg, cnn or unet"""
     model_kwargs: Keywords = dataclasses.field(default_factory=dict)
     """keywords of the network, e.g. depth=110 alpha=48 shake_drop=0.5 (default: its own)"""
     batch_norm: Annotated[str, tyro.conf.arg(metavar="{replica,global,group:N}")] = "replica"
@@ -49,10 +61,40 @@ class ModelConfig:
 
 @dataclasses.dataclass(frozen=True)
 class DataConfig:
-    dataset: str = "digits"
-    """images to train on: digits (scikit-learn's 1,797 handwritten digits, 8x8, embedded)"""
+    dataset: OptionalText = None
+    """images to train on: digits, digits-denoise, cells (embedded), cifar10, cifar100, mnist, fashion_mnist, oxford_iiit_pet,
+    tfds:NAME (TensorFlow Datasets), folder:PATH or npz:PATH (default: cells for unet, otherwise digits)"""
+    data_dir: OptionalPath = None
+    """folder of prepared TensorFlow Datasets (default: $TFDS_DATA_DIR or ~/tensorflow_datasets)"""
+    train_split: Annotated[str | None, tyro.conf.arg(metavar="SPLIT", help_behavior_hint="")] = None
+    """examples to train on, e.g. train[:90%] (default: the dataset's own)"""
+    test_split: Annotated[str | None, tyro.conf.arg(metavar="SPLIT", help_behavior_hint="")] = None
+    """examples to evaluate on, e.g. train[90%:] (default: the dataset's own)"""
+    image_size: Annotated[str | None, tyro.conf.arg(metavar="N|HxW", help_behavior_hint="")] = None
+    """resize images to N x N or H x W pixels (default: as they are)"""
+    num_classes: OptionalInt = None
+    """classes of labels or masks (default: as found)"""
+    augment: Words = None
+    """changes at random of training images, in this order, e.g. pad_crop:4 flip; none for none (default: the dataset's own):
+    pad_crop crop shift flip flip_vertical rotate90 rotate affine elastic brightness contrast cutout mixup cutmix"""
+    normalize: Literal["channel", "image"] = "channel"
+    """subtract mean and divide by deviation of each channel over the training set, or of each image"""
+    data_placement: Annotated[Literal["device", "host"] | None, tyro.conf.arg(help_behavior_hint="")] = None
+    """device: hold the dataset in device memory; host: stream it from threads (default: device where it fits in a quarter)"""
+    on_bad_example: Literal["error", "skip"] = "error"
+    """what to do about a broken example: stop, or go on without it and count it"""
     seed: int = 0
     """seed of the initial weights, the order of the examples, augmentation and dropout"""
+
+
+@dataclasses.dataclass(frozen=True)
+class TaskConfig:
+    task: OptionalText = None
+    """classification, segmentation or regression (default: what model and dataset have in common)"""
+    loss: OptionalText = None
+    """segmentation: cross_entropy, dice or cross_entropy+dice; regression: l2, l1 or huber (default: the first)"""
+    task_kwargs: Keywords = dataclasses.field(default_factory=dict)
+    """further keywords of the task, e.g. class_weights=[1,5] ignore_label=255 or delta=0.1 (default: its own)"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,11 +110,11 @@ class ParallelConfig:
 @dataclasses.dataclass(frozen=True)
 class OptimizationConfig:
     global_batch_size: OptionalInt = None
-    """examples per step over all devices (default: 128)"""
+    """examples per step over all devices (default: 128, or the dataset's own)"""
     per_device_batch_size: OptionalInt = None
     """examples per step and device, instead of --global-batch-size"""
     epochs: OptionalInt = None
-    """passes over the training set (default: 20)"""
+    """passes over the training set (default: 20, or the dataset's own)"""
     steps: OptionalInt = None
     """training steps, instead of --epochs"""
     optimizer: str = "nesterov"
@@ -90,7 +132,7 @@ class OptimizationConfig:
     clip_norm: OptionalFloat = None
     """scale gradients down to this global norm (default: no clipping)"""
     label_smoothing: float = 0.0
-    """share of each target spread evenly over all classes"""
+    """share of each target spread evenly over all classes, in classification"""
     ema_decay: float = 0.0
     """evaluate with an exponential moving average of the weights, e.g. 0.999 (0: off)"""
 
@@ -113,7 +155,7 @@ class RunConfig:
 
 
 @dataclasses.dataclass(frozen=True)
-class TrainConfig(RunConfig, OptimizationConfig, ParallelConfig, DataConfig, ModelConfig):
+class TrainConfig(RunConfig, OptimizationConfig, ParallelConfig, TaskConfig, DataConfig, ModelConfig):
     """Everything that defines a training run; `config.yaml` in its folder holds exactly these fields."""
 
     def __post_init__(self) -> None:
@@ -125,7 +167,7 @@ EXCLUSIVE = (("global_batch_size", "per_device_batch_size"), ("epochs", "steps")
 
 _POSITIVE = {
     "global_batch_size", "per_device_batch_size", "epochs", "steps", "devices", "clip_norm",
-    "eval_every", "checkpoint_every", "keep", "log_every",
+    "eval_every", "checkpoint_every", "keep", "log_every", "num_classes",
 }  # fmt: skip
 _NON_NEGATIVE = {"learning_rate", "weight_decay", "seed", "tolerance"}
 _FRACTIONS = {"label_smoothing", "ema_decay", "warmup_fraction"}  # at least 0 and below 1
@@ -161,11 +203,17 @@ def _check_type(name: str, value: object, annotation: Any) -> None:
     """Values from a file may be of any type; those from the command line already fit."""
     if typing.get_origin(annotation) is Annotated:
         annotation = typing.get_args(annotation)[0]
-    if typing.get_origin(annotation) is Literal:
-        if value not in typing.get_args(annotation):
-            raise ConfigError(name, value, nearest(str(value), list(typing.get_args(annotation))))
+    if annotation == tuple[str, ...] | None:
+        if value is not None and not (isinstance(value, list | tuple) and all(isinstance(word, str) for word in value)):
+            raise ConfigError(name, value, "must be a list of names")
         return
-    union = typing.get_args(annotation) if isinstance(annotation, types.UnionType) else (annotation,)
+    is_union = typing.get_origin(annotation) in (types.UnionType, typing.Union)
+    union = typing.get_args(annotation) if is_union else (annotation,)
+    choices = [choice for kind in union if typing.get_origin(kind) is Literal for choice in typing.get_args(kind)]
+    if choices:
+        if value not in choices and not (value is None and types.NoneType in union):
+            raise ConfigError(name, value, nearest(str(value), choices))
+        return
     allowed = tuple(typing.get_origin(kind) or kind for kind in union)
     accepted = (*allowed, int) if float in allowed else allowed
     if not isinstance(value, accepted) or (isinstance(value, bool) and bool not in allowed):
@@ -215,16 +263,21 @@ def load(path: str | pathlib.Path, cls: type) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise ConfigError("config", path, "must hold `name: value` lines")
     fields = {field.name: field.type for field in dataclasses.fields(cls)}
-    values = {name: _number(value) for name, value in content.items()}
-    for name, value in values.items():
+    values = dict(content)
+    for name, value in content.items():
         if name not in fields:
             raise ConfigError("config", path, f"unknown setting {name!r}; {nearest(str(name), list(fields))}")
+        value = _number(value) if "float" in str(fields[name]) else value
+        if name == "image_size" and isinstance(value, int) and not isinstance(value, bool):
+            value = str(value)
         _check_type(name, value, fields[name])
+        values[name] = tuple(value) if isinstance(value, list) else value
     return values
 
 
 def to_yaml(config: Any) -> str:
-    return yaml.safe_dump(dataclasses.asdict(config), sort_keys=False)
+    plain = {name: list(value) if isinstance(value, tuple) else value for name, value in dataclasses.asdict(config).items()}
+    return yaml.safe_dump(plain, sort_keys=False)
 
 
 def run_hash(config: TrainConfig) -> str:

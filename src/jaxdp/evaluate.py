@@ -68,6 +68,7 @@ def evaluate(
         ConfigError: if there is no run or no such checkpoint.
     """
     platform.configure(devices)
+    from jaxdp.training import metrics
     from jaxdp.training.checkpoint import Checkpoints
     from jaxdp.training.setup import create_setup
 
@@ -83,7 +84,7 @@ def evaluate(
         if step is None:
             raise ConfigError("run_dir", run_dir, "holds no checkpoint")
         state, _ = checkpoints.restore(step, setup.create_state())
-    return step, setup.evaluate(setup.strategy.restore(state))
+    return step, metrics.figures(setup.recipe.task, setup.evaluate(setup.strategy.restore(state)))
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import os
 import pathlib
+from collections.abc import Mapping
 from typing import Any
 
 from jaxdp import config as config_lib
@@ -11,7 +12,10 @@ from jaxdp.config import TrainConfig
 from jaxdp.registry import ConfigError, shown
 
 # A checkpoint continues only under the settings that give its arrays, and its place in the data, their meaning.
-FIXED_ON_RESUME = ("model", "model_kwargs", "optimizer", "optimizer_kwargs", "dataset", "global_batch_size", "seed")
+FIXED_ON_RESUME = (
+    "model", "model_kwargs", "optimizer", "optimizer_kwargs", "dataset", "task", "train_split", "image_size", "global_batch_size",
+    "seed",
+)  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,6 +35,14 @@ class RunDirectory:
         return self.path / "summary.json"
 
     @property
+    def dataset_file(self) -> pathlib.Path:
+        return self.path / "dataset.json"
+
+    @property
+    def plots(self) -> pathlib.Path:
+        return self.path / "plots"
+
+    @property
     def checkpoints(self) -> pathlib.Path:
         return self.path / "checkpoints"
 
@@ -44,6 +56,19 @@ class RunDirectory:
         # The folder and the way to resume belong to a command, not to what it trains.
         replace_file(self.config_file, config_lib.to_yaml(dataclasses.replace(config, run_dir=None, resume="auto")))
 
+    def read_dataset(self) -> dict[str, Any]:
+        """Returns what is known of the dataset that the run was trained on.
+
+        Raises:
+            ConfigError: if there is no run.
+        """
+        if not self.dataset_file.is_file():
+            raise ConfigError("run_dir", self.path, "holds no run: there is no dataset.json in it")
+        return json.loads(self.dataset_file.read_text())
+
+    def write_dataset(self, description: Mapping[str, Any]) -> None:
+        replace_file(self.dataset_file, json.dumps(description, indent=2) + "\n")
+
     def read_summary(self) -> dict[str, Any] | None:
         return json.loads(self.summary_file.read_text()) if self.summary_file.is_file() else None
 
@@ -51,16 +76,18 @@ class RunDirectory:
         replace_file(self.summary_file, json.dumps(summary, indent=2) + "\n")
 
 
-def claim(config: TrainConfig, *, create: bool) -> RunDirectory:
+def claim(config: TrainConfig, description: Mapping[str, Any], *, create: bool) -> RunDirectory:
     """Finds the folder for a configuration whose batch size is filled in.
 
     Args:
+        description: of the dataset, as plain values.
         create: whether this process creates it, and makes sure that it can be written.
 
     Raises:
         ConfigError: if it cannot be written, or holds a run that the settings do not continue.
     """
-    default = pathlib.Path("runs", f"{config.model}-{config.dataset}-{config_lib.run_hash(config)}".replace("/", "_"))
+    dataset = str(config.dataset).replace("/", "_").replace(":", "-")
+    default = pathlib.Path("runs", f"{config.model}-{dataset}-{config_lib.run_hash(config)}")
     run = RunDirectory(pathlib.Path(config.run_dir) if config.run_dir else default)
     if config.resume == "never" and not config.run_dir:
         number = 2
@@ -69,7 +96,7 @@ def claim(config: TrainConfig, *, create: bool) -> RunDirectory:
     if run.config_file.exists():
         if config.resume == "never":
             raise ConfigError("resume", "never", f"{run.path} already holds a run; give another --run-dir, or remove that one")
-        _check_same_run(config, run)
+        _check_same_run(config, description, run)
     if not create:
         return run
     try:
@@ -82,20 +109,26 @@ def claim(config: TrainConfig, *, create: bool) -> RunDirectory:
     return run
 
 
-def _check_same_run(config: TrainConfig, run: RunDirectory) -> None:
+def _check_same_run(config: TrainConfig, description: Mapping[str, Any], run: RunDirectory) -> None:
     saved = run.load_config()
     for name in (*FIXED_ON_RESUME, "ema_decay"):
         ours, theirs = getattr(config, name), getattr(saved, name)
         # An average may change its pace, but not begin or end.
         if (bool(ours) != bool(theirs)) if name == "ema_decay" else ours != theirs:
             raise ConfigError(name, ours, f"the run in {run.path} has {shown(theirs)}; use that, or another --run-dir")
+    before = run.read_dataset() if run.dataset_file.is_file() else description
+    for name in ("num_classes", "image_shape", "class_names", "examples"):
+        now, then = (json.dumps(content[name]) for content in (description, before))
+        if now != then:
+            remedy = f"has changed since the run in {run.path} began: {name} was {then}, is {now}; use another --run-dir"
+            raise ConfigError("dataset", config.dataset, remedy)
 
 
-def replace_file(path: pathlib.Path, text: str) -> None:
+def replace_file(path: pathlib.Path, content: str | bytes) -> None:
     """Writes a file so that at every instant either the old or the new content is there."""
     beside = path.with_name(path.name + ".new")
-    with beside.open("w") as file:
-        file.write(text)
+    with beside.open("wb") as file:
+        file.write(content.encode() if isinstance(content, str) else content)
         file.flush()
         os.fsync(file.fileno())
     beside.replace(path)

@@ -1,6 +1,7 @@
 """`python -m jaxdp.train`: trains a model and leaves a folder with everything about the run."""
 
 import contextlib
+import dataclasses
 import signal
 import sys
 import time
@@ -40,48 +41,58 @@ def train(config: TrainConfig) -> int:
     platform.configure(config.devices)
     import jax
 
+    from jaxdp.reporting import outcome as outcome_pictures
     from jaxdp.reporting import plots, progress, writers
-    from jaxdp.training import loop
+    from jaxdp.training import loop, metrics
     from jaxdp.training.checkpoint import Checkpoints
+    from jaxdp.training.inference import create_predictor
     from jaxdp.training.setup import create_setup
 
-    setup = create_setup(config)
-    plan, strategy = setup.plan, setup.strategy
     primary = jax.process_index() == 0  # of several processes one writes; all of them take part in a checkpoint
-    run = run_directory.claim(setup.config, create=primary)
-    best_metric = setup.recipe.task.best_metric
+    setup = create_setup(config, advance=progress.Reading() if primary else lambda split, done, total: None)
+    plan, strategy, task = setup.plan, setup.strategy, setup.recipe.task
+    description = dataclasses.asdict(setup.dataset.describe())
+    run = run_directory.claim(setup.config, description, create=primary)
+    best_metric = task.best_metric
     with contextlib.closing(Checkpoints(run.checkpoints, keep=config.keep, best_metric=best_metric)) as checkpoints:
-        start = checkpoints.latest() or 0
-        if config.resume == "must" and not start:
+        saved = checkpoints.latest()
+        start = saved or 0
+        if config.resume == "must" and saved is None:
             raise ConfigError("resume", "must", f"there is no checkpoint in {run.path}; check --run-dir")
         finished = run.read_summary()
         if finished is not None and finished["status"] == "done" and start >= plan.total_steps:
-            progress.print_summary(finished, str(run.path))
+            progress.print_summary(finished, str(run.path), best_metric[0])
             print(f"{run.path} is complete: --epochs or --steps extends it, --resume never starts another run.", file=sys.stderr)
             return 0
         state, ledger = setup.create_state(), loop.Ledger()
-        if start:
-            state, position = checkpoints.restore(start, state)
-            ledger = loop.Ledger(interval=position["interval"], epoch=position["epoch"])
+        if saved is not None:
+            state, position = checkpoints.restore(saved, state)
+            ledger = loop.Ledger(interval=position.get("interval", {}), epoch=position.get("epoch", {}))
 
+        data, _ = setup.train_data, setup.test_data  # read before the bar begins
         with contextlib.ExitStack() as cleanup:
             listeners: list[loop.Listener] = []
+            events: writers.TensorBoard | None = None
             if primary:
                 run.write_config(setup.config)
-                bar = progress.Progress(start=start, total_steps=plan.total_steps, steps_per_epoch=plan.steps_per_epoch)
-                if start:
+                run.write_dataset(description)
+                bar = progress.Progress(
+                    start=start, total_steps=plan.total_steps, steps_per_epoch=plan.steps_per_epoch, figure_name=best_metric[0]
+                )
+                if saved is not None:
                     bar.say(f"continuing {run.path} after step {start}")
                 rows, events = writers.JsonLines(run.metrics_file, start), writers.TensorBoard(run.path / "tensorboard", start)
                 for listener in (bar, rows, events):
                     listeners.append(listener)
                     cleanup.callback(listener.close)
             should_stop = cleanup.enter_context(_stop_flag())
-            test, failure = None, ""
+            test, failure, outcome = None, "", None
             try:
                 outcome = loop.fit(
                     strategy,
                     strategy.restore(state),
                     setup.train_batches(start),
+                    data,
                     start=start,
                     plan=plan,
                     ledger=ledger,
@@ -96,17 +107,24 @@ def train(config: TrainConfig) -> int:
                     test = setup.evaluate(outcome.state)
             except loop.Diverged as error:
                 status, step, failure = "diverged", error.step, str(error)
+            if events is not None and outcome is not None and test is not None:
+                pictures = outcome_pictures.draw(
+                    run.plots, title=_title(setup), task=task, source=setup.dataset.test, sums=test,
+                    predict=create_predictor(strategy.gather(outcome.state), setup.recipe.preprocess),
+                )  # fmt: skip
+                events.add_pictures(pictures, step)
         checkpoints.wait()
         parameters = sum(leaf.size for leaf in jax.tree.leaves(state.params))
-        summary = _summary(setup, ledger, status=status, step=step, parameters=parameters, test=test, best=checkpoints.best())
+        figures = metrics.figures(task, test) if test is not None else None
+        summary = _summary(setup, ledger, status=status, step=step, parameters=parameters, test=figures, best=checkpoints.best())
         last_saved = checkpoints.latest()
     if primary:
         run.write_summary(summary)
-        devices = f"{strategy.num_devices} device{'s' if strategy.num_devices > 1 else ''}"
-        title = f"{config.model} on {config.dataset}, {devices}, {config.strategy}, batch norm {config.batch_norm}"
         rows = writers.read_rows(run.metrics_file)
-        plots.plot_curves(rows, run.path / "plots" / "curves.png", title=title, figure_name=best_metric[0])
-        progress.print_summary(summary, str(run.path))
+        plots.plot_curves(rows, run.plots / "curves.png", title=_title(setup), figure_name=best_metric[0])
+        progress.print_summary(summary, str(run.path), best_metric[0])
+        for split, reasons in setup.skipped().items():
+            print(f"warning: {len(reasons)} bad {split} examples were left out, e.g. {reasons[0]}", file=sys.stderr)
     if status == "stopped":
         print(f"stopped by a signal after saving step {step}; the same command continues", file=sys.stderr)
     if status == "diverged":
@@ -124,11 +142,12 @@ def _summary(
     from jaxdp.training.metrics import figures
 
     config, strategy = setup.config, setup.strategy
-    splits = {"train": figures(ledger.epoch) if ledger.epoch else None, "test": test}
+    task = setup.recipe.task
+    splits = {"train": figures(task, ledger.epoch) if ledger.epoch else None, "test": test}
     return {
         "model": config.model,
         "dataset": config.dataset,
-        "task": setup.recipe.task.name,
+        "task": task.name,
         "strategy": config.strategy,
         "devices": strategy.num_devices,
         "device_kind": strategy.devices[0].device_kind,
@@ -138,6 +157,8 @@ def _summary(
         "epochs": round(step / setup.plan.steps_per_epoch, 3),
         "global_batch_size": setup.global_batch_size,
         "batch_norm": config.batch_norm,
+        "data_placement": config.data_placement,
+        "skipped_examples": {split: len(reasons) for split, reasons in setup.skipped().items()},
         "metrics": {split: values for split, values in splits.items() if values is not None},
         "best": {"step": best[0], **best[1]} if best else None,
         "seconds": {
@@ -150,6 +171,12 @@ def _summary(
         "versions": {"python": sys.version.split()[0]} | {name: metadata.version(name) for name in _VERSIONS},
         "status": status,
     }
+
+
+def _title(setup: "Setup") -> str:
+    config, count = setup.config, setup.strategy.num_devices
+    devices = f"{count} device{'s' if count > 1 else ''}"
+    return f"{config.model} on {config.dataset}, {devices}, {config.strategy}, batch norm {config.batch_norm}"
 
 
 @contextlib.contextmanager

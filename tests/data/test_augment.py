@@ -1,35 +1,272 @@
-"""What an image becomes depends on its own key alone."""
+"""What an image becomes depends on its own key alone, and its masks and dense targets go with it."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from jaxdp.data.augment import Preprocess, Shift
-from jaxdp.training.step import example_keys
+from jaxdp.data import augment
+from jaxdp.data.augment import Example, Mixing, Preprocess, create, create_preprocess
+from jaxdp.registry import ConfigError
+
+WORDS = {name: "crop:7" if name == "crop" else "cutout:4" if name == "cutout" else name for name in augment.names()}
+MIXING = {name for name, word in WORDS.items() if isinstance(create(word), Mixing)}
+IN_PLACE = {"brightness", "contrast", "cutout"}  # change no geometry
+SIDE = 12
+
+
+def keys_of(indices: Any) -> Any:
+    return jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(5), indices)
+
+
+def create_batch(examples: int, *fields: str, partners: bool = False) -> dict[str, jax.Array]:
+    rng = np.random.default_rng(0)
+    batch = {"images": rng.integers(1, 256, (examples, SIDE, SIDE, 3)), "indices": np.arange(examples) * 7}
+    batch["masks"] = np.asarray([0, 3, 255])[rng.integers(0, 3, (examples, SIDE, SIDE))]
+    batch["targets"] = rng.integers(0, 256, (examples, SIDE, SIDE, 2))
+    kinds = {"images": np.uint8, "indices": np.int32, "masks": np.uint8, "targets": np.uint8}
+    out = {name: jnp.asarray(batch[name], kinds[name]) for name in ("images", "indices", *fields)}
+    if partners:
+        out |= {f"partner_{name}": jnp.roll(out[name], 1, 0) for name in ("images", "indices")}
+        out |= {"partner_labels": jnp.zeros(examples, jnp.int32), "partner_weights": jnp.ones(examples)}
+    return out
+
+
+def preprocess_of(words: str, *, dense: bool = False) -> Preprocess:
+    return create_preprocess(words.split(), mean=(0.0,) * 3, std=(1.0,) * 3, per_image=False, dense=dense)
+
+
+@pytest.mark.parametrize("fields", [(), ("masks", "targets")], ids=["alone", "dense"])
+@pytest.mark.parametrize("name", sorted(WORDS))
+def test_every_augmentation_changes_images_and_keeps_their_kind(name: str, fields: tuple[str, ...]) -> None:
+    if name in MIXING and fields:
+        with pytest.raises(ConfigError, match="classification alone"):
+            preprocess_of(WORDS[name], dense=True)
+        return
+    preprocess = preprocess_of(WORDS[name], dense=bool(fields))
+    batch = create_batch(6, *fields, partners=name in MIXING)
+    out = jax.jit(lambda batch: preprocess(batch, keys_of))(batch)
+    height, width, channels = augment.output_shape(preprocess.augmentations, (SIDE, SIDE, 3))
+    assert (height, width) == ((7, 7) if name == "crop" else (SIDE, SIDE))
+    images = np.asarray(out["images"])
+    assert (images.shape, images.dtype) == ((6, height, width, channels), np.float32)
+    assert np.isfinite(images).all()
+    assert images.min() >= 0
+    assert images.max() > 1
+    assert images.shape != batch["images"].shape or not np.array_equal(images, batch["images"])
+    assert len(np.unique(images.sum((1, 2, 3)))) == 6
+    if fields:
+        masks = np.asarray(out["masks"])
+        assert (masks.shape, masks.dtype) == ((6, height, width), np.int32)
+        assert set(np.unique(masks)) <= {0, 3, 255}
+        assert np.array_equal(masks, batch["masks"]) == (name in IN_PLACE)
+        targets = np.asarray(out["targets"])
+        assert (targets.shape, targets.dtype) == ((6, height, width, 2), np.float32)
+        assert targets.min() >= 0
+        assert 0.5 < targets.max() <= 1
+        unmoved = targets.shape == batch["targets"].shape and np.allclose(targets, np.asarray(batch["targets"]) / 255)
+        assert unmoved == (name in IN_PLACE)
+
+
+@pytest.mark.parametrize("name", sorted(set(WORDS) - MIXING - IN_PLACE))
+def test_masks_and_targets_move_with_their_image(name: str) -> None:
+    rows, columns = np.mgrid[:32, :32]
+    mask = ((rows - 9) ** 2 + (columns - 18) ** 2 < 60).astype(np.int32)
+    picture = jnp.asarray(mask[..., None], jnp.float32)
+    augmentation = create({"crop": "crop:24", "elastic": "elastic:3"}.get(name, name))
+    example = {"images": picture, "masks": jnp.asarray(mask), "targets": picture}
+    moved = jax.jit(jax.vmap(augmentation, (None, 0)))(example, jax.random.split(jax.random.key(0), 16))
+    np.testing.assert_array_equal(moved["images"], moved["targets"])
+    disagree = (moved["images"][..., 0] > 0.5) != moved["masks"]
+    # Interpolated edges are a pixel wide: the threshold and the nearest pixel may differ on them, and nowhere else.
+    edge = (moved["images"][..., 0] > 0.01) & (moved["images"][..., 0] < 0.99)
+    assert not np.any(disagree & ~edge)
+    assert np.mean(disagree) < (0.02 if name in ("shift", "rotate", "affine", "elastic") else 1e-9)
+
+
+@pytest.fixture(scope="module")
+def whole() -> Any:
+    """A batch, a function that gives its images, and these."""
+    # One of each kind of operation: windows, reversals, gathers, means over pixels, tables.
+    preprocess = preprocess_of("pad_crop:1 flip elastic:1 contrast cutmix")
+    batch = create_batch(8, partners=True)
+
+    @jax.jit
+    def images_of(batch: Mapping[str, Any]) -> Any:
+        return preprocess(batch, keys_of)["images"]
+
+    return batch, images_of, images_of(batch)
+
+
+def test_pixels_do_not_depend_on_the_rest_of_the_batch(whole: Any) -> None:
+    batch, images_of, expected = whole
+    others = {name: value.at[2:5].set(value[5]) for name, value in batch.items()}
+    moved = np.roll(images_of({name: np.roll(value, 3, 0) for name, value in others.items()}), -3, 0)
+    np.testing.assert_array_equal(moved, np.asarray(expected)[[0, 1, 5, 5, 5, 5, 6, 7]])
+    assert len(np.unique(np.asarray(expected).sum((1, 2, 3)))) == 8
+
+
+# To rounding: sums over an image, for its mean, are taken in an order that may depend on the size of the batch.
+@pytest.mark.parametrize("transform", ["halves", "pmap", "shard_map", "jit"])
+def test_pixels_do_not_depend_on_batch_size_and_devices(whole: Any, transform: str) -> None:
+    batch, images_of, expected = whole
+    mesh, spec = Mesh(np.asarray(jax.devices()), ("data",)), PartitionSpec("data")
+    if transform == "halves":
+        halves = [{name: value[start : start + 4] for name, value in batch.items()} for start in (0, 4)]
+        actual = np.concatenate([images_of(half) for half in halves])
+    elif transform == "pmap":
+        split = {name: value.reshape(8, 1, *value.shape[1:]) for name, value in batch.items()}
+        actual = jax.pmap(images_of)(split).reshape(expected.shape)
+    elif transform == "shard_map":
+        actual = jax.shard_map(images_of, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=True)(batch)
+    else:
+        actual = images_of(jax.device_put(batch, NamedSharding(mesh, spec)))
+    np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-3)
+
+
+@pytest.mark.parametrize("word", ["pad_crop", "rotate", "elastic"])
+def test_geometry_does_not_depend_on_batch_size_bit_for_bit(word: str) -> None:
+    batch = create_batch(5, "masks", "targets")
+    preprocess = preprocess_of(word, dense=True)
+    moved, alone = (
+        jax.jit(lambda batch: preprocess(batch, keys_of))(part)
+        for part in (batch, {name: value[:1] for name, value in batch.items()})
+    )
+    for name in ("images", "masks", "targets"):
+        np.testing.assert_array_equal(moved[name][:1], alone[name])
+
+
+def test_the_same_augmentation_twice_draws_twice() -> None:
+    batch = create_batch(16)
+    images = preprocess_of("flip flip")(batch, keys_of)["images"]
+    changed = np.any(images != batch["images"], (1, 2, 3))
+    assert 0 < changed.sum() < 16
+
+
+@dataclasses.dataclass(frozen=True)
+class Exchange:
+    """Takes the partner wholly."""
+
+    def mix(self, example: Example, partner: Example, key: Any) -> Any:
+        return partner["images"], jnp.ones(())
+
+
+def test_partners_look_as_they_do_in_their_own_place() -> None:
+    batch = create_batch(4, partners=True)
+    alone = preprocess_of("flip brightness")
+    mixed = dataclasses.replace(alone, augmentations=(*alone.augmentations, Exchange()))(batch, keys_of)
+    np.testing.assert_allclose(mixed["images"], jnp.roll(alone(batch, keys_of)["images"], 1, 0), rtol=1e-6)
+    np.testing.assert_array_equal(mixed["partner_share"], 1)
+
+
+def test_partners_without_weight_are_left_out() -> None:
+    batch = create_batch(4, partners=True) | {"partner_weights": jnp.asarray([1.0, 0.0, 1.0, 0.0])}
+    out = preprocess_of("mixup:1")(batch, keys_of)
+    np.testing.assert_array_equal(np.asarray(out["partner_share"]) > 0, [True, False, True, False])
+    np.testing.assert_array_equal(np.all(out["images"] == batch["images"], (1, 2, 3)), [False, True, False, True])
+
+
+def test_of_several_mixings_each_example_draws_one() -> None:
+    batch = create_batch(16, partners=True)
+    out = preprocess_of("mixup:1 cutmix:1")(batch, keys_of)
+    share = np.asarray(out["partner_share"])[:, None, None, None]
+    own, partner, images = (np.asarray(values, np.float32) for values in (batch["images"], batch["partner_images"], out["images"]))
+    averaged = np.all(np.abs((1 - share) * own + share * partner - images) < 1e-3, (1, 2, 3))
+    pasted = np.all((images == own) | (images == partner), (1, 2, 3))
+    pasted &= np.isclose(np.any(images != own, -1).mean((1, 2)), share[:, 0, 0, 0])
+    assert np.all(averaged | pasted)
+    assert 3 < pasted.sum() < 13
 
 
 def test_evaluation_only_normalizes() -> None:
-    images = np.arange(2 * 4 * 4 * 2, dtype=np.uint8).reshape(2, 4, 4, 2)
-    preprocess = Preprocess((1.0, 2.0), (2.0, 4.0), (Shift(1.0),))
-    np.testing.assert_allclose(preprocess(jnp.asarray(images), None), (images - [1.0, 2.0]) / [2.0, 4.0], rtol=1e-6)
+    batch = create_batch(2, "masks", "targets")
+    preprocess = create_preprocess(["flip"], mean=(1.0, 2.0, 3.0), std=(2.0, 4.0, 8.0), per_image=False, dense=True)
+    out = preprocess(batch, None)
+    expected = (np.asarray(batch["images"]) - [1.0, 2.0, 3.0]) / [2.0, 4.0, 8.0]
+    np.testing.assert_allclose(out["images"], expected, rtol=1e-6)
+    np.testing.assert_array_equal(out["masks"], batch["masks"])
+    np.testing.assert_allclose(out["targets"], np.asarray(batch["targets"]) / 255, rtol=1e-6)
+    assert {name: out[name].dtype.name for name in ("images", "masks", "targets")} == {
+        "images": "float32", "masks": "int32", "targets": "float32",
+    }  # fmt: skip
 
 
-def test_shift_interpolates_between_pixels() -> None:
-    image = np.zeros((5, 5, 1), np.float32)
-    image[2, 2] = 1
-    for number in range(8):
-        moved = np.asarray(Shift(1.0)(jnp.asarray(image), jax.random.key(number)))[..., 0]
-        row, column = (moved.sum(axis) @ np.arange(5) for axis in (1, 0))  # the centre of mass moves by the offset
-        expected = 2 + np.asarray(jax.random.uniform(jax.random.key(number), (2,), minval=-1.0, maxval=1.0))
-        np.testing.assert_allclose([row, column], expected, atol=1e-4)
-        np.testing.assert_allclose(moved.sum(), 1, atol=1e-5)
+def test_per_image_normalization() -> None:
+    images = np.array(create_batch(3)["images"], np.float32)
+    images[1] = 77  # one colour
+    images[2] = 100
+    images[2, 5, 5, 0] = 100.25  # nearly so, as a shift may leave it
+    preprocess = create_preprocess(["none"], mean=(0.0,) * 3, std=(1.0,) * 3, per_image=True, dense=False)
+    out = np.asarray(preprocess({"images": jnp.asarray(images), "indices": jnp.arange(3)}, None)["images"])
+    np.testing.assert_allclose([out[0].mean(), out[0].std()], [0, 1], atol=1e-5)
+    np.testing.assert_array_equal(out[1], 0)
+    # TensorFlow's per_image_standardization divides by max(deviation, 1 / sqrt(number of values)).
+    np.testing.assert_allclose(out[2], (images[2] - images[2].mean()) * np.sqrt(images[2].size), rtol=1e-2, atol=1e-3)
 
 
-def test_pixels_do_not_depend_on_the_batch_an_example_is_in() -> None:
-    images = jax.random.randint(jax.random.key(0), (8, 6, 6, 1), 0, 255).astype(jnp.uint8)
-    preprocess = Preprocess((0.0,), (1.0,), (Shift(1.0),))
-    keys = example_keys(5, jnp.asarray(3), jnp.arange(8) * 7)
-    whole = jax.jit(preprocess)(images, keys)
-    parts = [jax.jit(preprocess)(images[start : start + 2], keys[start : start + 2]) for start in range(0, 8, 2)]
-    np.testing.assert_array_equal(whole, jnp.concatenate(parts))
-    assert not np.array_equal(whole, preprocess(images, example_keys(5, jnp.asarray(4), jnp.arange(8) * 7)))
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        ("flipp", "unknown augment; did you mean flip?"),
+        ("crop", "needs a number, e.g. crop:64"),
+        ("flip:1", "takes no number; write flip"),
+        ("mixup:", "must be mixup:NUMBER"),
+        ("mixup:much", "must be mixup:NUMBER"),
+        ("crop:0", "whole number of pixels"),
+        ("crop:2.5", "whole number of pixels"),
+        ("pad_crop:0", "whole number of pixels"),
+        ("pad_crop:-4", "whole number of pixels"),
+        ("cutout:-1", "whole number of pixels"),
+        ("cutout:nan", "whole number of pixels"),
+        ("shift:0", "above 0"),
+        ("shift:inf", "above 0"),
+        ("rotate:nan", "above 0, at most 180"),
+        ("rotate:181", "above 0, at most 180"),
+        ("affine:1.5", "above 0, at most 1"),
+        ("brightness:-0.2", "above 0, at most 1"),
+        ("contrast:2", "above 0, at most 1"),
+        ("elastic:0", "above 0"),
+        ("mixup:-1", "above 0"),
+        ("cutmix:inf", "above 0"),
+    ],
+)
+def test_a_word_that_cannot_be_used_is_one_line(word: str, message: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        create(word)
+    assert str(error.value).startswith(f"--augment {word.rstrip(':') if word == 'mixup' else word}: ")
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_none_stands_alone() -> None:
+    assert preprocess_of("none").augmentations == preprocess_of("").augmentations == ()
+    with pytest.raises(ConfigError, match="stands alone"):
+        preprocess_of("none flip")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("crop:13", "--augment crop:13: larger than an image, 12 x 16 pixels"),
+        ("rotate90", "--augment rotate90: images must be square"),
+        ("crop:8 pad_crop:8", "--augment pad_crop:8: must be less than the 8 pixels"),
+        ("cutout:12", "--augment cutout:12: must be less than the 12 pixels"),
+        ("shift:12.5", "--augment shift:12.5: must be less than the 12 pixels"),
+        ("crop:1 elastic:1", "--augment elastic:1: images must have two pixels"),
+    ],
+)
+def test_what_does_not_fit_the_images_is_told_before_and_while_tracing(words: str, message: str) -> None:
+    preprocess = preprocess_of(words)
+    with pytest.raises(ConfigError, match=message):
+        augment.output_shape(preprocess.augmentations, (12, 16, 3))
+    with pytest.raises(ConfigError, match=message):
+        preprocess({"images": jnp.zeros((2, 12, 16, 3), jnp.uint8), "indices": jnp.arange(2)}, keys_of)
+
+
+def test_output_shape_of_what_fits() -> None:
+    assert augment.output_shape(preprocess_of("flip crop:9 rotate90 mixup").augmentations, (12, 16, 3)) == (9, 9, 3)

@@ -1,17 +1,30 @@
 """The order is a pure function of (seed, step), every example is evaluated once, and processes share without changing anything."""
 
 import collections
+import functools
+from typing import Any
 
 import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
 from jaxdp.data import pipeline
-from jaxdp.data.sources import ArraySource, open_dataset
+from jaxdp.data.sources import ArraySource, BadExample, CheckedSource, Dataset, open_dataset
 
 
-def source(count: int) -> ArraySource:
-    return ArraySource(np.arange(count, dtype=np.uint8).reshape(-1, 1, 1, 1), np.arange(count, dtype=np.int32))
+def checked(source: Any, count: int, skip: bool = False) -> CheckedSource:
+    dataset = Dataset(source, source, num_classes=count, image_shape=(1, 1, 1), mean=(0.0,), std=(1.0,))
+    return CheckedSource(source, dataset, where="numbers", skip=skip)
+
+
+def source(count: int) -> CheckedSource:
+    """Example n shows and is labelled n."""
+    arrays = ArraySource(np.arange(count, dtype=np.uint8).reshape(-1, 1, 1, 1), np.arange(count, dtype=np.int32))
+    return checked(arrays, count)
+
+
+def batches(source: CheckedSource, *arguments: Any, **kwargs: Any) -> list[dict[str, np.ndarray]]:
+    return list(pipeline.batches(functools.partial(pipeline.load, source), *arguments, **kwargs))
 
 
 def test_digits_are_those_of_scikit_learn() -> None:
@@ -43,8 +56,8 @@ def test_an_epoch_visits_each_example_at_most_once_and_the_next_in_another_order
 
 def test_batches_from_a_step_on_are_those_of_the_whole_run() -> None:
     order = pipeline.TrainingOrder(23, 5, 1, 11)
-    whole = list(pipeline.batches(source(23), order, lambda batch: batch))
-    rest = list(pipeline.batches(source(23), order, lambda batch: batch, start=7))
+    whole = batches(source(23), order, lambda batch: batch)
+    rest = batches(source(23), order, lambda batch: batch, start=7)
     assert len(whole) == 11
     for expected, batch in zip(whole[7:], rest, strict=True):
         for name in expected:
@@ -56,28 +69,58 @@ def test_batches_from_a_step_on_are_those_of_the_whole_run() -> None:
 def test_processes_together_read_the_same_batches_in_the_same_places(processes: int) -> None:
     order = pipeline.TrainingOrder(23, 8, 1, 4)
     parts = [
-        list(pipeline.batches(source(23), order, lambda batch: batch, process_index=index, process_count=processes))
-        for index in range(processes)
+        batches(source(23), order, lambda batch: batch, process_index=index, process_count=processes) for index in range(processes)
     ]
-    for step, batch in enumerate(pipeline.batches(source(23), order, lambda batch: batch)):
+    for step, batch in enumerate(batches(source(23), order, lambda batch: batch)):
         np.testing.assert_array_equal(np.concatenate([part[step]["indices"] for part in parts]), batch["indices"])
 
 
 @pytest.mark.parametrize(("examples", "batch_size"), [(10, 4), (8, 4), (3, 16), (1, 1)])
 def test_evaluation_counts_every_example_once(examples: int, batch_size: int) -> None:
     order = pipeline.EvaluationOrder(examples, batch_size)
-    batches = list(pipeline.batches(source(examples), order, lambda batch: batch))
-    assert all(len(batch["labels"]) == batch_size for batch in batches)
-    counted = np.concatenate([batch["labels"][batch["weights"] == 1] for batch in batches])
+    found = batches(source(examples), order, lambda batch: batch)
+    assert all(len(batch["labels"]) == batch_size for batch in found)
+    counted = np.concatenate([batch["labels"][batch["weights"] == 1] for batch in found])
     np.testing.assert_array_equal(counted, np.arange(examples))
-    assert sum(batch["weights"].sum() for batch in batches) == examples
+    assert sum(batch["weights"].sum() for batch in found) == examples
+
+
+class Broken(ArraySource):
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        if index % 5 == 3:
+            raise BadExample(f"file {index}", "is truncated")
+        return super().__getitem__(index)
+
+
+def broken(count: int, skip: bool) -> CheckedSource:
+    whole = source(count)._source
+    assert isinstance(whole, ArraySource)
+    return checked(Broken(whole.images, whole.targets), count, skip)
 
 
 def test_a_broken_example_stops_the_run_with_its_own_error() -> None:
-    class Broken(ArraySource):
-        def __getitem__(self, index: int) -> dict[str, np.ndarray]:
-            raise OSError("example is truncated")
+    with pytest.raises(BadExample, match=r"file .*truncated.*--on-bad-example skip"):
+        batches(broken(23, skip=False), pipeline.TrainingOrder(23, 5, 1, 11), lambda batch: batch)
 
-    order = pipeline.TrainingOrder(23, 5, 1, 11)
-    with pytest.raises(OSError, match="truncated"):
-        next(pipeline.batches(Broken(source(23).images, source(23).labels), order, lambda batch: batch))
+
+def test_or_it_is_left_out_and_counted() -> None:
+    examples = broken(20, skip=True)
+    found = batches(examples, pipeline.EvaluationOrder(20, 8), lambda batch: batch)
+    counted = np.concatenate([batch["labels"][batch["weights"] == 1] for batch in found])
+    assert list(counted) == [number for number in range(20) if number % 5 != 3]
+    assert examples.skipped == {number: f"file {number}: is truncated" for number in (3, 8, 13, 18)}
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_pairs_depend_on_the_global_batch_alone(processes: int) -> None:
+    order = pipeline.TrainingOrder(23, 8, 1, 4)
+    parts = [
+        batches(source(23), order, lambda batch: batch, process_index=index, process_count=processes, paired=True)
+        for index in range(processes)
+    ]
+    for step in range(4):
+        own, partners = (np.concatenate([part[step][name] for part in parts]) for name in ("labels", "partner_labels"))
+        np.testing.assert_array_equal(own, order[step])
+        np.testing.assert_array_equal(partners, np.roll(order[step], 1))
+        partner_images = np.concatenate([part[step]["partner_images"] for part in parts])
+        np.testing.assert_array_equal(partner_images[:, 0, 0, 0], partners)

@@ -10,14 +10,13 @@ import optax
 import pytest
 from flax import nnx
 
-from jaxdp import models
+from jaxdp import models, tasks
 from jaxdp.data import pipeline
-from jaxdp.data.augment import Preprocess, Shift
+from jaxdp.data.augment import create_preprocess
 from jaxdp.data.sources import open_dataset
 from jaxdp.parallel.replicas import Replicas
 from jaxdp.parallel.strategy import Strategy, create_strategy
 from jaxdp.registry import ConfigError
-from jaxdp.tasks.classification import Classification
 from jaxdp.training import step
 from jaxdp.training.state import TrainState, create_train_state
 
@@ -30,8 +29,8 @@ CASES = [("single", 1)] + [(name, count) for name in ("pmap", "shard_map", "shar
 
 
 def recipe(batch_norm: str) -> step.Recipe:
-    preprocess = Preprocess(DATASET.mean, DATASET.std, (Shift(1.0),))
-    task = Classification(label_smoothing=0.1)
+    preprocess = create_preprocess(["shift:1"], mean=DATASET.mean, std=DATASET.std, per_image=False, dense=False)
+    task = tasks.create("classification", num_classes=10, label_smoothing=0.1)
     return step.Recipe(task, OPTIMIZER, preprocess, batch_norm=batch_norm, ema_decay=0.9, seed=3)
 
 
@@ -48,7 +47,7 @@ def host_batches() -> list[pipeline.HostBatch]:
 def train(strategy: Strategy, batches: list[pipeline.HostBatch]) -> tuple[TrainState, list[Any]]:
     state, metrics = strategy.init(create_state), []
     for batch in batches:
-        state, sums = strategy.train_step(state, strategy.shard_batch(batch))
+        state, sums = strategy.train_step(state, strategy.shard_batch(batch), {})
         metrics.append(strategy.gather(sums))
     return strategy.gather(state), metrics
 
@@ -59,13 +58,13 @@ def oracle(batch_norm: str, replicas: int) -> Any:
     state, metrics = create_state(), []
     if batch_norm == "replica":
         mapped = functools.partial(step.train_step, recipe=recipe(batch_norm), replicas=Replicas(axis="replicas"))
-        function = jax.jit(jax.vmap(mapped, in_axes=(None, 0), out_axes=None, axis_name="replicas"))
+        function = jax.jit(jax.vmap(mapped, in_axes=(None, 0, None), out_axes=None, axis_name="replicas"))
     else:
         function = jax.jit(functools.partial(step.train_step, recipe=recipe(batch_norm), replicas=Replicas()))
     for batch in host_batches():
         if batch_norm == "replica":
             batch = {name: array.reshape(replicas, -1, *array.shape[1:]) for name, array in batch.items()}
-        state, sums = function(state, batch)
+        state, sums = function(state, batch, {})
         metrics.append(sums)
     return jax.tree.map(np.asarray, (state, metrics))
 
@@ -134,7 +133,7 @@ def test_missing_examples_do_not_skew_the_mean(name: str, count: int) -> None:
     batch = host_batches()[0]
     batch["weights"] = np.where(np.arange(BATCH_SIZE) < 6, 0, 1).astype(np.float32)
     whole = functools.partial(step.train_step, recipe=recipe("group:2"), replicas=Replicas())
-    expected, _ = jax.jit(whole)(create_state(), batch)
+    expected, _ = jax.jit(whole)(create_state(), batch, {})
     state, metrics = train(create_strategy(name, recipe("group:2"), jax.devices()[:count]), [batch])
     assert metrics[0]["examples"] == 10
     assert largest_difference(state.params, expected.params) <= 1e-5
@@ -144,7 +143,7 @@ def test_state_is_replicated_and_consumed() -> None:
     strategy = create_strategy("pmap", recipe("replica"), jax.devices()[:4])
     host = create_state()
     before = strategy.restore(host)
-    after, _ = strategy.train_step(before, strategy.shard_batch(host_batches()[0]))
+    after, _ = strategy.train_step(before, strategy.shard_batch(host_batches()[0]), {})
     jax.tree.map(lambda old, new: np.testing.assert_equal(old.shape, new.shape), host, after)
     assert all(leaf.is_fully_replicated for leaf in jax.tree.leaves(after))
     assert all(leaf.is_deleted() for leaf in jax.tree.leaves(before.params))

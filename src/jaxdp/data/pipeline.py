@@ -11,7 +11,7 @@ from typing import Any
 import grain
 import numpy as np
 
-from jaxdp.data.sources import Source
+from jaxdp.data.sources import CheckedSource
 
 HostBatch = dict[str, np.ndarray]
 
@@ -61,35 +61,48 @@ class EvaluationOrder:
         return np.where(numbers < self.num_examples, numbers, -1)
 
 
-def load(source: Source, numbers: np.ndarray) -> HostBatch:
+def load(source: CheckedSource, numbers: np.ndarray) -> HostBatch:
     """Reads the examples of these numbers into one batch; -1 stands for padding."""
-    examples = [source[max(int(number), 0)] for number in numbers]
-    batch = {name: np.stack([example[name] for example in examples]) for name in examples[0]}
-    return batch | {"indices": np.maximum(numbers, 0).astype(np.int32), "weights": (numbers >= 0).astype(np.float32)}
+    batch = source.read([max(int(number), 0) for number in numbers])
+    return batch | places(numbers) | {"weights": batch["weights"] * (numbers >= 0)}
+
+
+def places(numbers: np.ndarray) -> HostBatch:
+    """Returns what is left of a batch whose examples are on the devices already."""
+    return {"indices": np.maximum(numbers, 0).astype(np.int32), "weights": (numbers >= 0).astype(np.float32)}
 
 
 def batches(
-    source: Source,
+    read: Callable[[np.ndarray], HostBatch],
     order: TrainingOrder | EvaluationOrder,
     place: Callable[[HostBatch], Any],
     *,
     start: int = 0,
     process_index: int = 0,
     process_count: int = 1,
+    paired: bool = False,
 ) -> Iterator[Any]:
     """Yields this process's share of the batches from step `start` on, read and placed by background threads ahead of use.
 
     Args:
+        read: `load` of a source, or `places`.
         place: puts a host batch on this process's devices; up to 4 placed batches wait there.
         process_index: a process takes the p-th of `process_count` equal slices of each global batch, so that neither the union
             nor the groups of a grouped batch norm depend on the number of processes.
+        paired: whether each example comes with a partner to be mixed with, in fields `partner_...`: the one before it in the
+            global batch, so that pairs do not depend on processes or devices either.
     """
 
-    def read(numbers: np.ndarray) -> Any:
+    def read_share(numbers: np.ndarray) -> Any:
         share = len(numbers) // process_count
-        return place(load(source, numbers[process_index * share : (process_index + 1) * share]))
+        mine = np.arange(process_index * share, (process_index + 1) * share)
+        if not paired:
+            return place(read(numbers[mine]))
+        both = read(numbers[np.concatenate([mine[:1] - 1, mine])])
+        pairs = {f"partner_{name}": values[:-1] for name, values in both.items()}
+        return place({name: values[1:] for name, values in both.items()} | pairs)
 
     # Two threads: one reads while the other places. More would only compete with the step for the interpreter's lock.
     reads: Any = order
     options = grain.ReadOptions(num_threads=2, prefetch_buffer_size=4)
-    return iter(grain.MapDataset.source(reads)[start:].map(read).to_iter_dataset(options))
+    return iter(grain.MapDataset.source(reads)[start:].map(read_share).to_iter_dataset(options))

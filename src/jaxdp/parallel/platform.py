@@ -62,3 +62,15 @@ def select_devices(count: int | None) -> list:
         remedy = f"there are {len(available)} {available[0].platform} devices; use at most {len(available)}"
         raise ConfigError("devices", count, remedy + (f", or {hint} to simulate more" if available[0].platform == "cpu" else ""))
     return available[:count]
+
+
+def device_memory_bytes(devices: list) -> int:
+    """Returns how much memory each of these devices has; of the CPU's, which share the machine's, each its share."""
+    statistics = devices[0].memory_stats()
+    if statistics and "bytes_limit" in statistics:
+        return statistics["bytes_limit"]
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    limit = pathlib.Path("/sys/fs/cgroup/memory.max")  # of a container
+    if limit.is_file() and limit.read_text().strip().isdecimal():
+        total = min(total, int(limit.read_text()))
+    return total // len(devices)

@@ -26,7 +26,7 @@ class Pmap(strategy.Strategy):
         self._local_mesh = mesh.data_mesh(self.devices)
         kwargs = {"recipe": self.recipe, "replicas": Replicas(axis=mesh.DATA_AXIS)}
         wrap = functools.partial(
-            jax.pmap, axis_name=mesh.DATA_AXIS, in_axes=(None, 0), out_axes=None, devices=list(self.mesh.devices.flat)
+            jax.pmap, axis_name=mesh.DATA_AXIS, in_axes=(None, 0, None), out_axes=None, devices=list(self.mesh.devices.flat)
         )
         self.train_step = wrap(functools.partial(step.train_step, **kwargs), donate_argnums=0)
         self.eval_step = wrap(functools.partial(step.eval_step, **kwargs))

@@ -18,7 +18,7 @@ class ShardMap(strategy.Strategy):
         kwargs = {"recipe": self.recipe, "replicas": Replicas(axis=mesh.DATA_AXIS, typed=True)}
         everywhere = PartitionSpec()
         wrap = functools.partial(
-            jax.shard_map, mesh=self.mesh, in_specs=(everywhere, PartitionSpec(mesh.DATA_AXIS)), out_specs=everywhere
+            jax.shard_map, mesh=self.mesh, in_specs=(everywhere, PartitionSpec(mesh.DATA_AXIS), everywhere), out_specs=everywhere
         )
         self.train_step = jax.jit(wrap(functools.partial(step.train_step, **kwargs)), donate_argnums=0)
         self.eval_step = jax.jit(wrap(functools.partial(step.eval_step, **kwargs)))

@@ -18,7 +18,7 @@ class Sharded(strategy.Strategy):
     def _build(self) -> None:
         kwargs = {"recipe": self.recipe, "replicas": Replicas(per_program=self.num_devices)}
         everywhere, split = mesh.replicated(self.mesh), mesh.split_over_data(self.mesh)
-        wrap = functools.partial(jax.jit, in_shardings=(everywhere, split), out_shardings=everywhere)
+        wrap = functools.partial(jax.jit, in_shardings=(everywhere, split, everywhere), out_shardings=everywhere)
         self.train_step = wrap(functools.partial(step.train_step, **kwargs), donate_argnums=0)
         self.eval_step = wrap(functools.partial(step.eval_step, **kwargs))
 

@@ -16,8 +16,8 @@ from jaxdp.registry import ConfigError, Registry
 from jaxdp.training.state import TrainState
 from jaxdp.training.step import Recipe
 
-TrainStep = Callable[[TrainState, Any], tuple[TrainState, dict[str, jax.Array]]]
-EvalStep = Callable[[TrainState, Any], dict[str, jax.Array]]
+TrainStep = Callable[[TrainState, Any, Any], tuple[TrainState, dict[str, jax.Array]]]
+EvalStep = Callable[[TrainState, Any, Any], dict[str, jax.Array]]
 
 
 class Strategy(abc.ABC):
@@ -28,8 +28,9 @@ class Strategy(abc.ABC):
         devices: this process's devices.
 
     Attributes:
-        train_step: (state, placed batch) -> (state, metric sums); the old state's memory is reused, so it is gone afterwards.
-        eval_step: (state, placed batch) -> metric sums.
+        train_step: (state, placed batch, placed data) -> (state, metric sums); the old state's memory is reused, so it is gone
+            afterwards.
+        eval_step: (state, placed batch, placed data) -> metric sums.
     """
 
     name: ClassVar[str]
@@ -75,6 +76,10 @@ class Strategy(abc.ABC):
         """Places a state from host or elsewhere on the devices, as a copy: a train step consumes what it is given."""
         sharding = self._state_sharding
         return jax.tree.map(lambda leaf: jax.device_put(np.asarray(leaf), sharding, may_alias=False), state)
+
+    def replicate(self, arrays: HostBatch) -> Mapping[str, jax.Array]:
+        """Places a dataset whole on every device: batches are then gathered from it inside the step."""
+        return {name: jax.device_put(array, self._state_sharding) for name, array in arrays.items()}
 
     def gather(self, tree: Any) -> Any:
         """Returns NumPy copies of a replicated tree, reading one replica; waits until the devices have computed it."""

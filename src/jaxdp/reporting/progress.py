@@ -1,5 +1,6 @@
 """What does a person see while a run trains, and at its end? Progress on standard error, results on standard output."""
 
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,17 +10,44 @@ import rich.table
 
 Row = dict[str, Any]
 
-_FRACTIONS = ("accuracy",)
-_NOT_FIGURES = (
-    "step", "epoch", "split", "examples", "learning_rate", "examples_per_second", "step_seconds", "input_wait_fraction",
-)  # fmt: skip
+_FRACTIONS = ("accuracy", "top5_accuracy", "pixel_accuracy")
+_MAX_DETAILS = 40  # figures of single classes that a person still reads
+
+
+class Reading:
+    """Shows how far a dataset is read, once that has taken a second: a bar on a terminal, else a line per split."""
+
+    def __init__(self) -> None:
+        self._console = rich.console.Console(stderr=True)
+        self._started, self._split = 0.0, ""
+        self._bar: rich.progress.Progress | None = None
+
+    def __call__(self, split: str, done: int, total: int) -> None:
+        if split != self._split:
+            self._started, self._split = time.perf_counter(), split
+        elif self._bar is None and self._started and time.perf_counter() - self._started > 1:
+            text = f"reading the {split} split"
+            if self._console.is_terminal:
+                columns = (rich.progress.TextColumn(text), rich.progress.BarColumn(), rich.progress.MofNCompleteColumn())
+                self._bar = rich.progress.Progress(*columns, console=self._console, transient=True)
+                self._task = self._bar.add_task("", total=total)
+                self._bar.start()
+            else:
+                self._started = 0.0
+                self._console.print(f"{text}: {total:,} examples", highlight=False)
+        if self._bar is not None:
+            self._bar.update(self._task, completed=done)
+            if done == total:
+                self._bar.stop()
+                self._bar = None
 
 
 class Progress:
-    """A bar on a terminal; a line per row elsewhere."""
+    """A bar on a terminal; a line per row elsewhere. It shows the loss and one more figure."""
 
-    def __init__(self, *, start: int, total_steps: int, steps_per_epoch: int) -> None:
+    def __init__(self, *, start: int, total_steps: int, steps_per_epoch: int, figure_name: str) -> None:
         self._console = rich.console.Console(stderr=True)
+        self._names = ("loss", figure_name)
         self._steps_per_epoch, self._total_steps = steps_per_epoch, total_steps
         self._epochs = -(-total_steps // steps_per_epoch)
         self._shown = {"train": "compiling", "test": ""}
@@ -48,7 +76,7 @@ class Progress:
             self._bar.update(self._task, completed=step, epoch=self._epoch(step))
 
     def write(self, row: Row) -> None:
-        figures = {name: value for name, value in row.items() if name not in _NOT_FIGURES}
+        figures = {name: row[name] for name in self._names}
         speed = f"  {row['examples_per_second']:,.0f} examples/s" if "examples_per_second" in row else ""
         if self._bar is None:
             place = f"step {row['step']}/{self._total_steps}  epoch {row['epoch']}/{self._epochs}  {row['split']:<5}  "
@@ -58,7 +86,7 @@ class Progress:
         if row["split"] == "train":
             self._shown["train"] = figures_text(figures, digits=1).replace(",", "") + speed
         else:
-            name = next((name for name in figures if name != "loss"), "loss")
+            name = self._names[-1]
             self._shown["test"] = "  test " + figures_text({name: figures[name]}, digits=1).removeprefix(f"{name} ")
         self._bar.update(self._task, figures=self._shown["train"] + self._shown["test"])
 
@@ -70,16 +98,22 @@ class Progress:
             self._bar.stop()
 
 
-def print_summary(summary: Mapping[str, Any], run_dir: str) -> None:
-    """Prints a run's result as a table of a few lines."""
+def print_summary(summary: Mapping[str, Any], run_dir: str, figure_name: str) -> None:
+    """Prints a run's result as a table of a few lines.
+
+    Args:
+        figure_name: the figure by which the best checkpoint was found.
+    """
     table = rich.table.Table(title=f"{summary['model']} on {summary['dataset']}: {summary['status']}", show_header=False)
     table.add_column(style="bold")
     table.add_column()
     for split, figures in summary["metrics"].items():
         table.add_row(split, figures_text(figures))
+        if details := [f"{name} {value:.4f}" for name, value in figures.items() if "/" in name][:_MAX_DETAILS]:
+            table.add_row("", ", ".join(details))
     if summary["best"]:
-        best = dict(summary["best"])
-        table.add_row("best checkpoint", f"step {best.pop('step')}: {figures_text(best)}")
+        best = {name: summary["best"][name] for name in ("loss", figure_name)}
+        table.add_row("best checkpoint", f"step {summary['best']['step']}: {figures_text(best)}")
     devices = f"{summary['devices']} x {summary['device_kind']} ({summary['strategy']}, batch norm {summary['batch_norm']})"
     seconds = summary["seconds"]
     table.add_row("devices", devices)
@@ -100,6 +134,6 @@ def figures_text(figures: Mapping[str, float], digits: int = 2) -> str:
     texts = [
         f"{name} {value:.{digits}%}" if name in _FRACTIONS else f"{name} {value:.{digits + 2}f}"
         for name, value in figures.items()
-        if name != "examples"
+        if name != "examples" and "/" not in name
     ]
     return ", ".join(texts) + (f" on {figures['examples']:,} examples" if "examples" in figures else "")

@@ -4,6 +4,7 @@ import json
 import pathlib
 from typing import Any
 
+import numpy as np
 from tensorboardX import SummaryWriter
 
 from jaxdp.run_directory import replace_file
@@ -44,6 +45,10 @@ class TensorBoard:
         for name, value in row.items():
             if name not in ("step", "split"):
                 self._writer.add_scalar(f"{row['split']}/{name}", value, row["step"])
+
+    def add_pictures(self, pictures: dict[str, np.ndarray], step: int) -> None:
+        for name, picture in pictures.items():
+            self._writer.add_image(name, picture, step, dataformats="HWC")
 
     def close(self) -> None:
         self._writer.close()

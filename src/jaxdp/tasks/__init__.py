@@ -1,9 +1,14 @@
-"""What is to be learned? A task turns outputs and a batch into a loss and metrics; it knows no device."""
+"""What is to be learned? A task turns outputs and a batch into a loss and metrics; it knows no device. One file each."""
 
-from collections.abc import Mapping
-from typing import Protocol, runtime_checkable
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol, runtime_checkable
 
+import numpy as np
 from jaxtyping import Array, Float
+
+from jaxdp.registry import Registry, check_keywords
+
+Sums = Mapping[str, Any]
 
 
 @runtime_checkable
@@ -24,6 +29,47 @@ class Task(Protocol):
         """Returns each example's training loss."""
         ...
 
-    def sums(self, outputs: Array, batch: Mapping[str, Array]) -> dict[str, Array]:
-        """Returns sums of metrics over the examples, each weighted by `batch["weights"]`, and `examples`, the sum of weights."""
+    def sums(self, outputs: Array, batch: Mapping[str, Array], *, training: bool) -> dict[str, Array]:
+        """Returns sums over the examples, each weighted by `batch["weights"]`: `examples` (of the weights), `loss`, and others,
+        numbers or arrays.
+
+        Args:
+            training: whether the step trains; it may leave out what takes long.
+        """
         ...
+
+    def figures(self, sums: Sums) -> dict[str, float]:
+        """Divides; returns `loss` and the metrics. Names with a slash, as in `iou/cell`, are details."""
+        ...
+
+
+_tasks: Registry[Callable[..., Task]] = Registry("task", "jaxdp.tasks")
+register = _tasks.register
+names = _tasks.entries
+
+
+def check_name(name: str) -> None:
+    """Raises ConfigError for an unknown task."""
+    _tasks[name]
+
+
+def create(name: str, *, num_classes: int, class_names: tuple[str, ...] = (), **kwargs: Any) -> Task:
+    """Creates a task.
+
+    Args:
+        num_classes: how many outputs a model has for it.
+        class_names: one per class, or none, which counts them.
+        **kwargs: keywords of that task, e.g. `loss`.
+
+    Raises:
+        ConfigError: for an unknown name or keyword, or a value that the task does not have.
+    """
+    kind = _tasks[name]
+    check_keywords("task_kwargs", kind, kwargs, reserved=("num_classes", "class_names"))
+    return kind(num_classes=num_classes, class_names=class_names or tuple(map(str, range(num_classes))), **kwargs)
+
+
+def ratio(part: Any, whole: Any) -> Any:
+    """Returns part / whole, and 0 where nothing was counted."""
+    whole = np.asarray(whole, np.float64)
+    return np.divide(part, whole, out=np.zeros_like(whole), where=whole > 0)

@@ -3,7 +3,6 @@
 import collections
 import dataclasses
 import gc
-import math
 import time
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol, runtime_checkable
@@ -79,13 +78,13 @@ class Ledger:
 @dataclasses.dataclass(frozen=True)
 class Outcome:
     """Attributes:
-    test: figures of the state, if it was evaluated.
+    test: sums of the state's evaluation, if there was one.
     stopped: whether it was asked to stop before the end.
     """
 
     state: TrainState
     step: int
-    test: dict[str, float] | None
+    test: metrics.Sums | None
     stopped: bool
 
 
@@ -93,12 +92,13 @@ def fit(
     strategy: Strategy,
     state: TrainState,
     batches: Iterator[Any],
+    data: Any,
     *,
     start: int,
     plan: Plan,
     ledger: Ledger,
     schedule: optax.Schedule,
-    evaluate: Callable[[TrainState], dict[str, float]],
+    evaluate: Callable[[TrainState], metrics.Sums],
     save: Callable[[int, TrainState, dict[str, Any], dict[str, float] | None], None],
     listeners: list[Listener],
     should_stop: Callable[[], bool],
@@ -107,6 +107,7 @@ def fit(
 
     Args:
         batches: placed batches from step `start` on.
+        data: the dataset where it lives on the devices, or nothing.
         ledger: sums that a checkpoint carried over, or an empty one; it is filled as training goes.
         save: takes step, state, position and the test figures of that state, if it was evaluated.
 
@@ -118,7 +119,7 @@ def fit(
     while step < plan.total_steps:
         with reader.waiting():
             batch = next(batches)
-        state, sums = strategy.train_step(state, batch)
+        state, sums = strategy.train_step(state, batch, data)
         step += 1
         reader.add(step, sums)
         for listener in listeners:
@@ -130,10 +131,12 @@ def fit(
         if evaluates or saves:
             with reader.paused():
                 test = evaluate(state) if evaluates else None
+                figures = None
                 if test is not None:
-                    reader.tell({"step": step, "epoch": plan.epoch(step), "split": "test"} | test)
+                    figures = metrics.figures(strategy.recipe.task, test)
+                    reader.tell({"step": step, "epoch": plan.epoch(step), "split": "test"} | figures)
                 if saves:
-                    save(step, state, {"interval": ledger.interval, "epoch": ledger.epoch}, test)
+                    save(step, state, {name: metrics.to_json(getattr(ledger, name)) for name in ("interval", "epoch")}, figures)
         if stopped and not last:
             return Outcome(state, step, test, stopped=True)
     return Outcome(state, step, test, stopped=False)
@@ -181,10 +184,10 @@ class _Reader:
         ledger, plan = self._ledger, self._plan
         if self._compiled:
             ledger.train_seconds += seconds
-            ledger.train_examples += read["examples"]
+            ledger.train_examples += float(read["examples"])
             self._row_seconds += seconds
             self._row_steps += 1
-            self._row_examples += read["examples"]
+            self._row_examples += float(read["examples"])
         else:
             self._compiled = True
             ledger.first_step_seconds, ledger.first_step_done = seconds, now
@@ -196,14 +199,14 @@ class _Reader:
         if (step - 1) % plan.steps_per_epoch == 0:
             ledger.epoch = {}
         ledger.interval, ledger.epoch = metrics.add(ledger.interval, read), metrics.add(ledger.epoch, read)
-        if not math.isfinite(read["loss"]):
-            raise Diverged(step, read["loss"])
+        if not np.isfinite(read["loss"]):
+            raise Diverged(step, float(read["loss"]))
         if step % plan.log_every == 0 or step == plan.total_steps:
             self._write_row(step)
 
     def _write_row(self, step: int) -> None:
         ledger = self._ledger
-        figures = metrics.figures(ledger.interval)
+        figures = metrics.figures(self._strategy.recipe.task, ledger.interval)
         timed = self._row_steps > 0  # not so in a row of the first step alone
         seconds = self._row_seconds if timed else ledger.first_step_seconds
         self.tell(
@@ -236,9 +239,9 @@ class _Stopwatch:
         self._done(time.perf_counter() - self._start)
 
 
-def evaluate(strategy: Strategy, state: TrainState, batches: Iterator[Any]) -> dict[str, float]:
-    """Returns figures over every example once; the host waits for each batch while the next one is read."""
+def evaluate(strategy: Strategy, state: TrainState, batches: Iterator[Any], data: Any) -> metrics.Sums:
+    """Returns sums over every example once; the host waits for each batch while the next one is read."""
     sums: metrics.Sums = {}
     for batch in batches:
-        sums = metrics.add(sums, strategy.gather(strategy.eval_step(state, batch)))
-    return metrics.figures(sums)
+        sums = metrics.add(sums, strategy.gather(strategy.eval_step(state, batch, data)))
+    return sums

@@ -1,21 +1,25 @@
-"""How do sums become figures? Sums add up over steps, in float64 on the host, and are divided once, at the end."""
+"""How do sums become figures? Sums add up over steps, in float64 on the host, and a task divides them once, at the end."""
 
 from collections.abc import Mapping
-from typing import SupportsFloat
+from typing import Any
 
-Sums = dict[str, float]
+import numpy as np
+
+Sums = dict[str, Any]  # of float or np.ndarray
 
 
-def add(*parts: Mapping[str, SupportsFloat]) -> Sums:
+def add(*parts: Mapping[str, Any]) -> Sums:
     total: Sums = {}
     for part in parts:
         for name, value in part.items():
-            total[name] = total.get(name, 0.0) + float(value)
+            total[name] = total.get(name, 0.0) + np.asarray(value, np.float64)
     return total
 
 
-def figures(sums: Mapping[str, float]) -> dict[str, float]:
-    """Returns means per example, the loss first, and last `examples` itself as a whole number."""
-    examples = sums["examples"]
-    names = sorted(sums.keys() - {"examples"}, key=lambda name: (name != "loss", name))
-    return {name: sums[name] / max(examples, 1) for name in names} | {"examples": round(examples)}
+def to_json(sums: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: np.asarray(value).tolist() for name, value in sums.items()}
+
+
+def figures(task: Any, sums: Mapping[str, Any]) -> dict[str, float]:
+    """Returns the task's figures, and last `examples` as a whole number."""
+    return task.figures(sums) | {"examples": round(float(sums["examples"]))}

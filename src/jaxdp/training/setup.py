@@ -1,7 +1,8 @@
 """From a configuration to the pieces of a run: data, model, task, optimizer, strategy and plan."""
 
 import dataclasses
-from collections.abc import Iterator
+import functools
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -9,31 +10,39 @@ import jax.numpy as jnp
 import optax
 from flax import nnx
 
-from jaxdp import models
-from jaxdp.config import TrainConfig
-from jaxdp.data import pipeline
-from jaxdp.data.augment import Preprocess
-from jaxdp.data.sources import Dataset, open_dataset
+from jaxdp import models, tasks
+from jaxdp.config import EXCLUSIVE, TrainConfig
+from jaxdp.data import augment, pipeline, placement
+from jaxdp.data.sources import CheckedSource, Dataset, open_dataset
 from jaxdp.parallel import platform
 from jaxdp.parallel.strategy import Strategy, create_strategy
 from jaxdp.registry import ConfigError
-from jaxdp.tasks.classification import Classification
-from jaxdp.training import optim
-from jaxdp.training.loop import Plan, evaluate
+from jaxdp.training import loop, metrics, optim
 from jaxdp.training.state import TrainState, create_train_state
 from jaxdp.training.step import Recipe
 
 DEFAULT_BATCH_SIZE = 128
 DEFAULT_EPOCHS = 20
+DEFAULT_DATASETS = {"classification": "digits", "segmentation": "cells", "regression": "digits-denoise"}
 # Saving a small state takes as long as several of its steps: default checkpoints are at least this many steps apart.
 MIN_DEFAULT_CHECKPOINT_STEPS = 100
+# A dataset is held on the devices by default where it takes no more than this share of their memory.
+DEVICE_DATA_FRACTION = 0.25
+
+Advance = Callable[[str, int, int], None]
+
+
+def _say_nothing(split: str, done: int, total: int) -> None:
+    pass
 
 
 @dataclasses.dataclass(frozen=True)
 class Setup:
     """Attributes:
-    config: with `global_batch_size` filled in.
+    config: with what depends on model, dataset and devices filled in.
     dtype: format of the computation.
+    advance: is told the name of a split, how many of its examples are read, and how many there are, while the dataset is put on
+        the devices.
     """
 
     config: TrainConfig
@@ -42,7 +51,8 @@ class Setup:
     recipe: Recipe
     schedule: optax.Schedule
     strategy: Strategy
-    plan: Plan
+    plan: loop.Plan
+    advance: Advance = _say_nothing
 
     @property
     def global_batch_size(self) -> int:
@@ -54,33 +64,100 @@ class Setup:
         model = create_model(self.config, self.dataset, rngs=nnx.Rngs(self.config.seed), dtype=self.dtype)
         return create_train_state(model, self.recipe.optimizer, with_ema=self.config.ema_decay > 0)
 
+    @functools.cached_property
+    def train_data(self) -> Mapping[str, jax.Array]:
+        """The training set on the devices; nothing where it streams."""
+        return self._resident("train")
+
+    @functools.cached_property
+    def test_data(self) -> Mapping[str, jax.Array]:
+        return self._resident("test")
+
+    def _resident(self, split: str) -> Mapping[str, jax.Array]:
+        if self.config.data_placement == "host":
+            return {}
+        return self.strategy.replicate(placement.read_all(self._source(split), functools.partial(self.advance, split)))
+
+    def _source(self, split: str) -> CheckedSource:
+        source = getattr(self.dataset, split)
+        assert isinstance(source, CheckedSource)
+        return source
+
     def train_batches(self, start: int) -> Iterator[Any]:
         config = self.config
         order = pipeline.TrainingOrder(len(self.dataset.train), self.global_batch_size, config.seed, self.plan.total_steps)
-        return self._batches(self.dataset.train, order, start)
+        return self._batches("train", order, start, paired=bool(self.recipe.preprocess.mixings))
 
-    def evaluate(self, state: TrainState) -> dict[str, float]:
-        """Returns test figures over every example once, whatever divides what."""
+    def evaluate(self, state: TrainState) -> metrics.Sums:
+        """Returns sums over every test example once, whatever divides what."""
         devices = self.strategy.num_devices
-        batch_size = -(-self.global_batch_size // devices) * devices
+        batch_size = -(-min(self.global_batch_size, len(self.dataset.test)) // devices) * devices
         order = pipeline.EvaluationOrder(len(self.dataset.test), batch_size)
-        return evaluate(self.strategy, state, self._batches(self.dataset.test, order, 0))
+        return loop.evaluate(self.strategy, state, self._batches("test", order, 0), self.test_data)
 
-    def _batches(self, source: Any, order: Any, start: int) -> Iterator[Any]:
+    def skipped(self) -> dict[str, list[str]]:
+        """Returns of each split which bad examples were left out so far."""
+        found = {split: list(self._source(split).skipped.values()) for split in ("train", "test")}
+        return {split: reasons for split, reasons in found.items() if reasons}
+
+    def _batches(self, split: str, order: Any, start: int, *, paired: bool = False) -> Iterator[Any]:
+        streams = self.config.data_placement == "host"
+        read = functools.partial(pipeline.load, self._source(split)) if streams else pipeline.places
         return pipeline.batches(
-            source, order, self.strategy.shard_batch, start=start,
+            read, order, self.strategy.shard_batch, start=start, paired=paired,
             process_index=jax.process_index(), process_count=jax.process_count(),
         )  # fmt: skip
 
 
-def create_model(config: TrainConfig, dataset: Dataset, *, rngs: nnx.Rngs, dtype: Any) -> nnx.Module:
+def create_model(config: TrainConfig, dataset: Any, *, rngs: nnx.Rngs, dtype: Any) -> nnx.Module:
+    """Args:
+    dataset: whatever tells `num_classes` and `image_shape`.
+    """
     if "dtype" in config.model_kwargs:
         raise ConfigError("model_kwargs", {"dtype": config.model_kwargs["dtype"]}, "use --precision")
     kwargs: dict[str, Any] = config.model_kwargs | {"dtype": dtype}
     return models.create(config.model, num_classes=dataset.num_classes, in_channels=dataset.image_shape[-1], rngs=rngs, **kwargs)
 
 
-def create_setup(config: TrainConfig, *, training: bool = True, dtype: Any = None) -> Setup:
+def create_task(config: TrainConfig, dataset: Any) -> tasks.Task:
+    kwargs = dict(config.task_kwargs)
+    if config.loss is not None:
+        kwargs["loss"] = config.loss
+    if config.label_smoothing:
+        kwargs["label_smoothing"] = config.label_smoothing
+    return tasks.create(dataset.task, num_classes=dataset.num_classes, class_names=dataset.class_names, **kwargs)
+
+
+def open_data(config: TrainConfig) -> tuple[TrainConfig, Dataset]:
+    """Opens the dataset, and returns the configuration with what model and dataset decide filled in."""
+    possible = models.tasks_of(config.model)
+    if config.task is not None:
+        tasks.check_name(config.task)
+        if config.task not in possible:
+            raise ConfigError("task", config.task, f"{config.model} is for {' and '.join(possible)}; choose another --model")
+        possible = (config.task,)
+    config = dataclasses.replace(config, dataset=config.dataset or DEFAULT_DATASETS[possible[0]])
+    dataset = open_dataset(config, possible)
+    filled: dict[str, Any] = {"task": dataset.task}
+    if config.augment is None:
+        filled["augment"] = dataset.augment
+    for name, value in dataset.defaults.items():
+        if name == "model_kwargs":
+            filled[name] = dict(value.get(config.model, {})) | config.model_kwargs
+        elif getattr(config, name) is None and not any(
+            name in pair and any(getattr(config, partner) is not None for partner in pair) for pair in EXCLUSIVE
+        ):
+            filled[name] = value
+    return dataclasses.replace(config, **filled), dataset
+
+
+def create_setup(
+    config: TrainConfig,
+    *,
+    training: bool = True,
+    dtype: Any = None,
+    advance: Advance = _say_nothing,
+) -> Setup:
     """Puts a run together, and finds what does not fit before anything is computed or written.
 
     Args:
@@ -90,8 +167,14 @@ def create_setup(config: TrainConfig, *, training: bool = True, dtype: Any = Non
     Raises:
         ConfigError: for the first setting that cannot work.
     """
-    dataset = open_dataset(config.dataset)
-    nnx.eval_shape(lambda: create_model(config, dataset, rngs=nnx.Rngs(0), dtype=jnp.float32))
+    config, dataset = open_data(config)
+    task = create_task(config, dataset)
+    preprocess = augment.create_preprocess(
+        config.augment or (), mean=dataset.mean, std=dataset.std, per_image=config.normalize == "image",
+        dense=dataset.task != "classification",
+    )  # fmt: skip
+    tile = augment.output_shape(preprocess.augmentations, dataset.image_shape)
+    check_model(config, dataset, task, {dataset.image_shape, tile})
     devices = platform.select_devices(1 if config.strategy == "single" and config.devices is None else config.devices)
     per_device = config.per_device_batch_size
     total_devices = len(devices) * jax.process_count()
@@ -100,13 +183,17 @@ def create_setup(config: TrainConfig, *, training: bool = True, dtype: Any = Non
     if batch_size > len(dataset.train):
         remedy = f"larger than the training set; use at most {len(dataset.train)}"
         raise ConfigError("global_batch_size", batch_size, remedy)
+    if config.data_placement is None:
+        needed = sum(source.bytes for source in (dataset.train, dataset.test) if isinstance(source, CheckedSource))
+        fits = needed <= DEVICE_DATA_FRACTION * platform.device_memory_bytes(devices)
+        config = dataclasses.replace(config, data_placement="device" if fits else "host")
 
     plan = _create_plan(config, len(dataset.train) // batch_size)
     schedule = optim.create_schedule(config, plan.total_steps)
     recipe = Recipe(
-        task=Classification(label_smoothing=config.label_smoothing),
+        task=task,
         optimizer=optim.create_optimizer(config, schedule),
-        preprocess=Preprocess(dataset.mean, dataset.std, dataset.augmentations),
+        preprocess=preprocess,
         batch_norm=config.batch_norm,
         ema_decay=config.ema_decay,
         seed=config.seed,
@@ -114,12 +201,29 @@ def create_setup(config: TrainConfig, *, training: bool = True, dtype: Any = Non
     strategy = create_strategy(config.strategy, recipe, devices)
     if training:
         strategy.check_batch(batch_size)
-    return Setup(config, jnp.dtype(dtype or config.precision), dataset, recipe, schedule, strategy, plan)
+    return Setup(config, jnp.dtype(dtype or config.precision), dataset, recipe, schedule, strategy, plan, advance)
 
 
-def _create_plan(config: TrainConfig, steps_per_epoch: int) -> Plan:
+def check_model(config: TrainConfig, dataset: Dataset, task: tasks.Task, image_shapes: set[tuple[int, ...]]) -> None:
+    """Traces the model on images of the sizes it will meet, which computes nothing.
+
+    Raises:
+        ConfigError: for keywords that it does not take, or a size that it cannot work on.
+    """
+    # Batch statistics change in training, so that training mode would need another transform: its shapes are the same.
+    model: Any = nnx.eval_shape(lambda: create_model(config, dataset, rngs=nnx.Rngs(0), dtype=jnp.float32))
+    model.eval()
+    graphdef, arrays = nnx.split(model)
+    for shape in sorted(image_shapes):
+        images = jax.ShapeDtypeStruct((1, *shape), jnp.float32)
+        outputs = jax.eval_shape(lambda arrays, images: nnx.merge(graphdef, arrays)(images), arrays, images)
+        wanted = 2 if task.name == "classification" else 4
+        assert outputs.ndim == wanted, f"{config.model} returns {outputs.shape} for {task.name}"
+
+
+def _create_plan(config: TrainConfig, steps_per_epoch: int) -> loop.Plan:
     epochs_between_checkpoints = -(-MIN_DEFAULT_CHECKPOINT_STEPS // steps_per_epoch)
-    return Plan(
+    return loop.Plan(
         total_steps=config.steps or (config.epochs or DEFAULT_EPOCHS) * steps_per_epoch,
         steps_per_epoch=steps_per_epoch,
         log_every=config.log_every,

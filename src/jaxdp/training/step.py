@@ -1,7 +1,7 @@
 """What happens in one training step? Pure functions that know no device; strategies wrap them and never restate them."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -12,6 +12,7 @@ from jaxtyping import Array, Float, Key
 
 from jaxdp.config import batch_norm_group
 from jaxdp.data.augment import Preprocess
+from jaxdp.data.placement import gather_examples
 from jaxdp.models import layers
 from jaxdp.parallel.replicas import Replicas
 from jaxdp.tasks import Task
@@ -38,8 +39,15 @@ class Recipe:
     seed: int = 0
 
 
-def train_step(state: TrainState, batch: Batch, *, recipe: Recipe, replicas: Replicas) -> tuple[TrainState, dict[str, Array]]:
-    """Returns the state after one update and the global batch's metric sums; both are equal on all replicas."""
+def train_step(
+    state: TrainState, batch: Batch, data: Batch, *, recipe: Recipe, replicas: Replicas
+) -> tuple[TrainState, dict[str, Array]]:
+    """Returns the state after one update and the global batch's metric sums; both are equal on all replicas.
+
+    Args:
+        data: the dataset where it lives on the devices, from which the batch's examples are taken; otherwise nothing.
+    """
+    batch = gather_examples(batch, data)
     grads, batch_stats, weight, metrics = compute_gradients(state, batch, recipe=recipe, replicas=replicas)
     grads, batch_stats, weight = replicas.mean((grads, batch_stats, weight))
     # Exactly 1 for a full batch: with missing examples the mean is over those that are there, on whichever replica they are.
@@ -51,17 +59,21 @@ def compute_gradients(
     state: TrainState, batch: Batch, *, recipe: Recipe, replicas: Replicas
 ) -> tuple[Tree, Tree, Float[Array, ""], dict[str, Array]]:
     """Returns gradients of the weighted loss, new batch statistics, mean weight and metric sums, all of this replica's share."""
-    keys = example_keys(recipe.seed, state.step, batch["indices"])
-    images = recipe.preprocess(batch["images"], fold(keys, 0))
-    group_size, share = _statistics(recipe.batch_norm, replicas, len(images))
+
+    def keys_of(purpose: int) -> Callable[[Array], Key[Array, "batch"]]:
+        return lambda indices: fold(example_keys(recipe.seed, state.step, indices), purpose)
+
+    batch = recipe.preprocess(batch, keys_of(0))
+    keys = keys_of(1)(batch["indices"])
+    group_size, share = _statistics(recipe.batch_norm, replicas, len(batch["images"]))
 
     def loss_function(params: Tree) -> tuple[Float[Array, ""], tuple[Tree, dict[str, Array]]]:
         model = merge(state, params, state.batch_stats)
         model.train()
         layers.set_batch_norm(model, group_size=group_size, share=share)
-        outputs = model(images, keys=fold(keys, 1))
+        outputs = model(batch["images"], keys=keys)
         loss = jnp.mean(batch["weights"] * recipe.task.losses(outputs, batch))
-        return loss, (nnx.to_pure_dict(nnx.state(model, nnx.BatchStat)), recipe.task.sums(outputs, batch))
+        return loss, (nnx.to_pure_dict(nnx.state(model, nnx.BatchStat)), recipe.task.sums(outputs, batch, training=True))
 
     grads, (batch_stats, metrics) = jax.grad(loss_function, has_aux=True)(replicas.local(state.params))
     return grads, batch_stats, jnp.mean(batch["weights"]), metrics
@@ -78,13 +90,17 @@ def apply_gradients(state: TrainState, grads: Tree, batch_stats: Tree, *, recipe
     return dataclasses.replace(state, step=state.step + 1, params=params, batch_stats=batch_stats, opt_state=opt_state, ema=ema)
 
 
-def eval_step(state: TrainState, batch: Batch, *, recipe: Recipe, replicas: Replicas) -> dict[str, Array]:
+def eval_step(state: TrainState, batch: Batch, data: Batch, *, recipe: Recipe, replicas: Replicas) -> dict[str, Array]:
     """Returns the global batch's metric sums, with the averaged weights where there are any."""
+    batch = recipe.preprocess(gather_examples(batch, data), None)
+    return replicas.sum(recipe.task.sums(evaluation_model(state)(batch["images"]), batch, training=False))
+
+
+def evaluation_model(state: TrainState) -> Any:
     params, batch_stats = (state.params, state.batch_stats) if state.ema is None else state.ema
     model = merge(state, params, batch_stats)
     model.eval()
-    outputs = model(recipe.preprocess(batch["images"], None))
-    return replicas.sum(recipe.task.sums(outputs, batch))
+    return model
 
 
 def example_keys(seed: int, step: Array, indices: Array) -> Key[Array, "batch"]:

@@ -7,21 +7,24 @@ import importlib.util
 import pathlib
 
 import numpy as np
+import PIL.Image
 
 from jaxdp.data import sources
-from jaxdp.data.augment import Shift
 
 _TEST_EXAMPLES = 360
+_NOISE = 60  # standard deviation, of pixels up to 255
 
 
 @sources.register("digits")
-def digits() -> sources.Dataset:
+def digits(request: sources.Request) -> sources.Dataset:
     """Returns 1,437 training and 360 test images, split once and for all: a fifth of each class, evenly spaced.
 
     The writers follow each other in the file, so that each has digits in both splits.
     """
-    images, labels = _read()
-    test = _stratified(labels, _TEST_EXAMPLES)
+    request.choose("classification")
+    request.refuse("train_split", "test_split", "num_classes")
+    images, labels = read()
+    test = stratified(labels, _TEST_EXAMPLES)
     return sources.Dataset(
         train=sources.ArraySource(images[~test], labels[~test]),
         test=sources.ArraySource(images[test], labels[test]),
@@ -29,11 +32,11 @@ def digits() -> sources.Dataset:
         image_shape=(8, 8, 1),
         mean=(4.88,),  # of the pixels 0 to 16, over the training split
         std=(6.02,),
-        augmentations=(Shift(0.75),),
+        augment=("shift:0.75",),
     )
 
 
-def _read() -> tuple[np.ndarray, np.ndarray]:
+def read() -> tuple[np.ndarray, np.ndarray]:
     """Returns images uint8 (1797, 8, 8, 1) with values 0 to 16, and labels int32 (1797,)."""
     spec = importlib.util.find_spec("sklearn")
     folders = list(spec.submodule_search_locations or []) if spec else []
@@ -48,7 +51,7 @@ def _read() -> tuple[np.ndarray, np.ndarray]:
     return bunch.images[..., None].astype(np.uint8), bunch.target.astype(np.int32)  # pyright: ignore[reportAttributeAccessIssue]
 
 
-def _stratified(labels: np.ndarray, count: int) -> np.ndarray:
+def stratified(labels: np.ndarray, count: int) -> np.ndarray:
     """Returns a mask of `count` examples: of each class its share, rounded by largest remainder, evenly spaced."""
     classes, sizes = np.unique(labels, return_counts=True)
     shares = sizes * count / len(labels)
@@ -59,3 +62,31 @@ def _stratified(labels: np.ndarray, count: int) -> np.ndarray:
         positions = (np.arange(quota) + 0.5) * size / quota
         mask[np.flatnonzero(labels == label)[positions.astype(int)]] = True
     return mask
+
+
+@sources.register("digits-denoise")
+def digits_denoise(request: sources.Request) -> sources.Dataset:
+    """Returns the same split at 16 x 16 pixels with noise, to be learned: the digits without it.
+
+    Each image's noise is drawn once from its number, so that all runs see the same pictures. Left as it is, the noise gives a
+    mean squared error of 0.027.
+    """
+    request.choose("regression")
+    request.refuse("train_split", "test_split", "num_classes")
+    images, labels = read()
+    enlarged = [PIL.Image.fromarray(image[..., 0] * 15).resize((16, 16), PIL.Image.Resampling.BICUBIC) for image in images]
+    clean = np.stack([np.asarray(image) for image in enlarged])[..., None]
+    noise = np.stack([np.random.default_rng(number).normal(0, _NOISE, clean.shape[1:]) for number in range(len(clean))])
+    noisy = np.clip(clean + noise, 0, 255).astype(np.uint8)
+    test = stratified(labels, _TEST_EXAMPLES)
+    return sources.Dataset(
+        train=sources.ArraySource(noisy[~test], clean[~test], "targets"),
+        test=sources.ArraySource(noisy[test], clean[test], "targets"),
+        num_classes=1,
+        image_shape=(16, 16, 1),
+        mean=(80.0,),
+        std=(89.0,),
+        task="regression",
+        augment=("none",),
+        defaults={"model_kwargs": {"unet": {"base_channels": 16, "levels": 2, "upsampling": "resize"}}, "learning_rate": 0.05},
+    )

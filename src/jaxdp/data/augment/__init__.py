@@ -1,0 +1,198 @@
+"""How are images changed between the disk and the model? On the device, inside the compiled step, one key per example.
+
+An augmentation is registered by name and made from a word such as `pad_crop:4`; `--augment` takes a list of them. It changes one
+example: `images` (float32, H x W x C, in the units of the stored pixels) and, where there are any, the dense targets that lie on
+the same grid, `masks` (int32, H x W) or `targets` (float32, H x W x C), which take part in every change of geometry.
+"""
+
+import dataclasses
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol, runtime_checkable
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Key
+
+from jaxdp.registry import ConfigError, Registry
+
+Example = dict[str, Array]
+Batch = Mapping[str, Array]
+Shape = tuple[int, int, int]  # height, width, channels
+DENSE = ("masks", "targets")  # fields of an example that lie on the grid of its image
+TARGET_MAX = 255.0  # regression targets are stored as uint8 and learned as fractions of this
+
+
+@runtime_checkable
+class Augmentation(Protocol):
+    """A frozen dataclass; its one field, if it has one, is the number that may follow the colon of its name."""
+
+    def __call__(self, example: Example, key: Key[Array, ""]) -> Example:
+        """Returns the example changed at random."""
+        ...
+
+
+@runtime_checkable
+class Mixing(Protocol):
+    """Mixes an example with another one of the batch, after both were augmented."""
+
+    def mix(self, example: Example, partner: Example, key: Key[Array, ""]) -> tuple[Array, Float[Array, ""]]:
+        """Returns the image, and the partner's share in it."""
+        ...
+
+
+@runtime_checkable
+class Shaped(Protocol):
+    """An augmentation that does not fit every image, or makes it another size."""
+
+    def output_shape(self, image_shape: Shape) -> Shape:
+        """Returns (height, width, channels) after it, or raises ConfigError."""
+        ...
+
+
+_augmentations: Registry[Callable[..., Any]] = Registry("augment", "jaxdp.data.augment")
+register = _augmentations.register
+names = _augmentations.entries
+
+
+def create(word: str) -> Any:
+    """Makes an augmentation from `NAME` or `NAME:NUMBER`.
+
+    Raises:
+        ConfigError: for an unknown name, a number out of range, or one too many or missing.
+    """
+    name, colon, argument = word.partition(":")
+    kind = _augmentations[name]
+    parameters = list(inspect.signature(kind).parameters.values())
+    if not colon:
+        if parameters and parameters[0].default is parameters[0].empty:
+            raise ConfigError("augment", word, f"needs a number, e.g. {name}:64")
+        return kind()
+    if not parameters:
+        raise ConfigError("augment", word, f"takes no number; write {name}")
+    try:
+        number = int(argument) if argument.lstrip("-").isdecimal() else float(argument)
+    except ValueError:
+        raise ConfigError("augment", word, f"must be {name}:NUMBER") from None
+    return kind(number)
+
+
+def require(condition: bool, word: str, remedy: str) -> None:
+    if not condition:
+        raise ConfigError("augment", word, remedy)
+
+
+def is_dense(example: Example) -> bool:
+    """Whether pixels have targets. Then a border is filled with the mirrored image: black would need a class of its own."""
+    return any(name in example for name in DENSE)
+
+
+def map_grid(example: Example, move: Callable[[Array], Array]) -> Example:
+    """Moves whole pixels alike in the image and whatever lies on its grid; `move` takes an array that begins with H x W."""
+    return example | {name: move(example[name]) for name in ("images", *DENSE) if name in example}
+
+
+def output_shape(augmentations: Sequence[Any], image_shape: Shape) -> Shape:
+    """Returns the (height, width, channels) that training images have after these augmentations.
+
+    Raises:
+        ConfigError: for the first that does not fit the images.
+    """
+    for augmentation in augmentations:
+        if isinstance(augmentation, Shaped):
+            image_shape = augmentation.output_shape(image_shape)
+    return image_shape
+
+
+@dataclasses.dataclass(frozen=True)
+class Preprocess:
+    """Augments a batch, in training, and normalizes it.
+
+    Attributes:
+        mean, std: per channel, in the units of the stored pixels.
+        augmentations: applied in turn, each `Augmentation` with a key of its own; of several `Mixing`s each example draws one.
+        per_image: normalize each image by its own mean and standard deviation instead.
+    """
+
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    augmentations: tuple[Any, ...] = ()
+    per_image: bool = False
+
+    @property
+    def mixings(self) -> tuple[Mixing, ...]:
+        return tuple(item for item in self.augmentations if isinstance(item, Mixing))
+
+    def __call__(self, batch: Batch, keys_of: Callable[[Array], Key[Array, "batch"]] | None) -> dict[str, Array]:
+        """Returns the batch with float32 images, int32 masks and float32 targets.
+
+        With mixings it needs the fields `partner_images`, `partner_labels`, `partner_indices` and `partner_weights`, and returns
+        `partner_share`, by which a loss mixes the labels.
+
+        Args:
+            keys_of: gives one key per example from their indices; None to leave out the augmentation.
+
+        Raises:
+            ConfigError: while tracing, for an augmentation that does not fit the images; `output_shape` tells beforehand.
+        """
+        out = dict(batch) | self._floats(batch, "")
+        if keys_of is not None:
+            height, width, channels = batch["images"].shape[1:]
+            output_shape(self.augmentations, (height, width, channels))
+            keys = keys_of(batch["indices"])
+            fields = [name for name in ("images", *DENSE) if name in batch]
+            out |= jax.vmap(self._augment)({name: out[name] for name in fields}, keys)
+            if self.mixings:
+                partners = jax.vmap(self._augment)(self._floats(batch, "partner_"), keys_of(batch["partner_indices"]))
+                mixed = jax.vmap(self._mix)({"images": out["images"]}, partners, keys)
+                usable = batch["partner_weights"] > 0
+                out["images"] = jnp.where(usable[:, None, None, None], mixed[0], out["images"])
+                out["partner_share"] = jnp.where(usable, mixed[1], 0.0)
+        out["images"] = self.normalize(out["images"])
+        if "targets" in out:
+            out["targets"] = out["targets"] / TARGET_MAX
+        return out
+
+    def normalize(self, images: Float[Array, "batch height width channels"]) -> Float[Array, "batch height width channels"]:
+        if self.per_image:
+            mean = jnp.mean(images, (1, 2, 3), keepdims=True)
+            # A floor keeps an image of one colour finite: the deviation if one pixel in all differed by one.
+            floor = 1 / jnp.sqrt(float(images[0].size))
+            return (images - mean) / jnp.maximum(jnp.std(images, (1, 2, 3), keepdims=True), floor)
+        return (images - jnp.asarray(self.mean)) / jnp.asarray(self.std)
+
+    def _floats(self, batch: Batch, prefix: str) -> Example:
+        kinds = {"images": jnp.float32, "masks": jnp.int32, "targets": jnp.float32}
+        return {name: batch[prefix + name].astype(kind) for name, kind in kinds.items() if prefix + name in batch}
+
+    def _augment(self, example: Example, key: Key[Array, ""]) -> Example:
+        for position, augmentation in enumerate(self.augmentations):
+            if not isinstance(augmentation, Mixing):
+                example = augmentation(example, jax.random.fold_in(key, position))
+        return example
+
+    def _mix(self, example: Example, partner: Example, key: Key[Array, ""]) -> tuple[Array, Array]:
+        mixings = self.mixings
+        draw, inner = jax.random.split(jax.random.fold_in(key, len(self.augmentations)))
+        choice = jax.random.randint(draw, (), 0, len(mixings))
+        mixed = [mixing.mix(example, partner, jax.random.fold_in(inner, number)) for number, mixing in enumerate(mixings)]
+        images, shares = (jnp.stack(parts) for parts in zip(*mixed, strict=True))
+        return images[choice], shares[choice]
+
+
+def create_preprocess(
+    words: Sequence[str], *, mean: tuple[float, ...], std: tuple[float, ...], per_image: bool, dense: bool
+) -> Preprocess:
+    """Args:
+    words: as for `--augment`; `none` alone stands for no augmentation.
+    dense: whether targets are images too, which the mixings do not mix.
+
+    Raises:
+        ConfigError: for a word that cannot be used.
+    """
+    require("none" not in words or len(words) == 1, " ".join(words), "none stands alone; leave it out")
+    augmentations = tuple(create(word) for word in words if word != "none")
+    for word, augmentation in zip(words, augmentations, strict=False):  # none, which makes no augmentation, stands alone
+        remedy = "mixes the labels of whole images: for --task classification alone"
+        require(not (dense and isinstance(augmentation, Mixing)), word, remedy)
+    return Preprocess(mean, std, augmentations, per_image)

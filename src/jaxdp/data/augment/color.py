@@ -1,0 +1,45 @@
+"""Which augmentations change the values of an image? Masks and dense targets stay as they are.
+
+Amounts are relative, so that they mean the same for digits of 0 .. 16 as for photographs of 0 .. 255, and results are cut off at 0,
+black, but not above: white is 255 for the one and 16 for the other, and a model takes either.
+"""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Key
+
+from jaxdp.data import augment
+from jaxdp.data.augment import Example, require
+
+
+@augment.register("brightness")
+@dataclasses.dataclass(frozen=True)
+class Brightness:
+    """Multiplies an image by a factor drawn evenly from 1 - `amount` to 1 + `amount`."""
+
+    amount: float | int = 0.2
+
+    def __post_init__(self) -> None:
+        require(0 < self.amount <= 1, f"brightness:{self.amount}", "must be above 0, at most 1, e.g. brightness:0.2")
+
+    def __call__(self, example: Example, key: Key[Array, ""]) -> Example:
+        factor = jax.random.uniform(key, minval=1.0 - self.amount, maxval=1.0 + self.amount)
+        return example | {"images": example["images"] * factor}
+
+
+@augment.register("contrast")
+@dataclasses.dataclass(frozen=True)
+class Contrast:
+    """Multiplies differences from the image's mean, over all pixels and channels, by a factor from 1 - `amount` to 1 + `amount`."""
+
+    amount: float | int = 0.2
+
+    def __post_init__(self) -> None:
+        require(0 < self.amount <= 1, f"contrast:{self.amount}", "must be above 0, at most 1, e.g. contrast:0.2")
+
+    def __call__(self, example: Example, key: Key[Array, ""]) -> Example:
+        factor = jax.random.uniform(key, minval=1.0 - self.amount, maxval=1.0 + self.amount)
+        mean = jnp.mean(example["images"])
+        return example | {"images": jnp.maximum(mean + factor * (example["images"] - mean), 0.0)}

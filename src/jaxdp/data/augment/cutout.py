@@ -1,0 +1,48 @@
+"""Which augmentation erases a part of an image? The rectangle serves CutMix, too."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Key
+
+from jaxdp.data import augment
+from jaxdp.data.augment import Example, Shape, require
+
+
+@augment.register("cutout")
+@dataclasses.dataclass(frozen=True)
+class Cutout:
+    """Paints a square of `size` x `size` pixels in the image's mean colour; masks and dense targets stay as they are.
+
+    The square's centre is any pixel alike, so that a part of the square may lie outside.
+
+    Source: DeVries and Taylor, Improved Regularization of Convolutional Neural Networks with Cutout, 2017, section 3.2. There the
+    square is 0 after normalization, which is the training set's mean: here, before it, the image's own stands for that.
+    """
+
+    size: float | int = 8
+
+    def __post_init__(self) -> None:
+        whole = isinstance(self.size, int) and self.size >= 1
+        require(whole, f"cutout:{self.size}", "must be a whole number of pixels, 1 or more")
+
+    def output_shape(self, image_shape: Shape) -> Shape:
+        smallest = min(image_shape[:2])
+        require(self.size < smallest, f"cutout:{self.size}", f"must be less than the {smallest} pixels of an image's side")
+        return image_shape
+
+    def __call__(self, example: Example, key: Key[Array, ""]) -> Example:
+        image = example["images"]
+        height, width, _ = image.shape
+        sides = jnp.full(2, int(self.size))
+        mean = jnp.mean(image, (0, 1))
+        return example | {"images": jnp.where(rectangle(height, width, sides, key)[..., None], mean, image)}
+
+
+def rectangle(height: int, width: int, sides: Array, key: Key[Array, ""]) -> Bool[Array, "height width"]:
+    """Marks what lies inside the image of a rectangle of these sides (whole pixels) around a random pixel."""
+    first = jax.random.randint(key, (2,), 0, jnp.array([height, width])) - sides // 2
+    rows = jnp.arange(height) - first[0]
+    columns = jnp.arange(width) - first[1]
+    return ((rows >= 0) & (rows < sides[0]))[:, None] & ((columns >= 0) & (columns < sides[1]))

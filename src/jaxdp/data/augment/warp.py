@@ -1,0 +1,205 @@
+"""Which augmentations move pixels by fractions? Shifts, rotations, affine and elastic deformations.
+
+They say where in the original each pixel of the result lies; images and dense targets are interpolated bilinearly between the four
+pixels around it, masks take the nearest. Beyond the border lies black, or the mirrored picture where pixels have targets.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, Key
+
+from jaxdp.data import augment
+from jaxdp.data.augment import Example, Shape, is_dense, require
+
+Positions = tuple[Float[Array, "height width"], Float[Array, "height width"]]  # rows and columns in the original, in pixels
+
+
+@augment.register("shift")
+@dataclasses.dataclass(frozen=True)
+class Shift:
+    """Moves an image by a random fraction of up to `pixels` in each direction.
+
+    Whole-pixel crops are the usual form, but of an 8x8 digit they cut off an eighth.
+    """
+
+    pixels: float | int = 1.0
+
+    def __post_init__(self) -> None:
+        require(0 < self.pixels < math.inf, f"shift:{self.pixels}", "must be a number of pixels above 0")
+
+    def output_shape(self, image_shape: Shape) -> Shape:
+        smallest = min(image_shape[:2])
+        require(self.pixels < smallest, f"shift:{self.pixels}", f"must be less than the {smallest} pixels of an image's side")
+        return image_shape
+
+    def positions(self, height: int, width: int, key: Key[Array, ""]) -> Positions:
+        offset = jax.random.uniform(key, (2,), minval=-self.pixels, maxval=self.pixels)
+        rows, columns = _grid(height, width)
+        return rows - offset[0], columns - offset[1]
+
+    def __call__(self, example: Example, key: Key[Array, ""]) -> Example:
+        return warp(example, key, self.positions)
+
+
+@augment.register("rotate")
+@dataclasses.dataclass(frozen=True)
+class Rotate:
+    """Turns an image about its centre by an angle drawn evenly from -`degrees` to `degrees`."""
+
+    degrees: float | int = 15
+
+    def __post_init__(self) -> None:
+        require(0 < self.degrees <= 180, f"rotate:{self.degrees}", "must be a number of degrees above 0, at most 180")
+
+    def positions(self, height: int, width: int, key: Key[Array, ""]) -> Positions:
+        bound = math.radians(self.degrees)
+        angle = jax.random.uniform(key, minval=-bound, maxval=bound)
+        return _map_affine(height, width, _rotation(angle), jnp.zeros(2))
+
+    def __call__(self, example: Example, key: Key[Array, ""]) -> Example:
+        return warp(example, key, self.positions)
+
+
+@augment.register("affine")
+@dataclasses.dataclass(frozen=True)
+class Affine:
+    """Scales, shears, rotates and translates an image about its centre, each by a random amount that `strength` bounds.
+
+    At 0.1: height and width each divided or multiplied by up to 1.1 (evenly in the logarithm), sheared by up to 0.1 pixels a pixel,
+    turned by up to 0.1 right angles (9 degrees), and moved by up to 0.1 of height and width.
+    """
+
+    strength: float | int = 0.1
+
+    def __post_init__(self) -> None:
+        require(0 < self.strength <= 1, f"affine:{self.strength}", "must be above 0, at most 1, e.g. affine:0.1")
+
+    def positions(self, height: int, width: int, key: Key[Array, ""]) -> Positions:
+        draws = jax.random.uniform(key, (6,), minval=-1.0, maxval=1.0)
+        scale = jnp.diag(jnp.exp(draws[:2] * math.log1p(self.strength)))
+        shear = jnp.eye(2).at[1, 0].set(draws[2] * self.strength)
+        matrix = _product(_product(_rotation(draws[3] * self.strength * math.pi / 2), shear), scale)
+        return _map_affine(height, width, matrix, draws[4:] * self.strength * jnp.array([height, width]))
+
+    def __call__(self, example: Example, key: Key[Array, ""]) -> Example:
+        return warp(example, key, self.positions)
+
+
+@augment.register("elastic")
+@dataclasses.dataclass(frozen=True)
+class Elastic:
+    """Bends an image: random displacements at 3 x 3 points from corner to corner, and smooth ones in between.
+
+    A displacement's two parts are drawn from a Gaussian whose standard deviation is `pixels`, whatever the size of the image.
+
+    Source: Ronneberger et al., U-Net, 2015, section 3.1, where it is 10 pixels for images of 512. The paper says bicubic but not
+    which: ours is that of Keys, Cubic Convolution Interpolation for Digital Image Processing, 1981, whose weights are made to sum
+    to 1 at the border.
+    """
+
+    pixels: float | int = 10
+
+    def __post_init__(self) -> None:
+        require(0 < self.pixels < math.inf, f"elastic:{self.pixels}", "must be a number of pixels above 0")
+
+    def output_shape(self, image_shape: Shape) -> Shape:
+        require(min(image_shape[:2]) > 1, f"elastic:{self.pixels}", "images must have two pixels or more each way")
+        return image_shape
+
+    def positions(self, height: int, width: int, key: Key[Array, ""]) -> Positions:
+        coarse = self.pixels * jax.random.normal(key, (3, 3, 2))
+        down, right = _cubic_weights(height).T, _cubic_weights(width).T
+        # Term by term: a matrix product rounds differently in batches of another size, and rounding can flip a pixel of a mask.
+        stripes = down[0, :, None, None] * coarse[0] + down[1, :, None, None] * coarse[1] + down[2, :, None, None] * coarse[2]
+        fine = (
+            right[0, :, None] * stripes[:, None, 0]
+            + right[1, :, None] * stripes[:, None, 1]
+            + right[2, :, None] * stripes[:, None, 2]
+        )
+        rows, columns = _grid(height, width)
+        return rows + fine[..., 0], columns + fine[..., 1]
+
+    def __call__(self, example: Example, key: Key[Array, ""]) -> Example:
+        return warp(example, key, self.positions)
+
+
+def warp(example: Example, key: Key[Array, ""], positions: Callable[[int, int, Key[Array, ""]], Positions]) -> Example:
+    """Returns the example with each pixel taken from its position in the original."""
+    height, width = example["images"].shape[:2]
+    rows, columns = positions(height, width, key)
+    images = sample_bilinear(example["images"], rows, columns)
+    if not is_dense(example):
+        # Half a pixel around the outermost centres still belongs to the image.
+        inside = (jnp.abs(rows - (height - 1) / 2) <= height / 2) & (jnp.abs(columns - (width - 1) / 2) <= width / 2)
+        return example | {"images": jnp.where(inside[..., None], images, 0.0)}
+    out = example | {"images": images}
+    if "targets" in example:
+        out["targets"] = sample_bilinear(example["targets"], rows, columns)
+    if "masks" in example:
+        out["masks"] = sample_nearest(example["masks"], rows, columns)
+    return out
+
+
+def sample_bilinear(
+    image: Float[Array, "height width channels"], rows: Float[Array, "h w"], columns: Float[Array, "h w"]
+) -> Float[Array, "h w channels"]:
+    """Interpolates an image, mirrored beyond its border with the edge pixels repeated, at fractional positions."""
+    height, width, channels = image.shape
+    pixels = image.reshape(height * width, channels)  # one index gathers all channels: 7 times as fast as one by one
+    top, left = jnp.floor(rows), jnp.floor(columns)
+    down, right = (rows - top)[..., None], (columns - left)[..., None]
+
+    def tap(row: Float[Array, "h w"], column: Float[Array, "h w"]) -> Float[Array, "h w channels"]:
+        return pixels[_mirror(row, height) * width + _mirror(column, width)]
+
+    upper = (1 - right) * tap(top, left) + right * tap(top, left + 1)
+    lower = (1 - right) * tap(top + 1, left) + right * tap(top + 1, left + 1)
+    return (1 - down) * upper + down * lower
+
+
+def sample_nearest(
+    mask: Int[Array, "height width"], rows: Float[Array, "h w"], columns: Float[Array, "h w"]
+) -> Int[Array, "h w"]:  # fmt: skip
+    """Takes the nearest pixel of a mask, mirrored beyond its border, at fractional positions."""
+    height, width = mask.shape
+    return mask[_mirror(jnp.floor(rows + 0.5), height), _mirror(jnp.floor(columns + 0.5), width)]
+
+
+def _mirror(index: Float[Array, "h w"], size: int) -> Int[Array, "h w"]:
+    """Maps whole numbers beyond 0 .. size - 1 back inside: -1 to 0, -2 to 1, size to size - 1."""
+    index = index.astype(jnp.int32) % (2 * size)
+    return jnp.minimum(index, 2 * size - 1 - index)
+
+
+def _grid(height: int, width: int) -> Positions:
+    rows, columns = jnp.meshgrid(jnp.arange(height, dtype=jnp.float32), jnp.arange(width, dtype=jnp.float32), indexing="ij")
+    return rows, columns
+
+
+def _cubic_weights(size: int) -> Float[Array, "size 3"]:
+    """How much each of three points, the first and last of which are the outermost pixels, counts for each pixel."""
+    # Pixel i is at point i / scale; this function counts from the edges of pixels, half a pixel before their centres.
+    scale = jnp.full(1, (size - 1) / 2)
+    return jax.image.scale_and_translate(jnp.eye(3), (size, 3), (0,), scale, 0.5 - scale / 2, "cubic", antialias=False)
+
+
+def _map_affine(height: int, width: int, matrix: Float[Array, "2 2"], offset: Float[Array, "2"]) -> Positions:
+    """Multiplies each pixel's (row, column), counted from the centre of the image, by the matrix, and adds the offset."""
+    rows, columns = _grid(height, width)
+    down, right = rows - (height - 1) / 2, columns - (width - 1) / 2
+    moved_down = matrix[0, 0] * down + matrix[0, 1] * right + offset[0]
+    moved_right = matrix[1, 0] * down + matrix[1, 1] * right + offset[1]
+    return moved_down + (height - 1) / 2, moved_right + (width - 1) / 2
+
+
+def _rotation(angle: Float[Array, ""]) -> Float[Array, "2 2"]:
+    cosine, sine = jnp.cos(angle), jnp.sin(angle)
+    return jnp.stack([jnp.stack([cosine, -sine]), jnp.stack([sine, cosine])])
+
+
+def _product(left: Float[Array, "2 2"], right: Float[Array, "2 2"]) -> Float[Array, "2 2"]:
+    return jnp.matmul(left, right, precision="highest")  # accelerators round by default, which would move corners by whole pixels

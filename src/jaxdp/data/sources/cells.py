@@ -1,0 +1,125 @@
+"""Cells under a fluorescence microscope, drawn by a program: a segmentation set that needs no download and has exact masks.
+
+Each image is drawn anew from (seed, number), so that the set takes no space and any part of it can be had alone.
+"""
+
+import dataclasses
+import functools
+
+import numpy as np
+
+from jaxdp.data import sources
+
+SIZE = 96  # pixels a side
+TRAIN_EXAMPLES, TEST_EXAMPLES = 256, 64
+_SEED = 20  # of the drawings, which are the same whatever the seed of a run
+_FOCUS = 0.9  # standard deviation of the microscope's blur, in pixels
+
+
+@sources.register("cells")
+def cells(request: sources.Request) -> sources.Dataset:
+    """Returns 256 training and 64 test images of 96 x 96 pixels: touching cells, uneven light, blur and noise."""
+    request.choose("segmentation")
+    request.refuse("train_split", "test_split", "num_classes")
+    return sources.Dataset(
+        train=Cells(0, TRAIN_EXAMPLES),
+        test=Cells(TRAIN_EXAMPLES, TEST_EXAMPLES),
+        num_classes=2,
+        image_shape=(SIZE, SIZE, 1),
+        mean=(43.6,),
+        std=(41.4,),
+        task="segmentation",
+        augment=("flip", "flip_vertical"),
+        class_names=("background", "cell"),
+        defaults={"model_kwargs": {"unet": {"base_channels": 16}}, "global_batch_size": 16, "epochs": 5},
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Cells:
+    """Images `first` to `first + count - 1` of the endless series."""
+
+    first: int
+    count: int
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int) -> sources.Example:
+        if not 0 <= index < self.count:
+            raise IndexError(index)
+        image, mask = draw(_SEED, self.first + index)
+        return {"images": image, "masks": mask}
+
+
+def draw(seed: int, number: int, size: int = SIZE) -> tuple[np.ndarray, np.ndarray]:
+    """Returns an image, uint8 (size, size, 1), and its mask, uint8 (size, size): 1 inside a cell.
+
+    A pixel belongs to a cell when its centre does, before blur and noise; where cells touch there is no gap.
+    """
+    rng = np.random.default_rng((seed, number))
+    y, x = (axis + 0.5 for axis in np.mgrid[:size, :size].astype(np.float32))
+    mask, light = np.zeros((size, size), np.uint8), np.zeros((size, size), np.float32)
+    centres = _centres(rng, size)
+    for centre_y, centre_x in centres:
+        distance = _distance(rng, y - centre_y, x - centre_x)
+        inside = (distance < 1) & (mask == 0)
+        mask[inside] = 1
+        # A stained cell is brighter in its middle, where it is thicker, and granular.
+        brightness = rng.uniform(0.35, 1.0)
+        grain = 1 + 0.12 * _smooth_noise(rng, size, 24)
+        light += inside * brightness * (0.65 + 0.35 * np.sqrt(np.clip(1 - distance**2, 0, 1))) * grain
+    angle = rng.uniform(0, 2 * np.pi)
+    tilt = (np.cos(angle) * (x / size - 0.5) + np.sin(angle) * (y / size - 0.5)) * rng.uniform(0.2, 0.9)
+    illumination = 1 + tilt
+    haze = rng.uniform(0.12, 0.24) * (1 + 0.4 * _smooth_noise(rng, size, 3))
+    photons = np.clip(illumination * (_blur(light, _FOCUS) + haze), 0, None) * rng.uniform(60, 160)
+    signal = rng.poisson(photons) / 160 + rng.normal(0, 0.015, photons.shape)
+    return np.clip(signal * 200, 0, 255).astype(np.uint8)[..., None], mask
+
+
+def _centres(rng: np.random.Generator, size: int) -> list[np.ndarray]:
+    """Cells grow in clusters: most have a neighbour that they touch."""
+    centres: list[np.ndarray] = []
+    for _ in range(rng.integers(8, 15)):
+        if centres and rng.random() < 0.6:
+            angle, reach = rng.uniform(0, 2 * np.pi), rng.uniform(14, 20)
+            centres.append(centres[rng.integers(len(centres))] + reach * np.array([np.sin(angle), np.cos(angle)]))
+        else:
+            centres.append(rng.uniform(0, size, 2))
+    return centres
+
+
+def _distance(rng: np.random.Generator, y: np.ndarray, x: np.ndarray) -> np.ndarray:
+    """Returns each pixel's distance from the centre in units of the cell's radius: an ellipse with a wavy outline."""
+    turn, radius, ratio = rng.uniform(0, np.pi), rng.uniform(8, 13), rng.uniform(0.7, 1.0)
+    along, across = np.cos(turn) * x + np.sin(turn) * y, -np.sin(turn) * x + np.cos(turn) * y
+    angle = np.arctan2(across, along)
+    waves = sum(rng.normal(0, 0.05) * np.sin(order * angle + rng.uniform(0, 2 * np.pi)) for order in (2, 3, 4))
+    return np.hypot(along, across / ratio) / (radius * (1 + waves))
+
+
+def _smooth_noise(rng: np.random.Generator, size: int, cells: int) -> np.ndarray:
+    """Returns noise of mean 0 and deviation about 1 at `cells` knots a side, linearly interpolated."""
+    weights = _interpolation(size, cells)
+    return (weights @ rng.standard_normal((cells, cells)) @ weights.T).astype(np.float32)
+
+
+@functools.cache
+def _interpolation(size: int, knots: int) -> np.ndarray:
+    positions = np.linspace(0, knots - 1, size)
+    return np.clip(1 - np.abs(positions[:, None] - np.arange(knots)), 0, None)
+
+
+def _blur(image: np.ndarray, sigma: float) -> np.ndarray:
+    """Returns the image under a Gaussian point spread; what lies outside mirrors what lies inside."""
+    reach = int(3 * sigma) + 1
+    kernel = np.exp(-0.5 * (np.arange(-reach, reach + 1) / sigma) ** 2)
+    kernel /= kernel.sum()
+    for axis in (0, 1):
+        padding = [(reach, reach) if axis == other else (0, 0) for other in (0, 1)]
+        padded = np.pad(image, padding, mode="symmetric")
+        places = np.arange(image.shape[axis])
+        shifted = [weight * np.take(padded, places + offset, axis) for offset, weight in enumerate(kernel)]
+        image = np.sum(shifted, 0)
+    return image

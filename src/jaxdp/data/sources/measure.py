@@ -1,0 +1,221 @@
+"""What must be known of the pictures before training: their size, mean, deviation and classes? For sources that are not told it."""
+
+import concurrent.futures
+import contextlib
+import dataclasses
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from jaxdp.data.sources import IGNORE_LABEL, BadExample, Dataset, Request, Source
+from jaxdp.data.sources.digits import stratified
+from jaxdp.data.sources.images import Fitted, Size, name, parse_size
+from jaxdp.registry import ConfigError
+
+SAMPLE = 512  # examples that mean and deviation are taken over
+_TEST_SAMPLE = 16  # enough to see that a split cannot be read at all
+_HELD_OUT = 10  # one in so many examples, of a set that comes without a test split
+_MOST_CLASSES_FOUND = 200  # more values than that in masks are no classes, but shades
+_NOT_GIVEN = "(not given)"
+
+
+@dataclasses.dataclass(frozen=True)
+class Facts:
+    """What is known of a dataset beforehand; None or nothing is found out.
+
+    Attributes:
+        num_classes: classes of labels or masks, or channels of targets.
+        size: height and width of all images.
+        moments: mean and deviation per channel, in the units of the stored pixels.
+        numbering: the class of each stored value of a mask, uint8 (256,).
+    """
+
+    num_classes: int | None = None
+    class_names: tuple[str, ...] = ()
+    size: Size | None = None
+    moments: tuple[tuple[float, ...], tuple[float, ...]] | None = None
+    numbering: np.ndarray | None = None
+    augment: tuple[str, ...] = ()
+
+
+def measured(
+    request: Request, task: str, train: Source, test: Source, facts: Facts, mask: Callable[[int], np.ndarray] | None = None
+) -> Dataset:
+    """Returns the dataset of these splits as `--image-size` and `--num-classes` want it.
+
+    Args:
+        facts: spare the reading that would find them.
+        mask: reads the mask of a training example by its number, without its image.
+
+    Raises:
+        ConfigError: for an empty training split, images of several sizes that nothing makes equal, classes that cannot be, or a
+            split of which nothing can be read.
+        BadExample: where `--on-bad-example` is error and one was met.
+    """
+    config = request.config
+    if not len(train):
+        raise ConfigError("train_split", config.train_split or "train", f"{config.dataset} has no example there")
+    skip = config.on_bad_example == "skip"
+    num_classes, numbering = _classes(request, task, facts.num_classes), facts.numbering
+    if task == "segmentation" and numbering is None and mask is not None and facts.num_classes is None:
+        num_classes, numbering = _mask_classes(request, mask, len(train), skip)
+    assert num_classes is not None
+    size = parse_size(config.image_size) if config.image_size else None
+    train, test = (Fitted(split, size, numbering) for split in (train, test))
+    sample = None
+    if skip or not facts.moments or not (size or facts.size):
+        sample = _sample(request, train, SAMPLE, skip)
+        if skip and len(test):
+            _sample(request, test, _TEST_SAMPLE, skip)
+    mean, std = facts.moments or (sample.moments() if sample else ((), ()))
+    height, width = size or facts.size or (sample.shape[:2] if sample else (0, 0))
+    class_names = facts.class_names if len(facts.class_names) == num_classes else ()
+    return Dataset(train, test, num_classes, (height, width, len(mean)), mean, std, task, facts.augment, class_names)
+
+
+def check_sizes(request: Request, sizes: Mapping[Size, str]) -> None:
+    """Args:
+    sizes: of the images that were looked at, each with the name of one that has it.
+
+    Raises:
+        ConfigError: if there are several and `--image-size` does not make them one.
+    """
+    if len(sizes) < 2 or request.config.image_size:
+        return
+    (first, first_name), (second, second_name) = list(sizes.items())[:2]
+    side = int(np.median([min(size) for size in sizes]))
+    found = f"{first_name} is {first[0]}x{first[1]} and {second_name} {second[0]}x{second[1]} pixels (height x width)"
+    remedy = f"images differ in size: {found}; give one for all, e.g. --image-size {side // 32 * 32 or side}"
+    raise ConfigError("image_size", _NOT_GIVEN, remedy)
+
+
+def held_out(labels: Sequence[int] | np.ndarray) -> np.ndarray:
+    """Returns a mask of the test examples of a set that comes as one: a tenth of each class, evenly spaced over its examples."""
+    return stratified(np.asarray(labels), max(round(len(labels) / _HELD_OUT), 1))
+
+
+@dataclasses.dataclass
+class _Sample:
+    """Sums over the pixels of some examples; integers, so that the order in which threads come back changes nothing."""
+
+    shape: tuple[int, ...]
+    pixels: int = 0
+    total: Any = 0
+    squares: Any = 0
+
+    def add(self, part: "_Sample") -> None:
+        self.pixels, self.total, self.squares = self.pixels + part.pixels, self.total + part.total, self.squares + part.squares
+
+    def moments(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        mean = self.total / self.pixels
+        variance = self.squares / self.pixels - mean**2
+        # Without contrast there is nothing to divide by.
+        std = [float(np.sqrt(value)) if value > 1e-6 else 1.0 for value in variance]
+        return tuple(round(float(value), 3) for value in mean), tuple(round(value, 3) for value in std)
+
+
+def _measure(image: np.ndarray) -> _Sample:
+    counts = [np.bincount(image[..., channel].ravel(), minlength=256) for channel in range(image.shape[-1])]
+    values = np.arange(256)
+    return _Sample(image.shape, image.shape[0] * image.shape[1], np.dot(counts, values), np.dot(counts, values**2))
+
+
+def _sample(request: Request, source: Source, count: int, skip: bool) -> _Sample:
+    """Returns the sums of evenly spaced examples; the first readable one says how many channels there are."""
+    whole: _Sample | None = None
+    sizes: dict[Size, str] = {}
+    problem = None
+
+    def measure(index: int) -> tuple[int, _Sample | BadExample]:
+        try:
+            return index, _measure(source[index]["images"])
+        except BadExample as error:
+            return index, error
+
+    with in_threads(measure, _evenly(len(source), count)) as parts:
+        for index, part in parts:
+            if isinstance(part, _Sample) and whole is not None and part.shape[-1] != whole.shape[-1]:
+                wanted = (*part.shape[:2], whole.shape[-1])
+                part = BadExample(name(source, index), f"its images have the shape {part.shape}, not {wanted}")
+            if isinstance(part, BadExample):
+                if not skip:
+                    raise part
+                problem = problem or part
+                continue
+            sizes.setdefault((part.shape[0], part.shape[1]), name(source, index))
+            if whole is None:
+                whole = part
+            else:
+                whole.add(part)
+    if whole is None:
+        assert problem is not None
+        raise ConfigError("dataset", request.config.dataset, f"nothing of it can be used; {problem.where}: {problem.problem}")
+    check_sizes(request, sizes)
+    return whole
+
+
+def _evenly(length: int, count: int) -> list[int]:
+    count = min(length, count)
+    return [position * length // count for position in range(count)]
+
+
+@contextlib.contextmanager
+def in_threads(function: Callable[[Any], Any], values: Iterable[Any]) -> Iterator[Iterator[Any]]:
+    """Context of the results, in order: decoding leaves the interpreter's lock, so that it is worth several threads."""
+    pool = concurrent.futures.ThreadPoolExecutor(min(8, os.cpu_count() or 1))
+    try:
+        yield pool.map(function, values)
+    finally:
+        pool.shutdown(cancel_futures=True)  # an error does not wait for the examples that nobody asks for any more
+
+
+def _classes(request: Request, task: str, found: int | None) -> int | None:
+    """Returns what `--num-classes` says, or what was found."""
+    given = request.config.num_classes
+    if task == "regression":
+        if given not in (None, found):
+            raise ConfigError("num_classes", given, f"the targets of {request.config.dataset} have {found} channels; leave it out")
+        return found
+    if given is not None and found is not None and given < found:
+        raise ConfigError("num_classes", given, f"{request.config.dataset} has {found}; give at least that, or leave it out")
+    if given is None and found == 1:
+        raise ConfigError("dataset", request.config.dataset, "has one class only; there is nothing to tell apart")
+    return given or found
+
+
+def _mask_classes(request: Request, mask: Callable[[int], np.ndarray], length: int, skip: bool) -> tuple[int, np.ndarray | None]:
+    """Returns how many classes the training masks have, and how their values are to be numbered.
+
+    All masks are read once, unless `--num-classes` is given: then a sample of them shows whether 255 is a class.
+    """
+    given = request.config.num_classes
+
+    def values(index: int) -> np.ndarray | BadExample:
+        try:
+            return np.bincount(mask(index).ravel(), minlength=256) > 0
+        except BadExample as error:
+            return error
+
+    present = np.zeros(256, bool)
+    with in_threads(values, _evenly(length, SAMPLE) if given else range(length)) as parts:
+        for found in parts:
+            if not isinstance(found, BadExample):
+                present |= found
+            elif not skip:
+                raise found
+    if list(np.flatnonzero(present)) == [0, 255]:  # black and white: nobody ignores all that is not background
+        return given or 2, np.where(np.arange(256) == 255, 1, np.arange(256)).astype(np.uint8)
+    if given:
+        return given, None
+    classes = np.flatnonzero(present[:IGNORE_LABEL])
+    count = int(classes.max(initial=-1)) + 1
+    if count < 2:
+        where = request.config.dataset
+        raise ConfigError("num_classes", _NOT_GIVEN, f"the training masks of {where} hold one class only; give --num-classes")
+    if count > min(2 * len(classes), _MOST_CLASSES_FOUND):
+        listed = ", ".join(map(str, classes[:6])) + (", ..." if len(classes) > 6 else "")
+        remedy = f"the training masks hold {len(classes)} values up to {count - 1} ({listed}); number the classes 0, 1, 2, ... and "
+        raise ConfigError("num_classes", _NOT_GIVEN, remedy + f"{IGNORE_LABEL} for ignored pixels, or give --num-classes {count}")
+    return count, None

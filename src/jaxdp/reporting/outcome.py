@@ -1,0 +1,42 @@
+"""Which pictures does a finished run leave? The confusion matrix of a classifier; image, truth and prediction of the others."""
+
+import pathlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from jaxdp.reporting import pictures
+from jaxdp.tasks.segmentation import center_crop
+
+ROWS = 4  # pictures shown, evenly spaced over the test set
+
+
+def draw(
+    directory: pathlib.Path, *, title: str, task: Any, source: Any, predict: Callable[[np.ndarray], Any], sums: Mapping[str, Any]
+) -> dict[str, np.ndarray]:
+    """Writes the pictures into a folder, and returns them by name, uint8 (H, W, 3).
+
+    Args:
+        source: the test split.
+        predict: from stored pixels to the model's outputs.
+        sums: of the evaluation.
+    """
+    if task.name == "classification":
+        name, path = "confusion", directory / "confusion.png"
+        return {name: pictures.plot_confusion(np.asarray(sums["confusion"]), task.class_names, path, title=title)}
+    numbers = np.linspace(0, len(source) - 1, min(ROWS, len(source))).round().astype(int)
+    examples = source.read(numbers.tolist())
+    outputs = np.asarray(predict(examples["images"]))
+    images = np.asarray(center_crop(examples["images"], outputs.shape[1:3]))
+    if task.name == "segmentation":
+        masks = np.asarray(center_crop(examples["masks"], outputs.shape[1:3]))
+        truths, found = (
+            [pictures.color_mask(mask, task.num_classes, task.ignore_label) for mask in many]
+            for many in (masks, outputs.argmax(-1).astype(np.uint8))
+        )
+    else:
+        truths = list(np.asarray(center_crop(examples["targets"], outputs.shape[1:3])))
+        found = list((outputs.clip(0, 1) * 255).round().astype(np.uint8))
+    rows = [[pictures.stretch(image), truth, prediction] for image, truth, prediction in zip(images, truths, found, strict=True)]
+    return {"predictions": pictures.plot_rows(rows, ("image", "truth", "prediction"), directory / "predictions.png")}

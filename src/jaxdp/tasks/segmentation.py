@@ -1,0 +1,129 @@
+"""Segmentation: one label a pixel."""
+
+import dataclasses
+from collections.abc import Mapping
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Array, Bool, Float, Int
+
+from jaxdp import tasks
+from jaxdp.registry import ConfigError, nearest
+
+LOSSES = ("cross_entropy", "dice", "cross_entropy+dice")
+
+
+@tasks.register("segmentation")
+@dataclasses.dataclass(frozen=True)
+class Segmentation:
+    """Cross-entropy, Dice or both; intersection over union and Dice per class, and pixel accuracy, from counts over all pixels.
+
+    The metrics are those of the whole set: counts are added up over all images first, so that an image without a class does not
+    weigh as much as one full of it. `iou` and `dice` are means over the classes that occur.
+
+    Attributes:
+        num_classes: of the logits.
+        class_names: one per class.
+        loss: `cross_entropy` (mean over an image's pixels), `dice` (1 - mean soft Dice of the classes of an image; Milletari et
+            al. 2016, section 3, without squares) or `cross_entropy+dice`, their sum.
+        class_weights: factor of each class in the cross-entropy, whose mean is then weighted, too.
+        ignore_label: pixels of this value count in no loss and no metric.
+    """
+
+    num_classes: int
+    class_names: tuple[str, ...]
+    loss: str = "cross_entropy"
+    class_weights: tuple[float | int, ...] | list[float | int] = ()
+    ignore_label: int = 255
+    name = "segmentation"
+    best_metric = ("iou", True)
+
+    def __post_init__(self) -> None:
+        if self.loss not in LOSSES:
+            raise ConfigError("task_kwargs", {"loss": self.loss}, nearest(self.loss, list(LOSSES)))
+        weights = self.class_weights
+        if not isinstance(weights, tuple | list) or not all(isinstance(w, int | float) and 0 <= w < np.inf for w in weights):
+            raise ConfigError("task_kwargs", {"class_weights": weights}, "must be numbers of at least 0, e.g. [1,2.5]")
+        if weights and (len(weights) != self.num_classes or sum(weights) == 0):
+            remedy = f"must be {self.num_classes} numbers, one per class, not all 0"
+            raise ConfigError("task_kwargs", {"class_weights": list(weights)}, remedy)
+
+    def losses(self, outputs: Float[Array, "batch h w classes"], batch: Mapping[str, Array]) -> Float[Array, "batch"]:
+        masks, counted = self._masks(outputs, batch)
+        loss = jnp.zeros(len(outputs))
+        if "cross_entropy" in self.loss:
+            loss += self._cross_entropy(outputs, masks, counted, jnp.asarray(self.class_weights or (1.0,) * self.num_classes))
+        if "dice" in self.loss:
+            loss += self._dice_loss(outputs, masks, counted)
+        return loss
+
+    def sums(
+        self, outputs: Float[Array, "batch h w classes"], batch: Mapping[str, Array], *, training: bool
+    ) -> dict[str, Float[Array, "..."]]:
+        masks, counted = self._masks(outputs, batch)
+        weights = batch["weights"]
+        # Without class weights, so that runs compare.
+        losses = self._cross_entropy(outputs, masks, counted, jnp.ones(self.num_classes))
+        if self.loss != "cross_entropy":
+            losses = self._dice_loss(outputs, masks, counted) + (losses if "cross_entropy" in self.loss else 0)
+        counts = counted * weights[:, None, None]
+        predicted = jnp.argmax(outputs, -1)
+        classes = jnp.arange(self.num_classes)
+        is_actual, is_predicted = masks[..., None] == classes, predicted[..., None] == classes
+        axes = (0, 1, 2)
+        return {
+            "loss": jnp.sum(weights * losses),
+            "examples": jnp.sum(weights),
+            "intersection": jnp.sum(counts[..., None] * (is_actual & is_predicted), axes),
+            "actual": jnp.sum(counts[..., None] * is_actual, axes),
+            "predicted": jnp.sum(counts[..., None] * is_predicted, axes),
+        }
+
+    def figures(self, sums: tasks.Sums) -> dict[str, float]:
+        intersection, actual, predicted = (np.asarray(sums[name]) for name in ("intersection", "actual", "predicted"))
+        union, both = actual + predicted - intersection, actual + predicted
+        iou, dice, occurs = tasks.ratio(intersection, union), tasks.ratio(2 * intersection, both), union > 0
+        figures = {
+            "loss": float(tasks.ratio(sums["loss"], sums["examples"])),
+            "iou": float(iou[occurs].mean()) if occurs.any() else 0.0,
+            "dice": float(dice[occurs].mean()) if occurs.any() else 0.0,
+            "pixel_accuracy": float(tasks.ratio(intersection.sum(), actual.sum())),
+        }
+        details = {"iou": iou, "dice": dice}
+        return figures | {
+            f"{metric}/{name}": float(values[index])
+            for metric, values in details.items()
+            for index, name in enumerate(self.class_names)
+            if occurs[index]
+        }
+
+    def _masks(self, outputs: Array, batch: Mapping[str, Array]) -> tuple[Int[Array, "batch h w"], Bool[Array, "batch h w"]]:
+        """Returns masks cut to the outputs, which unpadded convolutions make smaller, and which pixels count."""
+        masks = center_crop(batch["masks"].astype(jnp.int32), outputs.shape[1:3])
+        counted = masks != self.ignore_label
+        return jnp.where(counted, masks, 0), counted
+
+    def _cross_entropy(self, outputs: Array, masks: Array, counted: Array, class_weights: Array) -> Float[Array, "batch"]:
+        losses = optax.softmax_cross_entropy_with_integer_labels(outputs, masks)
+        weights = jnp.where(counted, class_weights[masks], 0.0)
+        return _divide(jnp.sum(weights * losses, (1, 2)), jnp.sum(weights, (1, 2)))
+
+    def _dice_loss(self, outputs: Array, masks: Array, counted: Array) -> Float[Array, "batch"]:
+        probabilities = jax.nn.softmax(outputs) * counted[..., None]
+        actual = jax.nn.one_hot(masks, self.num_classes) * counted[..., None]
+        intersection = jnp.sum(probabilities * actual, (1, 2))
+        # One pixel more of each: a class that is neither there nor predicted scores 1, and nothing is divided by 0.
+        dice = (2 * intersection + 1) / (jnp.sum(probabilities, (1, 2)) + jnp.sum(actual, (1, 2)) + 1)
+        return 1 - jnp.mean(dice, -1)
+
+
+def _divide(part: Array, whole: Array) -> Array:
+    return jnp.where(whole > 0, part / jnp.where(whole > 0, whole, 1.0), 0.0)
+
+
+def center_crop(dense: Array, size: tuple[int, ...]) -> Array:
+    """Cuts (batch, H, W, ...) to the (h, w) in its middle."""
+    top, left = ((have - want) // 2 for have, want in zip(dense.shape[1:3], size, strict=True))
+    return dense[:, top : top + size[0], left : left + size[1]]

@@ -1,0 +1,164 @@
+"""Arrays in a file: which names mean what, and what is said of a file that cannot be used."""
+
+import pathlib
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+from example_files import noise
+
+from jaxdp.config import DataConfig
+from jaxdp.data.sources import CheckedSource, Dataset, open_dataset
+from jaxdp.registry import ConfigError
+
+LABELS = np.arange(20) % 2
+
+
+def opened(arrays: dict[str, Any], **settings: Any) -> Dataset:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # NumPy's own, of objects that have to be pickled
+        np.savez("set.npz", **arrays)
+    return open_dataset(DataConfig(dataset="npz:set.npz", **settings))
+
+
+def read(source: Any) -> dict[str, np.ndarray]:
+    assert isinstance(source, CheckedSource)
+    return source.read(range(len(source)))
+
+
+def split(images: np.ndarray, targets: np.ndarray, field: str = "labels") -> dict[str, np.ndarray]:
+    return {"train_images": images, f"train_{field}": targets, "test_images": images[:3], f"test_{field}": targets[:3]}
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int64])
+@pytest.mark.parametrize("column", [False, True])
+def test_images_and_labels(dtype: type, column: bool) -> None:
+    images, labels = noise(0, 20, 5, 4, 3), LABELS.astype(dtype)
+    dataset = opened(split(images, labels[:, None] if column else labels) | {"class_names": np.array(["cat", "dog"])})
+    assert (dataset.task, dataset.num_classes, dataset.class_names) == ("classification", 2, ("cat", "dog"))
+    train, test = read(dataset.train), read(dataset.test)
+    np.testing.assert_array_equal(train["images"], images)
+    np.testing.assert_array_equal(train["labels"], labels)
+    np.testing.assert_array_equal(test["labels"], labels[:3])
+    assert train["labels"].dtype == np.int32
+    assert dataset.mean == pytest.approx(images.mean((0, 1, 2)), abs=1e-3)
+    assert dataset.std == pytest.approx(images.std((0, 1, 2)), abs=1e-3)
+
+
+def test_grey_images_get_a_channel_and_the_spelling_of_keras_will_do() -> None:
+    images = noise(0, 20, 5, 4)
+    dataset = opened({"x_train": images, "y_train": LABELS[:, None], "x_test": images[:3], "y_test": LABELS[:3, None]})
+    assert dataset.image_shape == (5, 4, 1)
+    np.testing.assert_array_equal(read(dataset.train)["images"][..., 0], images)
+
+
+def test_a_tenth_is_held_out_of_a_file_that_is_not_split() -> None:
+    images = noise(0, 20, 5, 4, 3)
+    dataset = opened({"images": images, "labels": LABELS})
+    assert (len(dataset.train), list(read(dataset.test)["labels"])) == (18, [0, 1])
+    both = np.concatenate([read(dataset.train)["images"], read(dataset.test)["images"]])
+    assert {image.tobytes() for image in both} == {image.tobytes() for image in images}
+
+
+def test_other_splits_go_by_their_names() -> None:
+    images = noise(0, 20, 5, 4, 3)
+    arrays = split(images, LABELS) | {"val_images": images[:7], "val_labels": LABELS[:7]}
+    assert len(opened(arrays).test) == 3
+    assert len(opened(arrays, test_split="val").test) == 7
+    del arrays["test_images"]
+    assert len(opened(arrays).test) == 7
+    with pytest.raises(ConfigError, match="--test-split dev: there is no such split; there are train, val"):
+        opened(arrays, test_split="dev")
+
+
+@pytest.mark.parametrize("channel", [False, True])
+def test_masks(channel: bool) -> None:
+    masks = noise(1, 20, 6, 8, high=2) * 255
+    dataset = opened(split(noise(0, 20, 6, 8), masks[..., None] if channel else masks, "masks"))
+    assert (dataset.task, dataset.num_classes) == ("segmentation", 2)
+    np.testing.assert_array_equal(read(dataset.train)["masks"], masks // 255)
+
+
+def test_targets_are_images_and_resized_as_such() -> None:
+    targets = noise(1, 20, 6, 8, 2)
+    arrays = split(noise(0, 20, 6, 8), targets, "targets")
+    dataset = opened(arrays)
+    assert (dataset.task, dataset.num_classes) == ("regression", 2)
+    np.testing.assert_array_equal(read(dataset.train)["targets"], targets)
+    resized = read(opened(arrays, image_size="3x4").train)
+    assert (resized["images"].shape, resized["targets"].shape) == ((20, 3, 4, 1), (20, 3, 4, 2))
+    blocks = targets.reshape(20, 3, 2, 4, 2, 2).mean((2, 4))
+    assert np.corrcoef(resized["targets"].ravel(), blocks.ravel())[0, 1] > 0.9
+
+
+IMAGES = noise(0, 20, 5, 4, 3)
+
+
+@pytest.mark.parametrize(
+    ("arrays", "settings", "message"),
+    [
+        (
+            {"pictures": IMAGES},
+            {},
+            "train_images or what belongs to it is missing; it holds pictures, but should hold train_images,",
+        ),
+        ({"train_images": IMAGES, "train_labels": LABELS}, {}, "test_images or what belongs to it is missing"),
+        (
+            split(IMAGES / 255, LABELS),
+            {},
+            r"train_images is float64; pixels must be uint8, .*\* 255\)\.round\(\)\.astype\('uint8'\)",
+        ),
+        (split(IMAGES.astype(np.int64), LABELS), {}, "train_images is int64; pixels must be uint8"),
+        (split(IMAGES, LABELS[:19]), {}, "train_images has 20 examples, but train_labels 19"),
+        (split(IMAGES, LABELS - 1), {}, "train_labels has values from -1 to 0; class numbers must be at least 0"),
+        (split(IMAGES, LABELS / 2), {}, "train_labels is float64; class numbers must be integers"),
+        (split(IMAGES, np.eye(2, dtype=int)[LABELS]), {}, r"train_labels has the shape \(20, 2\); for these images it must be N$"),
+        (split(IMAGES, np.zeros(20, int)), {}, "has one class only"),
+        (split(IMAGES, LABELS.astype(object)), {}, "train_labels holds Python objects, which are not read"),
+        (split(IMAGES[:, 0, 0], LABELS), {}, r"train_images has the shape \(20, 3\), not"),
+        (split(IMAGES[:0], LABELS[:0]), {}, "--train-split train: npz:set.npz has no example there"),
+        (
+            split(IMAGES, LABELS) | {"test_images": IMAGES[:0], "test_labels": LABELS[:0]},
+            {},
+            "--test-split test: .* has no example",
+        ),
+        (split(IMAGES, LABELS) | {"test_images": noise(0, 3, 9, 9, 3)}, {}, r"--image-size .* npz:set.npz test 9x9 pixels"),
+        (split(IMAGES, LABELS) | {"test_images": noise(0, 3, 5, 4, 1)}, {}, "train have 3 channels, those of npz:set.npz test 1"),
+        (split(IMAGES, noise(0, 20, 5, 5), "masks"), {}, r"train_masks has the shape \(20, 5, 5\); .* must be N x 5 x 4"),
+        (split(IMAGES, noise(0, 20, 5, 4).astype(int) + 1, "masks"), {}, "class numbers must be 0 to 255"),
+        (split(IMAGES, noise(0, 20, 5, 4), "targets"), {"num_classes": 3}, "--num-classes 3: .* have 1 channels"),
+        (split(IMAGES, LABELS) | {"class_names": np.array([1, 2])}, {}, "class_names must be one row of text"),
+        (split(IMAGES, LABELS), {"num_classes": 1}, "--num-classes 1: npz:set.npz has 2"),
+        (split(IMAGES, LABELS), {"image_size": "5x"}, "--image-size 5x: must be N or HxW"),
+        ({"images": IMAGES, "labels": LABELS}, {"train_split": "train"}, "--train-split train: npz:set.npz is not split"),
+    ],
+)
+def test_what_does_not_fit_is_said_in_one_line(arrays: dict[str, Any], settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as caught:
+        opened(arrays, **settings)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_file_of_another_kind_is_not_opened() -> None:
+    with pytest.raises(ConfigError, match="name the file: npz:PATH"):
+        open_dataset("npz")
+    with pytest.raises(ConfigError, match=r"--dataset npz:none\.npz: there is no such file"):
+        open_dataset("npz:none.npz")
+    np.save("set.npy", np.array([{"a": 1}], object), allow_pickle=True)
+    pathlib.Path("set.npy").rename("set.npz")
+    with pytest.raises(ConfigError, match="is not an npz file"):
+        open_dataset("npz:set.npz")
+
+
+def test_a_damaged_file_says_which_array() -> None:
+    opened(split(noise(0, 200, 5, 4, 3), np.arange(200) % 2))
+    path = pathlib.Path("set.npz")
+    data = bytearray(path.read_bytes())
+    data[2000] ^= 0xFF
+    path.write_bytes(bytes(data))
+    with pytest.raises(ConfigError, match="train_images cannot be read: Bad CRC-32"):
+        open_dataset("npz:set.npz")
+    path.write_bytes(bytes(data[: len(data) // 2]))
+    with pytest.raises(ConfigError, match="is not an npz file"):
+        open_dataset("npz:set.npz")

@@ -1,0 +1,266 @@
+"""Sets of TensorFlow Datasets are read without TensorFlow, in its own language of splits, as they were written."""
+
+import collections
+import concurrent.futures
+import hashlib
+import importlib.util
+import json
+import pathlib
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from example_files import noise, png, read_idx
+from PIL import Image
+
+from jaxdp.config import DataConfig
+from jaxdp.data.sources import CheckedSource, Dataset, open_dataset
+from jaxdp.registry import ConfigError
+
+tfds = pytest.importorskip("tensorflow_datasets")
+
+WriteTfds = Callable[..., pathlib.Path]
+LABELED = {"image": tfds.features.Image(shape=(6, 5, 3)), "label": tfds.features.ClassLabel(names=["cat", "dog"])}
+
+
+def labeled(count: int, seed: int = 0) -> list[dict[str, Any]]:
+    return [{"image": png(noise(seed + row, 6, 5, 3)), "label": row % 2} for row in range(count)]
+
+
+def opened(
+    dataset: str, data_dir: pathlib.Path, tasks: tuple[str, ...] = ("classification", "segmentation"), **settings: Any
+) -> Dataset:
+    return open_dataset(DataConfig(dataset=dataset, data_dir=str(data_dir), **settings), tasks)
+
+
+def read(source: Any) -> dict[str, np.ndarray]:
+    assert isinstance(source, CheckedSource)
+    return source.read(range(len(source)))
+
+
+def pairs(images: np.ndarray, targets: np.ndarray) -> collections.Counter[tuple[bytes, bytes]]:
+    return collections.Counter((image.tobytes(), target.tobytes()) for image, target in zip(images, targets, strict=True))
+
+
+def test_mnist_is_what_its_files_say(prepare: Callable[..., pathlib.Path], shared_data: pathlib.Path) -> None:
+    dataset = opened("mnist", prepare("mnist"))
+    assert (len(dataset.train), len(dataset.test), dataset.num_classes, dataset.image_shape) == (60000, 10000, 10, (28, 28, 1))
+    images, labels = (read_idx(shared_data / "mnist" / f"t10k-{kind}-ubyte.gz") for kind in ("images-idx3", "labels-idx1"))
+    test = read(dataset.test)
+    assert pairs(test["images"], test["labels"]) == pairs(images, labels.astype(np.int32))
+    pixels = read_idx(shared_data / "mnist" / "train-images-idx3-ubyte.gz")
+    assert dataset.mean == pytest.approx([pixels.mean()], abs=0.05)
+    assert dataset.std == pytest.approx([pixels.std()], abs=0.05)
+    assert dataset.augment == ("shift:2",)
+
+
+def test_a_set_without_its_builder_is_read_from_its_files_alone(
+    prepare: Callable[..., pathlib.Path], shared_data: pathlib.Path
+) -> None:
+    dataset = opened("tfds:isbi2012", prepare("isbi2012"))
+    assert (dataset.task, dataset.num_classes, dataset.image_shape) == ("segmentation", 2, (512, 512, 1))
+    for split, numbers in ((dataset.train, range(24)), (dataset.test, range(24, 30))):
+        stored = [
+            [np.asarray(Image.open(shared_data / "isbi2012" / kind / f"{number:02d}.png")) for number in numbers]
+            for kind in ("image", "label")
+        ]
+        found = read(split)
+        assert pairs(found["images"], found["masks"]) == pairs(np.stack(stored[0]), (np.stack(stored[1]) > 127).astype(np.uint8))
+    pixels = read(dataset.train)["images"]
+    assert (dataset.mean[0], dataset.std[0]) == pytest.approx((pixels.mean(), pixels.std()), abs=1e-3)  # 24 are less than a sample
+
+
+@pytest.mark.slow
+def test_cifar10_has_the_pixels_that_the_data_folder_vouches_for(
+    prepare: Callable[..., pathlib.Path], shared_data: pathlib.Path
+) -> None:
+    data_dir = prepare("cifar10")
+    dataset = opened("cifar10", data_dir)
+    readme = (shared_data / "README.md").read_text()
+    builder = tfds.builder("cifar10", data_dir=str(data_dir))
+    for split, source in (("train", dataset.train), ("test", dataset.test)):
+        rows = builder.as_data_source(split, decoders={"image": tfds.decode.SkipDecoding()})
+        order = np.argsort([row["id"].decode() for row in rows])  # TFDS shuffles; the names tell the official order
+        found = read(source)
+        for values in (found["images"][order], found["labels"][order].astype(np.uint8)):
+            assert hashlib.sha256(values.tobytes()).hexdigest() in readme
+        if split == "train":
+            assert dataset.mean == pytest.approx(found["images"].mean((0, 1, 2)), abs=0.1)
+            assert dataset.std == pytest.approx(found["images"].std((0, 1, 2)), abs=0.1)
+    assert dataset.class_names[0] == "airplane"
+
+
+def test_reading_imports_no_tensorflow_and_says_nothing(write_tfds: WriteTfds) -> None:
+    data_dir = write_tfds("TinyPets", LABELED, {"train": labeled(4), "test": labeled(2)})
+    script = f"""
+import sys
+from jaxdp.config import DataConfig
+from jaxdp.data.sources import open_dataset
+dataset = open_dataset(DataConfig(dataset="tfds:tiny_pets", data_dir={str(data_dir)!r}))
+assert len(dataset.train.read([0, 1])["labels"]) == 2
+assert not [name for name in sys.modules if name.split(".")[0] in ("tensorflow", "cv2")]
+"""
+    run = subprocess.run([sys.executable, "-W", "error", "-c", script], capture_output=True, text=True)
+    assert (run.returncode, run.stderr, run.stdout) == (0, "", "")
+
+
+def test_examples_come_as_they_were_written_one_by_one_or_many_at_once_from_any_thread(write_tfds: WriteTfds) -> None:
+    rows = labeled(40)
+    data_dir = write_tfds("TinyPets", LABELED | {"text": tfds.features.Text()}, {
+        "train": [row | {"text": "ignored"} for row in rows], "test": [row | {"text": ""} for row in labeled(2)],
+    })  # fmt: skip
+    dataset = opened("tfds:tiny_pets", data_dir)
+    assert (dataset.class_names, dataset.num_classes, dataset.image_shape) == (("cat", "dog"), 2, (6, 5, 3))
+    assert dataset.train[0].keys() == {"images", "labels", "weights"}
+    found = read(dataset.train)
+    expected = pairs(np.stack([noise(row, 6, 5, 3) for row in range(40)]), np.arange(40, dtype=np.int32) % 2)
+    assert pairs(found["images"], found["labels"]) == expected
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        for index, example in enumerate(pool.map(dataset.train.__getitem__, range(40))):
+            np.testing.assert_array_equal(example["images"], found["images"][index])
+            assert example["labels"] == found["labels"][index]
+    assert dataset.mean == pytest.approx(found["images"].mean((0, 1, 2)), abs=1e-3)
+    assert dataset.std == pytest.approx(found["images"].std((0, 1, 2)), abs=1e-3)
+
+
+def test_splits_are_written_in_tfds_own_language(write_tfds: WriteTfds) -> None:
+    data_dir = write_tfds("TinyPets", LABELED, {"train": labeled(10), "validation": labeled(3, seed=100)})
+    whole = opened("tfds:tiny_pets", data_dir)
+    assert (len(whole.train), len(whole.test)) == (10, 3)  # without a test split, validation
+    parts = opened("tfds:tiny_pets:1.0.0", data_dir, train_split="train[:80%]", test_split="train[80%:]")
+    assert (len(parts.train), len(parts.test)) == (8, 2)
+    together = np.concatenate([read(parts.train)["images"], read(parts.test)["images"]])
+    np.testing.assert_array_equal(together, read(whole.train)["images"])
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({}, r'--test-split \(not given\): .*--train-split "train\[:90%\]" --test-split "train\[90%:\]"'),
+        ({"test_split": "testing"}, "--test-split testing: tfds:tiny_pets has the splits train"),
+        ({"test_split": "train[:9"}, r"--test-split train\[:9: "),
+        ({"train_split": "train[:0]", "test_split": "train"}, r"--train-split train\[:0\]: .* has no example there"),
+        ({"train_split": "train", "test_split": "train[:0]"}, r"--test-split train\[:0\]: .* has no example there"),
+        ({"test_split": "train", "num_classes": 1}, "--num-classes 1: tfds:tiny_pets has 2"),
+        ({"test_split": "train", "image_size": "0"}, "--image-size 0: must be N or HxW"),
+        ({"test_split": "train", "tasks": ("segmentation",)}, "is for classification, but"),
+    ],
+)
+def test_what_cannot_be_is_said_in_one_line(write_tfds: WriteTfds, settings: dict[str, Any], message: str) -> None:
+    data_dir = write_tfds("TinyPets", LABELED, {"train": labeled(4)})
+    with pytest.raises(ConfigError, match=message) as caught:
+        opened("tfds:tiny_pets", data_dir, **settings)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("dataset", "message"),
+    [
+        ("tfds", "write tfds:NAME"),
+        ("tfds:two words", "write tfds:NAME"),
+        ("cifar10:latest", "write cifar10, or cifar10:VERSION"),
+        ("tfds:tiny_pet", "did you mean tiny_pets.* prepared in .*: tiny_pets$"),
+        ("tfds:cifar10:1.0.0", "only: 3.0.2"),
+        ("cifar10", r"is not prepared in .*tfds, and preparing it needs TensorFlow: pip install 'jaxdp\[prepare\]'"),
+    ],
+)
+def test_what_is_not_there_is_said_in_one_line(
+    write_tfds: WriteTfds, monkeypatch: pytest.MonkeyPatch, dataset: str, message: str
+) -> None:
+    data_dir = write_tfds("TinyPets", LABELED, {"train": labeled(2)})
+    find_spec = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None if name == "tensorflow" else find_spec(name, *rest))
+    with pytest.raises(ConfigError, match=message) as caught:
+        opened(dataset, data_dir)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_set_of_another_kind_is_refused_with_its_features(write_tfds: WriteTfds) -> None:
+    data_dir = write_tfds("TinyWords", {"text": tfds.features.Text(), "label": tfds.features.ClassLabel(num_classes=2)}, {
+        "train": [{"text": "a", "label": 0}], "test": [{"text": "b", "label": 1}],
+    })  # fmt: skip
+    with pytest.raises(
+        ConfigError, match=r"no 8-bit image with a label or a mask; its features: label \(ClassLabel\), text \(Text\)"
+    ):
+        opened("tfds:tiny_words", data_dir)
+
+
+def test_files_without_access_by_number_are_refused(write_tfds: WriteTfds) -> None:
+    data_dir = write_tfds("TinyPets", LABELED, {"train": labeled(2), "test": labeled(2)})
+    info = data_dir / "tiny_pets" / "1.0.0" / "dataset_info.json"
+    info.write_text(json.dumps(json.loads(info.read_text()) | {"fileFormat": "tfrecord"}))
+    with pytest.raises(ConfigError, match=r"--data-dir .* holds no ArrayRecord files"):
+        opened("tfds:tiny_pets", data_dir)
+
+
+def write_pets(write_tfds: WriteTfds, sizes: list[tuple[int, int]]) -> pathlib.Path:
+    features = {
+        "image": tfds.features.Image(encoding_format="jpeg"),
+        "label": tfds.features.ClassLabel(num_classes=37),
+        "segmentation_mask": tfds.features.Image(shape=(None, None, 1), use_colormap=True),
+        "head_bbox": tfds.features.BBoxFeature(),
+    }
+    box = tfds.features.BBox(0.0, 0.0, 1.0, 1.0)
+    rows = [
+        {"image": png(noise(row, *size, 3 if row else 1), "JPEG"), "label": row, "head_bbox": box,
+         "segmentation_mask": png(noise(row, *size, high=3) + 1)} for row, size in enumerate(sizes)
+    ]  # fmt: skip
+    return write_tfds("OxfordIiitPet", features, {"train": rows, "test": rows}, "4.0.0")
+
+
+def test_pets_have_labels_and_masks_from_0_on_and_a_grey_photograph_among_them(write_tfds: WriteTfds) -> None:
+    data_dir = write_pets(write_tfds, [(8, 6)] * 3)
+    labels = opened("oxford_iiit_pet", data_dir)
+    assert (labels.task, labels.num_classes, labels.image_shape) == ("classification", 37, (8, 6, 3))
+    masks = opened("oxford_iiit_pet", data_dir, tasks=("segmentation", "classification"))
+    assert (masks.task, masks.class_names, masks.num_classes) == ("segmentation", ("pet", "background", "border"), 3)
+    found = read(masks.train)["masks"]
+    assert {mask.tobytes() for mask in found} == {noise(row, 8, 6, high=3).tobytes() for row in range(3)}
+
+
+def test_pets_of_several_sizes_need_one(write_tfds: WriteTfds) -> None:
+    data_dir = write_pets(write_tfds, [(80, 60), (80, 100), (70, 60)])
+    with pytest.raises(ConfigError, match=r"--image-size \(not given\): .* tfds oxford_iiit_pet train\[.\] is .*--image-size 32$"):
+        opened("oxford_iiit_pet", data_dir)
+    dataset = opened("oxford_iiit_pet", data_dir, tasks=("segmentation",), image_size="16x24")
+    found = read(dataset.train)
+    assert found["images"].shape == (3, 16, 24, 3)
+    assert found["masks"].shape == (3, 16, 24)
+    assert set(np.unique(found["masks"])) <= {0, 1, 2}  # the nearest pixel, no mixture
+
+
+def test_a_labeled_image_tells_its_classes(write_tfds: WriteTfds) -> None:
+    names = ["road", "car", "sky", "tree"]
+    features = {"image": tfds.features.Image(shape=(4, 4, 3)), "label": tfds.features.LabeledImage(labels=names, shape=(4, 4, 1))}
+    rows = [{"image": png(noise(row, 4, 4, 3)), "label": png(noise(row, 4, 4, high=2))} for row in range(3)]
+    dataset = opened("tfds:tiny_streets", write_tfds("TinyStreets", features, {"train": rows, "test": rows}))
+    assert (dataset.task, dataset.num_classes, dataset.class_names) == ("segmentation", 4, tuple(names))
+
+
+def test_a_broken_record_is_named_and_left_out_if_asked(write_tfds: WriteTfds) -> None:
+    data_dir = write_tfds("TinyPets", LABELED, {"train": labeled(400), "test": labeled(2)})
+    path = next((data_dir / "tiny_pets" / "1.0.0").glob("*train*"))
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 0xFF
+    path.write_bytes(bytes(data))
+    with pytest.raises(ConfigError, match=r"tfds tiny_pets train\[\d+\]: cannot be read .*hash mismatch"):
+        read(opened("tfds:tiny_pets", data_dir).train)
+    source = opened("tfds:tiny_pets", data_dir, on_bad_example="skip").train
+    found = read(source)
+    assert isinstance(source, CheckedSource)
+    assert found["weights"].sum() == 400 - len(source.skipped)
+    assert 1 <= len(source.skipped) <= 2
+    assert all(re.match(r"tfds tiny_pets train\[\d+\]: cannot be read", reason) for reason in source.skipped.values())
+
+
+def test_a_missing_file_is_an_error_even_when_bad_examples_are_left_out(write_tfds: WriteTfds) -> None:
+    data_dir = write_tfds("TinyPets", LABELED, {"train": labeled(4), "test": labeled(2)})
+    next((data_dir / "tiny_pets" / "1.0.0").glob("*test*")).unlink()
+    with pytest.raises(
+        ConfigError, match=r"--dataset tfds:tiny_pets: nothing of it can be used; tfds tiny_pets test\[0\]: .*No such file"
+    ):
+        opened("tfds:tiny_pets", data_dir, on_bad_example="skip")

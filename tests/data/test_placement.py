@@ -1,0 +1,93 @@
+"""A dataset on the devices and one that streams from the host give the same batches, bit by bit."""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxdp.config import TrainConfig
+from jaxdp.data import placement
+from jaxdp.data.sources import ArraySource, BadExample, CheckedSource, Dataset
+from jaxdp.training import setup
+from jaxdp.training.setup import Setup, create_setup
+from jaxdp.training.step import example_keys
+
+CONFIGS = {
+    "digits": TrainConfig(model_kwargs={"depth": 8, "alpha": 6}, augment=("shift:1", "mixup:0.4"), global_batch_size=16, steps=4),
+    "cells": TrainConfig(
+        model="unet", model_kwargs={"base_channels": 2, "levels": 1}, augment=("crop:32", "flip"), global_batch_size=8, steps=4
+    ),
+}
+
+
+def batches(run: Setup) -> list[dict[str, np.ndarray]]:
+    """What the models see, over devices."""
+    complete = jax.jit(placement.gather_examples)
+    preprocess = jax.jit(lambda batch: run.recipe.preprocess(batch, lambda indices: example_keys(0, jnp.int32(0), indices)))
+    host_data = jax.tree.map(np.asarray, dict(run.train_data))
+    seen = []
+    for batch in run.train_batches(0):
+        batch = complete({name: np.asarray(array) for name, array in batch.items()}, host_data)
+        stored = {f"stored_{name}": np.asarray(array) for name, array in batch.items()}
+        seen.append(stored | {name: np.asarray(array) for name, array in preprocess(batch).items()})
+    return seen
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_both_placements_give_the_same_batches(name: str) -> None:
+    host, device = (
+        create_setup(dataclasses.replace(CONFIGS[name], data_placement=kind, strategy="sharded", devices=4))
+        for kind in ("host", "device")
+    )
+    assert not host.train_data
+    assert all(array.is_fully_replicated for array in device.train_data.values())
+    assert device.train_data["images"].dtype == jnp.uint8
+    pairs = list(zip(batches(host), batches(device), strict=True))
+    assert len(pairs) == 4
+    for streamed, gathered in pairs:
+        assert streamed.keys() == gathered.keys()
+        for field, values in streamed.items():
+            np.testing.assert_array_equal(gathered[field], values, err_msg=field)
+
+
+def test_evaluation_agrees_too_and_counts_each_example_once() -> None:
+    found: list[Any] = []
+    for kind in ("host", "device"):
+        run = create_setup(dataclasses.replace(CONFIGS["digits"], data_placement=kind, devices=4, global_batch_size=100))
+        found.append(run.evaluate(run.strategy.init(run.create_state)))
+    assert found[0]["examples"] == 360
+    assert found[0].keys() == found[1].keys()
+    for name, value in found[0].items():
+        np.testing.assert_allclose(found[1][name], value, rtol=1e-6)
+
+
+def test_bad_examples_have_no_weight_in_either_placement() -> None:
+    class Broken(ArraySource):
+        def __getitem__(self, index: int) -> dict[str, Any]:
+            if index == 2:
+                raise BadExample("file 2", "is truncated")
+            return super().__getitem__(index)
+
+    arrays = Broken(np.full((600, 1, 1, 1), 7, np.uint8), np.zeros(600, np.int32))
+    dataset = Dataset(arrays, arrays, num_classes=1, image_shape=(1, 1, 1), mean=(0.0,), std=(1.0,))
+    source = CheckedSource(arrays, dataset, where="numbers", skip=True)
+    told: list[tuple[int, int]] = []
+    data = placement.read_all(source, lambda done, total: told.append((done, total)))
+    assert told == [(256, 600), (512, 600), (600, 600)]
+    assert list(np.flatnonzero(data["weights"] == 0)) == [2]
+    batch = {"indices": jnp.array([1, 2, 3, 0]), "weights": jnp.array([1.0, 1.0, 1.0, 0.0])}
+    gathered = placement.gather_examples(batch, jax.tree.map(jnp.asarray, data))
+    np.testing.assert_array_equal(gathered["weights"], [1, 0, 1, 0])
+    np.testing.assert_array_equal(gathered["images"][:, 0, 0, 0], [7, 0, 7, 7])
+    assert source.skipped == {2: "file 2: is truncated"}
+
+
+def test_what_does_not_fit_streams(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert create_setup(CONFIGS["digits"]).config.data_placement == "device"
+    needed = 1797 * (64 + 4 + 4)
+    for share, expected in ((3.9, "host"), (4.1, "device")):
+        monkeypatch.setattr(setup.platform, "device_memory_bytes", lambda devices, share=share: needed * share)
+        assert create_setup(CONFIGS["digits"]).config.data_placement == expected
