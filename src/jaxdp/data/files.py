@@ -1,0 +1,160 @@
+"""Which image files does a person mean, and how do they become what a model takes? For pictures that belong to no dataset."""
+
+import concurrent.futures
+import dataclasses
+import io
+import os
+import pathlib
+from collections.abc import Callable, Iterable, Sequence
+
+import numpy as np
+from PIL import Image
+
+from jaxdp.data.sources import BadExample
+from jaxdp.data.sources.images import decode_image
+from jaxdp.registry import ConfigError
+
+SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".webp", ".gif", ".pgm", ".ppm")
+# What a picture may have to undergo, as one says it of pictures.
+GREYED = "in colour: made grey, as the model wants it"
+COLOURED = "grey: given three equal channels, as the model wants it"
+FLATTENED = "transparent: laid on black"
+FIRST = "more than one picture: the first is taken"
+
+
+@dataclasses.dataclass(frozen=True)
+class ImageFile:
+    """Attributes:
+    path: as a person would write it.
+    name: of what is written about it: without suffix, and relative to the folder that it was found in.
+    """
+
+    path: pathlib.Path
+    name: pathlib.PurePath
+
+    def __str__(self) -> str:
+        return os.fsencode(self.path).decode(errors="replace")  # a name need not be valid text
+
+
+def find(paths: Sequence[str | pathlib.Path], leave_out: pathlib.Path | None = None) -> list[ImageFile]:
+    """Returns each file once: those named, and the images in the folders named and below them, sorted.
+
+    Args:
+        leave_out: folder that is passed over where it lies in one of those.
+
+    Raises:
+        ConfigError: for a path that does not exist, or a folder without images.
+    """
+    found: dict[pathlib.Path, ImageFile] = {}
+    hidden = leave_out.resolve() if leave_out else None
+    for path in map(pathlib.Path, paths):
+        if path.is_dir():
+            inside = [inner for inner in sorted(path.rglob("*")) if _is_image(inner)]
+            if hidden and path.resolve() in hidden.parents:
+                inside = [inner for inner in inside if hidden not in inner.resolve().parents]
+            if not inside:
+                raise ConfigError("", path, f"{path}: no images in that folder; they are told by {' '.join(SUFFIXES)}")
+            files = [ImageFile(inner, inner.relative_to(path).with_suffix("")) for inner in inside]
+        elif path.exists():
+            files = [ImageFile(path, pathlib.PurePath(path.name).with_suffix(""))]
+        else:
+            raise ConfigError("", path, f"{path}: no such file or folder")
+        for file in files:
+            found.setdefault(file.path.resolve(), file)
+    return list(found.values())
+
+
+def _is_image(path: pathlib.Path) -> bool:
+    return path.suffix.lower() in SUFFIXES and not path.name.startswith(".") and path.is_file()
+
+
+def check_names(files: Iterable[ImageFile]) -> None:
+    """Raises ConfigError if two files have the same name, so that one's results would replace the other's."""
+    taken: dict[pathlib.PurePath, ImageFile] = {}
+    for file in files:
+        other = taken.setdefault(file.name, file)
+        if other is not file:
+            remedy = (
+                f"{other} and {file} would both be written as {file.name}-*.png; predict them one after the other, into two folders"
+            )
+            raise ConfigError("", file, remedy)
+
+
+def read(path: pathlib.Path, channels: int) -> tuple[np.ndarray, tuple[str, ...]]:
+    """Returns a picture as uint8 (H, W, channels), and which changes that took, e.g. GREYED.
+
+    Args:
+        channels: 1 or 3.
+
+    Raises:
+        BadExample: if it cannot be read or has more than 8 bits a channel.
+    """
+    changes: list[str] = []
+    data: pathlib.Path | bytes = path
+    try:
+        with Image.open(path) as image:
+            is_grey = image.mode in ("1", "L", "LA")
+            if is_grey != (channels == 1):
+                changes.append(COLOURED if is_grey else GREYED)
+            if getattr(image, "n_frames", 1) > 1:
+                changes.append(FIRST)
+            if image.has_transparency_data:
+                changes.append(FLATTENED)
+                data = _flatten(image, "L" if is_grey else "RGB")
+    except Exception:  # broken data make Pillow raise almost anything; the decoder will say it in one line
+        data = path
+    return decode_image(data, path, channels), tuple(changes)
+
+
+def _flatten(image: Image.Image, mode: str) -> bytes:
+    """Returns an uncompressed file of the picture on black: below full transparency lies whatever the program left there."""
+    black = Image.new("RGBA", image.size, (0, 0, 0, 255))
+    stored = io.BytesIO()
+    Image.alpha_composite(black, image.convert("RGBA")).convert(mode).save(stored, format="BMP")
+    return stored.getvalue()
+
+
+@dataclasses.dataclass(frozen=True)
+class Facts:
+    """What is known of a file once it was read.
+
+    Attributes:
+        size: height and width.
+        highest: pixel of each channel.
+        changes: as `read` gives them.
+    """
+
+    file: ImageFile
+    size: tuple[int, int]
+    highest: tuple[int, ...]
+    changes: tuple[str, ...]
+
+
+def survey(files: Sequence[ImageFile], channels: int, left_out: Callable[[BadExample], None] | None) -> list[Facts]:
+    """Reads every file once, so that a broken one is known before anything is computed or written.
+
+    Args:
+        left_out: is told of each file that cannot be used; None to raise.
+
+    Raises:
+        BadExample: for the first such file.
+    """
+
+    def look(file: ImageFile) -> Facts | BadExample:
+        try:
+            pixels, changes = read(file.path, channels)
+        except BadExample as error:
+            return error
+        return Facts(file, (pixels.shape[0], pixels.shape[1]), tuple(map(int, pixels.max((0, 1)))), changes)
+
+    known: list[Facts] = []
+    with concurrent.futures.ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:  # decoding leaves the interpreter's lock
+        for result in pool.map(look, files):
+            if isinstance(result, Facts):
+                known.append(result)
+            elif left_out is None:
+                pool.shutdown(cancel_futures=True)
+                raise result
+            else:
+                left_out(result)
+    return known

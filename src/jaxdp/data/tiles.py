@@ -1,0 +1,157 @@
+"""How does a network answer for every pixel of an image of any size? In overlapping tiles, mirrored beyond the border.
+
+Source: Ronneberger, Fischer, Brox 2015, figure 2 (the overlap-tile strategy). There each answer is smaller than its tile, and
+answers lie side by side; where an answer is as large as its tile, ours overlap and fade into each other instead.
+"""
+
+import dataclasses
+from collections.abc import Callable
+
+import numpy as np
+from jaxtyping import Float, Shaped
+
+# Tiles begin at multiples of this, so that up to five poolings by two cut a tile as they would the whole image. Sides are filled up
+# to multiples of it, too, so that images of many sizes need few programs.
+ALIGNMENT = 32
+BATCH = 4  # tiles of a large image at a time
+_FARTHEST = 2048  # pixels beyond the wanted side at which the search for one that the network takes gives up
+
+
+@dataclasses.dataclass(frozen=True)
+class Side:
+    """How height or width of an image is covered, in pixels.
+
+    Attributes:
+        size: of the image.
+        input_size: of each tile, as the network takes it.
+        output_size: of the answer to it, which belongs to the middle of the tile.
+        starts: where in the image each answer begins.
+    """
+
+    size: int
+    input_size: int
+    output_size: int
+    starts: tuple[int, ...]
+
+    @property
+    def padding(self) -> tuple[int, int]:
+        """Returns how many pixels the tiles need before and after those of the image."""
+        before = (self.input_size - self.output_size) // 2
+        return before, self.starts[-1] + self.input_size - before - self.size
+
+    @property
+    def covered(self) -> int:
+        return self.starts[-1] + self.output_size
+
+    def weights(self) -> Float[np.ndarray, "tiles output_size"]:
+        """Returns by how much each pixel of each answer counts: at each pixel of the image the weights sum to 1.
+
+        They rise as a squared sine over the overlap, because an answer is worst where its tile ends.
+        """
+        overlap = self.output_size - max(np.diff(self.starts), default=self.output_size)
+        from_edge = np.minimum(np.arange(self.output_size), np.arange(self.output_size)[::-1])
+        rising = np.sin(np.pi / 2 * np.minimum((from_edge + 0.5) / max(overlap, 0.5), 1)) ** 2
+        total = np.zeros(self.covered)
+        for start in self.starts:
+            total[start : start + self.output_size] += rising
+        return np.stack([rising / total[start : start + self.output_size] for start in self.starts]).astype(np.float32)
+
+
+class Tiles:
+    """Cuts images for one network.
+
+    Args:
+        output_side: side of the network's answer to a square image of that side; may raise ValueError or TypeError where the image
+            does not suit it. Height and width are taken to behave alike, independently of each other.
+        tile: side of the answers to large images, in pixels, at least twice ALIGNMENT; rounded up to a multiple of that.
+        overlap: least number of pixels that neighbours share, at most half a tile; what the network drops at its border counts.
+        exact: height and width that are not filled up to multiples of ALIGNMENT: those that the network was trained at.
+    """
+
+    def __init__(self, output_side: Callable[[int], int], *, tile: int, overlap: int, exact: tuple[int, ...] = ()) -> None:
+        self._output_side, self._tile, self._overlap, self._exact = output_side, _round_up(tile), overlap, exact
+        self._fits: dict[int, tuple[int, int]] = {}
+
+    def side(self, size: int, *, exact: bool = False) -> Side:
+        """Returns how to cover a height or width; images up to the size of a tile are one tile."""
+        input_size, output_size = self._fit(min(size if exact else _round_up(size), self._tile))
+        steps = max(-(-(size - output_size) // ALIGNMENT), 0)  # from the first start to the last
+        shared = max(self._overlap - (input_size - output_size), 0)
+        longest = max((output_size - shared) // ALIGNMENT, 1)
+        gaps = -(-steps // longest)
+        starts = tuple(round(index * steps / max(gaps, 1)) * ALIGNMENT for index in range(gaps + 1))
+        return Side(size, input_size, output_size, starts)
+
+    def sides(self, shape: tuple[int, ...]) -> tuple[Side, Side]:
+        exact = shape[:2] == self._exact
+        return self.side(shape[0], exact=exact), self.side(shape[1], exact=exact)
+
+    def predict(
+        self,
+        network: Callable[[np.ndarray], np.ndarray],
+        image: Shaped[np.ndarray, "height width channels"],
+        advance: Callable[[float], None] = lambda share: None,
+    ) -> Float[np.ndarray, "height width outputs"]:
+        """Returns the network's answer for each pixel of an image, averaged where tiles overlap.
+
+        Args:
+            network: maps tiles (batch, h, w, channels) to (batch, h', w', outputs); let these be probabilities, not logits, which
+                know no bounds and would not average well.
+            advance: is told each time which further share of the image is done.
+
+        Raises:
+            ValueError: what `output_side` raises, if no size suits the network.
+        """
+        rows, columns = self.sides(image.shape)
+        padded = np.pad(image, (rows.padding, columns.padding, (0, 0)), mode="symmetric")
+        places = [(row, column) for row in range(len(rows.starts)) for column in range(len(columns.starts))]
+        batch = 1 if len(places) == 1 else BATCH
+        by_row, by_column = rows.weights(), columns.weights()
+        blended = None
+        for begin in range(0, len(places), batch):
+            some = places[begin : begin + batch]
+            filled = some + some[-1:] * (batch - len(some))  # a last batch of another size would be another program
+            answers = network(np.stack([_cut(padded, rows, row, columns, column) for row, column in filled]))
+            assert answers.shape[1:3] == (rows.output_size, columns.output_size), answers.shape
+            if blended is None:
+                blended = np.zeros((rows.covered, columns.covered, answers.shape[-1]), np.float32)
+            for (row, column), answer in zip(some, answers, strict=False):  # what filled the batch up is left
+                top, left = rows.starts[row], columns.starts[column]
+                weights = by_row[row][:, None, None] * by_column[column][:, None]
+                blended[top : top + rows.output_size, left : left + columns.output_size] += weights * answer
+            advance(len(some) / len(places))
+        assert blended is not None
+        return blended[: rows.size, : columns.size]
+
+    def _fit(self, wanted: int) -> tuple[int, int]:
+        """Returns the smallest input side whose answer is at least as wanted, and the side of that answer.
+
+        The smallest is also the best: where poolings drop odd pixels, answers grow in jumps, and just at a jump nothing is dropped.
+        """
+        if wanted not in self._fits:
+            low, high = wanted - 1, wanted
+            while (answer := self._answer(high, must=high - wanted > _FARTHEST)) < wanted:
+                low, high = high, high + (wanted - answer if answer else ALIGNMENT)
+            while high - low > 1:
+                middle = (low + high) // 2
+                low, high = (low, middle) if self._answer(middle) >= wanted else (middle, high)
+            self._fits[wanted] = high, self._answer(high)
+        return self._fits[wanted]
+
+    def _answer(self, side: int, *, must: bool = False) -> int:
+        """Returns the side of the answer, and 0 for one that does not suit the network."""
+        try:
+            return self._output_side(side)
+        except (ValueError, TypeError):
+            if must:
+                raise
+            return 0
+
+
+def _round_up(size: int) -> int:
+    return -(-size // ALIGNMENT) * ALIGNMENT
+
+
+def _cut(padded: np.ndarray, rows: Side, row: int, columns: Side, column: int) -> np.ndarray:
+    top, left = rows.starts[row], columns.starts[column]
+    return padded[top : top + rows.input_size, left : left + columns.input_size]

@@ -1,0 +1,159 @@
+"""How are predictions shown and kept? A table for people, CSV and JSON for programs, PNG files for masks and images."""
+
+import csv
+import io
+import pathlib
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import rich.console
+import rich.markup
+import rich.progress
+import rich.table
+from PIL import Image
+
+from jaxdp.reporting import pictures
+from jaxdp.run_directory import replace_file
+
+_LINE_SECONDS = 30  # between lines of progress where there is no terminal
+_LEAST_SHARE = 0.0005  # of the pixels of a class that the table names; less would read 0.0%
+
+Row = dict[str, Any]  # of one image; its keys are those of `--json`
+
+
+def likeliest(probabilities: np.ndarray, class_names: Sequence[str], top_k: int) -> Row:
+    best = np.argsort(-probabilities, kind="stable")[:top_k]
+    return {"classes": [{"class": class_names[index], "probability": round(float(probabilities[index]), 6)} for index in best]}
+
+
+def shares(mask: np.ndarray, class_names: Sequence[str]) -> Row:
+    counts = np.bincount(mask.ravel(), minlength=len(class_names)).tolist()
+    return {
+        "size": list(mask.shape),
+        "shares": {name: round(count / mask.size, 6) for name, count in zip(class_names, counts, strict=True)},
+    }
+
+
+def brightness(image: np.ndarray) -> Row:
+    return {
+        "size": list(image.shape[:2]),
+        "mean": round(float(image.mean()), 3),
+        "lowest": int(image.min()),
+        "highest": int(image.max()),
+    }
+
+
+def print_table(rows: Sequence[Row]) -> None:
+    """Prints a row per image; long names are broken, never cut."""
+    table = rich.table.Table()
+    table.add_column("file", overflow="fold")
+    if "classes" in rows[0]:
+        places = ("likeliest class", "second", "third")
+        for number in range(len(rows[0]["classes"])):
+            table.add_column(places[number] if number < len(places) else f"{number + 1}th", overflow="fold")
+        for row in rows:
+            cells = [f"{rich.markup.escape(item['class'])}: [bold]{item['probability']:.1%}[/bold]" for item in row["classes"]]
+            table.add_row(rich.markup.escape(row["file"]), *cells)
+    else:
+        table.add_column("size", justify="right", no_wrap=True)
+        if "shares" in rows[0]:
+            table.add_column("share of the pixels", overflow="fold")
+        else:
+            for name in ("mean", "lowest", "highest"):
+                table.add_column(name, justify="right", no_wrap=True)
+        for row in rows:
+            height, width = row["size"]
+            table.add_row(rich.markup.escape(row["file"]), f"{height}x{width}", *_dense_cells(row))
+    rich.console.Console(highlight=False).print(table)
+
+
+def _dense_cells(row: Row) -> list[str]:
+    if "shares" not in row:
+        return [f"{row['mean']:.1f}", str(row["lowest"]), str(row["highest"])]
+    shares = sorted(row["shares"].items(), key=lambda item: -item[1])
+    return [", ".join(f"{rich.markup.escape(name)}: [bold]{share:.1%}[/bold]" for name, share in shares if share >= _LEAST_SHARE)]
+
+
+def write_csv(path: pathlib.Path, rows: Sequence[Row]) -> None:
+    """Writes a line per image and class, the likeliest first; quoted as in RFC 4180."""
+    text = io.StringIO()
+    writer = csv.writer(text)
+    writer.writerow(["file", "class", "probability"])
+    for row in rows:
+        writer.writerows([row["file"], item["class"], f"{item['probability']:.6f}"] for item in row["classes"])
+    replace_file(path, text.getvalue())
+
+
+def write_mask(directory: pathlib.Path, name: pathlib.PurePath, image: np.ndarray, mask: np.ndarray, num_classes: int) -> Row:
+    """Writes a mask whose pixels are class numbers, in colours for the eye, and the image with it on top.
+
+    Args:
+        image: uint8 (H, W, 1 or 3).
+        mask: uint8 (H, W).
+
+    Returns:
+        Where they are, for the row of the image.
+    """
+    picture = Image.fromarray(mask)
+    picture.putpalette(pictures.class_colors(num_classes).tobytes())  # it only colours the numbers, which stay
+    above = Image.fromarray(pictures.overlay(pictures.stretch(image), mask, num_classes))
+    return {"mask": _save(picture, directory / f"{name}-mask.png"), "overlay": _save(above, directory / f"{name}-overlay.png")}
+
+
+def write_prediction(directory: pathlib.Path, name: pathlib.PurePath, image: np.ndarray) -> Row:
+    """Writes an image, uint8 (H, W, 1 or 3)."""
+    picture = Image.fromarray(image[..., 0] if image.shape[-1] == 1 else image)
+    return {"prediction": _save(picture, directory / f"{name}-prediction.png")}
+
+
+def _save(picture: Image.Image, path: pathlib.Path) -> str:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_name(path.name + ".new")
+    picture.save(beside, format="PNG")
+    beside.replace(path)
+    return str(path)
+
+
+class Progress:
+    """A bar on a terminal, gone in the end; elsewhere a line now and then, if it takes long. On standard error.
+
+    Args:
+        total: number of images.
+        hidden: whether results go to the terminal meanwhile, which a bar would disturb.
+    """
+
+    def __init__(self, total: int, *, hidden: bool = False) -> None:
+        self._total, self._done, self._said = total, 0.0, time.monotonic()
+        self._console = rich.console.Console(stderr=True)
+        self._bar = rich.progress.Progress(
+            rich.progress.TextColumn(f"predicting images: {total}"),
+            rich.progress.BarColumn(bar_width=None),
+            rich.progress.TaskProgressColumn(),
+            rich.progress.TimeRemainingColumn(compact=True),
+            console=self._console,
+            transient=True,
+            expand=True,
+            refresh_per_second=4,
+            redirect_stdout=False,  # it would send results where the bar is
+            disable=hidden or not self._console.is_terminal,
+        )
+        self._task = self._bar.add_task("", total=total)
+
+    def advance(self, images: float) -> None:
+        """Args:
+        images: how many more are done; a large one counts by its tiles.
+        """
+        self._done += images
+        self._bar.update(self._task, completed=self._done)
+        if not self._console.is_terminal and time.monotonic() - self._said > _LINE_SECONDS:
+            self._said = time.monotonic()
+            self._console.print(f"{self._done:.1f} of {self._total} images", highlight=False, soft_wrap=True)
+
+    def __enter__(self) -> "Progress":
+        self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
