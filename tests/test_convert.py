@@ -1,0 +1,133 @@
+"""Weights go out and come in again without loss; a program is the evaluation that it was made of."""
+
+import pathlib
+
+import jax
+import jax.export
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import safetensors.numpy
+from flax import nnx
+
+from jaxdp import convert, evaluate, models, train
+from jaxdp.models.reference_weights import reference_names
+from jaxdp.registry import ConfigError
+
+FLAGS = "--model-kwargs depth=8 alpha=6 --steps 4 --run-dir trained --ema-decay 0.5 --normalize image".split()
+SMALL = {"depth": 8, "alpha": 6}
+
+
+@pytest.fixture
+def trained() -> str:
+    assert train.main(FLAGS) == 0
+    return "trained"
+
+
+def reference_state(model: nnx.Module, seed: int = 0) -> dict[str, np.ndarray]:
+    """What a PyTorch state dict of this network would hold, with random numbers."""
+    rng, arrays = np.random.default_rng(seed), nnx.to_pure_dict(nnx.state(model))
+    state = {}
+    for name, place in reference_names(model).items():
+        leaf = arrays
+        for key in place.path:
+            leaf = leaf[key]
+        shape = tuple(np.take(leaf.shape, np.argsort(place.axes)).tolist())
+        state[name] = rng.uniform(0.5, 1.5, shape).astype(np.float32)
+    return state
+
+
+def pyramidnet() -> nnx.Module:
+    return models.create("pyramidnet", num_classes=10, in_channels=1, rngs=nnx.Rngs(0), **SMALL)
+
+
+def error_line(capsys: pytest.CaptureFixture[str]) -> str:
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 1, lines
+    return lines[0]
+
+
+def test_exports_are_what_the_run_evaluates(trained: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Averaged weights and a normalization per image: both belong to what was trained."""
+    step, figures = evaluate.evaluate(trained)
+    assert convert.main(["export", trained, "--output", "out/weights.safetensors"]) == 0
+    assert convert.main(["export", trained, "--output", "program.stablehlo"]) == 0
+    assert f"step {step} of trained" in capsys.readouterr().out
+
+    flags = "--run-dir again --model-kwargs depth=8 alpha=6 --normalize image".split()
+    assert convert.main(["import", "out/weights.safetensors", *flags]) == 0
+    imported_step, imported = evaluate.evaluate("again")
+    assert imported_step == 0
+    assert imported == pytest.approx(figures, rel=1e-6)
+    # Training goes on from there, in another folder's settings.
+    assert train.main(["--config", "again/config.yaml", "--run-dir", "again", "--resume", "must", "--steps", "2"]) == 0
+
+    program = jax.export.deserialize(bytearray(pathlib.Path("program.stablehlo").read_bytes()))
+    assert set(program.platforms) == {"cpu", "cuda", "tpu"}
+    from jaxdp.data.sources import open_dataset
+
+    test = open_dataset("digits").test
+    correct = 0
+    for numbers in (range(100), range(100, 360)):  # any batch size
+        examples = [test[number] for number in numbers]
+        logits = program.call(np.stack([example["images"] for example in examples]))
+        correct += int(np.sum(np.argmax(logits, -1) == np.array([example["labels"] for example in examples])))
+    assert correct / 360 == pytest.approx(figures["accuracy"])
+
+
+@pytest.mark.parametrize("kind", ["safetensors", "npz"])
+def test_a_state_dict_of_pytorch_becomes_a_run(kind: str) -> None:
+    state = reference_state(pyramidnet())
+    prefixed = {f"module.{name}": array for name, array in state.items()}
+    if kind == "npz":
+        np.savez("weights.npz", **prefixed)  # pyright: ignore[reportArgumentType]
+    else:
+        safetensors.numpy.save_file(prefixed, "weights.safetensors")
+    assert convert.main(f"import weights.{kind} --run-dir run --model-kwargs depth=8 alpha=6".split()) == 0
+    model = pyramidnet()
+    convert.load_reference_weights(model, state)
+    images = jnp.asarray(np.random.default_rng(0).normal(size=(3, 8, 8, 1)), jnp.float32)
+    model.eval()
+    assert convert.main("export run --output back.safetensors".split()) == 0
+    back, own = convert.read_weights("back.safetensors")
+    assert own
+    again = pyramidnet()
+    convert._load_own(again, back)
+    again.eval()
+    np.testing.assert_array_equal(again(images), model(images))
+
+
+BAD = [
+    ("import nothing.npz --run-dir run", ["--weights nothing.npz", "no such file"]),
+    ("import weights.txt --run-dir run", ["--weights weights.txt", ".safetensors"]),
+    ("import broken.npz --run-dir run", ["--weights broken.npz", "cannot be read"]),
+    ("import broken.safetensors --run-dir run", ["--weights broken.safetensors", "cannot be read"]),
+    ("import pickled.npz --run-dir run", ["--weights pickled.npz", "cannot be read"]),
+    ("import other.npz --run-dir run --model-kwargs depth=8 alpha=6", ["missing", "unexpected"]),
+    ("export nowhere --output a.safetensors", ["nowhere", "holds no run"]),
+    ("export nowhere --output a.onnx", ["--output a.onnx", ".stablehlo"]),
+    ("exprot", ["did you mean export?"]),
+]
+
+
+@pytest.mark.parametrize(("flags", "named"), BAD)
+def test_bad_input_is_one_line_and_code_2(flags: str, named: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("weights.txt", "broken.npz", "broken.safetensors"):
+        pathlib.Path(name).write_text("no arrays")
+    np.savez("pickled.npz", a=np.array([{}], dtype=object))
+    np.savez("other.npz", a=np.zeros(3))
+    assert convert.main(flags.split()) == 2
+    line = error_line(capsys)
+    for text in named:
+        assert text in line
+    assert not pathlib.Path("run").exists()
+
+
+def test_weights_of_another_size_leave_the_model_as_it_was(trained: str) -> None:
+    assert convert.main(["export", trained, "--output", "weights.safetensors"]) == 0
+    weights, _ = convert.read_weights("weights.safetensors")
+    model = models.create("pyramidnet", num_classes=10, in_channels=1, rngs=nnx.Rngs(0), depth=8, alpha=9)
+    before = jax.tree.map(np.asarray, nnx.state(model, nnx.Param))
+    with pytest.raises(ConfigError, match="not those of this network"):
+        convert._load_own(model, weights)
+    jax.tree.map(np.testing.assert_array_equal, before, nnx.state(model, nnx.Param))
