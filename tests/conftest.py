@@ -1,5 +1,6 @@
 """All tests run on 8 simulated devices, each in a folder of its own."""
 
+import os
 import pathlib
 from collections.abc import Callable, Iterator
 
@@ -10,6 +11,8 @@ def pytest_sessionstart() -> None:
     # Not at import: the package must not be loaded before jaxtyping's checks are in place.
     from jaxdp.parallel import platform
 
+    # Most of the time goes into compiling steps that then run three times.
+    os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
     platform.configure(8)
 
 

@@ -16,7 +16,7 @@ from jaxdp.training import setup, step
 
 SMALL = {  # test_parity.py has pyramidnet, with every mode of batch norm
     "resnet": {"depth": 8},
-    "vgg": {"depth": 11},
+    "vgg": {"depth": 11, "width": 8},
     "cnn": {},
     "unet": {"base_channels": 4, "levels": 2},
 }

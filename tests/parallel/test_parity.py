@@ -122,7 +122,7 @@ def test_without_the_cast_shard_map_sums_gradients(monkeypatch: pytest.MonkeyPat
     states = []
     for name, count in (("single", 1), ("shard_map", 8)):
         strategy = create_strategy(name, plain, jax.devices()[:count])
-        state, _ = strategy.train_step(strategy.init(create), strategy.shard_batch(host_batches()[0]))
+        state, _ = strategy.train_step(strategy.init(create), strategy.shard_batch(host_batches()[0]), {})
         states.append(strategy.gather(state))
     assert largest_difference(states[0].params, states[1].params) > 1e-3
 

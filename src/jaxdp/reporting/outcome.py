@@ -9,7 +9,7 @@ import numpy as np
 from jaxdp.reporting import pictures
 from jaxdp.tasks.segmentation import center_crop
 
-ROWS = 4  # pictures shown, evenly spaced over the test set
+ROWS = 3  # pictures shown, evenly spaced over the test set
 
 
 def draw(

@@ -81,5 +81,5 @@ def plot_confusion(confusion: np.ndarray, class_names: Sequence[str], path: path
 
 def _save(figure: Figure, canvas: FigureCanvasAgg, path: pathlib.Path) -> np.ndarray:
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=150)
+    figure.savefig(path, dpi=110)
     return np.asarray(canvas.buffer_rgba())[..., :3]

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Mapping
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -123,7 +124,7 @@ def _divide(part: Array, whole: Array) -> Array:
     return jnp.where(whole > 0, part / jnp.where(whole > 0, whole, 1.0), 0.0)
 
 
-def center_crop(dense: Array, size: tuple[int, ...]) -> Array:
-    """Cuts (batch, H, W, ...) to the (h, w) in its middle."""
+def center_crop(dense: Any, size: tuple[int, ...]) -> Any:
+    """Cuts (batch, H, W, ...), of JAX or NumPy, to the (h, w) in its middle."""
     top, left = ((have - want) // 2 for have, want in zip(dense.shape[1:3], size, strict=True))
     return dense[:, top : top + size[0], left : left + size[1]]

@@ -69,7 +69,7 @@ def digits_denoise(request: sources.Request) -> sources.Dataset:
     """Returns the same split at 16 x 16 pixels with noise, to be learned: the digits without it.
 
     Each image's noise is drawn once from its number, so that all runs see the same pictures. Left as it is, the noise gives a
-    mean squared error of 0.027.
+    mean squared error of 0.036.
     """
     request.choose("regression")
     request.refuse("train_split", "test_split", "num_classes")
@@ -84,8 +84,8 @@ def digits_denoise(request: sources.Request) -> sources.Dataset:
         test=sources.ArraySource(noisy[test], clean[test], "targets"),
         num_classes=1,
         image_shape=(16, 16, 1),
-        mean=(80.0,),
-        std=(89.0,),
+        mean=(84.1,),
+        std=(84.1,),
         task="regression",
         augment=("none",),
         defaults={"model_kwargs": {"unet": {"base_channels": 16, "levels": 2, "upsampling": "resize"}}, "learning_rate": 0.05},
