@@ -32,7 +32,7 @@ def digits(request: sources.Request) -> sources.Dataset:
         image_shape=(8, 8, 1),
         mean=(4.88,),  # of the pixels 0 to 16, over the training split
         std=(6.02,),
-        augment=("shift:0.75",),
+        augment=("affine:0.07",),
     )
 
 
