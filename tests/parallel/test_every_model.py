@@ -26,13 +26,13 @@ CASES: list[Any] = [(model, task, SMALL[model]) for model in SMALL for task in m
 CASES += [
     pytest.param("unet", task, SMALL["unet"] | form, marks=pytest.mark.slow) for task in models.tasks_of("unet") for form in FORMS
 ]
-AUGMENT = {"classification": ("flip", "mixup:0.5"), "segmentation": ("crop:16", "flip"), "regression": ("flip_vertical",)}
+AUGMENT = {"classification": ("flip", "mixup:0.5"), "segmentation": ("crop:24", "flip"), "regression": ("flip_vertical",)}
 
 
 def create(model: str, task: str, kwargs: dict[str, Any], **settings: Any) -> setup.Setup:
     config = TrainConfig(
-        model=model, task=task, model_kwargs=kwargs, augment=AUGMENT[task], batch_norm="global", global_batch_size=16, steps=3,
-        learning_rate=0.01, seed=1,
+        model=model, task=task, model_kwargs=kwargs, augment=AUGMENT[task], image_size="24" if task == "regression" else None,
+        batch_norm="global", global_batch_size=16, steps=3, learning_rate=0.01, seed=1,
     )  # fmt: skip
     return setup.create_setup(dataclasses.replace(config, **settings))
 

@@ -88,5 +88,5 @@ def digits_denoise(request: sources.Request) -> sources.Dataset:
         std=(84.1,),
         task="regression",
         augment=("none",),
-        defaults={"model_kwargs": {"unet": {"base_channels": 16, "levels": 2, "upsampling": "resize"}}, "learning_rate": 0.05},
+        defaults={"model_kwargs": {"unet": {"base_channels": 16, "levels": 2}}},
     )
