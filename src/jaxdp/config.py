@@ -152,6 +152,11 @@ class RunConfig:
     """checkpoints to keep, besides the best one"""
     log_every: int = 10
     """steps between rows of metrics.jsonl"""
+    on_divergence: Literal["stop", "skip", "rollback"] = "stop"
+    """when loss or gradients are no longer finite numbers: stop (exit code 3), skip the update and go on, or roll back to the last
+    checkpoint and go on from there at half the learning rate"""
+    max_divergences: int = 5
+    """stop all the same at this many updates skipped in a row, or when this many rollbacks did not help"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -167,7 +172,7 @@ EXCLUSIVE = (("global_batch_size", "per_device_batch_size"), ("epochs", "steps")
 
 _POSITIVE = {
     "global_batch_size", "per_device_batch_size", "epochs", "steps", "devices", "clip_norm",
-    "eval_every", "checkpoint_every", "keep", "log_every", "num_classes",
+    "eval_every", "checkpoint_every", "keep", "log_every", "max_divergences", "num_classes",
 }  # fmt: skip
 _NON_NEGATIVE = {"learning_rate", "weight_decay", "seed", "tolerance"}
 _FRACTIONS = {"label_smoothing", "ema_decay", "warmup_fraction"}  # at least 0 and below 1
@@ -283,5 +288,6 @@ def to_yaml(config: Any) -> str:
 def run_hash(config: TrainConfig) -> str:
     """Returns 8 hexadecimal digits that are the same for settings that define the same run."""
     settings: Mapping[str, Any] = dataclasses.asdict(config)
-    defining = {name: value for name, value in settings.items() if name not in ("run_dir", "resume", "keep", "log_every")}
+    others = ("run_dir", "resume", "keep", "log_every", "on_divergence", "max_divergences")
+    defining = {name: value for name, value in settings.items() if name not in others}
     return hashlib.sha256(yaml.safe_dump(defining).encode()).hexdigest()[:8]

@@ -110,12 +110,13 @@ def import_weights(command: ImportConfig) -> None:
     run = run_directory.claim(setup.config, description, create=True)
     state = setup.strategy.gather(setup.strategy.restore(create_train_state(model, setup.recipe.optimizer)))
     best_metric = setup.recipe.task.best_metric
-    with contextlib.closing(Checkpoints(run.checkpoints, keep=1, best_metric=best_metric)) as checkpoints:
-        checkpoints.save(0, state, {}, None)
-        checkpoints.wait()
-    run.write_dataset(description)
-    # Training is free to use another strategy: the one here was only for loading.
-    run.write_config(dataclasses.replace(setup.config, strategy=TrainConfig().strategy))
+    with run.exclusive():
+        with contextlib.closing(Checkpoints(run.checkpoints, keep=1, best_metric=best_metric)) as checkpoints:
+            checkpoints.save(0, state, {}, None)
+            checkpoints.wait()
+        run.write_dataset(description)
+        # Training is free to use another strategy: the one here was only for loading.
+        run.write_config(dataclasses.replace(setup.config, strategy=TrainConfig().strategy))
     print(f"{run.path} holds {len(weights)} arrays as step 0; next: python -m jaxdp.evaluate {run.path}")
 
 

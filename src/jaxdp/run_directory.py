@@ -1,10 +1,15 @@
 """What is in the folder of a run, and may this command use it?"""
 
+import contextlib
 import dataclasses
+import datetime
+import errno
+import fcntl
 import json
 import os
 import pathlib
-from collections.abc import Mapping
+import socket
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from jaxdp import config as config_lib
@@ -45,6 +50,28 @@ class RunDirectory:
     @property
     def checkpoints(self) -> pathlib.Path:
         return self.path / "checkpoints"
+
+    @property
+    def lock_file(self) -> pathlib.Path:
+        return self.path / "writer.lock"
+
+    @contextlib.contextmanager
+    def exclusive(self) -> Iterator[None]:
+        """Makes this process the folder's only writer until the block ends, or the process does, whatever ends it.
+
+        The operating system holds the lock (flock) and lets go of it when a process dies: what its file says is for people. Where
+        the file system knows no locks the file itself is the lock, and one left by a dead process of this host is taken over.
+
+        Raises:
+            ConfigError: if another process writes there.
+        """
+        descriptor = _lock(self)
+        try:
+            yield
+        finally:
+            # The file goes while it is still locked: whoever opened it meanwhile finds that it is no longer the one in the folder.
+            self.lock_file.unlink(missing_ok=True)
+            os.close(descriptor)
 
     def load_config(self) -> TrainConfig:
         """Raises ConfigError if there is no run."""
@@ -107,6 +134,68 @@ def claim(config: TrainConfig, description: Mapping[str, Any], *, create: bool) 
     except OSError as error:
         raise ConfigError("run_dir", run.path, f"cannot be written ({error.strerror}); give another folder") from error
     return run
+
+
+def _lock(run: RunDirectory) -> int:
+    """Returns the descriptor that holds the lock."""
+    while True:
+        try:
+            descriptor = os.open(run.lock_file, os.O_RDWR | os.O_CREAT, 0o666)
+        except OSError as error:
+            remedy = f"{run.lock_file.name} in it cannot be written ({error.strerror}); give another folder"
+            raise ConfigError("run_dir", run.path, remedy) from error
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            try:
+                current = os.path.samestat(os.fstat(descriptor), run.lock_file.stat())
+            except FileNotFoundError:
+                current = False
+            if not current:  # its holder removed it between our opening and locking it
+                os.close(descriptor)
+                continue
+        except OSError as error:
+            refused = error.errno in (errno.EWOULDBLOCK, errno.EACCES)
+            holder = _holder(run.lock_file)
+            if refused or _lives(holder):  # else there are no locks here, and nobody who would need one
+                os.close(descriptor)
+                who = "another process"
+                if holder:
+                    who = f"process {holder['pid']} on {holder['host']} since {holder['started']}"
+                rest = "" if refused else f" (if it is gone, remove {run.lock_file})"
+                remedy = f"is being written by {who}{rest}; wait for it or stop it, or give another folder"
+                raise ConfigError("run_dir", run.path, remedy) from error
+        content = {
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+            "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        }
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, json.dumps(content).encode(), 0)
+        return descriptor
+
+
+def _holder(path: pathlib.Path) -> dict[str, Any] | None:
+    """Returns what a lock file says; nothing while it is being written."""
+    try:
+        content = json.loads(path.read_text())
+        return content if content.keys() >= {"host", "pid", "started"} else None
+    except (OSError, ValueError, AttributeError):
+        return None
+
+
+def _lives(holder: Mapping[str, Any] | None) -> bool:
+    """Whether the process may still be there; of another host nobody can tell from here."""
+    if holder is None:
+        return False
+    if holder["host"] != socket.gethostname():
+        return True
+    try:
+        os.kill(int(holder["pid"]), 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
 
 
 def _check_same_run(config: TrainConfig, description: Mapping[str, Any], run: RunDirectory) -> None:

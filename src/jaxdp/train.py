@@ -15,8 +15,10 @@ from jaxdp.parallel import platform
 from jaxdp.registry import ConfigError
 
 if TYPE_CHECKING:
+    from jaxdp.training.checkpoint import Checkpoints
     from jaxdp.training.loop import Ledger
     from jaxdp.training.setup import Setup
+    from jaxdp.training.state import TrainState
 
 DESCRIPTION = "Train an image model data-parallel; the same command continues a run."
 EXIT_DIVERGED, EXIT_STOPPED = 3, 75
@@ -41,18 +43,28 @@ def train(config: TrainConfig) -> int:
     platform.configure(config.devices)
     import jax
 
+    from jaxdp.reporting import progress
+    from jaxdp.training.setup import create_setup
+
+    primary = jax.process_index() == 0  # of several processes one writes; all of them take part in a checkpoint
+    setup = create_setup(config, advance=progress.Reading() if primary else lambda split, done, total: None)
+    description = dataclasses.asdict(setup.dataset.describe())
+    run = run_directory.claim(setup.config, description, create=primary)
+    with run.exclusive() if primary else contextlib.nullcontext():
+        return _train(setup, run, description)
+
+
+def _train(setup: "Setup", run: run_directory.RunDirectory, description: dict[str, Any]) -> int:
+    import jax
+
     from jaxdp.reporting import outcome as outcome_pictures
     from jaxdp.reporting import plots, progress, writers
     from jaxdp.training import loop, metrics
     from jaxdp.training.checkpoint import Checkpoints
     from jaxdp.training.inference import create_predictor
-    from jaxdp.training.setup import create_setup
 
-    primary = jax.process_index() == 0  # of several processes one writes; all of them take part in a checkpoint
-    setup = create_setup(config, advance=progress.Reading() if primary else lambda split, done, total: None)
-    plan, strategy, task = setup.plan, setup.strategy, setup.recipe.task
-    description = dataclasses.asdict(setup.dataset.describe())
-    run = run_directory.claim(setup.config, description, create=primary)
+    primary = jax.process_index() == 0
+    config, plan, task = setup.config, setup.plan, setup.recipe.task
     best_metric = task.best_metric
     with contextlib.closing(Checkpoints(run.checkpoints, keep=config.keep, best_metric=best_metric)) as checkpoints:
         saved = checkpoints.latest()
@@ -64,56 +76,69 @@ def train(config: TrainConfig) -> int:
             progress.print_summary(finished, str(run.path), best_metric[0])
             print(f"{run.path} is complete: --epochs or --steps extends it, --resume never starts another run.", file=sys.stderr)
             return 0
-        state, ledger = setup.create_state(), loop.Ledger()
-        if saved is not None:
-            state, position = checkpoints.restore(saved, state)
-            ledger = loop.Ledger(interval=position.get("interval", {}), epoch=position.get("epoch", {}))
-
+        state, position = _begin(setup, checkpoints, saved)
+        ledger = loop.Ledger.at(position)
+        message = f"continuing {run.path} after step {start}" if saved is not None else ""
         data, _ = setup.train_data, setup.test_data  # read before the bar begins
-        with contextlib.ExitStack() as cleanup:
-            listeners: list[loop.Listener] = []
-            events: writers.TensorBoard | None = None
-            if primary:
-                run.write_config(setup.config)
-                run.write_dataset(description)
-                bar = progress.Progress(
-                    start=start, total_steps=plan.total_steps, steps_per_epoch=plan.steps_per_epoch, figure_name=best_metric[0]
-                )
-                if saved is not None:
-                    bar.say(f"continuing {run.path} after step {start}")
-                rows, events = writers.JsonLines(run.metrics_file, start), writers.TensorBoard(run.path / "tensorboard", start)
-                for listener in (bar, rows, events):
-                    listeners.append(listener)
-                    cleanup.callback(listener.close)
-            should_stop = cleanup.enter_context(_stop_flag())
-            test, failure, outcome = None, "", None
-            try:
-                outcome = loop.fit(
-                    strategy,
-                    strategy.restore(state),
-                    setup.train_batches(start),
-                    data,
-                    start=start,
-                    plan=plan,
-                    ledger=ledger,
-                    schedule=setup.schedule,
-                    evaluate=setup.evaluate,
-                    save=lambda step, state, position, test: checkpoints.save(step, strategy.gather(state), position, test),
-                    listeners=listeners,
-                    should_stop=should_stop,
-                )
-                status, step, test = "stopped" if outcome.stopped else "done", outcome.step, outcome.test
-                if start == step == plan.total_steps:  # killed after its last checkpoint
-                    test = setup.evaluate(outcome.state)
-            except loop.Diverged as error:
-                status, step, failure = "diverged", error.step, str(error)
-            if events is not None and outcome is not None and test is not None:
-                pictures = outcome_pictures.draw(
-                    run.plots, title=_title(setup), task=task, source=setup.dataset.test, sums=test,
-                    predict=create_predictor(strategy.gather(outcome.state), setup.recipe.preprocess),
-                )  # fmt: skip
-                events.add_pictures(pictures, step)
-        checkpoints.wait()
+        if primary:
+            run.write_config(config)
+            run.write_dataset(description)
+        with _stop_flag() as should_stop:
+            while True:  # once, and again after each rollback
+                current = setup.slowed(ledger.learning_rate_factor) if ledger.rollbacks else setup
+                strategy = current.strategy
+                with contextlib.ExitStack() as cleanup:
+                    listeners: list[loop.Listener] = []
+                    events: writers.TensorBoard | None = None
+                    if primary:
+                        bar = progress.Progress(
+                            start=start, total_steps=plan.total_steps, steps_per_epoch=plan.steps_per_epoch,
+                            figure_name=best_metric[0],
+                        )  # fmt: skip
+                        if message:
+                            bar.say(message)
+                        rows = writers.JsonLines(run.metrics_file, start)
+                        events = writers.TensorBoard(run.path / "tensorboard", start)
+                        for listener in (bar, rows, events):
+                            listeners.append(listener)
+                            cleanup.callback(listener.close)
+                    test, failure, outcome = None, "", None
+                    try:
+                        outcome = loop.fit(
+                            strategy,
+                            strategy.restore(state),
+                            current.train_batches(start),
+                            data,
+                            start=start,
+                            plan=plan,
+                            ledger=ledger,
+                            schedule=current.schedule,
+                            evaluate=current.evaluate,
+                            save=checkpoints.save,
+                            listeners=listeners,
+                            should_stop=should_stop,
+                            max_skips=config.max_divergences,
+                        )
+                        status, step, test = "stopped" if outcome.stopped else "done", outcome.step, outcome.test
+                        if start == step == plan.total_steps:  # killed after its last checkpoint
+                            test = current.evaluate(outcome.state)
+                    except loop.Diverged as error:
+                        status, step, failure = "diverged", error.step, str(error)
+                    if events is not None and outcome is not None and test is not None:
+                        pictures = outcome_pictures.draw(
+                            run.plots, title=_title(setup), task=task, source=setup.dataset.test, sums=test,
+                            predict=create_predictor(strategy.gather(outcome.state), setup.recipe.preprocess),
+                        )  # fmt: skip
+                        events.add_pictures(pictures, step)
+                checkpoints.wait()
+                if status != "diverged" or config.on_divergence != "rollback" or ledger.rollbacks >= config.max_divergences:
+                    break
+                saved = checkpoints.latest()
+                start = saved or 0
+                state, position = _begin(setup, checkpoints, saved)
+                ledger = ledger.rolled_back(position)
+                number = f"rollback {ledger.rollbacks} of at most {config.max_divergences}"
+                message = f"{failure}: back to step {start} at {ledger.learning_rate_factor:g} times the learning rate ({number})"
         parameters = sum(leaf.size for leaf in jax.tree.leaves(state.params))
         figures = metrics.figures(task, test) if test is not None else None
         summary = _summary(setup, ledger, status=status, step=step, parameters=parameters, test=figures, best=checkpoints.best())
@@ -125,11 +150,19 @@ def train(config: TrainConfig) -> int:
         progress.print_summary(summary, str(run.path), best_metric[0])
         for split, reasons in setup.skipped().items():
             print(f"warning: {len(reasons)} bad {split} examples were left out, e.g. {reasons[0]}", file=sys.stderr)
+        if ledger.skipped_updates:
+            print(f"warning: {ledger.skipped_updates} updates were skipped: loss or gradients were not finite", file=sys.stderr)
     if status == "stopped":
         print(f"stopped by a signal after saving step {step}; the same command continues", file=sys.stderr)
     if status == "diverged":
         print(f"diverged: {failure}; the last checkpoint is that of step {last_saved or 0}", file=sys.stderr)
     return {"done": 0, "diverged": EXIT_DIVERGED, "stopped": EXIT_STOPPED}[status]
+
+
+def _begin(setup: "Setup", checkpoints: "Checkpoints", saved: int | None) -> tuple["TrainState", dict[str, Any]]:
+    """Returns the state and position of a checkpoint, or the initial ones."""
+    state = setup.create_state()
+    return (state, {}) if saved is None else checkpoints.restore(saved, state)
 
 
 def _summary(
@@ -143,7 +176,7 @@ def _summary(
 
     config, strategy = setup.config, setup.strategy
     task = setup.recipe.task
-    splits = {"train": figures(task, ledger.epoch) if ledger.epoch else None, "test": test}
+    splits = {"train": figures(task, ledger.epoch) if ledger.epoch.get("examples") else None, "test": test}
     return {
         "model": config.model,
         "dataset": config.dataset,
@@ -159,6 +192,8 @@ def _summary(
         "batch_norm": config.batch_norm,
         "data_placement": config.data_placement,
         "skipped_examples": {split: len(reasons) for split, reasons in setup.skipped().items()},
+        "skipped_updates": ledger.skipped_updates,
+        "rollbacks": ledger.rollbacks,
         "metrics": {split: values for split, values in splits.items() if values is not None},
         "best": {"step": best[0], **best[1]} if best else None,
         "seconds": {

@@ -36,7 +36,8 @@ class JsonLines:
 
 class TensorBoard:
     def __init__(self, directory: pathlib.Path, start: int) -> None:
-        self._writer = SummaryWriter(str(directory), purge_step=start + 1 if start else None)
+        begun = directory.exists() and any(directory.iterdir())  # what it has of later steps is not shown any more
+        self._writer = SummaryWriter(str(directory), purge_step=start + 1 if begun else None)
 
     def advance(self, step: int) -> None:
         pass

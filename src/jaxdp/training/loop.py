@@ -4,7 +4,7 @@ import collections
 import dataclasses
 import gc
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol, runtime_checkable
 
 import jax
@@ -49,11 +49,11 @@ class Listener(Protocol):
 
 
 class Diverged(Exception):
-    """The loss is no longer a finite number."""
+    """Loss, gradients or weights are no longer finite numbers."""
 
-    def __init__(self, step: int, loss: float) -> None:
-        super().__init__(f"the loss of step {step} is {loss}")
-        self.step, self.loss = step, loss
+    def __init__(self, step: int, reason: str) -> None:
+        super().__init__(reason)
+        self.step = step
 
 
 @dataclasses.dataclass
@@ -65,6 +65,8 @@ class Ledger:
         first_step_seconds: of this process's first step, compilation included; the rates leave it out.
         first_step_done: when it was done, by `time.perf_counter`; 0 before.
         train_seconds, train_examples: of all other steps of this process, without evaluating and saving.
+        skipped_updates, skipped_in_a_row: updates left out because they were not finite, in the whole run and just now.
+        rollbacks: how often the run went back to a checkpoint; each one halved the learning rate.
     """
 
     interval: metrics.Sums = dataclasses.field(default_factory=dict)
@@ -73,6 +75,29 @@ class Ledger:
     first_step_done: float = 0.0
     train_seconds: float = 0.0
     train_examples: float = 0.0
+    skipped_updates: int = 0
+    skipped_in_a_row: int = 0
+    rollbacks: int = 0
+
+    @property
+    def learning_rate_factor(self) -> float:
+        return 0.5**self.rollbacks
+
+    def position(self) -> dict[str, Any]:
+        """Returns what a checkpoint keeps, so that a run continued goes on as if nothing had happened."""
+        sums = {name: metrics.to_json(getattr(self, name)) for name in ("interval", "epoch")}
+        return sums | {name: getattr(self, name) for name in ("skipped_updates", "skipped_in_a_row", "rollbacks")}
+
+    @classmethod
+    def at(cls, position: Mapping[str, Any]) -> "Ledger":
+        """Creates the ledger of a process that begins where a checkpoint was saved."""
+        names = ("interval", "epoch", "skipped_updates", "skipped_in_a_row", "rollbacks")
+        return cls(**{name: position[name] for name in names if name in position})
+
+    def rolled_back(self, position: Mapping[str, Any]) -> "Ledger":
+        """Returns the ledger of this process back at a checkpoint: the time it took is still spent."""
+        kept = {name: getattr(self, name) for name in ("first_step_seconds", "first_step_done", "train_seconds", "train_examples")}
+        return dataclasses.replace(Ledger.at(position), rollbacks=self.rollbacks + 1, **kept)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,6 +127,7 @@ def fit(
     save: Callable[[int, TrainState, dict[str, Any], dict[str, float] | None], None],
     listeners: list[Listener],
     should_stop: Callable[[], bool],
+    max_skips: int,
 ) -> Outcome:
     """Trains from step `start` to the end of the plan, or until asked to stop; saves the last state in either case.
 
@@ -109,12 +135,13 @@ def fit(
         batches: placed batches from step `start` on.
         data: the dataset where it lives on the devices, or nothing.
         ledger: sums that a checkpoint carried over, or an empty one; it is filled as training goes.
-        save: takes step, state, position and the test figures of that state, if it was evaluated.
+        save: takes step, state on the host, position and the test figures of that state, if it was evaluated.
+        max_skips: at this many updates skipped in a row it gives up; only a recipe that skips them comes to that.
 
     Raises:
-        Diverged: when a loss is not finite; nothing is saved after that step.
+        Diverged: when a loss, a gradient or the state to be saved is not finite; nothing is saved from that step on.
     """
-    reader = _Reader(strategy, plan, ledger, schedule, listeners)
+    reader = _Reader(strategy, plan, ledger, schedule, listeners, max_skips)
     step, test = start, None
     while step < plan.total_steps:
         with reader.waiting():
@@ -136,7 +163,12 @@ def fit(
                     figures = metrics.figures(strategy.recipe.task, test)
                     reader.tell({"step": step, "epoch": plan.epoch(step), "split": "test"} | figures)
                 if saves:
-                    save(step, state, {name: metrics.to_json(getattr(ledger, name)) for name in ("interval", "epoch")}, figures)
+                    gathered = strategy.gather(state)
+                    # Loss and gradients are those before the update, which may have been the one that went too far.
+                    weights = (gathered.params, gathered.batch_stats, gathered.ema)
+                    if not all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(weights)):
+                        raise Diverged(step, f"after the update of step {step} the weights are not finite numbers")
+                    save(step, gathered, ledger.position(), figures)
         if stopped and not last:
             return Outcome(state, step, test, stopped=True)
     return Outcome(state, step, test, stopped=False)
@@ -145,9 +177,11 @@ def fit(
 class _Reader:
     """Reads metric sums a few steps after they were dispatched, so that reading never holds up the device."""
 
-    def __init__(self, strategy: Strategy, plan: Plan, ledger: Ledger, schedule: optax.Schedule, listeners: list[Listener]) -> None:
+    def __init__(
+        self, strategy: Strategy, plan: Plan, ledger: Ledger, schedule: optax.Schedule, listeners: list[Listener], max_skips: int
+    ) -> None:
         self._strategy, self._plan, self._ledger = strategy, plan, ledger
-        self._listeners = listeners
+        self._listeners, self._max_skips = listeners, max_skips
         # All at once: called step by step, a schedule compiles each of its operations while the device waits.
         self._learning_rates = np.asarray(jax.jit(jax.vmap(schedule))(np.arange(plan.total_steps)))
         self._unread: collections.deque[tuple[int, Any]] = collections.deque()
@@ -155,6 +189,7 @@ class _Reader:
         self._compiled = False
         self._row_seconds = self._row_wait = self._row_examples = 0.0
         self._row_steps = 0
+        self._compile_seconds = 0.0
 
     def waiting(self) -> "_Stopwatch":
         return _Stopwatch(self._waited)
@@ -182,6 +217,7 @@ class _Reader:
         now = time.perf_counter()
         seconds, self._clock = now - self._clock, now
         ledger, plan = self._ledger, self._plan
+        read = self._checked(step, read)
         if self._compiled:
             ledger.train_seconds += seconds
             ledger.train_examples += float(read["examples"])
@@ -190,7 +226,9 @@ class _Reader:
             self._row_examples += float(read["examples"])
         else:
             self._compiled = True
-            ledger.first_step_seconds, ledger.first_step_done = seconds, now
+            self._compile_seconds = seconds
+            if not ledger.first_step_done:  # after a rollback this is not the first one
+                ledger.first_step_seconds, ledger.first_step_done = seconds, now
             self._row_wait = 0.0
             # Tracing leaves millions of objects: to look through them again takes the collector as long as several steps.
             gc.collect()
@@ -199,21 +237,38 @@ class _Reader:
         if (step - 1) % plan.steps_per_epoch == 0:
             ledger.epoch = {}
         ledger.interval, ledger.epoch = metrics.add(ledger.interval, read), metrics.add(ledger.epoch, read)
-        if not np.isfinite(read["loss"]):
-            raise Diverged(step, float(read["loss"]))
         if step % plan.log_every == 0 or step == plan.total_steps:
             self._write_row(step)
 
+    def _checked(self, step: int, read: metrics.Sums) -> metrics.Sums:
+        """Returns a step's sums, of a skipped update only that it was; the values are the same in every process."""
+        ledger = self._ledger
+        skipped = bool(read.get("skipped_updates", 0.0))
+        loss, norm = read["loss"] / np.maximum(read["examples"], 1.0), read["gradient_norm"]
+        ledger.skipped_updates += skipped
+        ledger.skipped_in_a_row = ledger.skipped_in_a_row + 1 if skipped else 0
+        if ledger.skipped_in_a_row >= self._max_skips or not (skipped or (np.isfinite(loss) and np.isfinite(norm))):
+            again = f"; {ledger.skipped_in_a_row} updates in a row were skipped" if skipped else ""
+            raise Diverged(step, f"the loss of step {step} is {loss:.6g}, its gradient norm {norm:.6g}{again}")
+        if not skipped:
+            return read
+        return {name: value if name == "skipped_updates" else np.zeros_like(value) for name, value in read.items()}
+
     def _write_row(self, step: int) -> None:
         ledger = self._ledger
+        if not ledger.interval["examples"]:  # nothing but skipped updates: the next row tells of them
+            return
         figures = metrics.figures(self._strategy.recipe.task, ledger.interval)
         timed = self._row_steps > 0  # not so in a row of the first step alone
-        seconds = self._row_seconds if timed else ledger.first_step_seconds
+        seconds = self._row_seconds if timed else self._compile_seconds
         self.tell(
             {"step": step, "epoch": self._plan.epoch(step), "split": "train"}
             | figures
+            | {"gradient_norm": float(ledger.interval["gradient_norm"] / np.maximum(ledger.interval["updates"], 1.0))}
+            | {name: round(float(ledger.interval[name])) for name in ("skipped_updates",) if name in ledger.interval}
             | {
-                "learning_rate": float(self._learning_rates[step - 1]),
+                # The optimizer does not count updates that were skipped.
+                "learning_rate": float(self._learning_rates[max(step - 1 - ledger.skipped_updates, 0)]),
                 "examples_per_second": (self._row_examples if timed else figures["examples"]) / seconds,
                 "step_seconds": seconds / max(self._row_steps, 1),
                 "input_wait_fraction": min(self._row_wait / seconds, 1.0),

@@ -59,6 +59,20 @@ class Setup:
         assert self.config.global_batch_size is not None
         return self.config.global_batch_size
 
+    def slowed(self, factor: float) -> "Setup":
+        """Returns the same setup with all learning rates times `factor`; its step must be compiled anew."""
+
+        def schedule(step: Any) -> Any:
+            return factor * self.schedule(step)
+
+        recipe = dataclasses.replace(self.recipe, optimizer=optim.create_optimizer(self.config, schedule))
+        strategy = create_strategy(self.config.strategy, recipe, self.strategy.devices)
+        setup = dataclasses.replace(self, recipe=recipe, schedule=schedule, strategy=strategy)
+        for name in ("train_data", "test_data"):  # what is on the devices already is not put there twice
+            if name in vars(self):
+                vars(setup)[name] = vars(self)[name]
+        return setup
+
     def create_state(self) -> TrainState:
         """Creates the initial state, on the default device."""
         model = create_model(self.config, self.dataset, rngs=nnx.Rngs(self.config.seed), dtype=self.dtype)
@@ -197,6 +211,7 @@ def create_setup(
         batch_norm=config.batch_norm,
         ema_decay=config.ema_decay,
         seed=config.seed,
+        on_divergence=config.on_divergence,
     )
     strategy = create_strategy(config.strategy, recipe, devices)
     if training:

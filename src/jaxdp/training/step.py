@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import optax
 from flax import nnx
-from jaxtyping import Array, Float, Key
+from jaxtyping import Array, Bool, Float, Key
 
 from jaxdp.config import batch_norm_group
 from jaxdp.data.augment import Preprocess
@@ -29,6 +29,7 @@ class Recipe:
         batch_norm: `replica`, `global` or `group:N`.
         ema_decay: 0 for no moving average.
         seed: with a step's number and an example's number it determines every random choice.
+        on_divergence: `skip` leaves the state as it was where it would no longer be finite; anything else leaves that to the loop.
     """
 
     task: Task
@@ -37,12 +38,16 @@ class Recipe:
     batch_norm: str = "replica"
     ema_decay: float = 0.0
     seed: int = 0
+    on_divergence: str = "stop"
 
 
 def train_step(
     state: TrainState, batch: Batch, data: Batch, *, recipe: Recipe, replicas: Replicas
 ) -> tuple[TrainState, dict[str, Array]]:
     """Returns the state after one update and the global batch's metric sums; both are equal on all replicas.
+
+    The sums are those of the task, `gradient_norm` (before any clipping), `updates`, which counts this step, and where the recipe
+    skips updates `skipped_updates`, 1 if this one was.
 
     Args:
         data: the dataset where it lives on the devices, from which the batch's examples are taken; otherwise nothing.
@@ -52,7 +57,15 @@ def train_step(
     grads, batch_stats, weight = replicas.mean((grads, batch_stats, weight))
     # Exactly 1 for a full batch: with missing examples the mean is over those that are there, on whichever replica they are.
     grads = jax.tree.map(lambda grad: grad / jnp.maximum(weight, jnp.finfo(jnp.float32).tiny), grads)
-    return apply_gradients(state, grads, batch_stats, recipe=recipe), replicas.sum(metrics)
+    # The norm is that of the averaged gradients, the same everywhere: it joins the sums after they are summed over replicas.
+    sums = replicas.sum(metrics) | {"gradient_norm": optax.tree.norm(grads), "updates": jnp.ones(())}
+    updated = apply_gradients(state, grads, batch_stats, recipe=recipe)
+    if recipe.on_divergence == "skip":
+        sound = jnp.isfinite(sums["loss"]) & jnp.isfinite(sums["gradient_norm"]) & _all_finite(updated)
+        updated = jax.tree.map(lambda new, old: jnp.where(sound, new, old), updated, state)
+        updated = dataclasses.replace(updated, step=state.step + 1)
+        sums["skipped_updates"] = jnp.where(sound, 0.0, 1.0)
+    return updated, sums
 
 
 def compute_gradients(
@@ -101,6 +114,10 @@ def evaluation_model(state: TrainState) -> Any:
     model = merge(state, params, batch_stats)
     model.eval()
     return model
+
+
+def _all_finite(tree: Tree) -> Bool[Array, ""]:
+    return jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(tree)]))
 
 
 def example_keys(seed: int, step: Array, indices: Array) -> Key[Array, "batch"]:

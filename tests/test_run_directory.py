@@ -1,0 +1,142 @@
+"""A run's folder has one writer at a time, and a writer that died is in nobody's way."""
+
+import errno
+import fcntl
+import json
+import os
+import pathlib
+import signal
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from jaxdp import convert, train
+from jaxdp.registry import ConfigError
+from jaxdp.run_directory import RunDirectory
+
+FLAGS = "--model-kwargs depth=8 alpha=6 --global-batch-size 160 --steps 2 --run-dir run".split()
+HOLD = """
+import pathlib, time
+from jaxdp.run_directory import RunDirectory
+with RunDirectory(pathlib.Path("run")).exclusive():
+    print("held", flush=True)
+    time.sleep(300)
+"""
+
+
+@pytest.fixture
+def run() -> RunDirectory:
+    pathlib.Path("run").mkdir()
+    return RunDirectory(pathlib.Path("run"))
+
+
+def dead_process() -> int:
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    return ended.pid
+
+
+def leave_lock(run: RunDirectory, pid: int, host: str = socket.gethostname()) -> None:
+    run.lock_file.write_text(json.dumps({"host": host, "pid": pid, "started": "2026-01-01T00:00:00+00:00"}))
+
+
+def test_a_second_writer_is_refused_until_the_first_is_gone(run: RunDirectory, capsys: pytest.CaptureFixture[str]) -> None:
+    with subprocess.Popen([sys.executable, "-c", HOLD], stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout is not None
+        try:
+            assert holder.stdout.readline() == "held\n"
+            assert train.main(FLAGS) == 2
+            captured = capsys.readouterr()
+            (line,) = captured.err.splitlines()
+            assert f"--run-dir run: is being written by process {holder.pid} on {socket.gethostname()} since 20" in line
+            assert captured.out == ""
+            assert {path.name for path in run.path.iterdir()} == {run.lock_file.name}
+        finally:
+            holder.send_signal(signal.SIGKILL)
+    assert run.lock_file.exists()  # nobody was there to remove it
+    assert train.main(FLAGS) == 0
+    assert not run.lock_file.exists()
+    assert json.loads(run.summary_file.read_text())["status"] == "done"
+
+
+def test_import_is_a_writer_too(run: RunDirectory, capsys: pytest.CaptureFixture[str]) -> None:
+    assert train.main([*FLAGS, "--run-dir", "trained"]) == 0
+    assert convert.main(["export", "trained", "--output", "weights.safetensors"]) == 0
+    capsys.readouterr()
+    flags = ["import", "weights.safetensors", "--run-dir", "run", "--model-kwargs", "depth=8", "alpha=6"]
+    with run.exclusive():
+        assert convert.main(flags) == 2
+        assert f"is being written by process {os.getpid()}" in capsys.readouterr().err
+        assert not run.config_file.exists()
+    assert convert.main(flags) == 0
+    assert not run.lock_file.exists()
+
+
+def test_a_command_that_fails_lets_go(run: RunDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert train.main([*FLAGS, "--resume", "must"]) == 2
+    assert not run.lock_file.exists()
+
+    def fail(*_: object) -> None:
+        raise RuntimeError("disk full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("jaxdp.training.loop.fit", lambda *_, **__: fail())
+        with pytest.raises(RuntimeError, match="disk full"):
+            train.main(FLAGS)
+    assert not run.lock_file.exists()
+    with run.exclusive():
+        pass
+
+
+def test_what_a_dead_process_left_is_taken_over(run: RunDirectory) -> None:
+    for content in (None, "", "{", "[]"):
+        if content is None:
+            leave_lock(run, dead_process())
+        else:
+            run.lock_file.write_text(content)
+        with run.exclusive():
+            assert json.loads(run.lock_file.read_text())["pid"] == os.getpid()
+
+
+def test_without_locks_the_file_decides(run: RunDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
+    def flock(*_: object) -> None:
+        raise OSError(errno.ENOTSUP, "Operation not supported")
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    leave_lock(run, dead_process())
+    with (
+        run.exclusive(),
+        pytest.raises(ConfigError, match=rf"process {os.getpid()} on .*if it is gone, remove run/writer.lock"),
+        run.exclusive(),
+    ):
+        pass
+    assert not run.lock_file.exists()
+    leave_lock(run, dead_process(), host="elsewhere")  # nobody can tell from here
+    with pytest.raises(ConfigError, match="on elsewhere"), run.exclusive():
+        pass
+    assert run.lock_file.exists()
+
+
+def test_a_lock_removed_meanwhile_is_not_held(run: RunDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its holder ends between our opening of the file and our locking of it: the lock that counts is that of a new file."""
+    flock, removed = fcntl.flock, []
+
+    def late(descriptor: int, operation: int) -> None:
+        if not removed:
+            removed.append(descriptor)
+            run.lock_file.unlink()
+        flock(descriptor, operation)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    with run.exclusive():
+        assert json.loads(run.lock_file.read_text())["pid"] == os.getpid()
+        with pytest.raises(ConfigError, match="is being written"), run.exclusive():
+            pass
+
+
+def test_a_lock_file_of_somebody_else_is_explained(run: RunDirectory) -> None:
+    run.lock_file.mkdir()
+    with pytest.raises(ConfigError, match=r"writer\.lock in it cannot be written"), run.exclusive():
+        pass
