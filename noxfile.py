@@ -59,3 +59,12 @@ def overhead(session: nox.Session) -> None:
     """Prints the trainer's throughput beside that of a hand-written loop over the same compiled step."""
     session.install(".")
     session.run("python", "benchmarks/overhead.py", *(session.posargs or ["--rounds", "5"]))
+
+
+@nox.session
+def faults(session: nox.Session) -> None:
+    """Damaged and unwritable checkpoints, and other devices after a stop."""
+    session.install(".[dev]")
+    session.env["JAX_COMPILATION_CACHE_DIR"] = str(CACHE)
+    files = [f"tests/training/test_{name}.py" for name in ("integrity", "elastic", "full_disk")]
+    session.run("pytest", "-m", "slow or not slow", "-s", *files, *session.posargs)

@@ -10,6 +10,7 @@ COMMANDS = {
     "train": "train a model",
     "evaluate": "evaluate a checkpoint of a run",
     "predict": "predict on images with a trained model",
+    "checkpoints": "list the checkpoints of a run and verify them",
     "convert": "import and export weights",
     "check": "compare training on one and on many devices",
 }
@@ -23,7 +24,7 @@ def main() -> int:
         print(__version__)
         return 0
     if name in ("--help", "-h"):
-        print("usage: jaxdp COMMAND ...\n\n" + "\n".join(f"  {command:<10}{text}" for command, text in COMMANDS.items()))
+        print("usage: jaxdp COMMAND ...\n\n" + "\n".join(f"  {command:<13}{text}" for command, text in COMMANDS.items()))
         return 0
     print(f"jaxdp: error: {name}: unknown command; {nearest(name, COMMANDS)}", file=sys.stderr)
     return 2

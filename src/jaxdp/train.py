@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from jaxdp.training.state import TrainState
 
 DESCRIPTION = "Train an image model data-parallel; the same command continues a run."
-EXIT_DIVERGED, EXIT_STOPPED = 3, 75
+EXIT_NOT_WRITTEN, EXIT_DIVERGED, EXIT_STOPPED = 1, 3, 75
 _VERSIONS = ("jaxdp", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "numpy")
 _STARTED = time.perf_counter()
 
@@ -31,7 +31,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _main(argv: Sequence[str]) -> int:
-    return train(command_line.parse(TrainConfig, argv, prog="python -m jaxdp.train", description=DESCRIPTION))
+    config = command_line.parse(TrainConfig, argv, prog="python -m jaxdp.train", description=DESCRIPTION)
+    try:
+        return train(config)
+    except OSError as error:  # a full disk, a folder that has vanished
+        print(f"jaxdp.train: error: {error}; the same command continues after the last checkpoint", file=sys.stderr)
+        return EXIT_NOT_WRITTEN
 
 
 def train(config: TrainConfig) -> int:

@@ -1,18 +1,34 @@
-"""How is a run saved and found again? Orbax, one folder a step, complete or not there at all."""
+"""How is a run saved and found again? Orbax, one folder a step, complete or not there at all, with checksums beside it."""
 
+import contextlib
+import errno
 import logging
+import os
 import pathlib
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import jax
 import numpy as np
+from jax.experimental import multihost_utils
 from orbax.checkpoint import v1 as orbax
 
 from jaxdp.registry import ConfigError
+from jaxdp.training import integrity
 from jaxdp.training.state import TrainState
 
 Position = dict[str, Any]
+
+
+_orbax: Any = orbax  # its annotations are narrower than what it takes
+_SYSTEM_ERRORS = (
+    errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.ENOENT,
+)  # fmt: skip
+
+
+class NotSavedError(OSError):
+    """A checkpoint could not be written; those before it are as they were."""
 
 
 class Checkpoints:
@@ -26,55 +42,108 @@ class Checkpoints:
         directory: its subfolders are named by step.
         keep: how many of the newest stay; None for all, to read only.
         best_metric: name of the figure that ranks checkpoints, and whether larger is better.
+
+    Raises:
+        ConfigError: to write, if all checkpoints are damaged. Where some are, they are set aside, with a line on standard error.
     """
 
     def __init__(self, directory: pathlib.Path, *, keep: int | None, best_metric: tuple[str, bool]) -> None:
-        logging.getLogger("absl").setLevel(logging.ERROR)  # Orbax reports each of its phases there
+        logging.getLogger("absl").setLevel(logging.CRITICAL)  # Orbax reports its phases there, and each error it also raises
         self._metric, self._larger_is_better = best_metric
-        training: Any = orbax.training  # its annotations are narrower than what it takes
+        self._directory, self._writes, self._unsealed = directory.absolute(), keep is not None, None
+        if self._writes:
+            _set_damaged_aside(self._directory)
+        self._orbax: Any = self._open(keep) if self._writes else None  # to read, Orbax opens a checkpoint at a time
+
+    def _open(self, keep: int | None) -> Any:
+        training = _orbax.training
         policies = training.preservation_policies
         best = policies.BestN(
             get_metric_fn=self._rank, reverse=False, n=1, keep_checkpoints_without_metrics=False
         )  # ascending: the last one is kept
-        self._orbax: Any = training.Checkpointer(
-            directory.absolute(),
+        return training.Checkpointer(
+            self._directory,
             preservation_policy=policies.AnyPreservationPolicy([policies.LatestN(keep), best]),
-            cleanup_tmp_directories=keep is not None,  # what a killed save left; a reader might meet one under way
+            cleanup_tmp_directories=True,  # what a killed save left
         )
 
     def _rank(self, metrics: Mapping[str, float]) -> float:
         return metrics[self._metric] if self._larger_is_better else -metrics[self._metric]
 
     def steps(self) -> list[int]:
-        return [checkpoint.step for checkpoint in self._orbax.checkpoints]
+        return integrity.steps(self._directory)
 
     def latest(self) -> int | None:
         return max(self.steps(), default=None)
 
     def best(self) -> tuple[int, dict[str, float]] | None:
         """Returns step and test figures of the best checkpoint that has any; of equals the newest."""
-        ranked = [(self._rank(item.metrics), item.step, item.metrics) for item in self._orbax.checkpoints if item.metrics]
+        figures = {step: integrity.read_figures(self._directory, step) for step in self.steps()}
+        ranked = [(self._rank(values), step, values) for step, values in figures.items() if values]
         return max(ranked, key=lambda item: item[:2])[1:] if ranked else None
+
+    def best_first(self) -> list[int]:
+        """Returns the steps as a reader prefers them: the best ones, then those that were not evaluated, the newest first."""
+        figures = {step: integrity.read_figures(self._directory, step) for step in self.steps()}
+        evaluated = [(self._rank(values), step) for step, values in figures.items() if values]
+        return [step for _, step in sorted(evaluated, reverse=True)] + sorted(
+            set(figures) - {s for _, s in evaluated}, reverse=True
+        )
+
+    def choose(self, step: int | None) -> int | None:
+        """Returns the step if it is not damaged; for None the best usable one, and says on standard error which it passes over.
+
+        Raises:
+            ConfigError: if the step is damaged, or all are.
+        """
+        problems: dict[int, str] = {}
+        if step is not None and step not in self.steps():
+            return step  # to be missed when it is read
+        for candidate in self.best_first() if step is None else [step]:
+            verdict = integrity.examine(self._directory, candidate, thorough=True)
+            if verdict.usable:
+                if problems:
+                    print(f"warning: {_damage(problems)}; using step {candidate} instead", file=sys.stderr)
+                return candidate
+            problems[candidate] = verdict.problem
+        if step is not None:
+            usable = [known for known in self.steps() if integrity.examine(self._directory, known, thorough=False).usable]
+            raise ConfigError("step", step, f"is damaged: {problems[step]}; others: {', '.join(map(str, usable)) or 'none'}")
+        if problems:
+            raise ConfigError("run_dir", self._directory.parent, f"all its checkpoints are damaged: {_damage(problems)}")
+        return None
 
     def save(self, step: int, state: TrainState, position: Position, figures: Mapping[str, float] | None) -> None:
         """Starts to save a state that is on the host and returns; waits first for an earlier save.
 
         Args:
             figures: of an evaluation of this very state, if there was one.
+
+        Raises:
+            NotSavedError: if this or the earlier save cannot be written.
         """
+        self.wait()
         metrics = dict(figures) if figures else None
-        self._orbax.save_async(step, flatten(state), force=True, metrics=metrics, custom_metadata=position)
+        with self._saving(step):
+            if jax.process_index() == 0:
+                integrity.forget(self._directory, step)
+            self._orbax.save_async(step, flatten(state), force=True, metrics=metrics, custom_metadata=position)
+        self._unsealed = step
 
     def arrays(self, step: int) -> dict[str, np.ndarray]:
         """Returns the arrays of a checkpoint by name.
 
         Raises:
-            ConfigError: if there is no such step.
+            ConfigError: if there is no such step, or it cannot be read.
         """
         if step not in self.steps():
             known = ", ".join(map(str, sorted(self.steps()))) or "none"
-            raise ConfigError("step", step, f"there is no such checkpoint in {self._orbax.directory}; there are: {known}")
-        return self._orbax.load(step)
+            raise ConfigError("step", step, f"there is no such checkpoint in {self._directory}; there are: {known}")
+        try:
+            return _orbax.load(self._directory / str(step))
+        except Exception as error:  # of many kinds
+            path = self._directory / str(step)
+            raise ConfigError("step", step, f"{path} cannot be read ({_reason(error)}); move it away to use another one") from error
 
     def restore(self, step: int, like: TrainState) -> tuple[TrainState, Position]:
         """Returns the saved state in the structure of `like`, as NumPy arrays, and the position.
@@ -88,16 +157,75 @@ class Checkpoints:
         if wrong:
             remedy = f"the checkpoint does not fit this model and optimizer: {len(wrong)} arrays differ, e.g. {wrong[0]}"
             raise ConfigError("resume", step, remedy)
-        position = self._orbax.metadata(step).custom_metadata
+        position = _orbax.metadata(self._directory / str(step)).custom_metadata
         paths, structure = jax.tree_util.tree_flatten_with_path(like)
         return jax.tree.unflatten(structure, [np.asarray(saved[_name(path)]) for path, _ in paths]), dict(position or {})
 
     def wait(self) -> None:
-        """Waits until everything is on disk; raises what a save in the background raised."""
-        self._orbax.wait()
+        """Waits until everything is on disk, and then writes its checksums.
+
+        Raises:
+            NotSavedError: if the save under way could not be written.
+        """
+        step, self._unsealed = self._unsealed, None
+        if self._orbax is None:
+            return
+        with self._saving(step):
+            self._orbax.wait()
+            if step is not None and jax.process_index() == 0:
+                integrity.record(self._directory, step)
 
     def close(self) -> None:
-        self._orbax.close()
+        try:
+            self.wait()
+        finally:
+            if self._orbax is not None:
+                with self._saving(None):
+                    self._orbax.close()
+
+    @contextlib.contextmanager
+    def _saving(self, step: int | None) -> Iterator[None]:
+        try:
+            yield
+        except NotSavedError:
+            raise
+        except Exception as error:  # of many kinds, from threads of Orbax and TensorStore
+            what = f"the checkpoint of step {step}" if step is not None else "a checkpoint"
+            reason = _reason(error)
+            raise NotSavedError(f"{what} could not be saved in {self._directory}: {reason}") from error
+
+
+def _set_damaged_aside(directory: pathlib.Path) -> None:
+    """Runs before Orbax looks: it fails at a damaged file of figures, and would not save a step that is there."""
+    steps, problems = integrity.steps(directory), integrity.find_damaged(directory)
+    _synchronize("damaged-found")  # no process looks while the first one moves
+    if problems and set(problems) == set(steps):
+        remedy = f"all checkpoints in {directory} are damaged: {_damage(problems)}; give another --run-dir to start afresh"
+        raise ConfigError("resume", "auto", remedy)
+    if jax.process_index() == 0:
+        for step, problem in problems.items():
+            target = integrity.set_aside(directory, step)
+            print(f"warning: the checkpoint of step {step} is damaged: {problem}; moved to {target}", file=sys.stderr)
+        integrity.forget(directory)
+    _synchronize("damaged-moved")
+
+
+def _synchronize(name: str) -> None:
+    if jax.process_count() > 1:
+        multihost_utils.sync_global_devices(name)
+
+
+def _reason(error: Exception) -> str:
+    """TensorStore's messages are long, and name the system's error somewhere within."""
+    text = " ".join(str(error).split())
+    known = [os.strerror(number) for number in _SYSTEM_ERRORS if os.strerror(number) in text]
+    return known[0] if known else text[:200] or type(error).__name__
+
+
+def _damage(problems: Mapping[int, str]) -> str:
+    step, problem = next(iter(problems.items()))
+    more = f" ({len(problems)} are damaged)" if len(problems) > 1 else ""
+    return f"the checkpoint of step {step} is damaged: {problem}{more}"
 
 
 def flatten(state: TrainState) -> dict[str, Any]:

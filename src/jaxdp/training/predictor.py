@@ -153,9 +153,7 @@ def restore(run: RunDirectory, config: TrainConfig, description: Description, st
         raise ConfigError("run_dir", run.path, "holds no checkpoint")
     task = create_task(config, description)
     with contextlib.closing(Checkpoints(run.checkpoints, keep=None, best_metric=task.best_metric)) as checkpoints:
-        if step is None:
-            best = checkpoints.best()
-            step = best[0] if best else checkpoints.latest()
+        step = checkpoints.choose(step)
         if step is None:
             raise ConfigError("run_dir", run.path, "holds no checkpoint")
         return step, checkpoints.restore(step, _expected_state(config, description))[0]

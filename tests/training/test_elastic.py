@@ -1,0 +1,58 @@
+"""A run goes on with another number of devices and another strategy, and ends where it would have."""
+
+import json
+import pathlib
+
+import numpy as np
+import pytest
+
+from jaxdp import train
+from jaxdp.training.checkpoint import Checkpoints
+
+FLAGS = (
+    "--model-kwargs depth=8 alpha=6 shake_drop=0.5 --global-batch-size 160 --schedule constant --learning-rate 0.01 "
+    "--batch-norm group:8 --log-every 1 --eval-every 2 --checkpoint-every 2"
+).split()
+
+
+def run(directory: str, steps: int, strategy: str, devices: int) -> None:
+    flags = [*FLAGS, "--steps", str(steps), "--strategy", strategy, "--devices", str(devices), "--run-dir", directory]
+    assert train.main(flags) == 0
+
+
+def arrays(directory: str, step: int) -> dict[str, np.ndarray]:
+    return Checkpoints(pathlib.Path(directory, "checkpoints"), keep=None, best_metric=("accuracy", True)).arrays(step)
+
+
+def read_rows(directory: str) -> list[dict]:
+    rows = [json.loads(line) for line in pathlib.Path(directory, "metrics.jsonl").read_text().splitlines()]
+    times = ("examples_per_second", "step_seconds", "input_wait_fraction")
+    return [{name: value for name, value in row.items() if name not in times} for row in rows]
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        pytest.param([("pmap", 4), ("pmap", 2), ("pmap", 4)], id="devices"),
+        pytest.param([("pmap", 2), ("sharded", 4), ("single", 1)], id="strategies"),
+        pytest.param([("shard_map", 4), ("single", 1), ("pmap", 2)], id="both"),
+    ],
+)
+def test_a_run_continues_on_other_devices(parts: list[tuple[str, int]]) -> None:
+    """With batch norm in groups of 8 examples, which fit whole on a device, the devices change the order of sums only."""
+    run("whole", 6, *parts[0])
+    for number, part in enumerate(parts, start=1):
+        run("parts", 2 * number, *part)
+    expected, ours = arrays("whole", 6), arrays("parts", 6)
+    assert ours.keys() == expected.keys()
+    for name, array in expected.items():
+        np.testing.assert_allclose(ours[name], array, rtol=1e-4, atol=1e-4, err_msg=name)
+    rows = read_rows("parts")
+    assert [(row["split"], row["step"]) for row in rows if row["split"] == "train"] == [("train", step) for step in range(1, 7)]
+    assert [row["step"] for row in rows if row["split"] == "test"] == [2, 4, 6]
+    for row, other in zip(rows, read_rows("whole"), strict=True):
+        assert row["learning_rate" if row["split"] == "train" else "examples"] > 0
+        assert row["loss"] == pytest.approx(other["loss"], abs=1e-4)
+        assert row["examples"] == other["examples"]
+        # An example whose two likeliest classes are as likely may fall either way.
+        assert row["accuracy"] == pytest.approx(other["accuracy"], abs=1.5 / 160)
