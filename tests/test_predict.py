@@ -253,9 +253,9 @@ def test_checkpoints_and_settings_of_a_run(runs: Runs, monkeypatch: pytest.Monke
     assert np.abs(first - last).max() > 1e-3
     step, _ = evaluate.evaluate(runs["digits"], strategy="single", devices=1)
     np.testing.assert_array_equal(best, {6: first, 12: last}[step])
-    for best_step, expected in (((6, {}), first), (None, last)):
+    for order, expected in (([6, 12], first), ([12, 6], last)):
         with monkeypatch.context() as patch:
-            patch.setattr(predictor_module.Checkpoints, "best", lambda _, found=best_step: found)
+            patch.setattr(predictor_module.Checkpoints, "best_first", lambda _, order=order: order)
             np.testing.assert_array_equal(predict.predict(runs["digits"], [digit])[0], expected)
     (same,) = predict.predict(edited(runs["digits"], dataset="folder:/gone", data_dir="/gone"), [digit])
     np.testing.assert_array_equal(same, best)

@@ -33,9 +33,9 @@ def read_rows(directory: str) -> list[dict]:
 @pytest.mark.parametrize(
     "parts",
     [
-        pytest.param([("pmap", 4), ("pmap", 2), ("pmap", 4)], id="devices"),
+        pytest.param([("pmap", 8), ("pmap", 2), ("pmap", 4)], id="devices", marks=pytest.mark.slow),
         pytest.param([("pmap", 2), ("sharded", 4), ("single", 1)], id="strategies"),
-        pytest.param([("shard_map", 4), ("single", 1), ("pmap", 2)], id="both"),
+        pytest.param([("shard_map", 4), ("single", 1), ("pmap", 2)], id="both", marks=pytest.mark.slow),
     ],
 )
 def test_a_run_continues_on_other_devices(parts: list[tuple[str, int]]) -> None:
