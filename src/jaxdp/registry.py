@@ -27,7 +27,7 @@ class ConfigError(ValueError):
 
     def __init__(self, field: str, value: object, remedy: str) -> None:
         flag = "--" + field.replace("_", "-")
-        super().__init__(f"{flag} {shown(value)}: {remedy}" if field else remedy)
+        super().__init__(f"{flag} {shown(value)}".rstrip() + f": {remedy}" if field else remedy)
 
 
 def shown(value: object) -> str:

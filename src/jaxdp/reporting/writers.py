@@ -2,14 +2,20 @@
 
 import json
 import pathlib
+import time
 from typing import Any
 
 import numpy as np
-from tensorboardX import SummaryWriter
+from tensorboardX import summary
+from tensorboardX.event_file_writer import EventsWriter
+from tensorboardX.proto import event_pb2
 
 from jaxdp.run_directory import replace_file
 
 Row = dict[str, Any]
+
+
+_events: Any = event_pb2  # generated: type checkers see nothing in it
 
 
 class JsonLines:
@@ -35,9 +41,14 @@ class JsonLines:
 
 
 class TensorBoard:
+    """Writes in this thread: that of `SummaryWriter` dies of a full disk, and then `add_scalar` waits for ever."""
+
     def __init__(self, directory: pathlib.Path, start: int) -> None:
-        begun = directory.exists() and any(directory.iterdir())  # what it has of later steps is not shown any more
-        self._writer = SummaryWriter(str(directory), purge_step=start + 1 if begun else None)
+        begun = directory.exists() and any(directory.iterdir())
+        directory.mkdir(parents=True, exist_ok=True)
+        self._writer = EventsWriter(str(directory / "events"))
+        if begun:  # what it has of later steps is not shown any more
+            self._add(start + 1, session_log=_events.SessionLog(status=_events.SessionLog.START))
 
     def advance(self, step: int) -> None:
         pass
@@ -45,11 +56,16 @@ class TensorBoard:
     def write(self, row: Row) -> None:
         for name, value in row.items():
             if name not in ("step", "split"):
-                self._writer.add_scalar(f"{row['split']}/{name}", value, row["step"])
+                self._add(row["step"], summary=summary.scalar(f"{row['split']}/{name}", value))
+        self._writer.flush()
 
     def add_pictures(self, pictures: dict[str, np.ndarray], step: int) -> None:
         for name, picture in pictures.items():
-            self._writer.add_image(name, picture, step, dataformats="HWC")
+            self._add(step, summary=summary.image(name, picture, dataformats="HWC"))
+        self._writer.flush()
+
+    def _add(self, step: int, **content: Any) -> None:
+        self._writer.write_event(_events.Event(wall_time=time.time(), step=step, **content))
 
     def close(self) -> None:
         self._writer.close()

@@ -5,6 +5,7 @@ import errno
 import logging
 import os
 import pathlib
+import shutil
 import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -51,8 +52,10 @@ class Checkpoints:
         logging.getLogger("absl").setLevel(logging.CRITICAL)  # Orbax reports its phases there, and each error it also raises
         self._metric, self._larger_is_better = best_metric
         self._directory, self._writes, self._unsealed = directory.absolute(), keep is not None, None
-        if self._writes:
-            _set_damaged_aside(self._directory)
+        self._response: Any = None
+        if keep is not None:
+            self._set_damaged_aside(keep)
+            _LateReportsHidden.install()
         self._orbax: Any = self._open(keep) if self._writes else None  # to read, Orbax opens a checkpoint at a time
 
     def _open(self, keep: int | None) -> Any:
@@ -61,8 +64,12 @@ class Checkpoints:
         best = policies.BestN(
             get_metric_fn=self._rank, reverse=False, n=1, keep_checkpoints_without_metrics=False
         )  # ascending: the last one is kept
+        # While `save` waits: it takes no time, and where it fails in the background the threads that wait for the folders go on
+        # waiting for ten minutes, and keep the process from ending.
+        folders_first = _orbax.options.AsyncOptions(create_directories_asynchronously=False)
         return training.Checkpointer(
             self._directory,
+            context=_orbax.Context(async_options=folders_first),
             preservation_policy=policies.AnyPreservationPolicy([policies.LatestN(keep), best]),
             cleanup_tmp_directories=True,  # what a killed save left
         )
@@ -125,9 +132,11 @@ class Checkpoints:
         self.wait()
         metrics = dict(figures) if figures else None
         with self._saving(step):
+            if not self._directory.is_dir():  # Orbax would make another one, with nothing else of the run beside it
+                raise FileNotFoundError(os.strerror(errno.ENOENT))
             if jax.process_index() == 0:
                 integrity.forget(self._directory, step)
-            self._orbax.save_async(step, flatten(state), force=True, metrics=metrics, custom_metadata=position)
+            self._response = self._orbax.save_async(step, flatten(state), force=True, metrics=metrics, custom_metadata=position)
         self._unsealed = step
 
     def arrays(self, step: int) -> dict[str, np.ndarray]:
@@ -167,10 +176,12 @@ class Checkpoints:
         Raises:
             NotSavedError: if the save under way could not be written.
         """
-        step, self._unsealed = self._unsealed, None
+        (step, self._unsealed), (response, self._response) = (self._unsealed, None), (self._response, None)
         if self._orbax is None:
             return
         with self._saving(step):
+            if response is not None:
+                response.result()  # without it Orbax keeps a thread and an event loop, with three descriptors, for every save
             self._orbax.wait()
             if step is not None and jax.process_index() == 0:
                 integrity.record(self._directory, step)
@@ -182,6 +193,30 @@ class Checkpoints:
             if self._orbax is not None:
                 with self._saving(None):
                     self._orbax.close()
+
+    def _set_damaged_aside(self, keep: int) -> None:
+        """Runs before Orbax looks: it fails at a damaged file of figures, and would not save a step that is there.
+
+        Orbax removes an old checkpoint file by file: what a kill on the way has left of one that was not to be kept is removed.
+        """
+        steps, problems, best = self.steps(), integrity.find_damaged(self._directory), self.best()
+        _synchronize("damaged-found")  # no process looks while the first one moves
+        if problems and set(problems) == set(steps):
+            remedy = (
+                f"all checkpoints in {self._directory} are damaged: {_damage(problems)}; give another --run-dir to start afresh"
+            )
+            raise ConfigError("resume", "auto", remedy)
+        if jax.process_index() == 0:
+            for step, problem in problems.items():
+                newer = [other for other in steps if other > step and other not in problems]
+                ranked = integrity.read_figures(self._directory, step) is not None
+                if problem.endswith("is missing") and len(newer) >= keep and ranked and best is not None and best[0] != step:
+                    shutil.rmtree(self._directory / str(step))
+                    continue
+                target = integrity.set_aside(self._directory, step)
+                print(f"warning: the checkpoint of step {step} is damaged: {problem}; moved to {target}", file=sys.stderr)
+            integrity.forget(self._directory)
+        _synchronize("damaged-moved")
 
     @contextlib.contextmanager
     def _saving(self, step: int | None) -> Iterator[None]:
@@ -195,19 +230,26 @@ class Checkpoints:
             raise NotSavedError(f"{what} could not be saved in {self._directory}: {reason}") from error
 
 
-def _set_damaged_aside(directory: pathlib.Path) -> None:
-    """Runs before Orbax looks: it fails at a damaged file of figures, and would not save a step that is there."""
-    steps, problems = integrity.steps(directory), integrity.find_damaged(directory)
-    _synchronize("damaged-found")  # no process looks while the first one moves
-    if problems and set(problems) == set(steps):
-        remedy = f"all checkpoints in {directory} are damaged: {_damage(problems)}; give another --run-dir to start afresh"
-        raise ConfigError("resume", "auto", remedy)
-    if jax.process_index() == 0:
-        for step, problem in problems.items():
-            target = integrity.set_aside(directory, step)
-            print(f"warning: the checkpoint of step {step} is damaged: {problem}; moved to {target}", file=sys.stderr)
-        integrity.forget(directory)
-    _synchronize("damaged-moved")
+class _LateReportsHidden:
+    """A `sys.unraisablehook` that leaves out what follows from a failed save and says nothing new.
+
+    When one array of a checkpoint cannot be written, Orbax closes its event loop while others are still being written.
+    TensorStore's threads then tell a loop that is closed that they are done; what that raises nobody catches.
+    """
+
+    def __init__(self, following: Any) -> None:
+        self._following = following
+
+    def __call__(self, unraisable: Any) -> None:
+        late = isinstance(unraisable.exc_value, RuntimeError) and str(unraisable.exc_value) == "Event loop is closed"
+        if not (late and unraisable.object is None):  # TensorStore names none, Python's own reports do
+            self._following(unraisable)
+
+    @classmethod
+    def install(cls) -> None:
+        """It stays: when the last of these writes ends nobody knows."""
+        if not isinstance(sys.unraisablehook, cls):
+            sys.unraisablehook = cls(sys.unraisablehook)
 
 
 def _synchronize(name: str) -> None:
