@@ -16,6 +16,7 @@ from jaxdp.registry import ConfigError, nearest
 
 Config = TypeVar("Config")
 
+EXIT_MISTAKE = 2
 _FILE_HELP = "YAML file of settings, e.g. the config.yaml of a run; flags override it"
 
 
@@ -101,7 +102,7 @@ def main(command: Callable[[Sequence[str]], int], argv: Sequence[str] | None, pr
         return command(sys.argv[1:] if argv is None else argv)
     except ConfigError as error:
         print(f"{prog}: error: {error}", file=sys.stderr)
-        return 2
+        return EXIT_MISTAKE
     except KeyboardInterrupt:
         print(f"{prog}: interrupted", file=sys.stderr)
         return 1

@@ -105,6 +105,8 @@ class ParallelConfig:
     """use the first N devices (default: all there are); on a CPU, simulate N.
     On a CPU, XLA_FLAGS gets what you did not set yourself: --xla_force_host_platform_device_count=N and, for faster convolutions,
     --xla_cpu_experimental_ynn_fusion_type=-individual_convolution"""
+    deterministic: bool = False
+    """on GPUs, choose kernels whose results are bitwise the same in every run, which is slower; a CPU has no others"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -157,10 +159,30 @@ class RunConfig:
     checkpoint and go on from there at half the learning rate"""
     max_divergences: int = 5
     """stop all the same at this many updates skipped in a row, or when this many rollbacks did not help"""
+    step_timeout: Annotated[float | None, tyro.conf.arg(metavar="SECONDS", help_behavior_hint="")] = None
+    """leave, and write where each thread stands, when no step is finished in this time (default: 30 times the median step, at
+    least 300 s; compiling and saving do not count)"""
 
 
 @dataclasses.dataclass(frozen=True)
-class TrainConfig(RunConfig, OptimizationConfig, ParallelConfig, TaskConfig, DataConfig, ModelConfig):
+class ProcessConfig:
+    distributed: Literal["auto", "on", "off"] = "auto"
+    """whether this is one of several processes: as found (the flags below, Slurm, Open MPI, Kubernetes indexed job, TPU pod), yes,
+    or no. On one machine `python -m jaxdp.launch -n N -- train ...` starts them"""
+    coordinator: Annotated[str | None, tyro.conf.arg(metavar="HOST:PORT", help_behavior_hint="")] = None
+    """where process 0 listens, e.g. 10.0.0.1:1234; a cluster tells by itself"""
+    num_processes: OptionalInt = None
+    """how many processes there are"""
+    process_id: OptionalInt = None
+    """which one this is, from 0"""
+    distributed_timeout: float = 60.0
+    """seconds to wait for the other processes at the start"""
+    heartbeat_timeout: float = 30.0
+    """seconds after which a process that gives no sign of life counts as dead"""
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainConfig(RunConfig, ProcessConfig, OptimizationConfig, ParallelConfig, TaskConfig, DataConfig, ModelConfig):
     """Everything that defines a training run; `config.yaml` in its folder holds exactly these fields."""
 
     def __post_init__(self) -> None:
@@ -172,9 +194,10 @@ EXCLUSIVE = (("global_batch_size", "per_device_batch_size"), ("epochs", "steps")
 
 _POSITIVE = {
     "global_batch_size", "per_device_batch_size", "epochs", "steps", "devices", "clip_norm",
-    "eval_every", "checkpoint_every", "keep", "log_every", "max_divergences", "num_classes",
+    "eval_every", "checkpoint_every", "keep", "log_every", "max_divergences", "num_classes", "step_timeout", "num_processes",
+    "distributed_timeout", "heartbeat_timeout",
 }  # fmt: skip
-_NON_NEGATIVE = {"learning_rate", "weight_decay", "seed", "tolerance"}
+_NON_NEGATIVE = {"learning_rate", "weight_decay", "seed", "tolerance", "process_id"}
 _FRACTIONS = {"label_smoothing", "ema_decay", "warmup_fraction"}  # at least 0 and below 1
 
 
@@ -285,9 +308,13 @@ def to_yaml(config: Any) -> str:
     return yaml.safe_dump(plain, sort_keys=False)
 
 
+# How a command runs, rather than what it trains.
+OF_ONE_COMMAND = ("run_dir", "resume", "step_timeout", *(field.name for field in dataclasses.fields(ProcessConfig)))
+_NOT_DEFINING = (*OF_ONE_COMMAND, "keep", "log_every", "on_divergence", "max_divergences")
+
+
 def run_hash(config: TrainConfig) -> str:
     """Returns 8 hexadecimal digits that are the same for settings that define the same run."""
     settings: Mapping[str, Any] = dataclasses.asdict(config)
-    others = ("run_dir", "resume", "keep", "log_every", "on_divergence", "max_divergences")
-    defining = {name: value for name, value in settings.items() if name not in others}
+    defining = {name: value for name, value in settings.items() if name not in _NOT_DEFINING}
     return hashlib.sha256(yaml.safe_dump(defining).encode()).hexdigest()[:8]

@@ -52,6 +52,10 @@ class RunDirectory:
         return self.path / "checkpoints"
 
     @property
+    def _rollbacks_file(self) -> pathlib.Path:
+        return self.path / "rollbacks.json"
+
+    @property
     def lock_file(self) -> pathlib.Path:
         return self.path / "writer.lock"
 
@@ -70,7 +74,8 @@ class RunDirectory:
             yield
         finally:
             # The file goes while it is still locked: whoever opened it meanwhile finds that it is no longer the one in the folder.
-            self.lock_file.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # read-only by now: the error that ended the run is the one to tell
+                self.lock_file.unlink(missing_ok=True)
             os.close(descriptor)
 
     def load_config(self) -> TrainConfig:
@@ -80,8 +85,15 @@ class RunDirectory:
         return TrainConfig(**config_lib.load(self.config_file, TrainConfig))
 
     def write_config(self, config: TrainConfig) -> None:
-        # The folder and the way to resume belong to a command, not to what it trains.
-        replace_file(self.config_file, config_lib.to_yaml(dataclasses.replace(config, run_dir=None, resume="auto")))
+        of_one_command = {name: getattr(TrainConfig, name) for name in config_lib.OF_ONE_COMMAND}  # the defaults
+        replace_file(self.config_file, config_lib.to_yaml(dataclasses.replace(config, **of_one_command)))
+
+    def read_rollbacks(self) -> int:
+        """Returns how often the run went back to a checkpoint, those times included after which nothing was saved."""
+        return json.loads(self._rollbacks_file.read_text())["rollbacks"] if self._rollbacks_file.is_file() else 0
+
+    def write_rollbacks(self, count: int) -> None:
+        replace_file(self._rollbacks_file, json.dumps({"rollbacks": count}) + "\n")
 
     def read_dataset(self) -> dict[str, Any]:
         """Returns what is known of the dataset that the run was trained on.

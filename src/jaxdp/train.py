@@ -2,41 +2,54 @@
 
 import contextlib
 import dataclasses
+import hashlib
 import signal
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
 from jaxdp import command_line, run_directory
 from jaxdp.config import TrainConfig
 from jaxdp.parallel import platform
 from jaxdp.registry import ConfigError
+from jaxdp.streams import Lasting
 
 if TYPE_CHECKING:
+    from jaxdp.parallel.distributed import Group
     from jaxdp.training.checkpoint import Checkpoints
-    from jaxdp.training.loop import Ledger
     from jaxdp.training.setup import Setup
     from jaxdp.training.state import TrainState
+    from jaxdp.training.watchdog import Watchdog
 
 DESCRIPTION = "Train an image model data-parallel; the same command continues a run."
 EXIT_NOT_WRITTEN, EXIT_DIVERGED, EXIT_STOPPED = 1, 3, 75
-_VERSIONS = ("jaxdp", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "numpy")
 _STARTED = time.perf_counter()
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    return command_line.main(_main, argv, "jaxdp.train")
+    with contextlib.redirect_stderr(Lasting(sys.stderr)):  # pyright: ignore[reportArgumentType]
+        return command_line.main(_main, argv, "jaxdp.train")
 
 
 def _main(argv: Sequence[str]) -> int:
     config = command_line.parse(TrainConfig, argv, prog="python -m jaxdp.train", description=DESCRIPTION)
+    from jaxdp.parallel import distributed
+
     try:
         return train(config)
     except OSError as error:  # a full disk, a folder that has vanished
-        print(f"jaxdp.train: error: {error}; the same command continues after the last checkpoint", file=sys.stderr)
+        what = "the run directory cannot be written: " if error.errno and not error.filename else ""
+        message = f"{what}{error}; the same command continues after the last checkpoint"
+        distributed.leave(error, EXIT_NOT_WRITTEN, message)
+        print(f"jaxdp.train: error: {message}", file=sys.stderr)
         return EXIT_NOT_WRITTEN
+    except ConfigError as error:
+        distributed.leave(error, command_line.EXIT_MISTAKE, str(error))
+        raise
+    except BaseException as error:
+        distributed.leave(error, 1, "interrupted" if isinstance(error, KeyboardInterrupt) else None)
+        raise
 
 
 def train(config: TrainConfig) -> int:
@@ -45,30 +58,38 @@ def train(config: TrainConfig) -> int:
     Raises:
         ConfigError: for settings that cannot work; nothing has been computed or written then.
     """
-    platform.configure(config.devices)
-    import jax
+    platform.configure(config.devices, deterministic=config.deterministic)
+    from jaxdp.parallel import distributed
+    from jaxdp.training.watchdog import Watchdog
 
-    from jaxdp.reporting import progress
-    from jaxdp.training.setup import create_setup
+    group = distributed.start(config)
+    watchdog = Watchdog(group, config.step_timeout)
+    with watchdog.watching():
+        from jaxdp.reporting import progress
+        from jaxdp.training.setup import create_setup
 
-    primary = jax.process_index() == 0  # of several processes one writes; all of them take part in a checkpoint
-    setup = create_setup(config, advance=progress.Reading() if primary else lambda split, done, total: None)
-    description = dataclasses.asdict(setup.dataset.describe())
-    run = run_directory.claim(setup.config, description, create=primary)
-    with run.exclusive() if primary else contextlib.nullcontext():
-        return _train(setup, run, description)
+        primary = group.index == 0  # of several processes one writes; all of them take part in a checkpoint
+        setup = create_setup(config, advance=progress.Reading() if primary else lambda split, done, total: None)
+        description = dataclasses.asdict(setup.dataset.describe())
+        run = run_directory.claim(setup.config, description, create=primary)
+        watchdog.folder = run.path
+        with run.exclusive() if primary else contextlib.nullcontext():
+            return _train(setup, run, description, group, watchdog)
 
 
-def _train(setup: "Setup", run: run_directory.RunDirectory, description: dict[str, Any]) -> int:
+def _train(
+    setup: "Setup", run: run_directory.RunDirectory, description: dict[str, Any], group: "Group", watchdog: "Watchdog"
+) -> int:
     import jax
 
     from jaxdp.reporting import outcome as outcome_pictures
     from jaxdp.reporting import plots, progress, writers
-    from jaxdp.training import loop, metrics
+    from jaxdp.training import loop, metrics, summary
     from jaxdp.training.checkpoint import Checkpoints
     from jaxdp.training.inference import create_predictor
+    from jaxdp.training.ledger import Ledger
 
-    primary = jax.process_index() == 0
+    primary = group.index == 0
     config, plan, task = setup.config, setup.plan, setup.recipe.task
     best_metric = task.best_metric
     with contextlib.closing(Checkpoints(run.checkpoints, keep=config.keep, best_metric=best_metric)) as checkpoints:
@@ -82,7 +103,9 @@ def _train(setup: "Setup", run: run_directory.RunDirectory, description: dict[st
             print(f"{run.path} is complete: --epochs or --steps extends it, --resume never starts another run.", file=sys.stderr)
             return 0
         state, position = _begin(setup, checkpoints, saved)
-        ledger = loop.Ledger.at(position)
+        _check_agreement(setup, run, group, state, start, description)
+        ledger = Ledger.at(position)
+        ledger.rollbacks = max(ledger.rollbacks, run.read_rollbacks())
         message = f"continuing {run.path} after step {start}" if saved is not None else ""
         data, _ = setup.train_data, setup.test_data  # read before the bar begins
         if primary:
@@ -121,9 +144,11 @@ def _train(setup: "Setup", run: run_directory.RunDirectory, description: dict[st
                             evaluate=current.evaluate,
                             save=checkpoints.save,
                             listeners=listeners,
-                            should_stop=should_stop,
+                            should_stop=lambda step: group.stops_at(step, wanted=should_stop(), margin=loop.RUN_AHEAD + 1),
                             max_skips=config.max_divergences,
+                            watchdog=watchdog,
                         )
+                        watchdog.note("finishing", outcome.step, limited=False)
                         status, step, test = "stopped" if outcome.stopped else "done", outcome.step, outcome.test
                         if start == step == plan.total_steps:  # killed after its last checkpoint
                             test = current.evaluate(outcome.state)
@@ -131,7 +156,7 @@ def _train(setup: "Setup", run: run_directory.RunDirectory, description: dict[st
                         status, step, failure = "diverged", error.step, str(error)
                     if events is not None and outcome is not None and test is not None:
                         pictures = outcome_pictures.draw(
-                            run.plots, title=_title(setup), task=task, source=setup.dataset.test, sums=test,
+                            run.plots, title=summary.title(setup), task=task, source=setup.dataset.test, sums=test,
                             predict=create_predictor(strategy.gather(outcome.state), setup.recipe.preprocess),
                         )  # fmt: skip
                         events.add_pictures(pictures, step)
@@ -142,17 +167,21 @@ def _train(setup: "Setup", run: run_directory.RunDirectory, description: dict[st
                 start = saved or 0
                 state, position = _begin(setup, checkpoints, saved)
                 ledger = ledger.rolled_back(position)
+                if primary:
+                    run.write_rollbacks(ledger.rollbacks)
                 number = f"rollback {ledger.rollbacks} of at most {config.max_divergences}"
                 message = f"{failure}: back to step {start} at {ledger.learning_rate_factor:g} times the learning rate ({number})"
         parameters = sum(leaf.size for leaf in jax.tree.leaves(state.params))
         figures = metrics.figures(task, test) if test is not None else None
-        summary = _summary(setup, ledger, status=status, step=step, parameters=parameters, test=figures, best=checkpoints.best())
+        written = summary.summarize(
+            setup, ledger, status=status, step=step, parameters=parameters, test=figures, best=checkpoints.best(), started=_STARTED
+        )
         last_saved = checkpoints.latest()
     if primary:
-        run.write_summary(summary)
+        run.write_summary(written)
         rows = writers.read_rows(run.metrics_file)
-        plots.plot_curves(rows, run.plots / "curves.png", title=_title(setup), figure_name=best_metric[0])
-        progress.print_summary(summary, str(run.path), best_metric[0])
+        plots.plot_curves(rows, run.plots / "curves.png", title=summary.title(setup), figure_name=best_metric[0])
+        progress.print_summary(written, str(run.path), best_metric[0])
         for split, reasons in setup.skipped().items():
             print(f"warning: {len(reasons)} bad {split} examples were left out, e.g. {reasons[0]}", file=sys.stderr)
         if ledger.skipped_updates:
@@ -170,53 +199,28 @@ def _begin(setup: "Setup", checkpoints: "Checkpoints", saved: int | None) -> tup
     return (state, {}) if saved is None else checkpoints.restore(saved, state)
 
 
-def _summary(
-    setup: "Setup", ledger: "Ledger", *, status: str, step: int, parameters: int, test: dict[str, float] | None,
-    best: tuple[int, dict[str, float]] | None,
-) -> dict[str, Any]:  # fmt: skip
-    """Returns what summary.json holds; rates and times are of this process, a run continued has more."""
-    import jax
+def _check_agreement(
+    setup: "Setup", run: run_directory.RunDirectory, group: "Group", state: "TrainState", start: int, description: dict[str, Any]
+) -> None:
+    """Finds out before the first step whether all processes are about to train the same: later it would be a hang, or worse.
 
-    from jaxdp.training.metrics import figures
+    Raises:
+        ConfigError: naming the first thing that differs.
+    """
+    if group.count == 1:
+        return
+    from jaxdp.training import summary
+    from jaxdp.training.state import fingerprint
 
-    config, strategy = setup.config, setup.strategy
-    task = setup.recipe.task
-    splits = {"train": figures(task, ledger.epoch) if ledger.epoch.get("examples") else None, "test": test}
-    return {
-        "model": config.model,
-        "dataset": config.dataset,
-        "task": task.name,
-        "strategy": config.strategy,
-        "devices": strategy.num_devices,
-        "device_kind": strategy.devices[0].device_kind,
-        "processes": jax.process_count(),
-        "parameters": parameters,
-        "steps": step,
-        "epochs": round(step / setup.plan.steps_per_epoch, 3),
-        "global_batch_size": setup.global_batch_size,
-        "batch_norm": config.batch_norm,
-        "data_placement": config.data_placement,
-        "skipped_examples": {split: len(reasons) for split, reasons in setup.skipped().items()},
-        "skipped_updates": ledger.skipped_updates,
-        "rollbacks": ledger.rollbacks,
-        "metrics": {split: values for split, values in splits.items() if values is not None},
-        "best": {"step": best[0], **best[1]} if best else None,
-        "seconds": {
-            "total": round(time.perf_counter() - _STARTED, 3),
-            "first_step": round(ledger.first_step_done - _STARTED, 3) if ledger.first_step_done else None,
-            "train": round(ledger.train_seconds, 3),
-        },
-        "examples_per_second": round(ledger.train_examples / ledger.train_seconds, 1) if ledger.train_seconds else None,
-        "xla_flags": platform.xla_flags(),
-        "versions": {"python": sys.version.split()[0]} | {name: metadata.version(name) for name in _VERSIONS},
-        "status": status,
+    first_batch = setup.train_order[min(start, setup.plan.total_steps - 1)]
+    what = dataclasses.asdict(dataclasses.replace(setup.config, process_id=None, run_dir=str(run.path))) | {
+        "versions": summary.versions(),
+        "dataset_description": description,
+        "resumed_step": start,
+        "initial_arrays": fingerprint(state),
+        "first_batch": hashlib.sha256(first_batch.tobytes()).hexdigest(),
     }
-
-
-def _title(setup: "Setup") -> str:
-    config, count = setup.config, setup.strategy.num_devices
-    devices = f"{count} device{'s' if count > 1 else ''}"
-    return f"{config.model} on {config.dataset}, {devices}, {config.strategy}, batch norm {config.batch_norm}"
+    group.check_equal(what, setup.config.distributed_timeout)
 
 
 @contextlib.contextmanager
@@ -230,7 +234,9 @@ def _stop_flag() -> Iterator[Any]:
             raise KeyboardInterrupt
         received.append(number)
 
-    signals = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+    signals = [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup ignores it
+        signals.append(signal.SIGHUP)
     previous = {number: signal.signal(number, handle) for number in signals}
     try:
         yield lambda: bool(received)

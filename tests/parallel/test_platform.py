@@ -35,3 +35,15 @@ def test_devices_that_are_not_there() -> None:
     assert len(platform.select_devices(None)) == 8
     with pytest.raises(ConfigError, match="--devices 9: there are 8 cpu devices; use at most 8"):
         platform.select_devices(9)
+
+
+def test_deterministic_kernels_are_a_matter_of_flags(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XLA_FLAGS", "--xla_gpu_autotune_level=4")
+    platform.configure(None, deterministic=True)
+    found = platform.xla_flags().split()
+    assert "--xla_gpu_deterministic_ops=true" in found
+    assert "--xla_gpu_autotune_level=4" in found  # the user's stays
+    assert "--xla_gpu_autotune_level=0" not in found
+    monkeypatch.setenv("XLA_FLAGS", "")
+    platform.configure(None)
+    assert "deterministic" not in platform.xla_flags()

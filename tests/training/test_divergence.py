@@ -19,7 +19,8 @@ from jaxdp.data.augment import Preprocess, create_preprocess
 from jaxdp.data.sources import open_dataset
 from jaxdp.parallel.strategy import create_strategy
 from jaxdp.reporting import writers
-from jaxdp.training import setup, step
+from jaxdp.run_directory import RunDirectory
+from jaxdp.training import loop, setup, step
 from jaxdp.training.checkpoint import Checkpoints
 from jaxdp.training.state import TrainState, create_train_state
 
@@ -75,6 +76,7 @@ def assert_finite(found: dict[str, np.ndarray]) -> None:
 
 
 @pytest.mark.parametrize("rate", ["1e30", "1e38"])
+@pytest.mark.fault("learning rate of 1e30 or more, --on-divergence stop", "exit code 3; checkpoints finite", None)
 def test_stop_names_step_loss_and_norm_and_keeps_what_is_finite(rate: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert train.main([*TOO_FAST, "--learning-rate", rate, "--checkpoint-every", "1"]) == 3
     (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("diverged")]
@@ -88,6 +90,7 @@ def test_stop_names_step_loss_and_norm_and_keeps_what_is_finite(rate: str, capsy
     assert all(np.isfinite(row["loss"]) and np.isfinite(row["gradient_norm"]) for row in rows())
 
 
+@pytest.mark.fault("infinite gradient, finite loss", "exit code 3", None)
 def test_an_infinite_gradient_is_enough(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(step.optax.tree, "norm", lambda tree: jnp.asarray(jnp.inf))
     assert train.main([*FLAGS, "--steps", "8"]) == 3
@@ -151,6 +154,7 @@ def test_a_skipped_update_leaves_everything_as_it_was(name: str, count: int, mon
     assert any(np.any(a != b) for a, b in zip(jax.tree.leaves(third.params), jax.tree.leaves(second.params), strict=True))
 
 
+@pytest.mark.fault("NaN image, --on-divergence skip", "skipped once, counted once, done", 0)
 def test_a_run_skips_one_bad_batch_and_counts_it_once(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     poison(monkeypatch, example_of_step(3))
     flags = [*FLAGS, "--on-divergence", "skip", "--devices", "4", "--checkpoint-every", "4"]
@@ -177,6 +181,7 @@ def test_a_row_waits_for_an_update_that_was_made(monkeypatch: pytest.MonkeyPatch
     assert [(row["step"], row["skipped_updates"]) for row in rows()] == [(1, 0), (2, 0), (4, 1), (5, 0)]
 
 
+@pytest.mark.fault("every update non-finite, --on-divergence skip", "exit code 3 after the stated number", None)
 def test_too_many_in_a_row_stop_the_run(capsys: pytest.CaptureFixture[str]) -> None:
     assert train.main([*TOO_FAST, "--on-divergence", "skip", "--max-divergences", "3", "--checkpoint-every", "1"]) == 3
     assert "; 3 updates in a row were skipped; the last checkpoint is that of step" in capsys.readouterr().err
@@ -186,6 +191,7 @@ def test_too_many_in_a_row_stop_the_run(capsys: pytest.CaptureFixture[str]) -> N
     assert arrays()[0] < done["steps"]
 
 
+@pytest.mark.fault("NaN image, --on-divergence rollback", "back at half the rate; as a run at that rate from there", 0)
 def test_rollback_goes_back_at_half_the_learning_rate(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     flags = [*FLAGS, *"--optimizer sgd --schedule constant --learning-rate 0.02 --checkpoint-every 4 --devices 2".split()]
     expected = [*flags, "--run-dir", "expected"]
@@ -218,6 +224,7 @@ def test_rollback_goes_back_at_half_the_learning_rate(monkeypatch: pytest.Monkey
     assert [row["learning_rate"] for row in rows()][8:] == pytest.approx([0.01] * 2)
 
 
+@pytest.mark.fault("NaN image that comes again, --on-divergence rollback", "exit code 3 after the stated number", None)
 def test_rollbacks_that_do_not_help_end(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """Before there is a checkpoint, back is the beginning."""
     poison(monkeypatch, example_of_step(2))
@@ -228,3 +235,19 @@ def test_rollbacks_that_do_not_help_end(monkeypatch: pytest.MonkeyPatch, capsys:
     assert "diverged: the loss of step 2 is " in shown
     assert (summary()["status"], summary()["rollbacks"], summary()["steps"]) == ("diverged", 2, 2)
     assert [row["step"] for row in rows()] == [1]
+
+
+def test_a_rollback_is_remembered_without_a_save_after_it() -> None:
+    """Killed between going back and the next checkpoint: the rate stays halved."""
+    flags = [*FLAGS, *"--optimizer sgd --schedule constant --learning-rate 0.02".split()]
+    assert train.main([*flags, "--steps", "2"]) == 0
+    RunDirectory(pathlib.Path("run")).write_rollbacks(1)
+    assert train.main([*flags, "--steps", "4"]) == 0
+    assert summary()["rollbacks"] == 1
+    assert [row["learning_rate"] for row in rows()] == pytest.approx([0.02] * 2 + [0.01] * 2)
+
+
+def test_an_evaluation_that_is_not_finite_is_no_row() -> None:
+    with pytest.raises(loop.Diverged, match="after the update of step 7 the test loss is inf"):
+        loop.check_finite(7, None, {"loss": float("inf")})
+    loop.check_finite(7, None, {"loss": 0.5, "iou/rare": float("nan")})  # a class that is nowhere

@@ -11,10 +11,11 @@ from jaxdp.registry import ConfigError
 # the same library makes reductions faster: so the convolutions alone leave it.
 _CONVOLUTION_FLAG = "xla_cpu_experimental_ynn_fusion_type"
 _CONVOLUTION_VALUE = "-individual_convolution"
+_DETERMINISTIC_FLAGS = {"xla_gpu_deterministic_ops": "true", "xla_gpu_autotune_level": "0"}
 _HOST_DEVICES_FLAG = "xla_force_host_platform_device_count"
 
 
-def configure(devices: int | None) -> None:
+def configure(devices: int | None, *, deterministic: bool = False) -> None:
     """Adds to XLA_FLAGS what this CPU needs; call it before the first JAX computation, later it has no effect.
 
     A flag that the user has set stays as it is, and one that the installed jaxlib does not know is left out, since XLA ends
@@ -22,12 +23,16 @@ def configure(devices: int | None) -> None:
 
     Args:
         devices: how many devices to simulate on the CPU; None for one.
+        deterministic: whether GPU kernels must give the same bits in every run: no atomic sums, and none chosen by timing them.
     """
     flags = os.environ.get("XLA_FLAGS", "").split()
     if not any(_CONVOLUTION_FLAG in flag for flag in flags) and _jaxlib_knows(_CONVOLUTION_FLAG, "INDIVIDUAL_CONVOLUTION"):
         flags.append(f"--{_CONVOLUTION_FLAG}={_CONVOLUTION_VALUE}")
     if devices is not None and not any(_HOST_DEVICES_FLAG in flag for flag in flags):
         flags.append(f"--{_HOST_DEVICES_FLAG}={devices}")
+    for name, value in _DETERMINISTIC_FLAGS.items() if deterministic else ():
+        if not any(name in flag for flag in flags) and _jaxlib_knows(name):
+            flags.append(f"--{name}={value}")
     os.environ["XLA_FLAGS"] = " ".join(flags)
 
 

@@ -2,9 +2,10 @@
 
 import collections
 import dataclasses
+import functools
 import gc
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol, runtime_checkable
 
 import jax
@@ -13,7 +14,9 @@ import optax
 
 from jaxdp.parallel.strategy import Strategy
 from jaxdp.training import metrics
+from jaxdp.training.ledger import Ledger
 from jaxdp.training.state import TrainState
+from jaxdp.training.watchdog import Watchdog
 
 # How many steps may be under way before the host waits for the oldest. It hides dispatch and the reading of metrics, bounds the
 # batches in memory, and keeps simulated devices from running so far ahead that XLA:CPU's rendezvous times out (at 8 they survive).
@@ -56,50 +59,6 @@ class Diverged(Exception):
         self.step = step
 
 
-@dataclasses.dataclass
-class Ledger:
-    """Metric sums and times of steps that are done.
-
-    Attributes:
-        interval, epoch: sums since the last row, and since the epoch began; part of a checkpoint.
-        first_step_seconds: of this process's first step, compilation included; the rates leave it out.
-        first_step_done: when it was done, by `time.perf_counter`; 0 before.
-        train_seconds, train_examples: of all other steps of this process, without evaluating and saving.
-        skipped_updates, skipped_in_a_row: updates left out because they were not finite, in the whole run and just now.
-        rollbacks: how often the run went back to a checkpoint; each one halved the learning rate.
-    """
-
-    interval: metrics.Sums = dataclasses.field(default_factory=dict)
-    epoch: metrics.Sums = dataclasses.field(default_factory=dict)
-    first_step_seconds: float = 0.0
-    first_step_done: float = 0.0
-    train_seconds: float = 0.0
-    train_examples: float = 0.0
-    skipped_updates: int = 0
-    skipped_in_a_row: int = 0
-    rollbacks: int = 0
-
-    @property
-    def learning_rate_factor(self) -> float:
-        return 0.5**self.rollbacks
-
-    def position(self) -> dict[str, Any]:
-        """Returns what a checkpoint keeps, so that a run continued goes on as if nothing had happened."""
-        sums = {name: metrics.to_json(getattr(self, name)) for name in ("interval", "epoch")}
-        return sums | {name: getattr(self, name) for name in ("skipped_updates", "skipped_in_a_row", "rollbacks")}
-
-    @classmethod
-    def at(cls, position: Mapping[str, Any]) -> "Ledger":
-        """Creates the ledger of a process that begins where a checkpoint was saved."""
-        names = ("interval", "epoch", "skipped_updates", "skipped_in_a_row", "rollbacks")
-        return cls(**{name: position[name] for name in names if name in position})
-
-    def rolled_back(self, position: Mapping[str, Any]) -> "Ledger":
-        """Returns the ledger of this process back at a checkpoint: the time it took is still spent."""
-        kept = {name: getattr(self, name) for name in ("first_step_seconds", "first_step_done", "train_seconds", "train_examples")}
-        return dataclasses.replace(Ledger.at(position), rollbacks=self.rollbacks + 1, **kept)
-
-
 @dataclasses.dataclass(frozen=True)
 class Outcome:
     """Attributes:
@@ -123,11 +82,12 @@ def fit(
     plan: Plan,
     ledger: Ledger,
     schedule: optax.Schedule,
-    evaluate: Callable[[TrainState], metrics.Sums],
+    evaluate: Callable[[TrainState, Callable[[], None]], metrics.Sums],
     save: Callable[[int, TrainState, dict[str, Any], dict[str, float] | None], None],
     listeners: list[Listener],
-    should_stop: Callable[[], bool],
+    should_stop: Callable[[int], bool],
     max_skips: int,
+    watchdog: Watchdog,
 ) -> Outcome:
     """Trains from step `start` to the end of the plan, or until asked to stop; saves the last state in either case.
 
@@ -135,43 +95,63 @@ def fit(
         batches: placed batches from step `start` on.
         data: the dataset where it lives on the devices, or nothing.
         ledger: sums that a checkpoint carried over, or an empty one; it is filled as training goes.
+        evaluate: takes the state, and what to call after each batch.
         save: takes step, state on the host, position and the test figures of that state, if it was evaluated.
+        should_stop: takes the number of the step that was just dispatched; all processes get the same answer.
         max_skips: at this many updates skipped in a row it gives up; only a recipe that skips them comes to that.
 
     Raises:
         Diverged: when a loss, a gradient or the state to be saved is not finite; nothing is saved from that step on.
     """
     reader = _Reader(strategy, plan, ledger, schedule, listeners, max_skips)
-    step, test = start, None
+    step, test, evaluated = start, None, False
     while step < plan.total_steps:
+        compiled = step > start
+        watchdog.note("waiting for input", step)
         with reader.waiting():
             batch = next(batches)
+        watchdog.note("training" if compiled else "compiling", step + 1, limited=compiled)
         state, sums = strategy.train_step(state, batch, data)
         step += 1
         reader.add(step, sums)
         for listener in listeners:
             listener.advance(step)
         last = step == plan.total_steps
-        stopped = should_stop()
+        stopped = should_stop(step)
         evaluates = last or step % plan.eval_every == 0
         saves = last or stopped or step % plan.checkpoint_every == 0
         if evaluates or saves:
             with reader.paused():
-                test = evaluate(state) if evaluates else None
-                figures = None
-                if test is not None:
+                test = figures = gathered = None
+                if evaluates:
+                    watchdog.note("evaluating", step, limited=evaluated)
+                    test, evaluated = evaluate(state, functools.partial(watchdog.note, "evaluating", step)), True
                     figures = metrics.figures(strategy.recipe.task, test)
-                    reader.tell({"step": step, "epoch": plan.epoch(step), "split": "test"} | figures)
                 if saves:
+                    watchdog.note("saving", step, limited=False)
                     gathered = strategy.gather(state)
-                    # Loss and gradients are those before the update, which may have been the one that went too far.
-                    weights = (gathered.params, gathered.batch_stats, gathered.ema)
-                    if not all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(weights)):
-                        raise Diverged(step, f"after the update of step {step} the weights are not finite numbers")
+                check_finite(step, gathered, figures)
+                if figures is not None:
+                    reader.tell({"step": step, "epoch": plan.epoch(step), "split": "test"} | figures)
+                if gathered is not None:
                     save(step, gathered, ledger.position(), figures)
         if stopped and not last:
             return Outcome(state, step, test, stopped=True)
     return Outcome(state, step, test, stopped=False)
+
+
+def check_finite(step: int, state: TrainState | None, figures: dict[str, float] | None) -> None:
+    """Loss and gradients are those before the update, which may have been the one that went too far.
+
+    Raises:
+        Diverged: if weights to be saved, or the loss of an evaluation, are not finite numbers.
+    """
+    if state is not None and not all(
+        np.isfinite(leaf).all() for leaf in jax.tree.leaves((state.params, state.batch_stats, state.ema))
+    ):
+        raise Diverged(step, f"after the update of step {step} the weights are not finite numbers")
+    if figures is not None and not np.isfinite(figures["loss"]):
+        raise Diverged(step, f"after the update of step {step} the test loss is {figures['loss']}")
 
 
 class _Reader:
@@ -294,9 +274,12 @@ class _Stopwatch:
         self._done(time.perf_counter() - self._start)
 
 
-def evaluate(strategy: Strategy, state: TrainState, batches: Iterator[Any], data: Any) -> metrics.Sums:
+def evaluate(
+    strategy: Strategy, state: TrainState, batches: Iterator[Any], data: Any, batch_done: Callable[[], None]
+) -> metrics.Sums:
     """Returns sums over every example once; the host waits for each batch while the next one is read."""
     sums: metrics.Sums = {}
     for batch in batches:
         sums = metrics.add(sums, strategy.gather(strategy.eval_step(state, batch, data)))
+        batch_done()
     return sums

@@ -97,17 +97,19 @@ class Setup:
         assert isinstance(source, CheckedSource)
         return source
 
-    def train_batches(self, start: int) -> Iterator[Any]:
-        config = self.config
-        order = pipeline.TrainingOrder(len(self.dataset.train), self.global_batch_size, config.seed, self.plan.total_steps)
-        return self._batches("train", order, start, paired=bool(self.recipe.preprocess.mixings))
+    @property
+    def train_order(self) -> pipeline.TrainingOrder:
+        return pipeline.TrainingOrder(len(self.dataset.train), self.global_batch_size, self.config.seed, self.plan.total_steps)
 
-    def evaluate(self, state: TrainState) -> metrics.Sums:
+    def train_batches(self, start: int) -> Iterator[Any]:
+        return self._batches("train", self.train_order, start, paired=bool(self.recipe.preprocess.mixings))
+
+    def evaluate(self, state: TrainState, batch_done: Callable[[], None] = lambda: None) -> metrics.Sums:
         """Returns sums over every test example once, whatever divides what."""
         devices = self.strategy.num_devices
         batch_size = -(-min(self.global_batch_size, len(self.dataset.test)) // devices) * devices
         order = pipeline.EvaluationOrder(len(self.dataset.test), batch_size)
-        return loop.evaluate(self.strategy, state, self._batches("test", order, 0), self.test_data)
+        return loop.evaluate(self.strategy, state, self._batches("test", order, 0), self.test_data, batch_done)
 
     def skipped(self) -> dict[str, list[str]]:
         """Returns of each split which bad examples were left out so far."""

@@ -1,0 +1,69 @@
+"""What does summary.json say of a run?"""
+
+import sys
+import time
+from importlib import metadata
+from typing import Any
+
+import jax
+
+from jaxdp.parallel import platform
+from jaxdp.training import metrics
+from jaxdp.training.ledger import Ledger
+from jaxdp.training.setup import Setup
+
+_VERSIONS = ("jaxdp", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "numpy")
+
+
+def summarize(
+    setup: Setup, ledger: Ledger, *, status: str, step: int, parameters: int, test: dict[str, float] | None,
+    best: tuple[int, dict[str, float]] | None, started: float,
+) -> dict[str, Any]:  # fmt: skip
+    """Returns what summary.json holds; rates and times are of this process, a run continued has more.
+
+    Args:
+        started: when the process began, by `time.perf_counter`.
+    """
+    config, strategy = setup.config, setup.strategy
+    task = setup.recipe.task
+    splits = {"train": metrics.figures(task, ledger.epoch) if ledger.epoch.get("examples") else None, "test": test}
+    return {
+        "model": config.model,
+        "dataset": config.dataset,
+        "task": task.name,
+        "strategy": config.strategy,
+        "devices": strategy.num_devices,
+        "device_kind": strategy.devices[0].device_kind,
+        "processes": jax.process_count(),
+        "parameters": parameters,
+        "steps": step,
+        "epochs": round(step / setup.plan.steps_per_epoch, 3),
+        "global_batch_size": setup.global_batch_size,
+        "batch_norm": config.batch_norm,
+        "data_placement": config.data_placement,
+        "skipped_examples": {split: len(reasons) for split, reasons in setup.skipped().items()},
+        "skipped_updates": ledger.skipped_updates,
+        "rollbacks": ledger.rollbacks,
+        "metrics": {split: values for split, values in splits.items() if values is not None},
+        "best": {"step": best[0], **best[1]} if best else None,
+        "seconds": {
+            "total": round(time.perf_counter() - started, 3),
+            "first_step": round(ledger.first_step_done - started, 3) if ledger.first_step_done else None,
+            "train": round(ledger.train_seconds, 3),
+        },
+        "examples_per_second": round(ledger.train_examples / ledger.train_seconds, 1) if ledger.train_seconds else None,
+        "xla_flags": platform.xla_flags(),
+        "versions": versions(),
+        "status": status,
+    }
+
+
+def title(setup: Setup) -> str:
+    """Returns what stands above the pictures of a run."""
+    config, count = setup.config, setup.strategy.num_devices
+    devices = f"{count} device{'s' if count > 1 else ''}"
+    return f"{config.model} on {config.dataset}, {devices}, {config.strategy}, batch norm {config.batch_norm}"
+
+
+def versions() -> dict[str, str]:
+    return {"python": sys.version.split()[0]} | {name: metadata.version(name) for name in _VERSIONS}

@@ -1,0 +1,108 @@
+"""The launcher shares out GPUs, refuses what cannot work, starts again after a failure, and passes signals on."""
+
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+import pytest
+
+from jaxdp import launch
+from jaxdp.training import integrity
+
+FLAGS = (
+    "--model-kwargs depth=8 alpha=6 --global-batch-size 32 --steps 300 --checkpoint-every 5 --log-every 1 --run-dir run "
+    "--heartbeat-timeout 5"
+).split()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["-n", "2"], "write what to start after the flags: -- train --model pyramidnet ..."),
+        (["-n", "2", "--", "evaluate", "run"], "write what to start after the flags"),
+        (["-n", "0", "--", "train"], "--num-processes 0: must be greater than 0"),
+        (["-n", "2", "--", "train", "--process-id=1"], "--process-id: is set by the launcher; leave it out"),
+        (["--", "train"], "num-processes"),
+    ],
+)
+def test_mistakes_are_one_line(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert launch.main(words) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("jaxdp.launch: error: ")
+    assert message in line
+
+
+def test_gpus_are_shared_out(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5,6,7")
+    monkeypatch.delenv("JAX_PLATFORMS", raising=False)
+    name = "CUDA_VISIBLE_DEVICES"
+    assert launch.device_shares(launch.LaunchConfig(num_processes=2)) == [{name: "3,5"}, {name: "6,7"}]
+    assert launch.device_shares(launch.LaunchConfig(num_processes=2, devices_per_process=1)) == [{name: "3"}, {name: "5"}]
+    assert launch.main(["-n", "3", "--", "train"]) == 2
+    assert "--num-processes 3: does not divide 4 GPUs" in capsys.readouterr().err
+    assert launch.main(["-n", "3", "--devices-per-process", "2", "--", "train"]) == 2
+    assert "--devices-per-process 2: 3 processes need 6 GPUs; there are 4" in capsys.readouterr().err
+    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
+    assert launch.device_shares(launch.LaunchConfig(num_processes=3)) == [{}, {}, {}]
+
+
+def start(*flags: str) -> subprocess.Popen[str]:
+    environment = os.environ | {"XLA_FLAGS": "--xla_backend_optimization_level=0"}
+    with open("err.txt", "w") as err:
+        return subprocess.Popen(
+            [sys.executable, "-m", "jaxdp.launch", "-n", "2", *flags, "--", "train", *FLAGS],
+            stdout=subprocess.DEVNULL, stderr=err, text=True, env=environment,
+        )  # fmt: skip
+
+
+def wait_for(text: str, process: subprocess.Popen[str]) -> None:
+    while text not in pathlib.Path("err.txt").read_text():
+        assert process.poll() is None, pathlib.Path("err.txt").read_text()
+        time.sleep(0.1)
+
+
+def children(process: subprocess.Popen[str]) -> list[int]:
+    return [int(word) for word in pathlib.Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="looks for the processes in /proc")
+def test_a_killed_process_is_started_again_with_all_others(record_fault: Callable[..., None]) -> None:
+    launcher = start("--max-restarts", "1")
+    wait_for("[0] step 12/", launcher)
+    os.kill(children(launcher)[1], signal.SIGKILL)
+    assert launcher.wait(timeout=300) == 0
+    shown = pathlib.Path("err.txt").read_text()
+    assert "jaxdp.launch: a process ended with 137; starting all again (1 of at most 1)" in shown
+    assert int(shown.split("continuing run after step ")[1].split()[0]) >= 10
+    assert max(integrity.steps(pathlib.Path("run", "checkpoints"))) == 300
+    record_fault("kill -9 of a launched process, --max-restarts 1", 1, "all started again; complete", 0)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="looks for the processes in /proc")
+def test_signals_are_passed_on(record_fault: Callable[..., None]) -> None:
+    launcher = start()
+    wait_for("[0] step 3/", launcher)
+    launcher.send_signal(signal.SIGINT)
+    assert launcher.wait(timeout=100) == 75
+    assert "[0] stopped by a signal after saving step" in pathlib.Path("err.txt").read_text()
+    launcher = start()
+    wait_for("[0] step ", launcher)
+    processes = children(launcher)
+    stopped = max(integrity.steps(pathlib.Path("run", "checkpoints")))
+    launcher.kill()  # the processes get a SIGTERM, and save, though nobody reads what they print
+    launcher.wait()
+    deadline = time.monotonic() + 60
+    while any(pathlib.Path("/proc", str(number)).exists() for number in processes):
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+    summary = json.loads(pathlib.Path("run", "summary.json").read_text())
+    assert (summary["status"], summary["steps"]) == ("stopped", max(integrity.steps(pathlib.Path("run", "checkpoints"))))
+    assert summary["steps"] > stopped
+    record_fault("SIGINT to the launcher, kill -9 of the launcher", 2, "both processes saved the same step", 0)
