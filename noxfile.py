@@ -63,8 +63,19 @@ def overhead(session: nox.Session) -> None:
 
 @nox.session
 def faults(session: nox.Session) -> None:
-    """Damaged and unwritable checkpoints, and other devices after a stop."""
+    """Kills, damaged and unwritable checkpoints, divergence and other devices; writes the table in docs/reliability.md."""
     session.install(".[dev]")
     session.env["JAX_COMPILATION_CACHE_DIR"] = str(CACHE)
-    files = [f"tests/training/test_{name}.py" for name in ("integrity", "elastic", "full_disk")]
-    session.run("pytest", "-m", "slow or not slow", "-s", *files, *session.posargs)
+    # The longest first, one at a time to each worker.
+    names = [
+        "training/test_storm",
+        "parallel/test_process_faults",
+        "test_launch",
+        "training/test_full_disk",
+        "training/test_integrity",
+    ]
+    names += ["training/test_divergence", "test_run_directory"]
+    files = [f"tests/{name}.py" for name in names]
+    share = ["-n", "2", "--dist", "load", "--maxschedchunk", "1", "-k", "not leaves_everything and not mean_gradient_norm"]
+    table = "--fault-table=docs/reliability.md"
+    session.run("pytest", "-m", "slow or not slow", *share, table, *files, *session.posargs)

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+pytest_plugins = ("fault_table",)
+
 
 def pytest_sessionstart() -> None:
     # Not at import: the package must not be loaded before jaxtyping's checks are in place.

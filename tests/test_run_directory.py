@@ -42,6 +42,7 @@ def leave_lock(run: RunDirectory, pid: int, host: str = socket.gethostname()) ->
     run.lock_file.write_text(json.dumps({"host": host, "pid": pid, "started": "2026-01-01T00:00:00+00:00"}))
 
 
+@pytest.mark.fault("second command on the same folder", "exit code 2, names the first", None)
 def test_a_second_writer_is_refused_until_the_first_is_gone(run: RunDirectory, capsys: pytest.CaptureFixture[str]) -> None:
     with subprocess.Popen([sys.executable, "-c", HOLD], stdout=subprocess.PIPE, text=True) as holder:
         assert holder.stdout is not None
@@ -90,6 +91,7 @@ def test_a_command_that_fails_lets_go(run: RunDirectory, monkeypatch: pytest.Mon
         pass
 
 
+@pytest.mark.fault("lock file of a dead process", "taken over", None)
 def test_what_a_dead_process_left_is_taken_over(run: RunDirectory) -> None:
     for content in (None, "", "{", "[]"):
         if content is None:

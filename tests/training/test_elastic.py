@@ -5,19 +5,20 @@ import pathlib
 
 import numpy as np
 import pytest
+from fault_table import RecordFault
 
 from jaxdp import train
 from jaxdp.training.checkpoint import Checkpoints
 
 FLAGS = (
     "--model-kwargs depth=8 alpha=6 shake_drop=0.5 --global-batch-size 160 --schedule constant --learning-rate 0.01 "
-    "--batch-norm group:8 --log-every 1 --eval-every 2 --checkpoint-every 2"
+    "--log-every 1 --eval-every 2 --checkpoint-every 2"
 ).split()
 
 
-def run(directory: str, steps: int, strategy: str, devices: int) -> None:
-    flags = [*FLAGS, "--steps", str(steps), "--strategy", strategy, "--devices", str(devices), "--run-dir", directory]
-    assert train.main(flags) == 0
+def run(directory: str, batch_norm: str, steps: int, strategy: str, devices: int) -> None:
+    flags = [*FLAGS, "--batch-norm", batch_norm, "--steps", str(steps), "--strategy", strategy, "--devices", str(devices)]
+    assert train.main([*flags, "--run-dir", directory]) == 0
 
 
 def arrays(directory: str, step: int) -> dict[str, np.ndarray]:
@@ -30,19 +31,27 @@ def read_rows(directory: str) -> list[dict]:
     return [{name: value for name, value in row.items() if name not in times} for row in rows]
 
 
+DEVICES = [("pmap", 8), ("pmap", 2), ("pmap", 4)]
+STRATEGIES = [("pmap", 2), ("sharded", 4), ("single", 1)]
+BOTH = [("shard_map", 4), ("single", 1), ("pmap", 2)]
+
+
 @pytest.mark.parametrize(
-    "parts",
+    ("parts", "batch_norm"),
     [
-        pytest.param([("pmap", 8), ("pmap", 2), ("pmap", 4)], id="devices", marks=pytest.mark.slow),
-        pytest.param([("pmap", 2), ("sharded", 4), ("single", 1)], id="strategies"),
-        pytest.param([("shard_map", 4), ("single", 1), ("pmap", 2)], id="both", marks=pytest.mark.slow),
+        pytest.param(DEVICES, "group:4", id="devices-group", marks=pytest.mark.slow),
+        pytest.param(DEVICES, "global", id="devices-global", marks=pytest.mark.slow),
+        pytest.param(STRATEGIES, "group:8", id="strategies-group"),
+        pytest.param(STRATEGIES, "global", id="strategies-global", marks=pytest.mark.slow),
+        pytest.param(BOTH, "group:8", id="both-group", marks=pytest.mark.slow),
     ],
 )
-def test_a_run_continues_on_other_devices(parts: list[tuple[str, int]]) -> None:
-    """With batch norm in groups of 8 examples, which fit whole on a device, the devices change the order of sums only."""
-    run("whole", 6, *parts[0])
+def test_a_run_continues_on_other_devices(parts: list[tuple[str, int]], batch_norm: str, record_fault: RecordFault) -> None:
+    """With batch norm over the whole batch, or in groups that fit whole on a device, the devices change the order
+    of sums only."""
+    run("whole", batch_norm, 6, *parts[0])
     for number, part in enumerate(parts, start=1):
-        run("parts", 2 * number, *part)
+        run("parts", batch_norm, 2 * number, *part)
     expected, ours = arrays("whole", 6), arrays("parts", 6)
     assert ours.keys() == expected.keys()
     for name, array in expected.items():
@@ -56,3 +65,4 @@ def test_a_run_continues_on_other_devices(parts: list[tuple[str, int]]) -> None:
         assert row["examples"] == other["examples"]
         # An example whose two likeliest classes are as likely may fall either way.
         assert row["accuracy"] == pytest.approx(other["accuracy"], abs=1.5 / 160)
+    record_fault("other devices or another strategy after a stop", len(parts) - 1, "ends the same to 1e-4")

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fault_table import RecordFault
 
 from jaxdp import evaluate, train
 from jaxdp.reporting import writers
@@ -48,11 +49,26 @@ def stop_at(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writers.JsonLines, "advance", advance)
 
 
-@pytest.mark.parametrize("strategy", ["pmap", "sharded"])
+IN_EVERY_SESSION = (("pmap", "device"), ("sharded", "host"))
+
+
+@pytest.mark.parametrize(
+    ("strategy", "placement"),
+    [
+        pytest.param(strategy, placement, marks=() if (strategy, placement) in IN_EVERY_SESSION else pytest.mark.slow)
+        for strategy in ("single", "pmap", "shard_map", "sharded")
+        for placement in ("device", "host")
+    ],
+)
 def test_a_stopped_run_continues_bitwise(
-    strategy: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    strategy: str,
+    placement: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    record_fault: RecordFault,
 ) -> None:
-    flags = [*FLAGS, "--strategy", strategy, "--devices", "2"]
+    devices = "1" if strategy == "single" else "2"
+    flags = [*FLAGS, "--strategy", strategy, "--devices", devices, "--data-placement", placement]
     assert train.main([*flags, "--run-dir", "whole"]) == 0
     with monkeypatch.context() as patch:
         stop_at(11, patch)
@@ -71,6 +87,7 @@ def test_a_stopped_run_continues_bitwise(
     assert [row["step"] for row in rows("whole") if row["split"] == "train"] == list(range(3, 25, 3))
     for name in ("metrics", "best", "steps", "epochs", "parameters"):
         assert summary("whole")[name] == summary("parts")[name]
+    record_fault("SIGTERM while training", outcome="exit code 75; the next start ends bitwise the same")
 
 
 def test_a_run_directory_keeps_its_contract(capsys: pytest.CaptureFixture[str]) -> None:
@@ -135,7 +152,7 @@ def test_a_run_directory_keeps_its_contract(capsys: pytest.CaptureFixture[str]) 
     assert "--step 7: there is no such checkpoint" in capsys.readouterr().err
 
 
-def test_a_nonfinite_loss_ends_the_run(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_nonfinite_loss_ends_the_run(capsys: pytest.CaptureFixture[str], record_fault: RecordFault) -> None:
     flags = "--model-kwargs depth=8 alpha=6 --epochs 3 --global-batch-size 160 --optimizer sgd --learning-rate 1e30 --run-dir run"
     assert train.main([*flags.split(), "--checkpoint-every", "1"]) == 3
     assert "diverged: the loss of step" in capsys.readouterr().err
@@ -143,6 +160,9 @@ def test_a_nonfinite_loss_ends_the_run(capsys: pytest.CaptureFixture[str]) -> No
     assert done["status"] == "diverged"
     checkpoints = [int(path.name) for path in pathlib.Path("run", "checkpoints").iterdir()]
     assert all(step < done["steps"] for step in checkpoints)
+    record_fault(
+        "a loss that is not finite, --on-divergence stop", outcome="exit code 3, nothing saved from that step on", steps_lost=None
+    )
 
 
 def test_default_folders_are_the_same_for_the_same_settings() -> None:

@@ -1,0 +1,115 @@
+"""Which faults did the tests inject, how often, and what came of them? `pytest --fault-table[=FILE]` prints it as a table.
+
+A test says what it injected, once it has checked the outcome:
+
+    def test_...(record_fault: RecordFault) -> None:
+        record_fault("a full disk while saving", outcome="exit code 1, the next start continues")
+
+or, where the test itself is all there is to say, is marked `@pytest.mark.fault(name, outcome, steps_lost)`.
+
+With FILE, the part of that Markdown file between two comments is written again.
+"""
+
+import collections
+import datetime
+import importlib.metadata
+import os
+import pathlib
+import platform
+from collections.abc import Iterable
+from typing import Any, Protocol
+
+import pytest
+
+BEGIN, END = "<!-- fault table: begin -->", "<!-- fault table: end -->"
+_PROPERTY = "fault"
+
+
+class RecordFault(Protocol):
+    def __call__(self, name: str, times: int = 1, outcome: str = "", steps_lost: int | None = 0) -> None:
+        """Args:
+        name: of the fault; equal ones are one row.
+        times: how often it was injected with this outcome.
+        outcome: what came of it; several calls may each tell one.
+        steps_lost: beyond the last complete checkpoint; None where nothing is continued, or no step was done.
+        """
+        ...
+
+
+@pytest.fixture
+def record_fault(request: pytest.FixtureRequest) -> RecordFault:
+    """Notes a fault that this test injected, for `--fault-table`; of a test that fails the table says that it failed."""
+
+    def record(name: str, times: int = 1, outcome: str = "", steps_lost: int | None = 0) -> None:
+        if times:  # plain values: under xdist they travel with the test's report
+            value = {"name": name, "times": times, "outcome": outcome, "steps_lost": steps_lost}
+            request.node.user_properties.append((_PROPERTY, value))
+
+    return record
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    for mark in item.iter_markers("fault"):
+        name, outcome, steps_lost = mark.args
+        item.user_properties.append((_PROPERTY, {"name": name, "times": 1, "outcome": outcome, "steps_lost": steps_lost}))
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--fault-table",
+        metavar="FILE",
+        nargs="?",
+        const="",
+        default=None,
+        help="print what the tests injected and what came of it; with FILE, also write it there, between two comments",
+    )
+
+
+def pytest_terminal_summary(terminalreporter: Any, exitstatus: int, config: pytest.Config) -> None:
+    target = config.getoption("--fault-table")
+    if target is None:
+        return
+    reports = [report for kind in ("passed", "failed") for report in terminalreporter.stats.get(kind, [])]
+    table = create_table(report for report in reports if report.when == "call")
+    terminalreporter.section("faults injected")
+    terminalreporter.write_line(table)
+    if target and exitstatus:  # also where none was collected
+        terminalreporter.write_line(f"{target} stays as it was: not all tests passed")
+    elif target:
+        path = config.invocation_params.dir / target  # tests change their folder, an invocation has one
+        write_table(path, table, config)
+        terminalreporter.write_line(f"written to {target}")
+
+
+def create_table(reports: Iterable[Any]) -> str:
+    """Returns a Markdown table of the faults that the reports of tests carry, in the order of their names."""
+    outcomes: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
+    lost: dict[str, set[int]] = collections.defaultdict(set)
+    for report in reports:
+        for key, value in report.user_properties:
+            if key == _PROPERTY:
+                name = value["name"]
+                outcomes[name][value["outcome"] if report.passed else f"**failed**: {report.nodeid}"] += value["times"]
+                if value["steps_lost"] is not None:
+                    lost[name].add(value["steps_lost"])
+    lines = ["| fault | times injected | outcomes | steps lost beyond the last checkpoint |", "|---|---|---|---|"]
+    for name in sorted(outcomes):
+        counts = outcomes[name]
+        texts = [f"{text} ({count})" if len(counts) > 1 else text for text, count in sorted(counts.items())]
+        steps = str(max(lost[name])) if lost[name] else "–"
+        lines.append(f"| {name} | {counts.total()} | {'; '.join(texts)} | {steps} |")
+    return "\n".join(lines)
+
+
+def write_table(path: pathlib.Path, table: str, config: pytest.Config) -> None:
+    """Raises UsageError if the comments are not there."""
+    text = path.read_text()
+    if text.count(BEGIN) != 1 or text.count(END) != 1:
+        raise pytest.UsageError(f"--fault-table={path}: it must hold {BEGIN} and {END} once each")
+    before, rest = text.split(BEGIN)
+    after = rest.split(END)[1]
+    versions = f"Python {platform.python_version()}, JAX {importlib.metadata.version('jax')}"
+    when = datetime.datetime.now(datetime.UTC).date()
+    path.write_text(
+        f"{before}{BEGIN}\n{table}\n\nWritten on {when}: {os.cpu_count()} cores ({platform.machine()}), {versions}.\n{END}{after}"
+    )
