@@ -1,4 +1,7 @@
-"""`python -m jaxdp.launch -n 2 -- train ...`: starts the processes of a run on this machine and looks after them."""
+"""`python -m jaxdp.launch -n 2 -- train ...`: starts the processes of a run on this machine and looks after them.
+
+`python -m jaxdp.launch slurm ...` has Slurm do it (`jaxdp/slurm.py`).
+"""
 
 import contextlib
 import ctypes
@@ -16,12 +19,12 @@ from typing import IO, Annotated
 
 import tyro
 
-from jaxdp import command_line
+from jaxdp import command_line, slurm
 from jaxdp.config import OptionalInt, validate
 from jaxdp.registry import ConfigError
 from jaxdp.train import EXIT_DIVERGED, EXIT_STOPPED
 
-DESCRIPTION = "Start a run as several processes: jaxdp.launch -n 2 -- train --model ..."
+DESCRIPTION = "Start processes here: launch -n 2 -- train ...; by Slurm: launch slurm --help"
 # After one process has failed the others find out by themselves, and say so; a process that hangs does not.
 GRACE_SECONDS = 15.0
 _OWN_FLAGS = ("--coordinator", "--num-processes", "--process-id", "--distributed")
@@ -48,13 +51,20 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _main(argv: Sequence[str]) -> int:
     words = list(argv)
     own, command = (words[: words.index("--")], words[words.index("--") + 1 :]) if "--" in words else (words, [])
-    config = command_line.parse(LaunchConfig, own, prog="python -m jaxdp.launch", description=DESCRIPTION, defaults_file=False)
+    by_slurm = own[:1] == ["slurm"]
+    if by_slurm and {"-h", "--help"} & set(own):
+        return slurm.main(own[1:], [])
+    config = None if by_slurm else _parse(own)
     if command[:1] != ["train"]:
         raise ConfigError("", command[:1], "write what to start after the flags: -- train --model pyramidnet ...")
     for word in command:
         if word.split("=")[0] in _OWN_FLAGS:
             raise ConfigError(word.split("=")[0][2:], "", "is set by the launcher; leave it out")
-    return launch(config, command[1:])
+    return slurm.main(own[1:], command[1:]) if config is None else launch(config, command[1:])
+
+
+def _parse(words: list[str]) -> LaunchConfig:
+    return command_line.parse(LaunchConfig, words, prog="python -m jaxdp.launch", description=DESCRIPTION, defaults_file=False)
 
 
 def launch(config: LaunchConfig, flags: list[str]) -> int:
