@@ -36,7 +36,8 @@ def test_the_script_says_what_slurm_must_know(capsys: pytest.CaptureFixture[str]
     script = printed([*NEEDED, *more, *TRAIN], capsys)
     assert directives(script) == {
         "job-name": "cells", "nodes": "3", "ntasks-per-node": "4", "gpus-per-node": "4", "cpus-per-task": "6", "time": "04:00:00",
-        "partition": "a100,h100", "account": "lab", "output": "%x-%j.out", "open-mode": "append", "signal": "USR1@120", "requeue": "",
+        "partition": "a100,h100", "account": "lab", "output": "%x-%j.out", "open-mode": "append",
+        "signal": "USR1@120", "requeue": "",
     }  # fmt: skip
     assert script.splitlines()[1].startswith("#SBATCH")  # they count only before the first command
     (line,) = [line for line in script.splitlines() if line.startswith("srun ")]
@@ -52,7 +53,7 @@ def test_a_cpu_cluster(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.parametrize("code", [0, 1, 3, 75, 137])
 def test_the_script_requeues_after_75_only(code: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    run_dir = "it's $HOME; `rm -rf x` \"q\" *"
+    run_dir = 'it\'s $HOME; `rm -rf x` "q" *'
     script = printed([*NEEDED, "--", "train", "--run-dir", run_dir], capsys)
     program("srun", f'printf "%s\\n" "$@" > words; exit {code}')
     program("scontrol", 'echo "$@" > requeued')
@@ -69,7 +70,9 @@ def test_submission(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Monk
     monkeypatch.setenv("PATH", f"{pathlib.Path('bin').absolute()}:{os.environ['PATH']}")
     assert printed([*NEEDED, "--submit", *TRAIN], capsys) == "Submitted batch job 77\n"
     assert pathlib.Path("received").read_text() == script
-    program("sbatch", "echo 'sbatch: error: invalid partition specified: x' >&2; echo 'sbatch: error: Batch job failed' >&2; exit 1")
+    program(
+        "sbatch", "echo 'sbatch: error: invalid partition specified: x' >&2; echo 'sbatch: error: Batch job failed' >&2; exit 1"
+    )
     assert launch.main([*NEEDED, "--submit", *TRAIN]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("jaxdp.launch: error: --submit: sbatch refuses: sbatch: error: invalid partition specified: x; ")

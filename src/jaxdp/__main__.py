@@ -9,6 +9,7 @@ from jaxdp.registry import nearest
 COMMANDS = {
     "train": "train a model",
     "launch": "start several processes of train, here or with Slurm",
+    "devices": "show the devices, and what of a run would lie on each",
     "evaluate": "evaluate a checkpoint of a run",
     "predict": "predict on images with a trained model",
     "checkpoints": "list the checkpoints of a run and verify them",

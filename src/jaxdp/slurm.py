@@ -22,8 +22,10 @@ from jaxdp.registry import ConfigError
 PROG = "python -m jaxdp.launch slurm"
 DESCRIPTION = "Print or submit a batch script: launch slurm --nodes 3 ... -- train ..."
 _FORMATS = "MINUTES, HH:MM:SS or DAYS-HH:MM:SS, e.g. 04:00:00"
-# As in sbatch's manual: minutes, minutes:seconds, hours:minutes:seconds, days-hours, days-hours:minutes, days-hours:minutes:seconds.
-_TIME = re.compile(r"(?:(?P<days>\d+)-(?P<dh>\d+)(?::(?P<dm>\d+))?(?::(?P<ds>\d+))?|(?:(?P<h>\d+):(?=\d+:))?(?P<m>\d+)(?::(?P<s>\d+))?)")
+# As in sbatch's manual: minutes, minutes:seconds, hours:minutes:seconds, days-hours[:minutes[:seconds]].
+_TIME = re.compile(
+    r"(?:(?P<days>\d+)-(?P<dh>\d+)(?::(?P<dm>\d+))?(?::(?P<ds>\d+))?|(?:(?P<h>\d+):(?=\d+:))?(?P<m>\d+)(?::(?P<s>\d+))?)"
+)
 # Slurm looks at its clock so seldom that the signal can come this much earlier than asked for.
 _SIGNAL_SLACK_SECONDS = 60
 
@@ -80,7 +82,9 @@ class SlurmConfig:
         if self.gpus_per_node < 0:
             raise ConfigError("gpus_per_node", self.gpus_per_node, "must not be negative; 0 for a run on CPUs")
         if self.gpus_per_node and self.tasks_per_node is not None:
-            raise ConfigError("tasks_per_node", self.tasks_per_node, "each GPU has one task; leave it out, or use --gpus-per-node 0")
+            raise ConfigError(
+                "tasks_per_node", self.tasks_per_node, "each GPU has one task; leave it out, or use --gpus-per-node 0"
+            )
         for name in ("partition", "account", "job_name"):
             value = getattr(self, name)
             if value is not None and not re.fullmatch(r"[\w.,+@:=][\w.,+@:=-]*", value, re.ASCII):
@@ -96,7 +100,9 @@ def main(own: Sequence[str], flags: Sequence[str]) -> int:
     flags: those of `jaxdp.train`.
     """
     config = command_line.parse(SlurmConfig, own, prog=PROG, description=DESCRIPTION, defaults_file=False)
-    command_line.parse(TrainConfig, flags, prog="python -m jaxdp.train", description="")  # a mistake shows before the job has queued
+    command_line.parse(
+        TrainConfig, flags, prog="python -m jaxdp.train", description=""
+    )  # a mistake shows before the job has queued
     text = script(config, flags)
     print(submit(text) if config.submit else text, end="")
     return 0
@@ -133,7 +139,9 @@ def submit(text: str) -> str:
         ConfigError: if there is no sbatch, or it refuses.
     """
     if shutil.which("sbatch") is None:
-        raise ConfigError("submit", "", "there is no sbatch here; leave --submit out, and run sbatch on what is printed where there is")
+        raise ConfigError(
+            "submit", "", "there is no sbatch here; leave --submit out, and run sbatch on what is printed where there is"
+        )
     answer = subprocess.run(["sbatch"], input=text, capture_output=True, text=True)
     if answer.returncode:
         reason = "; ".join(answer.stderr.split("\n")).strip("; ") or f"exit code {answer.returncode}"

@@ -1,0 +1,160 @@
+"""The bytes on each device agree with sizes that are computed from shapes alone, and pictures with the shardings they show."""
+
+import json
+import math
+import pathlib
+from types import SimpleNamespace
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from jaxdp import devices
+from jaxdp.config import TrainConfig
+from jaxdp.training.setup import create_setup
+
+MODEL: dict[str, Any] = {"model_kwargs": {"depth": 8, "alpha": 6}, "ema_decay": 0.5, "optimizer": "adam"}
+FLAGS = "--model-kwargs depth=8 alpha=6 --ema-decay 0.5 --optimizer adam --global-batch-size 64".split()
+
+
+def shown(capsys: pytest.CaptureFixture[str], *flags: str) -> dict[str, Any]:
+    assert devices.main([*flags, "--json"]) == 0
+    (line,) = capsys.readouterr().out.splitlines()
+    return json.loads(line)
+
+
+def bytes_of(tree: Any) -> int:
+    return sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
+
+
+def test_without_a_run_it_shows_the_devices(capsys: pytest.CaptureFixture[str]) -> None:
+    found = shown(capsys)
+    (process,) = found["processes"]
+    assert [(device["id"], device["platform"]) for device in process["devices"]] == [(number, "cpu") for number in range(8)]
+    assert 0 < process["machine_free_bytes"] <= process["machine_bytes"]
+    assert "xla_force_host_platform_device_count=8" in process["environment"]["XLA_FLAGS"]
+    assert found["placement"] is None
+    assert [device["id"] for device in shown(capsys, "--devices", "3")["processes"][0]["devices"]] == [0, 1, 2]
+
+
+@pytest.mark.parametrize(("strategy", "count"), [("single", 1), ("pmap", 8), ("shard_map", 4), ("sharded", 8)])
+@pytest.mark.parametrize("data_placement", ["host", "device"])
+def test_each_device_holds_what_shapes_say(
+    strategy: str, count: int, data_placement: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = ["--strategy", strategy, "--devices", str(count), "--data-placement", data_placement]
+    found = shown(capsys, *FLAGS, *flags)
+    setup = create_setup(TrainConfig(strategy=strategy, devices=count, global_batch_size=64, **MODEL))
+    state = jax.eval_shape(setup.create_state)
+    dataset: Any = setup.dataset
+    examples, pixels = len(dataset.train) + len(dataset.test), math.prod(dataset.image_shape)
+    rows = [device["holds"] for device in found["processes"][0]["devices"]]
+    assert len(rows) == count
+    for row in rows:
+        for name in ("params", "batch_stats", "ema"):
+            assert row[name] == bytes_of(getattr(state, name))
+        assert row["opt_state"] == bytes_of((state.opt_state, state.step)) > 2 * row["params"]
+        # number and weight of an example, 4 bytes each; streamed also its pixels and its label
+        assert row["batch"] == 64 // count * (8 + (pixels + 4 if data_placement == "host" else 0))
+        resident = row["dataset"] >= examples * pixels
+        assert resident == (data_placement == "device")
+    placed = found["placement"]
+    assert (placed["strategy"], placed["global_batch_size"], placed["data_placement"]) == (strategy, 64, data_placement)
+    assert placed["parameters"] == sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(state.params))
+    (whole,) = placed["largest_parameter"]["parts"]
+    assert whole["devices"] == list(range(count))
+    assert len(placed["largest_of_batch"]["parts"]) == count
+    assert list(pathlib.Path().iterdir()) == []
+
+
+def test_tables(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "150")
+    assert devices.main([*FLAGS, "--data-placement", "host"]) == 0
+    text = capsys.readouterr().out
+    assert "pyramidnet on digits, pmap, 64 examples a step: bytes on each device, activations left out" in text
+    assert "whole on each of 8 devices" in text
+    assert "| 0 | 1 | 2 | 3 | 4 | 5 | 6 | 7 |" in text
+    assert "CPU devices share the machine's memory" in text
+    assert "dataset" not in text
+
+
+@pytest.mark.parametrize(
+    ("spec", "lines"),
+    [
+        ((), ["whole on each of 8 devices"]),
+        (("rows",), ["dim 0 in 2", "| 0-3 | 4-7 |"]),
+        ((None, "columns"), ["dim 1 in 4", "| 0,4 | 1,5 | 2,6 | 3,7 |"]),
+        (("rows", "columns"), ["dim 0 in 2 and dim 1 in 4", "| 0 | 1 | 2 | 3 |", "| 4 | 5 | 6 | 7 |"]),
+        ((("columns", "rows"),), ["dim 0 in 8", "| 0 | 4 | 1 | 5 | 2 | 6 | 3 | 7 |"]),
+    ],
+)
+def test_pictures(spec: tuple[Any, ...], lines: list[str]) -> None:
+    mesh = Mesh(np.array(jax.devices()).reshape(2, 4), ("rows", "columns"))
+    sharding = NamedSharding(mesh, PartitionSpec(*spec))
+    tree = {"small": np.zeros(3), "dense": {"kernel": jax.device_put(np.zeros((16, 8), np.float32), sharding)}}
+    tree["small"] = jax.device_put(tree["small"], mesh.devices[0, 0])
+    divided = devices.division(tree)
+    drawn = devices.draw(divided)
+    assert drawn[0].startswith(f"dense/kernel float32(16, 8), 512 B: {lines[0]}")
+    assert drawn[1:] == lines[1:]
+    held = devices.bytes_by_device(tree["dense"])
+    assert held == dict.fromkeys(range(8), 512 // len(divided["parts"]))
+    assert sum(math.prod(stop - start for start, stop in part["index"]) for part in divided["parts"]) == 16 * 8
+
+
+def test_what_an_accelerator_tells_is_shown(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    stats = {"bytes_in_use": 2_500_000_000, "bytes_limit": 10_000_000_000}
+    other = SimpleNamespace(id=4, platform="tpu", device_kind="TPU", coords=(0, 0, 0), slice_index=0, memory_stats=lambda: None)
+    chip = SimpleNamespace(
+        id=5, platform="tpu", device_kind="TPU v4", coords=(0, 1, 0), slice_index=1, memory_stats=lambda: stats
+    )  # fmt: skip
+    monkeypatch.setenv("COLUMNS", "150")
+    monkeypatch.setattr(devices.platform, "select_devices", lambda count: [other, chip])
+    assert devices.main([]) == 0
+    (row,) = [line for line in capsys.readouterr().out.splitlines() if "TPU v4" in line]
+    for text in ("│ 5 ", "[0, 1, 0]", "│ 1 ", "2.5 GB", "7.5 GB", "10.0 GB"):
+        assert text in row
+
+
+def test_hidden_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    files = [pathlib.Path(f"/dev/nvidia{number}") for number in (0, 1, 2, 10)]
+    monkeypatch.setattr(pathlib.Path, "glob", lambda path, pattern: iter(files))
+    for platforms, visible, hidden in [
+        ("", None, []),
+        ("", "1,2", [0, 10]),
+        ("", "", [0, 1, 2, 10]),
+        ("", "GPU-3f2a", []),
+        ("cuda,cpu", "0,1,2,10", []),
+        ("cpu", "0,1", [0, 1, 2, 10]),
+    ]:
+        monkeypatch.setenv("JAX_PLATFORMS", platforms)
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible or "")
+        if visible is None:
+            monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+        assert devices.hidden_gpus() == hidden, (platforms, visible)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ("--devices 9", "--devices 9: there are 8 cpu devices"),
+        ("--devices 8 --global-batch-size 100", "--global-batch-size 100: 8 devices do not divide it"),
+        ("--model pyramidnett", "--model pyramidnett: unknown model; did you mean pyramidnet?"),
+        ("--jsn", "--jsn: unknown flag; did you mean --json?"),
+        ("--coordinator localhost:1", "--num-processes: is missing"),
+    ],
+)
+def test_mistakes_are_one_line(flags: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert devices.main(flags.split()) == 2
+    captured = capsys.readouterr()
+    (line,) = captured.err.splitlines()
+    assert captured.out == ""
+    assert line.startswith("jaxdp.devices: error: ")
+    assert message in line
+
+
+def test_sizes() -> None:
+    sizes = {0: "0 B", 999: "999 B", 1000: "1.0 kB", 17424: "17.4 kB", 25_276_502_016: "25.3 GB", None: "?"}
+    assert {count: devices.size_text(count) for count in sizes} == sizes
