@@ -1,6 +1,8 @@
 """`nox` checks everything on a fresh machine: lint, types and layers, then the tests on simulated devices."""
 
+import os
 import pathlib
+import shutil
 
 import nox
 
@@ -45,6 +47,24 @@ def prepare(session: nox.Session) -> None:
     """Writing a set of TensorFlow Datasets from a file that was downloaded by hand, which takes TensorFlow."""
     session.install(".[dev,prepare]")
     session.run("pytest", "tests/prepare", *session.posargs)
+
+
+@nox.session
+def slurm(session: nox.Session) -> None:
+    """A job on a real Slurm of this machine alone, which is requeued and continues; installs Debian's packages for it."""
+    programs = ("munged", "slurmctld", "slurmd", "sbatch", "srun")
+    if any(shutil.which(name, path=f"{os.environ['PATH']}:/usr/sbin") is None for name in programs):
+        if os.getuid() != 0 or shutil.which("apt-get") is None:
+            session.skip("needs Slurm and munge: install them, or run as root where there is apt-get")
+        quiet = {"DEBIAN_FRONTEND": "noninteractive"}
+        session.run("apt-get", "update", "-q", external=True, env=quiet)
+        packages = ("slurmctld", "slurmd", "slurm-client", "munge")  # what slurm-wlm consists of
+        session.run("apt-get", "install", "-y", "-q", "--no-install-recommends", *packages, external=True, env=quiet)
+    if os.getuid() != 0:
+        session.skip("Slurm's daemons start jobs, which takes root")
+    session.install(".[dev]")
+    session.env["JAX_COMPILATION_CACHE_DIR"] = str(CACHE)
+    session.run("pytest", "-m", "slow", "tests/slurm", *session.posargs)
 
 
 @nox.session

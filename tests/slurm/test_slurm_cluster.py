@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
@@ -143,8 +143,9 @@ def wait(condition: Callable[[], bool], seconds: float, explain: Callable[[], st
         time.sleep(0.5)
 
 
-def submit(*flags: str) -> str:
-    words = ["slurm", "--nodes", "1", "--gpus-per-node", "0", "--tasks-per-node", "2", "--submit", "--", "train", *TRAIN, *flags]
+def submit(*flags: str, limits: Sequence[str] = ()) -> str:
+    job = ["--nodes", "1", "--gpus-per-node", "0", "--tasks-per-node", "2", *limits]
+    words = ["slurm", *job, "--submit", "--", "train", *TRAIN, *flags]
     done = subprocess.run([sys.executable, "-m", "jaxdp.launch", *words], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     match = re.fullmatch(r"Submitted batch job (\d+)\n", done.stdout)
@@ -212,3 +213,27 @@ def test_a_job_that_is_cancelled_saves_and_stays_cancelled(cluster: Cluster) -> 
     time.sleep(5)
     found = cluster.job(job)
     assert (found["JobState"], found["Restarts"]) == ("CANCELLED", "0"), explain()
+
+
+def test_a_job_whose_time_is_up_saves_and_is_queued_again(cluster: Cluster) -> None:
+    job = submit("--steps", "100000", limits=["--time", "5", "--save-seconds", "120"])
+
+    def explain() -> str:
+        return f"{cluster.job(job)}\n{log(job)}{cluster.logs()}"
+
+    wait(lambda: len(rows()) >= 5, 110, explain)  # before the signal
+    wait(lambda: cluster.job(job)["Restarts"] == "1", 240, explain)
+    assert log(job).count("stopped by a signal after saving step") == 2, explain()
+    assert "Exited with exit code 75" in log(job)
+    assert "TIME LIMIT" not in log(job)
+    cluster.run("scancel", job)
+
+
+def test_the_code_of_a_task_that_leaves_first_is_kept(cluster: Cluster) -> None:
+    """Why the script says --kill-on-bad-exit=0: the other way round the second task here would be killed, and 75 be lost."""
+    task = "trap 'exit 1' TERM; [ $SLURM_PROCID = 0 ] || sleep 5; exit 75"
+    for kill, expected in (("0", 75), ("1", None)):
+        words = ["srun", "--ntasks=2", f"--kill-on-bad-exit={kill}", "--wait=60", "bash", "-c", task]
+        code = subprocess.run(words, capture_output=True).returncode
+        print(f"--kill-on-bad-exit={kill}: {code}")
+        assert expected is None or code == expected
