@@ -77,11 +77,9 @@ def examine(config: TrainConfig, *, placement: bool) -> dict[str, Any] | None:
         mine = describe_process(group.index, platform.select_devices(config.devices))
         placed = _place(config, mine["devices"]) if placement else None
         processes = [json.loads(text) for text in group.exchange("devices", json.dumps(mine), config.distributed_timeout)]
-    except ConfigError as error:
-        distributed.leave(error, command_line.EXIT_MISTAKE, str(error))
-        raise
     except BaseException as error:
-        distributed.leave(error, 1, None)
+        mistake = isinstance(error, ConfigError)
+        distributed.leave(error, command_line.EXIT_MISTAKE if mistake else 1, str(error) if mistake else None)
         raise
     return {"processes": processes, "placement": placed} if group.index == 0 else None
 
@@ -151,8 +149,7 @@ def _place(config: TrainConfig, rows: list[dict[str, Any]]) -> dict[str, Any]:
         "batch": batch,
     }
     held = {name: bytes_by_device(tree) for name, tree in parts.items()}
-    splits = (setup.dataset.train, setup.dataset.test)
-    resident = sum(split.bytes for split in splits if isinstance(split, CheckedSource))
+    resident = sum(split.bytes for split in (setup.dataset.train, setup.dataset.test) if isinstance(split, CheckedSource))
     if setup.config.data_placement == "device":  # all of it on each, which need not be tried
         held["dataset"] = {device.id: resident for device in setup.strategy.devices}
     for row in rows:
