@@ -55,6 +55,7 @@ SlurmdParameters=config_overrides
 MpiDefault=none
 ReturnToService=2
 JobRequeue=1
+FirstJobId={first_job}
 KillWait=60
 NodeName={host} NodeAddr=127.0.0.1 CPUs=2 State=UNKNOWN
 PartitionName=main Nodes={host} Default=YES MaxTime=INFINITE State=UP
@@ -100,7 +101,9 @@ def cluster() -> Iterator[Cluster]:
         with socket.create_server(("127.0.0.1", 0)) as server:
             ports.append(server.getsockname()[1])
     host = socket.gethostname().partition(".")[0]
-    settings = SLURM_CONF.format(host=host, folder=folder, controller_port=ports[0], node_port=ports[1])
+    # JAX derives the coordinator's port from the number of the job: two of these clusters at a time must not meet there.
+    numbers = {"controller_port": ports[0], "node_port": ports[1], "first_job": 1 + secrets.randbelow(4000)}
+    settings = SLURM_CONF.format(host=host, folder=folder, **numbers)
     (folder / "slurm.conf").write_text(settings)
     files = [f"--{name}-file={folder}/munge.{name}" for name in ("key", "pid", "seed", "log")]
     environment = {
@@ -166,7 +169,7 @@ def log(job: str) -> str:
 
 
 def test_a_job_that_slurm_requeues_and_one_that_requeues_itself(cluster: Cluster) -> None:
-    steps = 1000
+    steps = 500
     job = submit("--steps", str(steps))
 
     def explain() -> str:
@@ -238,3 +241,14 @@ def test_the_code_of_a_task_that_leaves_first_is_kept(cluster: Cluster) -> None:
         codes.append(subprocess.run(words, capture_output=True).returncode)
     assert codes[0] == 75
     assert codes[1] != 75
+
+
+def test_devices_of_all_tasks(cluster: Cluster) -> None:
+    command = [sys.executable, "-m", "jaxdp.devices", "--json", *TRAIN[:3], "--strategy", "shard_map", "--data-placement", "host"]
+    (line,) = cluster.run("srun", "--ntasks=2", *command).splitlines()
+    found = json.loads(line)
+    assert [process["process"] for process in found["processes"]] == [0, 1]
+    assert found["placement"]["largest_parameter"]["parts"][0]["index"][0][0] == 0
+    held = [process["devices"][0]["holds"] for process in found["processes"]]
+    assert held[0] == held[1]
+    assert len(found["placement"]["largest_of_batch"]["parts"]) == 2
