@@ -105,6 +105,11 @@ class ParallelConfig:
     """use the first N devices (default: all there are); on a CPU, simulate N.
     On a CPU, XLA_FLAGS gets what you did not set yourself: --xla_force_host_platform_device_count=N and, for faster convolutions,
     --xla_cpu_experimental_ynn_fusion_type=-individual_convolution"""
+    mesh: Annotated[str | None, tyro.conf.arg(metavar="AXIS=N,...", help_behavior_hint="")] = None
+    """with --strategy sharded, how the devices form a mesh, e.g. data=4,model=2 or data=2,space=4 (default: data alone): examples
+    lie over data, rows of images over space, and with --shard-params output channels over model"""
+    shard_params: tyro.conf.FlagCreatePairsOff[bool] = False
+    """with --strategy sharded, cut parameters, optimizer state and averages over data and model, for what does not fit one device"""
     deterministic: bool = False
     """on GPUs, choose kernels whose results are bitwise the same in every run, which is slower; a CPU has no others"""
 

@@ -46,8 +46,9 @@ def _main(argv: Sequence[str]) -> int:
         EvaluateConfig, argv, prog="python -m jaxdp.evaluate", description=DESCRIPTION, defaults_file=False
     )
     step, figures = evaluate(
-        command.run_dir, step=command.step, strategy=command.strategy, devices=command.devices, data_dir=command.data_dir
-    )
+        command.run_dir, step=command.step, strategy=command.strategy, devices=command.devices, data_dir=command.data_dir,
+        mesh=command.mesh, shard_params=command.shard_params,
+    )  # fmt: skip
     if command.json:
         print(json.dumps({"step": step, "split": "test"} | figures))
     else:
@@ -64,6 +65,8 @@ def evaluate(
     strategy: str = "pmap",
     devices: int | None = None,
     data_dir: str | None = None,
+    mesh: str | None = None,
+    shard_params: bool = False,
 ) -> tuple[int, dict[str, float]]:
     """Returns the step of the evaluated checkpoint and its test figures.
 
@@ -81,7 +84,7 @@ def evaluate(
     from jaxdp.training.setup import create_setup
 
     run = RunDirectory(pathlib.Path(run_dir))
-    config = dataclasses.replace(run.load_config(), strategy=strategy, devices=devices)
+    config = dataclasses.replace(run.load_config(), strategy=strategy, devices=devices, mesh=mesh, shard_params=shard_params)
     setup = create_setup(dataclasses.replace(config, data_dir=data_dir or config.data_dir), training=False)
     step, state = restore(run, setup.config, setup.dataset.describe(), step)
     return step, metrics.figures(setup.recipe.task, setup.evaluate(setup.strategy.restore(state)))

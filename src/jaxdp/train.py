@@ -107,6 +107,9 @@ def _train(
         ledger = Ledger.at(position)
         ledger.rollbacks = max(ledger.rollbacks, run.read_rollbacks())
         message = f"continuing {run.path} after step {start}" if saved is not None else ""
+        state_bytes = setup.strategy.state_bytes(state)
+        if primary and state_bytes is not None:
+            print(progress.state_bytes_text(state_bytes), file=sys.stderr)
         data, _ = setup.train_data, setup.test_data  # read before the bar begins
         if primary:
             run.write_config(config)
@@ -176,6 +179,9 @@ def _train(
         written = summary.summarize(
             setup, ledger, status=status, step=step, parameters=parameters, test=figures, best=checkpoints.best(), started=_STARTED
         )
+        if state_bytes is not None:
+            written["state_bytes"] = state_bytes["replicated"]
+            written["state_bytes_per_device"] = state_bytes["per_device"]
         last_saved = checkpoints.latest()
     if primary:
         run.write_summary(written)

@@ -249,5 +249,5 @@ def test_a_rollback_is_remembered_without_a_save_after_it() -> None:
 
 def test_an_evaluation_that_is_not_finite_is_no_row() -> None:
     with pytest.raises(loop.Diverged, match="after the update of step 7 the test loss is inf"):
-        loop.check_finite(7, None, {"loss": float("inf")})
-    loop.check_finite(7, None, {"loss": 0.5, "iou/rare": float("nan")})  # a class that is nowhere
+        loop.check_finite(7, True, {"loss": float("inf")})
+    loop.check_finite(7, True, {"loss": 0.5, "iou/rare": float("nan")})  # a class that is nowhere

@@ -1,6 +1,7 @@
 """How do devices share a training step? The interface that every strategy fills."""
 
 import abc
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -26,6 +27,8 @@ class Strategy(abc.ABC):
     Args:
         recipe: what a step does.
         devices: this process's devices.
+        axes: of the mesh over all processes' devices, e.g. "data=4,model=2"; None for data alone.
+        shard_params: whether a device holds its part of parameters, optimizer state and averages alone.
 
     Attributes:
         train_step: (state, placed batch, placed data) -> (state, metric sums); the old state's memory is reused, so it is gone
@@ -34,13 +37,21 @@ class Strategy(abc.ABC):
     """
 
     name: ClassVar[str]
+    takes_mesh: ClassVar[bool] = False  # whether it takes `axes` and `shard_params`
     train_step: TrainStep
     eval_step: EvalStep
 
-    def __init__(self, recipe: Recipe, devices: Sequence[Device]) -> None:
-        self.recipe, self.devices = recipe, list(devices)
-        self.mesh = mesh.data_mesh(mesh.all_devices(self.devices))
+    def __init__(
+        self, recipe: Recipe, devices: Sequence[Device], axes: str | None = None, *, shard_params: bool = False
+    ) -> None:
+        for field, value in (("mesh", axes), ("shard_params", shard_params)):
+            if value and not self.takes_mesh:
+                flag = field.replace("_", "-")
+                raise ConfigError(field, value, f"--strategy {self.name} takes none; use --strategy sharded, or leave --{flag} out")
+        self.recipe, self.devices, self.axes, self.shard_params = recipe, list(devices), axes, shard_params
+        self.mesh = mesh.named_mesh(mesh.all_devices(self.devices), axes)
         self.num_devices = self.mesh.size
+        self.data_shards = self.mesh.shape[mesh.DATA_AXIS]
         self._build()
 
     @abc.abstractmethod
@@ -57,16 +68,29 @@ class Strategy(abc.ABC):
 
     def check_batch(self, global_batch_size: int) -> None:
         """Raises ConfigError for a global batch that devices or batch-norm groups do not divide."""
-        if global_batch_size % self.num_devices:
-            lower = global_batch_size // self.num_devices * self.num_devices
-            near = " or ".join(str(size) for size in (lower, lower + self.num_devices) if size)
-            raise ConfigError("global_batch_size", global_batch_size, f"{self.num_devices} devices do not divide it; use {near}")
+        shards = self.data_shards
+        if global_batch_size % shards:
+            lower = global_batch_size // shards * shards
+            near = " or ".join(str(size) for size in (lower, lower + shards) if size)
+            who = f"{shards} devices do" if shards == self.num_devices else f"data={shards} of the mesh does"
+            raise ConfigError("global_batch_size", global_batch_size, f"{who} not divide it; use {near}")
         group, share = batch_norm_group(self.recipe.batch_norm), self.examples_per_program(global_batch_size)
         if group is not None and share % group:
             divisors = [size for size in range(1, share + 1) if share % size == 0]
             near = min(divisors, key=lambda size: abs(size - group))
             remedy = f"does not divide the {share} examples that {self.name} computes at a time; use e.g. group:{near}"
             raise ConfigError("batch_norm", self.recipe.batch_norm, remedy)
+
+    def check_rows(self, heights: set[int]) -> None:
+        """Raises ConfigError for images whose rows the mesh does not divide; `heights` are those before and after augmentation."""
+
+    def state_bytes(self, state: TrainState) -> dict[str, int] | None:
+        """Returns the bytes of a state as it is on the host, and on each device; None where every device holds all of it."""
+        return None
+
+    def creating(self) -> contextlib.AbstractContextManager[Any]:
+        """Inside it a state is created, to be placed later."""
+        return contextlib.nullcontext()
 
     def init(self, create_state: Callable[[], TrainState]) -> TrainState:
         """Creates a state and places it."""
@@ -85,6 +109,18 @@ class Strategy(abc.ABC):
         """Returns NumPy copies of a replicated tree, reading one replica; waits until the devices have computed it."""
         return jax.tree.map(lambda leaf: np.array(leaf.addressable_shards[0].data), tree)
 
+    def to_save(self, state: TrainState) -> TrainState:
+        """Returns a copy of a state that a checkpoint can take its time to write, in the shapes of the model."""
+        return self.gather(state)
+
+    def all_finite(self, state: TrainState, saved: TrainState) -> bool:
+        """Whether weights, statistics and averages are finite numbers.
+
+        Args:
+            state, saved: the same one, on the devices and as `to_save` returns it.
+        """
+        return all(np.isfinite(leaf).all() for leaf in jax.tree.leaves((saved.params, saved.batch_stats, saved.ema)))
+
     def shard_batch(self, batch: HostBatch) -> Mapping[str, jax.Array]:
         """Places this process's share of a global batch on its devices, in order."""
         sharding = mesh.split_over_data(self.mesh)
@@ -96,6 +132,8 @@ register = _strategies.register
 names = _strategies.entries
 
 
-def create_strategy(name: str, recipe: Recipe, devices: Sequence[Device]) -> Strategy:
-    """Raises ConfigError for an unknown name, or a number of devices that the strategy does not take."""
-    return _strategies[name](recipe, devices)
+def create_strategy(
+    name: str, recipe: Recipe, devices: Sequence[Device], axes: str | None = None, *, shard_params: bool = False
+) -> Strategy:
+    """Raises ConfigError for an unknown name, or devices, a mesh or `shard_params` that the strategy does not take."""
+    return _strategies[name](recipe, devices, axes, shard_params=shard_params)

@@ -129,6 +129,11 @@ def print_summary(summary: Mapping[str, Any], run_dir: str, figure_name: str) ->
     rich.console.Console().print(table)
 
 
+def state_bytes_text(state_bytes: dict[str, int]) -> str:
+    per_device, whole = (state_bytes[name] / 1e6 for name in ("per_device", "replicated"))
+    return f"state: {per_device:.1f} MB on each device, {whole:.1f} MB in all"
+
+
 def figures_text(figures: Mapping[str, float], digits: int = 2) -> str:
     """Returns e.g. `loss 0.0259, accuracy 99.17% on 360 examples`; `digits` are those of a percentage."""
     texts = [

@@ -122,33 +122,31 @@ def fit(
         saves = last or stopped or step % plan.checkpoint_every == 0
         if evaluates or saves:
             with reader.paused():
-                test = figures = gathered = None
+                test = figures = saved = None
                 if evaluates:
                     watchdog.note("evaluating", step, limited=evaluated)
                     test, evaluated = evaluate(state, functools.partial(watchdog.note, "evaluating", step)), True
                     figures = metrics.figures(strategy.recipe.task, test)
                 if saves:
                     watchdog.note("saving", step, limited=False)
-                    gathered = strategy.gather(state)
-                check_finite(step, gathered, figures)
+                    saved = strategy.to_save(state)
+                check_finite(step, saved is None or strategy.all_finite(state, saved), figures)
                 if figures is not None:
                     reader.tell({"step": step, "epoch": plan.epoch(step), "split": "test"} | figures)
-                if gathered is not None:
-                    save(step, gathered, ledger.position(), figures)
+                if saved is not None:
+                    save(step, saved, ledger.position(), figures)
         if stopped and not last:
             return Outcome(state, step, test, stopped=True)
     return Outcome(state, step, test, stopped=False)
 
 
-def check_finite(step: int, state: TrainState | None, figures: dict[str, float] | None) -> None:
+def check_finite(step: int, weights_are: bool, figures: dict[str, float] | None) -> None:
     """Loss and gradients are those before the update, which may have been the one that went too far.
 
     Raises:
         Diverged: if weights to be saved, or the loss of an evaluation, are not finite numbers.
     """
-    if state is not None and not all(
-        np.isfinite(leaf).all() for leaf in jax.tree.leaves((state.params, state.batch_stats, state.ema))
-    ):
+    if not weights_are:
         raise Diverged(step, f"after the update of step {step} the weights are not finite numbers")
     if figures is not None and not np.isfinite(figures["loss"]):
         raise Diverged(step, f"after the update of step {step} the test loss is {figures['loss']}")

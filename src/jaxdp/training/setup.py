@@ -14,7 +14,7 @@ from jaxdp import models, tasks
 from jaxdp.config import EXCLUSIVE, TrainConfig
 from jaxdp.data import augment, pipeline, placement
 from jaxdp.data.sources import CheckedSource, Dataset, open_dataset
-from jaxdp.parallel import platform
+from jaxdp.parallel import mesh, platform
 from jaxdp.parallel.strategy import Strategy, create_strategy
 from jaxdp.registry import ConfigError
 from jaxdp.training import loop, metrics, optim
@@ -66,7 +66,9 @@ class Setup:
             return factor * self.schedule(step)
 
         recipe = dataclasses.replace(self.recipe, optimizer=optim.create_optimizer(self.config, schedule))
-        strategy = create_strategy(self.config.strategy, recipe, self.strategy.devices)
+        strategy = create_strategy(
+            self.config.strategy, recipe, self.strategy.devices, self.config.mesh, shard_params=self.config.shard_params
+        )
         setup = dataclasses.replace(self, recipe=recipe, schedule=schedule, strategy=strategy)
         for name in ("train_data", "test_data"):  # what is on the devices already is not put there twice
             if name in vars(self):
@@ -74,9 +76,10 @@ class Setup:
         return setup
 
     def create_state(self) -> TrainState:
-        """Creates the initial state, on the default device."""
-        model = create_model(self.config, self.dataset, rngs=nnx.Rngs(self.config.seed), dtype=self.dtype)
-        return create_train_state(model, self.recipe.optimizer, with_ema=self.config.ema_decay > 0)
+        """Creates the initial state, on the default device or where the strategy wants it."""
+        with self.strategy.creating():
+            model = create_model(self.config, self.dataset, rngs=nnx.Rngs(self.config.seed), dtype=self.dtype)
+            return create_train_state(model, self.recipe.optimizer, with_ema=self.config.ema_decay > 0)
 
     @functools.cached_property
     def train_data(self) -> Mapping[str, jax.Array]:
@@ -194,7 +197,8 @@ def create_setup(
     devices = platform.select_devices(1 if config.strategy == "single" and config.devices is None else config.devices)
     per_device = config.per_device_batch_size
     total_devices = len(devices) * jax.process_count()
-    batch_size = per_device * total_devices if per_device else config.global_batch_size or DEFAULT_BATCH_SIZE
+    data_shards = mesh.axis_sizes(config.mesh if per_device else None, total_devices)[mesh.DATA_AXIS]
+    batch_size = per_device * data_shards if per_device else config.global_batch_size or DEFAULT_BATCH_SIZE
     config = dataclasses.replace(config, global_batch_size=batch_size, per_device_batch_size=None)
     if batch_size > len(dataset.train):
         remedy = f"larger than the training set; use at most {len(dataset.train)}"
@@ -215,7 +219,8 @@ def create_setup(
         seed=config.seed,
         on_divergence=config.on_divergence,
     )
-    strategy = create_strategy(config.strategy, recipe, devices)
+    strategy = create_strategy(config.strategy, recipe, devices, config.mesh, shard_params=config.shard_params)
+    strategy.check_rows({dataset.image_shape[0], tile[0]})
     if training:
         strategy.check_batch(batch_size)
     return Setup(config, jnp.dtype(dtype or config.precision), dataset, recipe, schedule, strategy, plan, advance)
