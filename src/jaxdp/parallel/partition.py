@@ -49,6 +49,13 @@ class Placement:
     spec: PartitionSpec
     used: PartitionSpec
 
+    @property
+    def padding(self) -> list[tuple[int, int]]:
+        """Returns how much stands before and after each dim, nothing if nothing does."""
+        if self.stored == self.shape:
+            return []
+        return [(0, long - short) for short, long in zip(self.shape, self.stored, strict=True)]
+
 
 def place(path: str, shape: tuple[int, ...], sizes: Mapping[str, int], rules: Rules = RULES) -> Placement:
     """Applies the rules to one parameter.
@@ -119,7 +126,7 @@ class Layout:
         def put(path: Any, leaf: Any) -> jax.Array:
             array = np.asarray(leaf)
             found = self.find(path, array.shape)
-            padded = np.pad(array, [(0, new - old) for old, new in zip(array.shape, found.stored, strict=True)])
+            padded = np.pad(array, found.padding) if found.padding else array
             return jax.make_array_from_callback(found.stored, NamedSharding(self.mesh, found.spec), lambda index: padded[index])
 
         return jax.tree_util.tree_map_with_path(put, tree)
@@ -129,7 +136,7 @@ class Layout:
 
         def store(path: Any, leaf: jax.Array) -> jax.Array:
             found = self.find(path, leaf.shape)
-            padded = jnp.pad(leaf, [(0, new - old) for old, new in zip(leaf.shape, found.stored, strict=True)])
+            padded = jnp.pad(leaf, found.padding) if leaf.shape == found.shape and found.padding else leaf
             return jax.lax.with_sharding_constraint(padded, NamedSharding(self.mesh, found.spec))
 
         return jax.tree_util.tree_map_with_path(store, tree)
