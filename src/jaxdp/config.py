@@ -109,7 +109,8 @@ class ParallelConfig:
     """with --strategy sharded, how the devices form a mesh, e.g. data=4,model=2 or data=2,space=4 (default: data alone): examples
     lie over data, rows of images over space, and with --shard-params output channels over model"""
     shard_params: tyro.conf.FlagCreatePairsOff[bool] = False
-    """with --strategy sharded, cut parameters, optimizer state and averages over data and model, for what does not fit one device"""
+    """with --strategy sharded, cut parameters, optimizer state and averages over data and model: for what does not fit
+    one device"""
     deterministic: bool = False
     """on GPUs, choose kernels whose results are bitwise the same in every run, which is slower; a CPU has no others"""
 

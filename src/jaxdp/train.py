@@ -157,10 +157,12 @@ def _train(
                             test = current.evaluate(outcome.state)
                     except loop.Diverged as error:
                         status, step, failure = "diverged", error.step, str(error)
-                    if events is not None and outcome is not None and test is not None:
+                    # By all processes: each may hold a part of it.
+                    trained = strategy.gather(outcome.state) if outcome is not None and test is not None else None
+                    if events is not None and trained is not None and test is not None:
                         pictures = outcome_pictures.draw(
                             run.plots, title=summary.title(setup), task=task, source=setup.dataset.test, sums=test,
-                            predict=create_predictor(strategy.gather(outcome.state), setup.recipe.preprocess),
+                            predict=create_predictor(trained, setup.recipe.preprocess),
                         )  # fmt: skip
                         events.add_pictures(pictures, step)
                 checkpoints.wait()

@@ -52,7 +52,7 @@ def axis_sizes(text: str | None, devices: int) -> dict[str, int]:
         if not (separator and size.isascii() and size.isdecimal() and int(size)):
             raise ConfigError("mesh", text, "write AXIS=SIZE,AXIS=SIZE with sizes from 1, e.g. data=4,model=2")
         if name not in AXES:
-            raise ConfigError("mesh", text, f"unknown axis {name!r}; {nearest(name, AXES)}")
+            raise ConfigError("mesh", text, f"unknown axis {name!r}; {nearest(name, list(AXES))}")
         if name in sizes:
             raise ConfigError("mesh", text, f"names the axis {name} twice; give each once")
         sizes[name] = int(size)

@@ -63,7 +63,8 @@ def place(path: str, shape: tuple[int, ...], sizes: Mapping[str, int], rules: Ru
     Args:
         sizes: of the axes data and model, as far as the mesh has them.
     """
-    stored, axes = list(shape), [None] * len(shape)
+    stored = list(shape)
+    axes: list[str | None] = [None] * len(shape)
     if math.prod(shape) >= MIN_ELEMENTS:
         preferences = next((dims for pattern, dims in rules if re.fullmatch(pattern, path)), {})
         largest_first = sorted(range(len(shape)), key=lambda dim: -shape[dim])

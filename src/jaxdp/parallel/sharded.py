@@ -54,27 +54,21 @@ class Sharded(strategy.Strategy):
 
     def _compile(self, placed: Any, replicas: Replicas, whole: Callable[[TrainState], TrainState]) -> None:
         everywhere, split, recipe = mesh.replicated(self.mesh), mesh.split_over_data(self.mesh), self.recipe
-        complete: Callable[[Batch, Batch], Batch] = gather_examples
-        if self._has_rows:
+        spread: Callable[[Batch], Batch] = dict
+        if mesh.SPACE_AXIS in self.mesh.axis_names:
             # Once after examples were taken from the dataset, and once after augmentation, which may need an image whole.
-            split, recipe = None, dataclasses.replace(recipe, preprocess=_SpreadPreprocess.of(recipe.preprocess, self._spread))
-
-            def complete(batch: Batch, data: Batch) -> Batch:
-                return self._spread(gather_examples(batch, data))
+            split, spread = None, self._spread
+            recipe = dataclasses.replace(recipe, preprocess=_SpreadPreprocess.of(recipe.preprocess, self._spread))
 
         def train_step(state: TrainState, batch: Batch, data: Batch) -> Any:
-            return step.train_step(state, complete(batch, data), {}, recipe=recipe, replicas=replicas)
+            return step.train_step(state, spread(gather_examples(batch, data)), {}, recipe=recipe, replicas=replicas)
 
         def eval_step(state: TrainState, batch: Batch, data: Batch) -> Any:
-            return step.eval_step(whole(state), complete(batch, data), {}, recipe=recipe, replicas=replicas)
+            return step.eval_step(whole(state), spread(gather_examples(batch, data)), {}, recipe=recipe, replicas=replicas)
 
         wrap = functools.partial(jax.jit, in_shardings=(placed, split, everywhere))
         self.train_step = wrap(train_step, out_shardings=(placed, everywhere), donate_argnums=0)
         self.eval_step = wrap(eval_step, out_shardings=everywhere)
-
-    @property
-    def _has_rows(self) -> bool:
-        return mesh.SPACE_AXIS in self.mesh.axis_names
 
     def _spread(self, batch: Batch) -> dict[str, Any]:
         return {
@@ -115,9 +109,29 @@ class Sharded(strategy.Strategy):
     def gather(self, tree: Any) -> Any:
         """Returns NumPy copies in the shapes of the model; with several processes it is a collective."""
         layout = self._layout
-        return super().gather(tree) if layout is None else jax.tree_util.tree_map_with_path(
-            lambda path, leaf: layout.crop(path, _whole(leaf)), tree
-        )  # fmt: skip
+        if layout is None:
+            return super().gather(tree)
+        return jax.tree_util.tree_map_with_path(lambda path, leaf: layout.crop(path, _whole(leaf)), tree)
+
+    def to_save(self, state: TrainState) -> TrainState:
+        """Returns NumPy arrays, as other strategies do, where this is the only process: all is on one host then anyway.
+
+        Of several processes each hands over its own parts of what the mesh divides, copied, since the next step consumes the state.
+        What had to be padded Orbax cannot write in parts: process 0 collects it, an array at a time. Other processes have
+        placeholders there, which nobody writes: a view of one zero, of that shape.
+        """
+        layout = self._layout
+        if layout is None or jax.process_count() == 1:
+            return self.gather(state)
+
+        def save(path: Any, leaf: jax.Array) -> Any:
+            found = layout.find(path, leaf.shape)
+            if found.stored == found.shape and not leaf.is_fully_replicated:
+                return _copy(leaf)
+            whole = layout.crop(path, _whole(leaf))
+            return whole if jax.process_index() == 0 else np.broadcast_to(np.zeros((), whole.dtype), whole.shape)
+
+        return jax.tree_util.tree_map_with_path(save, state)
 
     def all_finite(self, state: TrainState, saved: TrainState) -> bool:
         if self._layout is None:
@@ -156,6 +170,11 @@ class _SpreadPreprocess(Preprocess):
 
     def __call__(self, batch: Any, keys_of: Any) -> Any:
         return self.spread(super().__call__(batch, keys_of))
+
+
+@jax.jit
+def _copy(leaf: jax.Array) -> jax.Array:
+    return jnp.copy(leaf)
 
 
 @jax.jit

@@ -41,9 +41,7 @@ class Strategy(abc.ABC):
     train_step: TrainStep
     eval_step: EvalStep
 
-    def __init__(
-        self, recipe: Recipe, devices: Sequence[Device], axes: str | None = None, *, shard_params: bool = False
-    ) -> None:
+    def __init__(self, recipe: Recipe, devices: Sequence[Device], axes: str | None = None, *, shard_params: bool = False) -> None:
         for field, value in (("mesh", axes), ("shard_params", shard_params)):
             if value and not self.takes_mesh:
                 flag = field.replace("_", "-")
@@ -81,7 +79,7 @@ class Strategy(abc.ABC):
             remedy = f"does not divide the {share} examples that {self.name} computes at a time; use e.g. group:{near}"
             raise ConfigError("batch_norm", self.recipe.batch_norm, remedy)
 
-    def check_rows(self, heights: set[int]) -> None:
+    def check_rows(self, heights: set[int]) -> None:  # noqa: B027 - most strategies cut no rows
         """Raises ConfigError for images whose rows the mesh does not divide; `heights` are those before and after augmentation."""
 
     def state_bytes(self, state: TrainState) -> dict[str, int] | None:

@@ -149,7 +149,11 @@ class Checkpoints:
             known = ", ".join(map(str, sorted(self.steps()))) or "none"
             raise ConfigError("step", step, f"there is no such checkpoint in {self._directory}; there are: {known}")
         try:
-            return _orbax.load(self._directory / str(step))
+            path = self._directory / str(step)
+            # As NumPy, whatever they were saved from: Orbax would place what came from devices on devices again.
+            described = _orbax.metadata(path).metadata
+            shapes = {name: np.broadcast_to(np.zeros((), leaf.dtype), leaf.shape) for name, leaf in described.items()}
+            return _orbax.load(path, shapes)
         except Exception as error:  # of many kinds
             path = self._directory / str(step)
             raise ConfigError("step", step, f"{path} cannot be read ({_reason(error)}); move it away to use another one") from error
