@@ -4,6 +4,9 @@ import dataclasses
 import functools
 import json
 import pathlib
+import re
+import subprocess
+import sys
 from typing import Any
 
 import jax
@@ -12,6 +15,7 @@ import numpy as np
 import optax
 import pytest
 from jax.sharding import PartitionSpec
+from process_group import environment
 
 from jaxdp import train
 from jaxdp.config import TrainConfig
@@ -158,11 +162,11 @@ def test_a_device_holds_what_it_is_said_to_hold() -> None:
 
 
 def compiled_step(run: Setup) -> Any:
-    """Returns the memory that the compiled step takes on a device; nothing is placed or run."""
+    """Compiles the training step; nothing is placed or run."""
     assert isinstance(run.strategy, Sharded)
     state = run.strategy.abstract(jax.eval_shape(run.create_state))
     batch = next(run.train_batches(0))
-    return run.strategy.train_step.lower(state, batch, {}).compile().memory_analysis()  # pyright: ignore[reportFunctionMemberAccess]
+    return run.strategy.train_step.lower(state, batch, {}).compile()  # pyright: ignore[reportFunctionMemberAccess]
 
 
 def test_a_state_larger_than_a_device_trains() -> None:
@@ -170,8 +174,8 @@ def test_a_state_larger_than_a_device_trains() -> None:
     budget = 400_000
     settings: Any = PYRAMIDNET | {"model_kwargs": {"depth": 8, "alpha": 24}, "optimizer": "adam", "data_placement": "host"}
     whole, parts = (create(**settings, shard_params=shard_params) for shard_params in (False, True))
-    assert compiled_step(whole).argument_size_in_bytes > budget
-    assert compiled_step(parts).argument_size_in_bytes < budget / 2
+    assert compiled_step(whole).memory_analysis().argument_size_in_bytes > budget
+    assert compiled_step(parts).memory_analysis().argument_size_in_bytes < budget / 2
     state, sums = trained(parts)
     assert np.isfinite(sums["loss"])
     assert int(state.step) == 3
@@ -179,10 +183,47 @@ def test_a_state_larger_than_a_device_trains() -> None:
 
 def test_rows_over_space_divide_the_memory_of_activations() -> None:
     settings: Any = UNET | {"model_kwargs": {"base_channels": 8, "levels": 2}, "augment": ("flip",), "data_placement": "host"}
-    temporary = {
-        count: compiled_step(create(**settings, devices=count, mesh=f"data=1,space={count}")).temp_size_in_bytes for count in (1, 4)
-    }
-    assert temporary[4] < temporary[1] / 3
+    whole, quarter = (
+        compiled_step(create(**settings, devices=count, mesh=f"data=1,space={count}")).memory_analysis() for count in (1, 4)
+    )
+    assert quarter.temp_size_in_bytes < whole.temp_size_in_bytes / 3
+
+
+def test_parameters_are_put_together_once_and_the_optimizer_works_on_parts() -> None:
+    """One all-gather for each parameter that is cut, none for gradients or Adam's moments; model divides the computation too."""
+    settings: Any = PYRAMIDNET | {"optimizer": "adam", "data_placement": "host", "ema_decay": 0.0, "shard_params": True}
+    run = create(**settings, devices=4)
+    assert isinstance(run.strategy, Sharded)
+    compiled, both = compiled_step(run), compiled_step(create(**settings, mesh="data=4,model=2"))
+    params = jax.tree.leaves(run.strategy.abstract(jax.eval_shape(run.create_state)).params)
+    cut = sum(not leaf.sharding.is_fully_replicated for leaf in params)
+    assert 0 < len(re.findall(r" all-gather(?:-start)?\(", compiled.as_text())) <= cut
+    assert both.cost_analysis()["flops"] < 0.7 * compiled.cost_analysis()["flops"]
+
+
+@pytest.mark.slow
+def test_processes_write_and_read_each_its_parts() -> None:
+    """2 processes of 2 devices, the second time over another mesh, end as one process without parts does."""
+    common = (
+        "--model-kwargs depth=8 alpha=6 --batch-norm global --global-batch-size 16 --learning-rate 0.01 --schedule constant "
+        "--checkpoint-every 2"
+    ).split()
+    assert train.main([*common, "--run-dir", "whole", "--steps", "4", "--strategy", "single", "--devices", "1"]) == 0
+    launch = [sys.executable, "-m", "jaxdp.launch", "-n", "2", "--devices-per-process", "2", "--", "train", *common]
+    launch += ["--run-dir", "parts", "--strategy", "sharded", "--shard-params"]
+    for flags in (["--steps", "2"], ["--steps", "4", "--mesh", "data=2,model=2"]):
+        ended = subprocess.run([*launch, *flags], capture_output=True, text=True, env=environment())
+        assert ended.returncode == 0, ended.stderr
+    saved = pathlib.Path("parts", "checkpoints", "4", "state")
+    assert {path.name for path in saved.glob("ocdbt.process_*")} == {"ocdbt.process_0", "ocdbt.process_1"}
+    found, expected = (
+        Checkpoints(pathlib.Path(run, "checkpoints"), keep=None, best_metric=("accuracy", True)).arrays(4)
+        for run in ("parts", "whole")
+    )
+    assert found.keys() == expected.keys()
+    for name, array in found.items():
+        assert array.shape == expected[name].shape
+        np.testing.assert_allclose(array, expected[name], atol=1e-5, err_msg=name)
 
 
 def test_a_checkpoint_of_parts_is_one_of_any_strategy() -> None:
