@@ -29,7 +29,7 @@ class TrainState:
     params: Tree
     batch_stats: Tree
     opt_state: Tree
-    ema: tuple[Tree, Tree] | None
+    ema: Tree  # like the others: JAX also makes states of shardings, with whatever stands for none
     graphdef: nnx.GraphDef = struct.field(pytree_node=False)
 
 
