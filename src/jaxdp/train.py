@@ -108,7 +108,7 @@ def _train(
         ledger.rollbacks = max(ledger.rollbacks, run.read_rollbacks())
         message = f"continuing {run.path} after step {start}" if saved is not None else ""
         state_bytes = setup.strategy.state_bytes(state)
-        if primary and state_bytes is not None:
+        if primary and state_bytes is not None and state_bytes["per_device"] < state_bytes["replicated"]:
             print(progress.state_bytes_text(state_bytes), file=sys.stderr)
         data, _ = setup.train_data, setup.test_data  # read before the bar begins
         if primary:

@@ -131,7 +131,7 @@ def print_summary(summary: Mapping[str, Any], run_dir: str, figure_name: str) ->
 
 def state_bytes_text(state_bytes: dict[str, int]) -> str:
     per_device, whole = (state_bytes[name] / 1e6 for name in ("per_device", "replicated"))
-    return f"state: {per_device:.1f} MB on each device, {whole:.1f} MB in all"
+    return f"state: {per_device:.3g} MB on each device, {whole:.3g} MB in all"
 
 
 def figures_text(figures: Mapping[str, float], digits: int = 2) -> str:
