@@ -31,7 +31,6 @@ RULES: Rules = (
     # Convolutions and dense layers end in (inputs, outputs). Outputs over model: each device computes channels of its own.
     (r"params/.*kernel", {MODEL_AXIS: (-1, -2), DATA_AXIS: (-2, -1)}),
     (r"params/.*(bias|scale)", {MODEL_AXIS: (), DATA_AXIS: (-1,)}),
-    (r"params/.*", {}),
 )
 
 
