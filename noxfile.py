@@ -94,7 +94,7 @@ def faults(session: nox.Session) -> None:
         "training/test_full_disk",
         "training/test_integrity",
     ]
-    names += ["training/test_divergence", "test_run_directory"]
+    names += ["training/test_divergence", "training/test_watchdog", "test_run_directory"]
     files = [f"tests/{name}.py" for name in names]
     share = ["-n", "2", "--dist", "load", "--maxschedchunk", "1", "-k", "not leaves_everything and not mean_gradient_norm"]
     table = "--fault-table=docs/reliability.md"
