@@ -55,8 +55,11 @@ class ModelConfig:
     """keywords of the network, e.g. depth=110 alpha=48 shake_drop=0.5 (default: its own)"""
     batch_norm: Annotated[str, tyro.conf.arg(metavar="{replica,global,group:N}")] = "replica"
     """which examples share batch-norm statistics; with global and group:N the result does not depend on the number of devices"""
-    precision: Literal["float32", "bfloat16"] = "float32"
-    """number format of the computation; parameters and statistics stay float32"""
+    precision: Literal["float32", "bfloat16", "float16"] = "float32"
+    """number format of the computation; parameters and statistics stay float32. With float16 the loss is scaled, as large as
+    gradients allow"""
+    remat: Literal["none", "blocks", "full"] = "none"
+    """to save memory, what the backward pass computes again: nothing, the inside of each block, or runs of blocks, too"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,6 +114,8 @@ class ParallelConfig:
     shard_params: tyro.conf.FlagCreatePairsOff[bool] = False
     """with --strategy sharded, cut parameters, optimizer state and averages over data and model: for what does not fit
     one device"""
+    grad_reduce_dtype: Annotated[Literal["bfloat16", "float16"] | None, tyro.conf.arg(help_behavior_hint="")] = None
+    """average gradients over devices in this format, which halves what moves (default: float32); pmap, shard_map and central"""
     deterministic: bool = False
     """on GPUs, choose kernels whose results are bitwise the same in every run, which is slower; a CPU has no others"""
 
@@ -120,7 +125,9 @@ class OptimizationConfig:
     global_batch_size: OptionalInt = None
     """examples per step over all devices (default: 128, or the dataset's own)"""
     per_device_batch_size: OptionalInt = None
-    """examples per step and device, instead of --global-batch-size"""
+    """examples that a device computes at a time, instead of --global-batch-size"""
+    accumulate_steps: int = 1
+    """to save memory, compute the global batch in so many parts, one after the other, for one update; batch norm sees one part"""
     epochs: OptionalInt = None
     """passes over the training set (default: 20, or the dataset's own)"""
     steps: OptionalInt = None
@@ -131,6 +138,9 @@ class OptimizationConfig:
     """keywords of the Optax optimizer, e.g. momentum=0.95 or b1=0.9 b2=0.99 (default: its own)"""
     learning_rate: OptionalFloat = None
     """peak learning rate (default: 0.1 for sgd, momentum and nesterov, otherwise 0.001)"""
+    lr_scaling: Literal["none", "linear", "sqrt"] = "none"
+    """multiply the learning rate by the global batch over 128, or its square root, so that a recipe holds for larger batches;
+    schedules other than onecycle then warm up for 5 epochs"""
     schedule: Literal["constant", "multistep", "cosine", "onecycle"] = "onecycle"
     """learning rate over time; multistep divides by 10 after 1/2 and 3/4 of the steps"""
     warmup_fraction: OptionalFloat = None
@@ -201,7 +211,7 @@ EXCLUSIVE = (("global_batch_size", "per_device_batch_size"), ("epochs", "steps")
 _POSITIVE = {
     "global_batch_size", "per_device_batch_size", "epochs", "steps", "devices", "clip_norm",
     "eval_every", "checkpoint_every", "keep", "log_every", "max_divergences", "num_classes", "step_timeout", "num_processes",
-    "distributed_timeout", "heartbeat_timeout",
+    "distributed_timeout", "heartbeat_timeout", "accumulate_steps",
 }  # fmt: skip
 _NON_NEGATIVE = {"learning_rate", "weight_decay", "seed", "tolerance", "process_id"}
 _FRACTIONS = {"label_smoothing", "ema_decay", "warmup_fraction"}  # at least 0 and below 1

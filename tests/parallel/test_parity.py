@@ -26,6 +26,7 @@ OPTIMIZER = optax.chain(optax.clip_by_global_norm(1.0), optax.add_decayed_weight
 # ShakeDrop, dropout, augmentation and a moving average: whatever draws numbers or keeps state must not know the devices.
 KWARGS = {"depth": 8, "alpha": 6, "shake_drop": 0.5, "dropout": 0.2}
 CASES = [("single", 1)] + [(name, count) for name in ("pmap", "shard_map", "sharded") for count in (1, 2, 4, 8)]
+CASES += [("central", 1), ("central", 4)]
 
 
 def recipe(batch_norm: str) -> step.Recipe:
@@ -81,6 +82,8 @@ def means(metrics: list[Any]) -> list[Any]:
 @pytest.mark.parametrize("batch_norm", ["global", "group:2", "replica"])
 @pytest.mark.parametrize(("name", "count"), CASES)
 def test_strategy_matches_its_oracle(name: str, count: int, batch_norm: str) -> None:
+    if (name, batch_norm) == ("central", "global"):
+        pytest.skip("central refuses it")
     strategy = create_strategy(name, recipe(batch_norm), jax.devices()[:count])
     strategy.check_batch(BATCH_SIZE)
     state, metrics = train(strategy, host_batches())
@@ -161,3 +164,68 @@ def test_batches_that_do_not_divide_are_refused() -> None:
     create_strategy("sharded", recipe("group:2"), jax.devices()[:8]).check_batch(24)
     with pytest.raises(ConfigError, match=r"--devices 2.*--strategy pmap"):
         create_strategy("single", recipe("replica"), jax.devices()[:2])
+
+
+def also_slow(*cases: tuple[Any, ...]) -> list[Any]:
+    return [pytest.param(*case, marks=pytest.mark.slow) for case in cases]
+
+
+def assert_as_the_oracle(changed: step.Recipe, name: str, count: int) -> None:
+    strategy = create_strategy(name, changed, jax.devices()[:count])
+    strategy.check_batch(BATCH_SIZE)
+    state, metrics = train(strategy, host_batches())
+    expected_state, expected_metrics = oracle(changed.batch_norm, 1)
+    assert largest_difference(state, expected_state) <= 1e-5
+    assert largest_difference(means(metrics), means(expected_metrics)) <= 1e-5
+
+
+@pytest.mark.parametrize(
+    ("name", "count", "scan"),
+    [
+        ("pmap", 4, False),
+        ("sharded", 4, False),
+        *also_slow(
+            ("single", 1, False), ("shard_map", 4, False), ("central", 4, False), ("pmap", 4, True), ("shard_map", 4, True),
+            ("sharded", 4, True),
+        ),
+    ],
+)  # fmt: skip
+def test_parts_of_a_batch_add_up_to_it(name: str, count: int, scan: bool) -> None:
+    """Two parts, computed one after the other, with running statistics as if at once."""
+    assert_as_the_oracle(dataclasses.replace(recipe("group:2"), accumulate_steps=2, scan=scan), name, count)
+
+
+@pytest.mark.parametrize(
+    ("name", "count", "remat"),
+    [
+        ("pmap", 4, "blocks"),
+        *also_slow(
+            ("single", 1, "full"), ("pmap", 4, "full"), ("shard_map", 4, "blocks"), ("sharded", 4, "full"), ("central", 4, "full"),
+        ),
+    ],
+)  # fmt: skip
+def test_computing_again_changes_nothing(name: str, count: int, remat: str) -> None:
+    assert_as_the_oracle(dataclasses.replace(recipe("group:2"), remat=remat), name, count)
+
+
+@pytest.mark.parametrize("name", ["pmap", *also_slow(("shard_map",), ("central",))])
+def test_gradients_move_in_bfloat16(name: str) -> None:
+    """They are rounded to 8 bits each time; the sums of the loss are not."""
+    strategy = create_strategy(name, dataclasses.replace(recipe("group:2"), grad_reduce_dtype="bfloat16"), jax.devices()[:4])
+    state, metrics = train(strategy, host_batches())
+    expected_state, expected_metrics = oracle("group:2", 1)
+    difference = largest_difference(state.params, expected_state.params)
+    assert 1e-5 < difference < 1e-2
+    assert all(leaf.dtype == np.float32 for leaf in jax.tree.leaves(state.params))
+    assert largest_difference(metrics[0]["loss"], expected_metrics[0]["loss"]) / BATCH_SIZE <= 1e-5
+
+
+def test_central_is_refused_where_it_cannot_work() -> None:
+    with pytest.raises(ConfigError, match=r"--batch-norm global: --strategy central has no statistics across devices"):
+        create_strategy("central", recipe("global"), jax.devices()[:2])
+
+
+def test_parts_that_do_not_divide_are_refused() -> None:
+    strategy = create_strategy("pmap", dataclasses.replace(recipe("replica"), accumulate_steps=3), jax.devices()[:4])
+    with pytest.raises(ConfigError, match=r"--accumulate-steps 3: does not divide the 4 examples of each device; use e.g. 2"):
+        strategy.check_batch(BATCH_SIZE)

@@ -85,3 +85,21 @@ def test_short_runs_have_a_finite_rate(schedule: str, total_steps: int) -> None:
     found = rates(total_steps, schedule=schedule)
     assert np.all(np.isfinite(found))
     assert found[0] > 0
+
+
+@pytest.mark.parametrize(("scaling", "factor"), [("none", 1.0), ("linear", 4.0), ("sqrt", 2.0)])
+def test_the_rate_follows_the_batch(scaling: str, factor: float) -> None:
+    """Goyal et al. 2017: in proportion to the batch, after a warm-up of 5 epochs."""
+    config = OptimizationConfig(lr_scaling=scaling, global_batch_size=512, schedule="cosine", learning_rate=0.1)
+    schedule = create_schedule(config, total_steps=200, steps_per_epoch=4)
+    warmup = 0 if scaling == "none" else 20
+    rates = np.array([float(schedule(step)) for step in range(200)])
+    assert rates.max() == pytest.approx(0.1 * factor)
+    assert int(rates.argmax()) == max(warmup - 1, 0)
+    if warmup:
+        np.testing.assert_allclose(rates[:20], 0.1 * factor * np.arange(1, 21) / 20, rtol=1e-5)
+
+
+def test_the_rate_of_the_default_batch_is_not_scaled() -> None:
+    config = OptimizationConfig(lr_scaling="linear", global_batch_size=128, schedule="cosine")
+    assert float(create_schedule(config, 200, 4)(0)) == pytest.approx(0.1)

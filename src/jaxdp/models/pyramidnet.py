@@ -95,8 +95,7 @@ class PyramidNet(nnx.Module):
         x = self.stem_norm(self.stem_conv(images.astype(self.dtype)))
         if self.large_stem:
             x = layers.max_pool(nnx.relu(x), 3, padding=1)
-        for unit in self.units:
-            x = unit(x, keys)
+        x = layers.run_blocks(self, self.units, x, keys)
         x = jnp.mean(nnx.relu(self.final_norm(x)), (1, 2))
         if self.dropout is not None:
             x = self.dropout(x, keys)

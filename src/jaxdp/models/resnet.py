@@ -83,8 +83,7 @@ class ResNet(nnx.Module):
         x = nnx.relu(self.stem_norm(self.stem_conv(images.astype(self.dtype))))
         if self.large_stem:
             x = layers.max_pool(x, 3, padding=1)
-        for unit in self.units:
-            x = unit(x)
+        x = layers.run_blocks(self, self.units, x)
         x = jnp.mean(x, (1, 2))
         if self.dropout is not None:
             x = self.dropout(x, keys)

@@ -88,16 +88,16 @@ class UNet(nnx.Module):
         x = images.astype(self.dtype)
         skips = []
         for block in self.encoder[:-1]:
-            x = block(x)
+            x = layers.run_blocks(self, [block], x)
             skips.append(x)
             x = layers.max_pool(x)
-        x = self.encoder[-1](x)
+        x = layers.run_blocks(self, [self.encoder[-1]], x)
         for index, block in enumerate(self.decoder):
             skip = skips.pop()
             up = self._upsample(x, index, skip.shape[1:3])
             if self.padding == "valid":
                 skip = _crop(skip, up.shape[1:3])
-            x = block(jnp.concatenate([skip, up], -1))
+            x = layers.run_blocks(self, [block], jnp.concatenate([skip, up], -1))
         return self.head(x).astype(jnp.float32)
 
     def _upsample(self, x: Array, index: int, size: tuple[int, int]) -> Array:

@@ -68,9 +68,7 @@ class VGG(nnx.Module):
         images: normalized, NHWC, of any size: poolings that would leave no pixel are left out.
         keys: one per example, for dropout in training; None draws from the model's own `nnx.Rngs`.
         """
-        x = images.astype(self.dtype)
-        for stage in self.stages:
-            x = stage(x)
+        x = layers.run_blocks(self, self.stages, images.astype(self.dtype))
         return self.head(x, keys).astype(jnp.float32)
 
 

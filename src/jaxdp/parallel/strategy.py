@@ -72,7 +72,14 @@ class Strategy(abc.ABC):
             near = " or ".join(str(size) for size in (lower, lower + shards) if size)
             who = f"{shards} devices do" if shards == self.num_devices else f"data={shards} of the mesh does"
             raise ConfigError("global_batch_size", global_batch_size, f"{who} not divide it; use {near}")
-        group, share = batch_norm_group(self.recipe.batch_norm), self.examples_per_program(global_batch_size)
+        parts = self.recipe.accumulate_steps
+        if global_batch_size % (parts * shards):
+            each = global_batch_size // shards
+            divisors = [count for count in range(1, each + 1) if each % count == 0]
+            near = min(divisors, key=lambda count: abs(count - parts))
+            remedy = f"does not divide the {each} examples of each device; use e.g. {near}"
+            raise ConfigError("accumulate_steps", parts, remedy)
+        group, share = batch_norm_group(self.recipe.batch_norm), self.examples_per_program(global_batch_size) // parts
         if group is not None and share % group:
             divisors = [size for size in range(1, share + 1) if share % size == 0]
             near = min(divisors, key=lambda size: abs(size - group))

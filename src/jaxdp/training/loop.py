@@ -21,6 +21,7 @@ from jaxdp.training.watchdog import Watchdog
 # How many steps may be under way before the host waits for the oldest. It hides dispatch and the reading of metrics, bounds the
 # batches in memory, and keeps simulated devices from running so far ahead that XLA:CPU's rendezvous times out (at 8 they survive).
 RUN_AHEAD = 4
+_SKIPS = ("skipped_updates", "overflows")
 
 Row = dict[str, Any]
 
@@ -221,16 +222,18 @@ class _Reader:
     def _checked(self, step: int, read: metrics.Sums) -> metrics.Sums:
         """Returns a step's sums, of a skipped update only that it was; the values are the same in every process."""
         ledger = self._ledger
-        skipped = bool(read.get("skipped_updates", 0.0))
+        skipped, overflowed = bool(read.get("skipped_updates", 0.0)), bool(read.get("overflows", 0.0))
         loss, norm = read["loss"] / np.maximum(read["examples"], 1.0), read["gradient_norm"]
         ledger.skipped_updates += skipped
-        ledger.skipped_in_a_row = ledger.skipped_in_a_row + 1 if skipped else 0
-        if ledger.skipped_in_a_row >= self._max_skips or not (skipped or (np.isfinite(loss) and np.isfinite(norm))):
-            again = f"; {ledger.skipped_in_a_row} updates in a row were skipped" if skipped else ""
+        # A loss scale that was too large is tried again at half its size: nothing has diverged.
+        ledger.skipped_in_a_row = ledger.skipped_in_a_row + 1 if skipped and not overflowed else 0
+        tolerated = overflowed or (skipped and self._strategy.recipe.on_divergence == "skip")
+        if ledger.skipped_in_a_row >= self._max_skips or not (tolerated or (np.isfinite(loss) and np.isfinite(norm))):
+            again = f"; {ledger.skipped_in_a_row} updates in a row were skipped" if ledger.skipped_in_a_row > 1 else ""
             raise Diverged(step, f"the loss of step {step} is {loss:.6g}, its gradient norm {norm:.6g}{again}")
         if not skipped:
             return read
-        return {name: value if name == "skipped_updates" else np.zeros_like(value) for name, value in read.items()}
+        return {name: value if name in _SKIPS else np.zeros_like(value) for name, value in read.items()}
 
     def _write_row(self, step: int) -> None:
         ledger = self._ledger
@@ -243,7 +246,7 @@ class _Reader:
             {"step": step, "epoch": self._plan.epoch(step), "split": "train"}
             | figures
             | {"gradient_norm": float(ledger.interval["gradient_norm"] / np.maximum(ledger.interval["updates"], 1.0))}
-            | {name: round(float(ledger.interval[name])) for name in ("skipped_updates",) if name in ledger.interval}
+            | {name: round(float(ledger.interval[name])) for name in _SKIPS if name in ledger.interval}
             | {
                 # The optimizer does not count updates that were skipped.
                 "learning_rate": float(self._learning_rates[max(step - 1 - ledger.skipped_updates, 0)]),

@@ -1,6 +1,7 @@
 """How do gradients become updates? Optax, put together from names."""
 
 import inspect
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -38,23 +39,35 @@ OPTIMIZERS: dict[str, Optimizer] = {
 _SGD_FAMILY = ("sgd", "momentum", "nesterov")
 MULTISTEP_MILESTONES = (0.5, 0.75)  # the PyramidNet recipe: epochs 150 and 225 of 300
 ONECYCLE_WARMUP = 0.3
+DEFAULT_BATCH_SIZE = 128  # which the default learning rates are for
+WARMUP_EPOCHS = 5
 
 
-def create_schedule(config: OptimizationConfig, total_steps: int) -> optax.Schedule:
+def create_schedule(config: OptimizationConfig, total_steps: int, steps_per_epoch: int = 0) -> optax.Schedule:
     """Returns the learning rate as a function of the step.
 
+    Args:
+        config: with the global batch size filled in, where the rate is to be scaled with it.
+        steps_per_epoch: for the warm-up that goes with a scaled rate.
+
     Source: one-cycle is Smith and Topin 2018 with cosine arms, from 1/25 of the peak to 1/250,000 of it; the linear warm-up of the
-    others is Goyal et al. 2017, section 2.2.
+    others, and a rate in proportion to the batch, is Goyal et al. 2017, section 2; its square root is Krizhevsky 2014, section 3.
     """
     peak = config.learning_rate
     if peak is None:
         peak = 0.1 if config.optimizer in _SGD_FAMILY else 0.001
+    warmup_fraction = config.warmup_fraction
+    if config.lr_scaling != "none":
+        ratio = (config.global_batch_size or DEFAULT_BATCH_SIZE) / DEFAULT_BATCH_SIZE
+        peak *= ratio if config.lr_scaling == "linear" else math.sqrt(ratio)
+        if warmup_fraction is None and config.schedule != "onecycle" and ratio > 1:
+            warmup_fraction = min(WARMUP_EPOCHS * steps_per_epoch / total_steps, ONECYCLE_WARMUP)
     if config.schedule == "onecycle":
-        fraction = ONECYCLE_WARMUP if config.warmup_fraction is None else config.warmup_fraction
+        fraction = ONECYCLE_WARMUP if warmup_fraction is None else warmup_fraction
         total_steps = max(total_steps, 2)
         rising = min(max(round(fraction * total_steps), 1), total_steps - 1)  # Optax divides by the length of either arm
         return optax.cosine_onecycle_schedule(total_steps, peak, pct_start=(rising + 0.5) / total_steps)
-    warmup = round((config.warmup_fraction or 0.0) * total_steps)
+    warmup = round((warmup_fraction or 0.0) * total_steps)
     rest = max(total_steps - warmup, 1)
     if config.schedule == "constant":
         after = optax.constant_schedule(peak)

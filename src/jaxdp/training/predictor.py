@@ -165,7 +165,7 @@ def _expected_state(config: TrainConfig, description: Description) -> Any:
 
     def create() -> TrainState:
         model = create_model(config, description, rngs=nnx.Rngs(0), dtype=jnp.dtype(config.precision))
-        return create_train_state(model, optimizer, with_ema=config.ema_decay > 0)
+        return create_train_state(model, optimizer, with_ema=config.ema_decay > 0, with_loss_scale=config.precision == "float16")
 
     return jax.eval_shape(create)
 

@@ -21,7 +21,6 @@ from jaxdp.training import loop, metrics, optim
 from jaxdp.training.state import TrainState, create_train_state
 from jaxdp.training.step import Recipe
 
-DEFAULT_BATCH_SIZE = 128
 DEFAULT_EPOCHS = 20
 DEFAULT_DATASETS = {"classification": "digits", "segmentation": "cells", "regression": "digits-denoise"}
 # Saving a small state takes as long as several of its steps: default checkpoints are at least this many steps apart.
@@ -77,9 +76,10 @@ class Setup:
 
     def create_state(self) -> TrainState:
         """Creates the initial state, on the default device or where the strategy wants it."""
+        scaled = self.config.precision == "float16"
         with self.strategy.creating():
             model = create_model(self.config, self.dataset, rngs=nnx.Rngs(self.config.seed), dtype=self.dtype)
-            return create_train_state(model, self.recipe.optimizer, with_ema=self.config.ema_decay > 0)
+            return create_train_state(model, self.recipe.optimizer, with_ema=self.config.ema_decay > 0, with_loss_scale=scaled)
 
     @functools.cached_property
     def train_data(self) -> Mapping[str, jax.Array]:
@@ -198,8 +198,12 @@ def create_setup(
     per_device = config.per_device_batch_size
     total_devices = len(devices) * jax.process_count()
     data_shards = mesh.axis_sizes(config.mesh if per_device else None, total_devices)[mesh.DATA_AXIS]
-    batch_size = per_device * data_shards if per_device else config.global_batch_size or DEFAULT_BATCH_SIZE
+    at_a_time = per_device * data_shards if per_device else None
+    batch_size = at_a_time * config.accumulate_steps if at_a_time else config.global_batch_size or optim.DEFAULT_BATCH_SIZE
     config = dataclasses.replace(config, global_batch_size=batch_size, per_device_batch_size=None)
+    if config.grad_reduce_dtype is not None and config.strategy in ("single", "sharded"):
+        remedy = f"--strategy {config.strategy} leaves the averaging to XLA, or has none; use pmap, shard_map or central"
+        raise ConfigError("grad_reduce_dtype", config.grad_reduce_dtype, remedy)
     if batch_size > len(dataset.train):
         remedy = f"larger than the training set; use at most {len(dataset.train)}"
         raise ConfigError("global_batch_size", batch_size, remedy)
@@ -209,7 +213,7 @@ def create_setup(
         config = dataclasses.replace(config, data_placement="device" if fits else "host")
 
     plan = _create_plan(config, len(dataset.train) // batch_size)
-    schedule = optim.create_schedule(config, plan.total_steps)
+    schedule = optim.create_schedule(config, plan.total_steps, plan.steps_per_epoch)
     recipe = Recipe(
         task=task,
         optimizer=optim.create_optimizer(config, schedule),
@@ -218,6 +222,10 @@ def create_setup(
         ema_decay=config.ema_decay,
         seed=config.seed,
         on_divergence=config.on_divergence,
+        accumulate_steps=config.accumulate_steps,
+        scan=devices[0].platform != "cpu",
+        remat=config.remat,
+        grad_reduce_dtype=config.grad_reduce_dtype,
     )
     strategy = create_strategy(config.strategy, recipe, devices, config.mesh, shard_params=config.shard_params)
     strategy.check_rows({dataset.image_shape[0], tile[0]})

@@ -11,6 +11,30 @@ from flax import nnx, struct
 
 Tree = Any  # of jax.Array on devices, np.ndarray on the host
 Leaf = Any
+_GROWTH_INTERVAL, _FIRST_LOSS_SCALE = 2000, 2.0**15
+
+
+@struct.dataclass
+class LossScale:
+    """What a loss is multiplied by, so that small gradients do not vanish in float16.
+
+    It is halved when gradients overflow, and doubled after 2,000 steps without. Source: Micikevicius et al. 2018, section 3.2.
+
+    Attributes:
+        factor: a power of 2, at least 1.
+        steps: since it last changed.
+    """
+
+    factor: Leaf
+    steps: Leaf
+
+    def adjusted(self, finite: Any) -> "LossScale":
+        """Args:
+        finite: whether the last step's gradients were.
+        """
+        grows = finite & (self.steps + 1 >= _GROWTH_INTERVAL)
+        factor = jnp.where(finite, jnp.where(grows, self.factor * 2, self.factor), jnp.maximum(self.factor / 2, 1))
+        return LossScale(factor, jnp.where(finite & ~grows, self.steps + 1, 0))
 
 
 @struct.dataclass
@@ -22,6 +46,7 @@ class TrainState:
         params, batch_stats: nested dicts of arrays.
         opt_state: Optax's.
         ema: moving averages of params and batch_stats, or None.
+        loss_scale: for float16, or None.
         graphdef: the model without its arrays.
     """
 
@@ -30,10 +55,13 @@ class TrainState:
     batch_stats: Tree
     opt_state: Tree
     ema: Tree  # like the others: JAX also makes states of shardings, with whatever stands for none
+    loss_scale: LossScale | Any  # None but for float16
     graphdef: nnx.GraphDef = struct.field(pytree_node=False)
 
 
-def create_train_state(model: nnx.Module, optimizer: optax.GradientTransformation, *, with_ema: bool = False) -> TrainState:
+def create_train_state(
+    model: nnx.Module, optimizer: optax.GradientTransformation, *, with_ema: bool = False, with_loss_scale: bool = False
+) -> TrainState:
     """Takes a model apart. Its own random streams stay behind: a train step brings one key per example instead."""
     nnx.pop(model, nnx.RngState)
     graphdef, params, batch_stats = nnx.split(model, nnx.Param, nnx.BatchStat)
@@ -44,6 +72,7 @@ def create_train_state(model: nnx.Module, optimizer: optax.GradientTransformatio
         batch_stats=batch_stats,
         opt_state=jax.jit(optimizer.init)(params),  # jitted: eagerly it compiles once per shape
         ema=(params, batch_stats) if with_ema else None,
+        loss_scale=LossScale(np.float32(_FIRST_LOSS_SCALE), np.zeros((), np.int32)) if with_loss_scale else None,
         graphdef=graphdef,
     )
 

@@ -1,6 +1,7 @@
 """What happens in one training step? Pure functions that know no device; strategies wrap them and never restate them."""
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -30,6 +31,10 @@ class Recipe:
         ema_decay: 0 for no moving average.
         seed: with a step's number and an example's number it determines every random choice.
         on_divergence: `skip` leaves the state as it was where it would no longer be finite; anything else leaves that to the loop.
+        accumulate_steps: in how many parts the batch is computed, one after the other.
+        scan: whether the parts are one loop in the program, which compiles faster; XLA:CPU runs convolutions in loops very slowly.
+        remat: what the backward pass computes again rather than keeps: `none`, `blocks` or `full`.
+        grad_reduce_dtype: format in which gradients are averaged over replicas; None for that of the parameters.
     """
 
     task: Task
@@ -39,6 +44,10 @@ class Recipe:
     ema_decay: float = 0.0
     seed: int = 0
     on_divergence: str = "stop"
+    accumulate_steps: int = 1
+    scan: bool = False
+    remat: str = "none"
+    grad_reduce_dtype: str | None = None
 
 
 def train_step(
@@ -46,32 +55,84 @@ def train_step(
 ) -> tuple[TrainState, dict[str, Array]]:
     """Returns the state after one update and the global batch's metric sums; both are equal on all replicas.
 
-    The sums are those of the task, `gradient_norm` (before any clipping), `updates`, which counts this step, and where the recipe
-    skips updates `skipped_updates`, 1 if this one was.
+    The sums are those of the task, `gradient_norm` (before any clipping), `updates`, which counts this step, and where updates can
+    be skipped `skipped_updates`, 1 if this one was; with a loss scale also `overflows`, 1 if that was too large.
 
     Args:
         data: the dataset where it lives on the devices, from which the batch's examples are taken; otherwise nothing.
     """
     batch = gather_examples(batch, data)
-    grads, batch_stats, weight, metrics = compute_gradients(state, batch, recipe=recipe, replicas=replicas)
-    grads, batch_stats, weight = replicas.mean((grads, batch_stats, weight))
+    (grads, batch_stats, weight), metrics = accumulate_gradients(state, batch, recipe=recipe, replicas=replicas)
+    narrow, batch_stats, weight = replicas.mean((narrowed(grads, recipe=recipe), batch_stats, weight))
+    grads = widened(narrow, state.params)
+    return update_state(state, grads, batch_stats, weight, replicas.sum(metrics), recipe=recipe)
+
+
+def narrowed(grads: Tree, *, recipe: Recipe) -> Tree:
+    """Returns gradients in the format in which they move between replicas."""
+    return grads if recipe.grad_reduce_dtype is None else jax.tree.map(lambda grad: grad.astype(recipe.grad_reduce_dtype), grads)
+
+
+def widened(grads: Tree, params: Tree) -> Tree:
+    return jax.tree.map(lambda grad, param: grad.astype(param.dtype), grads, params)
+
+
+def update_state(
+    state: TrainState, grads: Tree, batch_stats: Tree, weight: Array, sums: dict[str, Array], *, recipe: Recipe
+) -> tuple[TrainState, dict[str, Array]]:
+    """Returns the state after one update, and the step's sums.
+
+    Args:
+        grads, batch_stats, weight, sums: of the global batch; the first three as means over replicas.
+    """
     # Exactly 1 for a full batch: with missing examples the mean is over those that are there, on whichever replica they are.
-    grads = jax.tree.map(lambda grad: grad / jnp.maximum(weight, jnp.finfo(jnp.float32).tiny), grads)
+    scale = jnp.maximum(weight, jnp.finfo(jnp.float32).tiny) * (1.0 if state.loss_scale is None else state.loss_scale.factor)
+    grads = jax.tree.map(lambda grad: grad / scale, grads)
     # The norm is that of the averaged gradients, the same everywhere: it joins the sums after they are summed over replicas.
-    sums = replicas.sum(metrics) | {"gradient_norm": optax.tree.norm(grads), "updates": jnp.ones(())}
+    sums = sums | {"gradient_norm": optax.tree.norm(grads), "updates": jnp.ones(())}
     updated = apply_gradients(state, grads, batch_stats, recipe=recipe)
-    if recipe.on_divergence == "skip":
-        sound = jnp.isfinite(sums["loss"]) & jnp.isfinite(sums["gradient_norm"]) & _all_finite(updated)
+    if recipe.on_divergence == "skip" or state.loss_scale is not None:
+        finite = jnp.isfinite(sums["loss"]) & jnp.isfinite(sums["gradient_norm"])
+        sound = finite & _all_finite(updated) if recipe.on_divergence == "skip" else finite
         updated = jax.tree.map(lambda new, old: jnp.where(sound, new, old), updated, state)
         updated = dataclasses.replace(updated, step=state.step + 1)
         sums["skipped_updates"] = jnp.where(sound, 0.0, 1.0)
+        if state.loss_scale is not None:
+            updated = dataclasses.replace(updated, loss_scale=state.loss_scale.adjusted(finite))
+            # The scale was too large, which is no divergence: that would be so without a scale, too.
+            sums["overflows"] = jnp.where(jnp.isfinite(sums["loss"]) & ~finite & (state.loss_scale.factor > 1), 1.0, 0.0)
     return updated, sums
+
+
+def accumulate_gradients(
+    state: TrainState, batch: Batch, *, recipe: Recipe, replicas: Replicas
+) -> tuple[tuple[Tree, Tree, Float[Array, ""]], dict[str, Array]]:
+    """Returns means of what `compute_gradients` returns over parts of the batch, computed one after the other, and its sums."""
+    count = recipe.accumulate_steps
+    compute = functools.partial(compute_gradients, state, recipe=recipe, replicas=replicas)
+    if count == 1:
+        return compute(batch)
+    # Each replica takes its share of every part: under jit over a mesh no example changes its device.
+    shares = {name: leaf.reshape(replicas.per_program, count, -1, *leaf.shape[1:]) for name, leaf in batch.items()}
+    parts = {name: jnp.moveaxis(leaf, 1, 0).reshape(count, -1, *leaf.shape[3:]) for name, leaf in shares.items()}
+    if recipe.scan:
+        first = compute({name: leaf[0] for name, leaf in parts.items()})
+        rest = {name: leaf[1:] for name, leaf in parts.items()}
+        total, _ = jax.lax.scan(lambda total, part: (jax.tree.map(jnp.add, total, compute(part)), None), first, rest)
+    else:
+        total = compute({name: leaf[0] for name, leaf in parts.items()})
+        for number in range(1, count):
+            # The barrier makes a part wait for the one before: computed together they would need the memory of the whole batch.
+            part, total = jax.lax.optimization_barrier(({name: leaf[number] for name, leaf in parts.items()}, total))
+            total = jax.tree.map(jnp.add, total, compute(part))
+    means, sums = total
+    return jax.tree.map(lambda leaf: leaf / count, means), sums
 
 
 def compute_gradients(
     state: TrainState, batch: Batch, *, recipe: Recipe, replicas: Replicas
-) -> tuple[Tree, Tree, Float[Array, ""], dict[str, Array]]:
-    """Returns gradients of the weighted loss, new batch statistics, mean weight and metric sums, all of this replica's share."""
+) -> tuple[tuple[Tree, Tree, Float[Array, ""]], dict[str, Array]]:
+    """Returns (gradients of the weighted loss, new batch statistics, mean weight) and metric sums, all of this replica's share."""
 
     def keys_of(purpose: int) -> Callable[[Array], Key[Array, "batch"]]:
         return lambda indices: fold(example_keys(recipe.seed, state.step, indices), purpose)
@@ -84,12 +145,15 @@ def compute_gradients(
         model = merge(state, params, state.batch_stats)
         model.train()
         layers.set_batch_norm(model, group_size=group_size, share=share)
+        layers.set_remat(model, recipe.remat)
         outputs = model(batch["images"], keys=keys)
         loss = jnp.mean(batch["weights"] * recipe.task.losses(outputs, batch))
+        if state.loss_scale is not None:
+            loss = loss * state.loss_scale.factor
         return loss, (nnx.to_pure_dict(nnx.state(model, nnx.BatchStat)), recipe.task.sums(outputs, batch, training=True))
 
     grads, (batch_stats, metrics) = jax.grad(loss_function, has_aux=True)(replicas.local(state.params))
-    return grads, batch_stats, jnp.mean(batch["weights"]), metrics
+    return (grads, batch_stats, jnp.mean(batch["weights"])), metrics
 
 
 def apply_gradients(state: TrainState, grads: Tree, batch_stats: Tree, *, recipe: Recipe) -> TrainState:
