@@ -47,6 +47,11 @@ def _main(argv: Sequence[str]) -> int:
     except ConfigError as error:
         distributed.leave(error, command_line.EXIT_MISTAKE, str(error))
         raise
+    except SystemExit:
+        message = "stopped by a signal before the first step; the same command begins again"
+        distributed.leave(SystemExit(), EXIT_STOPPED, message)
+        print(message, file=sys.stderr)
+        return EXIT_STOPPED
     except BaseException as error:
         distributed.leave(error, 1, "interrupted" if isinstance(error, KeyboardInterrupt) else None)
         raise
@@ -62,9 +67,11 @@ def train(config: TrainConfig) -> int:
     from jaxdp.parallel import distributed
     from jaxdp.training.watchdog import Watchdog
 
-    group = distributed.start(config)
-    watchdog = Watchdog(group, config.step_timeout)
-    with watchdog.watching():
+    signals = _Signals()
+    with signals.handled(), contextlib.ExitStack() as cleanup:
+        group = distributed.start(config)
+        watchdog = Watchdog(group, config.step_timeout)
+        cleanup.enter_context(watchdog.watching())
         from jaxdp.reporting import progress
         from jaxdp.training.setup import create_setup
 
@@ -74,12 +81,13 @@ def train(config: TrainConfig) -> int:
         run = run_directory.claim(setup.config, description, create=primary)
         watchdog.folder = run.path
         with run.exclusive() if primary else contextlib.nullcontext():
-            return _train(setup, run, description, group, watchdog)
+            return _train(setup, run, description, group, watchdog, signals)
 
 
 def _train(
-    setup: "Setup", run: run_directory.RunDirectory, description: dict[str, Any], group: "Group", watchdog: "Watchdog"
-) -> int:
+    setup: "Setup", run: run_directory.RunDirectory, description: dict[str, Any], group: "Group", watchdog: "Watchdog",
+    signals: "_Signals",
+) -> int:  # fmt: skip
     import jax
 
     from jaxdp.reporting import outcome as outcome_pictures
@@ -114,68 +122,68 @@ def _train(
         if primary:
             run.write_config(config)
             run.write_dataset(description)
-        with _stop_flag() as should_stop:
-            while True:  # once, and again after each rollback
-                current = setup.slowed(ledger.learning_rate_factor) if ledger.rollbacks else setup
-                strategy = current.strategy
-                with contextlib.ExitStack() as cleanup:
-                    listeners: list[loop.Listener] = []
-                    events: writers.TensorBoard | None = None
-                    if primary:
-                        bar = progress.Progress(
-                            start=start, total_steps=plan.total_steps, steps_per_epoch=plan.steps_per_epoch,
-                            figure_name=best_metric[0],
-                        )  # fmt: skip
-                        if message:
-                            bar.say(message)
-                        rows = writers.JsonLines(run.metrics_file, start)
-                        events = writers.TensorBoard(run.path / "tensorboard", start)
-                        for listener in (bar, rows, events):
-                            listeners.append(listener)
-                            cleanup.callback(listener.close)
-                    test, failure, outcome = None, "", None
-                    try:
-                        outcome = loop.fit(
-                            strategy,
-                            strategy.restore(state),
-                            current.train_batches(start),
-                            data,
-                            start=start,
-                            plan=plan,
-                            ledger=ledger,
-                            schedule=current.schedule,
-                            evaluate=current.evaluate,
-                            save=checkpoints.save,
-                            listeners=listeners,
-                            should_stop=lambda step: group.stops_at(step, wanted=should_stop(), margin=loop.RUN_AHEAD + 1),
-                            max_skips=config.max_divergences,
-                            watchdog=watchdog,
-                        )
-                        watchdog.note("finishing", outcome.step, limited=False)
-                        status, step, test = "stopped" if outcome.stopped else "done", outcome.step, outcome.test
-                        if start == step == plan.total_steps:  # killed after its last checkpoint
-                            test = current.evaluate(outcome.state)
-                    except loop.Diverged as error:
-                        status, step, failure = "diverged", error.step, str(error)
-                    # By all processes: each may hold a part of it.
-                    trained = strategy.gather(outcome.state) if outcome is not None and test is not None else None
-                    if events is not None and trained is not None and test is not None:
-                        pictures = outcome_pictures.draw(
-                            run.plots, title=summary.title(setup), task=task, source=setup.dataset.test, sums=test,
-                            predict=create_predictor(trained, setup.recipe.preprocess),
-                        )  # fmt: skip
-                        events.add_pictures(pictures, step)
-                checkpoints.wait()
-                if status != "diverged" or config.on_divergence != "rollback" or ledger.rollbacks >= config.max_divergences:
-                    break
-                saved = checkpoints.latest()
-                start = saved or 0
-                state, position = _begin(setup, checkpoints, saved)
-                ledger = ledger.rolled_back(position)
+        signals.training = True
+        while True:  # once, and again after each rollback
+            current = setup.slowed(ledger.learning_rate_factor) if ledger.rollbacks else setup
+            strategy = current.strategy
+            with contextlib.ExitStack() as cleanup:
+                listeners: list[loop.Listener] = []
+                events: writers.TensorBoard | None = None
                 if primary:
-                    run.write_rollbacks(ledger.rollbacks)
-                number = f"rollback {ledger.rollbacks} of at most {config.max_divergences}"
-                message = f"{failure}: back to step {start} at {ledger.learning_rate_factor:g} times the learning rate ({number})"
+                    bar = progress.Progress(
+                        start=start, total_steps=plan.total_steps, steps_per_epoch=plan.steps_per_epoch,
+                        figure_name=best_metric[0],
+                    )  # fmt: skip
+                    if message:
+                        bar.say(message)
+                    rows = writers.JsonLines(run.metrics_file, start)
+                    events = writers.TensorBoard(run.path / "tensorboard", start)
+                    for listener in (bar, rows, events):
+                        listeners.append(listener)
+                        cleanup.callback(listener.close)
+                test, failure, outcome = None, "", None
+                try:
+                    outcome = loop.fit(
+                        strategy,
+                        strategy.restore(state),
+                        current.train_batches(start),
+                        data,
+                        start=start,
+                        plan=plan,
+                        ledger=ledger,
+                        schedule=current.schedule,
+                        evaluate=current.evaluate,
+                        save=checkpoints.save,
+                        listeners=listeners,
+                        should_stop=lambda step: group.stops_at(step, wanted=bool(signals.received), margin=loop.RUN_AHEAD + 1),
+                        max_skips=config.max_divergences,
+                        watchdog=watchdog,
+                    )
+                    watchdog.note("finishing", outcome.step, limited=False)
+                    status, step, test = "stopped" if outcome.stopped else "done", outcome.step, outcome.test
+                    if start == step == plan.total_steps:  # killed after its last checkpoint
+                        test = current.evaluate(outcome.state)
+                except loop.Diverged as error:
+                    status, step, failure = "diverged", error.step, str(error)
+                # By all processes: each may hold a part of it.
+                trained = strategy.gather(outcome.state) if outcome is not None and test is not None else None
+                if events is not None and trained is not None and test is not None:
+                    pictures = outcome_pictures.draw(
+                        run.plots, title=summary.title(setup), task=task, source=setup.dataset.test, sums=test,
+                        predict=create_predictor(trained, setup.recipe.preprocess),
+                    )  # fmt: skip
+                    events.add_pictures(pictures, step)
+            checkpoints.wait()
+            if status != "diverged" or config.on_divergence != "rollback" or ledger.rollbacks >= config.max_divergences:
+                break
+            saved = checkpoints.latest()
+            start = saved or 0
+            state, position = _begin(setup, checkpoints, saved)
+            ledger = ledger.rolled_back(position)
+            if primary:
+                run.write_rollbacks(ledger.rollbacks)
+            number = f"rollback {ledger.rollbacks} of at most {config.max_divergences}"
+            message = f"{failure}: back to step {start} at {ledger.learning_rate_factor:g} times the learning rate ({number})"
         parameters = sum(leaf.size for leaf in jax.tree.leaves(state.params))
         figures = metrics.figures(task, test) if test is not None else None
         written = summary.summarize(
@@ -231,26 +239,36 @@ def _check_agreement(
     group.check_equal(what, setup.config.distributed_timeout)
 
 
-@contextlib.contextmanager
-def _stop_flag() -> Iterator[Any]:
-    """Yields a function that tells whether a signal asked to stop. Handlers only set a flag, which the loop sees between two
-    steps: saving inside a handler could meet a save under way. A second interrupt leaves at once."""
-    received: list[int] = []
+class _Signals:
+    """What a signal does. Handlers of a run under way only set a flag, which the loop sees between two steps: saving inside a
+    handler could meet a save under way. A second interrupt leaves at once, and so does any signal while there is nothing to save.
 
-    def handle(number: int, frame: object) -> None:
-        if received and number == signal.SIGINT:
+    Attributes:
+        training: whether there is.
+    """
+
+    def __init__(self) -> None:
+        self.training = False
+        self.received: list[int] = []
+
+    @contextlib.contextmanager
+    def handled(self) -> Iterator[None]:
+        signals = [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1]
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup ignores it
+            signals.append(signal.SIGHUP)
+        previous = {number: signal.signal(number, self._handle) for number in signals}
+        try:
+            yield
+        finally:
+            for number, handler in previous.items():
+                signal.signal(number, handler)
+
+    def _handle(self, number: int, frame: object) -> None:
+        if number == signal.SIGINT and (self.received or not self.training):
             raise KeyboardInterrupt
-        received.append(number)
-
-    signals = [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1]
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup ignores it
-        signals.append(signal.SIGHUP)
-    previous = {number: signal.signal(number, handle) for number in signals}
-    try:
-        yield lambda: bool(received)
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
+        if not self.training:
+            raise SystemExit(EXIT_STOPPED)
+        self.received.append(number)
 
 
 if __name__ == "__main__":

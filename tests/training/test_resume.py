@@ -11,6 +11,7 @@ from fault_table import RecordFault
 
 from jaxdp import evaluate, train
 from jaxdp.reporting import writers
+from jaxdp.training import setup
 from jaxdp.training.checkpoint import Checkpoints
 from jaxdp.training.loop import Row
 
@@ -175,3 +176,19 @@ def test_default_folders_are_the_same_for_the_same_settings() -> None:
     names = sorted(path.name for path in pathlib.Path("runs").iterdir())
     assert len(names) == 3
     assert sum(name.endswith("-2") for name in names) == 1
+
+
+@pytest.mark.parametrize(
+    ("number", "code", "line"),
+    [
+        (signal.SIGTERM, 75, "stopped by a signal before the first step; the same command begins again"),
+        (signal.SIGINT, 1, "jaxdp.train: interrupted"),
+    ],
+)
+def test_a_signal_before_the_first_step_leaves_at_once(
+    number: int, code: int, line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(setup, "create_setup", lambda *args, **kwargs: signal.raise_signal(number))
+    assert train.main([*FLAGS, "--run-dir", "run"]) == code
+    assert capsys.readouterr().err.splitlines() == [line]
+    assert not pathlib.Path("run").exists()

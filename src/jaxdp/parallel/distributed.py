@@ -130,7 +130,7 @@ def start(config: ProcessConfig) -> Group:
     return _group
 
 
-def leave(error: BaseException, code: int, message: str | None) -> None:
+def leave(error: BaseException, code: int, message: str | None, prog: str = PROG) -> None:
     """Ends this process at once, if it is one of several, and tells the others why; otherwise does nothing.
 
     Waiting for them, as JAX does at a normal end, would wait for whoever waits for this one.
@@ -151,7 +151,7 @@ def leave(error: BaseException, code: int, message: str | None) -> None:
         if message is None:
             traceback.print_exception(error)
         else:
-            print(f"{PROG}: error: {message}", file=sys.stderr, flush=True)
+            print(f"{prog}: error: {message}", file=sys.stderr, flush=True)
         native_log.forward()
         native_log.said_why()
         if _group.index == 0:
