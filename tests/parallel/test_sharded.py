@@ -96,19 +96,26 @@ def test_no_optimizer_sees_the_padding(optimizer: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("axes", "data_placement"), [("data=2,space=4", "device"), ("data=4,space=2", "host"), ("data=1,space=8", "device")]
+    ("axes", "data_placement"),
+    [
+        ("data=2,space=4", "device"),
+        pytest.param("data=4,space=2", "host", marks=pytest.mark.slow),
+        pytest.param("data=1,space=8", "device", marks=pytest.mark.slow),
+    ],
 )
 def test_rows_over_space_train_as_whole_images(axes: str, data_placement: str) -> None:
     found = trained(create(**UNET, mesh=axes, data_placement=data_placement))
     assert_same(found, oracle("unet"))
 
 
+@pytest.mark.slow
 def test_rows_and_parts_go_together() -> None:
     """Also for a network that sees the whole image at its end."""
     found = trained(create(**PYRAMIDNET, mesh="data=2,model=2,space=2", shard_params=True))
     assert_same(found, oracle("pyramidnet"))
 
 
+@pytest.mark.slow
 def test_parts_that_get_the_gradients_of_others_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The mutant: gradients are cut the wrong way round."""
     store = partition.Layout.store
@@ -121,6 +128,7 @@ def test_parts_that_get_the_gradients_of_others_are_noticed(monkeypatch: pytest.
         assert_same(trained(create(**PYRAMIDNET, shard_params=True)), oracle("pyramidnet"))
 
 
+@pytest.mark.slow
 def test_the_oracle_notices_rows_that_do_not_meet(monkeypatch: pytest.MonkeyPatch) -> None:
     """The other mutant: images whose rows were shuffled on their way to the devices."""
     spread = Sharded._spread
@@ -181,6 +189,7 @@ def test_a_state_larger_than_a_device_trains() -> None:
     assert int(state.step) == 3
 
 
+@pytest.mark.slow
 def test_rows_over_space_divide_the_memory_of_activations() -> None:
     settings: Any = UNET | {"model_kwargs": {"base_channels": 8, "levels": 2}, "augment": ("flip",), "data_placement": "host"}
     whole, quarter = (
@@ -226,6 +235,7 @@ def test_processes_write_and_read_each_its_parts() -> None:
         np.testing.assert_allclose(array, expected[name], atol=1e-5, err_msg=name)
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_parts_is_one_of_any_strategy() -> None:
     """Sharded, then pmap on 2 devices, then sharded over another mesh: the same arrays as one device ends with."""
     common = (
