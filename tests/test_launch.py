@@ -15,7 +15,7 @@ from jaxdp import launch
 from jaxdp.training import integrity
 
 FLAGS = (
-    "--model-kwargs depth=8 alpha=6 --global-batch-size 32 --steps 300 --checkpoint-every 5 --log-every 1 --run-dir run "
+    "--model-kwargs depth=8 alpha=6 --global-batch-size 32 --steps 150 --checkpoint-every 5 --log-every 1 --run-dir run "
     "--heartbeat-timeout 5"
 ).split()
 
@@ -80,7 +80,7 @@ def test_a_killed_process_is_started_again_with_all_others(record_fault: Callabl
     shown = pathlib.Path("err.txt").read_text()
     assert "jaxdp.launch: a process ended with 137; starting all again (1 of at most 1)" in shown
     assert int(shown.split("continuing run after step ")[1].split()[0]) >= 10
-    assert max(integrity.steps(pathlib.Path("run", "checkpoints"))) == 300
+    assert max(integrity.steps(pathlib.Path("run", "checkpoints"))) == 150
     record_fault("kill -9 of a launched process, --max-restarts 1", 1, "all started again; complete", 0)
 
 

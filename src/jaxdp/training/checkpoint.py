@@ -184,9 +184,11 @@ class Checkpoints:
         if self._orbax is None:
             return
         with self._saving(step):
-            if response is not None:
-                response.result()  # without it Orbax keeps a thread and an event loop, with three descriptors, for every save
-            self._orbax.wait()
+            try:
+                if response is not None:
+                    response.result()  # without it Orbax keeps a thread and an event loop, with three descriptors, for every save
+            finally:
+                self._orbax.wait()  # and without this it raises an error once more when it is closed
             if step is not None and jax.process_index() == 0:
                 integrity.record(self._directory, step)
 
