@@ -4,16 +4,20 @@ import json
 import pathlib
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
 from process_group import FLAGS, Processes, environment, free_port
 
-from jaxdp.parallel import native_log
+from jaxdp.config import ProcessConfig
+from jaxdp.parallel import distributed, native_log
+from jaxdp.registry import ConfigError
 from jaxdp.reporting import writers
 from jaxdp.training import integrity
 from jaxdp.training.checkpoint import Checkpoints
@@ -205,6 +209,31 @@ def test_a_coordinator_that_cannot_be_reached_is_named() -> None:
     code, (line,) = refused(*who)
     assert code == 2
     assert line.startswith(f"jaxdp.train: error: --coordinator {address}: cannot be reached within --distributed-timeout 1.5 s (")
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (
+            {"coordinator": "{address}", "num_processes": 2, "process_id": 0},
+            "--coordinator {address}: its port cannot be opened here",
+        ),
+        (
+            {"coordinator": "{address}", "num_processes": 2, "process_id": 2},
+            "--process-id 2: must be below --num-processes, which is 2",
+        ),
+        ({"coordinator": "{address}", "num_processes": 2}, "--process-id: is missing; give --coordinator, --num-processes and"),
+        ({"coordinator": "nowhere", "num_processes": 2, "process_id": 1}, "--coordinator nowhere: must be HOST:PORT of process 0"),
+        ({"distributed": "on"}, "--distributed on: there is no Slurm step, Open MPI job, Kubernetes indexed job or TPU pod around"),
+    ],
+)
+def test_what_cannot_connect_is_refused(settings: dict[str, Any], message: str) -> None:
+    with socket.create_server(("", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        given = {name: value.format(address=address) if isinstance(value, str) else value for name, value in settings.items()}
+        with pytest.raises(ConfigError) as raised:
+            distributed.start(ProcessConfig(**given))
+    assert str(raised.value).startswith(message.format(address=address))
 
 
 @pytest.mark.slow
