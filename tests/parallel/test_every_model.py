@@ -57,7 +57,7 @@ def oracle(run: setup.Setup) -> tuple[Any, Any]:
 def test_every_strategy_trains_as_one_device_does(model: str, task: str, kwargs: dict[str, Any]) -> None:
     (params, statistics), sums = oracle(create(model, task, kwargs, strategy="single", devices=1))
     assert all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(params))
-    for name in strategy.names().keys() - {"single"}:
+    for name in strategy.names().keys() - {"single", "central"}:  # central takes no global batch norm: test_parity.py has it
         found, found_sums = trained(create(model, task, kwargs, strategy=name, devices=8))
         for expected, leaf in zip(jax.tree.leaves((params, statistics)), jax.tree.leaves(found), strict=True):
             np.testing.assert_allclose(leaf, expected, atol=1e-5, err_msg=name)
