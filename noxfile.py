@@ -96,6 +96,6 @@ def faults(session: nox.Session) -> None:
     ]
     names += ["training/test_divergence", "training/test_watchdog", "test_run_directory"]
     files = [f"tests/{name}.py" for name in names]
-    share = ["-n", "2", "--dist", "load", "--maxschedchunk", "1", "-k", "not leaves_everything and not mean_gradient_norm"]
+    share = ["-n", "2", "--dist", "load", "--maxschedchunk", "1"]
     table = "--fault-table=docs/reliability.md"
     session.run("pytest", "-m", "slow or not slow", *share, table, *files, *session.posargs)

@@ -48,6 +48,19 @@ def record_fault(request: pytest.FixtureRequest) -> RecordFault:
     return record
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """The table is of tests that inject a fault; others in the same files are left to other sessions."""
+    if config.getoption("--fault-table") is None:
+        return
+    others = [item for item in items if item.get_closest_marker("fault") is None and "record_fault" not in _fixtures(item)]
+    config.hook.pytest_deselected(items=others)
+    items[:] = [item for item in items if item not in set(others)]
+
+
+def _fixtures(item: pytest.Item) -> list[str]:
+    return getattr(item, "fixturenames", [])
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     for mark in item.iter_markers("fault"):
         name, outcome, steps_lost = mark.args
@@ -73,7 +86,7 @@ def pytest_terminal_summary(terminalreporter: Any, exitstatus: int, config: pyte
     table = create_table(report for report in reports if report.when == "call")
     terminalreporter.section("faults injected")
     terminalreporter.write_line(table)
-    if target and exitstatus:  # also where none was collected
+    if target and (exitstatus or config.getoption("collectonly")):  # also where none was collected
         terminalreporter.write_line(f"{target} stays as it was: not all tests passed")
     elif target:
         path = config.invocation_params.dir / target  # tests change their folder, an invocation has one
