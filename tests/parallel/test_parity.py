@@ -79,11 +79,16 @@ def means(metrics: list[Any]) -> list[Any]:
     return [{name: value / BATCH_SIZE for name, value in sums.items()} for sums in metrics]
 
 
-@pytest.mark.parametrize("batch_norm", ["global", "group:2", "replica"])
-@pytest.mark.parametrize(("name", "count"), CASES)
+@pytest.mark.parametrize(
+    ("name", "count", "batch_norm"),
+    [
+        (name, count, batch_norm)
+        for name, count in CASES
+        for batch_norm in ("global", "group:2", "replica")
+        if (name, batch_norm) != ("central", "global")  # which it refuses: a test of its own
+    ],
+)
 def test_strategy_matches_its_oracle(name: str, count: int, batch_norm: str) -> None:
-    if (name, batch_norm) == ("central", "global"):
-        pytest.skip("central refuses it")
     strategy = create_strategy(name, recipe(batch_norm), jax.devices()[:count])
     strategy.check_batch(BATCH_SIZE)
     state, metrics = train(strategy, host_batches())

@@ -111,7 +111,7 @@ class Watchdog:
         """Names the processes that the others wait for: those that dispatched the fewest steps."""
         try:
             found = {index: json.loads(text) for index, text in self._group.get_all("progress").items()}
-        except Exception:
+        except Exception:  # the runtime's only class of errors: the coordinator is gone, and nobody can be asked
             return ""
         found[self._group.index] = {"step": self._step, "activity": self._activity}
         last, first = min(place["step"] for place in found.values()), max(place["step"] for place in found.values())
