@@ -10,6 +10,7 @@ COMMANDS = {
     "train": "train a model",
     "launch": "start several processes of train, here or with Slurm",
     "devices": "show the devices, and what of a run would lie on each",
+    "plan": "tell what a training step takes, and which batch fits",
     "evaluate": "evaluate a checkpoint of a run",
     "predict": "predict on images with a trained model",
     "checkpoints": "list the checkpoints of a run and verify them",

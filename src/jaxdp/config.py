@@ -103,7 +103,7 @@ class TaskConfig:
 @dataclasses.dataclass(frozen=True)
 class ParallelConfig:
     strategy: str = "pmap"
-    """how devices share the work: pmap, single, shard_map, sharded"""
+    """how devices share the work: pmap, single, shard_map, sharded or central"""
     devices: OptionalInt = None
     """use the first N devices (default: all there are); on a CPU, simulate N.
     On a CPU, XLA_FLAGS gets what you did not set yourself: --xla_force_host_platform_device_count=N and, for faster convolutions,
@@ -122,8 +122,8 @@ class ParallelConfig:
 
 @dataclasses.dataclass(frozen=True)
 class OptimizationConfig:
-    global_batch_size: OptionalInt = None
-    """examples per step over all devices (default: 128, or the dataset's own)"""
+    global_batch_size: Annotated[int | Literal["auto"] | None, tyro.conf.arg(metavar="INT|auto", help_behavior_hint="")] = None
+    """examples per step over all devices; auto: as many as fit them (default: 128, or the dataset's own)"""
     per_device_batch_size: OptionalInt = None
     """examples that a device computes at a time, instead of --global-batch-size"""
     accumulate_steps: int = 1
@@ -175,6 +175,8 @@ class RunConfig:
     checkpoint and go on from there at half the learning rate"""
     max_divergences: int = 5
     """stop all the same at this many updates skipped in a row, or when this many rollbacks did not help"""
+    profile: Annotated[str | None, tyro.conf.arg(metavar="START:STOP", help_behavior_hint="")] = None
+    """record what the devices do in steps START to STOP, counted from 1, into the run's folder, for XProf or TensorBoard"""
     step_timeout: Annotated[float | None, tyro.conf.arg(metavar="SECONDS", help_behavior_hint="")] = None
     """leave, and write where each thread stands, when no step is finished in this time (default: 30 times the median step, at
     least 300 s; compiling and saving do not count)"""
@@ -241,6 +243,8 @@ def validate(config: Any) -> None:
             raise ConfigError(second, getattr(config, second), f"excludes --{first.replace('_', '-')}; give one of them")
     if hasattr(config, "batch_norm"):
         batch_norm_group(config.batch_norm)
+    if getattr(config, "profile", None) is not None:
+        profiled_steps(config.profile)
 
 
 def _check_type(name: str, value: object, annotation: Any) -> None:
@@ -273,6 +277,14 @@ def batch_norm_group(batch_norm: str) -> int | None:
     if kind != "group" or not size.isdecimal() or int(size) < 1:
         raise ConfigError("batch_norm", batch_norm, "must be replica, global or group:N with N examples, e.g. group:16")
     return int(size)
+
+
+def profiled_steps(profile: str) -> tuple[int, int]:
+    """Returns the first and the last step of `START:STOP`."""
+    first, _, last = profile.partition(":")
+    if not (first.isdecimal() and last.isdecimal() and 1 <= int(first) <= int(last)):
+        raise ConfigError("profile", profile, "must be START:STOP, steps counted from 1, e.g. 20:25")
+    return int(first), int(last)
 
 
 def parse_keywords(words: list[str]) -> dict[str, Any]:
@@ -325,7 +337,7 @@ def to_yaml(config: Any) -> str:
 
 
 # How a command runs, rather than what it trains.
-OF_ONE_COMMAND = ("run_dir", "resume", "step_timeout", *(field.name for field in dataclasses.fields(ProcessConfig)))
+OF_ONE_COMMAND = ("run_dir", "resume", "profile", "step_timeout", *(field.name for field in dataclasses.fields(ProcessConfig)))
 _NOT_DEFINING = (*OF_ONE_COMMAND, "keep", "log_every", "on_divergence", "max_divergences")
 
 

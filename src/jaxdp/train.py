@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from jaxdp import command_line, run_directory
-from jaxdp.config import TrainConfig
+from jaxdp.config import TrainConfig, profiled_steps
 from jaxdp.parallel import platform
 from jaxdp.registry import ConfigError
 from jaxdp.streams import Lasting
@@ -96,6 +96,7 @@ def _train(
     from jaxdp.training.checkpoint import Checkpoints
     from jaxdp.training.inference import create_predictor
     from jaxdp.training.ledger import Ledger
+    from jaxdp.training.profiler import Profiler
 
     primary = group.index == 0
     config, plan, task = setup.config, setup.plan, setup.recipe.task
@@ -127,6 +128,8 @@ def _train(
             current = setup.slowed(ledger.learning_rate_factor) if ledger.rollbacks else setup
             strategy = current.strategy
             with contextlib.ExitStack() as cleanup:
+                profiler = Profiler(profiled_steps(config.profile) if config.profile else None, run.path / "profile")
+                cleanup.callback(profiler.stop)
                 listeners: list[loop.Listener] = []
                 events: writers.TensorBoard | None = None
                 if primary:
@@ -158,6 +161,7 @@ def _train(
                         should_stop=lambda step: group.stops_at(step, wanted=bool(signals.received), margin=loop.RUN_AHEAD + 1),
                         max_skips=config.max_divergences,
                         watchdog=watchdog,
+                        profiler=profiler,
                     )
                     watchdog.note("finishing", outcome.step, limited=False)
                     status, step, test = "stopped" if outcome.stopped else "done", outcome.step, outcome.test

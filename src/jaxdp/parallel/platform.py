@@ -1,9 +1,15 @@
-"""What must be decided before JAX starts: how many devices a CPU pretends to be, and its flags."""
+"""What must be decided before JAX starts: simulated devices, flags of the CPU, and where compiled programs are kept."""
 
+import contextlib
+import hashlib
 import importlib.util
 import mmap
 import os
 import pathlib
+import sys
+import warnings
+
+import filelock
 
 from jaxdp.registry import ConfigError
 
@@ -13,6 +19,10 @@ _CONVOLUTION_FLAG = "xla_cpu_experimental_ynn_fusion_type"
 _CONVOLUTION_VALUE = "-individual_convolution"
 _DETERMINISTIC_FLAGS = {"xla_gpu_deterministic_ops": "true", "xla_gpu_autotune_level": "0"}
 _HOST_DEVICES_FLAG = "xla_force_host_platform_device_count"
+# Of all compiled programs together; a step takes 1-10 MB. JAX drops what was not used for the longest time.
+COMPILATION_CACHE_BYTES = 2 * 2**30
+# Shorter compilations are not worth a file each.
+_MIN_COMPILE_SECONDS = 0.1
 
 
 def configure(devices: int | None, *, deterministic: bool = False) -> None:
@@ -34,6 +44,54 @@ def configure(devices: int | None, *, deterministic: bool = False) -> None:
         if not any(name in flag for flag in flags) and _jaxlib_knows(name):
             flags.append(f"--{name}={value}")
     os.environ["XLA_FLAGS"] = " ".join(flags)
+    _keep_compiled_programs()
+
+
+def _keep_compiled_programs() -> None:
+    """Lets JAX keep what it compiles under the user's cache directory, unless `JAX_COMPILATION_CACHE_DIR` names another place or
+    `JAX_ENABLE_COMPILATION_CACHE` is false.
+
+    The folder is one of this kind of CPU: a home directory may be that of many machines, and programs for a CPU run on no other.
+    """
+    if "JAX_COMPILATION_CACHE_DIR" in os.environ:
+        return
+    home = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
+    folder = home / "jaxdp" / f"compiled-{_cpu_hash()}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        _remove_unfinished(folder)
+    except (OSError, filelock.Timeout):
+        return  # no home directory, or none to write to: compiling again is all that it costs
+    # A cache that fails, on a full disk for one, costs a compilation and is worth no warning of several lines.
+    warnings.filterwarnings("ignore", "(Error (reading|writing) persistent compilation cache|Cache value for key)")
+    settings = {
+        "jax_compilation_cache_dir": str(folder),
+        "jax_compilation_cache_max_size": COMPILATION_CACHE_BYTES,
+        "jax_persistent_cache_min_compile_time_secs": _MIN_COMPILE_SECONDS,
+    }
+    os.environ.update({name.upper(): str(value) for name, value in settings.items() if name.upper() not in os.environ})
+    if "jax" in sys.modules:  # it read the environment when it was imported
+        import jax
+
+        for name in settings:
+            jax.config.update(name, type(settings[name])(os.environ[name.upper()]))
+
+
+def _remove_unfinished(folder: pathlib.Path) -> None:
+    """Removes programs that a process was killed over. JAX notes the time of use of each last, and fails without that note."""
+    with filelock.FileLock(folder / ".lockfile", timeout=10):  # JAX's own
+        for program in folder.glob("*-cache"):
+            if not program.with_name(program.name.removesuffix("-cache") + "-atime").exists():
+                program.unlink()
+
+
+def _cpu_hash() -> str:
+    """Returns what tells apart CPUs with different instructions."""
+    description = os.uname().machine.encode()
+    with contextlib.suppress(OSError):  # Linux only
+        lines = pathlib.Path("/proc/cpuinfo").read_bytes().splitlines()
+        description += b"".join(next((line for line in lines if line.startswith(key)), b"") for key in (b"model name", b"flags"))
+    return hashlib.sha256(description).hexdigest()[:8]
 
 
 def _jaxlib_knows(*words: str) -> bool:

@@ -35,6 +35,10 @@ class Pmap(strategy.Strategy):
     def _state_sharding(self) -> Sharding:
         return mesh.replicated(self._local_mesh)
 
+    def abstract_batch(self, batch: Mapping[str, jax.ShapeDtypeStruct]) -> Mapping[str, jax.ShapeDtypeStruct]:
+        share = {name: (leaf.shape[0] // self.num_devices, *leaf.shape[1:]) for name, leaf in batch.items()}
+        return {name: jax.ShapeDtypeStruct((len(self.devices), *shape), batch[name].dtype) for name, shape in share.items()}
+
     def shard_batch(self, batch: HostBatch) -> Mapping[str, jax.Array]:
         sharding = NamedSharding(self._local_mesh, PartitionSpec(mesh.DATA_AXIS))
         stacked = {name: array.reshape(len(self.devices), -1, *array.shape[1:]) for name, array in batch.items()}

@@ -126,6 +126,14 @@ class Strategy(abc.ABC):
         """
         return all(np.isfinite(leaf).all() for leaf in jax.tree.leaves((saved.params, saved.batch_stats, saved.ema)))
 
+    def abstract_batch(self, batch: Mapping[str, jax.ShapeDtypeStruct]) -> Mapping[str, jax.ShapeDtypeStruct]:
+        """Returns the shapes of a placed batch from those of the global one; nothing is placed."""
+        return batch
+
+    def abstract(self, state: TrainState) -> TrainState:
+        """Returns the shapes of a placed state, with shardings where its parts differ; nothing is computed."""
+        return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), state)
+
     def shard_batch(self, batch: HostBatch) -> Mapping[str, jax.Array]:
         """Places this process's share of a global batch on its devices, in order."""
         sharding = mesh.split_over_data(self.mesh)

@@ -15,6 +15,7 @@ import optax
 from jaxdp.parallel.strategy import Strategy
 from jaxdp.training import metrics
 from jaxdp.training.ledger import Ledger
+from jaxdp.training.profiler import Profiler
 from jaxdp.training.state import TrainState
 from jaxdp.training.watchdog import Watchdog
 
@@ -89,6 +90,7 @@ def fit(
     should_stop: Callable[[int], bool],
     max_skips: int,
     watchdog: Watchdog,
+    profiler: Profiler,
 ) -> Outcome:
     """Trains from step `start` to the end of the plan, or until asked to stop; saves the last state in either case.
 
@@ -108,16 +110,23 @@ def fit(
     step, test, evaluated = start, None, False
     while step < plan.total_steps:
         compiled = step > start
+        if profiler.begins(step + 1):
+            with reader.paused():
+                profiler.start()
         watchdog.note("waiting for input", step)
-        with reader.waiting():
+        with reader.waiting(), jax.profiler.TraceAnnotation("waiting for input"):
             batch = next(batches)
         watchdog.note("training" if compiled else "compiling", step + 1, limited=compiled)
-        state, sums = strategy.train_step(state, batch, data)
+        with jax.profiler.StepTraceAnnotation("train", step_num=step + 1):
+            state, sums = strategy.train_step(state, batch, data)
         step += 1
         reader.add(step, sums)
         for listener in listeners:
             listener.advance(step)
         last = step == plan.total_steps
+        if profiler.ends(step):
+            with reader.paused():
+                profiler.stop()
         stopped = should_stop(step)
         evaluates = last or step % plan.eval_every == 0
         saves = last or stopped or step % plan.checkpoint_every == 0

@@ -58,7 +58,7 @@ def create_schedule(config: OptimizationConfig, total_steps: int, steps_per_epoc
         peak = 0.1 if config.optimizer in _SGD_FAMILY else 0.001
     warmup_fraction = config.warmup_fraction
     if config.lr_scaling != "none":
-        ratio = (config.global_batch_size or DEFAULT_BATCH_SIZE) / DEFAULT_BATCH_SIZE
+        ratio = int(config.global_batch_size or DEFAULT_BATCH_SIZE) / DEFAULT_BATCH_SIZE
         peak *= ratio if config.lr_scaling == "linear" else math.sqrt(ratio)
         if warmup_fraction is None and config.schedule != "onecycle" and ratio > 1:
             warmup_fraction = min(WARMUP_EPOCHS * steps_per_epoch / total_steps, ONECYCLE_WARMUP)

@@ -7,17 +7,19 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from flax import nnx
+from jax.experimental import multihost_utils
 
 from jaxdp import models, tasks
-from jaxdp.config import EXCLUSIVE, TrainConfig
+from jaxdp.config import EXCLUSIVE, TrainConfig, profiled_steps
 from jaxdp.data import augment, pipeline, placement
 from jaxdp.data.sources import CheckedSource, Dataset, open_dataset
 from jaxdp.parallel import mesh, platform
 from jaxdp.parallel.strategy import Strategy, create_strategy
 from jaxdp.registry import ConfigError
-from jaxdp.training import loop, metrics, optim
+from jaxdp.training import loop, metrics, optim, planning
 from jaxdp.training.state import TrainState, create_train_state
 from jaxdp.training.step import Recipe
 
@@ -55,7 +57,7 @@ class Setup:
 
     @property
     def global_batch_size(self) -> int:
-        assert self.config.global_batch_size is not None
+        assert isinstance(self.config.global_batch_size, int)
         return self.config.global_batch_size
 
     def slowed(self, factor: float) -> "Setup":
@@ -80,6 +82,25 @@ class Setup:
         with self.strategy.creating():
             model = create_model(self.config, self.dataset, rngs=nnx.Rngs(self.config.seed), dtype=self.dtype)
             return create_train_state(model, self.recipe.optimizer, with_ema=self.config.ema_decay > 0, with_loss_scale=scaled)
+
+    def abstract_step(self, global_batch_size: int) -> tuple[TrainState, Any, Any]:
+        """Returns the shapes of what a training step takes, state, batch and data; of the dataset it reads an example."""
+        streams = self.config.data_placement == "host"
+        example = pipeline.load(self._source("train"), np.zeros(1, np.int32))
+        of_batch = example if streams else pipeline.places(np.zeros(1, np.int32))
+        if self.recipe.preprocess.mixings:
+            of_batch = of_batch | {f"partner_{name}": values for name, values in of_batch.items()}
+
+        def shapes(arrays: Mapping[str, np.ndarray], count: int) -> dict[str, jax.ShapeDtypeStruct]:
+            return {name: jax.ShapeDtypeStruct((count, *array.shape[1:]), array.dtype) for name, array in arrays.items()}
+
+        resident = {} if streams else {name: values for name, values in example.items() if name != "indices"}
+        state = self.strategy.abstract(jax.eval_shape(self.create_state))
+        return (
+            state,
+            self.strategy.abstract_batch(shapes(of_batch, global_batch_size)),
+            shapes(resident, len(self.dataset.train)),
+        )
 
     @functools.cached_property
     def train_data(self) -> Mapping[str, jax.Array]:
@@ -199,8 +220,10 @@ def create_setup(
     total_devices = len(devices) * jax.process_count()
     data_shards = mesh.axis_sizes(config.mesh if per_device else None, total_devices)[mesh.DATA_AXIS]
     at_a_time = per_device * data_shards if per_device else None
-    batch_size = at_a_time * config.accumulate_steps if at_a_time else config.global_batch_size or optim.DEFAULT_BATCH_SIZE
-    config = dataclasses.replace(config, global_batch_size=batch_size, per_device_batch_size=None)
+    automatic = config.global_batch_size == "auto"
+    given = at_a_time * config.accumulate_steps if at_a_time else config.global_batch_size
+    batch_size = data_shards * config.accumulate_steps if automatic else int(given or optim.DEFAULT_BATCH_SIZE)
+    asked, config = config, dataclasses.replace(config, global_batch_size=batch_size, per_device_batch_size=None)
     if config.grad_reduce_dtype is not None and config.strategy in ("single", "sharded"):
         remedy = f"--strategy {config.strategy} leaves the averaging to XLA, or has none; use pmap, shard_map or central"
         raise ConfigError("grad_reduce_dtype", config.grad_reduce_dtype, remedy)
@@ -213,6 +236,8 @@ def create_setup(
         config = dataclasses.replace(config, data_placement="device" if fits else "host")
 
     plan = _create_plan(config, len(dataset.train) // batch_size)
+    if config.profile is not None and profiled_steps(config.profile)[0] > plan.total_steps:
+        raise ConfigError("profile", config.profile, f"begins after the last step, {plan.total_steps}")
     schedule = optim.create_schedule(config, plan.total_steps, plan.steps_per_epoch)
     recipe = Recipe(
         task=task,
@@ -231,7 +256,14 @@ def create_setup(
     strategy.check_rows({dataset.image_shape[0], tile[0]})
     if training:
         strategy.check_batch(batch_size)
-    return Setup(config, jnp.dtype(dtype or config.precision), dataset, recipe, schedule, strategy, plan, advance)
+    setup = Setup(config, jnp.dtype(dtype or config.precision), dataset, recipe, schedule, strategy, plan, advance)
+    if not automatic:
+        return setup
+    size = planning.largest_batch(strategy, setup.abstract_step, len(dataset.train))
+    # The devices of some processes may have less memory than those of others.
+    size = int(np.min(multihost_utils.process_allgather(np.asarray(size))))
+    chosen = dataclasses.replace(asked, global_batch_size=size)
+    return create_setup(chosen, training=training, dtype=dtype, advance=advance)
 
 
 def check_model(config: TrainConfig, dataset: Dataset, task: tasks.Task, image_shapes: set[tuple[int, ...]]) -> None:

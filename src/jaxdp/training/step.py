@@ -61,11 +61,13 @@ def train_step(
     Args:
         data: the dataset where it lives on the devices, from which the batch's examples are taken; otherwise nothing.
     """
-    batch = gather_examples(batch, data)
+    with jax.named_scope("input"):  # scopes name a step's parts in a profile
+        batch = gather_examples(batch, data)
     (grads, batch_stats, weight), metrics = accumulate_gradients(state, batch, recipe=recipe, replicas=replicas)
-    narrow, batch_stats, weight = replicas.mean((narrowed(grads, recipe=recipe), batch_stats, weight))
-    grads = widened(narrow, state.params)
-    return update_state(state, grads, batch_stats, weight, replicas.sum(metrics), recipe=recipe)
+    with jax.named_scope("reduce"):
+        narrow, batch_stats, weight = replicas.mean((narrowed(grads, recipe=recipe), batch_stats, weight))
+        grads, metrics = widened(narrow, state.params), replicas.sum(metrics)
+    return update_state(state, grads, batch_stats, weight, metrics, recipe=recipe)
 
 
 def narrowed(grads: Tree, *, recipe: Recipe) -> Tree:
@@ -77,6 +79,7 @@ def widened(grads: Tree, params: Tree) -> Tree:
     return jax.tree.map(lambda grad, param: grad.astype(param.dtype), grads, params)
 
 
+@jax.named_scope("update")
 def update_state(
     state: TrainState, grads: Tree, batch_stats: Tree, weight: Array, sums: dict[str, Array], *, recipe: Recipe
 ) -> tuple[TrainState, dict[str, Array]]:
@@ -137,7 +140,8 @@ def compute_gradients(
     def keys_of(purpose: int) -> Callable[[Array], Key[Array, "batch"]]:
         return lambda indices: fold(example_keys(recipe.seed, state.step, indices), purpose)
 
-    batch = recipe.preprocess(batch, keys_of(0))
+    with jax.named_scope("augment"):
+        batch = recipe.preprocess(batch, keys_of(0))
     keys = keys_of(1)(batch["indices"])
     group_size, share = _statistics(recipe.batch_norm, replicas, len(batch["images"]))
 
@@ -152,7 +156,10 @@ def compute_gradients(
             loss = loss * state.loss_scale.factor
         return loss, (nnx.to_pure_dict(nnx.state(model, nnx.BatchStat)), recipe.task.sums(outputs, batch, training=True))
 
-    grads, (batch_stats, metrics) = jax.grad(loss_function, has_aux=True)(replicas.local(state.params))
+    with jax.named_scope("forward"):
+        loss, pull_back, (batch_stats, metrics) = jax.vjp(loss_function, replicas.local(state.params), has_aux=True)
+    with jax.named_scope("backward"):
+        (grads,) = pull_back(jnp.ones_like(loss))
     return (grads, batch_stats, jnp.mean(batch["weights"])), metrics
 
 

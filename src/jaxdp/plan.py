@@ -1,0 +1,186 @@
+"""`python -m jaxdp.plan`: what does a training step take, which batch fits, and what would change that?
+
+Steps are compiled and their plans read; no memory of a device is taken.
+"""
+
+import concurrent.futures
+import dataclasses
+import json
+import re
+import sys
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import tyro
+
+from jaxdp import command_line
+from jaxdp.config import TrainConfig
+from jaxdp.parallel import platform
+from jaxdp.registry import ConfigError
+
+DESCRIPTION = "Tell what a training step takes, and which batch fits, without running it."
+_UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
+KINDS = ("params", "optimizer", "statistics", "dataset", "batch", "working")
+
+
+@dataclasses.dataclass(frozen=True)
+class LimitConfig:
+    device_memory: Annotated[str | None, tyro.conf.arg(metavar="SIZE", help_behavior_hint="")] = None
+    """memory of a device, e.g. 11GiB (default: what the devices here have)"""
+    json: tyro.conf.FlagCreatePairsOff[bool] = False
+    """print one line of JSON instead of tables"""
+
+
+@dataclasses.dataclass(frozen=True)
+class PlanConfig(TrainConfig, LimitConfig):
+    """What `python -m jaxdp.plan` takes."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    return command_line.main(_main, argv, "jaxdp.plan")
+
+
+def _main(argv: Sequence[str]) -> int:
+    config = command_line.parse(PlanConfig, argv, prog="python -m jaxdp.plan", description=DESCRIPTION)
+    found = plan(config, parse_bytes(config.device_memory) if config.device_memory else None)
+    if config.json:
+        print(json.dumps(found))
+    else:
+        _print(found)
+    return 0
+
+
+def parse_bytes(text: str) -> int:
+    """Reads `11GiB`, `40GB` or a plain number of bytes."""
+    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([kMGT]?i?)B?", text.strip())
+    if match is None or match[2] not in _UNITS or not float(match[1]):
+        raise ConfigError("device_memory", text, "must be a size, e.g. 11GiB or 40GB")
+    return int(float(match[1]) * _UNITS[match[2]])
+
+
+def variants(config: TrainConfig, devices: int) -> dict[str, TrainConfig]:
+    """Returns what could save memory, by the flags that would do it."""
+    changes: dict[str, dict[str, Any]] = {}
+    if config.remat == "none":
+        changes["--remat blocks"] = {"remat": "blocks"}
+    if config.remat != "full":
+        changes["--remat full"] = {"remat": "full"}
+    if config.precision == "float32":
+        changes["--precision bfloat16"] = {"precision": "bfloat16"}
+    if config.accumulate_steps == 1:
+        changes["--accumulate-steps 4"] = {"accumulate_steps": 4}
+    if devices > 1 and not config.shard_params:
+        changes["--strategy sharded --shard-params"] = {"strategy": "sharded", "shard_params": True}
+    return {name: dataclasses.replace(config, **change) for name, change in changes.items()}
+
+
+def plan(config: TrainConfig, limit: int | None = None) -> dict[str, Any]:
+    """Returns what a step takes and which batches fit, ready for JSON.
+
+    Args:
+        limit: bytes of a device; None for what the devices here have.
+
+    Raises:
+        ConfigError: for a run that could not be trained.
+    """
+    platform.configure(config.devices, deterministic=config.deterministic)
+    import jax
+
+    from jaxdp.training import planning
+    from jaxdp.training.setup import create_setup
+
+    own = {field.name: getattr(config, field.name) for field in dataclasses.fields(TrainConfig)}
+    setup = create_setup(dataclasses.replace(TrainConfig(**own), global_batch_size=None, per_device_batch_size=None))
+    given = config.global_batch_size if isinstance(config.global_batch_size, int) else None
+    shares, devices = setup.strategy.data_shards, setup.strategy.devices
+    if given is None and config.per_device_batch_size is not None:
+        given = config.per_device_batch_size * shares * config.accumulate_steps
+    limit = platform.device_memory_bytes(devices) if limit is None else limit
+    base = planning.forecast(setup.strategy, setup.abstract_step)
+    changed = {name: create_setup(each) for name, each in variants(setup.config, len(devices)).items()}
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:  # XLA compiles outside the interpreter's lock
+        work = {name: pool.submit(planning.forecast, each.strategy, each.abstract_step) for name, each in changed.items()}
+        forecasts = {"as configured": base} | {name: future.result() for name, future in work.items()}
+    setups = {"as configured": setup} | changed
+    examples = -(-(given or setup.global_batch_size) // shares)
+    usable = planning.USABLE_FRACTION * limit
+    state = jax.eval_shape(setup.create_state)
+    return {
+        "model": config.model,
+        "dataset": setup.config.dataset,
+        "image_shape": list(setup.dataset.image_shape),
+        "strategy": setup.config.strategy,
+        "platform": devices[0].platform,
+        "devices": setup.strategy.num_devices,
+        "parameters": sum(leaf.size for leaf in jax.tree.leaves(state.params)),
+        "flops_per_example": base.slope("flops"),
+        "device_memory": limit,
+        "usable_bytes": int(usable),
+        "examples_per_device": examples,
+        "bytes": {kind: round(base.at(examples, kind)) for kind in (*KINDS, "total")},
+        "variants": {
+            name: {
+                "bytes": round(found.at(examples)),
+                "bytes_per_example": found.slope(),
+                "largest_per_device": found.largest(usable),
+                "largest_global": found.largest(usable) * setups[name].strategy.data_shards,
+            }
+            for name, found in forecasts.items()
+        },
+    }
+
+
+def verdict(found: dict[str, Any]) -> str:
+    """Says which powers of two of examples a device can take, and what would let it take twice as many."""
+    from jaxdp.training.planning import power_of_two
+
+    memory = _size(found["device_memory"])
+    largest = {name: each["largest_per_device"] for name, each in found["variants"].items()}
+    fits = largest.pop("as configured")
+    wanted = 2 * power_of_two(fits) if fits else 1
+    helps = [name for name, count in largest.items() if count >= wanted]
+    first = f"{wanted} examples on a device do not fit {memory}" + (f"; {power_of_two(fits)} do" if fits else "")
+    return first + (f"; {wanted} do with {' or '.join(helps)}" if helps else "") + "."
+
+
+def _size(count: float | int) -> str:
+    power = max(index for index in range(4) if abs(count) >= 1024**index or index == 0)
+    value = count / 1024**power
+    return f"{count:.0f} B" if power == 0 else f"{value:.{0 if value >= 100 else 1}f} {' KMG'[power]}iB"
+
+
+def _print(found: dict[str, Any]) -> None:
+    import rich.console
+    import rich.table
+
+    console = rich.console.Console()
+    shape = "x".join(map(str, found["image_shape"]))
+    console.print(
+        f"{found['model']} on {found['dataset']} ({shape}), {found['strategy']} on {found['devices']} {found['platform']}: "
+        f"{found['parameters']:,} parameters, {found['flops_per_example'] / 1e9:.3g} GFLOP to train on an example",
+        highlight=False, soft_wrap=True,
+    )  # fmt: skip
+    examples = found["examples_per_device"]
+    kinds = ", ".join(f"{kind} {_size(found['bytes'][kind])}" for kind in KINDS if found["bytes"][kind])
+    console.print(
+        f"a step of {examples} examples on a device takes {_size(found['bytes']['total'])}: {kinds}",
+        highlight=False,
+        soft_wrap=True,
+    )
+    table = rich.table.Table("", f"{examples} take", "each more", "fit a device")
+    for column in table.columns:
+        column.no_wrap, column.justify = True, "left" if column is table.columns[0] else "right"
+    for name, each in found["variants"].items():
+        sizes = [_size(each["bytes"]), _size(each["bytes_per_example"])]
+        table.add_row(name, *sizes, f"{each['largest_per_device']:,}")
+    console.print(table)
+    console.print(verdict(found), highlight=False, soft_wrap=True)
+    share = round(100 * found["usable_bytes"] / found["device_memory"])
+    console.print(
+        f"As XLA plans it for {found['platform']}; other platforms take other amounts. {share} % of the memory is counted on.",
+        highlight=False, soft_wrap=True,
+    )  # fmt: skip
+
+
+if __name__ == "__main__":
+    sys.exit(main())
