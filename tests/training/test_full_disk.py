@@ -1,5 +1,6 @@
 """What cannot be written ends the run with one line and exit code 1; the checkpoint before it stays whole, and the run resumes."""
 
+import errno
 import json
 import os
 import pathlib
@@ -11,6 +12,7 @@ from collections.abc import Iterator
 import pytest
 
 from jaxdp import checkpoints, train
+from jaxdp.training import integrity
 
 CONTINUED = "exit code 1 and one line; the checkpoint before is whole and continued from"
 FLAGS = (
@@ -87,6 +89,15 @@ def verdicts() -> list[tuple[int, str]]:
     return [(row["step"], row["verdict"]) for row in checkpoints.list_checkpoints("run", verify=True)]
 
 
+def assert_step_4_is_not_saved(program: str, reason: str) -> None:
+    code, lines = run(program, "--steps", "6")
+    assert code == 1, lines
+    line = only_error(lines)
+    assert line.startswith("jaxdp.train: error: the checkpoint of step 4 could not be saved in ")
+    assert reason in line
+    assert verdicts() == [(2, "whole")]
+
+
 def assert_completes(capsys: pytest.CaptureFixture[str]) -> None:
     capsys.readouterr()
     assert train.main([*FLAGS, "--steps", "6"]) == 0
@@ -96,12 +107,7 @@ def assert_completes(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.fault("file size limit while saving", CONTINUED, 0)
 def test_a_save_that_does_not_fit_leaves_the_one_before_whole(resumable: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, lines = run(LIMITED.format(limit=40_000), "--steps", "6")
-    assert code == 1, lines
-    line = only_error(lines)
-    assert line.startswith("jaxdp.train: error: the checkpoint of step 4 could not be saved in ")
-    assert "File too large" in line
-    assert verdicts() == [(2, "whole")]
+    assert_step_4_is_not_saved(LIMITED.format(limit=40_000), "File too large")
     assert_completes(capsys)
 
 
@@ -112,12 +118,7 @@ def test_a_file_system_that_is_full(trained: pathlib.Path, mounted: pathlib.Path
     system = os.statvfs(mounted)
     used = (system.f_blocks - system.f_bfree) * system.f_frsize
     remount(mounted, f"size={used + 150_000}")  # rows, events and pictures fit, 200 kB of arrays do not
-    code, lines = run(LIMITED.format(limit=-1), "--steps", "6")
-    assert code == 1, lines
-    line = only_error(lines)
-    assert line.startswith("jaxdp.train: error: the checkpoint of step 4 could not be saved in ")
-    assert "No space left on device" in line
-    assert verdicts() == [(2, "whole")]
+    assert_step_4_is_not_saved(LIMITED.format(limit=-1), "No space left on device")
     remount(mounted, "size=64m")
     assert_completes(capsys)
 
@@ -131,12 +132,7 @@ def test_a_file_system_that_becomes_read_only(
     shutil.move("run/checkpoints", mounted / "checkpoints")
     pathlib.Path("run", "checkpoints").symlink_to(mounted / "checkpoints")
     action = f"subprocess.run(['mount', '-o', 'remount,ro', {str(mounted)!r}], check=True)"
-    code, lines = run(DISTURBED.format(action=action), "--steps", "6")
-    assert code == 1, lines
-    line = only_error(lines)
-    assert line.startswith("jaxdp.train: error: the checkpoint of step 4 could not be saved in ")
-    assert "Read-only file system" in line
-    assert verdicts() == [(2, "whole")]
+    assert_step_4_is_not_saved(DISTURBED.format(action=action), "Read-only file system")
     remount(mounted, "rw")
     assert_completes(capsys)
 
@@ -163,3 +159,16 @@ def test_a_folder_that_vanishes_ends_the_run(resumable: pathlib.Path) -> None:
     assert code == 1, lines
     assert "No such file or directory" in only_error(lines)
     assert not pathlib.Path("run").exists()
+
+
+def test_a_checkpoint_whose_checksums_cannot_be_written_is_one_all_the_same(
+    resumable: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(path: pathlib.Path, content: str) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+    monkeypatch.setattr(integrity, "replace_file", full)
+    assert train.main([*FLAGS, "--steps", "4"]) == 0
+    warnings = [line for line in capsys.readouterr().err.splitlines() if "checkpoint of step" in line]
+    assert warnings == ["warning: the checkpoint of step 4 is complete, but has no checksums: No space left on device"]
+    assert verdicts() == [(2, "whole"), (4, "unverified")]

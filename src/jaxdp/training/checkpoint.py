@@ -175,7 +175,7 @@ class Checkpoints:
         return jax.tree.unflatten(structure, [np.asarray(saved[_name(path)]) for path, _ in paths]), dict(position or {})
 
     def wait(self) -> None:
-        """Waits until everything is on disk, and then writes its checksums.
+        """Waits until everything is on disk, and then writes its checksums; without them a checkpoint is complete all the same.
 
         Raises:
             NotSavedError: if the save under way could not be written.
@@ -189,8 +189,12 @@ class Checkpoints:
                     response.result()  # without it Orbax keeps a thread and an event loop, with three descriptors, for every save
             finally:
                 self._orbax.wait()  # and without this it raises an error once more when it is closed
-            if step is not None and jax.process_index() == 0:
+        if step is not None and jax.process_index() == 0:
+            try:
                 integrity.record(self._directory, step)
+            except OSError as error:
+                text = f"the checkpoint of step {step} is complete, but has no checksums: {_reason(error)}"
+                print(f"warning: {text}", file=sys.stderr)
 
     def close(self) -> None:
         try:
