@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import hashlib
 import signal
 import sys
@@ -116,7 +117,7 @@ def _train(
         ledger = Ledger.at(position)
         ledger.rollbacks = max(ledger.rollbacks, run.read_rollbacks())
         message = f"continuing {run.path} after step {start}" if saved is not None else ""
-        state_bytes = setup.strategy.state_bytes(state)
+        state_bytes = setup.strategy.state_bytes(setup.shapes)
         if primary and state_bytes is not None and state_bytes["per_device"] < state_bytes["replicated"]:
             print(progress.state_bytes_text(state_bytes), file=sys.stderr)
         data, _ = setup.train_data, setup.test_data  # read before the bar begins
@@ -144,11 +145,12 @@ def _train(
                     for listener in (bar, rows, events):
                         listeners.append(listener)
                         cleanup.callback(listener.close)
+                state = strategy.restore(state, setup.shapes)  # the host lets go of it
                 test, failure, outcome = None, "", None
                 try:
                     outcome = loop.fit(
                         strategy,
-                        strategy.restore(state),
+                        state,
                         current.train_batches(start),
                         data,
                         start=start,
@@ -156,7 +158,7 @@ def _train(
                         ledger=ledger,
                         schedule=current.schedule,
                         evaluate=current.evaluate,
-                        save=checkpoints.save,
+                        save=functools.partial(checkpoints.save, shapes=setup.shapes),
                         listeners=listeners,
                         should_stop=lambda step: group.stops_at(step, wanted=bool(signals.received), margin=loop.RUN_AHEAD + 1),
                         max_skips=config.max_divergences,
@@ -169,8 +171,9 @@ def _train(
                         test = current.evaluate(outcome.state)
                 except loop.Diverged as error:
                     status, step, failure = "diverged", error.step, str(error)
-                # By all processes: each may hold a part of it.
-                trained = strategy.gather(outcome.state) if outcome is not None and test is not None else None
+                trained = None
+                if outcome is not None and test is not None:  # by all processes: each may hold a part of it
+                    trained = strategy.gather(dataclasses.replace(outcome.state, opt_state=None))
                 if events is not None and trained is not None and test is not None:
                     pictures = outcome_pictures.draw(
                         run.plots, title=summary.title(setup), task=task, source=setup.dataset.test, sums=test,
@@ -188,7 +191,7 @@ def _train(
                 run.write_rollbacks(ledger.rollbacks)
             number = f"rollback {ledger.rollbacks} of at most {config.max_divergences}"
             message = f"{failure}: back to step {start} at {ledger.learning_rate_factor:g} times the learning rate ({number})"
-        parameters = sum(leaf.size for leaf in jax.tree.leaves(state.params))
+        parameters = sum(leaf.size for leaf in jax.tree.leaves(setup.shapes.params))
         figures = metrics.figures(task, test) if test is not None else None
         written = summary.summarize(
             setup, ledger, status=status, step=step, parameters=parameters, test=figures, best=checkpoints.best(), started=_STARTED
@@ -215,8 +218,9 @@ def _train(
 
 def _begin(setup: "Setup", checkpoints: "Checkpoints", saved: int | None) -> tuple["TrainState", dict[str, Any]]:
     """Returns the state and position of a checkpoint, or the initial ones."""
-    state = setup.create_state()
-    return (state, {}) if saved is None else checkpoints.restore(saved, state)
+    if saved is None:
+        return setup.create_state(), {}
+    return checkpoints.restore(saved, setup.shapes, setup.strategy.parts(setup.shapes))
 
 
 def _check_agreement(

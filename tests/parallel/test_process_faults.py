@@ -124,7 +124,8 @@ def test_one_that_hangs_is_found_and_named(record_fault: RecordFault) -> None:
 def test_one_that_fails_tells_the_others(record_fault: RecordFault) -> None:
     full = (
         "from jaxdp.training.checkpoint import Checkpoints, NotSavedError\n"
-        "def save(*args):\n    raise NotSavedError('the checkpoint of step 3 could not be saved in run: No space left on device')\n"
+        "def save(*args, **kwargs):\n"
+        "    raise NotSavedError('the checkpoint of step 3 could not be saved in run: No space left on device')\n"
         "Checkpoints.save = save\n"
     )
     group = Processes("--steps", "40", "--checkpoint-every", "3", preludes={0: full})

@@ -1,12 +1,12 @@
 """A named mesh: rows over space, parameters over data and model. Each trains as one device does, and holds what it promises."""
 
+import contextlib
 import dataclasses
 import functools
 import json
 import pathlib
 import re
-import subprocess
-import sys
+import shutil
 from typing import Any
 
 import jax
@@ -15,7 +15,8 @@ import numpy as np
 import optax
 import pytest
 from jax.sharding import PartitionSpec
-from process_group import environment
+from orbax.checkpoint import v1 as orbax
+from process_group import Processes
 
 from jaxdp import train
 from jaxdp.config import TrainConfig
@@ -24,7 +25,7 @@ from jaxdp.parallel.replicas import Replicas
 from jaxdp.parallel.sharded import Sharded
 from jaxdp.registry import ConfigError
 from jaxdp.training import optim, step
-from jaxdp.training.checkpoint import Checkpoints
+from jaxdp.training.checkpoint import Checkpoints, flatten
 from jaxdp.training.setup import Setup, create_setup
 from jaxdp.training.state import TrainState
 
@@ -210,29 +211,91 @@ def test_parameters_are_put_together_once_and_the_optimizer_works_on_parts() -> 
     assert both.cost_analysis()["flops"] < 0.7 * compiled.cost_analysis()["flops"]
 
 
-@pytest.mark.slow
-def test_processes_write_and_read_each_its_parts() -> None:
-    """2 processes of 2 devices, the second time over another mesh, end as one process without parts does."""
-    common = (
-        "--model-kwargs depth=8 alpha=6 --batch-norm global --global-batch-size 16 --learning-rate 0.01 --schedule constant "
-        "--checkpoint-every 2"
-    ).split()
-    assert train.main([*common, "--run-dir", "whole", "--steps", "4", "--strategy", "single", "--devices", "1"]) == 0
-    launch = [sys.executable, "-m", "jaxdp.launch", "-n", "2", "--devices-per-process", "2", "--", "train", *common]
-    launch += ["--run-dir", "parts", "--strategy", "sharded", "--shard-params"]
-    for flags in (["--steps", "2"], ["--steps", "4", "--mesh", "data=2,model=2"]):
-        ended = subprocess.run([*launch, *flags], capture_output=True, text=True, env=environment())
-        assert ended.returncode == 0, ended.stderr
-    saved = pathlib.Path("parts", "checkpoints", "4", "state")
-    assert {path.name for path in saved.glob("ocdbt.process_*")} == {"ocdbt.process_0", "ocdbt.process_1"}
-    found, expected = (
-        Checkpoints(pathlib.Path(run, "checkpoints"), keep=None, best_metric=("accuracy", True)).arrays(4)
-        for run in ("parts", "whole")
-    )
+# In each process: while a state is handed over to be saved nothing is put together, and then process 0 keeps what it is. What is
+# read again is compared with that, and the bytes that were read from files are noted.
+WATCHED = """
+import json
+import jax, numpy as np, tensorstore
+from jax.experimental import multihost_utils
+from jaxdp.parallel.sharded import Sharded
+from jaxdp.training.checkpoint import Checkpoints, flatten
+gather, to_save, restore = multihost_utils.process_allgather, Sharded.to_save, Checkpoints.restore
+def forbidden(*args, **kwargs):
+    raise AssertionError("arrays are put together to be saved")
+def saving(self, state):
+    multihost_utils.process_allgather = forbidden
+    saved = to_save(self, state)
+    multihost_utils.process_allgather = gather
+    whole = self.gather(state)
+    if jax.process_index() == 0:
+        np.savez(f"state-{int(whole.step)}.npz", **flatten(whole))
+    return saved
+def bytes_read():
+    found = tensorstore.experimental_collect_matching_metrics("/tensorstore/kvstore/file/bytes_read")
+    return sum(value["value"] for metric in found for value in metric["values"])
+def restoring(self, step, like, parts=None):
+    before = bytes_read()
+    state, position = restore(self, step, like, parts)
+    with open(f"read-{jax.process_index()}.json", "w") as file:
+        json.dump(bytes_read() - before, file)
+    expected = np.load(f"state-{step}.npz")
+    for name, leaf in flatten(state).items():
+        held = isinstance(leaf, np.ndarray) or leaf.is_fully_replicated
+        whole = np.asarray(leaf) if held else gather(leaf, tiled=True)
+        cropped = whole[tuple(map(slice, expected[name].shape))]
+        np.testing.assert_array_equal(cropped, expected[name], err_msg=name)
+        assert np.count_nonzero(whole) == np.count_nonzero(cropped), name
+    return state, position
+Sharded.to_save, Checkpoints.restore = saving, restoring
+"""
+
+
+def checkpoints(run_dir: str) -> Checkpoints:
+    return Checkpoints(pathlib.Path(run_dir, "checkpoints"), keep=None, best_metric=("accuracy", True))
+
+
+def assert_same_checkpoint(found: dict[str, np.ndarray], expected: dict[str, np.ndarray], atol: float) -> None:
     assert found.keys() == expected.keys()
     for name, array in found.items():
         assert array.shape == expected[name].shape
-        np.testing.assert_allclose(array, expected[name], atol=1e-5, err_msg=name)
+        np.testing.assert_allclose(array, expected[name], rtol=0, atol=atol, err_msg=name)
+
+
+@pytest.mark.slow
+def test_processes_write_and_read_each_its_parts() -> None:
+    """2 processes of 2 devices, continued over the same mesh and over another, end as one process without parts does."""
+    settings: Any = PYRAMIDNET | {"model_kwargs": {"depth": 8, "alpha": 30}, "clip_norm": None}
+    flags = (
+        "--model-kwargs depth=8 alpha=30 --ema-decay 0.9 --batch-norm global --global-batch-size 16 --learning-rate 0.01 "
+        "--schedule constant --checkpoint-every 2 --strategy sharded"
+    ).split()
+
+    def launch(*more: str) -> None:
+        group = Processes(*flags, "--shard-params", *more, devices=2, preludes={0: WATCHED, 1: WATCHED})
+        assert group.codes() == [0, 0], group.errors(0) + group.errors(1)
+
+    launch("--steps", "2")
+    saved = pathlib.Path("run", "checkpoints", "2", "state")
+    data = [sum(path.stat().st_size for path in saved.glob(f"ocdbt.process_{index}/d/*")) for index in (0, 1)]
+    assert max(data) < 0.6 * sum(data)  # each has written its half
+    wanted = dict(np.load("state-2.npz"))
+    stored = orbax.metadata(saved.parent.absolute()).metadata
+    assert any(stored[name].shape != array.shape for name, array in wanted.items())  # or else nothing here had to be padded
+    assert_same_checkpoint(checkpoints("run").arrays(2), wanted, atol=0)
+    for devices, axes, strategy in [(4, None, "sharded"), (8, "data=4,model=2", "sharded"), (2, None, "pmap")]:
+        run = create(**settings, devices=devices, mesh=axes, strategy=strategy, shard_params=strategy == "sharded")
+        state, _ = checkpoints("run").restore(2, run.shapes, run.strategy.parts(run.shapes))
+        placed = run.strategy.restore(state, run.shapes)
+        assert_same_checkpoint(flatten(run.strategy.gather(placed)), wanted, atol=0)
+
+    shutil.copytree("run", "other")
+    launch("--steps", "4")
+    assert max(json.loads(pathlib.Path(f"read-{index}.json").read_text()) for index in (0, 1)) < 0.6 * sum(data)
+    launch("--steps", "4", "--run-dir", "other", "--mesh", "data=2,model=2")
+    single = [*flags, "--strategy", "single", "--devices", "1"]
+    assert train.main([*single, "--run-dir", "whole", "--steps", "4"]) == 0
+    for run_dir in ("run", "other"):
+        assert_same_checkpoint(checkpoints(run_dir).arrays(4), checkpoints("whole").arrays(4), atol=1e-5)
 
 
 @pytest.mark.slow
@@ -247,16 +310,28 @@ def test_a_checkpoint_of_parts_is_one_of_any_strategy() -> None:
     assert train.main([*common, "--run-dir", "parts", "--steps", "2", *parts, "8"]) == 0
     assert train.main([*common, "--run-dir", "parts", "--steps", "4", "--devices", "2"]) == 0
     assert train.main([*common, "--run-dir", "parts", "--steps", "6", *parts, "4", "--mesh", "data=2,model=2"]) == 0
-    found, expected = (
-        Checkpoints(pathlib.Path(run, "checkpoints"), keep=None, best_metric=("accuracy", True)).arrays(6)
-        for run in ("parts", "whole")
-    )
-    assert found.keys() == expected.keys()
-    for name, array in found.items():
-        assert array.shape == expected[name].shape
-        np.testing.assert_allclose(array, expected[name], atol=1e-5, err_msg=name)
+    assert_same_checkpoint(checkpoints("parts").arrays(6), checkpoints("whole").arrays(6), atol=1e-5)
     summary = json.loads(pathlib.Path("parts", "summary.json").read_text())
     assert summary["state_bytes_per_device"] < summary["state_bytes"] / 3
+
+
+def test_padding_is_noted_and_taken_off_again() -> None:
+    """As several processes save it; read on the same mesh, by the strategy of a rollback, on another mesh, and whole."""
+    run, other = (create(**PYRAMIDNET, shard_params=True, mesh=axes) for axes in (None, "data=4,model=2"))
+    host = run.create_state()
+    placed = run.strategy.restore(host)
+    with contextlib.closing(Checkpoints(pathlib.Path("run", "checkpoints"), keep=1, best_metric=("accuracy", True))) as writer:
+        writer.save(5, placed, {"rollbacks": 1}, None, run.shapes)
+    reader = checkpoints("run")
+    expected = {name: np.asarray(leaf) for name, leaf in flatten(host).items()}
+    assert_same_checkpoint(reader.arrays(5), expected, atol=0)
+    for reads, trains in [(run, run), (run, run.slowed(0.5)), (other, other)]:
+        state, position = reader.restore(5, run.shapes, reads.strategy.parts(run.shapes))
+        assert position == {"rollbacks": 1}
+        again = trains.strategy.gather(trains.strategy.restore(state, run.shapes))
+        assert_same_checkpoint(flatten(again), expected, atol=0)
+    with pytest.raises(ConfigError, match=r"--resume 5: the checkpoint does not fit this model and optimizer: \d+ arrays differ"):
+        reader.restore(5, placed, run.strategy.parts(run.shapes))  # a model as wide as the padding
 
 
 def test_weights_that_are_not_finite_are_noticed_in_parts() -> None:

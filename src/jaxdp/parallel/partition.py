@@ -1,8 +1,9 @@
 """Which part of which parameter does a device hold? Rules that are data, and a layout that follows them (ZeRO-3, FSDP).
 
 A dimension is cut into equal pieces, and the widths of a PyramidNet hardly ever divide: what does not is stored with zeros
-appended to that dimension. The padding is taken off before a parameter is used and before it leaves the devices, so that neither
-model nor checkpoint knows of it. Padded weights get gradients of zero, and no optimizer here moves a zero weight without one.
+appended to that dimension. The padding is taken off before a parameter is used and where it is put together on a host. Several
+processes write it with their parts, and a checkpoint notes the shapes without it, so that no reader sees it. Padded weights get
+gradients of zero, and no optimizer here moves a zero weight without one.
 
 Source: Rajbhandari et al. 2020, ZeRO, stage 3; the padding is ours.
 """
@@ -121,13 +122,16 @@ class Layout:
         return jax.tree.map(lambda leaf: leaf.sharding, self.abstract(tree))
 
     def put(self, tree: Any) -> Any:
-        """Places a tree of host arrays; a device receives its own piece, never the whole."""
+        """Places a tree of host arrays; a device receives its own piece, never the whole. What lies there already stays."""
 
         def put(path: Any, leaf: Any) -> jax.Array:
+            found = self.find(path, np.shape(leaf))
+            sharding = NamedSharding(self.mesh, found.spec)
+            if isinstance(leaf, jax.Array) and leaf.sharding == sharding and leaf.shape == found.stored:
+                return leaf
             array = np.asarray(leaf)
-            found = self.find(path, array.shape)
             padded = np.pad(array, found.padding) if found.padding else array
-            return jax.make_array_from_callback(found.stored, NamedSharding(self.mesh, found.spec), lambda index: padded[index])
+            return jax.make_array_from_callback(found.stored, sharding, lambda index: padded[index])
 
         return jax.tree_util.tree_map_with_path(put, tree)
 

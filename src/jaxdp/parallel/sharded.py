@@ -85,8 +85,11 @@ class Sharded(strategy.Strategy):
                 remedy = f"space={pieces} does not divide the {height} rows of an image; use --image-size or a crop that it divides"
                 raise ConfigError("mesh", self.axes, remedy)
 
-    def restore(self, state: TrainState) -> TrainState:
-        return self._fix_layout(state).put(state) if self.shard_params else super().restore(state)
+    def parts(self, shapes: TrainState) -> TrainState | None:
+        return self.abstract(shapes) if self.shard_params else None
+
+    def restore(self, state: TrainState, shapes: TrainState | None = None) -> TrainState:
+        return self._fix_layout(shapes or state).put(state) if self.shard_params else super().restore(state)
 
     def abstract(self, state: TrainState) -> TrainState:
         """Returns shapes and shardings of a placed state; nothing is computed."""
@@ -116,22 +119,12 @@ class Sharded(strategy.Strategy):
     def to_save(self, state: TrainState) -> TrainState:
         """Returns NumPy arrays, as other strategies do, where this is the only process: all is on one host then anyway.
 
-        Of several processes each hands over its own parts of what the mesh divides, copied, since the next step consumes the state.
-        What had to be padded Orbax cannot write in parts: process 0 collects it, an array at a time. Other processes have
-        placeholders there, which nobody writes: a view of one zero, of that shape.
+        Of several processes each hands over its own parts of what the mesh divides, padding included: copied, since the next step
+        consumes the state.
         """
-        layout = self._layout
-        if layout is None or jax.process_count() == 1:
+        if self._layout is None or jax.process_count() == 1:
             return self.gather(state)
-
-        def save(path: Any, leaf: jax.Array) -> Any:
-            found = layout.find(path, leaf.shape)
-            if found.stored == found.shape and not leaf.is_fully_replicated:
-                return _copy(leaf)
-            whole = layout.crop(path, _whole(leaf))
-            return whole if jax.process_index() == 0 else np.broadcast_to(np.zeros((), whole.dtype), whole.shape)
-
-        return jax.tree_util.tree_map_with_path(save, state)
+        return jax.tree.map(lambda leaf: _whole(leaf) if leaf.is_fully_replicated else _copy(leaf), state)
 
     def all_finite(self, state: TrainState, saved: TrainState) -> bool:
         if self._layout is None:

@@ -101,8 +101,20 @@ class Strategy(abc.ABC):
         """Creates a state and places it."""
         return self.restore(create_state())
 
-    def restore(self, state: TrainState) -> TrainState:
-        """Places a state from host or elsewhere on the devices, as a copy: a train step consumes what it is given."""
+    def parts(self, shapes: TrainState) -> TrainState | None:
+        """Returns shapes and shardings for a checkpoint to be read into, each process its own parts; None where it is read whole.
+
+        Args:
+            shapes: of the state that the model knows; nothing is computed.
+        """
+        return None
+
+    def restore(self, state: TrainState, shapes: TrainState | None = None) -> TrainState:
+        """Places a state from host or elsewhere on the devices, as a copy: a train step consumes what it is given.
+
+        Args:
+            shapes: of the state that the model knows, where this one may have been read into `parts`; those it leaves in place.
+        """
         sharding = self._state_sharding
         return jax.tree.map(lambda leaf: jax.device_put(np.asarray(leaf), sharding, may_alias=False), state)
 
@@ -115,7 +127,7 @@ class Strategy(abc.ABC):
         return jax.tree.map(lambda leaf: np.array(leaf.addressable_shards[0].data), tree)
 
     def to_save(self, state: TrainState) -> TrainState:
-        """Returns a copy of a state that a checkpoint can take its time to write, in the shapes of the model."""
+        """Returns a copy of a state that a checkpoint can take its time to write, in the shapes of the model or as it is stored."""
         return self.gather(state)
 
     def all_finite(self, state: TrainState, saved: TrainState) -> bool:

@@ -20,7 +20,7 @@ from jaxdp.training import integrity
 from jaxdp.training.state import TrainState
 
 Position = dict[str, Any]
-
+_SHAPES = "shapes_without_padding"  # beside the position
 
 _orbax: Any = orbax  # its annotations are narrower than what it takes
 _SYSTEM_ERRORS = (
@@ -35,9 +35,9 @@ class NotSavedError(OSError):
 class Checkpoints:
     """The checkpoints of one run: the newest few and the best one stay.
 
-    A checkpoint holds the state as plain NumPy arrays named by their path, e.g. `params/head/kernel`: it restores on any number
-    of devices, and the names tell what is in it. Beside them stands the position: what the loop needs to go on as if nothing
-    had happened.
+    A checkpoint holds the state as plain arrays named by their path, e.g. `params/head/kernel`: it restores on any number of
+    devices, and the names tell what is in it. Beside them stands the position: what the loop needs to go on as if nothing had
+    happened; and where processes wrote parts of padded arrays, the shapes without the padding, which every reader takes off.
 
     Args:
         directory: its subfolders are named by step.
@@ -120,59 +120,77 @@ class Checkpoints:
             raise ConfigError("run_dir", self._directory.parent, f"all its checkpoints are damaged: {_damage(problems)}")
         return None
 
-    def save(self, step: int, state: TrainState, position: Position, figures: Mapping[str, float] | None) -> None:
-        """Starts to save a state that is on the host and returns; waits first for an earlier save.
+    def save(
+        self, step: int, state: TrainState, position: Position, figures: Mapping[str, float] | None,
+        shapes: TrainState | None = None,
+    ) -> None:  # fmt: skip
+        """Starts to save a state, a copy that stays as it is, and returns; waits first for an earlier save.
 
         Args:
             figures: of an evaluation of this very state, if there was one.
+            shapes: of the state that the model knows, where this one may be padded.
 
         Raises:
             NotSavedError: if this or the earlier save cannot be written.
         """
         self.wait()
-        metrics = dict(figures) if figures else None
+        metrics, arrays = dict(figures) if figures else None, flatten(state)
+        known = flatten(shapes) if shapes is not None else {}
+        padded = {name: list(leaf.shape) for name, leaf in known.items() if leaf.shape != np.shape(arrays[name])}
+        about = position | {_SHAPES: padded} if padded else position
         with self._saving(step):
             if not self._directory.is_dir():  # Orbax would make another one, with nothing else of the run beside it
                 raise FileNotFoundError(os.strerror(errno.ENOENT))
             if jax.process_index() == 0:
                 integrity.forget(self._directory, step)
-            self._response = self._orbax.save_async(step, flatten(state), force=True, metrics=metrics, custom_metadata=position)
+            self._response = self._orbax.save_async(step, arrays, force=True, metrics=metrics, custom_metadata=about)
         self._unsealed = step
 
     def arrays(self, step: int) -> dict[str, np.ndarray]:
-        """Returns the arrays of a checkpoint by name.
+        """Returns the arrays of a checkpoint by name, whole and without padding.
 
         Raises:
             ConfigError: if there is no such step, or it cannot be read.
         """
-        if step not in self.steps():
-            known = ", ".join(map(str, sorted(self.steps()))) or "none"
-            raise ConfigError("step", step, f"there is no such checkpoint in {self._directory}; there are: {known}")
-        try:
-            path = self._directory / str(step)
-            # As NumPy, whatever they were saved from: Orbax would place what came from devices on devices again.
-            described = _orbax.metadata(path).metadata
-            shapes = {name: np.broadcast_to(np.zeros((), leaf.dtype), leaf.shape) for name, leaf in described.items()}
-            return _orbax.load(path, shapes)
-        except Exception as error:  # of many kinds
-            path = self._directory / str(step)
-            raise ConfigError("step", step, f"{path} cannot be read ({_reason(error)}); move it away to use another one") from error
+        with self._reading(step) as path:
+            stored, shapes, _ = _describe(path)
+            return _load_whole(path, stored, shapes)
 
-    def restore(self, step: int, like: TrainState) -> tuple[TrainState, Position]:
-        """Returns the saved state in the structure of `like`, as NumPy arrays, and the position.
+    def restore(self, step: int, like: TrainState, parts: TrainState | None = None) -> tuple[TrainState, Position]:
+        """Returns the saved state in the structure of `like`, and the position.
+
+        Args:
+            like: a state of the same shapes.
+            parts: shapes, padding included, and shardings: the state is then read straight onto devices, and a process reads no
+                more than what its own devices hold. None for NumPy arrays.
 
         Raises:
             ConfigError: if there is no such step, or the arrays in it are not those of `like`.
         """
-        saved, expected = self.arrays(step), flatten(like)
-        wrong = sorted(set(saved) ^ set(expected))
-        wrong += [name for name in expected if name in saved and np.shape(saved[name]) != np.shape(expected[name])]
-        if wrong:
-            remedy = f"the checkpoint does not fit this model and optimizer: {len(wrong)} arrays differ, e.g. {wrong[0]}"
-            raise ConfigError("resume", step, remedy)
-        position = _orbax.metadata(self._directory / str(step)).custom_metadata
+        with self._reading(step) as path:
+            stored, shapes, position = _describe(path)
+            expected = {name: np.shape(leaf) for name, leaf in flatten(like).items()}
+            wrong = sorted(set(shapes) ^ set(expected))
+            wrong += [name for name, shape in expected.items() if name in shapes and shapes[name] != shape]
+            if wrong:
+                remedy = f"the checkpoint does not fit this model and optimizer: {len(wrong)} arrays differ, e.g. {wrong[0]}"
+                raise ConfigError("resume", step, remedy)
+            found = _load_whole(path, stored, shapes) if parts is None else _load_parts(path, stored, flatten(parts))
         paths, structure = jax.tree_util.tree_flatten_with_path(like)
-        return jax.tree.unflatten(structure, [np.asarray(saved[_name(path)]) for path, _ in paths]), dict(position or {})
+        return jax.tree.unflatten(structure, [found[_name(path)] for path, _ in paths]), position
+
+    @contextlib.contextmanager
+    def _reading(self, step: int) -> Iterator[pathlib.Path]:
+        if step not in self.steps():
+            known = ", ".join(map(str, sorted(self.steps()))) or "none"
+            raise ConfigError("step", step, f"there is no such checkpoint in {self._directory}; there are: {known}")
+        path = self._directory / str(step)
+        try:
+            yield path
+        except ConfigError:
+            raise
+        except Exception as error:  # of many kinds
+            raise ConfigError("step", step, f"{path} cannot be read ({_reason(error)}); move it away to use another one") from error
 
     def wait(self) -> None:
         """Waits until everything is on disk, and then writes its checksums; without them a checkpoint is complete all the same.
@@ -260,6 +278,32 @@ class _LateReportsHidden:
         """It stays: when the last of these writes ends nobody knows."""
         if not isinstance(sys.unraisablehook, cls):
             sys.unraisablehook = cls(sys.unraisablehook)
+
+
+def _describe(path: pathlib.Path) -> tuple[dict[str, Any], dict[str, tuple[int, ...]], Position]:
+    """Returns of a checkpoint what is stored under which name, the shapes of that without padding, and the position."""
+    found = _orbax.metadata(path)
+    position = dict(found.custom_metadata or {})
+    unpadded = position.pop(_SHAPES, {})
+    return found.metadata, {name: tuple(unpadded.get(name, leaf.shape)) for name, leaf in found.metadata.items()}, position
+
+
+def _load_whole(path: pathlib.Path, stored: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> dict[str, np.ndarray]:
+    # As NumPy, whatever they were saved from: Orbax would place what came from devices on devices again.
+    wanted = {name: np.broadcast_to(np.zeros((), leaf.dtype), leaf.shape) for name, leaf in stored.items()}
+    arrays = {name: np.asarray(array) for name, array in _orbax.load(path, wanted).items()}
+    for name, shape in shapes.items():
+        if arrays[name].shape != shape:
+            arrays[name] = np.ascontiguousarray(arrays[name][tuple(map(slice, shape))])
+    return arrays
+
+
+def _load_parts(path: pathlib.Path, stored: dict[str, Any], parts: dict[str, Any]) -> dict[str, jax.Array]:
+    context = _orbax.Context()
+    context.array.loading.enable_padding_and_truncation = True  # another mesh needs more padding, or less
+    wanted = {name: jax.ShapeDtypeStruct(part.shape, stored[name].dtype, sharding=part.sharding) for name, part in parts.items()}
+    with context:
+        return _orbax.load(path, wanted)
 
 
 def _synchronize(name: str) -> None:

@@ -99,7 +99,7 @@ def fit(
         data: the dataset where it lives on the devices, or nothing.
         ledger: sums that a checkpoint carried over, or an empty one; it is filled as training goes.
         evaluate: takes the state, and what to call after each batch.
-        save: takes step, state on the host, position and the test figures of that state, if it was evaluated.
+        save: takes step, a copy of the state, position and the test figures of that state, if it was evaluated.
         should_stop: takes the number of the step that was just dispatched; all processes get the same answer.
         max_skips: at this many updates skipped in a row it gives up; only a recipe that skips them comes to that.
 

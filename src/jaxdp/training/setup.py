@@ -103,6 +103,11 @@ class Setup:
         )
 
     @functools.cached_property
+    def shapes(self) -> TrainState:
+        """The shapes of a state as the model knows it; nothing is computed."""
+        return jax.eval_shape(self.create_state)
+
+    @functools.cached_property
     def train_data(self) -> Mapping[str, jax.Array]:
         """The training set on the devices; nothing where it streams."""
         return self._resident("train")
