@@ -69,6 +69,11 @@ def test_each_device_holds_what_shapes_say(
     assert list(pathlib.Path().iterdir()) == []
 
 
+def test_padding_is_no_parameter(capsys: pytest.CaptureFixture[str]) -> None:
+    whole, parts = (shown(capsys, *FLAGS, "--strategy", "sharded", *more)["placement"] for more in ([], ["--shard-params"]))
+    assert parts["parameters"] == whole["parameters"]
+
+
 def test_tables(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "150")
     assert devices.main([*FLAGS, "--data-placement", "host"]) == 0

@@ -161,7 +161,7 @@ def _place(config: TrainConfig, rows: list[dict[str, Any]]) -> dict[str, Any]:
         "strategy": settings.strategy,
         "global_batch_size": settings.global_batch_size,
         "data_placement": settings.data_placement,
-        "parameters": sum(leaf.size for leaf in jax.tree.leaves(state.params)),
+        "parameters": sum(leaf.size for leaf in jax.tree.leaves(setup.shapes.params)),  # without padding
         "largest_parameter": division(state.params),
         "largest_of_batch": division(batch),
     }
