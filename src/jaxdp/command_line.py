@@ -21,14 +21,22 @@ _FILE_HELP = "YAML file of settings, e.g. the config.yaml of a run; flags overri
 
 
 def parse(
-    cls: type[Config], argv: Sequence[str], *, prog: str, description: str, defaults_file: bool = True, **defaults: Any
+    cls: type[Config],
+    argv: Sequence[str],
+    *,
+    prog: str,
+    description: str,
+    defaults_file: bool = True,
+    hidden: Sequence[str] = (),
+    **defaults: Any,
 ) -> Config:
-    """Parses flags into `cls`, shown in `--help` group by group as `cls` inherits them.
+    """Parses flags into `cls`, shown in `--help` group by group as `cls` inherits them; of a field in several groups, the last.
 
     Args:
         cls: frozen dataclass, or one that inherits its fields from several.
         argv: arguments without the program's name.
         defaults_file: whether to offer `--config FILE`, whose values the flags override.
+        hidden: fields that this command takes no flags for.
         description: one line of at most 80 characters; longer ones are broken within words.
         **defaults: what this command assumes where it differs from the fields' own defaults.
 
@@ -39,7 +47,7 @@ def parse(
     argv = list(argv)
     given = {word.split("=")[0][2:].replace("-", "_") for word in argv if word.startswith("--")}
     fields = {field.name: field for field in dataclasses.fields(cls)}  # pyright: ignore[reportArgumentType]
-    options = [*fields, "help", *(["config"] if defaults_file else [])]
+    options = [*(name for name in fields if name not in hidden), "help", *(["config"] if defaults_file else [])]
     for name in sorted(given - set(options)):
         flags = [f"--{option.replace('_', '-')}" for option in options]
         raise ConfigError(name, "", "unknown flag; " + nearest("--" + name.replace("_", "-"), flags))
@@ -52,6 +60,7 @@ def parse(
 
     sections = [base for base in reversed(cls.__mro__) if inspect.get_annotations(base)]
     arguments: list[Any] = []
+    last = {name: section for section in sections for name in inspect.get_annotations(section)}
     if defaults_file:
         file_type = Annotated[str | None, tyro.conf.arg(metavar="FILE", help=_FILE_HELP, help_behavior_hint="")]
         arguments.append(("config", file_type, dataclasses.field(default=path)))
@@ -59,12 +68,24 @@ def parse(
         own = inspect.get_annotations(section)
         required = any(fields[name].default is fields[name].default_factory for name in own)  # both are MISSING
         known = {name: values[name] for name in own if name in values}
-        default = dataclasses.field() if required else dataclasses.field(default=section(**known))
+        shown: Any = _without_flags(section, [name for name in own if name in hidden or last[name] is not section])
+        default = dataclasses.field() if required else dataclasses.field(default=shown(**known))
         title = re.sub("Config$", "", section.__name__).lower()
-        arguments.append((title, Annotated[section, tyro.conf.OmitArgPrefixes], default))
+        arguments.append((title, Annotated[shown, tyro.conf.OmitArgPrefixes], default))
     command = dataclasses.make_dataclass("command", arguments, frozen=True, kw_only=True)
     parsed = _run_tyro(command, argv, prog, description)
     return cls(**{name: value for section in sections for name, value in _fields_of(parsed, section).items()})
+
+
+def _without_flags(section: type, names: list[str]) -> type:
+    """Returns the section with these fields as they are; a subclass, so that the others keep their help."""
+    fields = [field for field in dataclasses.fields(section) if field.name in names]
+    fixed = [(field.name, Annotated[field.type, tyro.conf.Fixed, tyro.conf.Suppress], _default(field)) for field in fields]
+    return dataclasses.make_dataclass(section.__name__, fixed, bases=(section,), frozen=True) if fixed else section
+
+
+def _default(field: dataclasses.Field[Any]) -> Any:
+    return dataclasses.field(default=field.default)
 
 
 def _fields_of(parsed: Any, section: type) -> dict[str, Any]:

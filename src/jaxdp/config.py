@@ -101,13 +101,7 @@ class TaskConfig:
 
 
 @dataclasses.dataclass(frozen=True)
-class ParallelConfig:
-    strategy: str = "pmap"
-    """how devices share the work: pmap, single, shard_map, sharded or central"""
-    devices: OptionalInt = None
-    """use the first N devices (default: all there are); on a CPU, simulate N.
-    On a CPU, XLA_FLAGS gets what you did not set yourself: --xla_force_host_platform_device_count=N and, for faster convolutions,
-    --xla_cpu_experimental_ynn_fusion_type=-individual_convolution"""
+class LayoutConfig:
     mesh: Annotated[str | None, tyro.conf.arg(metavar="AXIS=N,...", help_behavior_hint="")] = None
     """with --strategy sharded, how the devices form a mesh, e.g. data=4,model=2 or data=2,space=4 (default: data alone): examples
     lie over data, rows of images over space, and with --shard-params output channels over model"""
@@ -118,6 +112,16 @@ class ParallelConfig:
     """average gradients over devices in this format, which halves what moves (default: float32); pmap, shard_map and central"""
     deterministic: bool = False
     """on GPUs, choose kernels whose results are bitwise the same in every run, which is slower; a CPU has no others"""
+
+
+@dataclasses.dataclass(frozen=True)
+class ParallelConfig(LayoutConfig):
+    strategy: str = "pmap"
+    """how devices share the work: pmap, single, shard_map, sharded or central"""
+    devices: OptionalInt = None
+    """use the first N devices (default: all there are); on a CPU, simulate N.
+    On a CPU, XLA_FLAGS gets what you did not set yourself: --xla_force_host_platform_device_count=N and, for faster convolutions,
+    --xla_cpu_experimental_ynn_fusion_type=-individual_convolution"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -213,7 +217,7 @@ EXCLUSIVE = (("global_batch_size", "per_device_batch_size"), ("epochs", "steps")
 _POSITIVE = {
     "global_batch_size", "per_device_batch_size", "epochs", "steps", "devices", "clip_norm",
     "eval_every", "checkpoint_every", "keep", "log_every", "max_divergences", "num_classes", "step_timeout", "num_processes",
-    "distributed_timeout", "heartbeat_timeout", "accumulate_steps",
+    "distributed_timeout", "heartbeat_timeout", "accumulate_steps", "repeats",
 }  # fmt: skip
 _NON_NEGATIVE = {"learning_rate", "weight_decay", "seed", "tolerance", "process_id"}
 _FRACTIONS = {"label_smoothing", "ema_decay", "warmup_fraction"}  # at least 0 and below 1

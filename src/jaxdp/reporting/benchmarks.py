@@ -1,0 +1,276 @@
+"""What did a grid of `python -m jaxdp.bench` find? A table and a figure, from its records."""
+
+import json
+import math
+import pathlib
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import matplotlib
+import rich.box
+import rich.console
+import rich.table
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from jaxdp.registry import ConfigError
+
+Record = dict[str, Any]
+Key = tuple[Any, ...]
+
+# Okabe and Ito's, which people of any colour vision tell apart.
+COLORS = {"single": "#4d4d4d", "central": "#d55e00", "pmap": "#0072b2", "shard_map": "#009e73", "sharded": "#cc79a7"}
+MARKERS = {"single": "o", "central": "v", "pmap": "s", "shard_map": "D", "sharded": "^"}
+_CROSS: dict[str, Any] = {"marker": "x", "markersize": 8, "markeredgewidth": 2.4, "linestyle": "none"}
+_WIDTH = 100
+_PANELS_PER_ROW = 4
+
+
+def read(path: str) -> list[Record]:
+    """Raises ConfigError if the file is none that `python -m jaxdp.bench` wrote."""
+    try:
+        records = [json.loads(line) for line in pathlib.Path(path).read_text().splitlines() if line.strip()]
+        keys = [key(record) for record in records]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it holds something else than the lines of a bench.jsonl"
+        raise ConfigError("compare", path, f"cannot be read: {reason}") from error
+    if not keys:
+        raise ConfigError("compare", path, "holds no cells")
+    return records
+
+
+def key(record: Record) -> Key:
+    """Returns what makes two cells of different grids the same."""
+    return tuple(record[name] for name in ("model", "strategy", "global_batch_size", "devices", "precision"))
+
+
+def rate(record: Record | None) -> float | None:
+    """Returns images per second, None where a cell has none."""
+    return record["images_per_second"]["median"] if record is not None and record["status"] == "ok" else None
+
+
+def ratios(records: Sequence[Record], earlier: Sequence[Record]) -> list[float | None]:
+    """Returns images/s over those of the same cell earlier; of a cell measured several times, the last one that worked."""
+    before = {key(record): record for record in earlier if record["status"] == "ok"}
+    return [_over(rate(record), rate(before.get(key(record)))) for record in records]
+
+
+def _over(value: float | None, base: float | None) -> float | None:
+    return None if value is None or base is None else value / base
+
+
+def efficiencies(records: Sequence[Record]) -> list[dict[str, float | None]]:
+    """Returns of each record how well its devices scale, 1 being perfect, None where there is nothing to compare with.
+
+    `strong` compares with the same global batch on one device, `weak` with the batch of one of its devices on one device: of the
+    same strategy, or else of `single`.
+    """
+    alone = {(record["strategy"], record["global_batch_size"]): record for record in records if record["devices"] == 1}
+
+    def of_one(strategy: str, batch: int) -> float | None:
+        own = rate(alone.get((strategy, batch)))
+        return own if own is not None else rate(alone.get(("single", batch)))
+
+    found = []
+    for record in records:
+        devices, strategy, batch = record["devices"], record["strategy"], record["global_batch_size"]
+        value = None if devices == 1 or rate(record) is None else rate(record)
+        each = None if value is None else value / devices
+        weak = _over(each, of_one(strategy, batch // devices)) if batch % devices == 0 else None
+        found.append({"strong": _over(each, of_one(strategy, batch)), "weak": weak})
+    return found
+
+
+def show(records: Sequence[Record], earlier: Sequence[Record] | None = None) -> None:
+    """Prints the table of a grid, and beneath it what went wrong; no wider than 100 columns."""
+    console = rich.console.Console()
+    console = rich.console.Console(width=max(console.width, _WIDTH))
+    compared = ratios(records, earlier) if earlier is not None else [None] * len(records)
+    console.print(heading(records) + "; " + where(records), highlight=False, soft_wrap=True)
+    console.print(table(records, compared, with_ratios=earlier is not None))
+    notes = ["Times are milliseconds of a step; memory is planned, of one device."]
+    if any(each["strong"] or each["weak"] for each in efficiencies(records)):
+        notes.append("Strong and weak: scaling efficiency.")
+    console.print(" ".join(notes), highlight=False, soft_wrap=True, style="dim")
+    for record in records:
+        if record["reason"]:
+            console.print(f"{_name(record)}: {record['reason']}", highlight=False, soft_wrap=True, markup=False)
+    if earlier is not None and all(ratio is None for ratio in compared):
+        print("warning: no cell that was measured before is the same one", file=sys.stderr)
+    before = {key(record): record for record in earlier or () if record["status"] == "ok"}
+    for name in ("platform", "device_kind", "dataset", "settings", "cores"):
+        pairs = [(record.get(name), before[key(record)].get(name)) for record in records if key(record) in before]
+        if any(old != new for new, old in pairs):
+            print(f"warning: the cells compared with differ in {name.replace('_', ' ')}", file=sys.stderr)
+
+
+def _name(record: Record) -> str:
+    devices = record["devices"]
+    return f"{record['strategy']} on {devices} device{'s' if devices > 1 else ''}, batch {record['global_batch_size']}"
+
+
+def table(records: Sequence[Record], compared: Sequence[float | None], *, with_ratios: bool = False) -> rich.table.Table:
+    """Returns it without the columns that no cell has anything for."""
+    scaling = efficiencies(records)
+
+    def part(name: str) -> Callable[[int], str]:
+        return lambda index: _short(records[index].get("parts_ms", {}).get(name))
+
+    def of_dict(values: Sequence[dict[str, float | None]], name: str) -> Callable[[int], str]:
+        return lambda index: _percent(values[index][name])
+
+    columns: list[tuple[str, Callable[[int], str]]] = [
+        ("\nimages/s", lambda index: _rate_text(records[index])),
+        ("\n±%", lambda index: _spread_text(records[index])),
+        ("\nstep", lambda index: _short(records[index].get("ms_per_step", {}).get("median"))),
+        ("\ninput", part("input")),
+        ("dis-\npatch", part("dispatch")),
+        ("com-\npute", part("compute")),
+        ("all-\nreduce", part("all_reduce")),
+        ("com-\npile s", lambda index: _short(records[index].get("compile_seconds"))),
+        ("\nmemory", lambda index: _bytes(records[index].get("memory_bytes"))),
+        ("of\npeak", lambda index: _percent(records[index].get("fraction_of_peak"))),
+        ("\nstrong", of_dict(scaling, "strong")),
+        ("\nweak", of_dict(scaling, "weak")),
+    ]
+    if with_ratios:
+        columns.append(("vs.\nthen", lambda index: "" if compared[index] is None else f"{compared[index]:.2f}x"))
+    columns = [column for column in columns if column[0] == "\nimages/s" or any(column[1](index) for index in range(len(records)))]
+    grid = rich.table.Table(box=rich.box.SIMPLE_HEAD, padding=0, pad_edge=False, show_edge=False)
+    grid.add_column("\nstrategy", no_wrap=True)
+    for title in ("de-\nvices", "\nbatch", *(title for title, _ in columns)):
+        grid.add_column(title, no_wrap=True, justify="right")
+    for index, record in enumerate(records):
+        last = index + 1 == len(records) or any(records[index + 1][name] != record[name] for name in ("strategy", "devices"))
+        style = None if record["status"] == "ok" else "red"
+        named = [str(record[name]) for name in ("strategy", "devices", "global_batch_size")]
+        grid.add_row(*named, *(text(index) for _, text in columns), style=style, end_section=last and index + 1 < len(records))
+    return grid
+
+
+def _rate_text(record: Record) -> str:
+    value = rate(record)
+    return _short(value) if value is not None else {"oom": "OOM"}.get(record["status"], "failed")
+
+
+def _spread_text(record: Record) -> str:
+    if rate(record) is None:
+        return ""
+    found = record["images_per_second"]
+    return f"{50 * (found['max'] - found['min']) / found['median']:.0f}"
+
+
+def _short(value: float | None) -> str:
+    """Three digits of it, or the whole number where that is longer."""
+    if value is None:
+        return ""
+    digits = 2 - (math.floor(math.log10(abs(value))) if value else 0)
+    return f"{value:.{min(max(digits, 0), 3)}f}"
+
+
+def _percent(value: float | None) -> str:
+    return "" if value is None else f"{100 * value:.{0 if value >= 0.1 else 1}f}%"
+
+
+def _bytes(count: float | None) -> str:
+    if count is None:
+        return ""
+    power = min(max(int(math.log2(max(count, 1)) // 10), 1), 3)
+    value = count / 1024**power
+    return f"{value:.{0 if value >= 100 else 1}f}{' KMG'[power]}"
+
+
+def _known(records: Sequence[Record]) -> Record:
+    return next((record for record in records if record["status"] == "ok"), records[0])
+
+
+def _about(records: Sequence[Record]) -> str:
+    known = _known(records)
+    if "parameters" not in known:
+        return ""
+    return f"{'x'.join(map(str, known['image_shape']))} images, {known['parameters'] / 1e6:.3g} M parameters"
+
+
+def heading(records: Sequence[Record]) -> str:
+    """Says what was trained."""
+    known, about = _known(records), _about(records)
+    return f"{known['model']} on {known['dataset'] or 'its dataset'}{f' ({about})' if about else ''}, {known['precision']}"
+
+
+def where(records: Sequence[Record]) -> str:
+    """Says on what, and of simulated devices what they share."""
+    known = next((record for record in records if "platform" in record), None)
+    most = max(record["devices"] for record in records)
+    if known is None:
+        return "on an unknown device"
+    if known["platform"] != "cpu":
+        return f"up to {most} x {known['device_kind']}" if most > 1 else known["device_kind"]
+    cores = f"{known['cores']} core{'s' if known['cores'] > 1 else ''}"
+    return f"simulated devices share the {cores} of one CPU" if most > 1 else f"CPU, {cores}"
+
+
+def plot(records: Sequence[Record], folder: pathlib.Path) -> list[pathlib.Path]:
+    """Draws throughput over the global batch, a panel for each number of devices and a curve for each strategy."""
+    counts = sorted({record["devices"] for record in records})
+    rows, columns = -(-len(counts) // _PANELS_PER_ROW), min(len(counts), _PANELS_PER_ROW)
+    style: Any = {"font.size": 12, "axes.spines.top": False, "axes.spines.right": False, "svg.fonttype": "none"}
+    with matplotlib.rc_context(style):
+        height = 3.1 * rows + 1.7
+        figure = Figure(figsize=(max(3.3 * columns + 0.6, 9.6), height), layout="constrained")
+        FigureCanvasAgg(figure)
+        grid = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
+        for index, axes in enumerate(grid.flat):
+            axes.set_visible(index < len(counts))
+            if index < len(counts):
+                _draw_panel(axes, records, counts[index])
+                axes.set_ylabel("images / s" if index % columns == 0 else "")
+                axes.set_xlabel("global batch size")
+                axes.tick_params(labelbottom=True)
+        fastest = max((record["images_per_second"]["max"] for record in records if rate(record) is not None), default=1.0)
+        grid[0, 0].set_ylim(0, 1.06 * fastest)
+        handles = {name: line for axes in grid.flat for line, name in zip(*axes.get_legend_handles_labels(), strict=True)}
+        if any(record["status"] == "oom" for record in records):
+            handles["out of memory"] = Line2D([], [], color="0.35", **_CROSS)
+        figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=len(handles), frameon=False)
+        first = (f"{_about(records)}" + " · " if _about(records) else "") + where(records)
+        repeats = max(record.get("repeats", 1) for record in records)
+        second = f" · median and range of {repeats} repetitions" if repeats > 1 else ""
+        model, dataset, precision = (_known(records)[name] for name in ("model", "dataset", "precision"))
+        title = f"Training throughput: {model} on {dataset or 'its dataset'}, {precision}"
+        figure.text(0.012, 1 - 0.12 / height, title, fontsize=15, fontweight="bold", va="top")
+        figure.text(0.012, 1 - 0.45 / height, first + second, color="0.35", va="top")
+        engine: Any = figure.get_layout_engine()
+        engine.set(rect=(0, 0, 1, 1 - 0.8 / height))  # the two lines' room
+        paths = [folder / f"throughput.{ending}" for ending in ("png", "svg")]
+        for path in paths:
+            figure.savefig(path, dpi=160)
+    return paths
+
+
+def _draw_panel(axes: Any, records: Sequence[Record], devices: int) -> None:
+    sizes = sorted({record["global_batch_size"] for record in records})
+    here = [record for record in records if record["devices"] == devices]
+    for strategy in dict.fromkeys(record["strategy"] for record in here):
+        done = [record for record in here if record["strategy"] == strategy and rate(record) is not None]
+        done.sort(key=lambda record: record["global_batch_size"])
+        if done:
+            at = [record["global_batch_size"] for record in done]
+            low, high = ([record["images_per_second"][which] for record in done] for which in ("min", "max"))
+            look = {"color": COLORS.get(strategy, "#000000"), "marker": MARKERS.get(strategy, "o")}
+            axes.fill_between(at, low, high, color=look["color"], alpha=0.16, linewidth=0)
+            axes.vlines(at, low, high, color=look["color"], alpha=0.5, linewidth=1.5)
+            axes.plot(at, [rate(record) for record in done], **look, markersize=5.5, linewidth=2, label=strategy)
+    for size in sizes:
+        lost = [record["strategy"] for record in here if record["global_batch_size"] == size and record["status"] == "oom"]
+        for number, strategy in enumerate(lost):  # one above the other
+            height = 0.04 + 0.065 * number
+            cross = {**_CROSS, "color": COLORS.get(strategy, "#000000"), "gid": f"oom-{strategy}-{devices}-{size}"}
+            axes.plot([size], [height], **cross, transform=axes.get_xaxis_transform(), clip_on=False)
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(sizes, [str(size) for size in sizes])
+    axes.minorticks_off()
+    axes.set_xlim(sizes[0] / 1.25, sizes[-1] * 1.25)
+    axes.grid(alpha=0.25)
+    axes.set_title(f"{devices} device{'s' if devices > 1 else ''}", fontsize=12, loc="left")
