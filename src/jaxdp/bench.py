@@ -12,6 +12,7 @@ import json
 import os
 import pathlib
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -31,7 +32,7 @@ from jaxdp.config import (
     TaskConfig,
     TrainConfig,
     validate,
-)  # fmt: skip
+)
 from jaxdp.parallel import platform
 from jaxdp.registry import ConfigError, nearest
 
@@ -43,6 +44,7 @@ _ENDLESS = 10**6
 _OUT_OF_MEMORY = re.compile(r"RESOURCE_EXHAUSTED|bad_alloc|MemoryError|[Oo]ut of memory")
 # What a cell can be refused for while others run; other mistakes are those of all.
 _OF_A_CELL = "strategy devices global-batch-size accumulate-steps batch-norm mesh shard-params grad-reduce-dtype".split()
+_REASON_LENGTH = 300
 _HIDDEN = ("global_batch_size", "per_device_batch_size", "epochs")
 
 Record = dict[str, Any]
@@ -245,16 +247,17 @@ def run_cell(request: dict[str, Any], cache: str) -> Record:
             found |= said if isinstance(said, dict) else {}
     if found["status"]:
         return found
-    lines = [line.strip() for line in errors.splitlines() if line.strip()]
-    if process.returncode == -9:
+    if process.returncode == -signal.SIGKILL:  # by the kernel, when the machine has no memory left
         return found | {"status": "oom", "reason": "out of memory: killed"}
-    return found | failure(lines[-1] if lines else f"ended with {process.returncode}", errors)
+    lines = [line.strip() for line in errors.splitlines() if line.strip()]
+    ended = f"ended by signal {-process.returncode}" if process.returncode < 0 else f"ended with {process.returncode}"
+    return found | failure(lines[-1] if lines else ended, errors)
 
 
 def failure(reason: str, text: str) -> Record:
     """Returns status and reason of a cell that failed, given all that it said."""
     match = _OUT_OF_MEMORY.search(text)
-    line = " ".join((text[match.start() :].splitlines()[0] if match else reason).split())
+    line = (text[match.start() :] if match else reason).splitlines()[0][:_REASON_LENGTH]
     return {"status": "oom" if match else "failed", "reason": f"out of memory: {line}" if match else line}
 
 
@@ -273,8 +276,9 @@ def _cell(request: dict[str, Any]) -> int:
         print(json.dumps({"status": "ok", "reason": None} | found), flush=True)
     except ConfigError as error:
         print(json.dumps({"status": "mistake", "reason": str(error)}), flush=True)
-    except (Exception, MemoryError) as error:
-        print(json.dumps(failure(f"{type(error).__name__}: {error}", f"{type(error).__name__}: {error}")), flush=True)
+    except Exception as error:
+        said = f"{type(error).__name__}: {error}"
+        print(json.dumps(failure(said, said)), flush=True)
     return 0
 
 

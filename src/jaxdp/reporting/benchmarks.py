@@ -174,7 +174,7 @@ def _percent(value: float | None) -> str:
     return "" if value is None else f"{100 * value:.{0 if value >= 0.1 else 1}f}%"
 
 
-def _bytes(count: float | None) -> str:
+def _bytes(count: int | None) -> str:
     if count is None:
         return ""
     power = min(max(int(math.log2(max(count, 1)) // 10), 1), 3)
@@ -218,7 +218,7 @@ def plot(records: Sequence[Record], folder: pathlib.Path) -> list[pathlib.Path]:
     style: Any = {"font.size": 12, "axes.spines.top": False, "axes.spines.right": False, "svg.fonttype": "none"}
     with matplotlib.rc_context(style):
         height = 3.1 * rows + 1.7
-        figure = Figure(figsize=(max(3.3 * columns + 0.6, 9.6), height), layout="constrained")
+        figure = Figure(figsize=(max(3.3 * columns + 0.6, 10.6), height), layout="constrained")
         FigureCanvasAgg(figure)
         grid = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
         for index, axes in enumerate(grid.flat):
@@ -234,7 +234,7 @@ def plot(records: Sequence[Record], folder: pathlib.Path) -> list[pathlib.Path]:
         if any(record["status"] == "oom" for record in records):
             handles["out of memory"] = Line2D([], [], color="0.35", **_CROSS)
         figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=len(handles), frameon=False)
-        first = (f"{_about(records)}" + " · " if _about(records) else "") + where(records)
+        first = " · ".join(filter(None, [_about(records), where(records)]))
         repeats = max(record.get("repeats", 1) for record in records)
         second = f" · median and range of {repeats} repetitions" if repeats > 1 else ""
         model, dataset, precision = (_known(records)[name] for name in ("model", "dataset", "precision"))
@@ -265,7 +265,7 @@ def _draw_panel(axes: Any, records: Sequence[Record], devices: int) -> None:
     for size in sizes:
         lost = [record["strategy"] for record in here if record["global_batch_size"] == size and record["status"] == "oom"]
         for number, strategy in enumerate(lost):  # one above the other
-            height = 0.04 + 0.065 * number
+            height = 0.04 + 0.055 * number
             cross = {**_CROSS, "color": COLORS.get(strategy, "#000000"), "gid": f"oom-{strategy}-{devices}-{size}"}
             axes.plot([size], [height], **cross, transform=axes.get_xaxis_transform(), clip_on=False)
     axes.set_xscale("log", base=2)

@@ -140,9 +140,12 @@ class _Training:
 def collective_nanoseconds(profile: Any) -> list[float]:
     """Returns the durations of all collectives in a trace, on all devices.
 
-    A CPU names an event after the operation; a GPU after the kernel, with the operation beside it.
+    A CPU names an event after the operation; a GPU after the kernel, with the operation beside it. An accelerator's host may name
+    them once more, when it starts them.
     """
-    events = (event for plane in profile.planes for line in plane.lines for event in line.events)
+    planes = list(profile.planes)
+    planes = [plane for plane in planes if plane.name.startswith("/device:")] or planes
+    events = (event for plane in planes for line in plane.lines for event in line.events)
     return [event.duration_ns for event in events if any(name.startswith(_COLLECTIVES) for name in _operations(event))]
 
 
