@@ -68,7 +68,7 @@ def parse(
         own = inspect.get_annotations(section)
         required = any(fields[name].default is fields[name].default_factory for name in own)  # both are MISSING
         known = {name: values[name] for name in own if name in values}
-        shown: Any = _without_flags(section, [name for name in own if name in hidden or last[name] is not section])
+        shown: Any = _without_flags(section, {name for name in fields if name in hidden or last[name] is not section})
         default = dataclasses.field() if required else dataclasses.field(default=shown(**known))
         title = re.sub("Config$", "", section.__name__).lower()
         arguments.append((title, Annotated[shown, tyro.conf.OmitArgPrefixes], default))
@@ -77,15 +77,15 @@ def parse(
     return cls(**{name: value for section in sections for name, value in _fields_of(parsed, section).items()})
 
 
-def _without_flags(section: type, names: list[str]) -> type:
+def _without_flags(section: type, names: set[str]) -> type:
     """Returns the section with these fields as they are; a subclass, so that the others keep their help."""
     fields = [field for field in dataclasses.fields(section) if field.name in names]
     fixed = [(field.name, Annotated[field.type, tyro.conf.Fixed, tyro.conf.Suppress], _default(field)) for field in fields]
     return dataclasses.make_dataclass(section.__name__, fixed, bases=(section,), frozen=True) if fixed else section
 
 
-def _default(field: dataclasses.Field[Any]) -> Any:
-    return dataclasses.field(default=field.default)
+def _default(field: Any) -> Any:
+    return dataclasses.field(default=field.default, default_factory=field.default_factory)
 
 
 def _fields_of(parsed: Any, section: type) -> dict[str, Any]:

@@ -218,7 +218,7 @@ def plot(records: Sequence[Record], folder: pathlib.Path) -> list[pathlib.Path]:
     style: Any = {"font.size": 12, "axes.spines.top": False, "axes.spines.right": False, "svg.fonttype": "none"}
     with matplotlib.rc_context(style):
         height = 3.1 * rows + 1.7
-        figure = Figure(figsize=(max(3.3 * columns + 0.6, 10.6), height), layout="constrained")
+        figure = Figure(figsize=(max(3.3 * columns + 0.6, 11.2), height), layout="constrained")
         FigureCanvasAgg(figure)
         grid = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
         for index, axes in enumerate(grid.flat):
