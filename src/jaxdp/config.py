@@ -262,11 +262,14 @@ def _check_type(name: str, value: object, annotation: Any) -> None:
     is_union = typing.get_origin(annotation) in (types.UnionType, typing.Union)
     union = typing.get_args(annotation) if is_union else (annotation,)
     choices = [choice for kind in union if typing.get_origin(kind) is Literal for choice in typing.get_args(kind)]
-    if choices:
-        if value not in choices and not (value is None and types.NoneType in union):
+    others = [kind for kind in union if typing.get_origin(kind) is not Literal and kind is not types.NoneType]
+    if choices and value in choices:
+        return
+    if choices and not others:
+        if not (value is None and types.NoneType in union):
             raise ConfigError(name, value, nearest(str(value), choices))
         return
-    allowed = tuple(typing.get_origin(kind) or kind for kind in union)
+    allowed = tuple(typing.get_origin(kind) or kind for kind in union if typing.get_origin(kind) is not Literal)
     accepted = (*allowed, int) if float in allowed else allowed
     if not isinstance(value, accepted) or (isinstance(value, bool) and bool not in allowed):
         names = " or ".join("nothing" if kind is types.NoneType else kind.__name__ for kind in allowed)

@@ -1,5 +1,6 @@
 """What is set before JAX starts: never over the user's own flags, and never one that this jaxlib does not know."""
 
+import importlib.metadata
 import os
 import pathlib
 import subprocess
@@ -18,14 +19,28 @@ def flags(monkeypatch: pytest.MonkeyPatch, before: str, devices: int | None) -> 
 
 
 def test_flags_are_added_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    expected = ["--xla_cpu_experimental_ynn_fusion_type=-individual_convolution", "--xla_force_host_platform_device_count=4"]
+    expected = [
+        "--xla_cpu_experimental_ynn_fusion_type=-individual_convolution",
+        "--xla_disable_hlo_passes=cse_barrier_expander",
+        "--xla_force_host_platform_device_count=4",
+    ]
     assert flags(monkeypatch, "", 4) == expected
     assert flags(monkeypatch, " ".join(expected), 8) == expected
-    assert flags(monkeypatch, "--xla_dump_to=x", None) == ["--xla_dump_to=x", expected[0]]
+    assert flags(monkeypatch, "--xla_dump_to=x", None) == ["--xla_dump_to=x", *expected[:2]]
+
+
+@pytest.mark.parametrize("name", ["cuda,cpu", "tpu"])
+def test_accelerators_keep_their_passes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAX_PLATFORMS", name)
+    assert not any("disable_hlo_passes" in flag for flag in flags(monkeypatch, "", 4))
+    monkeypatch.delenv("JAX_PLATFORMS")
+    plugin = importlib.metadata.EntryPoint("cuda", "jax_plugins.xla_cuda13", "jax_plugins")
+    monkeypatch.setattr(importlib.metadata, "entry_points", lambda group: (plugin,))
+    assert not any("disable_hlo_passes" in flag for flag in flags(monkeypatch, "", 4))
 
 
 def test_the_users_flags_stay(monkeypatch: pytest.MonkeyPatch) -> None:
-    mine = ["--xla_cpu_experimental_ynn_fusion_type=", "--xla_force_host_platform_device_count=2"]
+    mine = ["--xla_cpu_experimental_ynn_fusion_type=", "--xla_disable_hlo_passes=", "--xla_force_host_platform_device_count=2"]
     assert flags(monkeypatch, " ".join(mine), 8) == mine
 
 

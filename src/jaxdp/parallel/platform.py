@@ -2,6 +2,7 @@
 
 import contextlib
 import hashlib
+import importlib.metadata
 import importlib.util
 import mmap
 import os
@@ -17,6 +18,10 @@ from jaxdp.registry import ConfigError
 # the same library makes reductions faster: so the convolutions alone leave it.
 _CONVOLUTION_FLAG = "xla_cpu_experimental_ynn_fusion_type"
 _CONVOLUTION_VALUE = "-individual_convolution"
+# XLA:CPU drops optimization barriers before it merges operations: then neither `layers.convolve` nor rematerialization has the
+# effect that it should. Without the pass that drops them they stay to the end, as jaxlib 0.10 is known to accept. The flag is one
+# of all platforms, and GPUs need the pass: so it is set only where JAX has nothing but a CPU.
+_BARRIER_FLAG, _BARRIER_PASS = "xla_disable_hlo_passes", "cse_barrier_expander"
 _DETERMINISTIC_FLAGS = {"xla_gpu_deterministic_ops": "true", "xla_gpu_autotune_level": "0"}
 _HOST_DEVICES_FLAG = "xla_force_host_platform_device_count"
 # Of all compiled programs together; a step takes 1-10 MB. JAX drops what was not used for the longest time.
@@ -38,6 +43,8 @@ def configure(devices: int | None, *, deterministic: bool = False) -> None:
     flags = os.environ.get("XLA_FLAGS", "").split()
     if not any(_CONVOLUTION_FLAG in flag for flag in flags) and _jaxlib_knows(_CONVOLUTION_FLAG, "INDIVIDUAL_CONVOLUTION"):
         flags.append(f"--{_CONVOLUTION_FLAG}={_CONVOLUTION_VALUE}")
+    if not any(_BARRIER_FLAG in flag for flag in flags) and _only_cpu() and _keeps_barriers():
+        flags.append(f"--{_BARRIER_FLAG}={_BARRIER_PASS}")
     if devices is not None and not any(_HOST_DEVICES_FLAG in flag for flag in flags):
         flags.append(f"--{_HOST_DEVICES_FLAG}={devices}")
     for name, value in _DETERMINISTIC_FLAGS.items() if deterministic else ():
@@ -45,6 +52,17 @@ def configure(devices: int | None, *, deterministic: bool = False) -> None:
             flags.append(f"--{name}={value}")
     os.environ["XLA_FLAGS"] = " ".join(flags)
     _keep_compiled_programs()
+
+
+def _only_cpu() -> bool:
+    if os.environ.get("JAX_PLATFORMS"):
+        return os.environ["JAX_PLATFORMS"] == "cpu"
+    plugins = importlib.metadata.entry_points(group="jax_plugins")  # where JAX finds accelerators, but for TPUs
+    return not plugins and importlib.util.find_spec("libtpu") is None and importlib.util.find_spec("jax_plugins") is None
+
+
+def _keeps_barriers() -> bool:
+    return importlib.metadata.version("jaxlib").startswith("0.10.") and _jaxlib_knows(_BARRIER_PASS)
 
 
 def _keep_compiled_programs() -> None:
