@@ -82,6 +82,20 @@ def overhead(session: nox.Session) -> None:
 
 
 @nox.session
+def versus_torch(session: nox.Session) -> None:
+    """Training steps beside the same ones in PyTorch on the CPU; writes benchmarks/versus_torch.md."""
+    session.install(".[dev]", "torch>=2.6")
+    session.run("python", "benchmarks/versus_torch.py", "--output", "benchmarks/versus_torch.md", *session.posargs)
+
+
+@nox.session
+def first_step(session: nox.Session) -> None:
+    """Seconds from the start of a process to its first finished step, with and without programs compiled earlier."""
+    session.install(".")
+    session.run("python", "benchmarks/first_step.py", *session.posargs)
+
+
+@nox.session
 def faults(session: nox.Session) -> None:
     """Kills, damaged and unwritable checkpoints, divergence and other devices; writes the table in docs/reliability.md."""
     session.install(".[dev]")
