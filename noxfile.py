@@ -26,12 +26,17 @@ def types(session: nox.Session) -> None:
     session.run("pyright")
 
 
+def keep_what_is_compiled(session: nox.Session) -> None:
+    """Compilation is most of the time: a second run, the second worker and the processes that tests start find it done."""
+    session.env["JAX_COMPILATION_CACHE_DIR"] = str(CACHE)
+    session.env["PYTHONDONTWRITEBYTECODE"] = ""  # where that is set each process takes 3 seconds more to import JAX
+
+
 @nox.session
 def tests(session: nox.Session) -> None:
     """All tests but those marked slow; `nox -s tests -- -k pyramidnet` runs some."""
     session.install(".[dev]")
-    # Compilation is most of the time: a second run, and the second worker, find compiled steps here.
-    session.env["JAX_COMPILATION_CACHE_DIR"] = str(CACHE)
+    keep_what_is_compiled(session)
     session.run("pytest", *(session.posargs or ["-n", "2", "--dist", "worksteal"]))
 
 
@@ -63,7 +68,7 @@ def slurm(session: nox.Session) -> None:
     if os.getuid() != 0:
         session.skip("Slurm's daemons start jobs, which takes root")
     session.install(".[dev]")
-    session.env["JAX_COMPILATION_CACHE_DIR"] = str(CACHE)
+    keep_what_is_compiled(session)
     session.run("pytest", "-m", "slow", "tests/slurm", *session.posargs)
 
 
@@ -71,6 +76,7 @@ def slurm(session: nox.Session) -> None:
 def slow(session: nox.Session) -> None:
     """What takes minutes: accuracy of the default run on 1 and 8 devices, over several seeds."""
     session.install(".[dev]")
+    keep_what_is_compiled(session)
     session.run("pytest", "-m", "slow", "-s", *session.posargs)
 
 
@@ -99,7 +105,7 @@ def first_step(session: nox.Session) -> None:
 def faults(session: nox.Session) -> None:
     """Kills, damaged and unwritable checkpoints, divergence and other devices; writes the table in docs/reliability.md."""
     session.install(".[dev]")
-    session.env["JAX_COMPILATION_CACHE_DIR"] = str(CACHE)
+    keep_what_is_compiled(session)
     # The longest first, one at a time to each worker.
     names = [
         "training/test_storm",

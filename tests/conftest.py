@@ -13,8 +13,15 @@ def pytest_sessionstart() -> None:
     # Not at import: the package must not be loaded before jaxtyping's checks are in place.
     from jaxdp.parallel import platform
 
-    # Most of the time goes into compiling steps that then run three times.
-    os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
+    # Most of the time goes into compiling steps that then run three times. XLA's older way of emitting code takes half as long.
+    # With it kernels that compute the same value again must not fuse multiplications and additions (AVX has no such instruction):
+    # else they differ in the last bit, and the gradient of a maximum, which asks which of two equals it, is lost.
+    flags = ["--xla_backend_optimization_level=0"]
+    if os.uname().machine == "x86_64" and platform._jaxlib_knows("xla_cpu_use_fusion_emitters", "xla_cpu_max_isa"):
+        flags += ["--xla_cpu_use_fusion_emitters=false", "--xla_cpu_max_isa=AVX"]
+    os.environ.setdefault("XLA_FLAGS", " ".join(flags))
+    # Where there is a cache of compiled programs, the other worker and the processes that tests start find small ones too.
+    os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
     platform.configure(8)
 
 
@@ -22,6 +29,15 @@ def pytest_sessionstart() -> None:
 def _own_folder(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs write to ./runs by default: let that be a folder of the test's own."""
     monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drawing them takes as long as all steps of a short run."""
+    from jaxdp.reporting import outcome, plots
+
+    monkeypatch.setattr(outcome, "draw", lambda *_, **__: {})
+    monkeypatch.setattr(plots, "plot_curves", lambda *_, **__: None)
 
 
 @pytest.fixture

@@ -3,7 +3,9 @@
 import pathlib
 import subprocess
 import sys
+from collections.abc import Iterator
 
+import jax
 import pytest
 
 from jaxdp import check, command_line, config, evaluate, models, train
@@ -101,15 +103,28 @@ def test_the_other_commands_explain_bad_input_too(capsys: pytest.CaptureFixture[
     assert "use 126 or 129" in error_line(capsys)
 
 
-@pytest.mark.parametrize(("batch_norm", "code", "word"), [("group:4", 0, "passed"), ("replica", 1, "FAILED")])
-def test_check_tells_whether_devices_matter(batch_norm: str, code: int, word: str) -> None:
-    """In a process of its own: it switches JAX to float64."""
-    flags = "--devices 1,4 --strategies pmap,sharded --model-kwargs depth=8 alpha=6 --global-batch-size 32 --steps 2"
-    command = [sys.executable, "-m", "jaxdp.check", *flags.split(), "--batch-norm", batch_norm]
-    checked = subprocess.run(command, capture_output=True, text=True)
-    assert checked.returncode == code, checked.stderr
-    assert word in checked.stdout
-    assert len([line for line in checked.stdout.splitlines() if "pmap" in line or "sharded" in line]) == 4
+@pytest.fixture
+def _float32_afterwards() -> Iterator[None]:
+    yield
+    jax.config.update("jax_enable_x64", False)
+
+
+@pytest.mark.usefixtures("_float32_afterwards")
+@pytest.mark.parametrize(
+    ("batch_norm", "where", "code", "word"),
+    [
+        ("group:4", "--devices 1,4 --strategies pmap,sharded", 0, "passed"),
+        ("replica", "--devices 4 --strategies pmap", 1, "FAILED"),
+    ],
+)
+def test_check_tells_whether_devices_matter(
+    batch_norm: str, where: str, code: int, word: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = f"{where} --model cnn --model-kwargs width=4 hidden=16 --global-batch-size 32 --steps 2 --batch-norm {batch_norm}"
+    assert check.main(flags.split()) == code
+    shown = capsys.readouterr().out
+    assert word in shown
+    assert len([line for line in shown.splitlines() if "pmap" in line or "sharded" in line]) == (4 if code == 0 else 1)
 
 
 def test_flags_override_a_file_and_displace_the_partner_of_a_pair() -> None:

@@ -14,14 +14,16 @@ from jaxdp import convert, evaluate, models, train
 from jaxdp.models.reference_weights import reference_names
 from jaxdp.registry import ConfigError
 
-FLAGS = "--model-kwargs depth=8 alpha=6 --steps 4 --run-dir trained --ema-decay 0.5 --normalize image".split()
+pytestmark = pytest.mark.usefixtures("no_pictures")
+FLAGS = "--model-kwargs depth=8 alpha=6 --devices 2 --steps 4 --ema-decay 0.5 --normalize image".split()
 SMALL = {"depth": 8, "alpha": 6}
 
 
-@pytest.fixture
-def trained() -> str:
-    assert train.main(FLAGS) == 0
-    return "trained"
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = str(tmp_path_factory.mktemp("trained") / "run")
+    assert train.main([*FLAGS, "--run-dir", folder]) == 0
+    return folder
 
 
 def reference_state(model: nnx.Module, seed: int = 0) -> dict[str, np.ndarray]:
@@ -49,18 +51,19 @@ def error_line(capsys: pytest.CaptureFixture[str]) -> str:
 
 def test_exports_are_what_the_run_evaluates(trained: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Averaged weights and a normalization per image: both belong to what was trained."""
-    step, figures = evaluate.evaluate(trained)
+    step, figures = evaluate.evaluate(trained, devices=2)
     assert convert.main(["export", trained, "--output", "out/weights.safetensors"]) == 0
     assert convert.main(["export", trained, "--output", "program.stablehlo"]) == 0
-    assert f"step {step} of trained" in capsys.readouterr().out
+    assert f"step {step} of {trained}" in capsys.readouterr().out
 
     flags = "--run-dir again --model-kwargs depth=8 alpha=6 --normalize image".split()
     assert convert.main(["import", "out/weights.safetensors", *flags]) == 0
-    imported_step, imported = evaluate.evaluate("again")
+    imported_step, imported = evaluate.evaluate("again", devices=2)
     assert imported_step == 0
     assert imported == pytest.approx(figures, rel=1e-6)
     # Training goes on from there, in another folder's settings.
-    assert train.main(["--config", "again/config.yaml", "--run-dir", "again", "--resume", "must", "--steps", "2"]) == 0
+    more = "--config again/config.yaml --run-dir again --resume must --steps 2 --devices 2"
+    assert train.main(more.split()) == 0
 
     program = jax.export.deserialize(bytearray(pathlib.Path("program.stablehlo").read_bytes()))
     assert set(program.platforms) == {"cpu", "cuda", "tpu"}

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 
 import pytest
+from process_group import environment
 
 from jaxdp import launch
 from jaxdp.training import integrity
@@ -52,11 +53,10 @@ def test_gpus_are_shared_out(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
 
 
 def start(*flags: str) -> subprocess.Popen[str]:
-    environment = os.environ | {"XLA_FLAGS": "--xla_backend_optimization_level=0"}
     with open("err.txt", "w") as err:
         return subprocess.Popen(
             [sys.executable, "-m", "jaxdp.launch", "-n", "2", *flags, "--", "train", *FLAGS],
-            stdout=subprocess.DEVNULL, stderr=err, text=True, env=environment,
+            stdout=subprocess.DEVNULL, stderr=err, text=True, env=environment(),
         )  # fmt: skip
 
 

@@ -16,7 +16,8 @@ from jaxdp import convert, train
 from jaxdp.registry import ConfigError
 from jaxdp.run_directory import RunDirectory
 
-FLAGS = "--model-kwargs depth=8 alpha=6 --global-batch-size 160 --steps 2 --run-dir run".split()
+pytestmark = pytest.mark.usefixtures("no_pictures")
+FLAGS = "--model cnn --model-kwargs width=4 hidden=16 --devices 2 --global-batch-size 160 --steps 2 --run-dir run".split()
 HOLD = """
 import pathlib, time
 from jaxdp.run_directory import RunDirectory
@@ -66,7 +67,7 @@ def test_import_is_a_writer_too(run: RunDirectory, capsys: pytest.CaptureFixture
     assert train.main([*FLAGS, "--run-dir", "trained"]) == 0
     assert convert.main(["export", "trained", "--output", "weights.safetensors"]) == 0
     capsys.readouterr()
-    flags = ["import", "weights.safetensors", "--run-dir", "run", "--model-kwargs", "depth=8", "alpha=6"]
+    flags = ["import", "weights.safetensors", "--run-dir", "run", *"--model cnn --model-kwargs width=4 hidden=16".split()]
     with run.exclusive():
         assert convert.main(flags) == 2
         assert f"is being written by process {os.getpid()}" in capsys.readouterr().err

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from process_group import environment
 
+from jaxdp import train
 from jaxdp.reporting import writers
 from jaxdp.training.checkpoint import Checkpoints
 
@@ -18,8 +19,7 @@ FLAGS = (
 ).split()
 
 
-def run(strategy: str, devices: int, processes: int, run_dir: str) -> tuple[dict, dict[str, np.ndarray]]:
-    """Returns summary and final arrays."""
+def launch(strategy: str, devices: int, processes: int, run_dir: str) -> None:
     command = [sys.executable, "-m", "jaxdp.launch", "-n", str(processes), "--devices-per-process", str(devices), "--", "train"]
     ended = subprocess.run(
         [*command, *FLAGS, "--strategy", strategy, "--run-dir", run_dir], capture_output=True, text=True, env=environment()
@@ -27,6 +27,10 @@ def run(strategy: str, devices: int, processes: int, run_dir: str) -> tuple[dict
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout.count("pyramidnet on digits: done") == 1
     assert all(line.startswith("[0] step ") for line in ended.stderr.splitlines()), ended.stderr
+
+
+def outcome(run_dir: str) -> tuple[dict, dict[str, np.ndarray]]:
+    """Returns summary and final arrays."""
     checkpoints = Checkpoints(pathlib.Path(run_dir, "checkpoints"), keep=None, best_metric=("accuracy", True))
     assert checkpoints.steps() == [2, 3]
     arrays = checkpoints.arrays(3)
@@ -44,8 +48,9 @@ def run(strategy: str, devices: int, processes: int, run_dir: str) -> tuple[dict
     ],
 )
 def test_processes_agree_with_one(strategy: str, processes: int) -> None:
-    expected, expected_arrays = run(strategy, 4, 1, "one")
-    summary, arrays = run(strategy, 4 // processes, processes, "several")
+    assert train.main([*FLAGS, "--strategy", strategy, "--devices", "4", "--run-dir", "one"]) == 0
+    launch(strategy, 4 // processes, processes, "several")
+    (expected, expected_arrays), (summary, arrays) = outcome("one"), outcome("several")
     assert (summary["processes"], summary["devices"], expected["devices"]) == (processes, 4, 4)
     for name, array in arrays.items():
         np.testing.assert_allclose(array, expected_arrays[name], atol=1e-5, err_msg=name)

@@ -10,8 +10,9 @@ from fault_table import RecordFault
 from jaxdp import train
 from jaxdp.training.checkpoint import Checkpoints
 
+pytestmark = pytest.mark.usefixtures("no_pictures")
 FLAGS = (
-    "--model-kwargs depth=8 alpha=6 shake_drop=0.5 --global-batch-size 160 --schedule constant --learning-rate 0.01 "
+    "--model cnn --model-kwargs width=4 hidden=16 dropout=0.2 --global-batch-size 160 --schedule constant --learning-rate 0.01 "
     "--log-every 1 --eval-every 2 --checkpoint-every 2"
 ).split()
 

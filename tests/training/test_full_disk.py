@@ -10,14 +10,16 @@ import sys
 from collections.abc import Iterator
 
 import pytest
+from process_group import environment
 
 from jaxdp import checkpoints, train
 from jaxdp.training import integrity
 
+pytestmark = pytest.mark.usefixtures("no_pictures")
 CONTINUED = "exit code 1 and one line; the checkpoint before is whole and continued from"
 FLAGS = (
-    "--model-kwargs depth=8 alpha=6 --global-batch-size 160 --schedule constant --log-every 1 --eval-every 2 --checkpoint-every 2 "
-    "--devices 2 --run-dir run"
+    "--model cnn --model-kwargs width=8 hidden=32 --global-batch-size 160 --schedule constant --log-every 1 --eval-every 2 "
+    "--checkpoint-every 2 --devices 2 --run-dir run"
 ).split()
 # What a full disk is to the file that does not fit: a write that fails. Nobody has to be root for it.
 LIMITED = """
@@ -72,10 +74,10 @@ def remount(folder: pathlib.Path, options: str) -> None:
 
 def run(program: str, *flags: str) -> tuple[int, list[str]]:
     """Returns the exit code and the lines on standard error that do not tell of progress; a process that does not end fails."""
-    environment = os.environ | {"XLA_FLAGS": "--xla_backend_optimization_level=0"}
-    environment["JAX_ENABLE_COMPILATION_CACHE"] = "false"  # the limit would cut its entries short, for everybody who reads them
+    variables = environment()
+    variables["JAX_ENABLE_COMPILATION_CACHE"] = "false"  # the limit would cut its entries short, for everybody who reads them
     command = [sys.executable, "-c", program, *FLAGS, *flags]
-    ended = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=240)
+    ended = subprocess.run(command, capture_output=True, text=True, env=variables, timeout=240)
     return ended.returncode, [line for line in ended.stderr.splitlines() if not line.startswith(("step ", "continuing "))]
 
 

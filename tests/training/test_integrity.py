@@ -12,9 +12,10 @@ from jaxdp import checkpoints, evaluate, predict, train
 from jaxdp.training import integrity
 from jaxdp.training.checkpoint import Checkpoints
 
+pytestmark = pytest.mark.usefixtures("no_pictures")
 FLAGS = (
-    "--model-kwargs depth=8 alpha=6 --global-batch-size 160 --steps 6 --schedule constant --log-every 2 --eval-every 2 "
-    "--checkpoint-every 2 --devices 2 --run-dir run"
+    "--model cnn --model-kwargs width=4 hidden=16 --global-batch-size 160 --steps 6 --schedule constant --log-every 2 "
+    "--eval-every 2 --checkpoint-every 2 --devices 2 --run-dir run"
 ).split()
 SAVED = pathlib.Path("run", "checkpoints")
 
