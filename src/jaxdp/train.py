@@ -91,6 +91,7 @@ def _train(
 ) -> int:  # fmt: skip
     import jax
 
+    from jaxdp.parallel.monitor import Monitor
     from jaxdp.reporting import outcome as outcome_pictures
     from jaxdp.reporting import plots, progress, writers
     from jaxdp.training import loop, metrics, summary
@@ -114,6 +115,7 @@ def _train(
             return 0
         state, position = _begin(setup, checkpoints, saved)
         _check_agreement(setup, run, group, state, start, description)
+        monitor = Monitor(setup.strategy.devices, group, config.distributed_timeout)
         ledger = Ledger.at(position)
         ledger.rollbacks = max(ledger.rollbacks, run.read_rollbacks())
         message = f"continuing {run.path} after step {start}" if saved is not None else ""
@@ -164,6 +166,7 @@ def _train(
                         max_skips=config.max_divergences,
                         watchdog=watchdog,
                         profiler=profiler,
+                        read_devices=monitor.read,
                     )
                     watchdog.note("finishing", outcome.step, limited=False)
                     status, step, test = "stopped" if outcome.stopped else "done", outcome.step, outcome.test
@@ -200,6 +203,7 @@ def _train(
             written["state_bytes"] = state_bytes["replicated"]
             written["state_bytes_per_device"] = state_bytes["per_device"]
         last_saved = checkpoints.latest()
+        monitor.close()
     if primary:
         run.write_summary(written)
         rows = writers.read_rows(run.metrics_file)

@@ -22,9 +22,9 @@ from jaxdp.registry import ConfigError
 from jaxdp.reporting import writers
 from jaxdp.training import integrity
 from jaxdp.training.checkpoint import Checkpoints
+from jaxdp.training.loop import MEASURED
 
 AGAIN = "; the same command continues after the last checkpoint"
-TIMES = ("examples_per_second", "step_seconds", "input_wait_fraction")
 RecordFault = Callable[..., None]
 
 
@@ -34,7 +34,7 @@ def arrays(run_dir: str, step: int) -> dict[str, np.ndarray]:
 
 def rows(run_dir: str) -> list[dict]:
     found = writers.read_rows(pathlib.Path(run_dir, "metrics.jsonl"))
-    return [{name: value for name, value in row.items() if name not in TIMES} for row in found]
+    return [{name: value for name, value in row.items() if name not in MEASURED} for row in found]
 
 
 def assert_same_run(one: str, other: str, step: int) -> None:

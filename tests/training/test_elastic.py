@@ -9,6 +9,7 @@ from fault_table import RecordFault
 
 from jaxdp import train
 from jaxdp.training.checkpoint import Checkpoints
+from jaxdp.training.loop import MEASURED
 
 pytestmark = pytest.mark.usefixtures("no_pictures")
 FLAGS = (
@@ -28,8 +29,7 @@ def arrays(directory: str, step: int) -> dict[str, np.ndarray]:
 
 def read_rows(directory: str) -> list[dict]:
     rows = [json.loads(line) for line in pathlib.Path(directory, "metrics.jsonl").read_text().splitlines()]
-    times = ("examples_per_second", "step_seconds", "input_wait_fraction")
-    return [{name: value for name, value in row.items() if name not in times} for row in rows]
+    return [{name: value for name, value in row.items() if name not in MEASURED} for row in rows]
 
 
 DEVICES = [("pmap", 8), ("pmap", 2), ("pmap", 4)]

@@ -13,7 +13,7 @@ from jaxdp import evaluate, train
 from jaxdp.reporting import writers
 from jaxdp.training import setup
 from jaxdp.training.checkpoint import Checkpoints
-from jaxdp.training.loop import Row
+from jaxdp.training.loop import MEASURED, Row
 
 # 8 steps an epoch; it stops in the middle of the second.
 FLAGS = "--global-batch-size 160 --epochs 3 --ema-decay 0.9 --log-every 3 --checkpoint-every 5 --optimizer adam".split()
@@ -32,7 +32,7 @@ def arrays(run_dir: str, step: int) -> dict[str, np.ndarray]:
 
 def rows(run_dir: str) -> list[Row]:
     found = writers.read_rows(pathlib.Path(run_dir, "metrics.jsonl"))
-    return [{name: value for name, value in row.items() if name not in TIMES} for row in found]
+    return [{name: value for name, value in row.items() if name not in MEASURED} for row in found]
 
 
 def summary(run_dir: str) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from process_group import environment
 
 from jaxdp.training import integrity
 from jaxdp.training.checkpoint import Checkpoints
+from jaxdp.training.loop import MEASURED
 
 KEEP = 3
 FLAGS = (
@@ -28,7 +29,6 @@ FLAGS = (
 ).split()
 PYRAMIDNET = "--model-kwargs depth=8 alpha=6 shake_drop=0.5 dropout=0.2".split()
 CNN = "--model cnn --model-kwargs width=4 hidden=16 dropout=0.2".split()  # starts in half the time
-TIMES = ("examples_per_second", "step_seconds", "input_wait_fraction")
 # When step N is shown, the save of N - 1 may be under way, and that of N has not begun: the newest complete one is N - 2.
 MOST_AHEAD = 2
 
@@ -90,7 +90,7 @@ def arrays(run_dir: pathlib.Path, step: int) -> dict[str, np.ndarray]:
 def rows(run_dir: pathlib.Path) -> list[dict[str, Any]]:
     """Strictly: a line that is no JSON is an error here."""
     found = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
-    return [{name: value for name, value in row.items() if name not in TIMES} for row in found]
+    return [{name: value for name, value in row.items() if name not in MEASURED} for row in found]
 
 
 def start(folder: pathlib.Path, number: int, run_dir: str, flags: list[str]) -> Start:

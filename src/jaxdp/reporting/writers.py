@@ -54,8 +54,13 @@ class TensorBoard:
         pass
 
     def write(self, row: Row) -> None:
+        """A list becomes a curve for each of its numbers: `device_memory_bytes` those of `device/0/memory_bytes` and so on."""
         for name, value in row.items():
-            if name not in ("step", "split"):
+            if isinstance(value, list):
+                of_what, _, figure = name.partition("_")
+                for number, each in enumerate(value):
+                    self._add(row["step"], summary=summary.scalar(f"{of_what}/{number}/{figure}", each))
+            elif name not in ("step", "split"):
                 self._add(row["step"], summary=summary.scalar(f"{row['split']}/{name}", value))
         self._writer.flush()
 

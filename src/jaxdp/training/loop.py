@@ -12,6 +12,7 @@ import jax
 import numpy as np
 import optax
 
+from jaxdp.parallel import monitor
 from jaxdp.parallel.strategy import Strategy
 from jaxdp.training import metrics
 from jaxdp.training.ledger import Ledger
@@ -23,6 +24,8 @@ from jaxdp.training.watchdog import Watchdog
 # batches in memory, and keeps simulated devices from running so far ahead that XLA:CPU's rendezvous times out (at 8 they survive).
 RUN_AHEAD = 4
 _SKIPS = ("skipped_updates", "overflows")
+# What a training row tells of the machine: the rest is the same in every run of the same training.
+MEASURED = ("examples_per_second", "step_seconds", "input_wait_fraction", *monitor.FIELDS)
 
 Row = dict[str, Any]
 
@@ -91,6 +94,7 @@ def fit(
     max_skips: int,
     watchdog: Watchdog,
     profiler: Profiler,
+    read_devices: Callable[[], monitor.Figures],
 ) -> Outcome:
     """Trains from step `start` to the end of the plan, or until asked to stop; saves the last state in either case.
 
@@ -102,11 +106,12 @@ def fit(
         save: takes step, a copy of the state, position and the test figures of that state, if it was evaluated.
         should_stop: takes the number of the step that was just dispatched; all processes get the same answer.
         max_skips: at this many updates skipped in a row it gives up; only a recipe that skips them comes to that.
+        read_devices: returns what a training row tells of devices and processes.
 
     Raises:
         Diverged: when a loss, a gradient or the state to be saved is not finite; nothing is saved from that step on.
     """
-    reader = _Reader(strategy, plan, ledger, schedule, listeners, max_skips)
+    reader = _Reader(strategy, plan, ledger, schedule, listeners, max_skips, read_devices)
     step, test, evaluated = start, None, False
     while step < plan.total_steps:
         compiled = step > start
@@ -166,10 +171,11 @@ class _Reader:
     """Reads metric sums a few steps after they were dispatched, so that reading never holds up the device."""
 
     def __init__(
-        self, strategy: Strategy, plan: Plan, ledger: Ledger, schedule: optax.Schedule, listeners: list[Listener], max_skips: int
-    ) -> None:
+        self, strategy: Strategy, plan: Plan, ledger: Ledger, schedule: optax.Schedule, listeners: list[Listener], max_skips: int,
+        read_devices: Callable[[], monitor.Figures],
+    ) -> None:  # fmt: skip
         self._strategy, self._plan, self._ledger = strategy, plan, ledger
-        self._listeners, self._max_skips = listeners, max_skips
+        self._listeners, self._max_skips, self._read_devices = listeners, max_skips, read_devices
         # All at once: called step by step, a schedule compiles each of its operations while the device waits.
         self._learning_rates = np.asarray(jax.jit(jax.vmap(schedule))(np.arange(plan.total_steps)))
         self._unread: collections.deque[tuple[int, Any]] = collections.deque()
@@ -263,6 +269,7 @@ class _Reader:
                 "step_seconds": seconds / max(self._row_steps, 1),
                 "input_wait_fraction": min(self._row_wait / seconds, 1.0),
             }
+            | self._read_devices()
         )
         ledger.interval = {}
         self._row_seconds = self._row_wait = self._row_examples = 0.0
