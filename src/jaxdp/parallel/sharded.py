@@ -22,6 +22,8 @@ from jaxdp.training.state import TrainState
 
 Batch = Mapping[str, Any]
 
+_LEAST_ROWS = 2  # on each device, at every convolution
+
 
 @strategy.register("sharded")
 class Sharded(strategy.Strategy):
@@ -78,12 +80,20 @@ class Sharded(strategy.Strategy):
     def examples_per_program(self, global_batch_size: int) -> int:
         return global_batch_size
 
-    def check_rows(self, heights: set[int]) -> None:
+    def check_rows(self, heights: set[int], fewest: int) -> None:
         pieces = self.mesh.shape.get(mesh.SPACE_AXIS, 1)
+        # XLA's partitioner (jaxlib 0.10.2) sums gradients of convolutions over too many devices in both of these cases.
+        if pieces > 1 and self.mesh.shape.get(mesh.MODEL_AXIS, 1) > 1:
+            raise ConfigError("mesh", self.axes, "space does not go with model: XLA computes wrong gradients; use data and space")
         for height in sorted(heights):
             if height % pieces:
                 remedy = f"space={pieces} does not divide the {height} rows of an image; use --image-size or a crop that it divides"
                 raise ConfigError("mesh", self.axes, remedy)
+        if pieces > 1 and fewest < _LEAST_ROWS * pieces:
+            remedy = (
+                f"a convolution of this model has {fewest} rows, and XLA computes wrong gradients with fewer than {_LEAST_ROWS} "
+            )
+            raise ConfigError("mesh", self.axes, remedy + "on a device; use larger images, a smaller space or fewer levels")
 
     def parts(self, shapes: TrainState) -> TrainState | None:
         return self.abstract(shapes) if self.shard_params else None

@@ -86,8 +86,13 @@ class Strategy(abc.ABC):
             remedy = f"does not divide the {share} examples that {self.name} computes at a time; use e.g. group:{near}"
             raise ConfigError("batch_norm", self.recipe.batch_norm, remedy)
 
-    def check_rows(self, heights: set[int]) -> None:  # noqa: B027 - most strategies cut no rows
-        """Raises ConfigError for images whose rows the mesh does not divide; `heights` are those before and after augmentation."""
+    def check_rows(self, heights: set[int], fewest: int) -> None:  # noqa: B027 - most strategies cut no rows
+        """Raises ConfigError for images whose rows the mesh does not divide, or a model that leaves a device too few.
+
+        Args:
+            heights: of images before and after augmentation.
+            fewest: rows at any of the model's convolutions.
+        """
 
     def state_bytes(self, state: TrainState) -> dict[str, int] | None:
         """Returns the bytes of a state as it is on the host, and on each device; None where every device holds all of it."""

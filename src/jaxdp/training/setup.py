@@ -219,7 +219,7 @@ def create_setup(
         dense=dataset.task != "classification",
     )  # fmt: skip
     tile = augment.output_shape(preprocess.augmentations, dataset.image_shape)
-    check_model(config, dataset, task, {dataset.image_shape, tile})
+    fewest_rows = check_model(config, dataset, task, {dataset.image_shape, tile})
     devices = platform.select_devices(1 if config.strategy == "single" and config.devices is None else config.devices)
     per_device = config.per_device_batch_size
     total_devices = len(devices) * jax.process_count()
@@ -258,7 +258,7 @@ def create_setup(
         grad_reduce_dtype=config.grad_reduce_dtype,
     )
     strategy = create_strategy(config.strategy, recipe, devices, config.mesh, shard_params=config.shard_params)
-    strategy.check_rows({dataset.image_shape[0], tile[0]})
+    strategy.check_rows({dataset.image_shape[0], tile[0]}, fewest_rows)
     if training:
         strategy.check_batch(batch_size)
     setup = Setup(config, jnp.dtype(dtype or config.precision), dataset, recipe, schedule, strategy, plan, advance)
@@ -271,8 +271,11 @@ def create_setup(
     return create_setup(chosen, training=training, dtype=dtype, advance=advance)
 
 
-def check_model(config: TrainConfig, dataset: Dataset, task: tasks.Task, image_shapes: set[tuple[int, ...]]) -> None:
+def check_model(config: TrainConfig, dataset: Dataset, task: tasks.Task, image_shapes: set[tuple[int, ...]]) -> int:
     """Traces the model on images of the sizes it will meet, which computes nothing.
+
+    Returns:
+        The fewest rows that a convolution reads or writes; one over single rows does not count.
 
     Raises:
         ConfigError: for keywords that it does not take, or a size that it cannot work on.
@@ -281,11 +284,28 @@ def check_model(config: TrainConfig, dataset: Dataset, task: tasks.Task, image_s
     model: Any = nnx.eval_shape(lambda: create_model(config, dataset, rngs=nnx.Rngs(0), dtype=jnp.float32))
     model.eval()
     graphdef, arrays = nnx.split(model)
+    rows = []
     for shape in sorted(image_shapes):
         images = jax.ShapeDtypeStruct((1, *shape), jnp.float32)
-        outputs = jax.eval_shape(lambda arrays, images: nnx.merge(graphdef, arrays)(images), arrays, images)
+        forward = jax.make_jaxpr(lambda arrays, images: nnx.merge(graphdef, arrays)(images))(arrays, images)
+        (outputs,) = forward.out_avals
         wanted = 2 if task.name == "classification" else 4
-        assert outputs.ndim == wanted, f"{config.model} returns {outputs.shape} for {task.name}"
+        assert len(outputs.shape) == wanted, f"{config.model} returns {outputs.shape} for {task.name}"
+        rows += [shape[0], *_rows_of_convolutions(forward.jaxpr)]
+    return min(rows)
+
+
+def _rows_of_convolutions(program: Any) -> Iterator[int]:
+    for equation in program.eqns:
+        if equation.primitive.name == "conv_general_dilated":
+            (read, kernel), (written,) = equation.invars, equation.outvars
+            dims = equation.params["dimension_numbers"]
+            if kernel.aval.shape[dims.rhs_spec[2]] > 1:
+                yield from (read.aval.shape[dims.lhs_spec[2]], written.aval.shape[dims.out_spec[2]])
+        for value in equation.params.values():
+            inner = getattr(value, "jaxpr", value)
+            if hasattr(inner, "eqns"):
+                yield from _rows_of_convolutions(inner)
 
 
 def _create_plan(config: TrainConfig, steps_per_epoch: int) -> loop.Plan:
