@@ -8,6 +8,8 @@ import sys
 import time
 from collections.abc import Sequence
 
+from jaxdp import launch
+
 FLAGS = (
     "--model cnn --model-kwargs width=4 hidden=16 --global-batch-size 32 --batch-norm group:4 --learning-rate 0.01 "
     "--schedule constant --log-every 1 --run-dir run --heartbeat-timeout 5 --distributed-timeout 120"
@@ -28,21 +30,23 @@ def environment() -> dict[str, str]:
 
 class Processes:
     """Args:
-    flags: of the run.
+    flags: of the run, after the `common` ones.
     preludes: of some processes Python lines to execute before anything else.
     own_flags: of some processes further flags.
+    program: what each of them runs, in Python.
     """
 
     def __init__(
         self, *flags: str, count: int = 2, devices: int = 1, preludes: dict[int, str] | None = None,
-        own_flags: dict[int, Sequence[str]] | None = None,
+        own_flags: dict[int, Sequence[str]] | None = None, common: Sequence[str] = FLAGS, program: str = TRAIN,
     ) -> None:  # fmt: skip
-        coordinator = f"127.0.0.1:{free_port()}"
+        self._port = launch.hold_port()
+        coordinator = f"127.0.0.1:{self._port.getsockname()[1]}"
         self.running: list[subprocess.Popen[str]] = []
         for index in range(count):
             where = f"--devices {devices} --coordinator {coordinator} --num-processes {count} --process-id {index}".split()
-            program = (preludes or {}).get(index, "") + TRAIN
-            command = [sys.executable, "-c", program, *FLAGS, *flags, *where, *(own_flags or {}).get(index, ())]
+            lines = (preludes or {}).get(index, "") + program
+            command = [sys.executable, "-c", lines, *common, *flags, *where, *(own_flags or {}).get(index, ())]
             with open(f"out-{index}.txt", "w") as out, open(f"err-{index}.txt", "w") as err:
                 self.running.append(subprocess.Popen(command, stdout=out, stderr=err, env=environment()))
 
@@ -61,6 +65,7 @@ class Processes:
         finally:
             for process in self.running:
                 process.kill()
+            self._port.close()
 
     def errors(self, index: int) -> str:
         return pathlib.Path(f"err-{index}.txt").read_text()

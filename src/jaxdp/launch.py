@@ -90,8 +90,8 @@ class _Processes:
     """The processes of one attempt. Each is a session of its own: Ctrl-C reaches them once, through the launcher."""
 
     def __init__(self, flags: list[str], environments: list[dict[str, str]]) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as server:
-            coordinator = f"127.0.0.1:{server.getsockname()[1]}"
+        self._port = hold_port()
+        coordinator = f"127.0.0.1:{self._port.getsockname()[1]}"
         count = len(environments)
         self._running: list[subprocess.Popen[str]] = []
         self._readers: list[threading.Thread] = []
@@ -129,6 +129,7 @@ class _Processes:
                     self.send(signal.SIGKILL)
         for reader in self._readers:
             reader.join()
+        self._port.close()
         code = failed or max(process.returncode for process in self._running)
         return code if code >= 0 else 128 - code
 
@@ -136,6 +137,18 @@ class _Processes:
         for process in self._running:
             if process.poll() is None:
                 process.send_signal(number)
+
+
+def hold_port() -> socket.socket:
+    """Returns a socket bound to a free port, which keeps it from being handed out again before a process listens there.
+
+    A second run that got the same one would end both. Who asks for it by number can listen, since this one does not.
+    """
+    held = socket.socket()
+    for option in (socket.SO_REUSEADDR, socket.SO_REUSEPORT):
+        held.setsockopt(socket.SOL_SOCKET, option, 1)
+    held.bind(("127.0.0.1", 0))
+    return held
 
 
 def _copy(source: IO[str], target: IO[str], prefix: str) -> None:
