@@ -121,7 +121,7 @@ class ParallelConfig(LayoutConfig):
     devices: OptionalInt = None
     """use the first N devices (default: all there are); on a CPU, simulate N.
     On a CPU, XLA_FLAGS gets what you did not set yourself: --xla_force_host_platform_device_count=N and, for faster convolutions,
-    --xla_cpu_experimental_ynn_fusion_type=-individual_convolution"""
+    --xla_cpu_experimental_ynn_fusion_type=-individual_convolution and --xla_disable_hlo_passes=cse_barrier_expander"""
 
 
 @dataclasses.dataclass(frozen=True)

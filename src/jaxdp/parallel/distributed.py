@@ -141,12 +141,14 @@ def leave(error: BaseException, code: int, message: str | None, prog: str = PROG
     if _group.count == 1:
         return
     try:
-        if type(error).__name__ == "JaxRuntimeError":  # most often because another one has died: wait for the news
-            deadline = time.monotonic() + _heartbeat_timeout + _GRACE_SECONDS
-            while message is None and time.monotonic() < deadline:
+        if any(type(each).__name__ == "JaxRuntimeError" for each in (error, error.__cause__)):
+            # In a step or while saving: most often because another one has died. Wait for the news.
+            news, deadline = None, time.monotonic() + _heartbeat_timeout + _GRACE_SECONDS
+            while news is None and time.monotonic() < deadline:
                 time.sleep(0.5)
                 for index, left in _group.last_words().items():
-                    code, message = 1, f"{_group.members[index]} has left: {left['message']}"
+                    code, news = 1, f"{_group.members[index]} has left: {left['message']}"
+            message = news or message
         _group.leave_word(message or f"{type(error).__name__}: {error}")
         if message is None:
             traceback.print_exception(error)
