@@ -55,6 +55,19 @@ def test_the_batch_that_fits_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
         created(**config)
 
 
+def test_parts_and_groups_of_batch_norm_divide_the_batch_that_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(planning.platform, "device_memory_bytes", lambda devices: 2**40)
+    # 1,437 images over 2 devices, at least ten steps an epoch: at most 71 on each, in units of 2 parts of 12.
+    setup = created(devices=2, batch_norm="group:12", accumulate_steps=2, global_batch_size="auto")
+    assert setup.global_batch_size == 2 * 48
+
+
+def test_a_plan_needs_no_batch_that_divides(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plan, "variants", lambda config, devices: {})
+    found = planned(capsys, "--devices", "3", "--batch-norm", "group:24", "--device-memory", "40MiB")
+    assert found["examples_per_device"] == 43  # of the default 128
+
+
 @pytest.mark.parametrize(
     ("largest", "expected"),
     [
@@ -72,6 +85,7 @@ def test_the_verdict_names_what_helps(largest: dict[str, int], expected: str) ->
     ("flags", "message"),
     [
         (["--device-memory", "11 apples"], "--device-memory 11 apples: must be a size, e.g. 11GiB or 40GB"),
+        (["--global-batch-size", "autoo"], "--global-batch-size autoo: must be a whole number, or auto"),
         (["--strategy", "central", "--devices", "2"], "--strategy central: has a step of several programs"),
     ],
 )

@@ -55,8 +55,8 @@ def list_checkpoints(run_dir: str | pathlib.Path, *, verify: bool = False) -> li
     Raises:
         ConfigError: if there is no run.
     """
+    from jaxdp.training.components import create_task
     from jaxdp.training.predictor import read_description
-    from jaxdp.training.setup import create_task
 
     run = RunDirectory(pathlib.Path(run_dir))
     config = run.load_config()

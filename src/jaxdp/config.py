@@ -44,6 +44,17 @@ Words = Annotated[
         str_from_instance=lambda value: list(value or ()),
     ),
 ]
+BatchSize = Annotated[
+    int | Literal["auto"] | None,
+    tyro.conf.arg(help_behavior_hint=""),
+    tyro.constructors.PrimitiveConstructorSpec(
+        nargs=1,
+        metavar="INT|auto",
+        instance_from_str=lambda words: parse_batch_size(words[0]),
+        is_instance=lambda value: value is None or value == "auto" or isinstance(value, int),
+        str_from_instance=lambda value: [str(value)],
+    ),
+]
 OptionalPath = Annotated[str | None, tyro.conf.arg(metavar="PATH", help_behavior_hint="")]
 
 
@@ -126,7 +137,7 @@ class ParallelConfig(LayoutConfig):
 
 @dataclasses.dataclass(frozen=True)
 class OptimizationConfig:
-    global_batch_size: Annotated[int | Literal["auto"] | None, tyro.conf.arg(metavar="INT|auto", help_behavior_hint="")] = None
+    global_batch_size: BatchSize = None
     """examples per step over all devices; auto: as many as fit them (default: 128, or the dataset's own)"""
     per_device_batch_size: OptionalInt = None
     """examples that a device computes at a time, instead of --global-batch-size"""
@@ -292,6 +303,15 @@ def profiled_steps(profile: str) -> tuple[int, int]:
     if not (first.isdecimal() and last.isdecimal() and 1 <= int(first) <= int(last)):
         raise ConfigError("profile", profile, "must be START:STOP, steps counted from 1, e.g. 20:25")
     return int(first), int(last)
+
+
+def parse_batch_size(word: str) -> int | Literal["auto"]:
+    if word == "auto":
+        return "auto"
+    try:
+        return int(word)
+    except ValueError as error:
+        raise ConfigError("global_batch_size", word, "must be a whole number, or auto") from error
 
 
 def parse_keywords(words: list[str]) -> dict[str, Any]:

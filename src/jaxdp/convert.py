@@ -100,7 +100,8 @@ def import_weights(command: ImportConfig) -> None:
     from flax import nnx
 
     from jaxdp.training.checkpoint import Checkpoints
-    from jaxdp.training.setup import create_model, create_setup
+    from jaxdp.training.components import create_model
+    from jaxdp.training.setup import create_setup
     from jaxdp.training.state import create_train_state
 
     setup = create_setup(config)

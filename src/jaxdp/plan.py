@@ -89,22 +89,20 @@ def plan(config: TrainConfig, limit: int | None = None) -> dict[str, Any]:
     from jaxdp.training import planning
     from jaxdp.training.setup import create_setup
 
-    own = {field.name: getattr(config, field.name) for field in dataclasses.fields(TrainConfig)}
-    setup = create_setup(dataclasses.replace(TrainConfig(**own), global_batch_size=None, per_device_batch_size=None))
-    given = config.global_batch_size if isinstance(config.global_batch_size, int) else None
+    if config.global_batch_size == "auto":  # that is what the plan tells
+        config = dataclasses.replace(config, global_batch_size=None)
+    # As if not to train: the batches to plan for are not the configured one, which need not divide.
+    setup = create_setup(config, training=False)
     shares, devices = setup.strategy.data_shards, setup.strategy.devices
-    if given is None and config.per_device_batch_size is not None:
-        given = config.per_device_batch_size * shares * config.accumulate_steps
     limit = platform.device_memory_bytes(devices) if limit is None else limit
     base = planning.forecast(setup.strategy, setup.abstract_step)
-    changed = {name: create_setup(each) for name, each in variants(setup.config, len(devices)).items()}
+    changed = {name: create_setup(each, training=False) for name, each in variants(setup.config, len(devices)).items()}
     with concurrent.futures.ThreadPoolExecutor(2) as pool:  # XLA compiles outside the interpreter's lock
         work = {name: pool.submit(planning.forecast, each.strategy, each.abstract_step) for name, each in changed.items()}
         forecasts = {"as configured": base} | {name: future.result() for name, future in work.items()}
     setups = {"as configured": setup} | changed
-    examples = -(-(given or setup.global_batch_size) // shares)
+    examples = -(-setup.global_batch_size // shares)
     usable = planning.USABLE_FRACTION * limit
-    state = jax.eval_shape(setup.create_state)
     return {
         "model": config.model,
         "dataset": setup.config.dataset,
@@ -112,7 +110,7 @@ def plan(config: TrainConfig, limit: int | None = None) -> dict[str, Any]:
         "strategy": setup.config.strategy,
         "platform": devices[0].platform,
         "devices": setup.strategy.num_devices,
-        "parameters": sum(leaf.size for leaf in jax.tree.leaves(state.params)),
+        "parameters": sum(leaf.size for leaf in jax.tree.leaves(setup.shapes.params)),
         "flops_per_example": base.slope("flops"),
         "device_memory": limit,
         "usable_bytes": int(usable),
@@ -132,9 +130,10 @@ def plan(config: TrainConfig, limit: int | None = None) -> dict[str, Any]:
 
 def verdict(found: dict[str, Any]) -> str:
     """Says which powers of two of examples a device can take, and what would let it take twice as many."""
+    from jaxdp.reporting.progress import bytes_text
     from jaxdp.training.planning import power_of_two
 
-    memory = _size(found["device_memory"])
+    memory = bytes_text(found["device_memory"])
     largest = {name: each["largest_per_device"] for name, each in found["variants"].items()}
     fits = largest.pop("as configured")
     wanted = 2 * power_of_two(fits) if fits else 1
@@ -143,15 +142,11 @@ def verdict(found: dict[str, Any]) -> str:
     return first + (f"; {wanted} do with {' or '.join(helps)}" if helps else "") + "."
 
 
-def _size(count: float | int) -> str:
-    power = max(index for index in range(4) if abs(count) >= 1024**index or index == 0)
-    value = count / 1024**power
-    return f"{count:.0f} B" if power == 0 else f"{value:.{0 if value >= 100 else 1}f} {' KMG'[power]}iB"
-
-
 def _print(found: dict[str, Any]) -> None:
     import rich.console
     import rich.table
+
+    from jaxdp.reporting.progress import bytes_text
 
     console = rich.console.Console()
     shape = "x".join(map(str, found["image_shape"]))
@@ -161,9 +156,9 @@ def _print(found: dict[str, Any]) -> None:
         highlight=False, soft_wrap=True,
     )  # fmt: skip
     examples = found["examples_per_device"]
-    kinds = ", ".join(f"{kind} {_size(found['bytes'][kind])}" for kind in KINDS if found["bytes"][kind])
+    kinds = ", ".join(f"{kind} {bytes_text(found['bytes'][kind])}" for kind in KINDS if found["bytes"][kind])
     console.print(
-        f"a step of {examples} examples on a device takes {_size(found['bytes']['total'])}: {kinds}",
+        f"a step of {examples} examples on a device takes {bytes_text(found['bytes']['total'])}: {kinds}",
         highlight=False,
         soft_wrap=True,
     )
@@ -171,7 +166,7 @@ def _print(found: dict[str, Any]) -> None:
     for column in table.columns:
         column.no_wrap, column.justify = True, "left" if column is table.columns[0] else "right"
     for name, each in found["variants"].items():
-        sizes = [_size(each["bytes"]), _size(each["bytes_per_example"])]
+        sizes = [bytes_text(each["bytes"]), bytes_text(each["bytes_per_example"])]
         table.add_row(name, *sizes, f"{each['largest_per_device']:,}")
     console.print(table)
     console.print(verdict(found), highlight=False, soft_wrap=True)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from jaxdp.models import layers
+from jaxdp.models import layers, resampling
 
 
 def batch_norm(features: int, **attributes) -> layers.BatchNorm:
@@ -97,14 +97,14 @@ def test_strided_convolution_pads_both_sides() -> None:
 def test_max_pool_agrees_with_flax(side: int, size: int, padding: int) -> None:
     x = jax.random.normal(jax.random.key(0), (2, side, side + 3, 3))
     pads: Any = [(padding, padding)] * 2
-    ours, pullback = jax.vjp(lambda x: layers.max_pool(x, size, padding=padding), x)
+    ours, pullback = jax.vjp(lambda x: resampling.max_pool(x, size, padding=padding), x)
     theirs, their_pullback = jax.vjp(lambda x: nnx.max_pool(x, (size, size), (2, 2), pads), x)
     np.testing.assert_array_equal(ours, theirs)
     np.testing.assert_allclose(pullback(ours)[0], their_pullback(ours)[0], atol=1e-6)  # windows of 3 overlap: sums
 
 
 def test_max_pool_keeps_a_single_pixel() -> None:
-    assert layers.max_pool(jnp.ones((1, 1, 5, 2))).shape == (1, 1, 2, 2)
+    assert resampling.max_pool(jnp.ones((1, 1, 5, 2))).shape == (1, 1, 2, 2)
 
 
 @pytest.mark.parametrize("side", [3, 7, 10, 15])
@@ -116,16 +116,16 @@ def test_adaptive_average_pool_covers_the_map_evenly(side: int) -> None:
             rows = slice(int(np.floor(row * side / 7)), int(np.ceil((row + 1) * side / 7)))
             columns = slice(int(np.floor(column * (side + 1) / 7)), int(np.ceil((column + 1) * (side + 1) / 7)))
             expected[:, row, column] = x[:, rows, columns].mean((1, 2))
-    np.testing.assert_allclose(layers.adaptive_average_pool(jnp.asarray(x), 7), expected, atol=1e-6)
+    np.testing.assert_allclose(resampling.adaptive_average_pool(jnp.asarray(x), 7), expected, atol=1e-6)
 
 
 def test_resize_keeps_the_corners_and_is_linear_between() -> None:
     x = np.random.default_rng(0).normal(size=(2, 3, 5, 2)).astype(np.float32)
-    y = np.asarray(layers.resize_align_corners(jnp.asarray(x), (6, 10)))
+    y = np.asarray(resampling.resize_align_corners(jnp.asarray(x), (6, 10)))
     np.testing.assert_allclose(y[:, ::5, ::9], x[:, ::2, ::4], atol=1e-6)
     across = [np.interp(np.linspace(0, 4, 10), np.arange(5), x[1, 0, :, channel]) for channel in range(2)]
     np.testing.assert_allclose(y[1, 0], np.stack(across, -1), atol=1e-6)
-    np.testing.assert_array_equal(layers.resize_align_corners(jnp.ones((1, 1, 1, 1)), (2, 2)), jnp.ones((1, 2, 2, 1)))
+    np.testing.assert_array_equal(resampling.resize_align_corners(jnp.ones((1, 1, 1, 1)), (2, 2)), jnp.ones((1, 2, 2, 1)))
 
 
 def test_shake_drop_forward_and_backward() -> None:

@@ -137,7 +137,11 @@ def test_what_cannot_be_asked_is_left_out(nvml: FakeNvml, monkeypatch: pytest.Mo
     assert nvml.calls == ["init", "shutdown"]
     monkeypatch.setitem(sys.modules, "pynvml", None)  # not installed
     assert "device_utilization" not in Monitor(gpus(0), ALONE, 1.0).read()
-    assert monitor.read_memory(gpus(0, 1, statistics=refuse)) == {}
+
+    def cannot(number: int) -> Any:
+        raise jax.errors.JaxRuntimeError("UNIMPLEMENTED: memory statistics")
+
+    assert monitor.read_memory(gpus(0, 1, statistics=cannot)) == {}
     assert monitor.read_memory(gpus(0, 1, statistics=lambda number: memory(0) if number else None)) == {}
 
 

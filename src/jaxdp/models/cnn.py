@@ -11,7 +11,7 @@ from flax import nnx
 from jaxtyping import Array, Float, Key
 
 from jaxdp import models
-from jaxdp.models import layers
+from jaxdp.models import layers, resampling
 
 # The dense layers see 4x4 positions, whatever the size of the images.
 _POSITIONS = 4
@@ -63,8 +63,8 @@ class CNN(nnx.Module):
         for position, (conv, norm) in enumerate(zip(self.convs, self.norms, strict=True)):
             x = conv(x)
             # Pooling first leaves batch norm and ReLU a quarter of the pixels.
-            x = nnx.relu(norm(layers.max_pool(x) if position < 2 else x))
-        x = layers.adaptive_average_pool(x, _POSITIONS)
+            x = nnx.relu(norm(resampling.max_pool(x) if position < 2 else x))
+        x = resampling.adaptive_average_pool(x, _POSITIONS)
         x = nnx.relu(self.hidden(self._drop(x.reshape(len(x), -1), 0, keys)))
         return self.head(self._drop(x, 1, keys)).astype(jnp.float32)
 

@@ -1,8 +1,4 @@
-"""Which layers do the models share? NHWC; a layer knows no device.
-
-Weights are drawn with NumPy on the host: drawing them with JAX would compile once per shape, and each unit of a PyramidNet has
-shapes of its own (40 s for 110 layers).
-"""
+"""Which layers do the models share? NHWC; a layer knows no device."""
 
 import functools
 import math
@@ -10,55 +6,17 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-import jax.core
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float, Key
 
-Draw = Callable[[np.random.Generator, tuple[int, ...]], np.ndarray]
-Initializer = Callable[..., jax.Array]
-
-
-def host_initializer(draw: Draw) -> Initializer:
-    """Makes a Flax initializer of a NumPy draw; the same key gives the same numbers eagerly, under jit and under eval_shape."""
-
-    def initialize(key: Key[Array, ""], shape: tuple[int, ...], dtype: Any = jnp.float32, out_sharding: Any = None) -> jax.Array:
-        def on_host(data: Any) -> np.ndarray:
-            return draw(np.random.default_rng(np.asarray(data)), tuple(shape)).astype(dtype)
-
-        data = jax.random.key_data(key)
-        if isinstance(data, jax.core.Tracer):
-            return jax.pure_callback(on_host, jax.ShapeDtypeStruct(shape, dtype), data)
-        return jax.device_put(on_host(data))  # jnp.asarray would compile a copy
-
-    return initialize
-
-
-def _he_normal_fan_out(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
-    height, width, _, features = shape
-    return rng.standard_normal(shape, np.float32) * np.float32(np.sqrt(2.0 / (height * width * features)))
-
-
-def _he_normal_fan_in(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
-    height, width, in_features, _ = shape
-    return rng.standard_normal(shape, np.float32) * np.float32(np.sqrt(2.0 / (height * width * in_features)))
-
-
-def _uniform_fan_in(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
-    bound = 1.0 / np.sqrt(shape[0])
-    return rng.uniform(-bound, bound, shape)
-
-
-he_normal_fan_out = host_initializer(_he_normal_fan_out)
-he_normal_fan_in = host_initializer(_he_normal_fan_in)
-uniform_fan_in = host_initializer(_uniform_fan_in)
-zeros = host_initializer(lambda rng, shape: np.zeros(shape, np.float32))
+from jaxdp.models import initializers
 
 
 def conv(
     in_features: int, features: int, size: int, *, stride: int = 1, padding: int | None = None, bias: bool = False,
-    kernel_init: Initializer = he_normal_fan_out, dtype: Any, rngs: nnx.Rngs,
+    kernel_init: initializers.Initializer = initializers.he_normal_fan_out, dtype: Any, rngs: nnx.Rngs,
 ) -> nnx.Conv:  # fmt: skip
     """A square convolution that pads both sides alike, as PyTorch does (Flax's SAME pads one side at stride 2).
 
@@ -69,7 +27,7 @@ def conv(
     pad = size // 2 if padding is None else padding
     return nnx.Conv(
         in_features, features, (size, size), strides=stride, padding=[(pad, pad), (pad, pad)], use_bias=bias, dtype=dtype,
-        kernel_init=kernel_init, bias_init=zeros, rngs=rngs, conv_general_dilated=_convolve,
+        kernel_init=kernel_init, bias_init=initializers.zeros, rngs=rngs, conv_general_dilated=_convolve,
     )  # fmt: skip
 
 
@@ -124,8 +82,8 @@ convolve.defvjp(_convolve_forward, _convolve_backward)
 
 def dense(in_features: int, features: int, *, dtype: Any, rngs: nnx.Rngs) -> nnx.Linear:
     """A dense layer with bias; both are drawn from U(-1/sqrt(in), 1/sqrt(in)), as PyTorch does."""
-    bias = host_initializer(lambda rng, shape: _uniform_fan_in(rng, (in_features, *shape))[0])
-    return nnx.Linear(in_features, features, dtype=dtype, kernel_init=uniform_fan_in, bias_init=bias, rngs=rngs)
+    bias = initializers.host_initializer(lambda rng, shape: initializers.draw_uniform_fan_in(rng, (in_features, *shape))[0])
+    return nnx.Linear(in_features, features, dtype=dtype, kernel_init=initializers.uniform_fan_in, bias_init=bias, rngs=rngs)
 
 
 Moments = tuple[Float[Array, "groups features"], Float[Array, "groups features"]]
@@ -321,66 +279,3 @@ def shortcut(x: Float[Array, "batch height width in"], features: int, stride: in
         odd: Any = [(0, size % 2) for size in x.shape[1:3]]  # Flax's annotation knows only names
         x = nnx.avg_pool(x, (2, 2), (2, 2), padding=odd, count_include_pad=False)
     return jnp.pad(x, ((0, 0), (0, 0), (0, 0), (0, features - x.shape[-1])))
-
-
-def max_pool(
-    x: Float[Array, "batch height width features"], size: int = 2, *, padding: int = 0
-) -> Float[Array, "batch h w features"]:
-    """The maxima of `size` x `size` windows, 2 pixels apart; a side shorter than a window stays as it is.
-
-    Rows first, then columns, each the maximum of strided slices: on CPU the gradient takes a ninth of the time of Flax's pool. Of
-    equals the first gets the gradient, as in PyTorch.
-    """
-    for axis in (1, 2):
-        windows = (x.shape[axis] + 2 * padding - size) // 2 + 1
-        if windows < 1:
-            continue
-        pads = [(padding, padding) if dim == axis else (0, 0) for dim in range(4)]
-        padded = jnp.pad(x, pads, constant_values=-jnp.inf)
-        taps = [jax.lax.slice_in_dim(padded, tap, tap + 2 * windows - 1, 2, axis) for tap in range(size)]
-        x = functools.reduce(_maximum, taps)
-    return x
-
-
-def _maximum(x: Array, y: Array) -> Array:
-    # The gradient of jnp.maximum asks which of both equals the result: none does where XLA computes one anew for the backward
-    # pass, and rounds it differently.
-    return jnp.where((x >= y) | jnp.isnan(x), x, y)
-
-
-def adaptive_average_pool(x: Float[Array, "batch height width features"], size: int) -> Float[Array, "batch size size features"]:
-    """Averages over `size` x `size` windows that cover the map evenly, whatever its size, as PyTorch's layer of that name does.
-
-    Window i runs from floor(i n / size) to ceil((i + 1) n / size) of n rows; windows overlap where `size` does not divide n, and
-    repeat rows where it is larger.
-    """
-    return _resample(x, _window_means(x.shape[1], size), _window_means(x.shape[2], size))
-
-
-def resize_align_corners(
-    x: Float[Array, "batch height width features"], size: tuple[int, int]
-) -> Float[Array, "batch h w features"]:
-    """Resizes bilinearly so that corner pixels stay corners, where `jax.image.resize` aligns the pixels' outer edges."""
-    return _resample(x, _align_corners(x.shape[1], size[0]), _align_corners(x.shape[2], size[1]))
-
-
-def _resample(x: Array, rows: np.ndarray, columns: np.ndarray) -> Array:
-    # Matrix products and no gather: the gradient of a gather is a scatter, which is slow on every accelerator. Full precision, as
-    # in jax.image.resize: these products are a small share of the work, and the default rounds their factors on some accelerators.
-    for matrix, spec in ((rows, "oi,niwc->nowc"), (columns, "oi,nhic->nhoc")):
-        if not np.array_equal(matrix, np.eye(*matrix.shape)):
-            x = jnp.einsum(spec, jnp.asarray(matrix, x.dtype), x, precision=jax.lax.Precision.HIGHEST)
-    return x
-
-
-def _window_means(size: int, windows: int) -> np.ndarray:
-    matrix = np.zeros((windows, size))
-    for index in range(windows):
-        window = slice(index * size // windows, -(-(index + 1) * size // windows))
-        matrix[index, window] = 1 / (window.stop - window.start)
-    return matrix
-
-
-def _align_corners(size: int, new_size: int) -> np.ndarray:
-    positions = np.linspace(0, size - 1, new_size)
-    return np.maximum(0, 1 - np.abs(positions[:, None] - np.arange(size)))

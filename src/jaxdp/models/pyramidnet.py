@@ -12,7 +12,7 @@ from flax import nnx
 from jaxtyping import Array, Float, Key
 
 from jaxdp import models
-from jaxdp.models import layers
+from jaxdp.models import layers, resampling
 from jaxdp.registry import ConfigError
 
 # Units per stage of the ImageNet form, all bottlenecks.
@@ -94,7 +94,7 @@ class PyramidNet(nnx.Module):
         """
         x = self.stem_norm(self.stem_conv(images.astype(self.dtype)))
         if self.large_stem:
-            x = layers.max_pool(nnx.relu(x), 3, padding=1)
+            x = resampling.max_pool(nnx.relu(x), 3, padding=1)
         x = layers.run_blocks(self, self.units, x, keys)
         x = jnp.mean(nnx.relu(self.final_norm(x)), (1, 2))
         if self.dropout is not None:

@@ -12,7 +12,7 @@ from flax import nnx
 from jaxtyping import Array, Float, Key
 
 from jaxdp import models
-from jaxdp.models import layers
+from jaxdp.models import layers, resampling
 from jaxdp.registry import ConfigError
 
 # Units per stage of the four-stage form.
@@ -82,7 +82,7 @@ class ResNet(nnx.Module):
         """
         x = nnx.relu(self.stem_norm(self.stem_conv(images.astype(self.dtype))))
         if self.large_stem:
-            x = layers.max_pool(x, 3, padding=1)
+            x = resampling.max_pool(x, 3, padding=1)
         x = layers.run_blocks(self, self.units, x)
         x = jnp.mean(x, (1, 2))
         if self.dropout is not None:

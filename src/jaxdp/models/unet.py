@@ -15,7 +15,7 @@ from flax import nnx
 from jaxtyping import Array, Float, Key
 
 from jaxdp import models
-from jaxdp.models import layers
+from jaxdp.models import initializers, layers, resampling
 from jaxdp.registry import ConfigError
 
 
@@ -69,7 +69,9 @@ class UNet(nnx.Module):
             decoder.append(block(skip + features, middle, out))
             features = out
         self.encoder, self.up_convs, self.decoder = nnx.List(encoder), nnx.List(up_convs), nnx.List(decoder)
-        self.head = layers.conv(features, num_classes, 1, bias=True, kernel_init=layers.he_normal_fan_in, dtype=dtype, rngs=rngs)
+        self.head = layers.conv(
+            features, num_classes, 1, bias=True, kernel_init=initializers.he_normal_fan_in, dtype=dtype, rngs=rngs
+        )
 
     def __call__(
         self, images: Float[Array, "batch height width channels"], keys: Key[Array, "batch"] | None = None
@@ -90,7 +92,7 @@ class UNet(nnx.Module):
         for block in self.encoder[:-1]:
             x = layers.run_blocks(self, [block], x)
             skips.append(x)
-            x = layers.max_pool(x)
+            x = resampling.max_pool(x)
         x = layers.run_blocks(self, [self.encoder[-1]], x)
         for index, block in enumerate(self.decoder):
             skip = skips.pop()
@@ -104,7 +106,7 @@ class UNet(nnx.Module):
         height, width = x.shape[1:3]
         if self.upsampling == "resize":
             return jax.image.resize(x, (x.shape[0], *size, x.shape[3]), "bilinear")
-        x = self.up_convs[index](x) if self.up_convs else layers.resize_align_corners(x, (2 * height, 2 * width))
+        x = self.up_convs[index](x) if self.up_convs else resampling.resize_align_corners(x, (2 * height, 2 * width))
         return x if self.padding == "valid" else _fit(x, size)
 
     def _check_size(self, height: int, width: int) -> None:
@@ -121,7 +123,7 @@ class Block(nnx.Module):
         self, in_features: int, middle: int, features: int, *, norm: bool, padding: str, dtype: Any, rngs: nnx.Rngs
     ) -> None:
         conv = functools.partial(
-            layers.conv, size=3, padding=1 if padding == "same" else 0, bias=not norm, kernel_init=layers.he_normal_fan_in,
+            layers.conv, size=3, padding=1 if padding == "same" else 0, bias=not norm, kernel_init=initializers.he_normal_fan_in,
             dtype=dtype, rngs=rngs,
         )  # fmt: skip
         self.convs = nnx.List([conv(in_features, middle), conv(middle, features)])
@@ -143,7 +145,7 @@ class UpConv(nnx.Module):
 
     def __init__(self, in_features: int, features: int, *, dtype: Any, rngs: nnx.Rngs) -> None:
         self.kernel = nnx.Param(_he_normal_per_pixel(rngs.params(), (2, 2, in_features, features)))
-        self.bias = nnx.Param(layers.zeros(rngs.params(), (features,)))
+        self.bias = nnx.Param(initializers.zeros(rngs.params(), (features,)))
         self.dtype = dtype
 
     def __call__(self, x: Float[Array, "batch height width in"]) -> Float[Array, "batch 2*height 2*width features"]:
@@ -154,7 +156,7 @@ class UpConv(nnx.Module):
 
 
 # He's normal, as elsewhere; but one tap alone reaches an output pixel, so its fan-in is the channels.
-_he_normal_per_pixel = layers.host_initializer(
+_he_normal_per_pixel = initializers.host_initializer(
     lambda rng, shape: rng.standard_normal(shape, np.float32) * np.float32(np.sqrt(2 / shape[-2]))
 )
 

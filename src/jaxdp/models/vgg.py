@@ -13,7 +13,7 @@ from flax import nnx
 from jaxtyping import Array, Float, Key
 
 from jaxdp import models
-from jaxdp.models import layers
+from jaxdp.models import initializers, layers, resampling
 
 # Convolutions per stage; a pooling follows each.
 _CONVS = {11: (1, 1, 2, 2, 2), 13: (2, 2, 2, 2, 2), 16: (2, 2, 3, 3, 3), 19: (2, 2, 4, 4, 4)}
@@ -84,7 +84,7 @@ class Stage(nnx.Module):
         for position, conv in enumerate(self.convs):
             x = conv(x)
             x = nnx.relu(self.norms[position](x) if self.norms else x)
-        return layers.max_pool(x)
+        return resampling.max_pool(x)
 
 
 class CifarHead(nnx.Module):
@@ -107,14 +107,14 @@ class ImageNetHead(nnx.Module):
     def __init__(self, features: int, num_classes: int, *, dropout: float | int, dtype: Any, rngs: nnx.Rngs) -> None:
         hidden = 8 * features
         shapes = itertools.pairwise([_POSITIONS**2 * features, hidden, hidden, num_classes])
-        init: Any = {"kernel_init": _normal, "bias_init": layers.zeros}
+        init: Any = {"kernel_init": _normal, "bias_init": initializers.zeros}
         self.denses = nnx.List([nnx.Linear(*shape, dtype=dtype, rngs=rngs, **init) for shape in shapes])
         self.dropouts = nnx.List([layers.Dropout(dropout, index=index, rngs=rngs) for index in range(2)] if dropout else [])
 
     def __call__(
         self, x: Float[Array, "batch height width features"], keys: Key[Array, "batch"] | None
     ) -> Float[Array, "batch classes"]:
-        x = layers.adaptive_average_pool(x, _POSITIONS)
+        x = resampling.adaptive_average_pool(x, _POSITIONS)
         x = x.reshape(len(x), -1)
         for position, dense in enumerate(self.denses[:-1]):
             x = nnx.relu(dense(x))
@@ -124,4 +124,4 @@ class ImageNetHead(nnx.Module):
 
 
 # Source: section 3.1.
-_normal = layers.host_initializer(lambda rng, shape: rng.standard_normal(shape, np.float32) * np.float32(0.01))
+_normal = initializers.host_initializer(lambda rng, shape: rng.standard_normal(shape, np.float32) * np.float32(0.01))

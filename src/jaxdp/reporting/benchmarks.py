@@ -16,6 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from jaxdp.registry import ConfigError
+from jaxdp.reporting.progress import bytes_text
 
 Record = dict[str, Any]
 Key = tuple[Any, ...]
@@ -175,11 +176,8 @@ def _percent(value: float | None) -> str:
 
 
 def _bytes(count: int | None) -> str:
-    if count is None:
-        return ""
-    power = min(max(int(math.log2(max(count, 1)) // 10), 1), 3)
-    value = count / 1024**power
-    return f"{value:.{0 if value >= 100 else 1}f}{' KMG'[power]}"
+    """As narrow as it goes: 212M."""
+    return "" if count is None else bytes_text(count).replace(" ", "").removesuffix("iB")
 
 
 def _known(records: Sequence[Record]) -> Record:

@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from jaxdp.config import batch_norm_group
 from jaxdp.parallel import platform
 from jaxdp.parallel.strategy import Strategy
 from jaxdp.registry import ConfigError
@@ -15,8 +16,8 @@ from jaxdp.registry import ConfigError
 USABLE_FRACTION = 0.92
 # An epoch of fewer steps trains badly, however much memory there is.
 MIN_STEPS_PER_EPOCH = 10
-# Examples on each device of the two steps that are compiled; `--accumulate-steps` may cut them into up to 16 parts.
-_EXAMPLES = (16, 32)
+# About so many examples on a device has the smaller one of the two steps that are compiled.
+_EXAMPLES = 16
 
 # What a step takes, as shapes, for a global batch of so many examples.
 AbstractStep = Callable[[int], tuple[Any, Any, Any]]
@@ -100,8 +101,15 @@ class Forecast:
 
 
 def forecast(strategy: Strategy, abstract_step: AbstractStep) -> Forecast:
-    smaller, larger = (measure(strategy, abstract_step, count * strategy.data_shards) for count in _EXAMPLES)
-    return Forecast(_EXAMPLES, (smaller, larger))
+    unit = _unit(strategy)
+    fewer = -(-_EXAMPLES // unit) * unit
+    smaller, larger = (measure(strategy, abstract_step, count * strategy.data_shards) for count in (fewer, 2 * fewer))
+    return Forecast((fewer, 2 * fewer), (smaller, larger))
+
+
+def _unit(strategy: Strategy) -> int:
+    """Returns what the examples on a device must be a multiple of: parts of the batch, and groups of batch norm in each."""
+    return strategy.recipe.accumulate_steps * (batch_norm_group(strategy.recipe.batch_norm) or 1)
 
 
 def power_of_two(count: int) -> int:
@@ -110,16 +118,18 @@ def power_of_two(count: int) -> int:
 
 
 def largest_batch(strategy: Strategy, abstract_step: AbstractStep, num_examples: int) -> int:
-    """Returns the largest global batch with a power of two of examples on each device that fits this process's devices, and
-    leaves an epoch of a few steps.
+    """Returns the largest global batch that fits this process's devices and leaves an epoch of a few steps: a power of two of
+    examples on each device, or of as many as parts and groups of batch norm need.
 
     Raises:
-        ConfigError: if not one example fits.
+        ConfigError: if not even those fit.
     """
     limit = platform.device_memory_bytes(strategy.devices)
     fitting = forecast(strategy, abstract_step).largest(USABLE_FRACTION * limit)
-    if fitting < 1:
-        remedy = f"a step of one example on each device does not fit {limit / 2**30:.1f} GiB; see python -m jaxdp.plan"
+    unit = _unit(strategy)
+    if fitting < unit:
+        least = "one example" if unit == 1 else f"{unit} examples"
+        remedy = f"a step of {least} on each device does not fit {limit / 2**30:.1f} GiB; see python -m jaxdp.plan"
         raise ConfigError("global_batch_size", "auto", remedy)
     sensible = num_examples // (MIN_STEPS_PER_EPOCH * strategy.data_shards)
-    return strategy.data_shards * power_of_two(max(min(fitting, sensible), 1))
+    return strategy.data_shards * unit * power_of_two(max(min(fitting, sensible) // unit, 1))

@@ -23,8 +23,8 @@ from jaxdp.registry import ConfigError
 from jaxdp.run_directory import RunDirectory
 from jaxdp.training import optim
 from jaxdp.training.checkpoint import Checkpoints
+from jaxdp.training.components import create_model, create_task
 from jaxdp.training.inference import create_predictor
-from jaxdp.training.setup import create_model, create_task
 from jaxdp.training.state import TrainState, create_train_state
 
 BATCH = 64  # images that a classifier is given at a time

@@ -12,19 +12,18 @@ import optax
 from flax import nnx
 from jax.experimental import multihost_utils
 
-from jaxdp import models, tasks
-from jaxdp.config import EXCLUSIVE, TrainConfig, profiled_steps
+from jaxdp.config import TrainConfig, profiled_steps
 from jaxdp.data import augment, pipeline, placement
-from jaxdp.data.sources import CheckedSource, Dataset, open_dataset
+from jaxdp.data.sources import CheckedSource, Dataset
 from jaxdp.parallel import mesh, platform
 from jaxdp.parallel.strategy import Strategy, create_strategy
 from jaxdp.registry import ConfigError
 from jaxdp.training import loop, metrics, optim, planning
+from jaxdp.training.components import check_model, create_model, create_task, open_data
 from jaxdp.training.state import TrainState, create_train_state
 from jaxdp.training.step import Recipe
 
 DEFAULT_EPOCHS = 20
-DEFAULT_DATASETS = {"classification": "digits", "segmentation": "cells", "regression": "digits-denoise"}
 # Saving a small state takes as long as several of its steps: default checkpoints are at least this many steps apart.
 MIN_DEFAULT_CHECKPOINT_STEPS = 100
 # A dataset is held on the devices by default where it takes no more than this share of their memory.
@@ -95,9 +94,8 @@ class Setup:
             return {name: jax.ShapeDtypeStruct((count, *array.shape[1:]), array.dtype) for name, array in arrays.items()}
 
         resident = {} if streams else {name: values for name, values in example.items() if name != "indices"}
-        state = self.strategy.abstract(jax.eval_shape(self.create_state))
         return (
-            state,
+            self.strategy.abstract(self.shapes),
             self.strategy.abstract_batch(shapes(of_batch, global_batch_size)),
             shapes(resident, len(self.dataset.train)),
         )
@@ -154,48 +152,6 @@ class Setup:
         )  # fmt: skip
 
 
-def create_model(config: TrainConfig, dataset: Any, *, rngs: nnx.Rngs, dtype: Any) -> nnx.Module:
-    """Args:
-    dataset: whatever tells `num_classes` and `image_shape`.
-    """
-    if "dtype" in config.model_kwargs:
-        raise ConfigError("model_kwargs", {"dtype": config.model_kwargs["dtype"]}, "use --precision")
-    kwargs: dict[str, Any] = config.model_kwargs | {"dtype": dtype}
-    return models.create(config.model, num_classes=dataset.num_classes, in_channels=dataset.image_shape[-1], rngs=rngs, **kwargs)
-
-
-def create_task(config: TrainConfig, dataset: Any) -> tasks.Task:
-    kwargs = dict(config.task_kwargs)
-    if config.loss is not None:
-        kwargs["loss"] = config.loss
-    if config.label_smoothing:
-        kwargs["label_smoothing"] = config.label_smoothing
-    return tasks.create(dataset.task, num_classes=dataset.num_classes, class_names=dataset.class_names, **kwargs)
-
-
-def open_data(config: TrainConfig) -> tuple[TrainConfig, Dataset]:
-    """Opens the dataset, and returns the configuration with what model and dataset decide filled in."""
-    possible = models.tasks_of(config.model)
-    if config.task is not None:
-        tasks.check_name(config.task)
-        if config.task not in possible:
-            raise ConfigError("task", config.task, f"{config.model} is for {' and '.join(possible)}; choose another --model")
-        possible = (config.task,)
-    config = dataclasses.replace(config, dataset=config.dataset or DEFAULT_DATASETS[possible[0]])
-    dataset = open_dataset(config, possible)
-    filled: dict[str, Any] = {"task": dataset.task}
-    if config.augment is None:
-        filled["augment"] = dataset.augment
-    for name, value in dataset.defaults.items():
-        if name == "model_kwargs":
-            filled[name] = dict(value.get(config.model, {})) | config.model_kwargs
-        elif getattr(config, name) is None and not any(
-            name in pair and any(getattr(config, partner) is not None for partner in pair) for pair in EXCLUSIVE
-        ):
-            filled[name] = value
-    return dataclasses.replace(config, **filled), dataset
-
-
 def create_setup(
     config: TrainConfig,
     *,
@@ -227,7 +183,7 @@ def create_setup(
     at_a_time = per_device * data_shards if per_device else None
     automatic = config.global_batch_size == "auto"
     given = at_a_time * config.accumulate_steps if at_a_time else config.global_batch_size
-    batch_size = data_shards * config.accumulate_steps if automatic else int(given or optim.DEFAULT_BATCH_SIZE)
+    batch_size = 1 if automatic else int(given or optim.DEFAULT_BATCH_SIZE)  # automatic: until it is known
     asked, config = config, dataclasses.replace(config, global_batch_size=batch_size, per_device_batch_size=None)
     if config.grad_reduce_dtype is not None and config.strategy in ("single", "sharded"):
         remedy = f"--strategy {config.strategy} leaves the averaging to XLA, or has none; use pmap, shard_map or central"
@@ -259,7 +215,7 @@ def create_setup(
     )
     strategy = create_strategy(config.strategy, recipe, devices, config.mesh, shard_params=config.shard_params)
     strategy.check_rows({dataset.image_shape[0], tile[0]}, fewest_rows)
-    if training:
+    if training and not automatic:
         strategy.check_batch(batch_size)
     setup = Setup(config, jnp.dtype(dtype or config.precision), dataset, recipe, schedule, strategy, plan, advance)
     if not automatic:
@@ -269,43 +225,6 @@ def create_setup(
     size = int(np.min(multihost_utils.process_allgather(np.asarray(size))))
     chosen = dataclasses.replace(asked, global_batch_size=size)
     return create_setup(chosen, training=training, dtype=dtype, advance=advance)
-
-
-def check_model(config: TrainConfig, dataset: Dataset, task: tasks.Task, image_shapes: set[tuple[int, ...]]) -> int:
-    """Traces the model on images of the sizes it will meet, which computes nothing.
-
-    Returns:
-        The fewest rows that a convolution reads or writes; one over single rows does not count.
-
-    Raises:
-        ConfigError: for keywords that it does not take, or a size that it cannot work on.
-    """
-    # Batch statistics change in training, so that training mode would need another transform: its shapes are the same.
-    model: Any = nnx.eval_shape(lambda: create_model(config, dataset, rngs=nnx.Rngs(0), dtype=jnp.float32))
-    model.eval()
-    graphdef, arrays = nnx.split(model)
-    rows = []
-    for shape in sorted(image_shapes):
-        images = jax.ShapeDtypeStruct((1, *shape), jnp.float32)
-        forward = jax.make_jaxpr(lambda arrays, images: nnx.merge(graphdef, arrays)(images))(arrays, images)
-        (outputs,) = forward.out_avals
-        wanted = 2 if task.name == "classification" else 4
-        assert len(outputs.shape) == wanted, f"{config.model} returns {outputs.shape} for {task.name}"
-        rows += [shape[0], *_rows_of_convolutions(forward.jaxpr)]
-    return min(rows)
-
-
-def _rows_of_convolutions(program: Any) -> Iterator[int]:
-    for equation in program.eqns:
-        if equation.primitive.name == "conv_general_dilated":
-            (read, kernel), (written,) = equation.invars, equation.outvars
-            dims = equation.params["dimension_numbers"]
-            if kernel.aval.shape[dims.rhs_spec[2]] > 1:
-                yield from (read.aval.shape[dims.lhs_spec[2]], written.aval.shape[dims.out_spec[2]])
-        for value in equation.params.values():
-            inner = getattr(value, "jaxpr", value)
-            if hasattr(inner, "eqns"):
-                yield from _rows_of_convolutions(inner)
 
 
 def _create_plan(config: TrainConfig, steps_per_epoch: int) -> loop.Plan:

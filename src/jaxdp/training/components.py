@@ -1,0 +1,95 @@
+"""Which dataset, task and model does a configuration ask for?"""
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from jaxdp import models, tasks
+from jaxdp.config import EXCLUSIVE, TrainConfig
+from jaxdp.data.sources import Dataset, open_dataset
+from jaxdp.registry import ConfigError
+
+DEFAULT_DATASETS = {"classification": "digits", "segmentation": "cells", "regression": "digits-denoise"}
+
+
+def open_data(config: TrainConfig) -> tuple[TrainConfig, Dataset]:
+    """Opens the dataset, and returns the configuration with what model and dataset decide filled in."""
+    possible = models.tasks_of(config.model)
+    if config.task is not None:
+        tasks.check_name(config.task)
+        if config.task not in possible:
+            raise ConfigError("task", config.task, f"{config.model} is for {' and '.join(possible)}; choose another --model")
+        possible = (config.task,)
+    config = dataclasses.replace(config, dataset=config.dataset or DEFAULT_DATASETS[possible[0]])
+    dataset = open_dataset(config, possible)
+    filled: dict[str, Any] = {"task": dataset.task}
+    if config.augment is None:
+        filled["augment"] = dataset.augment
+    for name, value in dataset.defaults.items():
+        if name == "model_kwargs":
+            filled[name] = dict(value.get(config.model, {})) | config.model_kwargs
+        elif getattr(config, name) is None and not any(
+            name in pair and any(getattr(config, partner) is not None for partner in pair) for pair in EXCLUSIVE
+        ):
+            filled[name] = value
+    return dataclasses.replace(config, **filled), dataset
+
+
+def create_model(config: TrainConfig, dataset: Any, *, rngs: nnx.Rngs, dtype: Any) -> nnx.Module:
+    """Args:
+    dataset: whatever tells `num_classes` and `image_shape`.
+    """
+    if "dtype" in config.model_kwargs:
+        raise ConfigError("model_kwargs", {"dtype": config.model_kwargs["dtype"]}, "use --precision")
+    kwargs: dict[str, Any] = config.model_kwargs | {"dtype": dtype}
+    return models.create(config.model, num_classes=dataset.num_classes, in_channels=dataset.image_shape[-1], rngs=rngs, **kwargs)
+
+
+def create_task(config: TrainConfig, dataset: Any) -> tasks.Task:
+    kwargs = dict(config.task_kwargs)
+    if config.loss is not None:
+        kwargs["loss"] = config.loss
+    if config.label_smoothing:
+        kwargs["label_smoothing"] = config.label_smoothing
+    return tasks.create(dataset.task, num_classes=dataset.num_classes, class_names=dataset.class_names, **kwargs)
+
+
+def check_model(config: TrainConfig, dataset: Dataset, task: tasks.Task, image_shapes: set[tuple[int, ...]]) -> int:
+    """Traces the model on images of the sizes it will meet, which computes nothing.
+
+    Returns:
+        The fewest rows that a convolution reads or writes; one over single rows does not count.
+
+    Raises:
+        ConfigError: for keywords that it does not take, or a size that it cannot work on.
+    """
+    # Batch statistics change in training, so that training mode would need another transform: its shapes are the same.
+    model: Any = nnx.eval_shape(lambda: create_model(config, dataset, rngs=nnx.Rngs(0), dtype=jnp.float32))
+    model.eval()
+    graphdef, arrays = nnx.split(model)
+    rows = []
+    for shape in sorted(image_shapes):
+        images = jax.ShapeDtypeStruct((1, *shape), jnp.float32)
+        forward = jax.make_jaxpr(lambda arrays, images: nnx.merge(graphdef, arrays)(images))(arrays, images)
+        (outputs,) = forward.out_avals
+        wanted = 2 if task.name == "classification" else 4
+        assert len(outputs.shape) == wanted, f"{config.model} returns {outputs.shape} for {task.name}"
+        rows += [shape[0], *_rows_of_convolutions(forward.jaxpr)]
+    return min(rows)
+
+
+def _rows_of_convolutions(program: Any) -> Iterator[int]:
+    for equation in program.eqns:
+        if equation.primitive.name == "conv_general_dilated":
+            (read, kernel), (written,) = equation.invars, equation.outvars
+            dims = equation.params["dimension_numbers"]
+            if kernel.aval.shape[dims.rhs_spec[2]] > 1:
+                yield from (read.aval.shape[dims.lhs_spec[2]], written.aval.shape[dims.out_spec[2]])
+        for value in equation.params.values():
+            inner = getattr(value, "jaxpr", value)
+            if hasattr(inner, "eqns"):
+                yield from _rows_of_convolutions(inner)
