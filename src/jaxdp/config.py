@@ -185,6 +185,9 @@ class RunConfig:
     """checkpoints to keep, besides the best one"""
     log_every: int = 10
     """steps between rows of metrics.jsonl"""
+    steps_per_call: int = 1
+    """give the devices so many steps at once, where the dataset is held on them: on accelerators, for steps of a few milliseconds.
+    Evaluations, checkpoints and the end are where they are; what lies between them may be fewer steps, which compiles again"""
     on_divergence: Literal["stop", "skip", "rollback"] = "stop"
     """when loss or gradients are no longer finite numbers: stop (exit code 3), skip the update and go on, or roll back to the last
     checkpoint and go on from there at half the learning rate"""
@@ -228,7 +231,7 @@ EXCLUSIVE = (("global_batch_size", "per_device_batch_size"), ("epochs", "steps")
 _POSITIVE = {
     "global_batch_size", "per_device_batch_size", "epochs", "steps", "devices", "clip_norm",
     "eval_every", "checkpoint_every", "keep", "log_every", "max_divergences", "num_classes", "step_timeout", "num_processes",
-    "distributed_timeout", "heartbeat_timeout", "accumulate_steps", "repeats",
+    "distributed_timeout", "heartbeat_timeout", "accumulate_steps", "repeats", "steps_per_call",
 }  # fmt: skip
 _NON_NEGATIVE = {"learning_rate", "weight_decay", "seed", "tolerance", "process_id"}
 _FRACTIONS = {"label_smoothing", "ema_decay", "warmup_fraction"}  # at least 0 and below 1
@@ -365,7 +368,7 @@ def to_yaml(config: Any) -> str:
 
 # How a command runs, rather than what it trains.
 OF_ONE_COMMAND = ("run_dir", "resume", "profile", "step_timeout", *(field.name for field in dataclasses.fields(ProcessConfig)))
-_NOT_DEFINING = (*OF_ONE_COMMAND, "keep", "log_every", "on_divergence", "max_divergences")
+_NOT_DEFINING = (*OF_ONE_COMMAND, "keep", "log_every", "steps_per_call", "on_divergence", "max_divergences")
 
 
 def run_hash(config: TrainConfig) -> str:

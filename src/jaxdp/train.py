@@ -94,7 +94,7 @@ def _train(
     from jaxdp.parallel.monitor import Monitor
     from jaxdp.reporting import outcome as outcome_pictures
     from jaxdp.reporting import plots, progress, writers
-    from jaxdp.training import loop, metrics, summary
+    from jaxdp.training import loop, metrics, reader, summary
     from jaxdp.training.checkpoint import Checkpoints
     from jaxdp.training.inference import create_predictor
     from jaxdp.training.ledger import Ledger
@@ -103,6 +103,7 @@ def _train(
     primary = group.index == 0
     config, plan, task = setup.config, setup.plan, setup.recipe.task
     best_metric = task.best_metric
+    margin = plan.steps_per_call * (reader.run_ahead(plan.steps_per_call) + 1)
     with contextlib.closing(Checkpoints(run.checkpoints, keep=config.keep, best_metric=best_metric)) as checkpoints:
         saved = checkpoints.latest()
         start = saved or 0
@@ -133,7 +134,7 @@ def _train(
             with contextlib.ExitStack() as cleanup:
                 profiler = Profiler(profiled_steps(config.profile) if config.profile else None, run.path / "profile")
                 cleanup.callback(profiler.stop)
-                listeners: list[loop.Listener] = []
+                listeners: list[reader.Listener] = []
                 events: writers.TensorBoard | None = None
                 if primary:
                     bar = progress.Progress(
@@ -162,7 +163,7 @@ def _train(
                         evaluate=current.evaluate,
                         save=functools.partial(checkpoints.save, shapes=setup.shapes),
                         listeners=listeners,
-                        should_stop=lambda step: group.stops_at(step, wanted=bool(signals.received), margin=loop.RUN_AHEAD + 1),
+                        should_stop=lambda step: group.stops_at(step, wanted=bool(signals.received), margin=margin),
                         max_skips=config.max_divergences,
                         watchdog=watchdog,
                         profiler=profiler,
@@ -172,7 +173,7 @@ def _train(
                     status, step, test = "stopped" if outcome.stopped else "done", outcome.step, outcome.test
                     if start == step == plan.total_steps:  # killed after its last checkpoint
                         test = current.evaluate(outcome.state)
-                except loop.Diverged as error:
+                except reader.Diverged as error:
                     status, step, failure = "diverged", error.step, str(error)
                 trained = None
                 if outcome is not None and test is not None:  # by all processes: each may hold a part of it

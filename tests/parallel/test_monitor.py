@@ -15,7 +15,7 @@ from jaxdp import train
 from jaxdp.parallel import monitor
 from jaxdp.parallel.distributed import Group
 from jaxdp.parallel.monitor import Monitor
-from jaxdp.training.loop import MEASURED
+from jaxdp.training.reader import MEASURED
 
 UUIDS = ["GPU-aa", "GPU-bb", "GPU-cc", "GPU-dd"]
 ALONE = Group()

@@ -22,7 +22,7 @@ from jaxdp.registry import ConfigError
 from jaxdp.reporting import writers
 from jaxdp.training import integrity
 from jaxdp.training.checkpoint import Checkpoints
-from jaxdp.training.loop import MEASURED
+from jaxdp.training.reader import MEASURED
 
 AGAIN = "; the same command continues after the last checkpoint"
 RecordFault = Callable[..., None]

@@ -13,7 +13,7 @@ from process_group import Processes, environment
 from jaxdp import train
 from jaxdp.reporting import writers
 from jaxdp.training.checkpoint import Checkpoints
-from jaxdp.training.loop import MEASURED
+from jaxdp.training.reader import MEASURED
 
 STEPS = 3
 COMMON = f"--global-batch-size 32 --learning-rate 0.01 --schedule constant --log-every 1 --steps {STEPS}".split()

@@ -20,7 +20,7 @@ from jaxdp.data.sources import open_dataset
 from jaxdp.parallel.strategy import Strategy, create_strategy
 from jaxdp.reporting import writers
 from jaxdp.run_directory import RunDirectory
-from jaxdp.training import loop, setup, step
+from jaxdp.training import loop, reader, setup, step
 from jaxdp.training.checkpoint import Checkpoints
 from jaxdp.training.state import TrainState, create_train_state
 
@@ -248,6 +248,6 @@ def test_a_rollback_is_remembered_without_a_save_after_it() -> None:
 
 
 def test_an_evaluation_that_is_not_finite_is_no_row() -> None:
-    with pytest.raises(loop.Diverged, match="after the update of step 7 the test loss is inf"):
+    with pytest.raises(reader.Diverged, match="after the update of step 7 the test loss is inf"):
         loop.check_finite(7, True, {"loss": float("inf")})
     loop.check_finite(7, True, {"loss": 0.5, "iou/rare": float("nan")})  # a class that is nowhere

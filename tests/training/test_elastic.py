@@ -9,7 +9,7 @@ from fault_table import RecordFault
 
 from jaxdp import train
 from jaxdp.training.checkpoint import Checkpoints
-from jaxdp.training.loop import MEASURED
+from jaxdp.training.reader import MEASURED
 
 pytestmark = pytest.mark.usefixtures("no_pictures")
 FLAGS = (

@@ -13,7 +13,7 @@ from jaxdp import evaluate, train
 from jaxdp.reporting import writers
 from jaxdp.training import setup
 from jaxdp.training.checkpoint import Checkpoints
-from jaxdp.training.loop import MEASURED, Row
+from jaxdp.training.reader import MEASURED, Row
 
 # 8 steps an epoch; it stops in the middle of the second.
 FLAGS = "--global-batch-size 160 --epochs 3 --ema-decay 0.9 --log-every 3 --checkpoint-every 5 --optimizer adam".split()

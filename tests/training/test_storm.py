@@ -21,7 +21,7 @@ from process_group import environment
 
 from jaxdp.training import integrity
 from jaxdp.training.checkpoint import Checkpoints
-from jaxdp.training.loop import MEASURED
+from jaxdp.training.reader import MEASURED
 
 KEEP = 3
 FLAGS = (

@@ -5,7 +5,7 @@ The order is a pure function of (seed, step): a resumed run asks for its next st
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import grain
@@ -47,6 +47,24 @@ def _permutation(num_examples: int, seed: int, epoch: int) -> np.ndarray:
 
 
 @dataclasses.dataclass(frozen=True)
+class CallOrder:
+    """The steps of each call to the devices together; indexing with a call returns example numbers (batch, steps).
+
+    Args:
+        calls: the steps of each, counted from 0.
+    """
+
+    order: TrainingOrder
+    calls: Sequence[range]
+
+    def __len__(self) -> int:
+        return len(self.calls)
+
+    def __getitem__(self, call: int) -> np.ndarray:
+        return np.stack([self.order[step] for step in self.calls[call]], -1)
+
+
+@dataclasses.dataclass(frozen=True)
 class EvaluationOrder:
     """Every example once, in order; the last batch is filled up with -1, which becomes an example of weight 0."""
 
@@ -74,7 +92,7 @@ def places(numbers: np.ndarray) -> HostBatch:
 
 def batches(
     read: Callable[[np.ndarray], HostBatch],
-    order: TrainingOrder | EvaluationOrder,
+    order: TrainingOrder | CallOrder | EvaluationOrder,
     place: Callable[[HostBatch], Any],
     *,
     start: int = 0,

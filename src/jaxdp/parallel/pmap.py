@@ -28,7 +28,8 @@ class Pmap(strategy.Strategy):
         wrap = functools.partial(
             jax.pmap, axis_name=mesh.DATA_AXIS, in_axes=(None, 0, None), out_axes=None, devices=list(self.mesh.devices.flat)
         )
-        self.train_step = wrap(functools.partial(step.train_step, **kwargs), donate_argnums=0)
+        train_step = step.several_steps(functools.partial(step.train_step, **kwargs), recipe=self.recipe)
+        self.train_step = wrap(train_step, donate_argnums=0)
         self.eval_step = wrap(functools.partial(step.eval_step, **kwargs))
 
     @property

@@ -20,5 +20,6 @@ class ShardMap(strategy.Strategy):
         wrap = functools.partial(
             jax.shard_map, mesh=self.mesh, in_specs=(everywhere, PartitionSpec(mesh.DATA_AXIS), everywhere), out_specs=everywhere
         )
-        self.train_step = jax.jit(wrap(functools.partial(step.train_step, **kwargs)), donate_argnums=0)
+        train_step = step.several_steps(functools.partial(step.train_step, **kwargs), recipe=self.recipe)
+        self.train_step = jax.jit(wrap(train_step), donate_argnums=0)
         self.eval_step = jax.jit(wrap(functools.partial(step.eval_step, **kwargs)))

@@ -69,7 +69,8 @@ class Sharded(strategy.Strategy):
             return step.eval_step(whole(state), spread(gather_examples(batch, data)), {}, recipe=recipe, replicas=replicas)
 
         wrap = functools.partial(jax.jit, in_shardings=(placed, split, everywhere))
-        self.train_step = wrap(train_step, out_shardings=(placed, everywhere), donate_argnums=0)
+        train_steps = step.several_steps(train_step, recipe=recipe)
+        self.train_step = wrap(train_steps, out_shardings=(placed, everywhere), donate_argnums=0)
         self.eval_step = wrap(eval_step, out_shardings=everywhere)
 
     def _spread(self, batch: Batch) -> dict[str, Any]:

@@ -20,7 +20,8 @@ class Single(strategy.Strategy):
         if self.num_devices > 1:
             raise ConfigError("devices", self.num_devices, "--strategy single uses one; use --devices 1 or --strategy pmap")
         kwargs = {"recipe": self.recipe, "replicas": Replicas()}
-        self.train_step = jax.jit(functools.partial(step.train_step, **kwargs), donate_argnums=0)
+        train_step = step.several_steps(functools.partial(step.train_step, **kwargs), recipe=self.recipe)
+        self.train_step = jax.jit(train_step, donate_argnums=0)
         self.eval_step = jax.jit(functools.partial(step.eval_step, **kwargs))
 
     @property

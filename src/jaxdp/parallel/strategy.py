@@ -15,9 +15,8 @@ from jaxdp.parallel import mesh
 from jaxdp.parallel.mesh import Device
 from jaxdp.registry import ConfigError, Registry
 from jaxdp.training.state import TrainState
-from jaxdp.training.step import Recipe
+from jaxdp.training.step import Recipe, TrainStep
 
-TrainStep = Callable[[TrainState, Any, Any], tuple[TrainState, dict[str, jax.Array]]]
 EvalStep = Callable[[TrainState, Any, Any], dict[str, jax.Array]]
 
 
@@ -32,7 +31,7 @@ class Strategy(abc.ABC):
 
     Attributes:
         train_step: (state, placed batch, placed data) -> (state, metric sums); the old state's memory is reused, so it is gone
-            afterwards.
+            afterwards. Most take several batches at once, too: `step.several_steps`.
         eval_step: (state, placed batch, placed data) -> metric sums.
     """
 

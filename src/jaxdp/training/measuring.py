@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxdp.training import planning
-from jaxdp.training.loop import RUN_AHEAD
+from jaxdp.training.reader import RUN_AHEAD
 from jaxdp.training.setup import Setup
 
 REPETITION_SECONDS = 1.0

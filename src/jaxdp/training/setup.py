@@ -22,6 +22,7 @@ from jaxdp.training import loop, metrics, optim, planning
 from jaxdp.training.components import check_model, create_model, create_task, open_data
 from jaxdp.training.state import TrainState, create_train_state
 from jaxdp.training.step import Recipe
+from jaxdp.training.timetable import Plan
 
 DEFAULT_EPOCHS = 20
 # Saving a small state takes as long as several of its steps: default checkpoints are at least this many steps apart.
@@ -51,7 +52,7 @@ class Setup:
     recipe: Recipe
     schedule: optax.Schedule
     strategy: Strategy
-    plan: loop.Plan
+    plan: Plan
     advance: Advance = _say_nothing
 
     @property
@@ -129,7 +130,11 @@ class Setup:
         return pipeline.TrainingOrder(len(self.dataset.train), self.global_batch_size, self.config.seed, self.plan.total_steps)
 
     def train_batches(self, start: int) -> Iterator[Any]:
-        return self._batches("train", self.train_order, start, paired=bool(self.recipe.preprocess.mixings))
+        """Returns the placed batches from step `start` on, with `--steps-per-call` those of each call together."""
+        order, paired = self.train_order, bool(self.recipe.preprocess.mixings)
+        if self.plan.steps_per_call == 1:
+            return self._batches("train", order, start, paired=paired)
+        return self._batches("train", pipeline.CallOrder(order, self.plan.calls(start)), 0, paired=paired)
 
     def evaluate(self, state: TrainState, batch_done: Callable[[], None] = lambda: None) -> metrics.Sums:
         """Returns sums over every test example once, whatever divides what."""
@@ -196,6 +201,11 @@ def create_setup(
         fits = needed <= DEVICE_DATA_FRACTION * platform.device_memory_bytes(devices)
         config = dataclasses.replace(config, data_placement="device" if fits else "host")
 
+    if config.steps_per_call > 1:
+        if config.data_placement == "host":
+            raise ConfigError("steps_per_call", config.steps_per_call, "needs the dataset on the devices; see --data-placement")
+        if config.strategy == "central":
+            raise ConfigError("steps_per_call", config.steps_per_call, "--strategy central has a step of several programs; use 1")
     plan = _create_plan(config, len(dataset.train) // batch_size)
     if config.profile is not None and profiled_steps(config.profile)[0] > plan.total_steps:
         raise ConfigError("profile", config.profile, f"begins after the last step, {plan.total_steps}")
@@ -227,12 +237,15 @@ def create_setup(
     return create_setup(chosen, training=training, dtype=dtype, advance=advance)
 
 
-def _create_plan(config: TrainConfig, steps_per_epoch: int) -> loop.Plan:
+def _create_plan(config: TrainConfig, steps_per_epoch: int) -> Plan:
+    profiled = profiled_steps(config.profile) if config.profile is not None else None
     epochs_between_checkpoints = -(-MIN_DEFAULT_CHECKPOINT_STEPS // steps_per_epoch)
-    return loop.Plan(
+    return Plan(
         total_steps=config.steps or (config.epochs or DEFAULT_EPOCHS) * steps_per_epoch,
         steps_per_epoch=steps_per_epoch,
         log_every=config.log_every,
         eval_every=config.eval_every or steps_per_epoch,
         checkpoint_every=config.checkpoint_every or epochs_between_checkpoints * steps_per_epoch,
+        steps_per_call=config.steps_per_call,
+        cuts=(profiled[0] - 1, profiled[1]) if profiled else (),
     )

@@ -20,6 +20,7 @@ from jaxdp.tasks import Task
 from jaxdp.training.state import TrainState, Tree, merge
 
 Batch = Mapping[str, Array]
+TrainStep = Callable[[TrainState, Any, Any], tuple[TrainState, dict[str, Array]]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,7 +33,8 @@ class Recipe:
         seed: with a step's number and an example's number it determines every random choice.
         on_divergence: `skip` leaves the state as it was where it would no longer be finite; anything else leaves that to the loop.
         accumulate_steps: in how many parts the batch is computed, one after the other.
-        scan: whether the parts are one loop in the program, which compiles faster; XLA:CPU runs convolutions in loops very slowly.
+        scan: whether parts, and several steps of one call, are a loop in the program, which compiles faster; XLA:CPU runs
+            convolutions in loops very slowly.
         remat: what the backward pass computes again rather than keeps: `none`, `blocks` or `full`.
         grad_reduce_dtype: format in which gradients are averaged over replicas; None for that of the parameters.
     """
@@ -68,6 +70,22 @@ def train_step(
         narrow, batch_stats, weight = replicas.mean((narrowed(grads, recipe=recipe), batch_stats, weight))
         grads, metrics = widened(narrow, state.params), replicas.sum(metrics)
     return update_state(state, grads, batch_stats, weight, metrics, recipe=recipe)
+
+
+def several_steps(train_step: TrainStep, *, recipe: Recipe) -> TrainStep:
+    """Returns a train step that also takes K batches at once, in fields (batch, K, ...), and then returns sums (K, ...).
+
+    That is one program: between these steps the device waits for no host. K in the second place, since the first one is cut over
+    devices and processes.
+    """
+
+    def steps(state: TrainState, batch: Batch, data: Batch) -> tuple[TrainState, dict[str, Array]]:
+        if batch["indices"].ndim == 1:
+            return train_step(state, batch, data)
+        batches = {name: jnp.moveaxis(values, 1, 0) for name, values in batch.items()}
+        return jax.lax.scan(lambda state, batch: train_step(state, batch, data), state, batches, unroll=not recipe.scan)
+
+    return steps
 
 
 def narrowed(grads: Tree, *, recipe: Recipe) -> Tree:

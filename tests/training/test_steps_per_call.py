@@ -1,0 +1,76 @@
+"""Several steps in one call to the devices are the same steps."""
+
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from jaxdp import train
+from jaxdp.config import TrainConfig
+from jaxdp.training.setup import Setup, create_setup
+from jaxdp.training.timetable import Plan
+
+CNN: dict[str, Any] = {"model": "cnn", "model_kwargs": {"width": 4, "hidden": 16, "dropout": 0.2}, "global_batch_size": 160}
+
+
+def setup_of(steps_per_call: int, **settings: Any) -> Setup:
+    return create_setup(TrainConfig(**CNN, steps=5, eval_every=5, steps_per_call=steps_per_call, **settings))
+
+
+def train_through(setup: Setup) -> tuple[Any, list[Any]]:
+    state, found = setup.strategy.init(setup.create_state), []
+    for batch in setup.train_batches(0):
+        state, sums = setup.strategy.train_step(state, batch, setup.train_data)
+        found.append(setup.strategy.gather(sums))
+    return setup.strategy.to_save(state), found
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"strategy": "single"},
+        {"strategy": "pmap", "devices": 2, "augment": ("mixup:0.4",), "ema_decay": 0.9},
+        {"strategy": "shard_map", "devices": 2, "precision": "float16"},
+        {"strategy": "sharded", "devices": 4, "mesh": "data=2,space=2", "image_size": "16", "accumulate_steps": 2},
+        {"strategy": "sharded", "devices": 2, "shard_params": True, "optimizer": "adam"},
+    ],
+    ids=lambda settings: settings["strategy"],
+)
+def test_several_steps_in_one_call_are_the_same_steps(settings: dict[str, Any]) -> None:
+    state, sums = train_through(setup_of(1, **settings))
+    state_of_calls, sums_of_calls = train_through(setup_of(3, **settings))
+    assert [len(call["loss"]) for call in sums_of_calls] == [3, 2]
+    joined = {name: np.concatenate([call[name] for call in sums_of_calls]) for name in sums[0]}
+    for name, values in joined.items():
+        np.testing.assert_allclose(values, np.stack([each[name] for each in sums]), rtol=2e-5, atol=1e-6, err_msg=name)
+    for ours, theirs in zip(jax.tree.leaves(state_of_calls), jax.tree.leaves(state), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("start", "cuts", "expected"),
+    [
+        (0, (), [(0, 3), (3, 6), (6, 7), (7, 10), (10, 12), (12, 14), (14, 15)]),
+        (5, (), [(5, 7), (7, 10), (10, 12), (12, 14), (14, 15)]),
+        (0, (4, 5), [(0, 3), (3, 4), (4, 5), (5, 7), (7, 10), (10, 12), (12, 14), (14, 15)]),
+        (15, (), []),
+    ],
+)
+def test_no_call_goes_across_what_happens_between_steps(start: int, cuts: tuple[int, ...], expected: list[Any]) -> None:
+    plan = Plan(15, 7, log_every=2, eval_every=7, checkpoint_every=12, steps_per_call=3, cuts=cuts)
+    assert [(call.start, call.stop) for call in plan.calls(start)] == expected
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--data-placement", "host"], "--steps-per-call 2: needs the dataset on the devices; see --data-placement"),
+        (["--strategy", "central"], "--steps-per-call 2: --strategy central has a step of several programs; use 1"),
+        (["--steps-per-call", "0"], "--steps-per-call 0: must be greater than 0"),
+    ],
+)
+def test_what_takes_one_step_a_call(flags: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert train.main(["--model", "cnn", "--steps-per-call", "2", *flags]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert message in line
