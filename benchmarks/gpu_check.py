@@ -15,6 +15,7 @@ import sys
 import time
 from typing import Any
 
+import tables
 import versus_torch
 
 CELLS: tuple[tuple[str, str, dict[str, Any], int, tuple[int, ...]], ...] = (
@@ -70,7 +71,7 @@ def main() -> int:
                 print(f"| {label} | " + " | ".join(figures) + f" | {ratio} |", flush=True)
     if left_out:
         print("\nNo time was left for: " + "; ".join(left_out))
-    print("\n" + versus_torch.machine(sides))
+    print("\n" + tables.machine("jax", "flax", *sides[1:]))
     return int(any(not difference <= TOLERANCE for difference in differences.values()))
 
 

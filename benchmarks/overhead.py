@@ -1,11 +1,12 @@
 """How much does the trainer cost? Prints its throughput beside that of a hand-written loop over the same compiled step.
 
-    python benchmarks/overhead.py [--devices N] [--rounds N] [flags of jaxdp.train]
+    python benchmarks/overhead.py [--rounds N] [--rows NAME ...] [--data-dir DIR] [--write FILE]
 
-Both run in turn in one process, since the machine's speed drifts, and compile their step anew each time, since the first
-steps after a compilation are slower. The loop cycles through batches that lie on the device already and waits for every fourth
-step; the trainer reads, places and augments its batches, keeps metrics, writes rows and saves checkpoints. Evaluation and the
-first step count for neither.
+Each row trains on real data. Both run in turn in one process, since the machine's speed drifts, and compile their step anew each
+time, since the first steps after a compilation are slower. The loop cycles through batches that lie on the device already and waits
+for every fourth step; the trainer reads, places and augments its batches, keeps metrics, writes rows and saves checkpoints.
+Evaluation and the first step count for neither. `--data-dir` is where TensorFlow Datasets lie; without CIFAR-10 there its row is
+left out.
 """
 
 import argparse
@@ -14,29 +15,69 @@ import itertools
 import json
 import pathlib
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
+from typing import Any
 
-from jaxdp import command_line
+import tables
+
 from jaxdp.config import TrainConfig
 from jaxdp.parallel import platform
+
+ROWS: dict[str, dict[str, Any]] = {
+    "digits, PyramidNet, batch 128": {"model": "pyramidnet"},
+    "CIFAR-10, PyramidNet 20 α48, batch 128": {
+        "model": "pyramidnet", "model_kwargs": {"depth": 20, "alpha": 48}, "dataset": "cifar10", "steps": 40,
+        "test_split": "test[:256]",
+    },
+    "cells, U-Net base 16, batch 16": {"model": "unet", "epochs": 2},
+}  # fmt: skip
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3, help="how often each is measured")
-    arguments, flags = parser.parse_known_args()
-    config = command_line.parse(TrainConfig, flags, prog="overhead.py", description="")
+    parser.add_argument("--rows", nargs="*", default=list(ROWS), help="parts of the names of the rows to measure")
+    parser.add_argument("--data-dir", help="where CIFAR-10 lies as TensorFlow Datasets write it")
+    parser.add_argument("--write", type=pathlib.Path, help="Markdown file with a place for the table")
+    parser.add_argument("--one", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.one:
+        print(json.dumps(measure(TrainConfig(**json.loads(arguments.one)), arguments.rounds)))
+        return
+    lines = ["| training | loop, examples/s | `jaxdp.train`, examples/s | ratio | each round |", "|---" * 5 + "|"]
+    for name in [name for name in ROWS if any(word in name for word in arguments.rows)]:
+        if ROWS[name].get("dataset") == "cifar10" and arguments.data_dir is None:
+            print(f"left out, for want of --data-dir: {name}", file=sys.stderr)
+            continue
+        settings = json.dumps(ROWS[name] | {"data_dir": arguments.data_dir})
+        command = [sys.executable, __file__, "--one", settings, "--rounds", str(arguments.rounds)]
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+        pairs = json.loads(done.stdout.splitlines()[-1])
+        ratios = [ours / theirs for theirs, ours in pairs]
+        loop, trainer = (statistics.median(values) for values in zip(*pairs, strict=True))
+        shown = ", ".join(f"{ratio:.3f}" for ratio in ratios)
+        lines.append(f"| {name} | {loop:,.0f} | {trainer:,.0f} | **{statistics.median(ratios):.3f}** | {shown} |")
+    rounds = f"medians of {arguments.rounds} rounds" if arguments.rounds > 1 else "one round"
+    text = "\n".join([f"Written by `nox -s overhead`, {rounds}. {tables.machine('jax', 'flax')}", "", *lines])
+    print(text)
+    if arguments.write:
+        tables.write(arguments.write, "overhead", text)
+
+
+def measure(config: TrainConfig, rounds: int) -> list[tuple[float, float]]:
+    """Returns the examples per second of the loop and of the trainer, for each round."""
     platform.configure(config.devices)
     import jax
 
     from jaxdp import train
     from jaxdp.training.setup import create_setup
 
-    bare, trainer = [], []
+    found = []
     with tempfile.TemporaryDirectory() as folder:
-        for number in range(arguments.rounds):
+        for number in range(rounds):
             setup = create_setup(config)
             strategy, steps = setup.strategy, setup.plan.total_steps
             batches = list(itertools.islice(setup.train_batches(0), 8))
@@ -48,17 +89,12 @@ def main() -> None:
                 if step % 4 == 3:
                     jax.block_until_ready(sums)
             jax.block_until_ready(sums)
-            bare.append(steps * setup.global_batch_size / (time.perf_counter() - start))
-
+            loop = steps * setup.global_batch_size / (time.perf_counter() - start)
+            del state, sums, batches, setup
             run = pathlib.Path(folder, str(number))
             train.train(dataclasses.replace(config, run_dir=str(run)))
-            trainer.append(json.loads((run / "summary.json").read_text())["examples_per_second"])
-
-    ratios = [ours / theirs for ours, theirs in zip(trainer, bare, strict=True)]
-    for name, values in (("hand-written loop", bare), ("jaxdp.train", trainer)):
-        print(f"{name:<18}{statistics.median(values):>9,.0f} examples/s   ({', '.join(f'{value:,.0f}' for value in values)})")
-    shown = ", ".join(f"{ratio:.3f}" for ratio in ratios)
-    print(f"{'ratio':<18}{statistics.median(ratios):>9.3f}              ({shown})")
+            found.append((loop, json.loads((run / "summary.json").read_text())["examples_per_second"]))
+    return found
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """How fast is a training step beside the same one in PyTorch? Prints a table of images per second and their ratios.
 
-    python benchmarks/versus_torch.py [--rounds N] [--output FILE] [--rows NAME ...]
+    python benchmarks/versus_torch.py [--rounds N] [--output FILE] [--write FILE] [--rows NAME ...]
 
 The same nets (those of the tests in tests/reference, whose logits and gradients agree), batches, loss and optimizer, in float32, on
 this machine's CPU: jaxdp on one device and on two simulated ones, PyTorch eager with as many threads as cores, channels first and
@@ -9,14 +9,12 @@ turns, since a machine's speed drifts; a ratio is the median over rounds of the 
 """
 
 import argparse
-import datetime
 import importlib
 import importlib.metadata
 import importlib.util
 import json
 import os
 import pathlib
-import platform
 import socket
 import statistics
 import subprocess
@@ -24,6 +22,8 @@ import sys
 import time
 from collections.abc import Callable
 from typing import Any
+
+import tables
 
 ROWS = {
     "PyramidNet 20 α48, 32x32, batch 64": ("pyramidnet", {"depth": 20, "alpha": 48}, 32, 64),
@@ -42,7 +42,8 @@ REFERENCE = pathlib.Path(__file__).parents[1] / "tests" / "reference"
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3, help="how often each is measured")
-    parser.add_argument("--output", type=pathlib.Path, help="Markdown file for the table")
+    parser.add_argument("--output", type=pathlib.Path, help="Markdown file for the table alone")
+    parser.add_argument("--write", type=pathlib.Path, help="Markdown file with a place for the table")
     parser.add_argument("--rows", nargs="*", default=list(ROWS), help="parts of the names of the rows to measure")
     parser.add_argument("--one", nargs=2, metavar=("ROW", "SIDE"), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -67,19 +68,18 @@ def main() -> None:
         cells = [f"{statistics.median(values):.1f}" for values in speeds.values()]
         lines.append(f"| {row} | " + " | ".join(cells) + f" | **{eager:.2f}** | **{parallel:.2f}** |")
     text = "\n".join(
-        [f"Images per second, medians of {arguments.rounds} rounds, written by `nox -s versus_torch`. {machine()}", "", *lines, ""]
+        [
+            f"Images per second, medians of {arguments.rounds} rounds, written by `nox -s versus_torch`. {tables.machine('jax', 'flax', 'torch')}",
+            "",
+            *lines,
+            "",
+        ]
     )
     print(text)
     if arguments.output:
         arguments.output.write_text(text)
-
-
-def machine(sides: tuple[str, ...] = ("jaxdp", "torch")) -> str:
-    names = ("jax", "flax", "torch") if "torch" in sides else ("jax", "flax")
-    versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in names)
-    names = [line.split(":")[1].strip() for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line]
-    today = datetime.date.today().isoformat()
-    return f"{today}, {os.cpu_count()} cores of {names[0] if names else platform.processor()}, {versions}."
+    if arguments.write:
+        tables.write(arguments.write, "versus_torch", text)
 
 
 def in_process(row: str, side: str) -> float:
