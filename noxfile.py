@@ -84,21 +84,58 @@ def slow(session: nox.Session) -> None:
 def overhead(session: nox.Session) -> None:
     """Prints the trainer's throughput beside that of a hand-written loop over the same compiled step."""
     session.install(".")
-    session.run("python", "benchmarks/overhead.py", *(session.posargs or ["--rounds", "5"]))
+    session.run("python", "benchmarks/overhead.py", "--write", "docs/performance.md", *session.posargs)
 
 
 @nox.session
 def versus_torch(session: nox.Session) -> None:
     """Training steps beside the same ones in PyTorch on the CPU; writes benchmarks/versus_torch.md."""
     session.install(".[dev]", "torch>=2.6")
-    session.run("python", "benchmarks/versus_torch.py", "--output", "benchmarks/versus_torch.md", *session.posargs)
+    session.run(
+        "python", "benchmarks/versus_torch.py", "--output", "benchmarks/versus_torch.md", "--write", "docs/performance.md",
+        *session.posargs,
+    )  # fmt: skip
 
 
 @nox.session
 def first_step(session: nox.Session) -> None:
     """Seconds from the start of a process to its first finished step, with and without programs compiled earlier."""
     session.install(".")
-    session.run("python", "benchmarks/first_step.py", *session.posargs)
+    session.run("python", "benchmarks/first_step.py", "--write", "docs/performance.md", *session.posargs)
+
+
+@nox.session
+def experiments(session: nox.Session) -> None:
+    """Every experiment in a tiny form, each with its figure; `python experiments/NAME.py --write` is the real one."""
+    session.install(".")
+    keep_what_is_compiled(session)
+    for name in ("throughput", "input_pipeline", "unet_two_ways", "processes", "scaling"):
+        session.run("python", f"experiments/{name}.py", "--tiny", "--output", f"build/experiments/{name}")
+
+
+@nox.session
+def notebooks(session: nox.Session) -> None:
+    """Runs the notebooks from a clean kernel and keeps their outputs; tiny on a CPU, unless `-- --real`."""
+    session.install(".", "nbconvert", "ipykernel")
+    keep_what_is_compiled(session)
+    if session.posargs != ["--real"]:
+        session.env["JAXDP_TINY"] = "1"
+    for path in sorted(pathlib.Path("experiments/notebooks").glob("*.ipynb")):
+        folder = pathlib.Path(session.create_tmp(), path.stem)
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        shutil.copy(path, folder)  # a notebook's runs lie beside it
+        session.run("jupyter", "nbconvert", "--to", "notebook", "--execute", "--inplace", str(folder / path.name))
+        if (folder / path.name).stat().st_size >= 2**20:
+            session.error(f"{path} would have 1 MB or more")
+        shutil.copy(folder / path.name, path)
+
+
+@nox.session
+def docs(session: nox.Session) -> None:
+    """The documentation in build/site, with warnings as errors."""
+    session.install(".", "mkdocs-material>=9.6", "mkdocstrings[python]>=0.29")
+    session.run("mkdocs", "build", "--strict", *session.posargs)
 
 
 @nox.session

@@ -2,11 +2,11 @@
 
     python benchmarks/overhead.py [--rounds N] [--rows NAME ...] [--data-dir DIR] [--write FILE]
 
-Each row trains on real data. Both run in turn in one process, since the machine's speed drifts, and compile their step anew each
-time, since the first steps after a compilation are slower. The loop cycles through batches that lie on the device already and waits
-for every fourth step; the trainer reads, places and augments its batches, keeps metrics, writes rows and saves checkpoints.
-Evaluation and the first step count for neither. `--data-dir` is where TensorFlow Datasets lie; without CIFAR-10 there its row is
-left out.
+Each row trains on real data. Both run in turn in one process, since the machine's speed drifts, the one and the other first, and
+compile their step anew each time, since the first steps after a compilation are slower. The loop cycles through batches that lie
+on the device already and waits for every fourth step; the trainer reads, places and augments its batches, keeps metrics, writes
+rows, saves checkpoints. Evaluation and the first step count for neither. `--data-dir` is where TensorFlow Datasets lie; without
+it the row of CIFAR-10 is left out.
 """
 
 import argparse
@@ -75,25 +75,29 @@ def measure(config: TrainConfig, rounds: int) -> list[tuple[float, float]]:
     from jaxdp import train
     from jaxdp.training.setup import create_setup
 
+    def loop() -> float:
+        setup = create_setup(config)
+        strategy, steps = setup.strategy, setup.plan.total_steps
+        batches = list(itertools.islice(setup.train_batches(0), 8))
+        state, sums = strategy.train_step(strategy.init(setup.create_state), batches[0], setup.train_data)
+        jax.block_until_ready(sums)
+        start = time.perf_counter()
+        for step, batch in enumerate(itertools.islice(itertools.cycle(batches), steps)):
+            state, sums = strategy.train_step(state, batch, setup.train_data)
+            if step % 4 == 3:
+                jax.block_until_ready(sums)
+        jax.block_until_ready(sums)
+        return steps * setup.global_batch_size / (time.perf_counter() - start)
+
+    def trainer() -> float:
+        with tempfile.TemporaryDirectory() as folder:
+            train.train(dataclasses.replace(config, run_dir=folder, resume="never"))
+            return json.loads(pathlib.Path(folder, "summary.json").read_text())["examples_per_second"]
+
     found = []
-    with tempfile.TemporaryDirectory() as folder:
-        for number in range(rounds):
-            setup = create_setup(config)
-            strategy, steps = setup.strategy, setup.plan.total_steps
-            batches = list(itertools.islice(setup.train_batches(0), 8))
-            state, sums = strategy.train_step(strategy.init(setup.create_state), batches[0], setup.train_data)
-            jax.block_until_ready(sums)
-            start = time.perf_counter()
-            for step, batch in enumerate(itertools.islice(itertools.cycle(batches), steps)):
-                state, sums = strategy.train_step(state, batch, setup.train_data)
-                if step % 4 == 3:
-                    jax.block_until_ready(sums)
-            jax.block_until_ready(sums)
-            loop = steps * setup.global_batch_size / (time.perf_counter() - start)
-            del state, sums, batches, setup
-            run = pathlib.Path(folder, str(number))
-            train.train(dataclasses.replace(config, run_dir=str(run)))
-            found.append((loop, json.loads((run / "summary.json").read_text())["examples_per_second"]))
+    for number in range(rounds):
+        measured = {side: side() for side in ((loop, trainer) if number % 2 == 0 else (trainer, loop))}
+        found.append((measured[loop], measured[trainer]))
     return found
 
 

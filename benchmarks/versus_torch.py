@@ -67,14 +67,8 @@ def main() -> None:
         parallel = statistics.median(speeds[OURS[1]][i] / speeds[THEIRS[2]][i] for i in rounds)
         cells = [f"{statistics.median(values):.1f}" for values in speeds.values()]
         lines.append(f"| {row} | " + " | ".join(cells) + f" | **{eager:.2f}** | **{parallel:.2f}** |")
-    text = "\n".join(
-        [
-            f"Images per second, medians of {arguments.rounds} rounds, written by `nox -s versus_torch`. {tables.machine('jax', 'flax', 'torch')}",
-            "",
-            *lines,
-            "",
-        ]
-    )
+    heading = f"Images per second, medians of {arguments.rounds} rounds, written by `nox -s versus_torch`."
+    text = "\n".join([f"{heading} {tables.machine('jax', 'flax', 'torch')}", "", *lines, ""])
     print(text)
     if arguments.output:
         arguments.output.write_text(text)

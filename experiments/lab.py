@@ -1,0 +1,144 @@
+"""What do all experiments do? They run commands of jaxdp, keep what these leave, draw a figure and write a table.
+
+    python experiments/NAME.py [--tiny] [--data-dir DIR] [--output DIR] [--redraw] [--write]
+
+`--tiny` tries the same in a minute or two, with results that mean nothing. `--output` is where the figure goes (default:
+experiments/NAME, with `--tiny` build/experiments/NAME); the runs themselves go to `runs/experiments/NAME`. `--redraw` takes the
+results of the last time from there. `--write` puts the table into experiments/README.md.
+"""
+
+import argparse
+import dataclasses
+import json
+import pathlib
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import matplotlib
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+HERE = pathlib.Path(__file__).parent
+sys.path.append(str(HERE.parent / "benchmarks"))  # a script's own folder alone is on the path
+
+import tables  # noqa: E402
+
+# Okabe and Ito's, which people of any colour vision tell apart.
+COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#4d4d4d", "#e69f00")
+STYLE: Any = {"font.size": 12, "axes.spines.top": False, "axes.spines.right": False, "svg.fonttype": "none"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """What a training run left."""
+
+    summary: dict[str, Any]
+    rows: list[dict[str, Any]]
+
+    def training(self, name: str) -> list[float]:
+        """Returns a figure of all training rows but the first, which waited for the first step."""
+        return [row[name] for row in self.rows if row["split"] == "train"][1:]
+
+
+class Experiment:
+    """One of the scripts of this folder.
+
+    Attributes:
+        tiny: whether it is only tried.
+        output: folder for figures and results.
+        data: flags that say where the datasets lie.
+    """
+
+    def __init__(self, name: str, description: str | None) -> None:
+        parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+        parser.add_argument("--tiny", action="store_true", help="try it in a minute or two")
+        parser.add_argument("--data-dir", help="where the sets of TensorFlow Datasets lie (default: where that package looks)")
+        parser.add_argument("--output", type=pathlib.Path, help="folder for the figure")
+        parser.add_argument("--redraw", action="store_true", help="measure nothing, draw the last results again")
+        parser.add_argument("--write", action="store_true", help="write the table into experiments/README.md")
+        self.arguments = parser.parse_args()
+        self.name, self.tiny = name, self.arguments.tiny
+        self.data = ["--data-dir", self.arguments.data_dir] if self.arguments.data_dir else []
+        default = pathlib.Path("build", "experiments", name) if self.tiny else HERE / name
+        self.output: pathlib.Path = self.arguments.output or default
+        self.output.mkdir(parents=True, exist_ok=True)
+        self.runs = pathlib.Path("runs", "experiments", name + "-tiny" * self.tiny)
+        if not self.arguments.redraw:
+            shutil.rmtree(self.runs, ignore_errors=True)
+
+    def train(self, name: str, flags: Sequence[str], *, processes: int = 1, devices: int = 1) -> Run:
+        """Args:
+        devices: of each process.
+        """
+        folder = self.runs / name
+        words = [*flags, "--run-dir", str(folder)]
+        if processes == 1:
+            command("train", *words, "--devices", str(devices))
+        else:
+            command("launch", "-n", str(processes), "--devices-per-process", str(devices), "--", "train", *words)
+        rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+        return Run(json.loads((folder / "summary.json").read_text()), rows)
+
+    def bench(self, name: str, *flags: str) -> list[dict[str, Any]]:
+        """Returns the records of a grid; its own figure and `bench.jsonl` are in `self.runs / name`."""
+        folder = self.runs / name
+        command("bench", *flags, "--output", str(folder))
+        return [json.loads(line) for line in (folder / "bench.jsonl").read_text().splitlines()]
+
+
+def run(
+    name: str, description: str | None, measure: Callable[[Experiment], Any], show: Callable[[Any], tuple[list[str], Figure]]
+) -> None:
+    """Measures, and from the results makes a figure, as PNG and SVG, and a table.
+
+    Args:
+        measure: returns results that JSON can hold.
+        show: takes them and returns the lines of a Markdown table, and a figure.
+    """
+    experiment = Experiment(name, description)
+    file = experiment.output / "results.json"
+    if not experiment.arguments.redraw:
+        measured = {"machine": tables.machine("jax", "flax"), "results": measure(experiment)}
+        file.write_text(json.dumps(measured, indent=1) + "\n")
+    kept = json.loads(file.read_text())
+    table, figure = show(kept["results"])
+    for ending in ("png", "svg"):
+        figure.savefig(experiment.output / f"{name}.{ending}", dpi=150)
+    text = "\n".join([*table, "", f"`python experiments/{name}.py`, {kept['machine']}"])
+    print(f"\n{text}\n\n{experiment.output}")
+    if experiment.arguments.write and not experiment.tiny:
+        tables.write(HERE / "README.md", name, text)
+
+
+def command(*words: str) -> None:
+    """Runs `python -m jaxdp.WORD ...`, and leaves with its exit code if that is not 0."""
+    print(f"\n$ python -m jaxdp.{shlex.join(words)}", flush=True)
+    done = subprocess.run([sys.executable, "-m", f"jaxdp.{words[0]}", *words[1:]], check=False)
+    if done.returncode:
+        sys.exit(done.returncode)
+
+
+def create_figure(columns: int, *, title: str, subtitle: str, height: float = 4.2) -> tuple[Figure, list[Any]]:
+    """Returns a figure with a row of axes below two lines of text."""
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(max(4.4 * columns, 8.8), height), layout="constrained")
+        FigureCanvasAgg(figure)
+        axes = list(figure.subplots(1, columns, squeeze=False)[0])
+        figure.text(0.012, 1 - 0.12 / height, title, fontsize=15, fontweight="bold", va="top")
+        figure.text(0.012, 1 - 0.46 / height, subtitle, color="0.35", va="top")
+        engine: Any = figure.get_layout_engine()
+        engine.set(rect=(0, 0, 1, 1 - 0.82 / height))
+        for axis in axes:
+            axis.grid(alpha=0.25)
+            axis.set_axisbelow(True)
+    return figure, axes
+
+
+def where(run: Run) -> str:
+    """Says on what it ran."""
+    kind = run.summary["device_kind"]
+    return "simulated devices, which share the cores of one CPU" if kind == "cpu" else kind

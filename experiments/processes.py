@@ -1,0 +1,64 @@
+"""MNIST on several processes: one, two and four of them, synchronous. How long does it take, and do they agree?
+
+The same global batch each time, and batch norm over groups of 32 examples, so that nothing but rounding can differ. Rounding
+grows while a net trains; what two runs of the same mathematics must share is their beginning.
+"""
+
+from typing import Any
+
+import lab
+
+COUNTS = (1, 2, 4)
+EARLY = 10
+FLOOR = 1e-9  # of what a logarithmic axis shows
+
+
+def measure(experiment: lab.Experiment) -> Any:
+    flags = ["--model", "cnn", "--batch-norm", "group:32", "--global-batch-size", "128", "--log-every", "1"]
+    flags += (
+        ["--dataset", "digits", "--steps", "22"] if experiment.tiny else ["--dataset", "mnist", *experiment.data, "--epochs", "2"]
+    )
+    results = []
+    for count in COUNTS:
+        run = experiment.train(f"{count}-processes", flags, processes=count)
+        results.append(
+            {
+                "processes": count,
+                "seconds": run.summary["seconds"]["total"],
+                "examples_per_second": run.summary["examples_per_second"],
+                "test": run.summary["metrics"]["test"],
+                "loss": [row["loss"] for row in run.rows if row["split"] == "train"],
+                "where": lab.where(run),
+            }
+        )
+    return results
+
+
+def show(results: Any) -> tuple[list[str], Any]:
+    one = results[0]
+    figure, (left, right) = lab.create_figure(
+        2, title="CNN on MNIST, the same training on several processes", subtitle=f"one device each: {one['where']}"
+    )
+    table = ["| processes | time | images/s | test accuracy | largest difference of the loss, first 10 steps | all steps |"]
+    table.append("|---" * 6 + "|")
+    for number, found in enumerate(results):
+        count = found["processes"]
+        differences = [abs(ours - theirs) for ours, theirs in zip(found["loss"], one["loss"], strict=True)]
+        shown = f"{max(differences[:EARLY]):.1e} | {max(differences):.1e}" if number else " | "
+        rate, accuracy = found["examples_per_second"], found["test"]["accuracy"]
+        table.append(f"| {count} | {found['seconds']:.1f} s | {rate:,.0f} | {accuracy:.2%} | {shown} |")
+        steps = range(1, len(differences) + 1)
+        look = {"color": lab.COLORS[number], "linestyle": ("-", "--", ":")[number], "linewidth": 1.8}
+        label = f"{count} process" + "es" * (count > 1)
+        left.plot(steps, found["loss"], label=label, **look)
+        if number:
+            right.plot(steps, [max(value, FLOOR) for value in differences], label=f"{label} against one", **look)
+    left.set(xlabel="step", ylabel="training loss", yscale="log")
+    right.set(xlabel="step", ylabel="difference of the loss", yscale="log")
+    left.legend(frameon=False)
+    right.legend(frameon=False)
+    return table, figure
+
+
+if __name__ == "__main__":
+    lab.run("processes", __doc__, measure, show)
