@@ -119,7 +119,8 @@ class Dataset:
     def describe(self) -> Description:
         examples = {"train": len(self.train), "test": len(self.test)}
         names = self.class_names or tuple(map(str, range(self.num_classes)))
-        return Description(self.task, self.num_classes, self.image_shape, self.mean, self.std, names, examples, self.kind)
+        kind = self.kind if self.kind != self.task else ""  # what is known of the three needs no second place
+        return Description(self.task, self.num_classes, self.image_shape, self.mean, self.std, names, examples, kind)
 
     def fields(self) -> dict[str, tuple[tuple[int, ...], Any]]:
         """Returns shape and dtype of each field of an example."""
