@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import sys
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -38,6 +39,23 @@ def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(outcome, "draw", lambda *_, **__: {})
     monkeypatch.setattr(plots, "plot_curves", lambda *_, **__: None)
+
+
+@pytest.fixture
+def registries(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """What a test registers is not there for the next one."""
+    from jaxdp import models, tasks
+    from jaxdp.data import sources
+
+    for registry in (models._models, sources._datasets, tasks._tasks):
+        entries = dict(registry.entries())
+        monkeypatch.setattr(registry, "_entries", entries)
+        monkeypatch.setattr(registry, "_origins", dict(registry._origins))
+    modules, folders = set(sys.modules), list(sys.path)
+    yield
+    for name in [name for name in sys.modules if name not in modules and name.endswith(".py")]:
+        del sys.modules[name]
+    sys.path[:] = folders
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ from jaxdp.registry import nearest
 COMMANDS = {
     "train": "train a model",
     "launch": "start several processes of train, here or with Slurm",
+    "sweep": "train with combinations of settings, and compare",
     "devices": "show the devices, and what of a run would lie on each",
     "plan": "tell what a training step takes, and which batch fits",
     "bench": "measure throughput over strategies, batches and devices",

@@ -29,6 +29,7 @@ from jaxdp.config import (
     OptimizationConfig,
     OptionalInt,
     OptionalPath,
+    PluginsConfig,
     TaskConfig,
     TrainConfig,
     validate,
@@ -69,7 +70,7 @@ class GridConfig:
 
 
 @dataclasses.dataclass(frozen=True)
-class BenchConfig(GridConfig, OptimizationConfig, LayoutConfig, TaskConfig, DataConfig, ModelConfig):
+class BenchConfig(GridConfig, OptimizationConfig, LayoutConfig, TaskConfig, DataConfig, ModelConfig, PluginsConfig):
     """What `python -m jaxdp.bench` takes: the grid, and of a training run all else that defines its steps."""
 
     def __post_init__(self) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 from jaxdp import command_line
-from jaxdp.config import DataConfig, ModelConfig, OptimizationConfig, TaskConfig, TrainConfig, validate
+from jaxdp.config import DataConfig, ModelConfig, OptimizationConfig, PluginsConfig, TaskConfig, TrainConfig, validate
 from jaxdp.parallel import platform
 from jaxdp.registry import ConfigError
 
@@ -32,7 +32,7 @@ class ComparisonConfig:
 
 
 @dataclasses.dataclass(frozen=True)
-class CheckConfig(OptimizationConfig, TaskConfig, DataConfig, ModelConfig, ComparisonConfig):
+class CheckConfig(OptimizationConfig, TaskConfig, DataConfig, ModelConfig, PluginsConfig, ComparisonConfig):
     """What `python -m jaxdp.check` takes: of a training run, all that defines its steps."""
 
     def __post_init__(self) -> None:

@@ -59,6 +59,12 @@ OptionalPath = Annotated[str | None, tyro.conf.arg(metavar="PATH", help_behavior
 
 
 @dataclasses.dataclass(frozen=True)
+class PluginsConfig:
+    plugins: Annotated[tuple[str, ...], tyro.conf.arg(metavar="FILE.py|MODULE", help_behavior_hint="")] = ()
+    """Python files or modules of your own, imported first: they register models, datasets, tasks or strategies"""
+
+
+@dataclasses.dataclass(frozen=True)
 class ModelConfig:
     model: str = "pyramidnet"
     """network to train: pyramidnet, resnet, vgg, cnn or unet"""
@@ -104,7 +110,7 @@ class DataConfig:
 @dataclasses.dataclass(frozen=True)
 class TaskConfig:
     task: OptionalText = None
-    """classification, segmentation or regression (default: what model and dataset have in common)"""
+    """classification, segmentation, regression or one of a plugin (default: what model and dataset have in common)"""
     loss: OptionalText = None
     """segmentation: cross_entropy, dice or cross_entropy+dice; regression: l2, l1 or huber (default: the first)"""
     task_kwargs: Keywords = dataclasses.field(default_factory=dict)
@@ -218,7 +224,7 @@ class ProcessConfig:
 
 
 @dataclasses.dataclass(frozen=True)
-class TrainConfig(RunConfig, ProcessConfig, OptimizationConfig, ParallelConfig, TaskConfig, DataConfig, ModelConfig):
+class TrainConfig(RunConfig, ProcessConfig, OptimizationConfig, ParallelConfig, TaskConfig, DataConfig, ModelConfig, PluginsConfig):
     """Everything that defines a training run; `config.yaml` in its folder holds exactly these fields."""
 
     def __post_init__(self) -> None:
@@ -231,7 +237,7 @@ EXCLUSIVE = (("global_batch_size", "per_device_batch_size"), ("epochs", "steps")
 _POSITIVE = {
     "global_batch_size", "per_device_batch_size", "epochs", "steps", "devices", "clip_norm",
     "eval_every", "checkpoint_every", "keep", "log_every", "max_divergences", "num_classes", "step_timeout", "num_processes",
-    "distributed_timeout", "heartbeat_timeout", "accumulate_steps", "repeats", "steps_per_call",
+    "distributed_timeout", "heartbeat_timeout", "accumulate_steps", "repeats", "steps_per_call", "at_a_time",
 }  # fmt: skip
 _NON_NEGATIVE = {"learning_rate", "weight_decay", "seed", "tolerance", "process_id"}
 _FRACTIONS = {"label_smoothing", "ema_decay", "warmup_fraction"}  # at least 0 and below 1
@@ -269,8 +275,9 @@ def _check_type(name: str, value: object, annotation: Any) -> None:
     """Values from a file may be of any type; those from the command line already fit."""
     if typing.get_origin(annotation) is Annotated:
         annotation = typing.get_args(annotation)[0]
-    if annotation == tuple[str, ...] | None:
-        if value is not None and not (isinstance(value, list | tuple) and all(isinstance(word, str) for word in value)):
+    if annotation in (tuple[str, ...], tuple[str, ...] | None):
+        is_names = isinstance(value, list | tuple) and all(isinstance(word, str) for word in value)
+        if not is_names and not (value is None and annotation != tuple[str, ...]):
             raise ConfigError(name, value, "must be a list of names")
         return
     is_union = typing.get_origin(annotation) in (types.UnionType, typing.Union)
@@ -324,12 +331,12 @@ def parse_keywords(words: list[str]) -> dict[str, Any]:
         key, separator, value = word.partition("=")
         if not (key.isidentifier() and separator):
             raise ConfigError("", word, f"keyword {word!r}: write KEY=VALUE without spaces, e.g. depth=110")
-        keywords[key] = _number(yaml.safe_load(value))
+        keywords[key] = number(yaml.safe_load(value))
     return keywords
 
 
-def _number(value: Any) -> Any:
-    """YAML 1.1 reads 1e-3 as text, people do not."""
+def number(value: Any) -> Any:
+    """Returns a value of YAML as people mean it: YAML 1.1 reads 1e-3 as text."""
     try:
         return float(value) if isinstance(value, str) else value
     except ValueError:
@@ -349,16 +356,21 @@ def load(path: str | pathlib.Path, cls: type) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise ConfigError("config", path, "must hold `name: value` lines")
     fields = {field.name: field.type for field in dataclasses.fields(cls)}
-    values = dict(content)
-    for name, value in content.items():
+    for name in content:
         if name not in fields:
             raise ConfigError("config", path, f"unknown setting {name!r}; {nearest(str(name), list(fields))}")
-        value = _number(value) if "float" in str(fields[name]) else value
-        if name == "image_size" and isinstance(value, int) and not isinstance(value, bool):
-            value = str(value)
-        _check_type(name, value, fields[name])
-        values[name] = tuple(value) if isinstance(value, list) else value
-    return values
+    return {name: from_yaml(name, value, fields[name]) for name, value in content.items()}
+
+
+def from_yaml(name: str, value: Any, annotation: Any) -> Any:
+    """Returns a value that YAML gave for a field as the field has it; raises ConfigError if it is of another type."""
+    value = number(value) if "float" in str(annotation) else value
+    if name == "image_size" and isinstance(value, int) and not isinstance(value, bool):
+        value = str(value)
+    _check_type(name, value, annotation)
+    if "float" in str(annotation) and isinstance(value, int) and not isinstance(value, bool):
+        value = float(value)
+    return tuple(value) if isinstance(value, list) else value
 
 
 def to_yaml(config: Any) -> str:
@@ -371,8 +383,17 @@ OF_ONE_COMMAND = ("run_dir", "resume", "profile", "step_timeout", *(field.name f
 _NOT_DEFINING = (*OF_ONE_COMMAND, "keep", "log_every", "steps_per_call", "on_divergence", "max_divergences")
 
 
+def defining(config: TrainConfig) -> dict[str, Any]:
+    """Returns the settings that make a run what it is."""
+    settings: Mapping[str, Any] = dataclasses.asdict(config)
+    # Runs from before there were plugins keep their folders.
+    return {name: value for name, value in settings.items() if name not in _NOT_DEFINING and (name != "plugins" or value)}
+
+
 def run_hash(config: TrainConfig) -> str:
     """Returns 8 hexadecimal digits that are the same for settings that define the same run."""
-    settings: Mapping[str, Any] = dataclasses.asdict(config)
-    defining = {name: value for name, value in settings.items() if name not in _NOT_DEFINING}
-    return hashlib.sha256(yaml.safe_dump(defining).encode()).hexdigest()[:8]
+    return hash_of(defining(config))
+
+
+def hash_of(settings: Mapping[str, Any]) -> str:
+    return hashlib.sha256(yaml.safe_dump(settings).encode()).hexdigest()[:8]

@@ -17,7 +17,7 @@ import numpy as np
 import tyro
 
 from jaxdp import command_line, run_directory
-from jaxdp.config import DataConfig, ModelConfig, OptionalInt, TaskConfig, TrainConfig, validate
+from jaxdp.config import DataConfig, ModelConfig, OptionalInt, PluginsConfig, TaskConfig, TrainConfig, validate
 from jaxdp.parallel import platform
 from jaxdp.registry import ConfigError, nearest
 from jaxdp.run_directory import RunDirectory
@@ -42,7 +42,7 @@ class WeightsConfig:
 
 
 @dataclasses.dataclass(frozen=True)
-class ImportConfig(TaskConfig, DataConfig, ModelConfig, WeightsConfig):
+class ImportConfig(TaskConfig, DataConfig, ModelConfig, PluginsConfig, WeightsConfig):
     """What `python -m jaxdp.convert import` takes: a network and the dataset that tells its classes and normalization."""
 
     def __post_init__(self) -> None:

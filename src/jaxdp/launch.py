@@ -107,7 +107,7 @@ class _Processes:
                 text=True,
                 errors="backslashreplace",
                 start_new_session=True,
-                preexec_fn=_end_with_parent,
+                preexec_fn=end_with_parent,
             )
             self._running.append(process)
             for stream, target in ((process.stdout, sys.stdout), (process.stderr, sys.stderr)):
@@ -118,7 +118,7 @@ class _Processes:
 
     def wait(self) -> int:
         failed, deadline = 0, float("inf")
-        with _forwarding(self.send):
+        with forwarding(self.send):
             while any(process.poll() is None for process in self._running):
                 time.sleep(0.05)
                 codes = [process.poll() for process in self._running]
@@ -157,14 +157,15 @@ def _copy(source: IO[str], target: IO[str], prefix: str) -> None:
         target.flush()
 
 
-def _end_with_parent() -> None:
+def end_with_parent() -> None:
     """Runs in the new process: if the launcher is killed, its processes get a SIGTERM, and save."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 @contextlib.contextmanager
-def _forwarding(send: Callable[[int], None]) -> Iterator[None]:
+def forwarding(send: Callable[[int], None]) -> Iterator[None]:
+    """Calls `send` with the signals that would stop this process, until the block ends."""
     signals = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
     previous = {number: signal.signal(number, lambda received, frame: send(received)) for number in signals}
     try:

@@ -144,7 +144,7 @@ def _check_run(command: PredictConfig) -> int:
     run = RunDirectory(pathlib.Path(command.run_dir))
     run.load_config()
     content = run.read_dataset()
-    task, channels = content["task"], content["image_shape"][-1]
+    task, channels = content.get("kind") or content["task"], content["image_shape"][-1]
     if channels not in (1, 3):
         raise ConfigError("run_dir", run.path, f"its images have {channels} channels, files 1 or 3; use predict() from Python")
     if task == "regression" and content["num_classes"] not in (1, 3):
@@ -208,10 +208,10 @@ def _result(
     """Writes what is to be written of one image, and returns its figures."""
     from jaxdp.reporting import predictions
 
-    if description.task == "classification":
+    if description.answer == "classification":
         return predictions.likeliest(answer, description.class_names, top_k)
     assert directory is not None
-    if description.task == "segmentation":
+    if description.answer == "segmentation":
         mask = answer.argmax(-1).astype("uint8")
         figures = predictions.shares(mask, description.class_names)
         return figures | predictions.write_mask(directory, name, image, mask, description.num_classes)

@@ -1,19 +1,31 @@
 """How does a name on the command line become a model, dataset, strategy or optimiser?
 
-A registry collects what its package's files register. To add a thing, add a file with a decorated class or function; from outside
-the package, decorate it in your own script before you call `jaxdp.train.main`.
+A registry collects what its package's files register. To add a thing, add a file with a decorated class or function. From outside
+the package it is found in a script that calls `jaxdp.train.main`, in what `--plugins` names, and in installed distributions that
+name their modules in the entry-point group `jaxdp.plugins`.
 """
 
 import difflib
+import functools
 import importlib
+import importlib.metadata
+import importlib.util
 import inspect
 import math
+import os
+import pathlib
 import pkgutil
-from collections.abc import Callable, Mapping
+import sys
+import traceback
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
 Entry = TypeVar("Entry")
+
+ENTRY_POINTS = "jaxdp.plugins"
+_registering: set[str] = set()  # modules that have registered something
+_asked_distributions = False
 
 
 class ConfigError(ValueError):
@@ -71,18 +83,31 @@ class Registry(Generic[T]):
 
     Args:
         field: the setting that names them, for error messages.
-        package: its modules are imported at the first look-up, so that their decorators run.
+        package: its modules are imported at the first look-up, so that their decorators run; then those of the entry points.
     """
 
     def __init__(self, field: str, package: str) -> None:
         self._field, self._package = field, package
         self._entries: dict[str, T] = {}
+        self._origins: dict[str, tuple[str, str]] = {}  # file or module, and the thing's own name in it
         self._loaded = False
 
     def register(self, name: str) -> Callable[[Entry], Entry]:
-        """Decorator that files a thing under `name` and returns it unchanged."""
+        """Decorator that files a thing under `name` and returns it unchanged.
+
+        Raises:
+            ConfigError: if another thing has that name. The same one may come again, from a notebook's cell that is run twice.
+        """
 
         def add(entry: Entry) -> Entry:
+            thing: Any = entry.func if isinstance(entry, functools.partial) else entry
+            module = getattr(thing, "__module__", None) or ""
+            file = getattr(sys.modules.get(module), "__file__", None)
+            origin = (file or module, getattr(thing, "__qualname__", name))
+            before = self._origins.setdefault(name, origin)
+            if before != origin:
+                raise ConfigError(self._field, name, f"is registered twice, in {before[0]} and {origin[0]}; rename one of them")
+            _registering.add(module)
             self._entries[name] = entry  # pyright: ignore[reportArgumentType]  # the decorated thing keeps its own type
             return entry
 
@@ -93,13 +118,94 @@ class Registry(Generic[T]):
             self._loaded = True
             for module in pkgutil.iter_modules(importlib.import_module(self._package).__path__):
                 importlib.import_module(f"{self._package}.{module.name}")
+            _ask_distributions()
         return self._entries
 
     def __getitem__(self, name: str) -> T:
         """Raises ConfigError that suggests the nearest known name."""
-        if name in self._entries:
-            return self._entries[name]
         entries = self.entries()
         if name not in entries:
             raise ConfigError(self._field, name, f"unknown {self._field}; {nearest(name, entries)}")
         return entries[name]
+
+
+def load_plugins(plugins: Sequence[str]) -> None:
+    """Imports what `--plugins` names, so that its decorators run; what is imported already, and the running script, is left alone.
+
+    Args:
+        plugins: dotted names of modules, and files that end in `.py`, relative to the working directory.
+
+    Raises:
+        ConfigError: for the first that cannot be imported.
+    """
+    for word in plugins:
+        path = pathlib.Path(word).expanduser().resolve()
+        if word.endswith(".py") and not path.is_file():
+            raise ConfigError("plugins", word, f"there is no such file in {pathlib.Path.cwd()}")
+        try:
+            if not _is_script(word, path):
+                _import_file(path) if word.endswith(".py") else importlib.import_module(word)
+        except Exception as error:  # whatever its code raises
+            hint = "; a file must end in .py" if not word.endswith(".py") and path.is_file() else ""
+            raise ConfigError("plugins", word, f"cannot be imported: {_reason(error)}{hint}") from error
+
+
+def with_script(plugins: tuple[str, ...]) -> tuple[str, ...]:
+    """Returns the plugins and, if the running script has registered something, that script: other commands need it, too."""
+    main = sys.modules["__main__"]
+    spec, file = getattr(main, "__spec__", None), getattr(main, "__file__", None)
+    if "__main__" not in _registering or (spec is None and file is None):  # as in a notebook
+        return plugins
+    name = os.path.relpath(file) if spec is None and file else getattr(spec, "name", "")
+    name = str(file) if name.startswith("..") else name
+    return plugins if any(_is_script(word, pathlib.Path(word).resolve()) for word in plugins) else (*plugins, name)
+
+
+def _is_script(word: str, path: pathlib.Path) -> bool:
+    main = sys.modules["__main__"]
+    spec, file = getattr(main, "__spec__", None), getattr(main, "__file__", None)
+    return getattr(spec, "name", None) == word or (file is not None and pathlib.Path(file).resolve() == path)
+
+
+def _import_file(path: pathlib.Path) -> None:
+    """Imports a file under its path for a name, so that it hides no module; from beside it it can import, as a script can."""
+    name = str(path)
+    if name in sys.modules:
+        return
+    if str(path.parent) not in sys.path:
+        sys.path.append(str(path.parent))
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    sys.modules[name] = module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+
+
+def _ask_distributions() -> None:
+    """Imports what installed distributions offer, once."""
+    global _asked_distributions
+    if _asked_distributions:
+        return
+    _asked_distributions = True  # before, since what is imported may look something up
+    for entry in importlib.metadata.entry_points(group=ENTRY_POINTS):
+        try:
+            entry.load()
+        except Exception as error:  # whatever its code raises
+            name = entry.dist.name if entry.dist else "an unknown distribution"
+            remedy = f"cannot be imported: {_reason(error)}; mend or uninstall it"
+            raise ConfigError("", "", f"the plugin {entry.value} of {name} {remedy}") from error
+
+
+def _reason(error: Exception) -> str:
+    """Returns one line: what went wrong, and in which line of which file."""
+    said = " ".join(str(error).split())
+    if isinstance(error, ConfigError):
+        return said
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "importlib" not in frame.filename]
+    last = frames[-1] if frames and not isinstance(error, SyntaxError) else None  # a SyntaxError says where by itself
+    where = f" ({last.filename}, line {last.lineno})" if last and last.filename != __file__ else ""
+    return f"{type(error).__name__}: {said}{where}"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from jaxdp import command_line, run_directory
 from jaxdp.config import TrainConfig, profiled_steps
 from jaxdp.parallel import platform
-from jaxdp.registry import ConfigError
+from jaxdp.registry import ConfigError, with_script
 from jaxdp.streams import Lasting
 
 if TYPE_CHECKING:
@@ -64,6 +64,7 @@ def train(config: TrainConfig) -> int:
     Raises:
         ConfigError: for settings that cannot work; nothing has been computed or written then.
     """
+    config = dataclasses.replace(config, plugins=with_script(config.plugins))
     platform.configure(config.devices, deterministic=config.deterministic)
     from jaxdp.parallel import distributed
     from jaxdp.training.watchdog import Watchdog

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from jaxdp.data.sources import IGNORE_LABEL, TARGET_FIELDS
 from jaxdp.reporting import pictures
 from jaxdp.tasks.segmentation import center_crop
 
@@ -22,17 +23,22 @@ def draw(
         predict: from stored pixels to the model's outputs.
         sums: of the evaluation.
     """
-    if task.name == "classification":
+    if getattr(task, "target", None):  # a task from outside that learns something else
+        return {}
+    kind = task.name if task.name in TARGET_FIELDS else getattr(task, "kind", "classification")
+    if kind == "classification" and "confusion" not in sums:
+        return {}
+    if kind == "classification":
         name, path = "confusion", directory / "confusion.png"
         return {name: pictures.plot_confusion(np.asarray(sums["confusion"]), task.class_names, path, title=title)}
     numbers = np.linspace(0, len(source) - 1, min(ROWS, len(source))).round().astype(int)
     examples = source.read(numbers.tolist())
     outputs = np.asarray(predict(examples["images"]))
     images = np.asarray(center_crop(examples["images"], outputs.shape[1:3]))
-    if task.name == "segmentation":
+    if kind == "segmentation":
         masks = np.asarray(center_crop(examples["masks"], outputs.shape[1:3]))
         truths, found = (
-            [pictures.color_mask(mask, task.num_classes, task.ignore_label) for mask in many]
+            [pictures.color_mask(mask, task.num_classes, getattr(task, "ignore_label", IGNORE_LABEL)) for mask in many]
             for many in (masks, outputs.argmax(-1).astype(np.uint8))
         )
     else:

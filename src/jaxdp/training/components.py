@@ -11,22 +11,26 @@ from flax import nnx
 from jaxdp import models, tasks
 from jaxdp.config import EXCLUSIVE, TrainConfig
 from jaxdp.data.sources import Dataset, open_dataset
-from jaxdp.registry import ConfigError
+from jaxdp.registry import ConfigError, load_plugins
 
 DEFAULT_DATASETS = {"classification": "digits", "segmentation": "cells", "regression": "digits-denoise"}
 
 
 def open_data(config: TrainConfig) -> tuple[TrainConfig, Dataset]:
     """Opens the dataset, and returns the configuration with what model and dataset decide filled in."""
-    possible = models.tasks_of(config.model)
-    if config.task is not None:
-        tasks.check_name(config.task)
-        if config.task not in possible:
-            raise ConfigError("task", config.task, f"{config.model} is for {' and '.join(possible)}; choose another --model")
-        possible = (config.task,)
-    config = dataclasses.replace(config, dataset=config.dataset or DEFAULT_DATASETS[possible[0]])
-    dataset = open_dataset(config, possible)
-    filled: dict[str, Any] = {"task": dataset.task}
+    load_plugins(config.plugins)
+    served = models.tasks_of(config.model)
+    possible = tasks.candidates(config.task, served)
+    if not possible:
+        raise ConfigError("task", config.task, f"{config.model} is for {' and '.join(served)}; choose another --model")
+    default = next((DEFAULT_DATASETS[name] for name in possible if name in DEFAULT_DATASETS), None)
+    if config.dataset is None and default is None:
+        raise ConfigError("dataset", "", f"has no default for {possible[0]}; give one")
+    config = dataclasses.replace(config, dataset=config.dataset or default)
+    dataset = open_dataset(config, possible, tasks.kind_of)
+    task = config.task or dataset.task
+    dataset = dataclasses.replace(dataset, task=task, kind=tasks.kind_of(task))
+    filled: dict[str, Any] = {"task": task}
     if config.augment is None:
         filled["augment"] = dataset.augment
     for name, value in dataset.defaults.items():
@@ -43,6 +47,7 @@ def create_model(config: TrainConfig, dataset: Any, *, rngs: nnx.Rngs, dtype: An
     """Args:
     dataset: whatever tells `num_classes` and `image_shape`.
     """
+    load_plugins(config.plugins)
     if "dtype" in config.model_kwargs:
         raise ConfigError("model_kwargs", {"dtype": config.model_kwargs["dtype"]}, "use --precision")
     kwargs: dict[str, Any] = config.model_kwargs | {"dtype": dtype}
@@ -50,6 +55,7 @@ def create_model(config: TrainConfig, dataset: Any, *, rngs: nnx.Rngs, dtype: An
 
 
 def create_task(config: TrainConfig, dataset: Any) -> tasks.Task:
+    load_plugins(config.plugins)
     kwargs = dict(config.task_kwargs)
     if config.loss is not None:
         kwargs["loss"] = config.loss
@@ -76,7 +82,7 @@ def check_model(config: TrainConfig, dataset: Dataset, task: tasks.Task, image_s
         images = jax.ShapeDtypeStruct((1, *shape), jnp.float32)
         forward = jax.make_jaxpr(lambda arrays, images: nnx.merge(graphdef, arrays)(images))(arrays, images)
         (outputs,) = forward.out_avals
-        wanted = 2 if task.name == "classification" else 4
+        wanted = 2 if dataset.kind == "classification" else 4
         assert len(outputs.shape) == wanted, f"{config.model} returns {outputs.shape} for {task.name}"
         rows += [shape[0], *_rows_of_convolutions(forward.jaxpr)]
     return min(rows)

@@ -61,13 +61,13 @@ class Predictor:
         self.resized = is_resized(config, self.description)
         height, width, channels = self.description.image_shape
         self._trained: Size = (height, width)
-        self._normalize_first = config.normalize == "image" and self.description.task != "classification"
+        self._normalize_first = config.normalize == "image" and self.description.answer != "classification"
         if self._normalize_first:  # then nothing is left to do
             preprocess = augment.Preprocess((0.0,) * channels, (1.0,) * channels)
         else:
             preprocess = augment.Preprocess(self.description.mean, self.description.std, per_image=config.normalize == "image")
         self._network = create_predictor(state, preprocess)
-        self._softmax = jax.jit(jax.nn.softmax)
+        self._probabilities = jax.jit(getattr(create_task(config, self.description), "probabilities", jax.nn.softmax))
         self._tiles = Tiles(self._output_side, tile=tile, overlap=overlap, exact=self._trained)
 
     def __call__(
@@ -87,7 +87,7 @@ class Predictor:
             ConfigError: for an array that is no such image.
         """
         checked = map(self._checked, images)
-        if self.description.task == "classification":
+        if self.description.answer == "classification":
             yield from self._classify(checked, min(count, BATCH), advance)
         else:
             for image in checked:
@@ -104,16 +104,16 @@ class Predictor:
         while some := list(itertools.islice(images, batch)):
             resized = [resize(image, self._trained) for image in some]
             filled = resized + resized[-1:] * (batch - len(some))  # a last batch of another size would be another program
-            probabilities = np.asarray(self._softmax(self._network(np.stack(filled))))
+            probabilities = np.asarray(self._probabilities(self._network(np.stack(filled))))
             advance(float(len(some)))
             yield from zip(some, probabilities, strict=False)  # what filled the batch up is left
 
     def _answer(self, image: Pixels, advance: Advance) -> Float32[np.ndarray, "height width outputs"]:
-        is_classes = self.description.task == "segmentation"
+        is_classes = self.description.answer == "segmentation"
 
         def network(tiles: np.ndarray) -> np.ndarray:
             outputs = self._network(tiles)
-            return np.asarray(self._softmax(outputs) if is_classes else outputs)
+            return np.asarray(self._probabilities(outputs) if is_classes else outputs)
 
         pixels: np.ndarray = resize(image, self._trained) if self.resized else image
         if self._normalize_first:
@@ -137,7 +137,7 @@ def read_description(run: RunDirectory) -> Description:
 
 
 def is_resized(config: TrainConfig, description: Description) -> bool:
-    return description.task == "classification" or config.image_size is not None
+    return description.answer == "classification" or config.image_size is not None
 
 
 def restore(run: RunDirectory, config: TrainConfig, description: Description, step: int | None) -> tuple[int, TrainState]:

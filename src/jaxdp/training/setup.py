@@ -177,7 +177,7 @@ def create_setup(
     task = create_task(config, dataset)
     preprocess = augment.create_preprocess(
         config.augment or (), mean=dataset.mean, std=dataset.std, per_image=config.normalize == "image",
-        dense=dataset.task != "classification",
+        dense=task.name != "classification",
     )  # fmt: skip
     tile = augment.output_shape(preprocess.augmentations, dataset.image_shape)
     fewest_rows = check_model(config, dataset, task, {dataset.image_shape, tile})

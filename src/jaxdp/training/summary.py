@@ -46,6 +46,7 @@ def summarize(
         "rollbacks": ledger.rollbacks,
         "metrics": {split: values for split, values in splits.items() if values is not None},
         "best": {"step": best[0], **best[1]} if best else None,
+        "best_metric": dict(zip(("name", "larger_is_better"), task.best_metric, strict=True)),
         "seconds": {
             "total": round(time.perf_counter() - started, 3),
             "first_step": round(ledger.first_step_done - started, 3) if ledger.first_step_done else None,

@@ -23,7 +23,8 @@ class Source(Protocol):
     """Random access to the examples of one split, from several threads at a time.
 
     `source[i]` is a dict of `images` (uint8, H x W x C) and what the task wants to know: `labels` (a class number), `masks` (uint8,
-    H x W, class numbers and IGNORE_LABEL) or `targets` (uint8, H x W x C, an image). It raises BadExample for a broken one.
+    H x W, class numbers and IGNORE_LABEL), `targets` (uint8, H x W x C, an image), or for a task of your own what
+    `Dataset.targets` declares. It raises BadExample for a broken one.
     A source may also have `__getitems__(numbers)` for reading several at once.
     """
 
@@ -77,6 +78,12 @@ class Description:
     std: tuple[float, ...]
     class_names: tuple[str, ...]
     examples: dict[str, int]
+    kind: str = ""
+
+    @property
+    def answer(self) -> str:
+        """The task whose predictions have the form of this one's: classes, masks or images."""
+        return self.kind or self.task
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,6 +98,9 @@ class Dataset:
         augment: what `--augment` is by default.
         class_names: one per class, or none.
         defaults: settings that suit it, by name, where the user sets nothing; `model_kwargs` by model.
+        targets: for a task of your own with a `target` of its own, shape and dtype of each such field of an example, whose name is
+            none of `labels`, `masks` and `targets`.
+        kind: which of the three tasks here `task` is like; `open_dataset` fills it in.
     """
 
     train: Source
@@ -103,20 +113,25 @@ class Dataset:
     augment: tuple[str, ...] = ()
     class_names: tuple[str, ...] = ()
     defaults: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    targets: Mapping[str, tuple[tuple[int, ...], Any]] = dataclasses.field(default_factory=dict)
+    kind: str = ""
 
     def describe(self) -> Description:
         examples = {"train": len(self.train), "test": len(self.test)}
         names = self.class_names or tuple(map(str, range(self.num_classes)))
-        return Description(self.task, self.num_classes, self.image_shape, self.mean, self.std, names, examples)
+        kind = self.kind if self.kind != self.task else ""  # what is known of the three needs no second place
+        return Description(self.task, self.num_classes, self.image_shape, self.mean, self.std, names, examples, kind)
 
     def fields(self) -> dict[str, tuple[tuple[int, ...], Any]]:
         """Returns shape and dtype of each field of an example."""
+        if self.targets:
+            return {"images": (self.image_shape, np.uint8), **self.targets}
         target = {
             "classification": ((), np.int32),
             "segmentation": (self.image_shape[:2], np.uint8),
             "regression": ((*self.image_shape[:2], self.num_classes), np.uint8),
-        }[self.task]
-        return {"images": (self.image_shape, np.uint8), TARGET_FIELDS[self.task]: target}
+        }[self.kind or self.task]
+        return {"images": (self.image_shape, np.uint8), TARGET_FIELDS[self.kind or self.task]: target}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,7 +141,7 @@ class Request:
     Attributes:
         config: every setting about data.
         argument: what follows the colon of the dataset's name.
-        tasks: the tasks that would do, preferred first.
+        tasks: the tasks that would do, preferred first; none for any.
     """
 
     config: DataConfig
@@ -145,11 +160,15 @@ class Request:
         Raises:
             ConfigError: if there is none.
         """
-        for task in self.tasks:
+        for task in self.tasks or available:
             if task in available:
                 return task
-        remedy = f"is for {' or '.join(available)}, but --model or --task asks for {' or '.join(self.tasks)}"
-        raise ConfigError("dataset", self.config.dataset, remedy)
+        raise _of_other_tasks(self.config, available, self.tasks)
+
+
+def _of_other_tasks(config: DataConfig, available: Sequence[str], wanted: Sequence[str]) -> ConfigError:
+    remedy = f"is for {' or '.join(available)}, but --model or --task asks for {' or '.join(wanted)}"
+    return ConfigError("dataset", config.dataset, remedy)
 
 
 _datasets: Registry[Callable[[Request], Dataset]] = Registry("dataset", "jaxdp.data.sources")
@@ -157,12 +176,13 @@ register = _datasets.register
 names = _datasets.entries
 
 
-def open_dataset(config: DataConfig | str, tasks: Sequence[str] = tuple(TARGET_FIELDS)) -> Dataset:
+def open_dataset(config: DataConfig | str, tasks: Sequence[str] = (), kind_of: Callable[[str], str] = lambda task: task) -> Dataset:
     """Opens a dataset whose splits are `CheckedSource`s.
 
     Args:
         config: settings, or a dataset's name alone.
-        tasks: the tasks that would do, preferred first.
+        tasks: the tasks that would do, preferred first; none for any.
+        kind_of: tells which of the three tasks here a task of your own is like.
 
     Raises:
         ConfigError: for an unknown name, a task that it has no targets for, or a split without examples.
@@ -170,6 +190,9 @@ def open_dataset(config: DataConfig | str, tasks: Sequence[str] = tuple(TARGET_F
     config = DataConfig(dataset=config) if isinstance(config, str) else config
     name, _, argument = (config.dataset or "").partition(":")
     dataset = _datasets[name](Request(config, argument, tuple(tasks)))
+    if tasks and dataset.task not in tasks:
+        raise _of_other_tasks(config, (dataset.task,), tasks)
+    dataset = dataclasses.replace(dataset, kind=kind_of(dataset.task))
     for split, flag in ((dataset.train, "train_split"), (dataset.test, "test_split")):
         if len(split) == 0:
             raise ConfigError(flag, getattr(config, flag) or flag.removesuffix("_split"), f"{config.dataset} has no example there")
@@ -251,7 +274,7 @@ class CheckedSource:
             value = np.asarray(example[name])
             if value.shape != shape:
                 raise BadExample(self._name(index), f"its {name} have the shape {value.shape}, not {shape}")
-            if not np.issubdtype(value.dtype, np.integer) or (np.dtype(dtype) == np.uint8 and value.dtype != np.uint8):
+            if not np.can_cast(value.dtype, dtype, "same_kind") or (np.dtype(dtype) == np.uint8 and value.dtype != np.uint8):
                 raise BadExample(self._name(index), f"its {name} are {value.dtype}, not {np.dtype(dtype)}")
             checked[name] = value.astype(dtype, copy=False)
         if "labels" in checked and not 0 <= int(checked["labels"]) < self._num_classes:

@@ -156,7 +156,7 @@ class Fitted:
         if mask is not None and self.numbering is not None:
             example = example | {"masks": self.numbering[mask]}
         if self.size is not None:
-            pictures = {key: value for key, value in example.items() if key != "labels"}
+            pictures = {key: example[key] for key in ("images", "masks", "targets") if key in example}
             example = example | {key: resize(value, self.size, nearest=key == "masks") for key, value in pictures.items()}
         return example
 

@@ -1,0 +1,107 @@
+"""Which runs does `--grid learning_rate=0.05,0.1 seed=0,1` name, and is each of them a valid configuration?"""
+
+import dataclasses
+import itertools
+import urllib.parse
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import yaml
+
+from jaxdp import config as config_lib
+from jaxdp.config import TrainConfig
+from jaxdp.registry import ConfigError, nearest, shown
+
+_LONGEST_NAME = 200  # of a folder; most file systems take 255 bytes
+
+Settings = dict[str, Any]  # by the name of a field, or FIELD.KEYWORD
+
+
+@dataclasses.dataclass(frozen=True)
+class Cell:
+    """One run of the grid.
+
+    Attributes:
+        settings: in which it differs from the others.
+        name: says them; the name of its folder.
+    """
+
+    settings: Settings
+    config: TrainConfig
+    name: str
+
+
+def parse(words: Sequence[str]) -> dict[str, list[Any]]:
+    """Reads `["learning_rate=0.05,0.1", "model_kwargs.depth=20,110"]`; values are a list of YAML, in which commas separate.
+
+    Raises:
+        ConfigError: for a name that is no setting, values of another type, or what is there twice.
+    """
+    types = {field.name: field.type for field in dataclasses.fields(TrainConfig) if field.name not in config_lib.OF_ONE_COMMAND}
+    grid: dict[str, list[Any]] = {}
+    for word in words:
+        name, separator, text = word.partition("=")
+        name = name.replace("-", "_")
+        field, dot, keyword = name.partition(".")
+        if not separator:
+            raise ConfigError("grid", word, "write NAME=VALUE,VALUE without spaces, e.g. learning_rate=0.05,0.1")
+        if field not in types:
+            raise ConfigError("grid", word, f"unknown setting {field!r}; {nearest(field, list(types))}")
+        takes_keywords = field.endswith("_kwargs")
+        if dot and not (takes_keywords and keyword.isidentifier()):
+            remedy = "only model_kwargs, task_kwargs and optimizer_kwargs have keywords, e.g. model_kwargs.depth=20,110"
+            raise ConfigError("grid", word, remedy)
+        if name in grid:
+            raise ConfigError("grid", word, f"{name} is there twice; give all its values at once")
+        try:
+            given = yaml.safe_load(f"[{text}]")
+        except yaml.YAMLError:
+            given = None
+        if not given:
+            raise ConfigError("grid", word, "names no values; separate them by commas, and quote one that YAML would take apart")
+        is_list = "tuple" in str(types[field])
+        values: list[Any] = []
+        for value in given:
+            value = [value] if is_list and isinstance(value, str) else value
+            value = config_lib.number(value) if dot else config_lib.from_yaml(field, value, types[field])
+            if value in values:
+                raise ConfigError("grid", word, f"has {shown(value)} twice; give each value once")
+            values.append(value)
+        grid[name] = values
+    if not grid:
+        raise ConfigError("grid", "", "say what to vary, e.g. --grid learning_rate=0.05,0.1 seed=0,1")
+    return grid
+
+
+def expand(words: Sequence[str], config: TrainConfig, given: Collection[str] = ()) -> list[Cell]:
+    """Returns every combination, the last setting varying fastest.
+
+    Args:
+        words: as for `--grid`.
+        config: what holds for all runs.
+        given: the flags of the command line. A setting of the grid displaces its partner of a pair that came from a file.
+
+    Raises:
+        ConfigError: for a grid that cannot be read, and the first combination that is no valid configuration.
+    """
+    grid = parse(words)
+    shared = {field.name: getattr(config, field.name) for field in dataclasses.fields(TrainConfig)}
+    for pair in config_lib.EXCLUSIVE:
+        for name, partner in (pair, pair[::-1]):
+            if name in grid and partner not in grid and partner not in given:
+                shared[partner] = None
+    cells = []
+    for values in itertools.product(*grid.values()):
+        settings = dict(zip(grid, values, strict=True))
+        changed = dict(shared)
+        for name in sorted(settings, key=lambda name: "." in name):  # a keyword changes the keywords that were set as a whole
+            field, dot, keyword = name.partition(".")
+            changed[field] = changed[field] | {keyword: settings[name]} if dot else settings[name]
+        cells.append(Cell(settings, TrainConfig(**changed), _name(settings)))
+    return cells
+
+
+def _name(settings: Settings) -> str:
+    text = ",".join(f"{name}={shown(value)}" for name, value in settings.items())
+    quoted = urllib.parse.quote(text, safe="=,.:+-")
+    return quoted if len(quoted) <= _LONGEST_NAME else f"{quoted[: _LONGEST_NAME - 9]}-{config_lib.hash_of(settings)}"

@@ -1,0 +1,113 @@
+"""Which runs of a sweep are the best, and by more than their seeds differ? Its tables."""
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import rich.box
+import rich.console
+import rich.table
+import rich.text
+
+from jaxdp.registry import shown
+from jaxdp.reporting.progress import figures_text
+
+Row = dict[str, Any]
+_WIDTH = 100
+
+
+def row(settings: Mapping[str, Any], summary: Mapping[str, Any] | None, reason: str | None) -> Row:
+    """Returns what the tables tell of a run.
+
+    Args:
+        summary: of the run, None if it came to none.
+        reason: why it failed, None if it did not.
+    """
+    found: Row = {"settings": dict(settings), "reason": reason, "metric": "", "value": None, "loss": None, "best": None}
+    if reason is None and summary is not None:
+        name, figures, best = summary["best_metric"]["name"], summary["metrics"]["test"], summary["best"]
+        sign = 1 if summary["best_metric"]["larger_is_better"] else -1
+        found |= {"metric": name, "sign": sign, "value": figures[name], "loss": figures["loss"]}
+        found["best"] = (best[name], best["step"]) if best else None
+    return found
+
+
+def ranked(rows: Sequence[Row]) -> list[Row]:
+    """Returns the best first, those of other tasks apart, and last what failed."""
+
+    def key(row: Row) -> tuple[bool, str, bool, float]:
+        value = row["value"]
+        known = value is not None and math.isfinite(value)
+        return value is None, row["metric"], not known, -row["sign"] * value if known else 0.0
+
+    return sorted(rows, key=key)
+
+
+def over_seeds(rows: Sequence[Row]) -> list[Row]:
+    """Returns of the runs that differ in nothing but their seed mean and spread, a sample's standard deviation, the best first."""
+    groups: dict[tuple[str, ...], list[Row]] = {}
+    for each in rows:
+        others = {name: value for name, value in each["settings"].items() if name != "seed"}
+        groups.setdefault(tuple(f"{name}={value!r}" for name, value in others.items()), []).append(each)
+    found = []
+    for group in groups.values():
+        done = [each for each in group if each["value"] is not None]
+        settings = {name: value for name, value in group[0]["settings"].items() if name != "seed"}
+        mean: Row = {"settings": settings, "metric": "", "value": None, "loss": None, "runs": len(done), "of": len(group)}
+        if done:
+            mean |= {"metric": done[0]["metric"], "sign": done[0]["sign"]}
+            for figure in ("value", "loss"):
+                values = [each[figure] for each in done]
+                mean[figure] = statistics.fmean(values)
+                mean[f"{figure}_spread"] = statistics.stdev(values) if len(values) > 1 else None
+        found.append(mean)
+    return ranked(found)
+
+
+def show(rows: Sequence[Row]) -> None:
+    """Prints a row a run and, where there are several seeds, one for all of them."""
+    console = rich.console.Console()
+    console = rich.console.Console(width=max(console.width, _WIDTH))
+    names = list(rows[0]["settings"])
+    metrics = sorted({row["metric"] for row in rows if row["metric"]})
+    failed = any(row["reason"] for row in rows)
+    table = _table([*names, *metrics, "loss", "best", *(["failed"] if failed else [])])
+    for each in ranked(rows):
+        best = f"{_text(each['metric'], each['best'][0])} at step {each['best'][1]}" if each["best"] else ""
+        figures = [_text(name, each["value"]) if name == each["metric"] else "" for name in metrics]
+        cells = [*_settings(each, names), *figures, _text("loss", each["loss"]), best, *([each["reason"] or ""] if failed else [])]
+        _add(table, cells)
+    console.print(table)
+    if len({row["settings"].get("seed") for row in rows}) > 1:
+        names.remove("seed")
+        table = _table([*names, *metrics, "loss", "runs"], title="mean ± standard deviation over seeds")
+        for each in over_seeds(rows):
+            figures = [_with_spread(each, "value", name) if name == each["metric"] else "" for name in metrics]
+            runs = str(each["runs"]) if each["runs"] == each["of"] else f"{each['runs']} of {each['of']}"
+            _add(table, [*_settings(each, names), *figures, _with_spread(each, "loss", "loss"), runs])
+        console.print(table)
+
+
+def _table(columns: Sequence[str], title: str | None = None) -> rich.table.Table:
+    table = rich.table.Table(title=title, box=rich.box.SQUARE)
+    for name in columns:
+        table.add_column(name, overflow="fold")
+    return table
+
+
+def _add(table: rich.table.Table, cells: Sequence[str]) -> None:
+    table.add_row(*map(rich.text.Text, cells))  # brackets in it are no markup
+
+
+def _settings(row: Row, names: Sequence[str]) -> list[str]:
+    return [shown(row["settings"][name]) for name in names]
+
+
+def _text(name: str, value: float | None) -> str:
+    return "" if value is None else figures_text({name: value}).removeprefix(f"{name} ")
+
+
+def _with_spread(row: Row, figure: str, name: str) -> str:
+    spread = row.get(f"{figure}_spread")
+    return _text(name, row[figure]) + (f" ± {_text(name, spread)}" if spread is not None else "")

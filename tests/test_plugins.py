@@ -1,0 +1,183 @@
+"""What is registered outside the package is found by name, again after the run, and a mistake in it is one line."""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from jaxdp import evaluate, models, predict, tasks, train
+from jaxdp.config import TrainConfig, defining, run_hash
+from jaxdp.data import sources
+from jaxdp.registry import ConfigError, Registry, load_plugins
+from jaxdp.training.components import open_data
+
+NET = """
+from flax import nnx
+from jaxdp import models
+
+@models.register("{name}")
+class Net(models._models["cnn"]):
+    pass
+"""
+TASK = """
+import dataclasses
+from jaxdp import tasks
+from jaxdp.tasks.classification import Classification
+
+@tasks.register("grading")
+@dataclasses.dataclass(frozen=True)
+class Grading(Classification):
+    name, kind = "grading", "classification"
+    best_metric = ("squared", False)
+
+    def probabilities(self, outputs):
+        return 0 * outputs
+
+    def figures(self, sums):
+        return super().figures(sums) | {"squared": 0.25}
+"""
+STEPS = "--model-kwargs width=4 hidden=16 --global-batch-size 64 --steps 2 --image-size 16 --devices 2 --run-dir run".split()
+
+
+pytestmark = pytest.mark.usefixtures("registries")
+
+
+def write(name: str, content: str) -> str:
+    pathlib.Path(name).write_text(content)
+    return name
+
+
+def python(*words: str, path: str = "") -> subprocess.CompletedProcess[str]:
+    environment = os.environ | ({"PYTHONPATH": os.pathsep.join([path, *sys.path])} if path else {})
+    return subprocess.run([sys.executable, *words], capture_output=True, text=True, env=environment)
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_a_file_is_found_again_by_the_other_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    write("net.py", NET.format(name="othernet"))
+    write("task.py", TASK)
+    flags = ["--plugins", "net.py", "task.py", "--model", "othernet", "--task", "grading", "--dataset", "digits"]
+    assert train.main([*flags, *STEPS]) == 0
+    summary = json.loads(pathlib.Path("run/summary.json").read_text())
+    assert (summary["model"], summary["task"], summary["best"]["squared"]) == ("othernet", "grading", 0.25)
+    assert summary["best_metric"] == {"name": "squared", "larger_is_better": False}
+    for registry, name in ((models._models, "othernet"), (tasks._tasks, "grading")):  # as in a new process
+        del registry._entries[name], registry._origins[name]
+    for name in ("net.py", "task.py"):
+        del sys.modules[str(pathlib.Path(name).resolve())]
+    capsys.readouterr()
+    assert evaluate.main(["run", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["squared"] == 0.25
+    (answer,) = predict.predict("run", [np.zeros((16, 16, 1), np.uint8)])
+    assert answer.shape == (10,)
+    assert not answer.any()  # by the task's own probabilities
+
+
+@pytest.mark.parametrize(
+    ("word", "content", "named"),
+    [
+        ("none.py", None, "there is no such file in "),
+        ("no_such_module", None, "cannot be imported: ModuleNotFoundError: No module named 'no_such_module'"),
+        ("bad.py", "import jax\nx = 1 / 0\n", "bad.py, line 2)"),
+        ("bad.py", "def f(:\n", "cannot be imported: SyntaxError: "),
+        ("bad.py", NET.format(name="resnet"), "--model resnet: is registered twice, in "),
+        ("bad", "", "a file must end in .py"),
+    ],
+)
+def test_a_plugin_that_cannot_be_imported_is_one_line(
+    word: str, content: str | None, named: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if content is not None:
+        write(word, content)
+    assert train.main(["--plugins", word]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"jaxdp.train: error: --plugins {word}: ")
+    assert named in line
+    assert not pathlib.Path("runs").exists()
+
+
+def test_installed_distributions_are_asked() -> None:
+    metadata = pathlib.Path("site/netpack-1.0.dist-info")
+    metadata.mkdir(parents=True)
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: netpack\nVersion: 1.0\n")
+    (metadata / "entry_points.txt").write_text("[jaxdp.plugins]\nnets = netpack.nets\n")
+    pathlib.Path("site/netpack").mkdir()
+    write("site/netpack/nets.py", NET.format(name="packnet"))
+    known = python("-c", "from jaxdp import models; print(*models.names())", path="site")
+    assert "packnet" in known.stdout.split(), known.stderr
+    write("site/netpack/nets.py", "import nothing_there\n")
+    failed = python("-m", "jaxdp.train", "--steps", "1", path="site")
+    assert failed.returncode == 2
+    (line,) = failed.stderr.splitlines()
+    assert line.startswith("jaxdp.train: error: the plugin netpack.nets of netpack cannot be imported: ModuleNotFoundError: ")
+
+
+def test_a_name_has_one_thing() -> None:
+    registry: Registry[Callable[[], None]] = Registry("thing", "jaxdp.tasks")
+
+    def add(place: str, name: str) -> None:
+        code = f"@register('x')\ndef {name}(): pass"
+        exec(code, {"register": registry.register, "__name__": place})
+
+    add("here", "first")
+    add("here", "first")  # a notebook's cell that is run again
+    for place, name in (("here", "second"), ("there", "first")):
+        with pytest.raises(ConfigError, match=f"--thing x: is registered twice, in here and {place}; rename one of them"):
+            add(place, name)
+
+
+def test_a_plugin_is_imported_once_and_can_import_what_lies_beside_it() -> None:
+    pathlib.Path("folder").mkdir()
+    write("folder/beside_it.py", "count = []\n")
+    write("folder/plugin.py", "import beside_it\nbeside_it.count.append(1)\n")
+    load_plugins(["folder/plugin.py", "folder/../folder/plugin.py"])
+    load_plugins(["folder/plugin.py"])
+    assert sys.modules.pop("beside_it").count == [1]
+
+
+def dataset_for(task: str, field: str, targets: dict[str, Any]) -> Callable[[sources.Request], sources.Dataset]:
+    split = sources.ArraySource(np.zeros((8, 4, 4, 1), np.uint8), np.zeros((8, 2) if targets else 8, np.int32), field)
+    return lambda request: sources.Dataset(split, split, 2, (4, 4, 1), (0.0,), (1.0,), task, targets=targets)
+
+
+def test_tasks_and_datasets_find_each_other() -> None:
+    class Like:
+        kind = "regression"
+
+    class Own:
+        target = "points"
+
+    tasks.register("like")(Like)  # pyright: ignore[reportArgumentType]
+    tasks.register("own")(Own)  # pyright: ignore[reportArgumentType]
+    tasks.register("plain")(type("Plain", (), {}))  # pyright: ignore[reportArgumentType]
+    sources.register("points")(dataset_for("own", "points", {"points": ((2,), np.float32)}))
+    sources.register("labelled")(dataset_for("plain", "labels", {}))
+    assert tasks.candidates(None, ("classification",)) == ("classification", "own", "plain")
+    config, dataset = open_data(TrainConfig(model="unet", task="like"))
+    assert (config.dataset, config.task, dataset.task, dataset.kind) == ("digits-denoise", "like", "like", "regression")
+    config, dataset = open_data(TrainConfig(model="cnn", dataset="points"))
+    assert (config.task, dataset.kind, dataset.fields()["points"]) == ("own", "classification", ((2,), np.float32))
+    assert dataset.train[0]["points"].dtype == np.float32
+    assert sources.open_dataset("points").task == "own"
+    config, dataset = open_data(TrainConfig(model="cnn", dataset="labelled"))
+    assert (config.task, dataset.kind, dataset.fields()["labels"]) == ("plain", "classification", ((), np.int32))
+    for settings, message in (
+        ({"model": "cnn", "task": "like"}, "--task like: cnn is for classification; choose another --model"),
+        ({"model": "cnn", "task": "own"}, "--dataset: has no default for own; give one"),
+        ({"model": "cnn", "task": "own", "dataset": "digits"}, "--dataset digits: is for classification, but --model or --task"),
+        ({"model": "unet", "dataset": "points"}, "--dataset points: is for own, but --model or --task asks for segmentation or"),
+    ):
+        with pytest.raises(ConfigError) as caught:
+            open_data(TrainConfig(**settings))  # pyright: ignore[reportArgumentType]
+        assert str(caught.value).startswith(message)
+
+
+def test_runs_without_plugins_keep_their_folders() -> None:
+    assert "plugins" not in defining(TrainConfig())
+    assert run_hash(TrainConfig(plugins=("net.py",))) != run_hash(TrainConfig())
