@@ -13,6 +13,7 @@ COMMANDS = {
     "devices": "show the devices, and what of a run would lie on each",
     "plan": "tell what a training step takes, and which batch fits",
     "bench": "measure throughput over strategies, batches and devices",
+    "report": "write a page that compares runs",
     "evaluate": "evaluate a checkpoint of a run",
     "predict": "predict on images with a trained model",
     "checkpoints": "list the checkpoints of a run and verify them",

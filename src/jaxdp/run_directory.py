@@ -40,6 +40,10 @@ class RunDirectory:
         return self.path / "summary.json"
 
     @property
+    def history_file(self) -> pathlib.Path:
+        return self.path / "history.jsonl"
+
+    @property
     def dataset_file(self) -> pathlib.Path:
         return self.path / "dataset.json"
 
@@ -78,6 +82,10 @@ class RunDirectory:
                 self.lock_file.unlink(missing_ok=True)
             os.close(descriptor)
 
+    def is_being_written(self) -> bool:
+        """Whether a process that writes there lives, as far as its lock file and this host tell."""
+        return _lives(_holder(self.lock_file))
+
     def load_config(self) -> TrainConfig:
         """Raises ConfigError if there is no run."""
         if not self.config_file.is_file():
@@ -94,6 +102,21 @@ class RunDirectory:
 
     def write_rollbacks(self, count: int) -> None:
         replace_file(self._rollbacks_file, json.dumps({"rollbacks": count}) + "\n")
+
+    def record(self, event: str, step: int, **facts: Any) -> None:
+        """Adds a line to history.jsonl: what became of the run at a step, and when.
+
+        Args:
+            event: started, resumed, rollback, stopped, diverged or done.
+            **facts: what else there is to say, as plain values.
+        """
+        now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+        line = json.dumps({"time": now, "event": event, "step": step} | facts) + "\n"
+        with self.history_file.open("ab+") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(size - 1, 0))
+            cut_short = file.read(1) not in (b"", b"\n")  # by a kill: this line must not end what that one began
+            file.write(("\n" * cut_short + line).encode())
 
     def read_dataset(self) -> dict[str, Any]:
         """Returns what is known of the dataset that the run was trained on.
@@ -223,6 +246,16 @@ def _check_same_run(config: TrainConfig, description: Mapping[str, Any], run: Ru
         if now != then:
             remedy = f"has changed since the run in {run.path} began: {name} was {then}, is {now}; use another --run-dir"
             raise ConfigError("dataset", config.dataset, remedy)
+
+
+def read_lines(path: pathlib.Path) -> list[dict[str, Any]]:
+    """Reads a file of one object a line; a line that a kill cut short is left out."""
+    found: list[dict[str, Any]] = []
+    for line in path.read_text(errors="replace").splitlines() if path.exists() else []:
+        with contextlib.suppress(json.JSONDecodeError):
+            content = json.loads(line)
+            found += [content] if isinstance(content, dict) else []
+    return found
 
 
 def replace_file(path: pathlib.Path, content: str | bytes) -> None:

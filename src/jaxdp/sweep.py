@@ -210,7 +210,7 @@ def _reason(run: _Run, code: int) -> str:
 
 
 def _report(folder: pathlib.Path, runs: Sequence[pathlib.Path]) -> None:
-    from jaxdp.reporting import report_page  # pyright: ignore[reportAttributeAccessIssue]
+    from jaxdp.reporting import report_page
 
     written = [run for run in runs if RunDirectory(run).config_file.is_file()]
     if written:

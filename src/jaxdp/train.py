@@ -124,10 +124,12 @@ def _train(
         state_bytes = setup.strategy.state_bytes(setup.shapes)
         if primary and state_bytes is not None and state_bytes["per_device"] < state_bytes["replicated"]:
             print(progress.state_bytes_text(state_bytes), file=sys.stderr)
+        where = {"devices": setup.strategy.num_devices, "processes": group.count}
         data, _ = setup.train_data, setup.test_data  # read before the bar begins
         if primary:
             run.write_config(config)
             run.write_dataset(description)
+            run.record("started" if saved is None else "resumed", start, **where)
         signals.training = True
         while True:  # once, and again after each rollback
             current = setup.slowed(ledger.learning_rate_factor) if ledger.rollbacks else setup
@@ -194,6 +196,7 @@ def _train(
             ledger = ledger.rolled_back(position)
             if primary:
                 run.write_rollbacks(ledger.rollbacks)
+                run.record("rollback", step, to_step=start, reason=failure, **where)
             number = f"rollback {ledger.rollbacks} of at most {config.max_divergences}"
             message = f"{failure}: back to step {start} at {ledger.learning_rate_factor:g} times the learning rate ({number})"
         parameters = sum(leaf.size for leaf in jax.tree.leaves(setup.shapes.params))
@@ -207,6 +210,7 @@ def _train(
         last_saved = checkpoints.latest()
         monitor.close()
     if primary:
+        run.record(status, step, **({"reason": failure} if failure else {}), **where)
         run.write_summary(written)
         rows = writers.read_rows(run.metrics_file)
         plots.plot_curves(rows, run.plots / "curves.png", title=summary.title(setup), figure_name=best_metric[0])

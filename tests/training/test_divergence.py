@@ -19,7 +19,7 @@ from jaxdp.data.augment import Preprocess, create_preprocess
 from jaxdp.data.sources import open_dataset
 from jaxdp.parallel.strategy import Strategy, create_strategy
 from jaxdp.reporting import writers
-from jaxdp.run_directory import RunDirectory
+from jaxdp.run_directory import RunDirectory, read_lines
 from jaxdp.training import loop, reader, setup, step
 from jaxdp.training.checkpoint import Checkpoints
 from jaxdp.training.state import TrainState, create_train_state
@@ -235,6 +235,12 @@ def test_rollbacks_that_do_not_help_end(monkeypatch: pytest.MonkeyPatch, capsys:
     assert "diverged: the loss of step 2 is " in shown
     assert (summary()["status"], summary()["rollbacks"], summary()["steps"]) == ("diverged", 2, 2)
     assert [row["step"] for row in rows()] == [1]
+    history = read_lines(pathlib.Path("run", "history.jsonl"))
+    assert [(event["event"], event["step"]) for event in history] == [
+        ("started", 0), ("rollback", 2), ("rollback", 2), ("diverged", 2),
+    ]  # fmt: skip
+    assert history[1]["to_step"] == 0
+    assert all("the loss of step 2 is " in event["reason"] for event in history[1:])
 
 
 def test_a_rollback_is_remembered_without_a_save_after_it() -> None:

@@ -4,7 +4,7 @@ import json
 import math
 import pathlib
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import matplotlib
@@ -29,16 +29,23 @@ _WIDTH = 100
 _PANELS_PER_ROW = 4
 
 
-def read(path: str) -> list[Record]:
-    """Raises ConfigError if the file is none that `python -m jaxdp.bench` wrote."""
+def read(path: str, field: str = "compare") -> list[Record]:
+    """Reads the cells of a bench.jsonl.
+
+    Args:
+        field: the setting that named it, for errors.
+
+    Raises:
+        ConfigError: if the file is none that `python -m jaxdp.bench` wrote.
+    """
     try:
         records = [json.loads(line) for line in pathlib.Path(path).read_text().splitlines() if line.strip()]
-        keys = [key(record) for record in records]
+        keys = [(key(record), rate(record), record["dataset"]) for record in records]
     except (OSError, ValueError, KeyError, TypeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it holds something else than the lines of a bench.jsonl"
-        raise ConfigError("compare", path, f"cannot be read: {reason}") from error
+        raise ConfigError(field, path, f"cannot be read: {reason}") from error
     if not keys:
-        raise ConfigError("compare", path, "holds no cells")
+        raise ConfigError(field, path, "holds no cells")
     return records
 
 
@@ -112,42 +119,44 @@ def _name(record: Record) -> str:
     return f"{record['strategy']} on {devices} device{'s' if devices > 1 else ''}, batch {record['global_batch_size']}"
 
 
-def table(records: Sequence[Record], compared: Sequence[float | None], *, with_ratios: bool = False) -> rich.table.Table:
-    """Returns it without the columns that no cell has anything for."""
+def columns(records: Sequence[Record], compared: Sequence[float | None], *, with_ratios: bool = False) -> dict[str, list[str]]:
+    """Returns the texts of each column by its title, which may be broken, without the columns that no cell has anything for."""
     scaling = efficiencies(records)
 
-    def part(name: str) -> Callable[[int], str]:
-        return lambda index: _short(records[index].get("parts_ms", {}).get(name))
+    def part(name: str) -> list[str]:
+        return [_short(record.get("parts_ms", {}).get(name)) for record in records]
 
-    def of_dict(values: Sequence[dict[str, float | None]], name: str) -> Callable[[int], str]:
-        return lambda index: _percent(values[index][name])
-
-    columns: list[tuple[str, Callable[[int], str]]] = [
-        ("\nimages/s", lambda index: _rate_text(records[index])),
-        ("\n±%", lambda index: _spread_text(records[index])),
-        ("\nstep", lambda index: _short(records[index].get("ms_per_step", {}).get("median"))),
-        ("\ninput", part("input")),
-        ("dis-\npatch", part("dispatch")),
-        ("com-\npute", part("compute")),
-        ("all-\nreduce", part("all_reduce")),
-        ("com-\npile s", lambda index: _short(records[index].get("compile_seconds"))),
-        ("\nmemory", lambda index: _bytes(records[index].get("memory_bytes"))),
-        ("of\npeak", lambda index: _percent(records[index].get("fraction_of_peak"))),
-        ("\nstrong", of_dict(scaling, "strong")),
-        ("\nweak", of_dict(scaling, "weak")),
-    ]
+    found = {
+        "\nimages/s": [_rate_text(record) for record in records],
+        "\n±%": [_spread_text(record) for record in records],
+        "\nstep": [_short(record.get("ms_per_step", {}).get("median")) for record in records],
+        "\ninput": part("input"),
+        "dis-\npatch": part("dispatch"),
+        "com-\npute": part("compute"),
+        "all-\nreduce": part("all_reduce"),
+        "com-\npile s": [_short(record.get("compile_seconds")) for record in records],
+        "\nmemory": [_bytes(record.get("memory_bytes")) for record in records],
+        "of\npeak": [_percent(record.get("fraction_of_peak")) for record in records],
+        "\nstrong": [_percent(each["strong"]) for each in scaling],
+        "\nweak": [_percent(each["weak"]) for each in scaling],
+    }
     if with_ratios:
-        columns.append(("vs.\nthen", lambda index: "" if compared[index] is None else f"{compared[index]:.2f}x"))
-    columns = [column for column in columns if column[0] == "\nimages/s" or any(column[1](index) for index in range(len(records)))]
+        found["vs.\nthen"] = ["" if ratio is None else f"{ratio:.2f}x" for ratio in compared]
+    return {title: texts for title, texts in found.items() if any(texts)}
+
+
+def table(records: Sequence[Record], compared: Sequence[float | None], *, with_ratios: bool = False) -> rich.table.Table:
+    found = columns(records, compared, with_ratios=with_ratios)
     grid = rich.table.Table(box=rich.box.SIMPLE_HEAD, padding=0, pad_edge=False, show_edge=False)
     grid.add_column("\nstrategy", no_wrap=True)
-    for title in ("de-\nvices", "\nbatch", *(title for title, _ in columns)):
+    for title in ("de-\nvices", "\nbatch", *found):
         grid.add_column(title, no_wrap=True, justify="right")
     for index, record in enumerate(records):
         last = index + 1 == len(records) or any(records[index + 1][name] != record[name] for name in ("strategy", "devices"))
         style = None if record["status"] == "ok" else "red"
         named = [str(record[name]) for name in ("strategy", "devices", "global_batch_size")]
-        grid.add_row(*named, *(text(index) for _, text in columns), style=style, end_section=last and index + 1 < len(records))
+        texts = [column[index] for column in found.values()]
+        grid.add_row(*named, *texts, style=style, end_section=last and index + 1 < len(records))
     return grid
 
 

@@ -144,8 +144,10 @@ def state_bytes_text(state_bytes: dict[str, int]) -> str:
 def figures_text(figures: Mapping[str, float], digits: int = 2) -> str:
     """Returns e.g. `loss 0.0259, accuracy 99.17% on 360 examples`; `digits` are those of a percentage."""
     texts = [
-        f"{name} {value:.{digits}%}" if name in _FRACTIONS else f"{name} {value:.{digits + 2}f}"
-        for name, value in figures.items()
-        if name != "examples" and "/" not in name
+        f"{name} {figure_text(name, value, digits)}" for name, value in figures.items() if name != "examples" and "/" not in name
     ]
     return ", ".join(texts) + (f" on {figures['examples']:,} examples" if "examples" in figures else "")
+
+
+def figure_text(name: str, value: float, digits: int = 2) -> str:
+    return f"{value:.{digits}%}" if name in _FRACTIONS else f"{value:.{digits + 2}f}"

@@ -10,7 +10,7 @@ from tensorboardX import summary
 from tensorboardX.event_file_writer import EventsWriter
 from tensorboardX.proto import event_pb2
 
-from jaxdp.run_directory import replace_file
+from jaxdp.run_directory import read_lines, replace_file
 
 Row = dict[str, Any]
 
@@ -78,10 +78,4 @@ class TensorBoard:
 
 def read_rows(path: pathlib.Path) -> list[Row]:
     """Reads metrics.jsonl; a last line that a kill cut short is left out."""
-    rows: list[Row] = []
-    for line in path.read_text().splitlines() if path.exists() else []:
-        try:
-            rows.append(json.loads(line))
-        except json.JSONDecodeError:
-            continue
-    return rows
+    return read_lines(path)

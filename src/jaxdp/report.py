@@ -1,0 +1,50 @@
+"""`python -m jaxdp.report RUN_DIR...`: how did these runs go, and what sets them apart? One HTML file to keep, print or send."""
+
+import dataclasses
+import pathlib
+import sys
+from collections.abc import Sequence
+from typing import Annotated
+
+import tyro
+
+from jaxdp import command_line
+from jaxdp.registry import ConfigError
+
+DESCRIPTION = "Write one HTML page about runs and benchmarks, to read anywhere."
+
+
+@dataclasses.dataclass(frozen=True)
+class PageConfig:
+    run_dirs: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN_DIR ...", help_behavior_hint="")]
+    """folders of runs, and of grids that `python -m jaxdp.bench` measured"""
+    output: Annotated[str, tyro.conf.arg(metavar="FILE")] = "report.html"
+    """where to write the page"""
+    title: Annotated[str | None, tyro.conf.arg(metavar="TEXT", help_behavior_hint="")] = None
+    """what stands above it (default: models and datasets)"""
+
+
+@dataclasses.dataclass(frozen=True)
+class ReportConfig(PageConfig):
+    """What `python -m jaxdp.report` takes."""
+
+    def __post_init__(self) -> None:
+        if not self.run_dirs:
+            raise ConfigError("", "", "no folder is named; give those of runs, e.g. runs/*")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    return command_line.main(_main, argv, "jaxdp.report")
+
+
+def _main(argv: Sequence[str]) -> int:
+    command = command_line.parse(ReportConfig, argv, prog="python -m jaxdp.report", description=DESCRIPTION, defaults_file=False)
+    from jaxdp.reporting import report_page
+
+    report_page.write_report([pathlib.Path(name) for name in command.run_dirs], pathlib.Path(command.output), command.title)
+    print(command.output)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,399 @@
+"""A page about runs says what their folders say, whole or broken, and needs nothing else to be read."""
+
+import html.parser
+import json
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from PIL import Image
+
+from jaxdp import report, train
+from jaxdp.reporting import report_figures, report_page
+
+EXPERIMENTS = pathlib.Path(__file__).parents[1] / "experiments"
+EMPTY = {"meta", "img"}
+BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+
+
+class Page(html.parser.HTMLParser):
+    """Attributes:
+    tables: of each, its rows of texts.
+    elements: names and attributes of all.
+    settings: names in each list of settings.
+    titles: what is said of a curve or a mark when one points at it.
+    """
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tables: list[list[list[str]]] = []
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.titles: list[str] = []
+        self.settings: list[list[str]] = []
+        self.text = ""
+        self._open: list[str] = []
+        self.feed(text)
+        assert not self._open
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        if tag not in EMPTY:
+            self._open.append(tag)
+        if tag == "table":
+            self.tables.append([])
+        elif tag == "tr":
+            self.tables[-1].append([])
+        elif tag in ("td", "th"):
+            self.tables[-1][-1].append("")
+        elif tag == "title":
+            self.titles.append("")
+        elif tag == "dl" and ("class", "settings") in attrs:
+            self.settings.append([])
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self._open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+        if {"td", "th"} & set(self._open):
+            self.tables[-1][-1][-1] += data
+        if self._open and self._open[-1] == "title":
+            self.titles[-1] += data
+        if self._open[-3:] == ["dl", "div", "dt"]:
+            self.settings[-1].append(data)
+
+    @property
+    def run_tables(self) -> list[list[dict[str, str]]]:
+        tables = [table for table in self.tables if table[0][0] == "run"]
+        return [[dict(zip(head, row, strict=True)) for row in rows] for head, *rows in tables]
+
+    @property
+    def figures(self) -> list[str]:
+        return [str(attributes["aria-label"]).partition(":")[0] for name, attributes in self.elements if "aria-label" in attributes]
+
+
+def write_run(
+    name: str,
+    accuracy: float = 0.9,
+    *,
+    task: str = "classification",
+    rows: int = 4,
+    summary: dict[str, Any] | None = None,
+    **settings: Any,
+) -> pathlib.Path:
+    """Writes the folder of a finished run of 10 steps a row."""
+    folder = pathlib.Path(name)
+    folder.mkdir(parents=True)
+    metric = {"classification": "accuracy", "segmentation": "iou", "regression": "mse"}[task]
+    figures = {"loss": 1 - accuracy, metric: accuracy, "examples": 360}
+    config = {"model": "cnn", "dataset": "digits", "task": task, "strategy": "pmap", "batch_norm": "replica"} | settings
+    (folder / "config.yaml").write_text(yaml.safe_dump(config))
+    measured = {"learning_rate": 0.1, "examples_per_second": 900.0, "input_wait_fraction": 0.01}
+    lines = [
+        {"step": 10 * (number + 1), "epoch": 1, "split": split, "loss": 2 / (number + 1), metric: accuracy, "examples": 360}
+        | (measured if split == "train" else {})
+        for number in range(rows)
+        for split in ("train", "test")
+    ]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    content = {
+        "model": config["model"], "dataset": config["dataset"], "task": task, "strategy": config["strategy"], "devices": 2,
+        "device_kind": "cpu", "processes": 1, "steps": 10 * rows, "batch_norm": config["batch_norm"],
+        "metrics": {"train": figures, "test": figures}, "best": {"step": 10 * rows} | figures,
+        "seconds": {"total": 75.0, "first_step": 3.0, "train": 60.0}, "examples_per_second": 1234.5,
+        "versions": {"jax": "0.10.2"}, "status": "done",
+    }  # fmt: skip
+    (folder / "summary.json").write_text(json.dumps(content | (summary or {})))
+    return folder
+
+
+def write_history(folder: pathlib.Path, *events: tuple[str, int], **facts: Any) -> None:
+    lines = [{"time": "2026-01-01T00:00:00+00:00", "event": event, "step": step} | facts for event, step in events]
+    (folder / "history.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def written(*folders: str | pathlib.Path) -> Page:
+    assert report.main([*map(str, folders), "--output", "page.html"]) == 0
+    return Page(pathlib.Path("page.html").read_text())
+
+
+def test_each_task_has_a_table_with_the_best_run_first_and_what_sets_runs_apart(capsys: pytest.CaptureFixture[str]) -> None:
+    write_run("runs/low", 0.8, learning_rate=0.05, seed=1)
+    write_run("runs/high", 0.95, learning_rate=0.2, seed=1)
+    write_run("runs/none", 0.5, rows=0, seed=1, summary={"best": None, "metrics": {}, "status": "diverged"})
+    write_run("runs/rough", 0.3, task="regression", model="unet")
+    write_run("runs/fine", 0.1, task="regression", model="unet")
+    page = written(*sorted(pathlib.Path("runs").iterdir()))
+    assert capsys.readouterr().out == "page.html\n"
+    by_task = {next(name for name in table[0] if name.startswith("best")): table for table in page.run_tables}
+    assert {name: [row["run"] for row in table] for name, table in by_task.items()} == {
+        "best mse": ["fine", "rough"],
+        "best accuracy": ["high", "low", "none"],
+    }
+    first, _, last = by_task["best accuracy"]
+    assert first == {
+        "run": "high", "best accuracy": "95.00%", "test loss": "0.0500", "learning rate": "0.2", "examples/s": "1,234",
+        "time": "1 min 15 s", "steps": "40", "status": "done", "model": "cnn", "dataset": "digits", "strategy": "pmap",
+        "devices": "2", "batch norm": "replica",
+    }  # fmt: skip
+    assert (last["best accuracy"], last["status"], last["learning rate"]) == ("–", "diverged", "default")
+    assert "5 runs of unet and cnn on digits, which differ in model, seed and learning rate." in page.text
+    assert page.figures.count("loss, logarithmic") == 2
+    by_model, by_rate = ({"learning_rate", "seed"} & set(names) for names in page.settings)
+    assert (by_model, by_rate) == ({"learning_rate", "seed"}, {"seed"})  # that all share
+    assert ("html", {"lang": "en"}) in page.elements
+    assert page.titles[0] == "unet and cnn on digits"
+
+
+def test_folders_of_the_same_name_are_told_apart() -> None:
+    assert [row["run"] for row in written(write_run("a/run"), write_run("b/run"), "a/../a/run").run_tables[0]] == ["a/run", "b/run"]
+
+
+def test_text_from_files_is_no_markup() -> None:
+    evil = "<script>alert(1)</script>\"'>&"
+    folder = write_run("a<b>&", model=evil, dataset=evil, summary={"status": evil, "xla_flags": evil, "versions": {evil: evil}})
+    write_history(folder, ("started", 0), ("diverged", 7), reason=evil)
+    page = written(folder, write_run("other"))
+    assert not {"script", "b"} & {name for name, _ in page.elements}
+    assert page.text.count(evil) > 5
+
+
+def test_a_page_needs_nothing_else() -> None:
+    page = written(
+        EXPERIMENTS / "digits", EXPERIMENTS / "digits-8-devices", EXPERIMENTS / "isbi2012", EXPERIMENTS / "digits-denoise"
+    )
+    text = pathlib.Path("page.html").read_text()
+    assert "http://" not in text
+    assert "https://" not in text
+    assert not {"script", "link", "iframe"} & {name for name, _ in page.elements}
+    pictures = [attributes for name, attributes in page.elements if name == "img"]
+    assert len(pictures) == 4
+    for attributes in pictures:
+        assert str(attributes["src"]).startswith("data:image/")
+        assert len(str(attributes["src"])) < 410_000  # 300 kB as text
+        assert attributes["alt"]
+    assert len(page.run_tables) == 3
+    assert "99.44%" in page.run_tables[0][0]["best accuracy"]
+    assert "iou/1" in page.text
+
+
+def test_broken_runs_are_shown_with_what_there_is() -> None:
+    begun, cut, garbage, bare = write_run("begun"), write_run("cut"), write_run("garbage"), pathlib.Path("bare")
+    for name in ("summary.json", "metrics.jsonl"):
+        (begun / name).unlink()
+    (cut / "summary.json").unlink()
+    rows = (cut / "metrics.jsonl").read_text()
+    (cut / "metrics.jsonl").write_text(rows[:-30])
+    for name in ("summary.json", "config.yaml", "dataset.json"):
+        (garbage / name).write_bytes(b"{\xff: [")
+    (garbage / "metrics.jsonl").write_text('7\n[]\n{"step": "x"}\n{"loss": NaN, "step": 3, "split": "train"}\nnull\n')
+    (garbage / "history.jsonl").write_text('{"event": 3, "step": 1}\n{"event": "started"}\n')
+    (garbage / "plots").mkdir()
+    (garbage / "plots/confusion.png").write_bytes(b"no picture")
+    bare.mkdir()
+    (bare / "metrics.jsonl").touch()
+    nonsense = {"metrics": "?", "best": 3, "seconds": None, "versions": [], "steps": "many", "examples_per_second": "x"}
+    odd = write_run("odd", summary=nonsense)
+    page = written(begun, cut, garbage, bare, odd)
+    assert len(page.run_tables) == 2  # of the classifiers, and of those of which nothing is known
+    rows_of = {row["run"]: row for table in page.run_tables for row in table}
+    assert {name: row["status"] for name, row in rows_of.items()} == {
+        "begun": "unfinished", "cut": "unfinished", "garbage": "unfinished", "bare": "unfinished", "odd": "done",
+    }  # fmt: skip
+    assert (rows_of["cut"]["steps"], rows_of["cut"]["best accuracy"]) == ("40", "90.00%")
+    assert (rows_of["odd"]["steps"], rows_of["odd"]["best accuracy"], rows_of["odd"]["time"]) == ("40", "90.00%", "–")
+    assert "Incomplete: there is no summary.json; there is no dataset.json; there is no metrics.jsonl." in page.text
+    assert "summary.json cannot be read; dataset.json cannot be read; config.yaml cannot be read" in page.text
+    assert "confusion.png cannot be read" in page.text
+    assert "metrics.jsonl holds no rows" in page.text
+
+
+def test_what_befell_a_run_is_marked_on_its_curves() -> None:
+    folder = write_run("run", summary={"skipped_updates": 2, "status": "stopped"})
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps({"step": 50, "split": "train", "loss": 1.0, "skipped_updates": 2, "overflows": 1}) + "\n")
+    events: list[dict[str, Any]] = [
+        {"event": "started", "step": 0}, {"event": "stopped", "step": 20}, {"event": "resumed", "step": 20},
+        {"event": "rollback", "step": 33, "to_step": 30, "reason": "the loss of step 33 is nan"}, {"event": "diverged", "step": 50},
+    ]  # fmt: skip
+    (folder / "history.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
+    page = written(folder)
+    for text in (
+        "run: resumed after step 20",
+        "run: rolled back from step 33 to 30: the loss of step 33 is nan",
+        "run: diverged at step 50",
+        "run: 2 updates skipped before step 50, 1 of them overflows",
+    ):
+        assert page.titles.count(text) == len(page.figures)  # curves of each figure, and what happened by step
+    assert not any("stopped" in title for title in page.titles)  # it went on
+    assert "what happened, by step" in page.figures
+    assert page.run_tables[0][0]["status"] == "diverged"
+
+
+@pytest.mark.parametrize(("last", "status"), [("resumed", "unfinished"), ("done", "done")])
+def test_a_summary_of_before_a_resume_is_no_result(last: str, status: str) -> None:
+    folder = write_run("run", summary={"status": "stopped", "best": {"accuracy": 0.1}})
+    write_history(folder, ("started", 0), ("stopped", 10), (last, 10))
+    (row,) = written(folder).run_tables[0]
+    assert (row["status"], row["best accuracy"]) == (status, "90.00%" if status == "unfinished" else "10.00%")
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_training_records_what_becomes_of_a_run() -> None:
+    flags = "--model cnn --model-kwargs width=4 hidden=16 --devices 2 --global-batch-size 160 --run-dir run --steps".split()
+    assert train.main([*flags, "2"]) == 0
+    with pathlib.Path("run/history.jsonl").open("a") as file:
+        file.write('{"time": "20')  # a kill
+    assert train.main([*flags, "3"]) == 0
+    assert train.main([*flags, "3"]) == 0  # complete: nothing happens to it
+    lines = pathlib.Path("run/history.jsonl").read_text().splitlines()
+    assert lines.pop(2) == '{"time": "20'
+    events = [json.loads(line) for line in lines]
+    assert [(event["event"], event["step"]) for event in events] == [("started", 0), ("done", 2), ("resumed", 2), ("done", 3)]
+    assert {(event["devices"], event["processes"]) for event in events} == {(2, 1)}
+    page = written("run")
+    assert "resumed after step 2" in page.text
+    assert page.run_tables[0][0]["status"] == "done"
+
+
+def test_a_grid_of_benchmarks_has_its_table_and_figure() -> None:
+    named = {
+        "model": "cnn",
+        "dataset": "digits",
+        "precision": "float32",
+        "cores": 2,
+        "settings": {},
+        "status": "ok",
+        "reason": None,
+    }
+    records = []
+    for devices, batch, rate in ((1, 32, 1.0), (1, 32, 100.0), (2, 32, 150.0), (2, 64, None)):
+        where = {"strategy": "pmap", "devices": devices, "global_batch_size": batch}
+        rates = {"images_per_second": {"median": rate, "min": 0.9 * (rate or 0), "max": 1.1 * (rate or 0)}, "platform": "cpu"}
+        records.append(named | where | (rates if rate else {"status": "oom", "reason": "out of memory: <b>"}))
+    pathlib.Path("bench").mkdir()
+    pathlib.Path("bench/bench.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    page = written("bench", write_run("run"))
+    (table,) = [table for table in page.tables if table[0][0] == "strategy"]
+    assert table[0] == ["strategy", "devices", "batch", "images/s", "±%", "strong"]
+    assert [row[3] for row in table[1:]] == ["100", "150", "OOM"]
+    assert [figure for figure in page.figures if figure.startswith("images per second")] == [
+        "images per second on 1 device", "images per second on 2 devices",
+    ]  # fmt: skip
+    assert "pmap, batch 64: out of memory" in page.titles
+
+
+def test_large_pictures_are_made_smaller() -> None:
+    folder = write_run("run")
+    (folder / "plots").mkdir()
+    noise = np.random.default_rng(0).integers(0, 256, (900, 1200, 3), np.uint8)
+    Image.fromarray(noise).save(folder / "plots/predictions.png")
+    Image.fromarray(noise[:40, :60]).save(folder / "plots/confusion.png")
+    Image.fromarray(noise).save(folder / "plots/curves.png")
+    small, large = [attributes for name, attributes in written(folder).elements if name == "img"]
+    assert (small["width"], small["height"]) == ("60", "40")
+    assert str(small["src"]).startswith("data:image/png")
+    assert str(large["src"]).startswith("data:image/jpeg")
+    assert len(str(large["src"])) < 410_000
+
+
+def test_curves_of_many_points_keep_their_extremes() -> None:
+    points = [(float(step), float(step == 77_777)) for step in range(100_000)]
+    kept = report_figures.thin(points)
+    assert len(kept) < 1000
+    assert (77_777.0, 1.0) in kept
+    assert kept == sorted(kept)
+
+
+@pytest.mark.parametrize("value", [0.0, -3.0, 1e-30, 7e12])
+def test_constant_curves_have_a_scale(value: float) -> None:
+    curve = report_figures.Curve("run", 0, [(1.0, value), (2.0, value)])
+    for log, zero in ((True, False), (False, True), (False, False)):
+        drawing = report_figures.panel("x", [curve], last_step=2, log=log, zero=zero)
+        assert "nan" not in drawing
+        assert "inf" not in drawing
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        ([], "no folder is named; give those of runs, e.g. runs/*"),
+        (["nowhere"], "--run-dir nowhere: is no folder; give folders of runs"),
+        (["empty"], "--run-dir empty: holds neither a run nor a bench.jsonl; give folders of runs"),
+        (["run", "--output", "empty"], "--output empty: cannot be written: it is a folder"),
+        (["run", "--output", "/dev/null/page.html"], "--output /dev/null/page.html: cannot be written: "),
+        (["run", "--outptu", "x"], "--outptu: unknown flag; did you mean --output?"),
+        (["grid"], "grid/bench.jsonl: cannot be read: it holds something else"),
+    ],
+)
+def test_mistakes_are_one_line_and_code_2(argv: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    write_run("run")
+    for name in ("empty", "grid"):
+        pathlib.Path(name).mkdir()
+    pathlib.Path("grid/bench.jsonl").write_text("{}\n")
+    before = sorted(pathlib.Path().rglob("*"))
+    assert report.main(argv) == 2
+    captured = capsys.readouterr()
+    (line,) = captured.err.splitlines()
+    assert line.startswith("jaxdp.report: error: ")
+    assert message in line
+    assert captured.out == ""
+    assert sorted(pathlib.Path().rglob("*")) == before
+
+
+def test_help_does_not_import_jax() -> None:
+    code = "import sys; from jaxdp.report import main\ntry: main(['--help'])\nfinally: assert 'jax' not in sys.modules"
+    helped = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert "--output" in helped
+    assert "RUN_DIR" in helped
+
+
+@pytest.mark.skipif(BROWSER is None, reason="no chromium, chromium-browser or google-chrome on PATH")
+def test_a_browser_shows_it_without_complaint() -> None:
+    assert BROWSER is not None
+    names = ("digits", "digits-8-devices", "digits-8-devices-global", "cells")
+    written(*(EXPERIMENTS / name for name in names), write_run("a-run-whose-name-is-rather-long-" + 60 * "x"))
+    # A window is at least 500 pixels wide: a phone is a frame in it.
+    pathlib.Path("phone.html").write_text(
+        '<iframe src="page.html" style="width:390px;height:3000px"></iframe><script>onload = () => {'
+        "const page = frames[0].document.documentElement; document.title = `${page.scrollWidth} of ${page.clientWidth}`}</script>"
+    )
+
+    def browse(page: str, *flags: str) -> str:
+        common = [
+            "--headless",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--allow-file-access-from-files",
+            "--enable-logging=stderr",
+            "--v=0",
+        ]
+        folder = f"--user-data-dir={pathlib.Path('profile').absolute()}"
+        command = [BROWSER, *common, folder, *flags, pathlib.Path(page).absolute().as_uri()]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=180, env=os.environ | {"HOME": os.getcwd()})
+        assert done.returncode == 0, done.stderr
+        assert "CONSOLE" not in done.stderr, done.stderr
+        return done.stdout
+
+    shown = browse("page.html", "--dump-dom")
+    assert shown.count("<svg") >= 14
+    assert re.search(r"<title>(3[0-9]{2}) of \1</title>", browse("phone.html", "--dump-dom"))  # but for a scroll bar
+    browse("page.html", "--screenshot=wide.png", "--window-size=1280,2000")
+    with Image.open("wide.png") as picture:
+        colors = {color for _, color in picture.convert("RGB").getcolors(2**24) or []}
+    assert {tuple(bytes.fromhex(color[1:])) for color in report_figures.COLORS[:3]} <= colors
+    browse("page.html", "--print-to-pdf=page.pdf")
+    assert pathlib.Path("page.pdf").read_bytes().startswith(b"%PDF")
+
+
+def test_other_commands_can_write_it() -> None:
+    report_page.write_report([write_run("run")], pathlib.Path("deep/er/page.html"), title="A <sweep>")
+    assert Page(pathlib.Path("deep/er/page.html").read_text()).titles[0] == "A <sweep>"
+    assert not list(pathlib.Path("deep").rglob("*.new"))
