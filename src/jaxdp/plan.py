@@ -97,6 +97,8 @@ def plan(config: TrainConfig, limit: int | None = None) -> dict[str, Any]:
     limit = platform.device_memory_bytes(devices) if limit is None else limit
     base = planning.forecast(setup.strategy, setup.abstract_step)
     changed = {name: create_setup(each, training=False) for name, each in variants(setup.config, len(devices)).items()}
+    if changed:
+        print(f"compiling {len(changed)} variants of the step, at two batch sizes each", file=sys.stderr)
     with concurrent.futures.ThreadPoolExecutor(2) as pool:  # XLA compiles outside the interpreter's lock
         work = {name: pool.submit(planning.forecast, each.strategy, each.abstract_step) for name, each in changed.items()}
         forecasts = {"as configured": base} | {name: future.result() for name, future in work.items()}

@@ -107,6 +107,32 @@ def test_max_pool_keeps_a_single_pixel() -> None:
     assert resampling.max_pool(jnp.ones((1, 1, 5, 2))).shape == (1, 1, 2, 2)
 
 
+@pytest.mark.parametrize(
+    ("height", "width", "size", "stride", "pad"),
+    [(1, 1, 3, 1, 1), (2, 2, 3, 1, 1), (1, 2, 3, 1, 1), (2, 2, 3, 2, 1), (2, 1, 3, 2, 1), (6, 5, 7, 2, 3), (1, 1, 2, 1, 1)],
+)
+def test_maps_smaller_than_the_window(height: int, width: int, size: int, stride: int, pad: int) -> None:
+    convolution = layers.conv(5, 6, size, stride=stride, padding=pad, dtype=jnp.float32, rngs=nnx.Rngs(0))
+    x = jax.random.normal(jax.random.key(0), (4, height, width, 5))
+
+    graphdef, state = nnx.split(convolution)
+
+    def ours(x: jax.Array, kernel: jax.Array) -> jax.Array:
+        state["kernel"] = state["kernel"].replace(kernel)
+        return nnx.merge(graphdef, state)(x)
+
+    def theirs(x: jax.Array, kernel: jax.Array) -> jax.Array:
+        pads = [(pad, pad)] * 2
+        return jax.lax.conv_general_dilated(x, kernel, (stride, stride), pads, dimension_numbers=("NHWC", "HWIO", "NHWC"))
+
+    assert "conv_general_dilated" not in str(jax.make_jaxpr(convolution)(x))
+    kernel = jax.random.normal(jax.random.key(1), (size, size, 5, 6))
+    (y, pull_back), (expected, their_pull_back) = jax.vjp(ours, x, kernel), jax.vjp(theirs, x, kernel)
+    np.testing.assert_allclose(y, expected, atol=1e-4)
+    for gradient, expected in zip(pull_back(y), their_pull_back(y), strict=True):
+        np.testing.assert_allclose(gradient, expected, rtol=1e-5, atol=1e-3)
+
+
 @pytest.mark.parametrize("side", [3, 7, 10, 15])
 def test_adaptive_average_pool_covers_the_map_evenly(side: int) -> None:
     x = np.random.default_rng(0).normal(size=(2, side, side + 1, 3)).astype(np.float32)
