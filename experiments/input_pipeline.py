@@ -12,7 +12,7 @@ DEVICES = 4
 
 
 def measure(experiment: lab.Experiment) -> Any:
-    flags = ["--model", "vgg", "--model-kwargs", "depth=11"]
+    flags = ["--model", "vgg", "--model-kwargs", "depth=11", "--learning-rate", "0.01"]
     if experiment.tiny:
         flags += ["--dataset", "digits", "--image-size", "32", "--steps", "6", "--log-every", "2", "--global-batch-size", "16"]
     else:
@@ -65,7 +65,7 @@ def show(results: Any) -> tuple[list[str], Any]:
         axes.set(xlabel=label, yticks=range(len(results)))
         axes.set_yticklabels(list(results) if axes is left else [])
         axes.invert_yaxis()
-    left.legend(frameon=False, loc="lower right")
+    figure.legend(*left.get_legend_handles_labels(), frameon=False, loc="outside lower center", ncols=2)
     return table, figure
 
 

@@ -11,6 +11,7 @@ import lab
 COUNTS = (1, 2, 4)
 EARLY = 10
 FLOOR = 1e-9  # of what a logarithmic axis shows
+WINDOW = 20
 
 
 def measure(experiment: lab.Experiment) -> Any:
@@ -50,14 +51,20 @@ def show(results: Any) -> tuple[list[str], Any]:
         steps = range(1, len(differences) + 1)
         look = {"color": lab.COLORS[number], "linestyle": ("-", "--", ":")[number], "linewidth": 1.8}
         label = f"{count} process" + "es" * (count > 1)
-        left.plot(steps, found["loss"], label=label, **look)
+        left.plot(steps, smoothed(found["loss"]), label=label, **look)
         if number:
             right.plot(steps, [max(value, FLOOR) for value in differences], label=f"{label} against one", **look)
-    left.set(xlabel="step", ylabel="training loss", yscale="log")
-    right.set(xlabel="step", ylabel="difference of the loss", yscale="log")
+    left.set(xlabel="step", ylabel=f"training loss, mean of {WINDOW} steps", yscale="log")
+    right.set(xlabel="step", ylabel="difference of the loss", xscale="log", yscale="log")
     left.legend(frameon=False)
     right.legend(frameon=False)
     return table, figure
+
+
+def smoothed(values: list[float]) -> list[float]:
+    """Returns the mean of each value and those before it in the window."""
+    windows = [values[max(index - WINDOW + 1, 0) : index + 1] for index in range(len(values))]
+    return [sum(window) / len(window) for window in windows]
 
 
 if __name__ == "__main__":

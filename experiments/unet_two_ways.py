@@ -10,7 +10,7 @@ from typing import Any
 import lab
 
 DEVICES = 4
-COMMON = ["--optimizer", "rmsprop", "--learning-rate", "0.0003", "--batch-norm", "group:2", "--log-every", "2"]
+COMMON = ["--optimizer", "rmsprop", "--learning-rate", "0.0003", "--batch-norm", "global", "--log-every", "2"]
 
 
 def measure(experiment: lab.Experiment) -> Any:
@@ -70,6 +70,7 @@ def show(results: Any) -> tuple[list[str], Any]:
                 f"| {name} | {way} | {each['devices']} | {each['global_batch_size']} | {1000 * each['step_seconds']:,.0f} | "
                 f"{each['examples_per_second']:,.0f} | {each['test']['loss']:.4f} |"
             )
+        axes.locator_params(axis="x", nbins=5)
         axes.set(title=name, xlabel="images seen", ylabel="training loss" if axes is panels[0] else "", yscale="log")
     panels[0].legend(frameon=False)
     return table, figure

@@ -42,18 +42,18 @@ def _convolve_small(x: Array, kernel: Array, strides: tuple[int, ...], padding: 
 
     XLA:CPU exchanges image and kernel then, and needs a second for a 2x2 map of 512 channels, where this needs 7 ms.
     """
-    height, width, features = x.shape[1:]
-    rows, columns = (
-        # Which tap of the window at an output position lies on an input position, as ones and zeros (output, input, tap).
-        np.stack(
-            [np.eye(size, window, before - stride * output) for output in range((size + before + after - window) // stride + 1)]
-        )
-        for size, window, stride, (before, after) in zip((height, width), kernel.shape, strides, padding, strict=False)
-    )
+    sides = zip(x.shape[1:3], kernel.shape[:2], strides, padding, strict=True)
+    rows, columns = (_taps(size, window, stride, *pads) for size, window, stride, pads in sides)
     parts = (jnp.asarray(rows, kernel.dtype), jnp.asarray(columns, kernel.dtype), kernel)
     matrix = jnp.einsum("ihr,jwc,rcfg->hwfijg", *parts, precision=jax.lax.Precision.HIGHEST)  # exact: each sum has one term
-    matrix = matrix.reshape(height * width * features, -1)
-    return (x.reshape(len(x), -1) @ matrix).reshape(len(x), len(rows), len(columns), kernel.shape[-1])
+    flat = x.reshape(len(x), -1)
+    return (flat @ matrix.reshape(flat.shape[1], -1)).reshape(len(x), len(rows), len(columns), kernel.shape[-1])
+
+
+def _taps(size: int, window: int, stride: int, before: int, after: int) -> np.ndarray:
+    """Returns which tap of the window at an output position lies on an input position: ones and zeros (output, input, tap)."""
+    outputs = (size + before + after - window) // stride + 1
+    return np.stack([np.eye(size, window, before - stride * output) for output in range(outputs)])
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3))
