@@ -1,0 +1,55 @@
+"""What the documents point to is there, what they tell to type exists, and the notebooks were run."""
+
+import ast
+import json
+import pathlib
+import re
+
+import pytest
+
+from jaxdp.__main__ import COMMANDS
+
+ROOT = pathlib.Path(__file__).parents[1]
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("deploy/*.md"), ROOT / "experiments" / "README.md"])
+NOTEBOOKS = sorted(ROOT.glob("experiments/notebooks/*.ipynb"))
+
+
+def anchors(page: pathlib.Path) -> set[str]:
+    titles = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page: pathlib.Path) -> None:
+    for target in re.findall(r"\]\((?!https?://)([^)]+)\)", page.read_text()):
+        path, _, anchor = target.partition("#")
+        found = page.parent / path if path else page
+        assert found.exists(), f"{target} is not there"
+        if anchor:
+            assert anchor in anchors(found), f"{target}: no such heading"
+
+
+def test_commands_exist() -> None:
+    for page in PAGES:
+        for name in re.findall(r"python -m jaxdp\.(\w+)", page.read_text()):
+            assert name in COMMANDS or name == "NAME", f"{page.name} speaks of jaxdp.{name}"
+
+
+def test_tables_stand_where_commands_write_them() -> None:
+    for path in [ROOT / "docs" / "performance.md", ROOT / "experiments" / "README.md"]:
+        for name, table in re.findall(r"<!-- (\w+): begin -->\n(.*?)<!-- \1: end -->", path.read_text(), re.DOTALL):
+            assert "|---" in table, f"{path.name}: nothing was written for {name}"
+
+
+@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
+def test_notebooks_were_run_and_are_small(notebook: pathlib.Path) -> None:
+    assert notebook.stat().st_size < 2**20
+    cells = [cell for cell in json.loads(notebook.read_text())["cells"] if cell["cell_type"] == "code"]
+    outputs = [output for cell in cells for output in cell["outputs"]]
+    assert all(cell["execution_count"] for cell in cells)
+    assert not any(output["output_type"] == "error" for output in outputs)
+    assert any("image/png" in output.get("data", {}) for output in outputs)
+    for cell in cells:
+        ast.parse("".join(cell["source"]))
+    text = notebook.read_text()
+    assert not re.search(r"/(?:tmp|home|root|work|opt)/", text), "a path of the machine that ran it"
