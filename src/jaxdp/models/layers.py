@@ -46,8 +46,9 @@ def _convolve_small(x: Array, kernel: Array, strides: tuple[int, ...], padding: 
     rows, columns = (_taps(size, window, stride, *pads) for size, window, stride, pads in sides)
     parts = (jnp.asarray(rows, kernel.dtype), jnp.asarray(columns, kernel.dtype), kernel)
     matrix = jnp.einsum("ihr,jwc,rcfg->hwfijg", *parts, precision=jax.lax.Precision.HIGHEST)  # exact: each sum has one term
-    flat = x.reshape(len(x), -1)
-    return (flat @ matrix.reshape(flat.shape[1], -1)).reshape(len(x), len(rows), len(columns), kernel.shape[-1])
+    matrix = matrix.reshape(-1, len(rows) * len(columns) * kernel.shape[-1])
+    flat = x.reshape(x.shape[0], matrix.shape[0])  # an exported program knows the batch as a symbol
+    return (flat @ matrix).reshape(x.shape[0], len(rows), len(columns), kernel.shape[-1])
 
 
 def _taps(size: int, window: int, stride: int, before: int, after: int) -> np.ndarray:
