@@ -13,6 +13,7 @@ import socket
 import sys
 import time
 import traceback
+from collections.abc import Iterator
 from typing import Any
 
 from jaxdp.config import ProcessConfig
@@ -141,7 +142,7 @@ def leave(error: BaseException, code: int, message: str | None, prog: str = PROG
     if _group.count == 1:
         return
     try:
-        if any(type(each).__name__ == "JaxRuntimeError" for each in (error, error.__cause__)):
+        if any(type(each).__name__ == "JaxRuntimeError" or "by peer" in str(each) for each in _causes(error)):
             # In a step or while saving: most often because another one has died. Wait for the news.
             news, deadline = None, time.monotonic() + _heartbeat_timeout + _GRACE_SECONDS
             while news is None and time.monotonic() < deadline:
@@ -160,6 +161,13 @@ def leave(error: BaseException, code: int, message: str | None, prog: str = PROG
             time.sleep(_GRACE_SECONDS)
     finally:
         os._exit(code)
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    """Yields an error and all that led to it: saving wraps what its threads met more than once."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
 
 
 def _start(config: ProcessConfig) -> Group:
