@@ -52,4 +52,7 @@ def test_notebooks_were_run_and_are_small(notebook: pathlib.Path) -> None:
     for cell in cells:
         ast.parse("".join(cell["source"]))
     text = notebook.read_text()
+    assert not re.search("|".join(("TO" + "DO", "FIX" + "ME", "X" * 3)), text), (
+        "a mark of unfinished work, or a picture that spells one"
+    )
     assert not re.search(r"/(?:tmp|home|root|work|opt)/", text), "a path of the machine that ran it"
