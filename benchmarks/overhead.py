@@ -79,11 +79,11 @@ def measure(config: TrainConfig, rounds: int) -> list[tuple[float, float]]:
         setup = create_setup(config)
         strategy, steps = setup.strategy, setup.plan.total_steps
         batches = list(itertools.islice(setup.train_batches(0), 8))
-        state, sums = strategy.train_step(strategy.init(setup.create_state), batches[0], setup.train_data)
+        state, sums = strategy.train_step(strategy.init(setup.create_state), batches[0], setup.constants)
         jax.block_until_ready(sums)
         start = time.perf_counter()
         for step, batch in enumerate(itertools.islice(itertools.cycle(batches), steps)):
-            state, sums = strategy.train_step(state, batch, setup.train_data)
+            state, sums = strategy.train_step(state, batch, setup.constants)
             if step % 4 == 3:
                 jax.block_until_ready(sums)
         jax.block_until_ready(sums)

@@ -9,6 +9,7 @@ turns, since a machine's speed drifts; a ratio is the median over rounds of the 
 """
 
 import argparse
+import functools
 import importlib
 import importlib.metadata
 import importlib.util
@@ -111,20 +112,21 @@ def create_step(
     """Returns a training step on a batch that lies on the devices, its strategy, and the first state."""
     import jax.numpy as jnp
     import numpy as np
+    import optax
     from flax import nnx
 
     from jaxdp import models, tasks
     from jaxdp.config import TrainConfig
     from jaxdp.parallel.strategy import create_strategy
     from jaxdp.training import optim
-    from jaxdp.training.state import create_train_state
+    from jaxdp.training.state import Constants, create_train_state
     from jaxdp.training.step import Recipe
 
     dense, classes = name == "unet", CLASSES[name]
     task = tasks.create(
         "segmentation" if dense else "classification", num_classes=classes, class_names=tuple("0123456789"[:classes])
     )
-    optimizer = optim.create_optimizer(TrainConfig(), lambda step: learning_rate)
+    optimizer = functools.partial(optim.create_optimizer, TrainConfig())
     unchanged: Any = lambda batch, keys: dict(batch)  # noqa: E731
     recipe = Recipe(task=task, optimizer=optimizer, preprocess=unchanged)
     strategy = create_strategy("single" if len(devices) == 1 else "pmap", recipe, devices)
@@ -139,8 +141,9 @@ def create_step(
             "indices": np.arange(batch, dtype=np.int32),
         }
     )
-    state = strategy.init(lambda: create_train_state(model, optimizer))
-    return lambda state: strategy.train_step(state, placed, {}), strategy, state
+    constants = strategy.replicate(Constants.create({}, [learning_rate], seed=0))
+    state = strategy.init(lambda: create_train_state(model, optimizer(optax.constant_schedule(0.0))))
+    return lambda state: strategy.train_step(state, placed, constants), strategy, state
 
 
 def jaxdp_step(name: str, kwargs: dict, size: int, batch: int, *, devices: int, precision: str = "float32") -> float:

@@ -86,7 +86,7 @@ def _train(setup: "Setup") -> dict[str, Any]:
     """Returns what a few steps end with, on the host."""
     state, losses = setup.strategy.init(setup.create_state), []
     for batch in setup.train_batches(0):
-        state, sums = setup.strategy.train_step(state, batch, setup.train_data)
+        state, sums = setup.strategy.train_step(state, batch, setup.constants)
         losses.append(setup.strategy.gather(sums)["loss"] / setup.global_batch_size)
     host = setup.strategy.gather(state)
     return {"params": host.params, "batch_stats": host.batch_stats, "opt_state": host.opt_state, "loss": losses}

@@ -109,7 +109,7 @@ def import_weights(command: ImportConfig) -> None:
     (_load_own if own else load_reference_weights)(model, weights)
     description = dataclasses.asdict(setup.dataset.describe())
     run = run_directory.claim(setup.config, description, create=True)
-    state = setup.strategy.gather(setup.strategy.restore(create_train_state(model, setup.recipe.optimizer)))
+    state = setup.strategy.gather(setup.strategy.restore(create_train_state(model, setup.recipe.optimizer(setup.schedule))))
     best_metric = setup.recipe.task.best_metric
     with run.exclusive():
         with contextlib.closing(Checkpoints(run.checkpoints, keep=1, best_metric=best_metric)) as checkpoints:

@@ -125,7 +125,7 @@ def _train(
         if primary and state_bytes is not None and state_bytes["per_device"] < state_bytes["replicated"]:
             print(progress.state_bytes_text(state_bytes), file=sys.stderr)
         where = {"devices": setup.strategy.num_devices, "processes": group.count}
-        data, _ = setup.train_data, setup.test_data  # read before the bar begins
+        _ = setup.train_data, setup.test_data  # read before the bar begins
         if primary:
             run.write_config(config)
             run.write_dataset(description)
@@ -158,11 +158,11 @@ def _train(
                         strategy,
                         state,
                         current.train_batches(start),
-                        data,
+                        current.constants,
                         start=start,
                         plan=plan,
                         ledger=ledger,
-                        schedule=current.schedule,
+                        learning_rates=current.learning_rates,
                         evaluate=current.evaluate,
                         save=functools.partial(checkpoints.save, shapes=setup.shapes),
                         listeners=listeners,

@@ -26,7 +26,8 @@ CONFIGS = {
 def batches(run: Setup) -> list[dict[str, np.ndarray]]:
     """What the models see, over devices."""
     complete = jax.jit(placement.gather_examples)
-    preprocess = jax.jit(lambda batch: run.recipe.preprocess(batch, lambda indices: example_keys(0, jnp.int32(0), indices)))
+    key = jax.random.key_data(jax.random.key(0))
+    preprocess = jax.jit(lambda batch: run.recipe.preprocess(batch, lambda indices: example_keys(key, jnp.int32(0), indices)))
     host_data = jax.tree.map(np.asarray, dict(run.train_data))
     seen = []
     for batch in run.train_batches(0):

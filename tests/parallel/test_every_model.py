@@ -41,7 +41,7 @@ def create(model: str, task: str, kwargs: dict[str, Any], **settings: Any) -> se
 def trained(run: setup.Setup) -> tuple[Any, Any]:
     state, sums = run.strategy.init(run.create_state), {}
     for batch in run.train_batches(0):
-        state, sums = run.strategy.train_step(state, batch, run.train_data)
+        state, sums = run.strategy.train_step(state, batch, run.constants)
     return run.strategy.gather((state.params, state.batch_stats)), run.strategy.gather(sums)
 
 
@@ -50,7 +50,7 @@ def oracle(run: setup.Setup) -> tuple[Any, Any]:
     function = jax.jit(functools.partial(step.train_step, recipe=run.recipe, replicas=Replicas()))
     state, sums = run.create_state(), {}
     for batch in run.train_batches(0):
-        state, sums = function(state, jax.tree.map(np.asarray, batch), jax.tree.map(np.asarray, run.train_data))
+        state, sums = function(state, jax.tree.map(np.asarray, batch), jax.tree.map(np.asarray, run.constants))
     return jax.tree.map(np.asarray, ((state.params, state.batch_stats), sums))
 
 

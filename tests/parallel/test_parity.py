@@ -18,11 +18,11 @@ from jaxdp.parallel.replicas import Replicas
 from jaxdp.parallel.strategy import Strategy, create_strategy
 from jaxdp.registry import ConfigError
 from jaxdp.training import step
-from jaxdp.training.state import TrainState, create_train_state
+from jaxdp.training.state import Constants, TrainState, create_train_state
 
 BATCH_SIZE, STEPS = 16, 3
 DATASET = open_dataset("digits")
-OPTIMIZER = optax.chain(optax.clip_by_global_norm(1.0), optax.add_decayed_weights(1e-4), optax.sgd(0.1, 0.9, nesterov=True))
+CONSTANTS = Constants.create({}, [0.1], seed=3)
 # ShakeDrop, dropout, augmentation and a moving average: whatever draws numbers or keeps state must not know the devices.
 KWARGS = {"depth": 8, "alpha": 6, "shake_drop": 0.5, "dropout": 0.2}
 CASES = [("single", 1)] + [(name, count) for name in ("pmap", "shard_map", "sharded") for count in (1, 2, 4, 8)]
@@ -35,15 +35,19 @@ def in_every_session(name: str, count: int, batch_norm: str) -> bool:
     return count == 8 or (name, count) == ("central", 4) or BATCH_NORM_OF[count] == batch_norm
 
 
+def create_optimizer(schedule: optax.Schedule) -> optax.GradientTransformation:
+    return optax.chain(optax.clip_by_global_norm(1.0), optax.add_decayed_weights(1e-4), optax.sgd(schedule, 0.9, nesterov=True))
+
+
 def recipe(batch_norm: str) -> step.Recipe:
     preprocess = create_preprocess(["shift:1"], mean=DATASET.mean, std=DATASET.std, per_image=False, dense=False)
     task = tasks.create("classification", num_classes=10, label_smoothing=0.1)
-    return step.Recipe(task, OPTIMIZER, preprocess, batch_norm=batch_norm, ema_decay=0.9, seed=3)
+    return step.Recipe(task, create_optimizer, preprocess, batch_norm=batch_norm, ema_decay=0.9)
 
 
 def create_state() -> TrainState:
     model = models.create("pyramidnet", num_classes=10, in_channels=1, rngs=nnx.Rngs(0), **KWARGS)
-    return create_train_state(model, OPTIMIZER, with_ema=True)
+    return create_train_state(model, create_optimizer(optax.constant_schedule(0.1)), with_ema=True)
 
 
 def host_batches() -> list[pipeline.HostBatch]:
@@ -54,7 +58,7 @@ def host_batches() -> list[pipeline.HostBatch]:
 def train(strategy: Strategy, batches: list[pipeline.HostBatch]) -> tuple[TrainState, list[Any]]:
     state, metrics = strategy.init(create_state), []
     for batch in batches:
-        state, sums = strategy.train_step(state, strategy.shard_batch(batch), {})
+        state, sums = strategy.train_step(state, strategy.shard_batch(batch), CONSTANTS)
         metrics.append(strategy.gather(sums))
     return strategy.gather(state), metrics
 
@@ -74,7 +78,7 @@ def oracle(batch_norm: str, replicas: int) -> Any:
     for batch in host_batches():
         if batch_norm == "replica":
             batch = {name: array.reshape(replicas, -1, *array.shape[1:]) for name, array in batch.items()}
-        state, sums = function(state, batch, {})
+        state, sums = function(state, batch, CONSTANTS)
         metrics.append(sums)
     return jax.tree.map(np.asarray, (state, metrics))
 
@@ -129,17 +133,16 @@ def test_without_the_mean_replicas_drift_apart(name: str, monkeypatch: pytest.Mo
 def test_without_the_cast_shard_map_sums_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
     """The mutant of the other kind: differentiating replicated parameters sums their gradients before the mean."""
     monkeypatch.setattr(Replicas, "local", lambda self, tree: tree)
-    optimizer = optax.sgd(0.1)  # without clipping, which would hide a factor
-    plain = dataclasses.replace(recipe("group:2"), optimizer=optimizer)
+    plain = dataclasses.replace(recipe("group:2"), optimizer=optax.sgd)  # without clipping, which would hide a factor
 
     def create() -> TrainState:
         model = models.create("pyramidnet", num_classes=10, in_channels=1, rngs=nnx.Rngs(0), **KWARGS)
-        return create_train_state(model, optimizer, with_ema=True)
+        return create_train_state(model, optax.sgd(optax.constant_schedule(0.1)), with_ema=True)
 
     states = []
     for name, count in (("single", 1), ("shard_map", 8)):
         strategy = create_strategy(name, plain, jax.devices()[:count])
-        state, _ = strategy.train_step(strategy.init(create), strategy.shard_batch(host_batches()[0]), {})
+        state, _ = strategy.train_step(strategy.init(create), strategy.shard_batch(host_batches()[0]), CONSTANTS)
         states.append(strategy.gather(state))
     assert largest_difference(states[0].params, states[1].params) > 1e-3
 
@@ -149,7 +152,7 @@ def test_missing_examples_do_not_skew_the_mean(name: str, count: int) -> None:
     """Weights of 0, all on one replica: the update is that of the examples that are there."""
     batch = host_batches()[0]
     batch["weights"] = np.where(np.arange(BATCH_SIZE) < 6, 0, 1).astype(np.float32)
-    expected, _ = oracle_step("group:2")(create_state(), batch, {})
+    expected, _ = oracle_step("group:2")(create_state(), batch, CONSTANTS)
     state, metrics = train(create_strategy(name, recipe("group:2"), jax.devices()[:count]), [batch])
     assert metrics[0]["examples"] == 10
     assert largest_difference(state.params, expected.params) <= 1e-5
@@ -159,7 +162,7 @@ def test_state_is_replicated_and_consumed() -> None:
     strategy = create_strategy("pmap", recipe("replica"), jax.devices()[:4])
     host = create_state()
     before = strategy.restore(host)
-    after, _ = strategy.train_step(before, strategy.shard_batch(host_batches()[0]), {})
+    after, _ = strategy.train_step(before, strategy.shard_batch(host_batches()[0]), CONSTANTS)
     jax.tree.map(lambda old, new: np.testing.assert_equal(old.shape, new.shape), host, after)
     assert all(leaf.is_fully_replicated for leaf in jax.tree.leaves(after))
     assert all(leaf.is_deleted() for leaf in jax.tree.leaves(before.params))

@@ -1,12 +1,15 @@
 """Names become the optimisers and schedules that they stand for, written out here."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxdp.config import OptimizationConfig
+from jaxdp.config import OptimizationConfig, TrainConfig
 from jaxdp.training.optim import OPTIMIZERS, create_optimizer, create_schedule
+from jaxdp.training.setup import create_setup
 
 
 def rates(total_steps: int = 100, **settings) -> np.ndarray:
@@ -103,3 +106,16 @@ def test_the_rate_follows_the_batch(scaling: str, factor: float) -> None:
 def test_the_rate_of_the_default_batch_is_not_scaled() -> None:
     config = OptimizationConfig(lr_scaling="linear", global_batch_size=128, schedule="cosine")
     assert float(create_schedule(config, 200, 4)(0)) == pytest.approx(0.1)
+
+
+def test_rates_lengths_and_seeds_share_a_compiled_step() -> None:
+    """A sweep over them compiles once."""
+
+    def program(**settings: Any) -> str:
+        setup = create_setup(TrainConfig(model="cnn", **settings))
+        return setup.strategy.train_step.lower(*setup.abstract_step(128)).as_text()
+
+    first = program()
+    for settings in ({"learning_rate": 0.03}, {"schedule": "cosine"}, {"warmup_fraction": 0.2}, {"epochs": 3}, {"seed": 5}):
+        assert program(**settings) == first, settings
+    assert program(weight_decay=0.1) != first

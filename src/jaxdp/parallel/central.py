@@ -6,7 +6,7 @@ one device, which holds the only lasting copy of the parameters.
 
 import dataclasses
 import functools
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import jax
@@ -19,7 +19,7 @@ from jaxdp.parallel import strategy
 from jaxdp.parallel.replicas import Replicas
 from jaxdp.registry import ConfigError
 from jaxdp.training import step
-from jaxdp.training.state import TrainState
+from jaxdp.training.state import Constants, TrainState
 
 
 @strategy.register("central")
@@ -34,14 +34,15 @@ class Central(strategy.Strategy):
             raise ConfigError("batch_norm", self.recipe.batch_norm, remedy)
         kwargs = {"recipe": self.recipe, "replicas": Replicas()}
 
-        def compute(state: TrainState, batch: step.Batch) -> Any:
-            (grads, batch_stats, weight), sums = step.accumulate_gradients(state, batch, **kwargs)
+        def compute(state: TrainState, batch: step.Batch, constants: Constants) -> Any:
+            (grads, batch_stats, weight), sums = step.accumulate_gradients(state, batch, constants, **kwargs)
             return (step.narrowed(grads, recipe=self.recipe), batch_stats, weight), sums
 
-        def update(state: TrainState, found: list[Any]) -> Any:
+        def update(state: TrainState, found: list[Any], constants: Constants) -> Any:
             means, sums = jax.tree.map(lambda *leaves: sum(leaves[1:], leaves[0]), *found)
             grads, batch_stats, weight = jax.tree.map(lambda leaf: leaf / len(found), means)
-            return step.update_state(state, step.widened(grads, state.params), batch_stats, weight, sums, recipe=self.recipe)
+            grads = step.widened(grads, state.params)
+            return step.update_state(state, grads, batch_stats, weight, sums, constants, recipe=self.recipe)
 
         # A program runs where its arguments are.
         self._compute, self._update = jax.jit(compute), jax.jit(update, donate_argnums=0)
@@ -62,18 +63,19 @@ class Central(strategy.Strategy):
         parts = {name: jnp.split(leaf, len(self.devices)) for name, leaf in gathered.items()}
         return [{name: leaves[number] for name, leaves in parts.items()} for number in range(len(self.devices))]
 
-    def _scatter(self, state: TrainState, batch: Mapping[str, Any], data: Mapping[str, Any]) -> list[Any]:
-        parts = self._split(batch, data)
-        return [
-            (jax.device_put(state, device), jax.device_put(part, device)) for device, part in zip(self.devices, parts, strict=True)
-        ]
+    def _scatter(self, whole: Any, batch: Mapping[str, Any], data: Mapping[str, Any]) -> Iterator[Any]:
+        """Yields for each device what all get whole, and its part of the batch."""
+        for device, part in zip(self.devices, self._split(batch, data), strict=True):
+            yield jax.device_put((whole, part), device)
 
-    def _train_step(self, state: TrainState, batch: Mapping[str, Any], data: Mapping[str, Any]) -> Any:
-        needed = dataclasses.replace(state, opt_state=(), ema=None)
-        found = [self._compute(*arguments) for arguments in self._scatter(needed, batch, data)]
-        return self._update(state, jax.device_put(found, self.devices[0]))
+    def _train_step(self, state: TrainState, batch: Mapping[str, Any], constants: Constants) -> Any:
+        needed = dataclasses.replace(state, opt_state=(), ema=None), dataclasses.replace(constants, examples={})
+        found = [
+            self._compute(state, part, constants) for (state, constants), part in self._scatter(needed, batch, constants.examples)
+        ]
+        return self._update(state, jax.device_put(found, self.devices[0]), needed[1])
 
     def _eval_step(self, state: TrainState, batch: Mapping[str, Any], data: Mapping[str, Any]) -> Any:
         needed = dataclasses.replace(state, opt_state=())
-        found = [self._evaluate(*arguments, {}) for arguments in self._scatter(needed, batch, data)]
+        found = [self._evaluate(state, part, {}) for state, part in self._scatter(needed, batch, data)]
         return self._add(jax.device_put(found, self.devices[0]))

@@ -18,7 +18,7 @@ from jaxdp.parallel import mesh, partition, strategy
 from jaxdp.parallel.replicas import Replicas
 from jaxdp.registry import ConfigError
 from jaxdp.training import step
-from jaxdp.training.state import TrainState
+from jaxdp.training.state import Constants, TrainState
 
 Batch = Mapping[str, Any]
 
@@ -62,8 +62,9 @@ class Sharded(strategy.Strategy):
             split, spread = None, self._spread
             recipe = dataclasses.replace(recipe, preprocess=_SpreadPreprocess.of(recipe.preprocess, self._spread))
 
-        def train_step(state: TrainState, batch: Batch, data: Batch) -> Any:
-            return step.train_step(state, spread(gather_examples(batch, data)), {}, recipe=recipe, replicas=replicas)
+        def train_step(state: TrainState, batch: Batch, constants: Constants) -> Any:
+            batch, constants = spread(gather_examples(batch, constants.examples)), dataclasses.replace(constants, examples={})
+            return step.train_step(state, batch, constants, recipe=recipe, replicas=replicas)
 
         def eval_step(state: TrainState, batch: Batch, data: Batch) -> Any:
             return step.eval_step(whole(state), spread(gather_examples(batch, data)), {}, recipe=recipe, replicas=replicas)

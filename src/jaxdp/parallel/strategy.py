@@ -30,7 +30,7 @@ class Strategy(abc.ABC):
         shard_params: whether a device holds its part of parameters, optimizer state and averages alone.
 
     Attributes:
-        train_step: (state, placed batch, placed data) -> (state, metric sums); the old state's memory is reused, so it is gone
+        train_step: (state, placed batch, placed constants) -> (state, metric sums); the old state's memory is reused, so it is gone
             afterwards. Most take several batches at once, too: `step.several_steps`.
         eval_step: (state, placed batch, placed data) -> metric sums.
     """
@@ -122,9 +122,9 @@ class Strategy(abc.ABC):
         sharding = self._state_sharding
         return jax.tree.map(lambda leaf: jax.device_put(np.asarray(leaf), sharding, may_alias=False), state)
 
-    def replicate(self, arrays: HostBatch) -> Mapping[str, jax.Array]:
-        """Places a dataset whole on every device: batches are then gathered from it inside the step."""
-        return {name: jax.device_put(array, self._state_sharding) for name, array in arrays.items()}
+    def replicate(self, tree: Any) -> Any:
+        """Places arrays whole on every device, such as a dataset, from which batches are then gathered inside the step."""
+        return jax.tree.map(lambda array: jax.device_put(array, self._state_sharding), tree)
 
     def gather(self, tree: Any) -> Any:
         """Returns NumPy copies of a replicated tree, reading one replica; waits until the devices have computed it."""

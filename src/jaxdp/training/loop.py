@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 import numpy as np
-import optax
+from jaxtyping import Float
 
 from jaxdp.parallel import monitor
 from jaxdp.parallel.strategy import Strategy
@@ -15,7 +15,7 @@ from jaxdp.training import metrics
 from jaxdp.training.ledger import Ledger
 from jaxdp.training.profiler import Profiler
 from jaxdp.training.reader import Diverged, Listener, Reader
-from jaxdp.training.state import TrainState
+from jaxdp.training.state import Constants, TrainState
 from jaxdp.training.timetable import Plan
 from jaxdp.training.watchdog import Watchdog
 
@@ -37,12 +37,12 @@ def fit(
     strategy: Strategy,
     state: TrainState,
     batches: Iterator[Any],
-    data: Any,
+    constants: Constants,
     *,
     start: int,
     plan: Plan,
     ledger: Ledger,
-    schedule: optax.Schedule,
+    learning_rates: Float[np.ndarray, "steps"],
     evaluate: Callable[[TrainState, Callable[[], None]], metrics.Sums],
     save: Callable[[int, TrainState, dict[str, Any], dict[str, float] | None], None],
     listeners: list[Listener],
@@ -56,7 +56,6 @@ def fit(
 
     Args:
         batches: placed batches from step `start` on, those of each call together.
-        data: the dataset where it lives on the devices, or nothing.
         ledger: sums that a checkpoint carried over, or an empty one; it is filled as training goes.
         evaluate: takes the state, and what to call after each batch.
         save: takes step, a copy of the state, position and the test figures of that state, if it was evaluated.
@@ -67,7 +66,7 @@ def fit(
     Raises:
         Diverged: when a loss, a gradient or the state to be saved is not finite; nothing is saved from that step on.
     """
-    reader = Reader(strategy, plan, ledger, schedule, listeners, max_skips, read_devices)
+    reader = Reader(strategy, plan, ledger, learning_rates, listeners, max_skips, read_devices)
     step, test, evaluated = start, None, False
     compiled_sizes: set[int] = set()
     for call in plan.calls(start):
@@ -83,7 +82,7 @@ def fit(
             batch = next(batches)
         watchdog.note("training" if compiled else "compiling", call.start + 1, limited=compiled)
         with jax.profiler.StepTraceAnnotation("train", step_num=step + 1):
-            state, sums = strategy.train_step(state, batch, data)
+            state, sums = strategy.train_step(state, batch, constants)
         step = call.stop
         reader.add(call, sums, compiled=compiled)
         for listener in listeners:

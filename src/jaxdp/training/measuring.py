@@ -93,7 +93,7 @@ class _Training:
     """A run that goes on from one measurement to the next."""
 
     def __init__(self, setup: Setup) -> None:
-        self._strategy, self._data, self._batches = setup.strategy, setup.train_data, setup.train_batches(0)
+        self._strategy, self._constants, self._batches = setup.strategy, setup.constants, setup.train_batches(0)
         self.state = setup.strategy.restore(setup.create_state())
 
     def run(self, steps: int) -> float:
@@ -101,7 +101,7 @@ class _Training:
         under_way: collections.deque[Any] = collections.deque()
         start = time.perf_counter()
         for _ in range(steps):
-            self.state, sums = self._strategy.train_step(self.state, next(self._batches), self._data)
+            self.state, sums = self._strategy.train_step(self.state, next(self._batches), self._constants)
             under_way.append(sums)
             if len(under_way) >= RUN_AHEAD:
                 jax.block_until_ready(under_way.popleft())
@@ -114,7 +114,7 @@ class _Training:
         for _ in range(steps):
             batch = jax.block_until_ready(next(self._batches))
             start = time.perf_counter()
-            self.state, sums = self._strategy.train_step(self.state, batch, self._data)
+            self.state, sums = self._strategy.train_step(self.state, batch, self._constants)
             calls.append(time.perf_counter() - start)
             jax.block_until_ready((self.state, sums))
             wholes.append(time.perf_counter() - start)

@@ -52,18 +52,18 @@ def measure(strategy: Strategy, abstract_step: AbstractStep, global_batch_size: 
     Raises:
         ConfigError: for a strategy whose step is several programs.
     """
-    state, batch, data = abstract_step(global_batch_size)  # first: some strategies learn from it what their step is
+    state, batch, constants = abstract_step(global_batch_size)  # first: some strategies learn from it what their step is
     step: Any = strategy.train_step
     if not hasattr(step, "lower"):
         remedy = "has a step of several programs, whose memory no one of them tells; plan for another strategy"
         raise ConfigError("strategy", strategy.name, remedy)
-    compiled = step.lower(state, batch, data).compile()
+    compiled = step.lower(state, batch, constants).compile()
     analysis, costs = compiled.memory_analysis(), compiled.cost_analysis() or {}
     known = {
         "params": _bytes_per_device(state.params),
         "optimizer": _bytes_per_device((state.opt_state, state.step, state.loss_scale)),
         "statistics": _bytes_per_device((state.batch_stats, state.ema)),
-        "dataset": _bytes_per_device(data),
+        "dataset": _bytes_per_device(constants.examples),
     }
     # What is donated is counted as argument and as output.
     working = analysis.temp_size_in_bytes + analysis.output_size_in_bytes - analysis.alias_size_in_bytes

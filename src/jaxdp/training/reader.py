@@ -6,9 +6,8 @@ import time
 from collections.abc import Callable
 from typing import Any, Protocol, runtime_checkable
 
-import jax
 import numpy as np
-import optax
+from jaxtyping import Float
 
 from jaxdp.parallel import monitor
 from jaxdp.parallel.strategy import Strategy
@@ -54,13 +53,12 @@ class Reader:
     """Reads metric sums a few steps after they were dispatched, so that reading never holds up the device."""
 
     def __init__(
-        self, strategy: Strategy, plan: Plan, ledger: Ledger, schedule: optax.Schedule, listeners: list[Listener], max_skips: int,
-        read_devices: Callable[[], monitor.Figures],
+        self, strategy: Strategy, plan: Plan, ledger: Ledger, learning_rates: Float[np.ndarray, "steps"], listeners: list[Listener],
+        max_skips: int, read_devices: Callable[[], monitor.Figures],
     ) -> None:  # fmt: skip
         self._strategy, self._plan, self._ledger = strategy, plan, ledger
         self._listeners, self._max_skips, self._read_devices = listeners, max_skips, read_devices
-        # All at once: called step by step, a schedule compiles each of its operations while the device waits.
-        self._learning_rates = np.asarray(jax.jit(jax.vmap(schedule))(np.arange(plan.total_steps)))
+        self._learning_rates = learning_rates
         self._unread: collections.deque[tuple[range, Any, bool]] = collections.deque()
         self._clock = time.perf_counter()
         self._row_seconds = self._row_wait = self._row_examples = self._compile_seconds = 0.0

@@ -11,6 +11,7 @@ import numpy as np
 import optax
 from flax import nnx
 from jax.experimental import multihost_utils
+from jaxtyping import Float
 
 from jaxdp.config import TrainConfig, profiled_steps
 from jaxdp.data import augment, pipeline, placement
@@ -20,7 +21,7 @@ from jaxdp.parallel.strategy import Strategy, create_strategy
 from jaxdp.registry import ConfigError
 from jaxdp.training import loop, metrics, optim, planning
 from jaxdp.training.components import check_model, create_model, create_task, open_data
-from jaxdp.training.state import TrainState, create_train_state
+from jaxdp.training.state import Constants, TrainState, create_train_state
 from jaxdp.training.step import Recipe
 from jaxdp.training.timetable import Plan
 
@@ -60,17 +61,20 @@ class Setup:
         assert isinstance(self.config.global_batch_size, int)
         return self.config.global_batch_size
 
+    @functools.cached_property
+    def learning_rates(self) -> Float[np.ndarray, "steps"]:
+        # All at once: called step by step, a schedule compiles each of its operations.
+        return np.asarray(jax.jit(jax.vmap(self.schedule))(np.arange(self.plan.total_steps)))
+
+    @functools.cached_property
+    def constants(self) -> Constants:
+        """What all training steps read, on the devices."""
+        small = self.strategy.replicate(Constants.create({}, self.learning_rates, self.config.seed))
+        return dataclasses.replace(small, examples=self.train_data)
+
     def slowed(self, factor: float) -> "Setup":
-        """Returns the same setup with all learning rates times `factor`; its step must be compiled anew."""
-
-        def schedule(step: Any) -> Any:
-            return factor * self.schedule(step)
-
-        recipe = dataclasses.replace(self.recipe, optimizer=optim.create_optimizer(self.config, schedule))
-        strategy = create_strategy(
-            self.config.strategy, recipe, self.strategy.devices, self.config.mesh, shard_params=self.config.shard_params
-        )
-        setup = dataclasses.replace(self, recipe=recipe, schedule=schedule, strategy=strategy)
+        """Returns the same setup with all learning rates times `factor`; the compiled step is the same."""
+        setup = dataclasses.replace(self, schedule=lambda step: factor * self.schedule(step))
         for name in ("train_data", "test_data"):  # what is on the devices already is not put there twice
             if name in vars(self):
                 vars(setup)[name] = vars(self)[name]
@@ -81,10 +85,11 @@ class Setup:
         scaled = self.config.precision == "float16"
         with self.strategy.creating():
             model = create_model(self.config, self.dataset, rngs=nnx.Rngs(self.config.seed), dtype=self.dtype)
-            return create_train_state(model, self.recipe.optimizer, with_ema=self.config.ema_decay > 0, with_loss_scale=scaled)
+            optimizer = self.recipe.optimizer(self.schedule)
+            return create_train_state(model, optimizer, with_ema=self.config.ema_decay > 0, with_loss_scale=scaled)
 
     def abstract_step(self, global_batch_size: int) -> tuple[TrainState, Any, Any]:
-        """Returns the shapes of what a training step takes, state, batch and data; of the dataset it reads an example."""
+        """Returns the shapes of what a training step takes, state, batch and constants; of the dataset it reads an example."""
         streams = self.config.data_placement == "host"
         example = pipeline.load(self._source("train"), np.zeros(1, np.int32))
         of_batch = example if streams else pipeline.places(np.zeros(1, np.int32))
@@ -94,11 +99,14 @@ class Setup:
         def shapes(arrays: Mapping[str, np.ndarray], count: int) -> dict[str, jax.ShapeDtypeStruct]:
             return {name: jax.ShapeDtypeStruct((count, *array.shape[1:]), array.dtype) for name, array in arrays.items()}
 
+        constants = jax.tree.map(
+            lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), Constants.create({}, self.learning_rates, self.config.seed)
+        )
         resident = {} if streams else {name: values for name, values in example.items() if name != "indices"}
         return (
             self.strategy.abstract(self.shapes),
             self.strategy.abstract_batch(shapes(of_batch, global_batch_size)),
-            shapes(resident, len(self.dataset.train)),
+            dataclasses.replace(constants, examples=shapes(resident, len(self.dataset.train))),
         )
 
     @functools.cached_property
@@ -210,13 +218,13 @@ def create_setup(
     if config.profile is not None and profiled_steps(config.profile)[0] > plan.total_steps:
         raise ConfigError("profile", config.profile, f"begins after the last step, {plan.total_steps}")
     schedule = optim.create_schedule(config, plan.total_steps, plan.steps_per_epoch)
+    optim.create_optimizer(config, schedule)  # finds what does not fit
     recipe = Recipe(
         task=task,
-        optimizer=optim.create_optimizer(config, schedule),
+        optimizer=functools.partial(optim.create_optimizer, config),
         preprocess=preprocess,
         batch_norm=config.batch_norm,
         ema_decay=config.ema_decay,
-        seed=config.seed,
         on_divergence=config.on_divergence,
         accumulate_steps=config.accumulate_steps,
         scan=devices[0].platform != "cpu",

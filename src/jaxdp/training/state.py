@@ -1,6 +1,7 @@
 """What changes in a training step, and how does it begin?"""
 
 import hashlib
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -12,6 +13,7 @@ from flax import nnx, struct
 Tree = Any  # of jax.Array on devices, np.ndarray on the host
 Leaf = Any
 _GROWTH_INTERVAL, _FIRST_LOSS_SCALE = 2000, 2.0**15
+_FEWEST_RATES = 1024
 
 
 @struct.dataclass
@@ -57,6 +59,29 @@ class TrainState:
     ema: Tree  # like the others: JAX also makes states of shardings, with whatever stands for none
     loss_scale: LossScale | Any  # None but for float16
     graphdef: nnx.GraphDef = struct.field(pytree_node=False)
+
+
+@struct.dataclass
+class Constants:
+    """What all steps of a run read: arrays on every device, so that other learning rates or another seed compile nothing anew.
+
+    Attributes:
+        examples: the dataset where it lives on the devices, from which batches are taken; otherwise nothing.
+        learning_rates: one for each update; the last one holds from there on.
+        key: data of the random key from which all others come.
+    """
+
+    examples: Mapping[str, Leaf]
+    learning_rates: Leaf
+    key: Leaf
+
+    @classmethod
+    def create(cls, examples: Mapping[str, Leaf], learning_rates: Any, seed: int) -> "Constants":
+        """Returns them on the host; the rates get a length that most runs share."""
+        rates = np.asarray(learning_rates, np.float32)
+        length = max(1 << (len(rates) - 1).bit_length(), _FEWEST_RATES)
+        key = np.asarray(jax.random.key_data(jax.random.key(seed)))
+        return cls(examples, np.pad(rates, (0, length - len(rates)), mode="edge"), key)
 
 
 def create_train_state(

@@ -17,10 +17,10 @@ from jaxdp.data.placement import gather_examples
 from jaxdp.models import layers
 from jaxdp.parallel.replicas import Replicas
 from jaxdp.tasks import Task
-from jaxdp.training.state import TrainState, Tree, merge
+from jaxdp.training.state import Constants, TrainState, Tree, merge
 
 Batch = Mapping[str, Array]
-TrainStep = Callable[[TrainState, Any, Any], tuple[TrainState, dict[str, Array]]]
+TrainStep = Callable[[TrainState, Any, Constants], tuple[TrainState, dict[str, Array]]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,9 +28,9 @@ class Recipe:
     """What a step does, whoever computes it.
 
     Attributes:
+        optimizer: makes one that follows a schedule.
         batch_norm: `replica`, `global` or `group:N`.
         ema_decay: 0 for no moving average.
-        seed: with a step's number and an example's number it determines every random choice.
         on_divergence: `skip` leaves the state as it was where it would no longer be finite; anything else leaves that to the loop.
         accumulate_steps: in how many parts the batch is computed, one after the other.
         scan: whether parts, and several steps of one call, are a loop in the program, which compiles faster; XLA:CPU runs
@@ -40,11 +40,10 @@ class Recipe:
     """
 
     task: Task
-    optimizer: optax.GradientTransformation
+    optimizer: Callable[[optax.Schedule], optax.GradientTransformation]
     preprocess: Preprocess
     batch_norm: str = "replica"
     ema_decay: float = 0.0
-    seed: int = 0
     on_divergence: str = "stop"
     accumulate_steps: int = 1
     scan: bool = False
@@ -53,23 +52,20 @@ class Recipe:
 
 
 def train_step(
-    state: TrainState, batch: Batch, data: Batch, *, recipe: Recipe, replicas: Replicas
+    state: TrainState, batch: Batch, constants: Constants, *, recipe: Recipe, replicas: Replicas
 ) -> tuple[TrainState, dict[str, Array]]:
     """Returns the state after one update and the global batch's metric sums; both are equal on all replicas.
 
     The sums are those of the task, `gradient_norm` (before any clipping), `updates`, which counts this step, and where updates can
     be skipped `skipped_updates`, 1 if this one was; with a loss scale also `overflows`, 1 if that was too large.
-
-    Args:
-        data: the dataset where it lives on the devices, from which the batch's examples are taken; otherwise nothing.
     """
     with jax.named_scope("input"):  # scopes name a step's parts in a profile
-        batch = gather_examples(batch, data)
-    (grads, batch_stats, weight), metrics = accumulate_gradients(state, batch, recipe=recipe, replicas=replicas)
+        batch = gather_examples(batch, constants.examples)
+    (grads, batch_stats, weight), metrics = accumulate_gradients(state, batch, constants, recipe=recipe, replicas=replicas)
     with jax.named_scope("reduce"):
         narrow, batch_stats, weight = replicas.mean((narrowed(grads, recipe=recipe), batch_stats, weight))
         grads, metrics = widened(narrow, state.params), replicas.sum(metrics)
-    return update_state(state, grads, batch_stats, weight, metrics, recipe=recipe)
+    return update_state(state, grads, batch_stats, weight, metrics, constants, recipe=recipe)
 
 
 def several_steps(train_step: TrainStep, *, recipe: Recipe) -> TrainStep:
@@ -79,11 +75,11 @@ def several_steps(train_step: TrainStep, *, recipe: Recipe) -> TrainStep:
     devices and processes.
     """
 
-    def steps(state: TrainState, batch: Batch, data: Batch) -> tuple[TrainState, dict[str, Array]]:
+    def steps(state: TrainState, batch: Batch, constants: Constants) -> tuple[TrainState, dict[str, Array]]:
         if batch["indices"].ndim == 1:
-            return train_step(state, batch, data)
+            return train_step(state, batch, constants)
         batches = {name: jnp.moveaxis(values, 1, 0) for name, values in batch.items()}
-        return jax.lax.scan(lambda state, batch: train_step(state, batch, data), state, batches, unroll=not recipe.scan)
+        return jax.lax.scan(lambda state, batch: train_step(state, batch, constants), state, batches, unroll=not recipe.scan)
 
     return steps
 
@@ -99,7 +95,14 @@ def widened(grads: Tree, params: Tree) -> Tree:
 
 @jax.named_scope("update")
 def update_state(
-    state: TrainState, grads: Tree, batch_stats: Tree, weight: Array, sums: dict[str, Array], *, recipe: Recipe
+    state: TrainState,
+    grads: Tree,
+    batch_stats: Tree,
+    weight: Array,
+    sums: dict[str, Array],
+    constants: Constants,
+    *,
+    recipe: Recipe,
 ) -> tuple[TrainState, dict[str, Array]]:
     """Returns the state after one update, and the step's sums.
 
@@ -111,7 +114,7 @@ def update_state(
     grads = jax.tree.map(lambda grad: grad / scale, grads)
     # The norm is that of the averaged gradients, the same everywhere: it joins the sums after they are summed over replicas.
     sums = sums | {"gradient_norm": optax.tree.norm(grads), "updates": jnp.ones(())}
-    updated = apply_gradients(state, grads, batch_stats, recipe=recipe)
+    updated = apply_gradients(state, grads, batch_stats, constants.learning_rates, recipe=recipe)
     if recipe.on_divergence == "skip" or state.loss_scale is not None:
         finite = jnp.isfinite(sums["loss"]) & jnp.isfinite(sums["gradient_norm"])
         sound = finite & _all_finite(updated) if recipe.on_divergence == "skip" else finite
@@ -126,11 +129,11 @@ def update_state(
 
 
 def accumulate_gradients(
-    state: TrainState, batch: Batch, *, recipe: Recipe, replicas: Replicas
+    state: TrainState, batch: Batch, constants: Constants, *, recipe: Recipe, replicas: Replicas
 ) -> tuple[tuple[Tree, Tree, Float[Array, ""]], dict[str, Array]]:
     """Returns means of what `compute_gradients` returns over parts of the batch, computed one after the other, and its sums."""
     count = recipe.accumulate_steps
-    compute = functools.partial(compute_gradients, state, recipe=recipe, replicas=replicas)
+    compute = functools.partial(compute_gradients, state, key=constants.key, recipe=recipe, replicas=replicas)
     if count == 1:
         return compute(batch)
     # Each replica takes its share of every part: under jit over a mesh no example changes its device.
@@ -151,12 +154,12 @@ def accumulate_gradients(
 
 
 def compute_gradients(
-    state: TrainState, batch: Batch, *, recipe: Recipe, replicas: Replicas
+    state: TrainState, batch: Batch, *, key: Array, recipe: Recipe, replicas: Replicas
 ) -> tuple[tuple[Tree, Tree, Float[Array, ""]], dict[str, Array]]:
     """Returns (gradients of the weighted loss, new batch statistics, mean weight) and metric sums, all of this replica's share."""
 
     def keys_of(purpose: int) -> Callable[[Array], Key[Array, "batch"]]:
-        return lambda indices: fold(example_keys(recipe.seed, state.step, indices), purpose)
+        return lambda indices: fold(example_keys(key, state.step, indices), purpose)
 
     with jax.named_scope("augment"):
         batch = recipe.preprocess(batch, keys_of(0))
@@ -181,8 +184,10 @@ def compute_gradients(
     return (grads, batch_stats, jnp.mean(batch["weights"])), metrics
 
 
-def apply_gradients(state: TrainState, grads: Tree, batch_stats: Tree, *, recipe: Recipe) -> TrainState:
-    updates, opt_state = recipe.optimizer.update(grads, state.opt_state, state.params)
+def apply_gradients(state: TrainState, grads: Tree, batch_stats: Tree, learning_rates: Array, *, recipe: Recipe) -> TrainState:
+    # A count beyond the last rate reads that one: JAX clamps.
+    optimizer = recipe.optimizer(lambda count: learning_rates[count])
+    updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
     params = optax.apply_updates(state.params, updates)
     ema = None
     if state.ema is not None:
@@ -209,9 +214,13 @@ def _all_finite(tree: Tree) -> Bool[Array, ""]:
     return jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(tree)]))
 
 
-def example_keys(seed: int, step: Array, indices: Array) -> Key[Array, "batch"]:
-    """One key per example from (seed, step, example index): every strategy and device count draws the same numbers."""
-    return jax.vmap(jax.random.fold_in, (None, 0))(jax.random.fold_in(jax.random.key(seed), step), indices)
+def example_keys(key: Array, step: Array, indices: Array) -> Key[Array, "batch"]:
+    """One key per example from (the run's key, step, example index): every strategy and device count draws the same numbers.
+
+    Args:
+        key: data of a random key.
+    """
+    return jax.vmap(jax.random.fold_in, (None, 0))(jax.random.fold_in(jax.random.wrap_key_data(key), step), indices)
 
 
 def fold(keys: Key[Array, "batch"], purpose: int) -> Key[Array, "batch"]:
