@@ -164,3 +164,14 @@ def test_jaxdp_is_the_same_as_the_modules() -> None:
     failed = run("trian")
     assert failed.returncode == 2
     assert "did you mean train?" in failed.stderr
+
+
+@pytest.mark.parametrize("arguments", [["train", "--help"], ["devices", "--json"]])
+def test_nobody_reads_what_is_printed(arguments: list[str]) -> None:
+    """As behind `| head`: no trace, and the exit code that a shell has for it."""
+    with subprocess.Popen([sys.executable, "-m", "jaxdp", *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        assert process.stderr.read() == b""
+        assert process.wait() == 141

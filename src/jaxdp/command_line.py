@@ -4,7 +4,9 @@ import contextlib
 import dataclasses
 import inspect
 import io
+import os
 import re
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, TypeVar
@@ -118,12 +120,19 @@ def _run_tyro(command: type[Config], argv: list[str], prog: str, description: st
 
 
 def main(command: Callable[[Sequence[str]], int], argv: Sequence[str] | None, prog: str) -> int:
-    """Runs a command and returns its exit code: 2 with one line on standard error for a ConfigError, 1 when interrupted."""
+    """Runs a command and returns its exit code: 2 with one line on standard error for a ConfigError, 1 when interrupted, and 141,
+    as a shell has it, when nobody reads what it prints (`... | head`).
+    """
     try:
-        return command(sys.argv[1:] if argv is None else argv)
+        code = command(sys.argv[1:] if argv is None else argv)
+        sys.stdout.flush()
+        return code
     except ConfigError as error:
         print(f"{prog}: error: {error}", file=sys.stderr)
         return EXIT_MISTAKE
     except KeyboardInterrupt:
         print(f"{prog}: interrupted", file=sys.stderr)
         return 1
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left in the buffer goes there at exit
+        return 128 + signal.SIGPIPE
