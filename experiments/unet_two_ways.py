@@ -2,7 +2,7 @@
 
 *Same batch per device* multiplies the global batch by four, *same global batch* divides the device's by four. Time per step, and
 loss against the images seen, on three sets: `cells` and ISBI 2012 (segmentation, cross-entropy) and `digits-denoise` (regression,
-the l2 loss), all with RMSProp.
+the l2 loss), all with RMSProp at a rate that grows with the root of the global batch.
 """
 
 from typing import Any
@@ -10,19 +10,18 @@ from typing import Any
 import lab
 
 DEVICES = 4
-COMMON = ["--optimizer", "rmsprop", "--learning-rate", "0.0003", "--batch-norm", "global", "--log-every", "2"]
+# The rate is that of batch 128; it grows with the root of the batch, as suits rules that divide by the size of the gradient.
+COMMON = "--optimizer rmsprop --learning-rate 0.016 --lr-scaling sqrt --batch-norm global --log-every 2".split()
 
 
 def measure(experiment: lab.Experiment) -> Any:
     small = ["base_channels=4", "levels=2"] if experiment.tiny else ["base_channels=8"]
+    cells = ["--dataset", "cells", "--model-kwargs", *small]
+    tiles = "--augment crop:128 flip flip_vertical".split()
+    isbi = ["--dataset", "tfds:isbi2012", *experiment.data, *tiles, "--model-kwargs", *small]
     denoise = ["--dataset", "digits-denoise", "--task", "regression", "--model-kwargs", *small, "levels=2"]
-    sets = {
-        "cells": (["--dataset", "cells", "--model-kwargs", *small], 8, 1920),
-        "ISBI 2012": (
-            ["--dataset", "tfds:isbi2012", *experiment.data, "--augment", "crop:128", "flip", "--model-kwargs", *small], 4, 960,
-        ),
-        "digits-denoise": (denoise, 32, 11520),
-    }  # fmt: skip
+    # flags, batch of one device, images to see
+    sets = {"cells": (cells, 8, 1920), "ISBI 2012": (isbi, 4, 1920), "digits-denoise": (denoise, 32, 11520)}
     if experiment.tiny:
         del sets["ISBI 2012"]
         sets = {name: (flags, batch, 12 * batch) for name, (flags, batch, _) in sets.items()}
@@ -30,18 +29,8 @@ def measure(experiment: lab.Experiment) -> Any:
     for name, (flags, batch, images) in sets.items():
         for way, devices, size in ways(batch):
             steps = max(images // size, 3)
-            own = [
-                "--model",
-                "unet",
-                *COMMON,
-                *flags,
-                "--global-batch-size",
-                str(size),
-                "--steps",
-                str(steps),
-                "--eval-every",
-                str(steps),
-            ]
+            length = f"--global-batch-size {size} --steps {steps} --eval-every {steps}".split()
+            own = ["--model", "unet", *COMMON, *flags, *length]
             run = experiment.train(f"{name}-{way}".replace(" ", "-"), own, devices=devices)
             rows = [row for row in run.rows if row["split"] == "train"]
             test = run.summary["metrics"]["test"]
