@@ -38,6 +38,7 @@ class ConfigError(ValueError):
     """
 
     def __init__(self, field: str, value: object, remedy: str) -> None:
+        self.field, self.value, self.remedy = field, value, remedy
         flag = "--" + field.replace("_", "-")
         super().__init__(f"{flag} {shown(value)}".rstrip() + f": {remedy}" if field else remedy)
 

@@ -56,12 +56,18 @@ def create_model(config: TrainConfig, dataset: Any, *, rngs: nnx.Rngs, dtype: An
 
 def create_task(config: TrainConfig, dataset: Any) -> tasks.Task:
     load_plugins(config.plugins)
-    kwargs = dict(config.task_kwargs)
-    if config.loss is not None:
-        kwargs["loss"] = config.loss
-    if config.label_smoothing:
-        kwargs["label_smoothing"] = config.label_smoothing
-    return tasks.create(dataset.task, num_classes=dataset.num_classes, class_names=dataset.class_names, **kwargs)
+    flags = {name: getattr(config, name) for name in ("loss", "label_smoothing") if getattr(config, name)}
+    for name, value in flags.items():
+        if name in config.task_kwargs:
+            raise ConfigError(name, value, f"is among --task-kwargs, too: {name}={config.task_kwargs[name]}; give one of them")
+    kwargs = flags | config.task_kwargs
+    try:
+        return tasks.create(dataset.task, num_classes=dataset.num_classes, class_names=dataset.class_names, **kwargs)
+    except ConfigError as error:
+        for name, value in flags.items():
+            if error.value == {name: value}:
+                raise ConfigError(name, value, f"{error.remedy} (for {dataset.task})") from error
+        raise
 
 
 def check_model(config: TrainConfig, dataset: Dataset, task: tasks.Task, image_shapes: set[tuple[int, ...]]) -> int:
