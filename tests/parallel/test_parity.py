@@ -5,6 +5,7 @@ import functools
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
@@ -245,3 +246,22 @@ def test_parts_that_do_not_divide_are_refused() -> None:
     strategy = create_strategy("pmap", dataclasses.replace(recipe("replica"), accumulate_steps=3), jax.devices()[:4])
     with pytest.raises(ConfigError, match=r"--accumulate-steps 3: does not divide the 4 examples of each device; use e.g. 2"):
         strategy.check_batch(BATCH_SIZE)
+
+
+@pytest.mark.parametrize("flat", [False, True])
+def test_arrays_that_travel_together_arrive_apart(flat: bool) -> None:
+    rng = np.random.default_rng(0)
+    tree = {
+        "grads": [rng.standard_normal((4, 3, 2)).astype(np.float32), rng.standard_normal(4).astype(np.float32)],
+        "narrow": jnp.asarray(rng.standard_normal((4, 5)), jnp.bfloat16),
+        "counts": rng.integers(0, 9, (4, 2, 2)).astype(np.int32),
+        "none": {},
+    }
+    replicas = Replicas(axis="replicas", flat=flat)
+    found = jax.pmap(lambda tree: (replicas.mean(tree["grads"]), replicas.sum(tree)), "replicas", devices=jax.devices()[:4])(tree)
+    means = jax.tree.map(lambda leaf: leaf.mean(0), tree["grads"])
+    sums = jax.tree.map(lambda leaf: np.asarray(leaf, np.float32).sum(0), tree)
+    for leaf, expected in zip(jax.tree.leaves(found), jax.tree.leaves((means, sums)), strict=True):
+        np.testing.assert_allclose(
+            np.float32(leaf), np.broadcast_to(expected, leaf.shape), rtol=1e-2 if leaf.dtype == jnp.bfloat16 else 1e-6
+        )

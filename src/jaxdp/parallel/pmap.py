@@ -24,7 +24,7 @@ class Pmap(strategy.Strategy):
 
     def _build(self) -> None:
         self._local_mesh = mesh.data_mesh(self.devices)
-        kwargs = {"recipe": self.recipe, "replicas": Replicas(axis=mesh.DATA_AXIS)}
+        kwargs = {"recipe": self.recipe, "replicas": Replicas(axis=mesh.DATA_AXIS, flat=self.on_cpu)}
         wrap = functools.partial(
             jax.pmap, axis_name=mesh.DATA_AXIS, in_axes=(None, 0, None), out_axes=None, devices=list(self.mesh.devices.flat)
         )

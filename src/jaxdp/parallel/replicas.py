@@ -1,9 +1,15 @@
 """Which collective turns per-replica values into one? The only file that names pmean, psum and pcast."""
 
 import dataclasses
+import itertools
+from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+import numpy as np
+
+_LARGE = 2**16  # elements; joining larger arrays costs more than it saves
 
 
 @dataclasses.dataclass(frozen=True)
@@ -15,11 +21,14 @@ class Replicas:
         per_program: how many replicas one program computes; above 1 only under jit over a mesh.
         typed: whether the transform tracks which values differ between replicas (shard_map does). It then sums the gradient of
             a replicated value by itself, so parameters are cast to per-replica ones before they are differentiated.
+        flat: whether small arrays travel joined to one. XLA:CPU waits for all replicas once for each array of a collective, which
+            takes longer than the transport does, above all between processes.
     """
 
     axis: str | None = None
     per_program: int = 1
     typed: bool = False
+    flat: bool = False
 
     def local(self, tree: Any) -> Any:
         """Returns `tree` as values of this replica alone, ready to be differentiated."""
@@ -28,7 +37,23 @@ class Replicas:
         return jax.tree.map(lambda leaf: jax.lax.pcast(leaf, self.axis, to="varying"), tree)
 
     def mean(self, tree: Any) -> Any:
-        return tree if self.axis is None else jax.lax.pmean(tree, self.axis)
+        return self._reduce(jax.lax.pmean, tree)
 
     def sum(self, tree: Any) -> Any:
-        return tree if self.axis is None else jax.lax.psum(tree, self.axis)
+        return self._reduce(jax.lax.psum, tree)
+
+    def _reduce(self, collective: Callable[[Any, str], Any], tree: Any) -> Any:
+        if self.axis is None:
+            return tree
+        leaves, structure = jax.tree.flatten(tree)
+        small: dict[Any, list[int]] = {}
+        for number, leaf in enumerate(leaves):
+            if self.flat and leaf.size < _LARGE:
+                small.setdefault(leaf.dtype, []).append(number)
+        joined = {dtype: jnp.concatenate([leaves[number].ravel() for number in numbers]) for dtype, numbers in small.items()}
+        alone = {number: leaf for number, leaf in enumerate(leaves) if number not in itertools.chain(*small.values())}
+        joined, alone = collective((joined, alone), self.axis)
+        for dtype, numbers in small.items():
+            parts = jnp.split(joined[dtype], np.cumsum([leaves[number].size for number in numbers[:-1]]))
+            alone |= {number: part.reshape(leaves[number].shape) for number, part in zip(numbers, parts, strict=True)}
+        return jax.tree.unflatten(structure, [alone[number] for number in range(len(leaves))])

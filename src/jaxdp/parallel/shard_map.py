@@ -15,7 +15,7 @@ class ShardMap(strategy.Strategy):
     name = "shard_map"
 
     def _build(self) -> None:
-        kwargs = {"recipe": self.recipe, "replicas": Replicas(axis=mesh.DATA_AXIS, typed=True)}
+        kwargs = {"recipe": self.recipe, "replicas": Replicas(axis=mesh.DATA_AXIS, typed=True, flat=self.on_cpu)}
         everywhere = PartitionSpec()
         wrap = functools.partial(
             jax.shard_map, mesh=self.mesh, in_specs=(everywhere, PartitionSpec(mesh.DATA_AXIS), everywhere), out_specs=everywhere

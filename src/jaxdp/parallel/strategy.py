@@ -56,6 +56,10 @@ class Strategy(abc.ABC):
         """Sets `train_step` and `eval_step`."""
 
     @property
+    def on_cpu(self) -> bool:
+        return self.devices[0].platform == "cpu"
+
+    @property
     def _state_sharding(self) -> Sharding:
         return mesh.replicated(self.mesh)
 
