@@ -29,6 +29,7 @@ import tables
 ROWS = {
     "PyramidNet 20 α48, 32x32, batch 64": ("pyramidnet", {"depth": 20, "alpha": 48}, 32, 64),
     "PyramidNet 110 α48, 32x32, batch 128": ("pyramidnet", {"depth": 110, "alpha": 48}, 32, 128),
+    "VGG 11, 32x32, batch 64": ("vgg", {"depth": 11}, 32, 64),
     "U-Net base 16, 128x128, batch 8": ("unet", {"base_channels": 16}, 128, 8),
 }
 OURS = ("jaxdp single", "jaxdp pmap, 2 devices")
@@ -141,7 +142,7 @@ def create_step(
             "indices": np.arange(batch, dtype=np.int32),
         }
     )
-    constants = strategy.replicate(Constants.create({}, [learning_rate], seed=0))
+    constants = strategy.replicate(Constants.create([learning_rate], seed=0))
     state = strategy.init(lambda: create_train_state(model, optimizer(optax.constant_schedule(0.0))))
     return lambda state: strategy.train_step(state, placed, constants), strategy, state
 

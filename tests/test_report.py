@@ -260,7 +260,9 @@ def test_training_records_what_becomes_of_a_run() -> None:
     assert {(event["devices"], event["processes"]) for event in events} == {(2, 1)}
     page = written("run")
     assert "resumed after step 2" in page.text
-    assert page.run_tables[0][0]["status"] == "done"
+    (row,) = page.run_tables[0]
+    assert row["status"] == "done"
+    assert row["time"].endswith("s after resuming")
 
 
 def test_a_grid_of_benchmarks_has_its_table_and_figure() -> None:

@@ -23,7 +23,7 @@ from jaxdp.training.state import Constants, TrainState, create_train_state
 
 BATCH_SIZE, STEPS = 16, 3
 DATASET = open_dataset("digits")
-CONSTANTS = Constants.create({}, [0.1], seed=3)
+CONSTANTS = Constants.create([0.1], seed=3)
 # ShakeDrop, dropout, augmentation and a moving average: whatever draws numbers or keeps state must not know the devices.
 KWARGS = {"depth": 8, "alpha": 6, "shake_drop": 0.5, "dropout": 0.2}
 CASES = [("single", 1)] + [(name, count) for name in ("pmap", "shard_map", "sharded") for count in (1, 2, 4, 8)]

@@ -28,7 +28,7 @@ from jaxdp.training.state import Constants, TrainState, create_train_state
 pytestmark = pytest.mark.usefixtures("no_pictures")
 FLAGS = "--model cnn --model-kwargs width=4 hidden=16 --devices 2 --global-batch-size 160 --run-dir run --log-every 1".split()
 TOO_FAST = [*FLAGS, *"--optimizer sgd --schedule constant --learning-rate 1e30 --steps 16".split()]
-CONSTANTS = Constants.create({}, [0.1], seed=3)
+CONSTANTS = Constants.create([0.1], seed=3)
 
 
 def example_of_step(number: int) -> int:

@@ -44,15 +44,17 @@ def speed_text(value: object) -> str:
     return NOTHING if found is None else f"{found:,.{0 if found >= 100 else 1}f}"
 
 
-def time_text(value: object) -> str:
-    seconds = number(value)
+def time_text(run: Run, name: str = "total") -> str:
+    """Returns one of the times of the run's last process, which is all that a summary knows."""
+    seconds = number(run.get("seconds", name))
     if seconds is None:
         return NOTHING
+    after = " after resuming" * any(mark.kind == "resumed" for mark in run.marks)
     if seconds < 60:
-        return f"{seconds:.1f} s"
+        return f"{seconds:.1f} s{after}"
     minutes, seconds = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {seconds:02} s"
+    return (f"{hours} h {minutes:02} min" if hours else f"{minutes} min {seconds:02} s") + after
 
 
 def settings_list(settings: dict[str, Any]) -> Html:
@@ -118,8 +120,8 @@ def _facts(run: Run) -> Html:
         "state, in all": _bytes(run.get("state_bytes")),
         "parameters": _whole(run.get("parameters")),
         "epochs": run.get("epochs"),
-        "first step after": time_text(run.get("seconds", "first_step")),
-        "time": time_text(run.get("seconds", "total")),
+        "first step after": time_text(run, "first_step"),
+        "time": time_text(run),
         "rollbacks": run.get("rollbacks") or None,
         "XLA flags": tag("code", str(run.get("xla_flags") or "")),
         "versions": ", ".join(f"{name} {version}" for name, version in run.versions.items()),

@@ -145,7 +145,7 @@ def _runs_table(runs: Sequence[Run], colors: Sequence[int], metric: str) -> Html
         **{name.replace("_", " "): lambda run, name=name: setting_text(run.settings[name]) if name in run.settings else NOTHING
            for name in further},
         "examples/s": lambda run: speed_text(run.examples_per_second),
-        "time": lambda run: time_text(run.get("seconds", "total")),
+        "time": time_text,
         "steps": lambda run: f"{run.steps:,}",
         "model": lambda run: fact_text(run, "model"),
         "dataset": lambda run: fact_text(run, "dataset"),

@@ -69,7 +69,7 @@ class Setup:
     @functools.cached_property
     def constants(self) -> Constants:
         """What all training steps read, on the devices."""
-        small = self.strategy.replicate(Constants.create({}, self.learning_rates, self.config.seed))
+        small = self.strategy.replicate(Constants.create(self.learning_rates, self.config.seed))
         return dataclasses.replace(small, examples=self.train_data)
 
     def slowed(self, factor: float) -> "Setup":
@@ -100,7 +100,7 @@ class Setup:
             return {name: jax.ShapeDtypeStruct((count, *array.shape[1:]), array.dtype) for name, array in arrays.items()}
 
         constants = jax.tree.map(
-            lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), Constants.create({}, self.learning_rates, self.config.seed)
+            lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), Constants.create(self.learning_rates, self.config.seed)
         )
         resident = {} if streams else {name: values for name, values in example.items() if name != "indices"}
         return (

@@ -76,12 +76,12 @@ class Constants:
     key: Leaf
 
     @classmethod
-    def create(cls, examples: Mapping[str, Leaf], learning_rates: Any, seed: int) -> "Constants":
-        """Returns them on the host; the rates get a length that most runs share."""
+    def create(cls, learning_rates: Any, seed: int) -> "Constants":
+        """Returns them on the host, without examples; the rates get a length that most runs share."""
         rates = np.asarray(learning_rates, np.float32)
         length = max(1 << (len(rates) - 1).bit_length(), _FEWEST_RATES)
         key = np.asarray(jax.random.key_data(jax.random.key(seed)))
-        return cls(examples, np.pad(rates, (0, length - len(rates)), mode="edge"), key)
+        return cls({}, np.pad(rates, (0, length - len(rates)), mode="edge"), key)
 
 
 def create_train_state(
