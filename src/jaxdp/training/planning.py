@@ -16,8 +16,9 @@ from jaxdp.registry import ConfigError
 USABLE_FRACTION = 0.92
 # An epoch of fewer steps trains badly, however much memory there is.
 MIN_STEPS_PER_EPOCH = 10
-# About so many examples on a device has the smaller one of the two steps that are compiled.
-_EXAMPLES = 16
+# About so many examples on a device has the smaller one of the two steps that are compiled, the other one four times as many. Where
+# that does not take three times the working memory, four times as many are tried, and so on.
+_EXAMPLES, _MORE, _GROWS, _MOST_EXAMPLES = 16, 4, 3, 1024
 
 # What a step takes, as shapes, for a global batch of so many examples.
 AbstractStep = Callable[[int], tuple[Any, Any, Any]]
@@ -101,10 +102,17 @@ class Forecast:
 
 
 def forecast(strategy: Strategy, abstract_step: AbstractStep) -> Forecast:
+    def at(count: int) -> StepMemory:
+        return measure(strategy, abstract_step, count * strategy.data_shards)
+
     unit = _unit(strategy)
-    fewer = -(-_EXAMPLES // unit) * unit
-    smaller, larger = (measure(strategy, abstract_step, count * strategy.data_shards) for count in (fewer, 2 * fewer))
-    return Forecast((fewer, 2 * fewer), (smaller, larger))
+    count = -(-_EXAMPLES // unit) * unit
+    steps = at(count), at(_MORE * count)
+    # Memory for gradients serves activations before: with few examples one may see no more than that of the gradients.
+    while steps[1].working < _GROWS * steps[0].working and count < _MOST_EXAMPLES:
+        count *= _MORE
+        steps = steps[1], at(_MORE * count)
+    return Forecast((count, _MORE * count), steps)
 
 
 def _unit(strategy: Strategy) -> int:
