@@ -17,8 +17,10 @@ from typing import Any
 
 from jaxdp.streams import Lasting
 
-# Progress of connecting, and the announcement of what the fatal line then says.
-_NOISE = ("[Gloo] Rank", "coordination_service", "Additional GRPC error information", ":UNKNOWN:Error received from peer", ":{")
+# Progress of connecting, which threads write in pieces, within one another's lines, and the announcement of what the fatal line
+# then says.
+_NOISE = ("[Gloo]", "connected peer ranks", "coordination_service", "Additional GRPC error information",
+          ":UNKNOWN:Error received from peer", ":{")  # fmt: skip
 _FATAL = re.compile(r"^F\d{4} ", re.MULTILINE)
 
 _file: Any = None
