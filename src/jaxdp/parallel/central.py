@@ -69,11 +69,12 @@ class Central(strategy.Strategy):
             yield jax.device_put((whole, part), device)
 
     def _train_step(self, state: TrainState, batch: Mapping[str, Any], constants: Constants) -> Any:
-        needed = dataclasses.replace(state, opt_state=(), ema=None), dataclasses.replace(constants, examples={})
+        own = dataclasses.replace(constants, examples={})
+        needed = dataclasses.replace(state, opt_state=(), ema=None), dataclasses.replace(own, learning_rates=())
         found = [
             self._compute(state, part, constants) for (state, constants), part in self._scatter(needed, batch, constants.examples)
         ]
-        return self._update(state, jax.device_put(found, self.devices[0]), needed[1])
+        return self._update(state, jax.device_put(found, self.devices[0]), own)
 
     def _eval_step(self, state: TrainState, batch: Mapping[str, Any], data: Mapping[str, Any]) -> Any:
         needed = dataclasses.replace(state, opt_state=())
