@@ -146,12 +146,12 @@ def faults(session: nox.Session) -> None:
     # The longest first, one at a time to each worker.
     names = [
         "training/test_storm",
-        "parallel/test_process_faults",
+        "runtime/test_process_faults",
         "test_launch",
-        "training/test_full_disk",
-        "training/test_integrity",
+        "checkpoint/test_full_disk",
+        "checkpoint/test_integrity",
     ]
-    names += ["training/test_divergence", "training/test_watchdog", "test_run_directory"]
+    names += ["training/test_divergence", "callbacks/test_watchdog", "test_run_directory"]
     files = [f"tests/{name}.py" for name in names]
     share = ["-n", "2", "--dist", "load", "--maxschedchunk", "1"]
     table = "--fault-table=docs/reliability.md"

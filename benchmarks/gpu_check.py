@@ -95,7 +95,7 @@ def measure(side: str, name: str, kwargs: dict[str, Any], size: int, batch: int,
 
 def agreement() -> dict[str, float]:
     """Returns by how much weights differ after three steps on the accelerator and on the CPU, as a share of the largest one."""
-    from jaxdp.parallel import platform
+    from jaxdp.runtime import platform
 
     platform.configure(None)
     import jax

@@ -24,7 +24,7 @@ from typing import Any
 import tables
 
 from jaxdp.config import TrainConfig
-from jaxdp.parallel import platform
+from jaxdp.runtime import platform
 
 ROWS: dict[str, dict[str, Any]] = {
     "digits, PyramidNet, batch 128": {"model": "pyramidnet"},

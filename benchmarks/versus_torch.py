@@ -118,10 +118,10 @@ def create_step(
 
     from jaxdp import models, tasks
     from jaxdp.config import TrainConfig
-    from jaxdp.parallel.strategy import create_strategy
-    from jaxdp.training import optim
-    from jaxdp.training.state import Constants, create_train_state
-    from jaxdp.training.step import Recipe
+    from jaxdp.sharding.strategy import create_strategy
+    from jaxdp.step import optim
+    from jaxdp.step.state import Constants, create_train_state
+    from jaxdp.step.step import Recipe
 
     dense, classes = name == "unet", CLASSES[name]
     task = tasks.create(
@@ -148,7 +148,7 @@ def create_step(
 
 
 def jaxdp_step(name: str, kwargs: dict, size: int, batch: int, *, devices: int, precision: str = "float32") -> float:
-    from jaxdp.parallel import platform as jaxdp_platform
+    from jaxdp.runtime import platform as jaxdp_platform
 
     jaxdp_platform.configure(devices)
     import jax

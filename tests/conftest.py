@@ -12,7 +12,7 @@ pytest_plugins = ("fault_table",)
 
 def pytest_sessionstart() -> None:
     # Not at import: the package must not be loaded before jaxtyping's checks are in place.
-    from jaxdp.parallel import platform
+    from jaxdp.runtime import platform
 
     # Most of the time goes into compiling steps that then run three times. XLA's older way of emitting code takes half as long.
     # With it kernels that compute the same value again must not fuse multiplications and additions (AVX has no such instruction):

@@ -10,8 +10,8 @@ import pytest
 
 from jaxdp import check, command_line, config, evaluate, models, train
 from jaxdp.data import sources
-from jaxdp.parallel import strategy
-from jaxdp.training.optim import OPTIMIZERS
+from jaxdp.sharding import strategy
+from jaxdp.step.optim import OPTIMIZERS
 
 BAD = [
     # flags, what the line must name

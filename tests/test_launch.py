@@ -13,7 +13,7 @@ import pytest
 from process_group import environment
 
 from jaxdp import launch
-from jaxdp.training import integrity
+from jaxdp.checkpoint import integrity
 
 FLAGS = (
     "--model-kwargs depth=8 alpha=6 --global-batch-size 32 --steps 150 --checkpoint-every 5 --log-every 1 --run-dir run "

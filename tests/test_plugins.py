@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from jaxdp import evaluate, models, predict, tasks, train
+from jaxdp.components import open_data
 from jaxdp.config import TrainConfig, defining, run_hash
 from jaxdp.data import sources
 from jaxdp.registry import ConfigError, Registry, load_plugins
-from jaxdp.training.components import open_data
 
 NET = """
 from flax import nnx

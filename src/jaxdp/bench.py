@@ -34,8 +34,8 @@ from jaxdp.config import (
     TrainConfig,
     validate,
 )
-from jaxdp.parallel import platform
 from jaxdp.registry import ConfigError, nearest
+from jaxdp.runtime import platform
 
 DESCRIPTION = "Measure throughput over strategies, batch sizes and devices."
 CELL_COMMAND = (sys.executable, "-m", "jaxdp.bench", "cell")
@@ -267,13 +267,14 @@ def _cell(request: dict[str, Any]) -> int:
     try:
         config = TrainConfig(**{name: _listed(value) for name, value in request["config"].items()})
         platform.configure(config.devices, deterministic=config.deterministic)
-        from jaxdp.training import measuring, summary
+        from jaxdp.tools import throughput
+        from jaxdp.training import summary
         from jaxdp.training.setup import create_setup
 
         device = platform.select_devices(config.devices)[0]
         machine = {"platform": device.platform, "device_kind": device.device_kind, "versions": summary.versions()}
         print(json.dumps(machine), flush=True)
-        found = measuring.measure(create_setup(config), steps=request["steps"], repeats=request["repeats"])
+        found = throughput.measure(create_setup(config), steps=request["steps"], repeats=request["repeats"])
         print(json.dumps({"status": "ok", "reason": None} | found), flush=True)
     except ConfigError as error:
         print(json.dumps({"status": "mistake", "reason": str(error)}), flush=True)

@@ -9,8 +9,8 @@ import tyro
 
 from jaxdp import command_line
 from jaxdp.config import DataConfig, ModelConfig, OptimizationConfig, PluginsConfig, TaskConfig, TrainConfig, validate
-from jaxdp.parallel import platform
 from jaxdp.registry import ConfigError
+from jaxdp.runtime import platform
 
 if TYPE_CHECKING:
     from jaxdp.training.setup import Setup

@@ -10,9 +10,9 @@ from typing import Annotated, Any
 import tyro
 
 from jaxdp import command_line
+from jaxdp.checkpoint import integrity
 from jaxdp.registry import ConfigError
 from jaxdp.run_directory import RunDirectory
-from jaxdp.training import integrity
 
 DESCRIPTION = "List the checkpoints of a run and whether they are whole."
 _COLOURS = {"whole": "green", "damaged": "bold red", "unverified": "yellow"}
@@ -55,8 +55,8 @@ def list_checkpoints(run_dir: str | pathlib.Path, *, verify: bool = False) -> li
     Raises:
         ConfigError: if there is no run.
     """
-    from jaxdp.training.components import create_task
-    from jaxdp.training.predictor import read_description
+    from jaxdp.components import create_task
+    from jaxdp.inference.predictor import read_description
 
     run = RunDirectory(pathlib.Path(run_dir))
     config = run.load_config()

@@ -266,7 +266,7 @@ def validate(config: Any) -> None:
         if getattr(config, first, None) is not None and getattr(config, second, None) is not None:
             raise ConfigError(second, getattr(config, second), f"excludes --{first.replace('_', '-')}; give one of them")
     if hasattr(config, "batch_norm"):
-        batch_norm_group(config.batch_norm)
+        BatchNormMode.parse(config.batch_norm)
     if getattr(config, "profile", None) is not None:
         profiled_steps(config.profile)
 
@@ -297,14 +297,30 @@ def _check_type(name: str, value: object, annotation: Any) -> None:
         raise ConfigError(name, value, f"must be {names}, not {type(value).__name__}")
 
 
-def batch_norm_group(batch_norm: str) -> int | None:
-    """Returns N of `group:N`, None for `replica` and `global`."""
-    if batch_norm in ("replica", "global"):
-        return None
-    kind, _, size = batch_norm.partition(":")
-    if kind != "group" or not size.isdecimal() or int(size) < 1:
-        raise ConfigError("batch_norm", batch_norm, "must be replica, global or group:N with N examples, e.g. group:16")
-    return int(size)
+@dataclasses.dataclass(frozen=True)
+class BatchNormMode:
+    """Which examples share batch-norm statistics.
+
+    Attributes:
+        kind: `replica` (those of a replica), `global` (the whole batch) or `group`.
+        group_size: examples of a `group`; None for the other kinds.
+    """
+
+    kind: Literal["replica", "global", "group"] = "replica"
+    group_size: int | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> "BatchNormMode":
+        """Reads `replica`, `global` or `group:N`; raises ConfigError for anything else."""
+        if text == "replica" or text == "global":
+            return cls(text)
+        kind, _, size = text.partition(":")
+        if kind != "group" or not size.isdecimal() or int(size) < 1:
+            raise ConfigError("batch_norm", text, "must be replica, global or group:N with N examples, e.g. group:16")
+        return cls("group", int(size))
+
+    def __str__(self) -> str:
+        return self.kind if self.group_size is None else f"group:{self.group_size}"
 
 
 def profiled_steps(profile: str) -> tuple[int, int]:

@@ -18,13 +18,13 @@ import tyro
 
 from jaxdp import command_line, run_directory
 from jaxdp.config import DataConfig, ModelConfig, OptionalInt, PluginsConfig, TaskConfig, TrainConfig, validate
-from jaxdp.parallel import platform
 from jaxdp.registry import ConfigError, nearest
 from jaxdp.run_directory import RunDirectory
+from jaxdp.runtime import platform
 
 if TYPE_CHECKING:
     from jaxdp.data.sources import Description
-    from jaxdp.training.state import TrainState
+    from jaxdp.step.state import TrainState
 
 DESCRIPTIONS = {
     "import": "Read PyTorch weights, or weights that export wrote, into a new run.",
@@ -99,10 +99,10 @@ def import_weights(command: ImportConfig) -> None:
 
     from flax import nnx
 
-    from jaxdp.training.checkpoint import Checkpoints
-    from jaxdp.training.components import create_model
+    from jaxdp.checkpoint.checkpoints import Checkpoints
+    from jaxdp.components import create_model
+    from jaxdp.step.state import create_train_state
     from jaxdp.training.setup import create_setup
-    from jaxdp.training.state import create_train_state
 
     setup = create_setup(config)
     model = create_model(setup.config, setup.dataset, rngs=nnx.Rngs(config.seed), dtype=setup.dtype)
@@ -196,7 +196,7 @@ def export(command: ExportConfig) -> None:
     output = pathlib.Path(command.output)
     if output.suffix not in (".safetensors", ".stablehlo"):
         raise ConfigError("output", output, "must end in .safetensors or .stablehlo")
-    from jaxdp.training import predictor
+    from jaxdp.inference import predictor
 
     run = RunDirectory(pathlib.Path(command.run_dir))
     config, description = run.load_config(), predictor.read_description(run)
@@ -229,7 +229,7 @@ def _stablehlo(state: "TrainState", config: TrainConfig, description: "Descripti
     import jax.numpy as jnp
 
     from jaxdp.data.augment import Preprocess
-    from jaxdp.training.inference import create_apply
+    from jaxdp.inference.apply import create_apply
 
     apply = create_apply(Preprocess(description.mean, description.std, per_image=config.normalize == "image"))
     images = jax.ShapeDtypeStruct((*jax.export.symbolic_shape("batch"), *description.image_shape), jnp.uint8)

@@ -18,8 +18,8 @@ import tyro
 
 from jaxdp import command_line
 from jaxdp.config import ProcessConfig, TrainConfig
-from jaxdp.parallel import platform
 from jaxdp.registry import ConfigError
+from jaxdp.runtime import platform
 
 if TYPE_CHECKING:
     import rich.console
@@ -70,16 +70,16 @@ def examine(config: TrainConfig, *, placement: bool) -> dict[str, Any] | None:
         ConfigError: for a run that could not be trained.
     """
     platform.configure(config.devices, deterministic=config.deterministic)
-    from jaxdp.parallel import distributed
+    from jaxdp.runtime import processes
 
     try:
-        group = distributed.start(config)
+        group = processes.start(config)
         mine = describe_process(group.index, platform.select_devices(config.devices))
         placed = _place(config, mine["devices"]) if placement else None
         processes = [json.loads(text) for text in group.exchange("devices", json.dumps(mine), config.distributed_timeout)]
     except BaseException as error:
         mistake = isinstance(error, ConfigError)
-        distributed.leave(error, command_line.EXIT_MISTAKE if mistake else 1, str(error) if mistake else None, "jaxdp.devices")
+        processes.leave(error, command_line.EXIT_MISTAKE if mistake else 1, str(error) if mistake else None, "jaxdp.devices")
         raise
     return {"processes": processes, "placement": placed} if group.index == 0 else None
 

@@ -11,8 +11,8 @@ import tyro
 
 from jaxdp import command_line
 from jaxdp.config import OptionalInt, OptionalPath, ParallelConfig, validate
-from jaxdp.parallel import platform
 from jaxdp.run_directory import RunDirectory
+from jaxdp.runtime import platform
 
 DESCRIPTION = "Evaluate a checkpoint of a run on the whole test split."
 
@@ -79,8 +79,8 @@ def evaluate(
         ConfigError: if there is no run or no such checkpoint.
     """
     platform.configure(devices)
-    from jaxdp.training import metrics
-    from jaxdp.training.predictor import restore
+    from jaxdp.inference.predictor import restore
+    from jaxdp.step import metrics
     from jaxdp.training.setup import create_setup
 
     run = RunDirectory(pathlib.Path(run_dir))

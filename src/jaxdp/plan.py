@@ -15,8 +15,8 @@ import tyro
 
 from jaxdp import command_line
 from jaxdp.config import TrainConfig
-from jaxdp.parallel import platform
 from jaxdp.registry import ConfigError
+from jaxdp.runtime import platform
 
 DESCRIPTION = "Tell what a training step takes, and which batch fits, without running it."
 _UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
@@ -86,7 +86,7 @@ def plan(config: TrainConfig, limit: int | None = None) -> dict[str, Any]:
     platform.configure(config.devices, deterministic=config.deterministic)
     import jax
 
-    from jaxdp.training import planning
+    from jaxdp.sharding import memory
     from jaxdp.training.setup import create_setup
 
     if config.global_batch_size == "auto":  # that is what the plan tells
@@ -95,16 +95,16 @@ def plan(config: TrainConfig, limit: int | None = None) -> dict[str, Any]:
     setup = create_setup(config, training=False)
     shares, devices = setup.strategy.data_shards, setup.strategy.devices
     limit = platform.device_memory_bytes(devices) if limit is None else limit
-    base = planning.forecast(setup.strategy, setup.abstract_step)
+    base = memory.forecast(setup.strategy, setup.abstract_step)
     changed = {name: create_setup(each, training=False) for name, each in variants(setup.config, len(devices)).items()}
     if changed:
         print(f"compiling {len(changed)} variants of the step, at two batch sizes each", file=sys.stderr)
     with concurrent.futures.ThreadPoolExecutor(2) as pool:  # XLA compiles outside the interpreter's lock
-        work = {name: pool.submit(planning.forecast, each.strategy, each.abstract_step) for name, each in changed.items()}
+        work = {name: pool.submit(memory.forecast, each.strategy, each.abstract_step) for name, each in changed.items()}
         forecasts = {"as configured": base} | {name: future.result() for name, future in work.items()}
     setups = {"as configured": setup} | changed
     examples = -(-setup.global_batch_size // shares)
-    usable = planning.USABLE_FRACTION * limit
+    usable = memory.USABLE_FRACTION * limit
     return {
         "model": config.model,
         "dataset": setup.config.dataset,
@@ -133,7 +133,7 @@ def plan(config: TrainConfig, limit: int | None = None) -> dict[str, Any]:
 def verdict(found: dict[str, Any]) -> str:
     """Says which powers of two of examples a device can take, and what would let it take twice as many."""
     from jaxdp.reporting.progress import bytes_text
-    from jaxdp.training.planning import power_of_two
+    from jaxdp.sharding.memory import power_of_two
 
     memory = bytes_text(found["device_memory"])
     largest = {name: each["largest_per_device"] for name, each in found["variants"].items()}

@@ -15,15 +15,15 @@ import tyro
 
 from jaxdp import command_line
 from jaxdp.config import OptionalInt, OptionalPath, validate
-from jaxdp.parallel import platform
 from jaxdp.registry import ConfigError
 from jaxdp.run_directory import RunDirectory
+from jaxdp.runtime import platform
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from jaxdp.data.files import Facts
     from jaxdp.data.sources import BadExample, Description
+    from jaxdp.inference.files import Facts
 
 DESCRIPTION = "Predict with a trained model on images of any size, on one device."
 _NOT_GIVEN = "(not given)"
@@ -89,7 +89,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _main(argv: Sequence[str]) -> int:
-    from jaxdp.data import files
+    from jaxdp.inference import files
     from jaxdp.reporting import predictions
 
     command = command_line.parse(PredictConfig, argv, prog="python -m jaxdp.predict", description=DESCRIPTION, defaults_file=False)
@@ -110,7 +110,7 @@ def _main(argv: Sequence[str]) -> int:
         raise ConfigError("on_bad_example", "skip", f"no image is left; those that cannot be read: {len(bad)}")
 
     platform.configure(None)
-    from jaxdp.training.predictor import Predictor
+    from jaxdp.inference.predictor import Predictor
 
     predictor = Predictor(command.run_dir, step=command.step, tile=command.tile, overlap=command.overlap)
     if directory:
@@ -238,8 +238,8 @@ def predict(
     """
     _check_tiles(tile, overlap)
     platform.configure(None)
-    from jaxdp.data import files
-    from jaxdp.training.predictor import Predictor
+    from jaxdp.inference import files
+    from jaxdp.inference.predictor import Predictor
 
     predictor = Predictor(run_dir, step=step, tile=tile, overlap=overlap)
     channels = predictor.description.image_shape[-1]

@@ -20,9 +20,9 @@ import tyro
 from jaxdp import command_line, launch
 from jaxdp import config as config_lib
 from jaxdp.config import OptionalPath, ProcessConfig, TrainConfig
-from jaxdp.grid import Cell, expand
 from jaxdp.registry import ConfigError, shown
 from jaxdp.run_directory import RunDirectory, replace_file
+from jaxdp.tools.grid import Cell, expand
 from jaxdp.train import EXIT_STOPPED
 
 DESCRIPTION = "Train with every combination of some settings, and compare the runs."

@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Any
 
 from jaxdp import command_line, run_directory
 from jaxdp.config import TrainConfig, profiled_steps
-from jaxdp.parallel import platform
 from jaxdp.registry import ConfigError, with_script
-from jaxdp.streams import Lasting
+from jaxdp.runtime import platform
+from jaxdp.runtime.streams import BestEffortStream
 
 if TYPE_CHECKING:
-    from jaxdp.parallel.distributed import Group
-    from jaxdp.training.checkpoint import Checkpoints
+    from jaxdp.callbacks.watchdog import Watchdog
+    from jaxdp.checkpoint.checkpoints import Checkpoints
+    from jaxdp.runtime.processes import Group
+    from jaxdp.step.state import TrainState
     from jaxdp.training.setup import Setup
-    from jaxdp.training.state import TrainState
-    from jaxdp.training.watchdog import Watchdog
 
 DESCRIPTION = "Train an image model data-parallel; the same command continues a run."
 EXIT_NOT_WRITTEN, EXIT_DIVERGED, EXIT_STOPPED = 1, 3, 75
@@ -29,32 +29,32 @@ _STARTED = time.perf_counter()
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    with contextlib.redirect_stderr(Lasting(sys.stderr)):  # pyright: ignore[reportArgumentType]
+    with contextlib.redirect_stderr(BestEffortStream(sys.stderr)):  # pyright: ignore[reportArgumentType]
         return command_line.main(_main, argv, "jaxdp.train")
 
 
 def _main(argv: Sequence[str]) -> int:
     config = command_line.parse(TrainConfig, argv, prog="python -m jaxdp.train", description=DESCRIPTION)
-    from jaxdp.parallel import distributed
+    from jaxdp.runtime import processes
 
     try:
         return train(config)
     except OSError as error:  # a full disk, a folder that has vanished
         what = "the run directory cannot be written: " if error.errno and not error.filename else ""
         message = f"{what}{error}; the same command continues after the last checkpoint"
-        distributed.leave(error, EXIT_NOT_WRITTEN, message)
+        processes.leave(error, EXIT_NOT_WRITTEN, message)
         print(f"jaxdp.train: error: {message}", file=sys.stderr)
         return EXIT_NOT_WRITTEN
     except ConfigError as error:
-        distributed.leave(error, command_line.EXIT_MISTAKE, str(error))
+        processes.leave(error, command_line.EXIT_MISTAKE, str(error))
         raise
     except SystemExit:
         message = "stopped by a signal before the first step; the same command begins again"
-        distributed.leave(SystemExit(), EXIT_STOPPED, message)
+        processes.leave(SystemExit(), EXIT_STOPPED, message)
         print(message, file=sys.stderr)
         return EXIT_STOPPED
     except BaseException as error:
-        distributed.leave(error, 1, "interrupted" if isinstance(error, KeyboardInterrupt) else None)
+        processes.leave(error, 1, "interrupted" if isinstance(error, KeyboardInterrupt) else None)
         raise
 
 
@@ -66,12 +66,12 @@ def train(config: TrainConfig) -> int:
     """
     config = dataclasses.replace(config, plugins=with_script(config.plugins))
     platform.configure(config.devices, deterministic=config.deterministic)
-    from jaxdp.parallel import distributed
-    from jaxdp.training.watchdog import Watchdog
+    from jaxdp.callbacks.watchdog import Watchdog
+    from jaxdp.runtime import processes
 
     signals = _Signals()
     with signals.handled(), contextlib.ExitStack() as cleanup:
-        group = distributed.start(config)
+        group = processes.start(config)
         watchdog = Watchdog(group, config.step_timeout)
         cleanup.enter_context(watchdog.watching())
         from jaxdp.reporting import progress
@@ -92,14 +92,15 @@ def _train(
 ) -> int:  # fmt: skip
     import jax
 
-    from jaxdp.parallel.monitor import Monitor
+    from jaxdp.callbacks.profiler import Profiler
+    from jaxdp.checkpoint.checkpoints import Checkpoints
+    from jaxdp.inference.apply import create_predictor
     from jaxdp.reporting import outcome as outcome_pictures
     from jaxdp.reporting import plots, progress, writers
-    from jaxdp.training import loop, metrics, reader, summary
-    from jaxdp.training.checkpoint import Checkpoints
-    from jaxdp.training.inference import create_predictor
-    from jaxdp.training.ledger import Ledger
-    from jaxdp.training.profiler import Profiler
+    from jaxdp.runtime.monitor import Monitor
+    from jaxdp.step import metrics
+    from jaxdp.training import loop, reader, summary
+    from jaxdp.training.counters import Counters
 
     primary = group.index == 0
     config, plan, task = setup.config, setup.plan, setup.recipe.task
@@ -118,8 +119,8 @@ def _train(
         state, position = _begin(setup, checkpoints, saved)
         _check_agreement(setup, run, group, state, start, description)
         monitor = Monitor(setup.strategy.devices, group, config.distributed_timeout)
-        ledger = Ledger.at(position)
-        ledger.rollbacks = max(ledger.rollbacks, run.read_rollbacks())
+        counters = Counters.at(position)
+        counters.rollbacks = max(counters.rollbacks, run.read_rollbacks())
         message = f"continuing {run.path} after step {start}" if saved is not None else ""
         state_bytes = setup.strategy.state_bytes(setup.shapes)
         if primary and state_bytes is not None and state_bytes["per_device"] < state_bytes["replicated"]:
@@ -132,7 +133,7 @@ def _train(
             run.record("started" if saved is None else "resumed", start, **where)
         signals.training = True
         while True:  # once, and again after each rollback
-            current = setup.slowed(ledger.learning_rate_factor) if ledger.rollbacks else setup
+            current = setup.slowed(counters.learning_rate_factor) if counters.rollbacks else setup
             strategy = current.strategy
             with contextlib.ExitStack() as cleanup:
                 profiler = Profiler(profiled_steps(config.profile) if config.profile else None, run.path / "profile")
@@ -161,7 +162,7 @@ def _train(
                         current.constants,
                         start=start,
                         plan=plan,
-                        ledger=ledger,
+                        counters=counters,
                         learning_rates=current.learning_rates,
                         evaluate=current.evaluate,
                         save=functools.partial(checkpoints.save, shapes=setup.shapes),
@@ -188,22 +189,29 @@ def _train(
                     )  # fmt: skip
                     events.add_pictures(pictures, step)
             checkpoints.wait()
-            if status != "diverged" or config.on_divergence != "rollback" or ledger.rollbacks >= config.max_divergences:
+            if status != "diverged" or config.on_divergence != "rollback" or counters.rollbacks >= config.max_divergences:
                 break
             saved = checkpoints.latest()
             start = saved or 0
             state, position = _begin(setup, checkpoints, saved)
-            ledger = ledger.rolled_back(position)
+            counters = counters.rolled_back(position)
             if primary:
-                run.write_rollbacks(ledger.rollbacks)
+                run.write_rollbacks(counters.rollbacks)
                 run.record("rollback", step, to_step=start, reason=failure, **where)
-            number = f"rollback {ledger.rollbacks} of at most {config.max_divergences}"
-            message = f"{failure}: back to step {start} at {ledger.learning_rate_factor:g} times the learning rate ({number})"
+            number = f"rollback {counters.rollbacks} of at most {config.max_divergences}"
+            message = f"{failure}: back to step {start} at {counters.learning_rate_factor:g} times the learning rate ({number})"
         parameters = sum(leaf.size for leaf in jax.tree.leaves(setup.shapes.params))
         figures = metrics.figures(task, test) if test is not None else None
         written = summary.summarize(
-            setup, ledger, status=status, step=step, parameters=parameters, test=figures, best=checkpoints.best(), started=_STARTED
-        )
+            setup,
+            counters,
+            status=status,
+            step=step,
+            parameters=parameters,
+            test=figures,
+            best=checkpoints.best(),
+            started=_STARTED,
+        )  # fmt: skip
         if state_bytes is not None:
             written["state_bytes"] = state_bytes["replicated"]
             written["state_bytes_per_device"] = state_bytes["per_device"]
@@ -217,8 +225,8 @@ def _train(
         progress.print_summary(written, str(run.path), best_metric[0])
         for split, reasons in setup.skipped().items():
             print(f"warning: {len(reasons)} bad {split} examples were left out, e.g. {reasons[0]}", file=sys.stderr)
-        if ledger.skipped_updates:
-            print(f"warning: {ledger.skipped_updates} updates were skipped: loss or gradients were not finite", file=sys.stderr)
+        if counters.skipped_updates:
+            print(f"warning: {counters.skipped_updates} updates were skipped: loss or gradients were not finite", file=sys.stderr)
     if status == "stopped":
         print(f"stopped by a signal after saving step {step}; the same command continues", file=sys.stderr)
     if status == "diverged":
@@ -243,8 +251,8 @@ def _check_agreement(
     """
     if group.count == 1:
         return
+    from jaxdp.step.state import fingerprint
     from jaxdp.training import summary
-    from jaxdp.training.state import fingerprint
 
     first_batch = setup.train_order[min(start, setup.plan.total_steps - 1)]
     what = dataclasses.asdict(dataclasses.replace(setup.config, process_id=None, run_dir=str(run.path))) | {

@@ -11,9 +11,9 @@ import pytest
 from jaxdp.config import TrainConfig
 from jaxdp.data import placement
 from jaxdp.data.sources import ArraySource, BadExample, CheckedSource, Dataset
+from jaxdp.step.step import example_keys
 from jaxdp.training import setup
 from jaxdp.training.setup import Setup, create_setup
-from jaxdp.training.step import example_keys
 
 CONFIGS = {
     "digits": TrainConfig(model_kwargs={"depth": 8, "alpha": 6}, augment=("shift:1", "mixup:0.4"), global_batch_size=16, steps=4),

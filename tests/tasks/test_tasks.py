@@ -11,7 +11,7 @@ from sklearn import metrics as sklearn_metrics
 
 from jaxdp import tasks
 from jaxdp.registry import ConfigError
-from jaxdp.training import metrics
+from jaxdp.step import metrics
 
 CLASSES, EXAMPLES = 7, 24
 RNG = np.random.default_rng(0)

@@ -14,16 +14,17 @@ import pytest
 from flax import nnx
 
 from jaxdp import models, tasks, train
-from jaxdp.config import TrainConfig
+from jaxdp.checkpoint.checkpoints import Checkpoints
+from jaxdp.config import BatchNormMode, TrainConfig
 from jaxdp.data import pipeline
 from jaxdp.data.augment import Preprocess, create_preprocess
 from jaxdp.data.sources import open_dataset
-from jaxdp.parallel.strategy import Strategy, create_strategy
 from jaxdp.reporting import writers
 from jaxdp.run_directory import RunDirectory, read_lines
-from jaxdp.training import loop, reader, setup, step
-from jaxdp.training.checkpoint import Checkpoints
-from jaxdp.training.state import Constants, TrainState, create_train_state
+from jaxdp.sharding.strategy import Strategy, create_strategy
+from jaxdp.step import step
+from jaxdp.step.state import Constants, TrainState, create_train_state
+from jaxdp.training import loop, reader, setup
 
 pytestmark = pytest.mark.usefixtures("no_pictures")
 FLAGS = "--model cnn --model-kwargs width=4 hidden=16 --devices 2 --global-batch-size 160 --run-dir run --log-every 1".split()
@@ -122,7 +123,12 @@ def test_a_skipped_update_leaves_everything_as_it_was(name: str, count: int, mon
     preprocess = create_preprocess(["shift:1"], mean=dataset.mean, std=dataset.std, per_image=False, dense=False)
     task = tasks.create("classification", num_classes=10)
     recipe = step.Recipe(
-        task, functools.partial(optax.sgd, momentum=0.9), preprocess, batch_norm="group:2", ema_decay=0.9, on_divergence="skip"
+        task,
+        functools.partial(optax.sgd, momentum=0.9),
+        preprocess,
+        batch_norm=BatchNormMode.parse("group:2"),
+        ema_decay=0.9,
+        on_divergence="skip",
     )
 
     def create_state() -> TrainState:

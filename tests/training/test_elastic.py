@@ -8,7 +8,7 @@ import pytest
 from fault_table import RecordFault
 
 from jaxdp import train
-from jaxdp.training.checkpoint import Checkpoints
+from jaxdp.checkpoint.checkpoints import Checkpoints
 from jaxdp.training.reader import MEASURED
 
 pytestmark = pytest.mark.usefixtures("no_pictures")

@@ -10,9 +10,9 @@ import pytest
 from fault_table import RecordFault
 
 from jaxdp import evaluate, train
+from jaxdp.checkpoint.checkpoints import Checkpoints
 from jaxdp.reporting import writers
 from jaxdp.training import setup
-from jaxdp.training.checkpoint import Checkpoints
 from jaxdp.training.reader import MEASURED, Row
 
 # 8 steps an epoch; it stops in the middle of the second.

@@ -8,8 +8,8 @@ import pytest
 
 from jaxdp import train
 from jaxdp.config import TrainConfig
+from jaxdp.training.intervals import Intervals
 from jaxdp.training.setup import Setup, create_setup
-from jaxdp.training.timetable import Plan
 
 CNN: dict[str, Any] = {"model": "cnn", "model_kwargs": {"width": 4, "hidden": 16, "dropout": 0.2}, "global_batch_size": 160}
 
@@ -58,7 +58,7 @@ def test_several_steps_in_one_call_are_the_same_steps(settings: dict[str, Any]) 
     ],
 )
 def test_no_call_goes_across_what_happens_between_steps(start: int, cuts: tuple[int, ...], expected: list[Any]) -> None:
-    plan = Plan(15, 7, log_every=2, eval_every=7, checkpoint_every=12, steps_per_call=3, cuts=cuts)
+    plan = Intervals(15, 7, log_every=2, eval_every=7, checkpoint_every=12, steps_per_call=3, cuts=cuts)
     assert [(call.start, call.stop) for call in plan.calls(start)] == expected
 
 

@@ -19,8 +19,8 @@ import pytest
 from fault_table import RecordFault
 from process_group import environment
 
-from jaxdp.training import integrity
-from jaxdp.training.checkpoint import Checkpoints
+from jaxdp.checkpoint import integrity
+from jaxdp.checkpoint.checkpoints import Checkpoints
 from jaxdp.training.reader import MEASURED
 
 KEEP = 3

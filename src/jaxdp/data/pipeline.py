@@ -82,10 +82,10 @@ class EvaluationOrder:
 def load(source: CheckedSource, numbers: np.ndarray) -> HostBatch:
     """Reads the examples of these numbers into one batch; -1 stands for padding."""
     batch = source.read([max(int(number), 0) for number in numbers])
-    return batch | places(numbers) | {"weights": batch["weights"] * (numbers >= 0)}
+    return batch | index_batch(numbers) | {"weights": batch["weights"] * (numbers >= 0)}
 
 
-def places(numbers: np.ndarray) -> HostBatch:
+def index_batch(numbers: np.ndarray) -> HostBatch:
     """Returns what is left of a batch whose examples are on the devices already."""
     return {"indices": np.maximum(numbers, 0).astype(np.int32), "weights": (numbers >= 0).astype(np.float32)}
 
@@ -103,7 +103,7 @@ def batches(
     """Yields this process's share of the batches from step `start` on, read and placed by background threads ahead of use.
 
     Args:
-        read: `load` of a source, or `places`.
+        read: `load` of a source, or `index_batch`.
         place: puts a host batch on this process's devices; up to 4 placed batches wait there.
         process_index: a process takes the p-th of `process_count` equal slices of each global batch, so that neither the union
             nor the groups of a grouped batch norm depend on the number of processes.

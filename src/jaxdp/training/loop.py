@@ -9,15 +9,15 @@ import jax
 import numpy as np
 from jaxtyping import Float
 
-from jaxdp.parallel import monitor
-from jaxdp.parallel.strategy import Strategy
-from jaxdp.training import metrics
-from jaxdp.training.ledger import Ledger
-from jaxdp.training.profiler import Profiler
+from jaxdp.callbacks.profiler import Profiler
+from jaxdp.callbacks.watchdog import Watchdog
+from jaxdp.runtime import monitor
+from jaxdp.sharding.strategy import Strategy
+from jaxdp.step import metrics
+from jaxdp.step.state import Constants, TrainState
+from jaxdp.training.counters import Counters
+from jaxdp.training.intervals import Intervals
 from jaxdp.training.reader import Diverged, Listener, Reader
-from jaxdp.training.state import Constants, TrainState
-from jaxdp.training.timetable import Plan
-from jaxdp.training.watchdog import Watchdog
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,8 +40,8 @@ def fit(
     constants: Constants,
     *,
     start: int,
-    plan: Plan,
-    ledger: Ledger,
+    plan: Intervals,
+    counters: Counters,
     learning_rates: Float[np.ndarray, "steps"],
     evaluate: Callable[[TrainState, Callable[[], None]], metrics.Sums],
     save: Callable[[int, TrainState, dict[str, Any], dict[str, float] | None], None],
@@ -56,7 +56,7 @@ def fit(
 
     Args:
         batches: placed batches from step `start` on, those of each call together.
-        ledger: sums that a checkpoint carried over, or an empty one; it is filled as training goes.
+        counters: sums that a checkpoint carried over, or an empty one; it is filled as training goes.
         evaluate: takes the state, and what to call after each batch.
         save: takes step, a copy of the state, position and the test figures of that state, if it was evaluated.
         should_stop: takes the number of the step that was just dispatched; all processes get the same answer.
@@ -66,7 +66,7 @@ def fit(
     Raises:
         Diverged: when a loss, a gradient or the state to be saved is not finite; nothing is saved from that step on.
     """
-    reader = Reader(strategy, plan, ledger, learning_rates, listeners, max_skips, read_devices)
+    reader = Reader(strategy, plan, counters, learning_rates, listeners, max_skips, read_devices)
     step, test, evaluated = start, None, False
     compiled_sizes: set[int] = set()
     for call in plan.calls(start):
@@ -108,7 +108,7 @@ def fit(
                 if figures is not None:
                     reader.tell({"step": step, "epoch": plan.epoch(step), "split": "test"} | figures)
                 if saved is not None:
-                    save(step, saved, ledger.position(), figures)
+                    save(step, saved, counters.position(), figures)
         if stopped and not last:
             return Outcome(state, step, test, stopped=True)
     return Outcome(state, step, test, stopped=False)

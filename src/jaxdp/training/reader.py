@@ -9,11 +9,11 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from jaxtyping import Float
 
-from jaxdp.parallel import monitor
-from jaxdp.parallel.strategy import Strategy
-from jaxdp.training import metrics
-from jaxdp.training.ledger import Ledger
-from jaxdp.training.timetable import Plan
+from jaxdp.runtime import monitor
+from jaxdp.sharding.strategy import Strategy
+from jaxdp.step import metrics
+from jaxdp.training.counters import Counters
+from jaxdp.training.intervals import Intervals
 
 # How many steps may be under way before the host waits for the oldest. It hides dispatch and the reading of metrics, bounds the
 # batches in memory, and keeps simulated devices from running so far ahead that XLA:CPU's rendezvous times out (at 8 they survive).
@@ -53,10 +53,10 @@ class Reader:
     """Reads metric sums a few steps after they were dispatched, so that reading never holds up the device."""
 
     def __init__(
-        self, strategy: Strategy, plan: Plan, ledger: Ledger, learning_rates: Float[np.ndarray, "steps"], listeners: list[Listener],
-        max_skips: int, read_devices: Callable[[], monitor.Figures],
+        self, strategy: Strategy, plan: Intervals, counters: Counters, learning_rates: Float[np.ndarray, "steps"],
+        listeners: list[Listener], max_skips: int, read_devices: Callable[[], monitor.Figures],
     ) -> None:  # fmt: skip
-        self._strategy, self._plan, self._ledger = strategy, plan, ledger
+        self._strategy, self._plan, self._ledger = strategy, plan, counters
         self._listeners, self._max_skips, self._read_devices = listeners, max_skips, read_devices
         self._learning_rates = learning_rates
         self._unread: collections.deque[tuple[range, Any, bool]] = collections.deque()
@@ -93,11 +93,11 @@ class Reader:
         gathered = self._strategy.gather(sums)  # waits for these steps
         now = time.perf_counter()
         seconds, self._clock = now - self._clock, now
-        ledger = self._ledger
+        counters = self._ledger
         if not compiled:
             self._compile_seconds += seconds
-            if not ledger.first_step_done:  # after a rollback this is not the first one
-                ledger.first_step_seconds, ledger.first_step_done = seconds, now
+            if not counters.first_step_done:  # after a rollback this is not the first one
+                counters.first_step_seconds, counters.first_step_done = seconds, now
         for number, step in enumerate(call):
             of_step = gathered if self._plan.steps_per_call == 1 else {name: values[number] for name, values in gathered.items()}
             self._take(step + 1, metrics.add(of_step), seconds / len(call) if compiled else 0.0)
@@ -112,58 +112,58 @@ class Reader:
         """Args:
         seconds: that it took; 0 for a step of a call that was compiled first, which no rate counts.
         """
-        ledger, plan = self._ledger, self._plan
+        counters, plan = self._ledger, self._plan
         read = self._checked(step, read)
         if seconds:
-            ledger.train_seconds += seconds
-            ledger.train_examples += float(read["examples"])
+            counters.train_seconds += seconds
+            counters.train_examples += float(read["examples"])
             self._row_seconds += seconds
             self._row_steps += 1
             self._row_examples += float(read["examples"])
         if (step - 1) % plan.steps_per_epoch == 0:
-            ledger.epoch = {}
-        ledger.interval, ledger.epoch = metrics.add(ledger.interval, read), metrics.add(ledger.epoch, read)
+            counters.epoch = {}
+        counters.interval, counters.epoch = metrics.add(counters.interval, read), metrics.add(counters.epoch, read)
         if step % plan.log_every == 0 or step == plan.total_steps:
             self._write_row(step)
 
     def _checked(self, step: int, read: metrics.Sums) -> metrics.Sums:
         """Returns a step's sums, of a skipped update only that it was; the values are the same in every process."""
-        ledger = self._ledger
+        counters = self._ledger
         skipped, overflowed = bool(read.get("skipped_updates", 0.0)), bool(read.get("overflows", 0.0))
         loss, norm = read["loss"] / np.maximum(read["examples"], 1.0), read["gradient_norm"]
-        ledger.skipped_updates += skipped
+        counters.skipped_updates += skipped
         # A loss scale that was too large is tried again at half its size: nothing has diverged.
-        ledger.skipped_in_a_row = ledger.skipped_in_a_row + 1 if skipped and not overflowed else 0
+        counters.skipped_in_a_row = counters.skipped_in_a_row + 1 if skipped and not overflowed else 0
         tolerated = overflowed or (skipped and self._strategy.recipe.on_divergence == "skip")
-        if ledger.skipped_in_a_row >= self._max_skips or not (tolerated or (np.isfinite(loss) and np.isfinite(norm))):
-            again = f"; {ledger.skipped_in_a_row} updates in a row were skipped" if ledger.skipped_in_a_row > 1 else ""
+        if counters.skipped_in_a_row >= self._max_skips or not (tolerated or (np.isfinite(loss) and np.isfinite(norm))):
+            again = f"; {counters.skipped_in_a_row} updates in a row were skipped" if counters.skipped_in_a_row > 1 else ""
             raise Diverged(step, f"the loss of step {step} is {loss:.6g}, its gradient norm {norm:.6g}{again}")
         if not skipped:
             return read
         return {name: value if name in _SKIPS else np.zeros_like(value) for name, value in read.items()}
 
     def _write_row(self, step: int) -> None:
-        ledger = self._ledger
-        if not ledger.interval["examples"]:  # nothing but skipped updates: the next row tells of them
+        counters = self._ledger
+        if not counters.interval["examples"]:  # nothing but skipped updates: the next row tells of them
             return
-        figures = metrics.figures(self._strategy.recipe.task, ledger.interval)
+        figures = metrics.figures(self._strategy.recipe.task, counters.interval)
         timed = self._row_steps > 0  # not so in a row of the first step alone
         seconds = self._row_seconds if timed else self._compile_seconds
         self.tell(
             {"step": step, "epoch": self._plan.epoch(step), "split": "train"}
             | figures
-            | {"gradient_norm": float(ledger.interval["gradient_norm"] / np.maximum(ledger.interval["updates"], 1.0))}
-            | {name: round(float(ledger.interval[name])) for name in _SKIPS if name in ledger.interval}
+            | {"gradient_norm": float(counters.interval["gradient_norm"] / np.maximum(counters.interval["updates"], 1.0))}
+            | {name: round(float(counters.interval[name])) for name in _SKIPS if name in counters.interval}
             | {
                 # The optimizer does not count updates that were skipped.
-                "learning_rate": float(self._learning_rates[max(step - 1 - ledger.skipped_updates, 0)]),
+                "learning_rate": float(self._learning_rates[max(step - 1 - counters.skipped_updates, 0)]),
                 "examples_per_second": (self._row_examples if timed else figures["examples"]) / seconds,
                 "step_seconds": seconds / max(self._row_steps, 1),
                 "input_wait_fraction": min(self._row_wait / seconds, 1.0),
             }
             | self._read_devices()
         )
-        ledger.interval = {}
+        counters.interval = {}
         self._row_seconds = self._row_wait = self._row_examples = self._compile_seconds = 0.0
         self._row_steps = 0
 

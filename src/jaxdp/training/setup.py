@@ -13,17 +13,19 @@ from flax import nnx
 from jax.experimental import multihost_utils
 from jaxtyping import Float
 
-from jaxdp.config import TrainConfig, profiled_steps
+from jaxdp.components import check_model, create_model, create_task, open_data
+from jaxdp.config import BatchNormMode, TrainConfig, profiled_steps
 from jaxdp.data import augment, pipeline, placement
 from jaxdp.data.sources import CheckedSource, Dataset
-from jaxdp.parallel import mesh, platform
-from jaxdp.parallel.strategy import Strategy, create_strategy
 from jaxdp.registry import ConfigError
-from jaxdp.training import loop, metrics, optim, planning
-from jaxdp.training.components import check_model, create_model, create_task, open_data
-from jaxdp.training.state import Constants, TrainState, create_train_state
-from jaxdp.training.step import Recipe
-from jaxdp.training.timetable import Plan
+from jaxdp.runtime import platform
+from jaxdp.sharding import memory, mesh
+from jaxdp.sharding.strategy import Strategy, create_strategy
+from jaxdp.step import metrics, optim
+from jaxdp.step.state import Constants, TrainState, create_train_state
+from jaxdp.step.step import Recipe
+from jaxdp.training import loop
+from jaxdp.training.intervals import Intervals
 
 DEFAULT_EPOCHS = 20
 # Saving a small state takes as long as several of its steps: default checkpoints are at least this many steps apart.
@@ -53,7 +55,7 @@ class Setup:
     recipe: Recipe
     schedule: optax.Schedule
     strategy: Strategy
-    plan: Plan
+    plan: Intervals
     advance: Advance = _say_nothing
 
     @property
@@ -92,7 +94,7 @@ class Setup:
         """Returns the shapes of what a training step takes, state, batch and constants; of the dataset it reads an example."""
         streams = self.config.data_placement == "host"
         example = pipeline.load(self._source("train"), np.zeros(1, np.int32))
-        of_batch = example if streams else pipeline.places(np.zeros(1, np.int32))
+        of_batch = example if streams else pipeline.index_batch(np.zeros(1, np.int32))
         if self.recipe.preprocess.mixings:
             of_batch = of_batch | {f"partner_{name}": values for name, values in of_batch.items()}
 
@@ -158,7 +160,7 @@ class Setup:
 
     def _batches(self, split: str, order: Any, start: int, *, paired: bool = False) -> Iterator[Any]:
         streams = self.config.data_placement == "host"
-        read = functools.partial(pipeline.load, self._source(split)) if streams else pipeline.places
+        read = functools.partial(pipeline.load, self._source(split)) if streams else pipeline.index_batch
         return pipeline.batches(
             read, order, self.strategy.shard_batch, start=start, paired=paired,
             process_index=jax.process_index(), process_count=jax.process_count(),
@@ -223,7 +225,7 @@ def create_setup(
         task=task,
         optimizer=functools.partial(optim.create_optimizer, config),
         preprocess=preprocess,
-        batch_norm=config.batch_norm,
+        batch_norm=BatchNormMode.parse(config.batch_norm),
         ema_decay=config.ema_decay,
         on_divergence=config.on_divergence,
         accumulate_steps=config.accumulate_steps,
@@ -238,17 +240,17 @@ def create_setup(
     setup = Setup(config, jnp.dtype(dtype or config.precision), dataset, recipe, schedule, strategy, plan, advance)
     if not automatic:
         return setup
-    size = planning.largest_batch(strategy, setup.abstract_step, len(dataset.train))
+    size = memory.largest_batch(strategy, setup.abstract_step, len(dataset.train))
     # The devices of some processes may have less memory than those of others.
     size = int(np.min(multihost_utils.process_allgather(np.asarray(size))))
     chosen = dataclasses.replace(asked, global_batch_size=size)
     return create_setup(chosen, training=training, dtype=dtype, advance=advance)
 
 
-def _create_plan(config: TrainConfig, steps_per_epoch: int) -> Plan:
+def _create_plan(config: TrainConfig, steps_per_epoch: int) -> Intervals:
     profiled = profiled_steps(config.profile) if config.profile is not None else None
     epochs_between_checkpoints = -(-MIN_DEFAULT_CHECKPOINT_STEPS // steps_per_epoch)
-    return Plan(
+    return Intervals(
         total_steps=config.steps or (config.epochs or DEFAULT_EPOCHS) * steps_per_epoch,
         steps_per_epoch=steps_per_epoch,
         log_every=config.log_every,

@@ -7,16 +7,16 @@ from typing import Any
 
 import jax
 
-from jaxdp.parallel import platform
-from jaxdp.training import metrics
-from jaxdp.training.ledger import Ledger
+from jaxdp.runtime import platform
+from jaxdp.step import metrics
+from jaxdp.training.counters import Counters
 from jaxdp.training.setup import Setup
 
 _VERSIONS = ("jaxdp", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "numpy")
 
 
 def summarize(
-    setup: Setup, ledger: Ledger, *, status: str, step: int, parameters: int, test: dict[str, float] | None,
+    setup: Setup, counters: Counters, *, status: str, step: int, parameters: int, test: dict[str, float] | None,
     best: tuple[int, dict[str, float]] | None, started: float,
 ) -> dict[str, Any]:  # fmt: skip
     """Returns what summary.json holds; rates and times are of this process, a run continued has more.
@@ -26,7 +26,7 @@ def summarize(
     """
     config, strategy = setup.config, setup.strategy
     task = setup.recipe.task
-    splits = {"train": metrics.figures(task, ledger.epoch) if ledger.epoch.get("examples") else None, "test": test}
+    splits = {"train": metrics.figures(task, counters.epoch) if counters.epoch.get("examples") else None, "test": test}
     return {
         "model": config.model,
         "dataset": config.dataset,
@@ -42,17 +42,17 @@ def summarize(
         "batch_norm": config.batch_norm,
         "data_placement": config.data_placement,
         "skipped_examples": {split: len(reasons) for split, reasons in setup.skipped().items()},
-        "skipped_updates": ledger.skipped_updates,
-        "rollbacks": ledger.rollbacks,
+        "skipped_updates": counters.skipped_updates,
+        "rollbacks": counters.rollbacks,
         "metrics": {split: values for split, values in splits.items() if values is not None},
         "best": {"step": best[0], **best[1]} if best else None,
         "best_metric": dict(zip(("name", "larger_is_better"), task.best_metric, strict=True)),
         "seconds": {
             "total": round(time.perf_counter() - started, 3),
-            "first_step": round(ledger.first_step_done - started, 3) if ledger.first_step_done else None,
-            "train": round(ledger.train_seconds, 3),
+            "first_step": round(counters.first_step_done - started, 3) if counters.first_step_done else None,
+            "train": round(counters.train_seconds, 3),
         },
-        "examples_per_second": round(ledger.train_examples / ledger.train_seconds, 1) if ledger.train_seconds else None,
+        "examples_per_second": round(counters.train_examples / counters.train_seconds, 1) if counters.train_seconds else None,
         "xla_flags": platform.xla_flags(),
         "versions": versions(),
         "status": status,

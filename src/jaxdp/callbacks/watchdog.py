@@ -1,0 +1,133 @@
+"""Does the run still move, and if not, who is it that the others wait for?
+
+A thread looks once a second. Where nothing was done for too long it writes where each thread of this process stands to
+`RUN_DIR/hang-PROCESS.txt`, names the processes that are behind, and ends this one. It also sees when another process has left.
+"""
+
+import collections
+import contextlib
+import faulthandler
+import json
+import os
+import pathlib
+import statistics
+import sys
+import threading
+import time
+from collections.abc import Iterator
+
+from jaxdp.runtime import native_output
+from jaxdp.runtime.processes import Group
+
+# By default a step may take so many times the median of the last ones, and so many seconds at least: a slow disk is no hang.
+PATIENCE, MIN_TIMEOUT_SECONDS = 30, 300.0
+_LOOK_SECONDS = 1.0
+_GRACE_SECONDS = 5.0  # for the others to write down where they stand, before this process leaves and takes them along
+
+
+class Watchdog:
+    """Args:
+    group: the processes of the run.
+    timeout_seconds: None for the default, a multiple of the median.
+
+    Attributes:
+        folder: where to write, if it comes to that.
+    """
+
+    def __init__(self, group: Group, timeout_seconds: float | None) -> None:
+        self.folder = pathlib.Path()
+        self._group, self._given = group, timeout_seconds
+        self._activity, self._step, self._limited = "starting", 0, False
+        self._since = self._step_began = time.monotonic()
+        self._durations: collections.deque[float] = collections.deque(maxlen=50)
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._look, name="jaxdp-watchdog", daemon=True)
+
+    @contextlib.contextmanager
+    def watching(self) -> Iterator[None]:
+        self._thread.start()
+        try:
+            yield
+        finally:
+            self._ended.set()
+            self._thread.join()
+
+    def note(self, activity: str, step: int, *, limited: bool = True) -> None:
+        """Tells what this process does from now on, which is a sign of life.
+
+        Args:
+            step: the last one that was dispatched.
+            limited: whether it may only last as long as a step; not so what compiles, or writes to a disk.
+        """
+        now = time.monotonic()
+        if step > self._step:
+            if self._limited:
+                self._durations.append(now - self._step_began)
+            self._step_began = now
+        self._activity, self._step, self._limited, self._since = activity, step, limited, now
+
+    @property
+    def timeout_seconds(self) -> float:
+        if self._given is not None:
+            return self._given
+        durations = list(self._durations)
+        return max(PATIENCE * statistics.median(durations) if durations else 0.0, MIN_TIMEOUT_SECONDS)
+
+    def _look(self) -> None:
+        while not self._ended.wait(_LOOK_SECONDS):
+            native_output.forward()
+            with contextlib.suppress(Exception):  # the coordinator is gone: the runtime says so in its own time
+                self._look_at_others()
+            waited = time.monotonic() - self._since
+            if self._limited and waited > self.timeout_seconds:
+                self._leave(f"no step was finished for {waited:.0f} s after step {self._step} ({self._activity})", hangs=True)
+
+    def _look_at_others(self) -> None:
+        if self._group.count == 1:
+            return
+        where = {"step": self._step, "activity": self._activity}
+        self._group.put(f"progress/{self._group.index}", json.dumps(where))
+        for index, left in self._group.last_words().items():
+            if not self._ended.is_set():
+                message = left["message"] if left["hangs"] else f"{self._group.members[index]} has left: {left['message']}"
+                self._leave(message, hangs=left["hangs"], first=False)
+
+    def _leave(self, message: str, *, hangs: bool, first: bool = True) -> None:
+        try:
+            if first and self._group.count > 1:
+                if behind := self._behind():
+                    message += f"; {behind}"
+                self._group.leave_word(message, hangs=hangs)
+            if hangs:
+                message += f"; where each thread stands: {self._write(message)}"
+            print(f"jaxdp.train: error: {message}", file=sys.stderr, flush=True)
+            native_output.said_why()
+            if self._group.count > 1:  # process 0 last: without it nobody can read anything any more
+                time.sleep(_GRACE_SECONDS if self._group.index == 0 else _GRACE_SECONDS / 2)
+        finally:
+            os._exit(1)
+
+    def _behind(self) -> str:
+        """Names the processes that the others wait for: those that dispatched the fewest steps."""
+        try:
+            found = {index: json.loads(text) for index, text in self._group.get_all("progress").items()}
+        except Exception:  # the runtime's only class of errors: the coordinator is gone, and nobody can be asked
+            return ""
+        found[self._group.index] = {"step": self._step, "activity": self._activity}
+        last, first = min(place["step"] for place in found.values()), max(place["step"] for place in found.values())
+        if last == first:
+            return f"all processes stand at step {last}"
+        names = [
+            f"{self._group.members[index]} is behind, at step {place['step']} ({place['activity']})"
+            for index, place in sorted(found.items())
+            if place["step"] == last
+        ]
+        return " and ".join(names)
+
+    def _write(self, message: str) -> pathlib.Path:
+        path = self.folder / f"hang-{self._group.index}.txt"
+        with path.open("w") as file:
+            print(f"{message}\n{self._group.members[self._group.index]}, {time.strftime('%Y-%m-%d %H:%M:%S %z')}\n", file=file)
+            file.flush()
+            faulthandler.dump_traceback(file, all_threads=True)
+        return path

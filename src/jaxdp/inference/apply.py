@@ -1,0 +1,33 @@
+"""What does a trained model say about new images? The same for `predict`, for exported programs and for the pictures of a run."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, UInt8
+
+from jaxdp.data.augment import Preprocess
+from jaxdp.step.state import TrainState
+from jaxdp.step.step import evaluation_model
+
+Apply = Callable[[Any, UInt8[Array, "batch height width channels"]], Float[Array, "batch ..."]]
+
+
+def create_apply(preprocess: Preprocess) -> Apply:
+    """Returns a pure function of a state and stored pixels, which gives what the model returns in evaluation.
+
+    Logits for classification and segmentation; pixels in [0, 1] for regression.
+    """
+
+    def apply(state: TrainState, images: Array) -> Array:
+        return evaluation_model(state)(preprocess({"images": images}, None)["images"])
+
+    return apply
+
+
+def create_predictor(state: TrainState, preprocess: Preprocess) -> Callable[[Any], Array]:
+    """Returns a compiled function of stored pixels (batch, height, width, channels)."""
+    apply = jax.jit(create_apply(preprocess))
+    placed = jax.device_put(state)
+    return lambda images: apply(placed, jnp.asarray(images))

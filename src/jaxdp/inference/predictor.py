@@ -1,0 +1,177 @@
+"""How does the checkpoint of a run become a function of images? It needs neither the run's dataset nor its devices."""
+
+import contextlib
+import itertools
+import pathlib
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from flax import nnx
+from jaxtyping import Float, Float32, UInt8
+from PIL import Image
+
+from jaxdp.checkpoint.checkpoints import Checkpoints
+from jaxdp.components import create_model, create_task
+from jaxdp.config import TrainConfig
+from jaxdp.data import augment
+from jaxdp.data.sources import Description
+from jaxdp.data.sources.images import Size, resize
+from jaxdp.inference.apply import create_predictor
+from jaxdp.inference.tiles import Tiles
+from jaxdp.registry import ConfigError
+from jaxdp.run_directory import RunDirectory
+from jaxdp.step import optim
+from jaxdp.step.state import TrainState, create_train_state
+
+BATCH = 64  # images that a classifier is given at a time
+Pixels = UInt8[np.ndarray, "height width channels"]
+Advance = Callable[[float], None]
+# Where each image is normalized by its own mean and deviation, that comes before tiling: a tile's own are not its neighbours'.
+_normalize = jax.jit(augment.Preprocess((), (), per_image=True).normalize)
+
+
+class Predictor:
+    """A trained model for images of any size, on one device.
+
+    A classifier's images are resized to the size that it was trained at. So are the others' where `--image-size` resized the
+    dataset, and their answers back; otherwise scale means something, and images stay as they are, in tiles where they are large.
+
+    Args:
+        run_dir: folder of the run.
+        step: which checkpoint; None for the best, or the newest where none was evaluated.
+        tile, overlap: side of the tiles of large images, and what neighbours share, in pixels.
+
+    Attributes:
+        description: of the dataset that the model was trained on.
+        step: of the checkpoint.
+        resized: whether images are resized to the size that it was trained at.
+
+    Raises:
+        ConfigError: if there is no run or no such checkpoint.
+    """
+
+    def __init__(self, run_dir: str | pathlib.Path, *, step: int | None = None, tile: int, overlap: int) -> None:
+        run = RunDirectory(pathlib.Path(run_dir))
+        config, self.description = run.load_config(), read_description(run)
+        self.step, state = restore(run, config, self.description, step)
+        self.resized = is_resized(config, self.description)
+        height, width, channels = self.description.image_shape
+        self._trained: Size = (height, width)
+        self._normalize_first = config.normalize == "image" and self.description.answer != "classification"
+        if self._normalize_first:  # then nothing is left to do
+            preprocess = augment.Preprocess((0.0,) * channels, (1.0,) * channels)
+        else:
+            preprocess = augment.Preprocess(self.description.mean, self.description.std, per_image=config.normalize == "image")
+        self._network = create_predictor(state, preprocess)
+        self._probabilities = jax.jit(getattr(create_task(config, self.description), "probabilities", jax.nn.softmax))
+        self._tiles = Tiles(self._output_side, tile=tile, overlap=overlap, exact=self._trained)
+
+    def __call__(
+        self, images: Iterable[np.ndarray], count: int, advance: Advance = lambda share: None
+    ) -> Iterator[tuple[Pixels, Float32[np.ndarray, "..."]]]:
+        """Yields each image and the answer to it.
+
+        For classification the probabilities of the classes (classes,); for segmentation those of each pixel (height, width,
+        classes); for regression pixels (height, width, channels), about from 0 to 1.
+
+        Args:
+            images: uint8 (height, width, channels), with the channels and on the scale of the run's dataset.
+            count: how many there are.
+            advance: is told how many more images are done; a large one counts by its tiles.
+
+        Raises:
+            ConfigError: for an array that is no such image.
+        """
+        checked = map(self._checked, images)
+        if self.description.answer == "classification":
+            yield from self._classify(checked, min(count, BATCH), advance)
+        else:
+            for image in checked:
+                yield image, self._answer(image, advance)
+
+    def _checked(self, image: np.ndarray) -> Pixels:
+        channels = self.description.image_shape[-1]
+        if image.dtype != np.uint8 or image.ndim != 3 or image.shape[-1] != channels or not image.size:
+            remedy = f"an image is {image.dtype} {image.shape}; give uint8 (height, width, {channels})"
+            raise ConfigError("", image.shape, remedy)
+        return image
+
+    def _classify(self, images: Iterator[Pixels], batch: int, advance: Advance) -> Iterator[tuple[Pixels, np.ndarray]]:
+        while some := list(itertools.islice(images, batch)):
+            resized = [resize(image, self._trained) for image in some]
+            filled = resized + resized[-1:] * (batch - len(some))  # a last batch of another size would be another program
+            probabilities = np.asarray(self._probabilities(self._network(np.stack(filled))))
+            advance(float(len(some)))
+            yield from zip(some, probabilities, strict=False)  # what filled the batch up is left
+
+    def _answer(self, image: Pixels, advance: Advance) -> Float32[np.ndarray, "height width outputs"]:
+        is_classes = self.description.answer == "segmentation"
+
+        def network(tiles: np.ndarray) -> np.ndarray:
+            outputs = self._network(tiles)
+            return np.asarray(self._probabilities(outputs) if is_classes else outputs)
+
+        pixels: np.ndarray = resize(image, self._trained) if self.resized else image
+        if self._normalize_first:
+            pixels = np.asarray(_normalize(pixels[None].astype(np.float32)))[0]
+        return _resize_answer(self._tiles.predict(network, pixels, advance), image.shape[:2])
+
+    def _output_side(self, side: int) -> int:
+        shape = (1, side, side, self.description.image_shape[-1])
+        return jax.eval_shape(self._network, jax.ShapeDtypeStruct(shape, jnp.uint8)).shape[1]
+
+
+def read_description(run: RunDirectory) -> Description:
+    """Returns what the run's model needs to know of its dataset.
+
+    Raises:
+        ConfigError: if there is no run.
+    """
+    content = run.read_dataset()
+    plain: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in content.items()}
+    return Description(**plain)
+
+
+def is_resized(config: TrainConfig, description: Description) -> bool:
+    return description.answer == "classification" or config.image_size is not None
+
+
+def restore(run: RunDirectory, config: TrainConfig, description: Description, step: int | None) -> tuple[int, TrainState]:
+    """Returns the step of a checkpoint, and the state in it as NumPy arrays.
+
+    Args:
+        step: which; None for the best, or the newest where none was evaluated.
+
+    Raises:
+        ConfigError: if there is no such checkpoint.
+    """
+    if not run.checkpoints.is_dir():
+        raise ConfigError("run_dir", run.path, "holds no checkpoint")
+    task = create_task(config, description)
+    with contextlib.closing(Checkpoints(run.checkpoints, keep=None, best_metric=task.best_metric)) as checkpoints:
+        step = checkpoints.choose(step)
+        if step is None:
+            raise ConfigError("run_dir", run.path, "holds no checkpoint")
+        return step, checkpoints.restore(step, _expected_state(config, description))[0]
+
+
+def _expected_state(config: TrainConfig, description: Description) -> Any:
+    """Returns the shapes of a state; nothing is computed."""
+    optimizer = optim.create_optimizer(config, optax.constant_schedule(0.0))  # its state is the same for every schedule
+
+    def create() -> TrainState:
+        model = create_model(config, description, rngs=nnx.Rngs(0), dtype=jnp.dtype(config.precision))
+        return create_train_state(model, optimizer, with_ema=config.ema_decay > 0, with_loss_scale=config.precision == "float16")
+
+    return jax.eval_shape(create)
+
+
+def _resize_answer(answer: Float[np.ndarray, "h w outputs"], size: tuple[int, ...]) -> Float[np.ndarray, "height width outputs"]:
+    if answer.shape[:2] == size:
+        return answer
+    layers = [Image.fromarray(np.ascontiguousarray(answer[..., output])) for output in range(answer.shape[-1])]
+    return np.stack([np.asarray(layer.resize((size[1], size[0]), Image.Resampling.BILINEAR)) for layer in layers], axis=-1)

@@ -1,0 +1,266 @@
+"""How do several processes become one run, and how does each learn what the others do?
+
+JAX's distributed runtime connects them and notices when one dies. Its key-value store, on process 0, carries the rest: what the
+settings are, where each one stands, who asked to stop, why one left. Nothing here computes on a device.
+"""
+
+import contextlib
+import dataclasses
+import itertools
+import json
+import os
+import socket
+import sys
+import time
+import traceback
+from collections.abc import Iterator
+from typing import Any
+
+from jaxdp.config import ProcessConfig
+from jaxdp.registry import ConfigError
+from jaxdp.runtime import native_output
+
+PROG = "jaxdp.train"
+_GRACE_SECONDS = 3.0  # for the others to read why process 0 leaves: the store goes with it
+_runs = itertools.count()  # of this process: keys of one run must not meet those of the next
+_heartbeat_timeout = 0.0
+
+
+@dataclasses.dataclass
+class Group:
+    """The processes of a run, this one among them.
+
+    Attributes:
+        members: of each process what to call it, e.g. "process 1 (pid 77 on node-b)".
+    """
+
+    index: int = 0
+    count: int = 1
+    members: tuple[str, ...] = ("process 0",)
+    _stop_step: int | None = None
+    _prefix: str = ""
+
+    def put(self, key: str, value: str, *, overwrite: bool = True) -> None:
+        _client().key_value_set(f"{self._prefix}/{key}", value, allow_overwrite=overwrite)
+
+    def get(self, key: str) -> str | None:
+        try:
+            return _client().key_value_try_get(f"{self._prefix}/{key}")
+        except Exception as error:  # the runtime's only class of errors; a missing key is one
+            if "NOT_FOUND" in str(error):
+                return None
+            raise
+
+    def get_all(self, name: str) -> dict[int, str]:
+        """Returns what processes have put at `name/INDEX` so far."""
+        found = _client().key_value_dir_get(f"{self._prefix}/{name}/")
+        return {int(key.rpartition("/")[2]): value for key, value in found}
+
+    def leave_word(self, message: str, *, hangs: bool = False) -> None:
+        """Tells the other processes why this one leaves, as far as they can still be reached."""
+        with contextlib.suppress(Exception):
+            self.put(f"left/{self.index}", json.dumps({"message": message, "hangs": hangs}), overwrite=False)
+
+    def last_words(self) -> dict[int, dict[str, Any]]:
+        """Returns of the other processes that have left why they did."""
+        return {index: json.loads(text) for index, text in self.get_all("left").items() if index != self.index}
+
+    def exchange(self, name: str, value: str, timeout_seconds: float) -> list[str]:
+        """Puts this process's value and returns that of each process; waits for all.
+
+        Raises:
+            ConfigError: if one does not come in time.
+        """
+        if self.count == 1:
+            return [value]
+        self.put(f"{name}/{self.index}", value)
+        deadline, values = time.monotonic() + timeout_seconds, []
+        for index in range(self.count):
+            left = max(deadline - time.monotonic(), 0.1)
+            try:
+                values.append(_client().blocking_key_value_get(f"{self._prefix}/{name}/{index}", int(left * 1000)))
+            except Exception as error:
+                remedy = f"{self.members[index]} did not come to {name!r} in that time; see what it prints"
+                raise ConfigError("distributed_timeout", timeout_seconds, remedy) from error
+        return values
+
+    def stops_at(self, step: int, *, wanted: bool, margin: int) -> bool:
+        """Whether to stop after this step, which every process answers alike at the same step.
+
+        Whoever is asked to stop names a step that no other process can have passed: none can be more than `margin` - 1 steps
+        ahead of the slowest one, because it waits for results that take all processes.
+        """
+        if self.count == 1:
+            return wanted
+        if self._stop_step is None:
+            named = self.get("stop")
+            if named is None and wanted:
+                with contextlib.suppress(Exception):  # another process was first
+                    self.put("stop", str(step + margin), overwrite=False)
+                named = self.get("stop")
+            self._stop_step = int(named) if named is not None else None
+        return self._stop_step is not None and step >= self._stop_step
+
+    def check_equal(self, what: dict[str, Any], timeout_seconds: float) -> None:
+        """Makes sure that every process is about to do the same.
+
+        Raises:
+            ConfigError: naming the first thing that differs, and in which process.
+        """
+        for index, text in enumerate(self.exchange("checks", json.dumps(what, default=str), timeout_seconds)):
+            theirs = json.loads(text)
+            for name, ours in json.loads(json.dumps(what, default=str)).items():
+                if theirs.get(name) != ours:
+                    other = self.members[index]
+                    remedy = f"differs between processes: {other} has {theirs.get(name)!r}; start all with the same"
+                    raise ConfigError(name, ours, remedy)
+
+
+_group = Group()
+
+
+def start(config: ProcessConfig) -> Group:
+    """Connects this process with the others, if there are any; call it before the first JAX computation.
+
+    Raises:
+        ConfigError: if the settings do not say which process this is, or the coordinator cannot be reached.
+    """
+    global _group, _heartbeat_timeout
+    _heartbeat_timeout = config.heartbeat_timeout
+    _group = _start(config)
+    return _group
+
+
+def leave(error: BaseException, code: int, message: str | None, prog: str = PROG) -> None:
+    """Ends this process at once, if it is one of several, and tells the others why; otherwise does nothing.
+
+    Waiting for them, as JAX does at a normal end, would wait for whoever waits for this one.
+
+    Args:
+        message: None to print a traceback.
+    """
+    if _group.count == 1:
+        return
+    try:
+        if any(type(each).__name__ == "JaxRuntimeError" or "by peer" in str(each) for each in _causes(error)):
+            # In a step or while saving: most often because another one has died. Wait for the news.
+            news, deadline = None, time.monotonic() + _heartbeat_timeout + _GRACE_SECONDS
+            while news is None and time.monotonic() < deadline:
+                time.sleep(0.5)
+                for index, left in _group.last_words().items():
+                    code, news = 1, f"{_group.members[index]} has left: {left['message']}"
+            message = news or message
+        _group.leave_word(message or f"{type(error).__name__}: {error}")
+        if message is None:
+            traceback.print_exception(error)
+        else:
+            print(f"{prog}: error: {message}", file=sys.stderr, flush=True)
+        native_output.forward()
+        native_output.said_why()
+        if _group.index == 0:
+            time.sleep(_GRACE_SECONDS)
+    finally:
+        os._exit(code)
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    """Yields an error and all that led to it: saving wraps what its threads met more than once."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def _start(config: ProcessConfig) -> Group:
+    import jax
+
+    timeout = config.distributed_timeout
+    if not jax.distributed.is_initialized():
+        explicit = {name: getattr(config, name) for name in ("coordinator", "num_processes", "process_id")}
+        missing = [name for name, value in explicit.items() if value is None]
+        if config.distributed == "off" or (len(missing) == 3 and config.distributed == "auto" and not _cluster()):
+            return Group()
+        if 0 < len(missing) < 3:
+            raise ConfigError(missing[0], "", "is missing; give --coordinator, --num-processes and --process-id together")
+        if config.num_processes == 1:
+            return Group()
+        if len(missing) == 3 and not _cluster():
+            remedy = "there is no Slurm step, Open MPI job, Kubernetes indexed job or TPU pod around; give --coordinator HOST:PORT"
+            raise ConfigError("distributed", "on", remedy)
+        if config.coordinator is not None:
+            _check_coordinator(config)
+        _initialize(config, jax)
+    group = Group(jax.process_index(), jax.process_count(), _prefix=f"jaxdp/{next(_runs)}")
+    if group.count > 1:
+        group.members = tuple(f"process {index}" for index in range(group.count))
+        me = f"process {group.index} (pid {os.getpid()} on {socket.gethostname()})"
+        group.members = tuple(group.exchange("members", me, timeout))
+        native_output.name_processes(group.members)
+    return group
+
+
+def _initialize(config: ProcessConfig, jax: Any) -> None:
+    # Its own handler would swallow SIGTERM; the loop's flag does what is wanted in one process and in many.
+    jax.config.update("jax_enable_preemption_service", False)
+    native_output.capture(config.distributed_timeout)
+    explicit: dict[str, Any] = {}
+    if config.coordinator is not None:
+        explicit = {
+            "coordinator_address": config.coordinator,
+            "num_processes": config.num_processes,
+            "process_id": config.process_id,
+            "cluster_detection_method": "deactivate",
+        }
+    jax.distributed.initialize(
+        **explicit,
+        initialization_timeout=round(config.distributed_timeout),
+        heartbeat_timeout_seconds=round(config.heartbeat_timeout),
+        shutdown_timeout_seconds=round(config.distributed_timeout),
+    )
+
+
+def _client() -> Any:
+    # JAX has no public way to its store; Orbax takes this one, too.
+    from jax._src import distributed
+
+    return distributed.global_state.client
+
+
+def _cluster() -> bool:
+    """Whether this is one of several processes that a cluster started, in a way that JAX finds out all by itself."""
+    environment = os.environ
+    slurm = "SLURM_STEP_NODELIST" in environment and int(environment.get("SLURM_NTASKS", 1)) > 1
+    open_mpi = int(environment.get("OMPI_COMM_WORLD_SIZE", 1)) > 1
+    kubernetes = "KUBERNETES_SERVICE_HOST" in environment and "JOB_COMPLETION_INDEX" in environment
+    tpu_pod = "," in environment.get("TPU_WORKER_HOSTNAMES", "")
+    return slurm or open_mpi or kubernetes or tpu_pod
+
+
+def _check_coordinator(config: ProcessConfig) -> None:
+    """JAX ends a process that cannot reach the coordinator with a stack trace: find out before."""
+    address, count, index = config.coordinator or "", config.num_processes or 0, config.process_id or 0
+    if index >= count:
+        raise ConfigError("process_id", index, f"must be below --num-processes, which is {count}")
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal() or not 0 < int(port) < 2**16:
+        raise ConfigError("coordinator", address, "must be HOST:PORT of process 0, e.g. 10.0.0.1:1234")
+    if index == 0:
+        try:
+            with socket.create_server(("", int(port))):
+                return
+        except OSError as error:
+            raise ConfigError("coordinator", address, f"its port cannot be opened here ({error.strerror}); give another") from error
+    deadline, reason = time.monotonic() + config.distributed_timeout, "no answer"
+    while time.monotonic() < deadline:
+        try:
+            with socket.create_connection((host.strip("[]"), int(port)), timeout=min(config.distributed_timeout, 5)):
+                return
+        except socket.gaierror as error:
+            reason = error.strerror or str(error)
+            time.sleep(0.5)  # a name may appear when its machine does
+        except OSError as error:
+            reason = error.strerror or str(error)
+            time.sleep(0.1)
+    remedy = (
+        f"cannot be reached within --distributed-timeout {config.distributed_timeout:g} s ({reason}); is process 0 running there?"
+    )
+    raise ConfigError("coordinator", address, remedy)

@@ -1,0 +1,142 @@
+"""How much memory does a step take, and which batch fits? Answered by compiling, before anything is allocated."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxdp.registry import ConfigError
+from jaxdp.runtime import platform
+from jaxdp.sharding.strategy import Strategy
+
+# What is left for the allocator's gaps and for the programs themselves.
+USABLE_FRACTION = 0.92
+# An epoch of fewer steps trains badly, however much memory there is.
+MIN_STEPS_PER_EPOCH = 10
+# About so many examples on a device has the smaller one of the two steps that are compiled, the other one four times as many. Where
+# that does not take three times the working memory, four times as many are tried, and so on.
+_EXAMPLES, _MORE, _GROWS, _MOST_EXAMPLES = 16, 4, 3, 1024
+
+# What a step takes, as shapes, for a global batch of so many examples.
+AbstractStep = Callable[[int], tuple[Any, Any, Any]]
+
+
+@dataclasses.dataclass(frozen=True)
+class StepMemory:
+    """Bytes that a device holds during a training step, by kind, and what it computes.
+
+    Attributes:
+        dataset: where it lies on the devices.
+        working: what XLA plans for besides: activations, gradients and copies.
+        flops: floating-point operations of the step on one device, as XLA counts them.
+    """
+
+    params: int
+    optimizer: int
+    statistics: int
+    dataset: int
+    batch: int
+    working: int
+    flops: float
+
+    @property
+    def total(self) -> int:
+        return self.params + self.optimizer + self.statistics + self.dataset + self.batch + self.working
+
+
+def measure(strategy: Strategy, abstract_step: AbstractStep, global_batch_size: int) -> StepMemory:
+    """Compiles the step for a batch of this size, and reads what XLA plans.
+
+    Raises:
+        ConfigError: for a strategy whose step is several programs.
+    """
+    state, batch, constants = abstract_step(global_batch_size)  # first: some strategies learn from it what their step is
+    step: Any = strategy.train_step
+    if not hasattr(step, "lower"):
+        remedy = "has a step of several programs, whose memory no one of them tells; plan for another strategy"
+        raise ConfigError("strategy", strategy.name, remedy)
+    compiled = step.lower(state, batch, constants).compile()
+    analysis, costs = compiled.memory_analysis(), compiled.cost_analysis() or {}
+    known = {
+        "params": _bytes_per_device(state.params),
+        "optimizer": _bytes_per_device((state.opt_state, state.step, state.loss_scale)),
+        "statistics": _bytes_per_device((state.batch_stats, state.ema)),
+        "dataset": _bytes_per_device(constants.examples),
+    }
+    # What is donated is counted as argument and as output.
+    working = analysis.temp_size_in_bytes + analysis.output_size_in_bytes - analysis.alias_size_in_bytes
+    batch_bytes = max(analysis.argument_size_in_bytes - sum(known.values()), 0)
+    return StepMemory(**known, batch=batch_bytes, working=working, flops=float(costs.get("flops", np.nan)))
+
+
+def _bytes_per_device(tree: Any) -> int:
+    total = 0
+    for leaf in jax.tree.leaves(tree):
+        sharding = getattr(leaf, "sharding", None)
+        shape = leaf.shape if sharding is None else sharding.shard_shape(leaf.shape)
+        total += int(np.prod(shape, dtype=np.int64)) * leaf.dtype.itemsize
+    return total
+
+
+@dataclasses.dataclass(frozen=True)
+class Forecast:
+    """Memory and operations as straight lines over the examples of a device, through two compiled steps."""
+
+    examples: tuple[int, int]
+    steps: tuple[StepMemory, StepMemory]
+
+    def at(self, examples: int, kind: str = "total") -> float:
+        """Returns one of the figures of `StepMemory` for so many examples on a device."""
+        return getattr(self.steps[0], kind) + self.slope(kind) * (examples - self.examples[0])
+
+    def slope(self, kind: str = "total") -> float:
+        first, second = (getattr(step, kind) for step in self.steps)
+        return (second - first) / (self.examples[1] - self.examples[0])
+
+    def largest(self, limit: float) -> int:
+        """Returns how many examples a device can take with so many bytes, 0 if none."""
+        return max(int((limit - self.at(0)) / max(self.slope(), 1.0)), 0)
+
+
+def forecast(strategy: Strategy, abstract_step: AbstractStep) -> Forecast:
+    def at(count: int) -> StepMemory:
+        return measure(strategy, abstract_step, count * strategy.data_shards)
+
+    unit = _unit(strategy)
+    count = -(-_EXAMPLES // unit) * unit
+    steps = at(count), at(_MORE * count)
+    # Memory for gradients serves activations before: with few examples one may see no more than that of the gradients.
+    while steps[1].working < _GROWS * steps[0].working and count < _MOST_EXAMPLES:
+        count *= _MORE
+        steps = steps[1], at(_MORE * count)
+    return Forecast((count, _MORE * count), steps)
+
+
+def _unit(strategy: Strategy) -> int:
+    """Returns what the examples on a device must be a multiple of: parts of the batch, and groups of batch norm in each."""
+    return strategy.recipe.accumulate_steps * (strategy.recipe.batch_norm.group_size or 1)
+
+
+def power_of_two(count: int) -> int:
+    """Returns the largest one up to `count`, which is at least 1."""
+    return 1 << (count.bit_length() - 1)
+
+
+def largest_batch(strategy: Strategy, abstract_step: AbstractStep, num_examples: int) -> int:
+    """Returns the largest global batch that fits this process's devices and leaves an epoch of a few steps: a power of two of
+    examples on each device, or of as many as parts and groups of batch norm need.
+
+    Raises:
+        ConfigError: if not even those fit.
+    """
+    limit = platform.device_memory_bytes(strategy.devices)
+    fitting = forecast(strategy, abstract_step).largest(USABLE_FRACTION * limit)
+    unit = _unit(strategy)
+    if fitting < unit:
+        least = "one example" if unit == 1 else f"{unit} examples"
+        remedy = f"a step of {least} on each device does not fit {limit / 2**30:.1f} GiB; see python -m jaxdp.plan"
+        raise ConfigError("global_batch_size", "auto", remedy)
+    sensible = num_examples // (MIN_STEPS_PER_EPOCH * strategy.data_shards)
+    return strategy.data_shards * unit * power_of_two(max(min(fitting, sensible) // unit, 1))

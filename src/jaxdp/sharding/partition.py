@@ -1,0 +1,171 @@
+"""Which part of which parameter does a device hold? Rules that are data, and a layout that follows them (ZeRO-3, FSDP).
+
+A dimension is cut into equal pieces, and the widths of a PyramidNet hardly ever divide: what does not is stored with zeros
+appended to that dimension. The padding is taken off before a parameter is used and where it is put together on a host. Several
+processes write it with their parts, and a checkpoint notes the shapes without it, so that no reader sees it. Padded weights get
+gradients of zero, and no optimizer here moves a zero weight without one.
+
+Source: Rajbhandari et al. 2020, ZeRO, stage 3; the padding is ours.
+"""
+
+import dataclasses
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from jaxdp.sharding.mesh import DATA_AXIS, MODEL_AXIS
+
+# Of a parameter with fewer elements every device holds all: to collect it would take longer than it is worth.
+MIN_ELEMENTS = 1024
+
+# The first pattern that matches a parameter's whole path decides which dims an axis may cut, the preferred one first: it cuts the
+# first that it divides, or else the one that needs the least padding. An axis that is not named cuts any dim, the largest first.
+Dims = tuple[int, ...]
+Rules = Sequence[tuple[str, Mapping[str, Dims]]]
+RULES: Rules = (
+    # Convolutions and dense layers end in (inputs, outputs). Outputs over model: each device computes channels of its own.
+    (r"params/.*kernel", {MODEL_AXIS: (-1, -2), DATA_AXIS: (-2, -1)}),
+    (r"params/.*(bias|scale)", {MODEL_AXIS: (), DATA_AXIS: (-1,)}),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Placement:
+    """Attributes:
+    shape: what the model knows.
+    stored: with padding.
+    spec: how the stored array is cut.
+    used: how it is cut where it is used, put together over data.
+    """
+
+    shape: tuple[int, ...]
+    stored: tuple[int, ...]
+    spec: PartitionSpec
+    used: PartitionSpec
+
+    @property
+    def padding(self) -> list[tuple[int, int]]:
+        """Returns how much stands before and after each dim, nothing if nothing does."""
+        if self.stored == self.shape:
+            return []
+        return [(0, long - short) for short, long in zip(self.shape, self.stored, strict=True)]
+
+
+def place(path: str, shape: tuple[int, ...], sizes: Mapping[str, int], rules: Rules = RULES) -> Placement:
+    """Applies the rules to one parameter.
+
+    Args:
+        sizes: of the axes data and model, as far as the mesh has them.
+    """
+    stored = list(shape)
+    axes: list[str | None] = [None] * len(shape)
+    if math.prod(shape) >= MIN_ELEMENTS:
+        preferences = next((dims for pattern, dims in rules if re.fullmatch(pattern, path)), {})
+        largest_first = sorted(range(len(shape)), key=lambda dim: -shape[dim])
+        # Axes with a say of their own come first: model takes the outputs before data takes what is left.
+        for axis in (MODEL_AXIS, DATA_AXIS):
+            size = sizes.get(axis, 1)
+            dims = [dim % len(shape) for dim in preferences.get(axis, largest_first) if -len(shape) <= dim < len(shape)]
+            free = [dim for dim in dims if axes[dim] is None]
+            if size == 1 or not free:
+                continue
+            chosen = min(free, key=lambda dim: _padded(shape[dim], size) / shape[dim])  # of equals the first
+            axes[chosen], stored[chosen] = axis, _padded(shape[chosen], size)
+    used = [axis if axis == MODEL_AXIS else None for axis in axes]
+    return Placement(tuple(shape), tuple(stored), PartitionSpec(*axes), PartitionSpec(*used))
+
+
+def _padded(length: int, pieces: int) -> int:
+    return -(-length // pieces) * pieces
+
+
+class Layout:
+    """Where the leaves of a state lie on a mesh.
+
+    Whatever stands under a parameter's name and has its shape lies as the parameter does: gradients, momentum, averages.
+    Everything else is replicated.
+
+    Args:
+        params: of the model, or their shapes.
+    """
+
+    def __init__(self, mesh: Mesh, params: Any, rules: Rules = RULES) -> None:
+        self.mesh = mesh
+        named = {_name(path): np.shape(leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(params)}
+        self._placements = {name: place(f"params/{name}", shape, mesh.shape, rules) for name, shape in named.items()}
+
+    def find(self, path: Any, shape: tuple[int, ...]) -> Placement:
+        """Returns the placement of a leaf by its path in any tree and its shape, padded or not."""
+        parts = _name(path).split("/")
+        for start in range(len(parts)):
+            found = self._placements.get("/".join(parts[start:]))
+            if found is not None and tuple(shape) in (found.shape, found.stored):
+                return found
+        return Placement(tuple(shape), tuple(shape), PartitionSpec(), PartitionSpec())
+
+    def abstract(self, tree: Any) -> Any:
+        """Returns shapes and shardings of a tree as it is stored; nothing is computed."""
+
+        def describe(path: Any, leaf: Any) -> jax.ShapeDtypeStruct:
+            found = self.find(path, np.shape(leaf))
+            return jax.ShapeDtypeStruct(found.stored, leaf.dtype, sharding=NamedSharding(self.mesh, found.spec))
+
+        return jax.tree_util.tree_map_with_path(describe, tree)
+
+    def shardings(self, tree: Any) -> Any:
+        return jax.tree.map(lambda leaf: leaf.sharding, self.abstract(tree))
+
+    def put(self, tree: Any) -> Any:
+        """Places a tree of host arrays; a device receives its own piece, never the whole. What lies there already stays."""
+
+        def put(path: Any, leaf: Any) -> jax.Array:
+            found = self.find(path, np.shape(leaf))
+            sharding = NamedSharding(self.mesh, found.spec)
+            if isinstance(leaf, jax.Array) and leaf.sharding == sharding and leaf.shape == found.stored:
+                return leaf
+            array = np.asarray(leaf)
+            padded = np.pad(array, found.padding) if found.padding else array
+            return jax.make_array_from_callback(found.stored, sharding, lambda index: padded[index])
+
+        return jax.tree_util.tree_map_with_path(put, tree)
+
+    def store(self, tree: Any) -> Any:
+        """Inside a program: pads and cuts what has the shapes of the model."""
+
+        def store(path: Any, leaf: jax.Array) -> jax.Array:
+            found = self.find(path, leaf.shape)
+            padded = jnp.pad(leaf, found.padding) if leaf.shape == found.shape and found.padding else leaf
+            return jax.lax.with_sharding_constraint(padded, NamedSharding(self.mesh, found.spec))
+
+        return jax.tree_util.tree_map_with_path(store, tree)
+
+    def use(self, tree: Any) -> Any:
+        """Inside a program: puts together over data what is stored, in the shapes of the model. This is the all-gather."""
+
+        def use(path: Any, leaf: jax.Array) -> jax.Array:
+            found = self.find(path, leaf.shape)
+            whole = self.crop(path, jax.lax.with_sharding_constraint(leaf, NamedSharding(self.mesh, found.used)))
+            return jax.lax.with_sharding_constraint(whole, NamedSharding(self.mesh, found.used))
+
+        return jax.tree_util.tree_map_with_path(use, tree)
+
+    def crop(self, path: Any, leaf: Any) -> Any:
+        """Takes the padding off, if there is any."""
+        found = self.find(path, leaf.shape)
+        return leaf if leaf.shape == found.shape else leaf[tuple(slice(length) for length in found.shape)]
+
+
+def bytes_per_device(abstract: Any) -> int:
+    """Returns what one device holds of a tree whose leaves have shardings."""
+    leaves = jax.tree.leaves(abstract)
+    return sum(math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize for leaf in leaves)
+
+
+def _name(path: Any) -> str:
+    return jax.tree_util.keystr(path, simple=True, separator="/")

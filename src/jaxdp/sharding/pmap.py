@@ -1,0 +1,46 @@
+"""Every device holds the parameters and computes its share of the batch; gradients are averaged. The default."""
+
+import functools
+from collections.abc import Mapping
+
+import jax
+from jax.sharding import NamedSharding, PartitionSpec, Sharding
+
+from jaxdp.data.pipeline import HostBatch
+from jaxdp.sharding import mesh, strategy
+from jaxdp.sharding.replicas import Replicas
+from jaxdp.step import step
+
+
+@strategy.register("pmap")
+class Pmap(strategy.Strategy):
+    """pmap over this process's devices; its collectives span all processes.
+
+    State and metrics enter and leave replicated (axis None), never stacked: no leading device axis in the state or in a
+    checkpoint, and fewer buffers to hand over each step.
+    """
+
+    name = "pmap"
+
+    def _build(self) -> None:
+        self._local_mesh = mesh.data_mesh(self.devices)
+        kwargs = {"recipe": self.recipe, "replicas": Replicas(axis=mesh.DATA_AXIS, flat=self.on_cpu)}
+        wrap = functools.partial(
+            jax.pmap, axis_name=mesh.DATA_AXIS, in_axes=(None, 0, None), out_axes=None, devices=list(self.mesh.devices.flat)
+        )
+        train_step = step.several_steps(functools.partial(step.train_step, **kwargs), recipe=self.recipe)
+        self.train_step = wrap(train_step, donate_argnums=0)
+        self.eval_step = wrap(functools.partial(step.eval_step, **kwargs))
+
+    @property
+    def _state_sharding(self) -> Sharding:
+        return mesh.replicated(self._local_mesh)
+
+    def abstract_batch(self, batch: Mapping[str, jax.ShapeDtypeStruct]) -> Mapping[str, jax.ShapeDtypeStruct]:
+        share = {name: (leaf.shape[0] // self.num_devices, *leaf.shape[1:]) for name, leaf in batch.items()}
+        return {name: jax.ShapeDtypeStruct((len(self.devices), *shape), batch[name].dtype) for name, shape in share.items()}
+
+    def shard_batch(self, batch: HostBatch) -> Mapping[str, jax.Array]:
+        sharding = NamedSharding(self._local_mesh, PartitionSpec(mesh.DATA_AXIS))
+        stacked = {name: array.reshape(len(self.devices), -1, *array.shape[1:]) for name, array in batch.items()}
+        return jax.device_put(stacked, sharding)

@@ -1,0 +1,25 @@
+"""The same division of work as pmap in the modern spelling: one program per device under jit."""
+
+import functools
+
+import jax
+from jax.sharding import PartitionSpec
+
+from jaxdp.sharding import mesh, strategy
+from jaxdp.sharding.replicas import Replicas
+from jaxdp.step import step
+
+
+@strategy.register("shard_map")
+class ShardMap(strategy.Strategy):
+    name = "shard_map"
+
+    def _build(self) -> None:
+        kwargs = {"recipe": self.recipe, "replicas": Replicas(axis=mesh.DATA_AXIS, typed=True, flat=self.on_cpu)}
+        everywhere = PartitionSpec()
+        wrap = functools.partial(
+            jax.shard_map, mesh=self.mesh, in_specs=(everywhere, PartitionSpec(mesh.DATA_AXIS), everywhere), out_specs=everywhere
+        )
+        train_step = step.several_steps(functools.partial(step.train_step, **kwargs), recipe=self.recipe)
+        self.train_step = jax.jit(wrap(train_step), donate_argnums=0)
+        self.eval_step = jax.jit(wrap(functools.partial(step.eval_step, **kwargs)))

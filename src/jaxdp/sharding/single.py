@@ -1,0 +1,32 @@
+"""One device computes the whole batch: the baseline of every comparison."""
+
+import functools
+
+import jax
+from jax.sharding import Sharding, SingleDeviceSharding
+
+from jaxdp.data.pipeline import HostBatch
+from jaxdp.registry import ConfigError
+from jaxdp.sharding import strategy
+from jaxdp.sharding.replicas import Replicas
+from jaxdp.step import step
+
+
+@strategy.register("single")
+class Single(strategy.Strategy):
+    name = "single"
+
+    def _build(self) -> None:
+        if self.num_devices > 1:
+            raise ConfigError("devices", self.num_devices, "--strategy single uses one; use --devices 1 or --strategy pmap")
+        kwargs = {"recipe": self.recipe, "replicas": Replicas()}
+        train_step = step.several_steps(functools.partial(step.train_step, **kwargs), recipe=self.recipe)
+        self.train_step = jax.jit(train_step, donate_argnums=0)
+        self.eval_step = jax.jit(functools.partial(step.eval_step, **kwargs))
+
+    @property
+    def _state_sharding(self) -> Sharding:
+        return SingleDeviceSharding(self.devices[0])
+
+    def shard_batch(self, batch: HostBatch) -> dict[str, jax.Array]:
+        return jax.device_put(batch, self.devices[0])

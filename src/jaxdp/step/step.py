@@ -1,0 +1,256 @@
+"""What happens in one training step? Pure functions that know no device; strategies wrap them and never restate them."""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol, runtime_checkable
+
+import jax
+import jax.numpy as jnp
+import optax
+from flax import nnx
+from jaxtyping import Array, Bool, Float, Key
+
+from jaxdp.config import BatchNormMode
+from jaxdp.data.augment import Preprocess
+from jaxdp.data.placement import gather_examples
+from jaxdp.models import layers
+from jaxdp.step.state import Constants, TrainState, Tree, merge
+from jaxdp.tasks import Task
+
+Batch = Mapping[str, Array]
+TrainStep = Callable[[TrainState, Any, Constants], tuple[TrainState, dict[str, Array]]]
+
+
+@runtime_checkable
+class Replicas(Protocol):
+    """How one program of a step sees its fellow replicas; `sharding.replicas` implements it.
+
+    Attributes:
+        axis: name of the mapped axis over which replicas communicate; None where one program sees the whole batch.
+        per_program: how many replicas one program computes.
+    """
+
+    @property
+    def axis(self) -> str | None: ...
+    @property
+    def per_program(self) -> int: ...
+    def local(self, tree: Any) -> Any:
+        """Returns `tree` as values of this replica alone, ready to be differentiated."""
+        ...
+
+    def mean(self, tree: Any) -> Any: ...
+    def sum(self, tree: Any) -> Any: ...
+
+
+@dataclasses.dataclass(frozen=True)
+class Recipe:
+    """What a step does, whoever computes it.
+
+    Attributes:
+        optimizer: makes one that follows a schedule.
+        batch_norm: which examples share statistics.
+        ema_decay: 0 for no moving average.
+        on_divergence: `skip` leaves the state as it was where it would no longer be finite; anything else leaves that to the loop.
+        accumulate_steps: in how many parts the batch is computed, one after the other.
+        scan: whether parts, and several steps of one call, are a loop in the program, which compiles faster; XLA:CPU runs
+            convolutions in loops very slowly.
+        remat: what the backward pass computes again rather than keeps: `none`, `blocks` or `full`.
+        grad_reduce_dtype: format in which gradients are averaged over replicas; None for that of the parameters.
+    """
+
+    task: Task
+    optimizer: Callable[[optax.Schedule], optax.GradientTransformation]
+    preprocess: Preprocess
+    batch_norm: BatchNormMode = dataclasses.field(default_factory=BatchNormMode)
+    ema_decay: float = 0.0
+    on_divergence: str = "stop"
+    accumulate_steps: int = 1
+    scan: bool = False
+    remat: str = "none"
+    grad_reduce_dtype: str | None = None
+
+
+def train_step(
+    state: TrainState, batch: Batch, constants: Constants, *, recipe: Recipe, replicas: Replicas
+) -> tuple[TrainState, dict[str, Array]]:
+    """Returns the state after one update and the global batch's metric sums; both are equal on all replicas.
+
+    The sums are those of the task, `gradient_norm` (before any clipping), `updates`, which counts this step, and where updates can
+    be skipped `skipped_updates`, 1 if this one was; with a loss scale also `overflows`, 1 if that was too large.
+    """
+    with jax.named_scope("input"):  # scopes name a step's parts in a profile
+        batch = gather_examples(batch, constants.examples)
+    (grads, batch_stats, weight), metrics = accumulate_gradients(state, batch, constants, recipe=recipe, replicas=replicas)
+    with jax.named_scope("reduce"):
+        narrow, batch_stats, weight = replicas.mean((narrowed(grads, recipe=recipe), batch_stats, weight))
+        grads, metrics = widened(narrow, state.params), replicas.sum(metrics)
+    return update_state(state, grads, batch_stats, weight, metrics, constants, recipe=recipe)
+
+
+def several_steps(train_step: TrainStep, *, recipe: Recipe) -> TrainStep:
+    """Returns a train step that also takes K batches at once, in fields (batch, K, ...), and then returns sums (K, ...).
+
+    That is one program: between these steps the device waits for no host. K in the second place, since the first one is cut over
+    devices and processes.
+    """
+
+    def steps(state: TrainState, batch: Batch, constants: Constants) -> tuple[TrainState, dict[str, Array]]:
+        if batch["indices"].ndim == 1:
+            return train_step(state, batch, constants)
+        batches = {name: jnp.moveaxis(values, 1, 0) for name, values in batch.items()}
+        return jax.lax.scan(lambda state, batch: train_step(state, batch, constants), state, batches, unroll=not recipe.scan)
+
+    return steps
+
+
+def narrowed(grads: Tree, *, recipe: Recipe) -> Tree:
+    """Returns gradients in the format in which they move between replicas."""
+    return grads if recipe.grad_reduce_dtype is None else jax.tree.map(lambda grad: grad.astype(recipe.grad_reduce_dtype), grads)
+
+
+def widened(grads: Tree, params: Tree) -> Tree:
+    return jax.tree.map(lambda grad, param: grad.astype(param.dtype), grads, params)
+
+
+@jax.named_scope("update")
+def update_state(
+    state: TrainState,
+    grads: Tree,
+    batch_stats: Tree,
+    weight: Array,
+    sums: dict[str, Array],
+    constants: Constants,
+    *,
+    recipe: Recipe,
+) -> tuple[TrainState, dict[str, Array]]:
+    """Returns the state after one update, and the step's sums.
+
+    Args:
+        grads, batch_stats, weight, sums: of the global batch; the first three as means over replicas.
+    """
+    # Exactly 1 for a full batch: with missing examples the mean is over those that are there, on whichever replica they are.
+    scale = jnp.maximum(weight, jnp.finfo(jnp.float32).tiny) * (1.0 if state.loss_scale is None else state.loss_scale.factor)
+    grads = jax.tree.map(lambda grad: grad / scale, grads)
+    # The norm is that of the averaged gradients, the same everywhere: it joins the sums after they are summed over replicas.
+    sums = sums | {"gradient_norm": optax.tree.norm(grads), "updates": jnp.ones(())}
+    updated = apply_gradients(state, grads, batch_stats, constants.learning_rates, recipe=recipe)
+    if recipe.on_divergence == "skip" or state.loss_scale is not None:
+        finite = jnp.isfinite(sums["loss"]) & jnp.isfinite(sums["gradient_norm"])
+        sound = finite & _all_finite(updated) if recipe.on_divergence == "skip" else finite
+        updated = jax.tree.map(lambda new, old: jnp.where(sound, new, old), updated, state)
+        updated = dataclasses.replace(updated, step=state.step + 1)
+        sums["skipped_updates"] = jnp.where(sound, 0.0, 1.0)
+        if state.loss_scale is not None:
+            updated = dataclasses.replace(updated, loss_scale=state.loss_scale.adjusted(finite))
+            # The scale was too large, which is no divergence: that would be so without a scale, too.
+            sums["overflows"] = jnp.where(jnp.isfinite(sums["loss"]) & ~finite & (state.loss_scale.factor > 1), 1.0, 0.0)
+    return updated, sums
+
+
+def accumulate_gradients(
+    state: TrainState, batch: Batch, constants: Constants, *, recipe: Recipe, replicas: Replicas
+) -> tuple[tuple[Tree, Tree, Float[Array, ""]], dict[str, Array]]:
+    """Returns means of what `compute_gradients` returns over parts of the batch, computed one after the other, and its sums."""
+    count = recipe.accumulate_steps
+    compute = functools.partial(compute_gradients, state, key=constants.key, recipe=recipe, replicas=replicas)
+    if count == 1:
+        return compute(batch)
+    # Each replica takes its share of every part: under jit over a mesh no example changes its device.
+    shares = {name: leaf.reshape(replicas.per_program, count, -1, *leaf.shape[1:]) for name, leaf in batch.items()}
+    parts = {name: jnp.moveaxis(leaf, 1, 0).reshape(count, -1, *leaf.shape[3:]) for name, leaf in shares.items()}
+    if recipe.scan:
+        first = compute({name: leaf[0] for name, leaf in parts.items()})
+        rest = {name: leaf[1:] for name, leaf in parts.items()}
+        total, _ = jax.lax.scan(lambda total, part: (jax.tree.map(jnp.add, total, compute(part)), None), first, rest)
+    else:
+        total = compute({name: leaf[0] for name, leaf in parts.items()})
+        for number in range(1, count):
+            # The barrier makes a part wait for the one before: computed together they would need the memory of the whole batch.
+            part, total = jax.lax.optimization_barrier(({name: leaf[number] for name, leaf in parts.items()}, total))
+            total = jax.tree.map(jnp.add, total, compute(part))
+    means, sums = total
+    return jax.tree.map(lambda leaf: leaf / count, means), sums
+
+
+def compute_gradients(
+    state: TrainState, batch: Batch, *, key: Array, recipe: Recipe, replicas: Replicas
+) -> tuple[tuple[Tree, Tree, Float[Array, ""]], dict[str, Array]]:
+    """Returns (gradients of the weighted loss, new batch statistics, mean weight) and metric sums, all of this replica's share."""
+
+    def keys_of(purpose: int) -> Callable[[Array], Key[Array, "batch"]]:
+        return lambda indices: fold(example_keys(key, state.step, indices), purpose)
+
+    with jax.named_scope("augment"):
+        batch = recipe.preprocess(batch, keys_of(0))
+    keys = keys_of(1)(batch["indices"])
+    group_size, share = _statistics(recipe.batch_norm, replicas, len(batch["images"]))
+
+    def loss_function(params: Tree) -> tuple[Float[Array, ""], tuple[Tree, dict[str, Array]]]:
+        model = merge(state, params, state.batch_stats)
+        model.train()
+        layers.set_batch_norm(model, group_size=group_size, share=share)
+        layers.set_remat(model, recipe.remat)
+        outputs = model(batch["images"], keys=keys)
+        loss = jnp.mean(batch["weights"] * recipe.task.losses(outputs, batch))
+        if state.loss_scale is not None:
+            loss = loss * state.loss_scale.factor
+        return loss, (nnx.to_pure_dict(nnx.state(model, nnx.BatchStat)), recipe.task.sums(outputs, batch, training=True))
+
+    with jax.named_scope("forward"):
+        loss, pull_back, (batch_stats, metrics) = jax.vjp(loss_function, replicas.local(state.params), has_aux=True)
+    with jax.named_scope("backward"):
+        (grads,) = pull_back(jnp.ones_like(loss))
+    return (grads, batch_stats, jnp.mean(batch["weights"])), metrics
+
+
+def apply_gradients(state: TrainState, grads: Tree, batch_stats: Tree, learning_rates: Array, *, recipe: Recipe) -> TrainState:
+    # A count beyond the last rate reads that one: JAX clamps.
+    optimizer = recipe.optimizer(lambda count: learning_rates[count])
+    updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
+    params = optax.apply_updates(state.params, updates)
+    ema = None
+    if state.ema is not None:
+        # Early averages would remember the initial weights: the decay starts at 0.1 and rises.
+        decay = jnp.minimum(recipe.ema_decay, (1.0 + state.step) / (10.0 + state.step))
+        ema = optax.incremental_update((params, batch_stats), state.ema, 1 - decay)
+    return dataclasses.replace(state, step=state.step + 1, params=params, batch_stats=batch_stats, opt_state=opt_state, ema=ema)
+
+
+def eval_step(state: TrainState, batch: Batch, data: Batch, *, recipe: Recipe, replicas: Replicas) -> dict[str, Array]:
+    """Returns the global batch's metric sums, with the averaged weights where there are any."""
+    batch = recipe.preprocess(gather_examples(batch, data), None)
+    return replicas.sum(recipe.task.sums(evaluation_model(state)(batch["images"]), batch, training=False))
+
+
+def evaluation_model(state: TrainState) -> Any:
+    params, batch_stats = (state.params, state.batch_stats) if state.ema is None else state.ema
+    model = merge(state, params, batch_stats)
+    model.eval()
+    return model
+
+
+def _all_finite(tree: Tree) -> Bool[Array, ""]:
+    return jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(tree)]))
+
+
+def example_keys(key: Array, step: Array, indices: Array) -> Key[Array, "batch"]:
+    """One key per example from (the run's key, step, example index): every strategy and device count draws the same numbers.
+
+    Args:
+        key: data of a random key.
+    """
+    return jax.vmap(jax.random.fold_in, (None, 0))(jax.random.fold_in(jax.random.wrap_key_data(key), step), indices)
+
+
+def fold(keys: Key[Array, "batch"], purpose: int) -> Key[Array, "batch"]:
+    return jax.vmap(jax.random.fold_in, (0, None))(keys, purpose)
+
+
+def _statistics(batch_norm: BatchNormMode, replicas: Replicas, examples: int) -> tuple[int | None, Any]:
+    """Translates the batch-norm mode into what this program's layers do: a group size, and how to share statistics."""
+    if batch_norm.kind == "global":
+        return None, replicas.mean if replicas.axis is not None else None
+    if batch_norm.kind == "replica":
+        return examples // replicas.per_program, None
+    return batch_norm.group_size, None

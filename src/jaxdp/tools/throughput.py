@@ -1,0 +1,190 @@
+"""How fast is a training step here, and where does its time go? Measured in a process of its own, which nothing has warmed."""
+
+import collections
+import gc
+import math
+import pathlib
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jaxdp.sharding import memory
+from jaxdp.training.reader import RUN_AHEAD
+from jaxdp.training.setup import Setup
+
+REPETITION_SECONDS = 1.0
+MIN_STEPS, _MAX_STEPS = 5, 2000
+_WARM_UP = 4
+_TRACED = 4
+_PARTED = 10
+_INPUT_SECONDS = 0.5
+_COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "collective-permute")
+# Rows of the square matrices whose product gives the peak: large enough to fill the machine, small enough for one core.
+_MATRIX = {"cpu": 1024}
+_LARGE_MATRIX = 8192
+_MATRIX_RUNS = 6
+
+
+def measure(setup: Setup, *, steps: int | None, repeats: int) -> dict[str, Any]:
+    """Trains for a few seconds and returns figures, ready for JSON; times of parts are milliseconds of a step.
+
+    Args:
+        setup: of a run with more steps than could be measured.
+        steps: of a repetition; None for as many as take about a second, at least 5.
+        repeats: repetitions to take median, minimum and maximum of.
+    """
+    strategy, batch_size = setup.strategy, setup.global_batch_size
+    training = _Training(setup)
+    first = training.run(1)
+    # Tracing leaves millions of objects, which the collector would look through in the middle of a measurement.
+    gc.collect()
+    gc.freeze()
+    training.run(_WARM_UP)
+    count = steps or steps_for(training.run(_WARM_UP) / _WARM_UP)
+    seconds = [training.run(count) / count for _ in range(repeats)]
+    dispatch, whole = training.run_apart(min(count, _PARTED))
+    all_reduce = training.trace_collectives(_TRACED)
+    peak_memory = _peak_memory(strategy.devices)
+    planned = memory.measure(strategy, setup.abstract_step, batch_size) if hasattr(strategy.train_step, "lower") else None
+    flops = planned.flops * strategy.num_devices if planned is not None and math.isfinite(planned.flops) else None
+    peak = matrix_peak(setup.dtype, strategy.devices)
+    median = statistics.median(seconds)
+    return {
+        "model": setup.config.model,
+        "dataset": setup.config.dataset,
+        "image_shape": list(setup.dataset.image_shape),
+        "parameters": sum(leaf.size for leaf in jax.tree.leaves(training.state.params)),
+        "data_placement": setup.config.data_placement,
+        "steps": count,
+        "repeats": repeats,
+        "compile_seconds": max(first - median, 0.0),
+        "images_per_second": spread([batch_size / each for each in seconds]),
+        "ms_per_step": spread([1e3 * each for each in seconds]),
+        "parts_ms": {
+            "input": 1e3 * _input_seconds(setup),
+            "dispatch": 1e3 * dispatch,
+            "step": 1e3 * whole,
+            "all_reduce": None if all_reduce is None else 1e3 * all_reduce,
+            "compute": 1e3 * max(whole - (all_reduce or 0.0), 0.0),
+        },
+        "memory_bytes": None if planned is None else planned.total,
+        "peak_memory_bytes": peak_memory,
+        "flops_per_step": flops,
+        "peak_flops_per_second": peak,
+        "fraction_of_peak": None if flops is None else flops / median / peak,
+    }
+
+
+def spread(values: Sequence[float]) -> dict[str, float]:
+    return {"median": statistics.median(values), "min": min(values), "max": max(values)}
+
+
+def steps_for(seconds: float) -> int:
+    """Returns the steps of a repetition, given what one takes."""
+    return min(max(MIN_STEPS, math.ceil(REPETITION_SECONDS / max(seconds, 1e-9))), _MAX_STEPS)
+
+
+class _Training:
+    """A run that goes on from one measurement to the next."""
+
+    def __init__(self, setup: Setup) -> None:
+        self._strategy, self._constants, self._batches = setup.strategy, setup.constants, setup.train_batches(0)
+        self.state = setup.strategy.restore(setup.create_state())
+
+    def run(self, steps: int) -> float:
+        """Returns the seconds of so many steps, with input and as many of them under way as in training."""
+        under_way: collections.deque[Any] = collections.deque()
+        start = time.perf_counter()
+        for _ in range(steps):
+            self.state, sums = self._strategy.train_step(self.state, next(self._batches), self._constants)
+            under_way.append(sums)
+            if len(under_way) >= RUN_AHEAD:
+                jax.block_until_ready(under_way.popleft())
+        jax.block_until_ready((self.state, under_way))
+        return time.perf_counter() - start
+
+    def run_apart(self, steps: int) -> tuple[float, float]:
+        """Returns the median seconds until a step's call returns, and until it is done; no other is under way meanwhile."""
+        calls, wholes = [], []
+        for _ in range(steps):
+            batch = jax.block_until_ready(next(self._batches))
+            start = time.perf_counter()
+            self.state, sums = self._strategy.train_step(self.state, batch, self._constants)
+            calls.append(time.perf_counter() - start)
+            jax.block_until_ready((self.state, sums))
+            wholes.append(time.perf_counter() - start)
+        return statistics.median(calls), statistics.median(wholes)
+
+    def trace_collectives(self, steps: int) -> float | None:
+        """Returns the seconds that a device spends in collectives of a step, with waiting for the others; None without any."""
+        if self._strategy.num_devices == 1:
+            return None
+        options = jax.profiler.ProfileOptions()
+        options.python_tracer_level = 0  # it would slow down the steps
+        with tempfile.TemporaryDirectory() as folder:
+            jax.profiler.start_trace(folder, profiler_options=options)
+            try:
+                self.run_apart(steps)
+            finally:
+                jax.profiler.stop_trace()
+            (path,) = pathlib.Path(folder).rglob("*.xplane.pb")
+            found = collective_nanoseconds(jax.profiler.ProfileData.from_file(str(path)))
+        return sum(found) * 1e-9 / steps / self._strategy.num_devices if found else None
+
+
+def collective_nanoseconds(profile: Any) -> list[float]:
+    """Returns the durations of all collectives in a trace, on all devices.
+
+    A CPU names an event after the operation; a GPU after the kernel, with the operation beside it. An accelerator's host may name
+    them once more, when it starts them.
+    """
+    planes = list(profile.planes)
+    planes = [plane for plane in planes if plane.name.startswith("/device:")] or planes
+    events = (event for plane in planes for line in plane.lines for event in line.events)
+    return [event.duration_ns for event in events if any(name.startswith(_COLLECTIVES) for name in _operations(event))]
+
+
+def _operations(event: Any) -> list[str]:
+    beside = [str(value) for key, value in event.stats if key == "hlo_op"] if "nccl" in event.name.lower() else []
+    return [name.lstrip("%") for name in (event.name, *beside)]
+
+
+def _input_seconds(setup: Setup) -> float:
+    """Returns what the input pipeline takes for a batch while nothing else runs."""
+    batches = setup.train_batches(0)
+    for _ in range(2 * RUN_AHEAD):  # what was read ahead came for nothing
+        jax.block_until_ready(next(batches))
+    count, start = 0, time.perf_counter()
+    while count < MIN_STEPS or time.perf_counter() - start < _INPUT_SECONDS:
+        jax.block_until_ready(next(batches))
+        count += 1
+    return (time.perf_counter() - start) / count
+
+
+def _peak_memory(devices: Sequence[Any]) -> int | None:
+    """Returns the most bytes that one of the devices has held, where they tell."""
+    peaks = [(device.memory_stats() or {}).get("peak_bytes_in_use") for device in devices]
+    return max((peak for peak in peaks if peak is not None), default=None)
+
+
+def matrix_peak(dtype: Any, devices: Sequence[Any]) -> float:
+    """Returns the operations per second of a large matrix product, measured on one device, for all of them.
+
+    Simulated devices share the machine's cores, and one of them can use them all.
+    """
+    platform = devices[0].platform
+    rows = _MATRIX.get(platform, _LARGE_MATRIX)
+    matrix = jax.device_put(jnp.ones((rows, rows), dtype), devices[0])
+    product: Callable[[Any, Any], Any] = jax.jit(jnp.matmul)
+    product(matrix, matrix).block_until_ready()
+    seconds = []
+    for _ in range(_MATRIX_RUNS):
+        start = time.perf_counter()
+        product(matrix, matrix).block_until_ready()
+        seconds.append(time.perf_counter() - start)
+    return 2 * rows**3 / min(seconds) * (1 if platform == "cpu" else len(devices))

@@ -1,0 +1,51 @@
+"""What has a run done so far: sums, times, and updates that went wrong?"""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from jaxdp.step import metrics
+
+
+@dataclasses.dataclass
+class Counters:
+    """Metric sums and times of steps that are done.
+
+    Attributes:
+        interval, epoch: sums since the last row, and since the epoch began; part of a checkpoint.
+        first_step_seconds: of this process's first step, compilation included; the rates leave it out.
+        first_step_done: when it was done, by `time.perf_counter`; 0 before.
+        train_seconds, train_examples: of all other steps of this process, without evaluating and saving.
+        skipped_updates, skipped_in_a_row: updates left out because they were not finite, in the whole run and just now.
+        rollbacks: how often the run went back to a checkpoint; each one halved the learning rate.
+    """
+
+    interval: metrics.Sums = dataclasses.field(default_factory=dict)
+    epoch: metrics.Sums = dataclasses.field(default_factory=dict)
+    first_step_seconds: float = 0.0
+    first_step_done: float = 0.0
+    train_seconds: float = 0.0
+    train_examples: float = 0.0
+    skipped_updates: int = 0
+    skipped_in_a_row: int = 0
+    rollbacks: int = 0
+
+    @property
+    def learning_rate_factor(self) -> float:
+        return 0.5**self.rollbacks
+
+    def position(self) -> dict[str, Any]:
+        """Returns what a checkpoint keeps, so that a run continued goes on as if nothing had happened."""
+        sums = {name: metrics.to_json(getattr(self, name)) for name in ("interval", "epoch")}
+        return sums | {name: getattr(self, name) for name in ("skipped_updates", "skipped_in_a_row", "rollbacks")}
+
+    @classmethod
+    def at(cls, position: Mapping[str, Any]) -> "Counters":
+        """Creates the counters of a process that begins where a checkpoint was saved."""
+        names = ("interval", "epoch", "skipped_updates", "skipped_in_a_row", "rollbacks")
+        return cls(**{name: position[name] for name in names if name in position})
+
+    def rolled_back(self, position: Mapping[str, Any]) -> "Counters":
+        """Returns the counters of this process back at a checkpoint: the time it took is still spent."""
+        kept = {name: getattr(self, name) for name in ("first_step_seconds", "first_step_done", "train_seconds", "train_examples")}
+        return dataclasses.replace(Counters.at(position), rollbacks=self.rollbacks + 1, **kept)

@@ -1,0 +1,51 @@
+"""A run that stands still is ended, with a file that says where; one that compiles, or only rests, is not."""
+
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+from jaxdp.callbacks import watchdog
+from jaxdp.runtime.processes import Group
+
+PROGRAM = """
+import time
+from jaxdp.runtime.processes import Group
+from jaxdp.callbacks.watchdog import Watchdog
+watchdog = Watchdog(Group(), 1.5)
+def stuck_here():
+    time.sleep(60)
+with watchdog.watching():
+    watchdog.note("compiling", 1, limited=False)
+    time.sleep(3)
+    for step in range(2, 5):
+        watchdog.note("training", step)
+        time.sleep(0.1)
+    stuck_here()
+"""
+
+
+@pytest.mark.fault("no step is finished, one process", "exit code 1 after --step-timeout; says where each thread stands", None)
+def test_a_process_that_hangs_says_where() -> None:
+    ended = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=50)
+    assert ended.returncode == 1
+    (line,) = ended.stderr.splitlines()
+    assert line.startswith("jaxdp.train: error: no step was finished for 2 s after step 4 (training); where each thread stands: ")
+    report = pathlib.Path("hang-0.txt").read_text()
+    assert "in stuck_here" in report
+    assert "no step was finished for 2 s" in report
+
+
+def test_by_default_patience_follows_the_median(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(watchdog.time, "monotonic", lambda: now[0])
+    watched = watchdog.Watchdog(Group(), None)
+    watched.note("compiling", 1, limited=False)
+    now[0] = 500.0  # compiling is not a step's duration
+    for step in range(2, 12):
+        watched.note("training", step)
+        now[0] += 20.0 if step != 5 else 1000.0
+    assert watched.timeout_seconds == pytest.approx(30 * 20)
+    assert watchdog.Watchdog(Group(), None).timeout_seconds == 300
+    assert watchdog.Watchdog(Group(), 7.0).timeout_seconds == 7

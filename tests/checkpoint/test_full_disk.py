@@ -1,0 +1,176 @@
+"""What cannot be written ends the run with one line and exit code 1; the checkpoint before it stays whole, and the run resumes."""
+
+import errno
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+from process_group import environment
+
+from jaxdp import checkpoints, train
+from jaxdp.checkpoint import integrity
+
+pytestmark = pytest.mark.usefixtures("no_pictures")
+CONTINUED = "exit code 1 and one line; the checkpoint before is whole and continued from"
+FLAGS = (
+    "--model cnn --model-kwargs width=8 hidden=32 --global-batch-size 160 --schedule constant --log-every 1 --eval-every 2 "
+    "--checkpoint-every 2 --devices 2 --run-dir run"
+).split()
+# What a full disk is to the file that does not fit: a write that fails. Nobody has to be root for it.
+LIMITED = """
+import resource, sys
+from jaxdp import train
+resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit}))
+sys.exit(train.main(sys.argv[1:]))
+"""
+DISTURBED = """
+import shutil, subprocess, sys
+from jaxdp import train
+from jaxdp.reporting import writers
+def advance(self, step):
+    if step == 3:
+        {action}
+writers.JsonLines.advance = advance
+sys.exit(train.main(sys.argv[1:]))
+"""
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    folder = tmp_path_factory.mktemp("trained") / "run"
+    assert train.main([*FLAGS[:-1], str(folder), "--steps", "2"]) == 0
+    return folder
+
+
+@pytest.fixture
+def resumable(trained: pathlib.Path) -> pathlib.Path:
+    return pathlib.Path(shutil.copytree(trained, "run"))
+
+
+@pytest.fixture
+def mounted() -> Iterator[pathlib.Path]:
+    """A file system of its own, empty and large."""
+    folder = pathlib.Path("mounted").absolute()
+    folder.mkdir()
+    if sys.platform != "linux" or shutil.which("mount") is None:
+        pytest.skip("needs a tmpfs, and there is no mount command that makes one")
+    made = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", str(folder)], capture_output=True, text=True)
+    if made.returncode != 0:
+        pytest.skip(f"needs a tmpfs, and may not mount one: {made.stderr.strip() or made.stdout.strip()}")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def remount(folder: pathlib.Path, options: str) -> None:
+    subprocess.run(["mount", "-o", f"remount,{options}", str(folder)], check=True)
+
+
+def run(program: str, *flags: str) -> tuple[int, list[str]]:
+    """Returns the exit code and the lines on standard error that do not tell of progress; a process that does not end fails."""
+    variables = environment()
+    variables["JAX_ENABLE_COMPILATION_CACHE"] = "false"  # the limit would cut its entries short, for everybody who reads them
+    command = [sys.executable, "-c", program, *FLAGS, *flags]
+    ended = subprocess.run(command, capture_output=True, text=True, env=variables, timeout=240)
+    return ended.returncode, [line for line in ended.stderr.splitlines() if not line.startswith(("step ", "continuing "))]
+
+
+def only_error(lines: list[str]) -> str:
+    assert len(lines) == 1, "\n".join(lines)
+    assert lines[0].startswith("jaxdp.train: error: ")
+    return lines[0]
+
+
+def verdicts() -> list[tuple[int, str]]:
+    return [(row["step"], row["verdict"]) for row in checkpoints.list_checkpoints("run", verify=True)]
+
+
+def assert_step_4_is_not_saved(program: str, reason: str) -> None:
+    code, lines = run(program, "--steps", "6")
+    assert code == 1, lines
+    line = only_error(lines)
+    assert line.startswith("jaxdp.train: error: the checkpoint of step 4 could not be saved in ")
+    assert reason in line
+    assert verdicts() == [(2, "whole")]
+
+
+def assert_completes(capsys: pytest.CaptureFixture[str]) -> None:
+    capsys.readouterr()
+    assert train.main([*FLAGS, "--steps", "6"]) == 0
+    assert "continuing run after step 2" in capsys.readouterr().err
+    assert verdicts() == [(2, "whole"), (4, "whole"), (6, "whole")]
+
+
+@pytest.mark.fault("file size limit while saving", CONTINUED, 0)
+def test_a_save_that_does_not_fit_leaves_the_one_before_whole(resumable: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert_step_4_is_not_saved(LIMITED.format(limit=40_000), "File too large")
+    assert_completes(capsys)
+
+
+@pytest.mark.fault("full file system while saving (tmpfs)", CONTINUED, 0)
+def test_a_file_system_that_is_full(trained: pathlib.Path, mounted: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.copytree(trained, mounted / "run")
+    pathlib.Path("run").symlink_to(mounted / "run")
+    system = os.statvfs(mounted)
+    used = (system.f_blocks - system.f_bfree) * system.f_frsize
+    remount(mounted, f"size={used + 150_000}")  # rows, events and pictures fit, 200 kB of arrays do not
+    assert_step_4_is_not_saved(LIMITED.format(limit=-1), "No space left on device")
+    remount(mounted, "size=64m")
+    assert_completes(capsys)
+
+
+@pytest.mark.slow
+@pytest.mark.fault("file system becomes read-only", CONTINUED, 0)
+def test_a_file_system_that_becomes_read_only(
+    resumable: pathlib.Path, mounted: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # That of the checkpoints alone: while the run holds its metrics open the system would refuse.
+    shutil.move("run/checkpoints", mounted / "checkpoints")
+    pathlib.Path("run", "checkpoints").symlink_to(mounted / "checkpoints")
+    action = f"subprocess.run(['mount', '-o', 'remount,ro', {str(mounted)!r}], check=True)"
+    assert_step_4_is_not_saved(DISTURBED.format(action=action), "Read-only file system")
+    remount(mounted, "rw")
+    assert_completes(capsys)
+
+
+@pytest.mark.slow
+@pytest.mark.fault("metrics.jsonl cut short by a full disk", "exit code 1 and one line; no row missing after the next start", 0)
+def test_a_row_that_is_cut_short(resumable: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = resumable / "metrics.jsonl"
+    code, lines = run(LIMITED.format(limit=rows.stat().st_size + 500), "--steps", "6", "--checkpoint-every", "6")
+    assert code == 1, lines
+    assert "File too large" in only_error(lines)
+    with pytest.raises(json.JSONDecodeError):
+        json.loads(rows.read_text().splitlines()[-1])
+    assert verdicts() == [(2, "whole")]
+    assert_completes(capsys)
+    expected = [(split, step) for step in range(1, 7) for split in ("train", "test") if split == "train" or step % 2 == 0]
+    assert [(row["split"], row["step"]) for row in map(json.loads, rows.read_text().splitlines())] == expected
+
+
+@pytest.mark.slow
+@pytest.mark.fault("run folder removed while training", "exit code 1 and one line", None)
+def test_a_folder_that_vanishes_ends_the_run(resumable: pathlib.Path) -> None:
+    code, lines = run(DISTURBED.format(action="shutil.rmtree('run')"), "--steps", "6")
+    assert code == 1, lines
+    assert "No such file or directory" in only_error(lines)
+    assert not pathlib.Path("run").exists()
+
+
+def test_a_checkpoint_whose_checksums_cannot_be_written_is_one_all_the_same(
+    resumable: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(path: pathlib.Path, content: str) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+    monkeypatch.setattr(integrity, "replace_file", full)
+    assert train.main([*FLAGS, "--steps", "4"]) == 0
+    warnings = [line for line in capsys.readouterr().err.splitlines() if "checkpoint of step" in line]
+    assert warnings == ["warning: the checkpoint of step 4 is complete, but has no checksums: No space left on device"]
+    assert verdicts() == [(2, "whole"), (4, "unverified")]

@@ -1,0 +1,126 @@
+"""Pictures of any kind become what a model takes, or one line says why not."""
+
+import pathlib
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from jaxdp.data.sources import BadExample
+from jaxdp.inference import files
+from jaxdp.registry import ConfigError
+
+RNG = np.random.default_rng(0)
+COLOUR = RNG.integers(0, 256, (5, 7, 3)).astype(np.uint8)
+GREY = RNG.integers(0, 256, (5, 7)).astype(np.uint8)
+
+
+def save(name: str, pixels: np.ndarray, **options: object) -> pathlib.Path:
+    path = pathlib.Path(name)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(pixels).save(path, **options)
+    return path
+
+
+def test_files_are_found_once_sorted_and_below_folders() -> None:
+    for name in ("b/2.png", "b/1.PNG", "b/deep/1.png", "b/.hidden.png", "a.png", "out/x-mask.png", "b/out/y.png"):
+        save(name, GREY, format="PNG")
+    pathlib.Path("b/notes.txt").write_text("no picture")
+    found = files.find(["b", "a.png", "b/1.PNG", "b/../a.png"], leave_out=pathlib.Path("b/out"))
+    assert [str(file) for file in found] == ["b/1.PNG", "b/2.png", "b/deep/1.png", "a.png"]
+    assert [str(file.name) for file in found] == ["1", "2", "deep/1", "a"]
+    assert len(files.find(["b"], leave_out=pathlib.Path("."))) == 4
+    assert files.find(["b/notes.txt"])  # a person knows best
+
+
+def test_what_cannot_be_found_is_said() -> None:
+    pathlib.Path("empty").mkdir()
+    with pytest.raises(ConfigError, match=r"empty: no images in that folder.*\.png"):
+        files.find(["empty"])
+    with pytest.raises(ConfigError, match=r"nowhere\.png: no such file"):
+        files.find(["nowhere.png"])
+
+
+def test_names_that_would_meet_are_refused() -> None:
+    save("a/x.png", GREY), save("b/x.png", GREY), save("b/x.bmp", GREY), save("b/y/x.png", GREY)
+    files.check_names(files.find(["a", "b/y/x.png"])[:1])
+    files.check_names(files.find(["a/x.png", "b/y"])[:1])
+    with pytest.raises(ConfigError, match=r"a/x\.png and b/x\.png would both be written as x-"):
+        files.check_names(files.find(["a", "b/x.png"]))
+    with pytest.raises(ConfigError, match=r"x\.bmp and b/x\.png"):
+        files.check_names(files.find(["b"]))
+
+
+def test_grey_and_colour_are_converted_and_said() -> None:
+    grey, colour = save("grey.png", GREY), save("colour.png", COLOUR)
+    pixels, changes = files.read(grey, 1)
+    np.testing.assert_array_equal(pixels[..., 0], GREY)
+    assert changes == ()
+    pixels, changes = files.read(grey, 3)
+    np.testing.assert_array_equal(pixels, np.repeat(GREY[..., None], 3, -1))
+    assert changes == (files.COLOURED,)
+    pixels, changes = files.read(colour, 1)
+    assert pixels.shape == (5, 7, 1)
+    np.testing.assert_allclose(pixels[..., 0], COLOUR @ [0.299, 0.587, 0.114], atol=1)
+    assert changes == (files.GREYED,)
+    drawn = save("drawn.png", np.repeat(GREY[..., None], 3, -1))
+    np.testing.assert_array_equal(files.read(drawn, 1)[0][..., 0], GREY)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_transparent_pixels_are_black_whatever_hides_in_them(channels: int) -> None:
+    alpha = np.zeros((5, 7, 1), np.uint8)
+    alpha[2:] = 255
+    for name, base in (("colour.png", COLOUR), ("grey.png", GREY[..., None])):
+        path = save(name, np.concatenate([base, alpha], -1))
+        pixels, changes = files.read(path, channels)
+        assert files.FLATTENED in changes
+        assert not pixels[:2].any()
+        if base.shape[-1] == channels:
+            np.testing.assert_array_equal(pixels[2:], base[2:])
+
+
+def test_a_palette_is_its_colours() -> None:
+    picture = Image.fromarray(GREY % 3)
+    picture.putpalette([10, 20, 30, 40, 50, 60, 70, 80, 90])
+    picture.save("palette.png")
+    np.testing.assert_array_equal(files.read(pathlib.Path("palette.png"), 3)[0][..., 0], (GREY % 3) * 30 + 10)
+    picture.save("clear.png", transparency=0)
+    pixels, changes = files.read(pathlib.Path("clear.png"), 3)
+    assert files.FLATTENED in changes
+    assert not pixels[GREY % 3 == 0].any()
+
+
+def test_of_several_pictures_the_first_is_taken_and_said() -> None:
+    pages = [Image.fromarray(GREY), Image.fromarray(255 - GREY)]
+    pages[0].save("stack.tif", save_all=True, append_images=pages[1:])
+    pixels, changes = files.read(pathlib.Path("stack.tif"), 1)
+    np.testing.assert_array_equal(pixels[..., 0], GREY)
+    assert changes == (files.FIRST,)
+
+
+def test_broken_files_are_one_line_each_or_left_out() -> None:
+    good = save("good.png", COLOUR)
+    pathlib.Path("broken.png").write_bytes(good.read_bytes()[:80])
+    pathlib.Path("text.png").write_text("no picture")
+    save("deep.png", GREY.astype(np.uint16) * 257)
+    names = ("broken.png", "text.png", "deep.png")
+    for name, word in zip(names, ("truncated", "no known format", "16 bits"), strict=True):
+        with pytest.raises(BadExample, match=word) as caught:
+            files.read(pathlib.Path(name), 1)
+        assert name in str(caught.value)
+        assert "\n" not in str(caught.value)
+    found = files.find(["."])
+    with pytest.raises(BadExample, match="broken"):
+        files.survey(found, 1, None)
+    left_out: list[BadExample] = []
+    known = files.survey(found, 3, left_out.append)
+    assert [str(facts.file) for facts in known] == ["good.png"]
+    assert known[0].size == (5, 7)
+    assert known[0].highest == tuple(COLOUR.max((0, 1)))
+    assert sorted(error.where for error in left_out) == sorted(names)
+
+
+def test_names_that_are_no_text_can_be_shown() -> None:
+    file = files.ImageFile(pathlib.Path("caf\udce9.png"), pathlib.PurePath("x"))
+    assert str(file) == "caf\N{REPLACEMENT CHARACTER}.png"

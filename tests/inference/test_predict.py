@@ -1,0 +1,403 @@
+"""What a run's model says about files is what it says about arrays, and about the test set; whatever is wrong is one line."""
+
+import csv
+import json
+import pathlib
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+import yaml
+from PIL import Image
+
+from jaxdp import evaluate, predict, train
+from jaxdp.data import augment
+from jaxdp.data.sources import images as source_images
+from jaxdp.data.sources import open_dataset
+from jaxdp.inference import predictor as predictor_module
+from jaxdp.inference.apply import create_predictor
+from jaxdp.registry import ConfigError
+from jaxdp.reporting import outcome, pictures, predictions
+from jaxdp.run_directory import RunDirectory
+
+Runs = dict[str, pathlib.Path]
+UNET = "--model unet --model-kwargs base_channels=4 levels=2"
+# Few of the cells are needed, and drawing them all takes longer.
+CELLS = "--dataset cells --data-placement host --global-batch-size 8"
+COMMANDS = {
+    "digits": "--model-kwargs depth=8 alpha=6 --global-batch-size 64 --steps 12 --eval-every 6 --checkpoint-every 6",
+    "cells": f"{UNET} {CELLS} --steps 12",
+    "valid": f"{UNET} padding=valid {CELLS} --steps 4",
+    "denoise": f"{UNET} --global-batch-size 16 --dataset digits-denoise --steps 12",
+}
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    """Folders of runs that have learned a little."""
+    base = tmp_path_factory.mktemp("runs")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(outcome, "draw", lambda *_, **__: {})  # drawing takes longer than these steps
+        for name, command in COMMANDS.items():
+            assert train.main(f"{command} --strategy single --run-dir {base / name}".split()) == 0
+    return {name: base / name for name in COMMANDS}
+
+
+@pytest.fixture(autouse=True)
+def _quiet_fixture(capsys: pytest.CaptureFixture[str], runs: Runs) -> None:
+    capsys.readouterr()
+
+
+def edited(run: pathlib.Path, **settings: object) -> str:
+    """Returns a copy of a run, as if these settings had been given."""
+    copy = shutil.copytree(run, pathlib.Path(f"{run.name}-edited"))
+    file = RunDirectory(copy).config_file
+    file.write_text(yaml.safe_dump(yaml.safe_load(file.read_text()) | settings))
+    return str(copy)
+
+
+def save(name: str, pixels: np.ndarray) -> str:
+    path = pathlib.Path(name)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(pixels.squeeze(-1) if pixels.shape[-1] == 1 else pixels).save(path)
+    return name
+
+
+def cells(count: int = 2) -> list[np.ndarray]:
+    return [open_dataset("cells").test[number]["images"] for number in range(count)]
+
+
+def network(run: pathlib.Path, *, per_image: bool = False) -> Callable[[np.ndarray], np.ndarray]:
+    """Returns the run's model, as the pictures of a run are made with it."""
+    directory = RunDirectory(run)
+    description = predictor_module.read_description(directory)
+    _, state = predictor_module.restore(directory, directory.load_config(), description, None)
+    compiled = create_predictor(state, augment.Preprocess(description.mean, description.std, per_image=per_image))
+    return lambda images: np.asarray(compiled(images))
+
+
+def softmax(logits: np.ndarray) -> np.ndarray:
+    exponentials = np.exp(logits - logits.max(-1, keepdims=True))
+    return exponentials / exponentials.sum(-1, keepdims=True)
+
+
+def one_line(capsys: pytest.CaptureFixture[str]) -> str:
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert len(captured.err.splitlines()) == 1, captured.err
+    return captured.err
+
+
+def test_classes_of_files_are_those_of_the_test_set(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
+    test = open_dataset("digits").test
+    for number in range(len(test)):
+        save(f"digits/{number:03}.png", test[number]["images"])
+    assert predict.main([str(runs["digits"]), "digits", "--output", "kept/predictions.csv", "--top-k", "2"]) == 0
+    shown = capsys.readouterr()
+    assert shown.err == ""
+    with pathlib.Path("kept/predictions.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["file"] for row in rows] == [f"digits/{number:03}.png" for number in range(len(test)) for _ in range(2)]
+    probabilities = np.array([float(row["probability"]) for row in rows]).reshape(-1, 2)
+    assert np.all(probabilities[:, 0] >= probabilities[:, 1])
+    first = np.array([int(row["class"]) for row in rows[::2]])
+    labels = np.array([test[number]["labels"] for number in range(len(test))])
+    _, figures = evaluate.evaluate(runs["digits"], strategy="single", devices=1)
+    assert np.mean(first == labels) == pytest.approx(figures["accuracy"])
+    assert "digits/359.png" in shown.out
+    assert f"{first[-1]}: {probabilities[-1, 0]:.1%}" in shown.out
+    assert not list(pathlib.Path("kept").glob("*.new"))
+
+    again = predict.predict(runs["digits"], ["digits/004.png", test[5]["images"]])
+    assert [answer.shape for answer in again] == [(10,), (10,)]
+    assert [answer.argmax() for answer in again] == list(first[4:6])
+    assert again[0].max() == pytest.approx(probabilities[4, 0], abs=1e-5)
+    assert again[0].sum() == pytest.approx(1, abs=1e-5)
+
+
+def test_one_program_for_any_number_of_images_of_any_size(runs: Runs, count_compilations: Callable[[], int]) -> None:
+    model = predictor_module.Predictor(runs["digits"], tile=512, overlap=64)
+    rng = np.random.default_rng(0)
+
+    def some(count: int) -> Iterator[np.ndarray]:
+        return (rng.integers(0, 17, (*rng.integers(1, 30, 2), 1)).astype(np.uint8) for _ in range(count))
+
+    assert len(list(model(some(70), 70))) == 70
+    before = count_compilations()
+    shares: list[float] = []
+    assert len(list(model(some(130), 130, shares.append))) == 130
+    assert count_compilations() == before
+    assert shares == [64, 64, 2]
+
+
+def test_few_programs_for_dense_answers(runs: Runs, count_compilations: Callable[[], int]) -> None:
+    model = predictor_module.Predictor(runs["cells"], tile=64, overlap=16)
+    pictures = [np.zeros((height, width, 1), np.uint8) for height, width in ((90, 200), (65, 80), (97, 300), (64, 33), (40, 64))]
+    list(model(pictures[::4], 2))
+    before = count_compilations()
+    assert [answer.shape for _, answer in model(pictures, 5)] == [(*picture.shape[:2], 2) for picture in pictures]
+    assert count_compilations() == before
+
+
+def test_masks(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
+    first, second = cells()
+    save("in/one.png", first), save("in/deep/two.two.png", second)
+    assert predict.main([str(runs["cells"]), "in", "--output-dir", "out"]) == 0
+    assert sorted(str(path) for path in pathlib.Path("out").rglob("*.*")) == [
+        "out/deep/two.two-mask.png", "out/deep/two.two-overlay.png", "out/one-mask.png", "out/one-overlay.png",
+    ]  # fmt: skip
+    expected = network(runs["cells"])(np.stack([first, second]))
+    masks = expected.argmax(-1)
+    assert 0 < masks.mean() < 1
+    for name, image, mask in (("one", first, masks[0]), ("deep/two.two", second, masks[1])):
+        with Image.open(f"out/{name}-mask.png") as written:
+            assert written.mode == "P"
+            np.testing.assert_array_equal(np.asarray(written.convert("RGB")), pictures.class_colors(2)[mask])
+        np.testing.assert_array_equal(source_images.decode_mask(pathlib.Path(f"out/{name}-mask.png"), ""), mask)
+        with Image.open(f"out/{name}-overlay.png") as written:
+            assert written.mode == "RGB"
+            np.testing.assert_array_equal(np.asarray(written), pictures.overlay(image, mask, 2))
+    shown = capsys.readouterr()
+    assert shown.err == ""
+    assert "96x96" in shown.out
+    assert f"cell: {masks[0].mean():.1%}" in shown.out
+    probabilities = predict.predict(runs["cells"], [first, "in/deep/two.two.png"])
+    np.testing.assert_allclose(np.stack(probabilities), softmax(expected), atol=1e-5)
+
+    assert predict.main([str(runs["cells"]), "in", "--output-dir", "in/out", "--json"]) == 0
+    assert predict.main([str(runs["cells"]), "in", "--output-dir", "in/out", "--json"]) == 0
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [line["file"] for line in lines] == ["in/deep/two.two.png", "in/one.png"] * 2  # and not the masks within
+    assert lines[1]["size"] == [96, 96]
+    assert lines[1]["shares"]["cell"] == pytest.approx(masks[0].mean(), abs=1e-6)
+    assert pathlib.Path(lines[1]["mask"]).is_file()
+    assert pathlib.Path(lines[1]["overlay"]).is_file()
+
+
+def test_images(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
+    image = open_dataset("digits-denoise").test[3]["images"]
+    save("noisy.png", image)
+    assert predict.main([str(runs["denoise"]), "noisy.png", "--output-dir", "out"]) == 0
+    expected = (network(runs["denoise"])(image[None])[0].clip(0, 1) * 255).round()
+    with Image.open("out/noisy-prediction.png") as written:
+        assert written.mode == "L"
+        np.testing.assert_array_equal(np.asarray(written), expected[..., 0])
+    assert f"{expected.mean():.1f}" in capsys.readouterr().out
+    (answer,) = predict.predict(runs["denoise"], [image])
+    np.testing.assert_array_equal((answer.clip(0, 1) * 255).round(), expected)
+
+
+def large_cells() -> np.ndarray:
+    return np.concatenate([np.concatenate(cells(8)[row : row + 4], 1) for row in (0, 4)], 0)[:160, :352]
+
+
+def test_tiles_of_a_network_agree_with_the_whole(runs: Runs) -> None:
+    image = large_cells()
+    (whole,) = predict.predict(runs["cells"], [image])
+    (tiled,) = predict.predict(runs["cells"], [image], tile=128, overlap=64)
+    (abutting,) = predict.predict(runs["cells"], [image], tile=128, overlap=0)
+    np.testing.assert_allclose(whole, softmax(network(runs["cells"])(image[None]))[0], atol=1e-5)
+    np.testing.assert_allclose(tiled[:32, :40], whole[:32, :40], atol=1e-5)  # one tile's alone, and far from its end
+    worst, worst_abutting = (np.abs(answer - whole).max() for answer in (tiled, abutting))
+    assert worst < 0.05
+    assert worst < worst_abutting / 3
+    assert np.mean(tiled.argmax(-1) == whole.argmax(-1)) > 0.998
+
+
+def test_unpadded_networks_answer_for_the_border_too(runs: Runs) -> None:
+    image = large_cells()
+    (whole,) = predict.predict(runs["valid"], [image])
+    assert whole.shape == (160, 352, 2)
+    plain = softmax(network(runs["valid"])(image[None]))[0]
+    before = (160 - plain.shape[0]) // 2
+    inner = np.s_[before : before + plain.shape[0], before : before + plain.shape[1]]
+    np.testing.assert_allclose(whole[inner], plain, atol=1e-5)
+    for overlap in (0, 32):
+        (tiled,) = predict.predict(runs["valid"], [image], tile=64, overlap=overlap)
+        np.testing.assert_allclose(tiled, whole, atol=1e-5)
+
+
+def test_images_normalized_each_by_itself_are_so_before_they_are_cut(runs: Runs) -> None:
+    run = edited(runs["cells"], normalize="image")
+    image = large_cells()
+    (whole,) = predict.predict(run, [image])
+    np.testing.assert_allclose(whole, softmax(network(runs["cells"], per_image=True)(image[None]))[0], atol=1e-4)
+    (tiled,) = predict.predict(run, [image], tile=128, overlap=64)
+    np.testing.assert_allclose(tiled[:32, :40], whole[:32, :40], atol=1e-4)
+    digit = np.arange(64, dtype=np.uint8).reshape(8, 8, 1)
+    (classes,) = predict.predict(edited(runs["digits"], normalize="image"), [digit])
+    np.testing.assert_allclose(classes, softmax(network(runs["digits"], per_image=True)(digit[None]))[0], atol=1e-5)
+
+
+def test_images_are_resized_where_the_dataset_was_and_answers_back(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
+    run = edited(runs["cells"], image_size="96x96")
+    small = cells(1)[0]
+    large = np.asarray(Image.fromarray(small[..., 0]).resize((120, 200), Image.Resampling.NEAREST))[..., None]
+    answer, same = predict.predict(run, [large, small])
+    assert answer.shape == (200, 120, 2)
+    back = np.stack([np.asarray(Image.fromarray(answer[..., k]).resize((96, 96))) for k in range(2)], -1)
+    assert np.mean(back.argmax(-1) == same.argmax(-1)) > 0.97
+    np.testing.assert_allclose(answer.sum(-1), 1, atol=1e-5)
+    save("large.png", large)
+    assert predict.main([run, "large.png", "--output-dir", "out"]) == 0
+    shown = capsys.readouterr()
+    assert "1 of 1 images is not 96x96 pixels: resized" in shown.err
+    assert "200x120" in shown.out
+
+
+def test_checkpoints_and_settings_of_a_run(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The dataset itself is not looked at, and may be elsewhere; the number format is the run's."""
+    digit = open_dataset("digits").test[0]["images"]
+    best, first, last = (predict.predict(runs["digits"], [digit], step=step)[0] for step in (None, 6, 12))
+    assert np.abs(first - last).max() > 1e-3
+    step, _ = evaluate.evaluate(runs["digits"], strategy="single", devices=1)
+    np.testing.assert_array_equal(best, {6: first, 12: last}[step])
+    for order, expected in (([6, 12], first), ([12, 6], last)):
+        with monkeypatch.context() as patch:
+            patch.setattr(predictor_module.Checkpoints, "best_first", lambda _, order=order: order)
+            np.testing.assert_array_equal(predict.predict(runs["digits"], [digit])[0], expected)
+    (same,) = predict.predict(edited(runs["digits"], dataset="folder:/gone", data_dir="/gone"), [digit])
+    np.testing.assert_array_equal(same, best)
+    shutil.rmtree("digits-edited")
+    (rough,) = predict.predict(edited(runs["digits"], precision="bfloat16"), [digit])
+    assert 1e-5 < np.abs(rough - best).max() < 0.05
+
+
+def test_notes_and_warnings_are_said_once(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
+    for number in range(3):
+        save(f"{number}.png", np.full((10, 12, 3), 80 * number, np.uint8))
+    assert predict.main([str(runs["digits"]), "0.png", "1.png", "2.png"]) == 0
+    notes = capsys.readouterr().err.splitlines()
+    assert [line.split(":")[0] for line in notes] == ["note", "note", "warning"]
+    assert "3 of 3 images are in colour: made grey" in notes[0]
+    assert "3 of 3 images are not 8x8 pixels: resized" in notes[1]
+    assert "pixels go up to 160 (in 2.png)" in notes[2]
+
+
+def test_broken_images_are_left_out_if_wanted(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
+    save("in/good.png", cells(1)[0])
+    pathlib.Path("in/broken.png").write_bytes(pathlib.Path("in/good.png").read_bytes()[:90])
+    flags = [str(runs["cells"]), "in", "--output-dir", "out"]
+    assert predict.main(flags) == 2
+    assert "in/broken.png: cannot be read as an image (image file is truncated)" in one_line(capsys)
+    assert not pathlib.Path("out").exists()
+    assert predict.main([*flags, "--on-bad-example", "skip"]) == 0
+    shown = capsys.readouterr()
+    assert "in/good.png" in shown.out
+    assert "broken" not in shown.out
+    assert shown.err.splitlines()[0].startswith("warning: in/broken.png: cannot be read")
+    assert shown.err.splitlines()[-1] == "warning: 1 of 2 images were left out"
+    assert len(list(pathlib.Path("out").iterdir())) == 2
+    assert predict.main([str(runs["cells"]), "in/broken.png", "--output-dir", "out", "--on-bad-example", "skip"]) == 2
+    assert "no image is left" in capsys.readouterr().err
+
+
+BAD = [
+    # run, flags, what the line must name
+    ("nowhere", "a.png", ["--run-dir nowhere: holds no run"]),
+    ("digits", "", ["no images are named"]),
+    ("digits", "nowhere.png", ["nowhere.png: no such file or folder"]),
+    ("digits", "nothing", ["nothing: no images in that folder"]),
+    ("digits", "a.png --step 5", ["--step 5", "there are: 6, 12"]),
+    ("digits", "a.png --top-k 0", ["--top-k 0", "greater than 0"]),
+    ("digits", "a.png --tile 63", ["--tile 63", "at least 64"]),
+    ("digits", "a.png --overlap 257", ["--overlap 257", "256"]),
+    ("digits", "a.png --overlap -1", ["--overlap -1", "from 0"]),
+    ("digits", "a.png --devices 2", ["--devices", "unknown flag"]),
+    ("digits", "a.png --output-dir out", ["--output-dir out", "--output FILE.csv"]),
+    ("digits", "a.png --output /dev/null/x.csv", ["--output /dev/null", "cannot be written"]),
+    ("digits", "a.png --output nothing", ["--output nothing", "is a folder"]),
+    ("cells", "a.png", ["--output-dir", "masks"]),
+    ("denoise", "a.png", ["--output-dir", "images"]),
+    ("cells", "a.png --output x.csv", ["--output x.csv", "--output-dir FOLDER"]),
+    ("cells", "a.png --output-dir /dev/null/out", ["--output-dir /dev/null/out", "cannot be written"]),
+    ("cells", "a.png --output-dir a.png", ["--output-dir a.png", "cannot be written"]),
+    ("cells", ". --output-dir .", ["--output-dir .", "searched for images"]),
+    ("cells", "a.png other --output-dir out", ["a.png and other/a.png would both be written"]),
+    ("cells", "deep.png --output-dir out", ["deep.png", "16 bits"]),
+]
+
+
+@pytest.mark.parametrize(("run", "flags", "named"), BAD)
+def test_bad_input_is_one_line_and_code_2(
+    run: str, flags: str, named: list[str], runs: Runs, capsys: pytest.CaptureFixture[str]
+) -> None:  # fmt: skip
+    save("a.png", np.zeros((8, 8, 1), np.uint8))
+    save("other/a.png", np.zeros((8, 8, 1), np.uint8))
+    Image.fromarray(np.zeros((8, 8), np.uint16)).save("deep.png")
+    pathlib.Path("nothing").mkdir()
+    before = sorted(pathlib.Path().rglob("*"))
+    assert predict.main([str(runs.get(run, run)), *flags.split()]) == 2
+    line = one_line(capsys)
+    assert line.startswith("jaxdp.predict: error: ")
+    for text in named:
+        assert text in line
+    assert sorted(pathlib.Path().rglob("*")) == before
+
+
+def test_runs_whose_images_no_file_holds(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
+    run = edited(runs["cells"])
+    directory = RunDirectory(pathlib.Path(run))
+    directory.write_dataset(directory.read_dataset() | {"image_shape": [96, 96, 4]})
+    assert predict.main([run, ".", "--output-dir", "out"]) == 2
+    assert "its images have 4 channels" in one_line(capsys)
+    directory.write_dataset(directory.read_dataset() | {"image_shape": [96, 96, 1], "task": "regression"})
+    assert predict.main([run, ".", "--output-dir", "out"]) == 2
+    assert "its targets have 2 channels" in one_line(capsys)
+
+
+@pytest.mark.parametrize(
+    "bad", [np.zeros((8, 8), np.uint8), np.zeros((8, 8, 3), np.uint8), np.zeros((8, 8, 1)), np.zeros((0, 8, 1), np.uint8)]
+)
+def test_arrays_that_are_no_images(bad: np.ndarray, runs: Runs) -> None:
+    with pytest.raises(ConfigError, match=r"give uint8 \(height, width, 1\)"):
+        predict.predict(runs["digits"], [bad])
+
+
+def test_names_are_quoted_in_csv_and_whole_in_a_narrow_table(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    name = 'a "quoted", [bold]name[/bold]/' + "x" * 100 + ".png"
+    rows = [{"file": name, "classes": [{"class": f"[{k}], class", "probability": 0.25} for k in range(4)]}]
+    predictions.write_csv(pathlib.Path("x.csv"), rows)
+    raw = pathlib.Path("x.csv").read_bytes()
+    assert raw.startswith(b'file,class,probability\r\n"a ""quoted""')
+    with pathlib.Path("x.csv").open(newline="") as file:
+        assert [row["file"] for row in csv.DictReader(file)] == [name] * 4
+    predictions.print_table(rows)
+    shown = capsys.readouterr().out
+    assert max(map(len, shown.splitlines())) <= 80
+    assert shown.count("x") >= 100
+    assert "[bold]" in shown
+    assert "[0], class" in shown
+    assert "4th" in shown
+
+
+def test_progress_says_a_line_now_and_then(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(predictions, "_LINE_SECONDS", -1)
+    with predictions.Progress(4) as progress:
+        progress.advance(0.5)
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err == "0.5 of 4 images\n"
+
+
+def test_progress_is_a_bar_on_a_terminal(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    for hidden in (False, True):
+        with predictions.Progress(4, hidden=hidden) as progress:
+            progress.advance(1.0)
+        captured = capsys.readouterr()
+        assert captured.out == ""
+        assert ("predicting images: 4" in captured.err and "25%" in captured.err) != hidden
+
+
+def test_help_does_not_import_jax() -> None:
+    code = "import sys; from jaxdp.predict import main\ntry: main(['--help'])\nfinally: assert 'jax' not in sys.modules"
+    helped = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    for word in ("RUN_DIR PATH", "--top-k", "--output-dir", "--overlap", "one device"):
+        assert word in helped

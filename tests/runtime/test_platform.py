@@ -1,0 +1,118 @@
+"""What is set before JAX starts: never over the user's own flags, and never one that this jaxlib does not know."""
+
+import importlib.metadata
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+from jaxdp.registry import ConfigError
+from jaxdp.runtime import platform
+
+
+def flags(monkeypatch: pytest.MonkeyPatch, before: str, devices: int | None) -> list[str]:
+    monkeypatch.setenv("XLA_FLAGS", before)
+    platform.configure(devices)
+    return platform.xla_flags().split()
+
+
+def test_flags_are_added_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = [
+        "--xla_cpu_experimental_ynn_fusion_type=-individual_convolution",
+        "--xla_disable_hlo_passes=cse_barrier_expander",
+        "--xla_force_host_platform_device_count=4",
+    ]
+    assert flags(monkeypatch, "", 4) == expected
+    assert flags(monkeypatch, " ".join(expected), 8) == expected
+    assert flags(monkeypatch, "--xla_dump_to=x", None) == ["--xla_dump_to=x", *expected[:2]]
+
+
+@pytest.mark.parametrize("name", ["cuda,cpu", "tpu"])
+def test_accelerators_keep_their_passes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAX_PLATFORMS", name)
+    assert not any("disable_hlo_passes" in flag for flag in flags(monkeypatch, "", 4))
+    monkeypatch.delenv("JAX_PLATFORMS")
+    plugin = importlib.metadata.EntryPoint("cuda", "jax_plugins.xla_cuda13", "jax_plugins")
+    monkeypatch.setattr(importlib.metadata, "entry_points", lambda group: (plugin,))
+    assert not any("disable_hlo_passes" in flag for flag in flags(monkeypatch, "", 4))
+
+
+def test_the_users_flags_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    mine = ["--xla_cpu_experimental_ynn_fusion_type=", "--xla_disable_hlo_passes=", "--xla_force_host_platform_device_count=2"]
+    assert flags(monkeypatch, " ".join(mine), 8) == mine
+
+
+def test_an_unknown_flag_would_end_the_process_so_it_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not platform._jaxlib_knows("xla_cpu_no_such_flag_at_all")
+    monkeypatch.setattr(platform, "_jaxlib_knows", lambda *words: False)
+    assert flags(monkeypatch, "", None) == ["--xla_disable_hlo_passes=cse_barrier_expander"]  # known since long ago
+
+
+def test_devices_that_are_not_there() -> None:
+    assert len(platform.select_devices(3)) == 3
+    assert len(platform.select_devices(None)) == 8
+    with pytest.raises(ConfigError, match="--devices 9: there are 8 cpu devices; use at most 8"):
+        platform.select_devices(9)
+
+
+def test_deterministic_kernels_are_a_matter_of_flags(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XLA_FLAGS", "--xla_gpu_autotune_level=4")
+    platform.configure(None, deterministic=True)
+    found = platform.xla_flags().split()
+    assert "--xla_gpu_deterministic_ops=true" in found
+    assert "--xla_gpu_autotune_level=4" in found  # the user's stays
+    assert "--xla_gpu_autotune_level=0" not in found
+    monkeypatch.setenv("XLA_FLAGS", "")
+    platform.configure(None)
+    assert "deterministic" not in platform.xla_flags()
+
+
+COMPILE = """
+from jaxdp.runtime import platform
+platform.configure(None)
+import jax
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+found = []
+jax.monitoring.register_event_listener(lambda event, **_: found.append(event))
+jax.jit(lambda x: x * 3 + 1)(2.0)
+print(sum(event.endswith("compilation_cache/cache_hits") for event in found))
+"""
+
+
+def compile_in_a_process(home: pathlib.Path, **variables: str) -> tuple[int, str]:
+    """Returns how many programs were found in the cache, and what was said on standard error."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("JAX_")}
+    environment |= {"XDG_CACHE_HOME": str(home), "XLA_FLAGS": ""} | variables
+    done = subprocess.run([sys.executable, "-c", COMPILE], env=environment, capture_output=True, text=True, check=True)
+    return int(done.stdout), done.stderr
+
+
+def test_compiled_programs_are_kept_for_the_next_process(tmp_path: pathlib.Path) -> None:
+    assert compile_in_a_process(tmp_path) == (0, "")
+    (folder,) = (tmp_path / "jaxdp").iterdir()
+    kept = sorted(folder.glob("*-cache"))
+    assert kept
+    # A process was killed over one program: its file is cut short, and the note of its use is missing.
+    kept[0].write_bytes(kept[0].read_bytes()[:100])
+    kept[0].with_name(kept[0].name.removesuffix("-cache") + "-atime").unlink()
+    hits, said = compile_in_a_process(tmp_path)
+    assert (hits, said) == (len(kept) - 1, "")
+    assert compile_in_a_process(tmp_path) == (len(kept), "")
+
+
+def test_where_programs_cannot_be_kept_they_are_compiled_again(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "file").write_text("no folder")
+    assert compile_in_a_process(tmp_path / "file") == (0, "")
+    own = tmp_path / "own"
+    assert compile_in_a_process(tmp_path, JAX_COMPILATION_CACHE_DIR=str(own)) == (0, "")
+    assert list(own.glob("*-cache"))
+    assert not (tmp_path / "jaxdp").exists()
+
+
+def test_a_cpu_of_another_kind_has_a_folder_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = platform._cpu_hash()
+    read = pathlib.Path.read_bytes
+    monkeypatch.setattr(pathlib.Path, "read_bytes", lambda path: read(path).replace(b" avx2", b"") + b"\nflags : another")
+    assert platform._cpu_hash() != before or b"avx2" not in read(pathlib.Path("/proc/cpuinfo"))

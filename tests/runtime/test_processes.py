@@ -1,0 +1,161 @@
+"""Two processes of two devices, and four of one, train as one process of four does, whatever else is set."""
+
+import json
+import pathlib
+import subprocess
+import sys
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from process_group import Processes, environment
+
+from jaxdp import train
+from jaxdp.checkpoint.checkpoints import Checkpoints
+from jaxdp.reporting import writers
+from jaxdp.training.reader import MEASURED
+
+STEPS = 3
+COMMON = f"--global-batch-size 32 --learning-rate 0.01 --schedule constant --log-every 1 --steps {STEPS}".split()
+CNN = "--model cnn --model-kwargs width=4 hidden=16"
+UNET = "--model unet --model-kwargs base_channels=4 levels=1"
+# What is within a rounding error of the middle between two numbers of 8 bits may become either.
+NARROW = 1e-2
+
+
+class Case(NamedTuple):
+    """Attributes:
+    flags: by the number of processes where they depend on it.
+    tolerance: of arrays, relative to the largest number in each.
+    """
+
+    flags: str | dict[int, str]
+    tolerance: float = 1e-5
+
+
+SHARDED = f"{CNN} --strategy sharded"
+ROWS = f"{UNET} --image-size 32 --strategy sharded --global-batch-size 12 --batch-norm global --mesh"
+# The 360 images of the test leave 8 for a last batch of 32: all but the first device have nothing to evaluate in it.
+CASES = {
+    "pmap": Case(CNN),
+    "shard_map": Case(f"{CNN} --strategy shard_map"),
+    "sharded": Case(SHARDED),
+    "batch norm over all": Case(f"{CNN} --batch-norm global"),
+    "parameters in parts": Case(f"{SHARDED} --shard-params --ema-decay 0.9 --optimizer adam"),
+    # Each process reads its own examples, so that 4 of one device have no two for the rows of an image.
+    "rows over space": Case({1: f"{ROWS} data=2,space=2", 2: f"{ROWS} data=2,space=2", 4: f"{ROWS} data=4,space=1"}),
+    "batch in two parts": Case(f"{CNN} --accumulate-steps 2"),
+    "float16": Case(f"{CNN} --precision float16", NARROW),
+    "gradients in bfloat16": Case(f"{CNN} --grad-reduce-dtype bfloat16", NARROW),
+    "evaluation of 24 on 28": Case(f"{CNN} --global-batch-size 28 --eval-every 1 --strategy shard_map"),
+    "mixed pairs, streamed": Case(f"{CNN} --augment shift:1 mixup:0.5 --data-placement host"),
+}
+TRAIN_ALL = (
+    "import json, sys\nfrom jaxdp import train\n"
+    "for name, flags in json.loads(sys.argv[1]).items():\n"
+    "    if code := train.main([*sys.argv[2:], *flags, '--run-dir', name]):\n"
+    "        sys.exit(code)\n"
+)  # fmt: skip
+
+
+def train_all(count: int, names: list[str], prelude: str = "") -> None:
+    """Trains the cases one after the other in as many processes, in folders `COUNT/NAME`."""
+    flags = {}
+    for name in names:
+        words = CASES[name].flags
+        flags[f"{count}/{name}"] = (words[count] if isinstance(words, dict) else words).split()
+    group = Processes(
+        *COMMON, count=count, devices=4 // count, common=[json.dumps(flags)], program=TRAIN_ALL,
+        preludes=dict.fromkeys(range(count), prelude),
+    )  # fmt: skip
+    assert group.codes(seconds=1500) == [0] * count, "".join(group.errors(index) for index in range(count))
+
+
+def arrays(run_dir: str) -> dict[str, np.ndarray]:
+    checkpoints = Checkpoints(pathlib.Path(run_dir, "checkpoints"), keep=None, best_metric=("accuracy", True))
+    try:
+        return checkpoints.arrays(STEPS)
+    finally:
+        checkpoints.close()
+
+
+def figures(run_dir: str) -> dict[str, Any]:
+    """Returns what rows and summary say of the training, by what it is and of which step."""
+    found = {}
+    for row in writers.read_rows(pathlib.Path(run_dir, "metrics.jsonl")):
+        place = f"{row.pop('split')} {row.pop('step')}"
+        found |= {f"{place} {name}": value for name, value in row.items() if name not in MEASURED}
+    done = json.loads(pathlib.Path(run_dir, "summary.json").read_text())
+    for split, values in done["metrics"].items():
+        found |= {f"summary {split} {name}": value for name, value in values.items()}
+    return found
+
+
+def differences(found: str, expected: str, tolerance: float) -> list[str]:
+    """Returns what of two runs is further apart than that, arrays relative to the largest number in each."""
+    ours, theirs = arrays(found), arrays(expected)
+    assert ours.keys() == theirs.keys()
+    scales = {name: max(float(np.abs(array).max()), 1e-9) for name, array in theirs.items()}
+    apart = {name: float(np.abs(np.float64(ours[name]) - array).max()) / scales[name] for name, array in theirs.items()}
+    wrong = [f"{name} differs by {value:.1e} of its scale" for name, value in apart.items() if not value <= tolerance]
+    told, expected_told = figures(found), figures(expected)
+    assert told.keys() == expected_told.keys()
+    wrong += [
+        f"{name}: {told[name]} for {value}"
+        for name, value in expected_told.items()
+        if told[name] != pytest.approx(value, rel=10 * tolerance, abs=10 * tolerance)
+    ]
+    return wrong
+
+
+def test_two_launched_processes_train_as_one() -> None:
+    flags = [*COMMON, *CNN.split(), "--checkpoint-every", "2"]
+    command = [sys.executable, "-m", "jaxdp.launch", "-n", "2", "--devices-per-process", "2", "--", "train", *flags]
+    ended = subprocess.run([*command, "--run-dir", "two"], capture_output=True, text=True, env=environment())
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.count("cnn on digits: done") == 1
+    assert all(line.startswith("[0] step ") for line in ended.stderr.splitlines()), ended.stderr
+    assert train.main([*flags, "--devices", "4", "--run-dir", "one"]) == 0
+    assert differences("two", "one", 1e-5) == []
+    assert {path.name for path in pathlib.Path("two", "checkpoints").iterdir()} == {"2", "3"}
+    done = json.loads(pathlib.Path("two", "summary.json").read_text())
+    assert (done["processes"], done["devices"], done["metrics"]["test"]["examples"]) == (2, 4, 360)
+    rows = writers.read_rows(pathlib.Path("two", "metrics.jsonl"))
+    assert [(row["split"], row["step"]) for row in rows] == [("train", 1), ("train", 2), ("train", 3), ("test", 3)]
+    for row in rows[:3]:  # of each process
+        assert len(row["host_memory_bytes"]) == 2
+        assert min(row["host_memory_bytes"]) > 50e6
+
+
+@pytest.mark.slow
+def test_every_option_trains_alike_in_1_2_and_4_processes() -> None:
+    for count in (1, 2, 4):
+        train_all(count, list(CASES))
+    wrong = {
+        f"{count}/{name}": found
+        for count in (2, 4)
+        for name, case in CASES.items()
+        if (found := differences(f"{count}/{name}", f"1/{name}", case.tolerance))
+    }
+    assert wrong == {}
+    for count in (1, 2, 4):  # that the options were in force
+        for name in ("float16", "gradients in bfloat16"):
+            narrow, plain = (arrays(f"{count}/{case}")["params/hidden/kernel"] for case in (name, "pmap"))
+            assert np.abs(narrow - plain).max() > 1e-5 * np.abs(plain).max()
+        cut = json.loads(pathlib.Path(f"{count}/parameters in parts", "summary.json").read_text())
+        assert cut["state_bytes_per_device"] < cut["state_bytes"]
+        assert (cut["processes"], cut["devices"]) == (count, 4)
+
+
+@pytest.mark.slow
+def test_without_the_mean_across_processes_they_drift_apart() -> None:
+    """The mutant: gradients and statistics are averaged over the devices of each process alone."""
+    alone = (
+        "import jax\nfrom jaxdp.sharding.replicas import Replicas\n"
+        "Replicas.mean = lambda self, tree: jax.lax.pmean(tree, self.axis, axis_index_groups=[[0, 1], [2, 3]])\n"
+    )
+    train_all(1, ["pmap"])
+    train_all(2, ["pmap"], prelude=alone)
+    wrong = differences("2/pmap", "1/pmap", 1e-5)
+    assert any(line.startswith("params/") for line in wrong)
+    assert any(line.startswith("test 3 loss") for line in wrong)

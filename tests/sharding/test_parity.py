@@ -1,0 +1,268 @@
+"""Every strategy trains as its oracle does: `global` and `group:N` as plain jit on one device, `replica` as vmap on one device."""
+
+import dataclasses
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax import nnx
+
+from jaxdp import models, tasks
+from jaxdp.config import BatchNormMode
+from jaxdp.data import pipeline
+from jaxdp.data.augment import create_preprocess
+from jaxdp.data.sources import open_dataset
+from jaxdp.registry import ConfigError
+from jaxdp.sharding.replicas import Replicas
+from jaxdp.sharding.strategy import Strategy, create_strategy
+from jaxdp.step import step
+from jaxdp.step.state import Constants, TrainState, create_train_state
+
+BATCH_SIZE, STEPS = 16, 3
+DATASET = open_dataset("digits")
+CONSTANTS = Constants.create([0.1], seed=3)
+# ShakeDrop, dropout, augmentation and a moving average: whatever draws numbers or keeps state must not know the devices.
+KWARGS = {"depth": 8, "alpha": 6, "shake_drop": 0.5, "dropout": 0.2}
+CASES = [("single", 1)] + [(name, count) for name in ("pmap", "shard_map", "sharded") for count in (1, 2, 4, 8)]
+CASES += [("central", 1), ("central", 4)]
+# Of these every session tries each strategy with each mode on its largest number of devices, and each other number with one mode.
+BATCH_NORM_OF = {1: "global", 2: "replica", 4: "group:2"}
+
+
+def in_every_session(name: str, count: int, batch_norm: str) -> bool:
+    return count == 8 or (name, count) == ("central", 4) or BATCH_NORM_OF[count] == batch_norm
+
+
+def create_optimizer(schedule: optax.Schedule) -> optax.GradientTransformation:
+    return optax.chain(optax.clip_by_global_norm(1.0), optax.add_decayed_weights(1e-4), optax.sgd(schedule, 0.9, nesterov=True))
+
+
+def recipe(batch_norm: str) -> step.Recipe:
+    preprocess = create_preprocess(["shift:1"], mean=DATASET.mean, std=DATASET.std, per_image=False, dense=False)
+    task = tasks.create("classification", num_classes=10, label_smoothing=0.1)
+    return step.Recipe(task, create_optimizer, preprocess, batch_norm=BatchNormMode.parse(batch_norm), ema_decay=0.9)
+
+
+def create_state() -> TrainState:
+    model = models.create("pyramidnet", num_classes=10, in_channels=1, rngs=nnx.Rngs(0), **KWARGS)
+    return create_train_state(model, create_optimizer(optax.constant_schedule(0.1)), with_ema=True)
+
+
+def host_batches() -> list[pipeline.HostBatch]:
+    order = pipeline.TrainingOrder(len(DATASET.train), BATCH_SIZE, seed=3, total_steps=STEPS)
+    return [pipeline.load(DATASET.train, order[number]) for number in range(STEPS)]
+
+
+def train(strategy: Strategy, batches: list[pipeline.HostBatch]) -> tuple[TrainState, list[Any]]:
+    state, metrics = strategy.init(create_state), []
+    for batch in batches:
+        state, sums = strategy.train_step(state, strategy.shard_batch(batch), CONSTANTS)
+        metrics.append(strategy.gather(sums))
+    return strategy.gather(state), metrics
+
+
+@functools.cache
+def oracle_step(batch_norm: str) -> Any:
+    """One device, no strategy: jit, or for replica batch norm vmap over the replicas."""
+    if batch_norm == "replica":
+        mapped = functools.partial(step.train_step, recipe=recipe(batch_norm), replicas=Replicas(axis="replicas"))
+        return jax.jit(jax.vmap(mapped, in_axes=(None, 0, None), out_axes=None, axis_name="replicas"))
+    return jax.jit(functools.partial(step.train_step, recipe=recipe(batch_norm), replicas=Replicas()))
+
+
+@functools.cache
+def oracle(batch_norm: str, replicas: int) -> Any:
+    state, metrics, function = create_state(), [], oracle_step(batch_norm)
+    for batch in host_batches():
+        if batch_norm == "replica":
+            batch = {name: array.reshape(replicas, -1, *array.shape[1:]) for name, array in batch.items()}
+        state, sums = function(state, batch, CONSTANTS)
+        metrics.append(sums)
+    return jax.tree.map(np.asarray, (state, metrics))
+
+
+def largest_difference(left: Any, right: Any) -> float:
+    differences = jax.tree.map(lambda a, b: np.max(np.abs(np.float64(a) - np.float64(b))), left, right)
+    return max(jax.tree.leaves(differences))
+
+
+def means(metrics: list[Any]) -> list[Any]:
+    return [{name: value / BATCH_SIZE for name, value in sums.items()} for sums in metrics]
+
+
+@pytest.mark.parametrize(
+    ("name", "count", "batch_norm"),
+    [
+        pytest.param(name, count, batch_norm, marks=() if in_every_session(name, count, batch_norm) else pytest.mark.slow)
+        for name, count in CASES
+        for batch_norm in ("global", "group:2", "replica")
+        if (name, batch_norm) != ("central", "global")  # which it refuses: a test of its own
+    ],
+)
+def test_strategy_matches_its_oracle(name: str, count: int, batch_norm: str) -> None:
+    strategy = create_strategy(name, recipe(batch_norm), jax.devices()[:count])
+    strategy.check_batch(BATCH_SIZE)
+    state, metrics = train(strategy, host_batches())
+    expected_state, expected_metrics = oracle(batch_norm, count if batch_norm == "replica" else 1)
+    assert largest_difference(state, expected_state) <= 1e-5  # step, params, batch_stats, opt_state and averages
+    assert largest_difference(means(metrics), means(expected_metrics)) <= 1e-5
+    assert all(sums["examples"] == BATCH_SIZE for sums in metrics)
+
+
+def test_replica_batch_norm_is_another_training() -> None:
+    """Else the oracles of this file would not tell the modes apart."""
+    assert largest_difference(oracle("replica", 8)[0].params, oracle("global", 1)[0].params) > 1e-3
+    assert largest_difference(oracle("group:2", 1)[0].params, oracle("replica", 8)[0].params) <= 1e-5
+
+
+@pytest.mark.parametrize("name", ["pmap", "shard_map"])
+def test_without_the_mean_replicas_drift_apart(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The mutant: leave out what pmeans gradients, and parity is lost."""
+    monkeypatch.setattr(Replicas, "mean", lambda self, tree: tree)
+    strategy = create_strategy(name, recipe("group:2"), jax.devices()[:8])
+    if name == "shard_map":  # it notices by itself that replicas would differ
+        with pytest.raises(ValueError, match=r"varying|replicated|out_specs"):
+            train(strategy, host_batches())
+        return
+    state, _ = train(strategy, host_batches())
+    assert largest_difference(state.params, oracle("group:2", 1)[0].params) > 1e-3
+
+
+def test_without_the_cast_shard_map_sums_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The mutant of the other kind: differentiating replicated parameters sums their gradients before the mean."""
+    monkeypatch.setattr(Replicas, "local", lambda self, tree: tree)
+    plain = dataclasses.replace(recipe("group:2"), optimizer=optax.sgd)  # without clipping, which would hide a factor
+
+    def create() -> TrainState:
+        model = models.create("pyramidnet", num_classes=10, in_channels=1, rngs=nnx.Rngs(0), **KWARGS)
+        return create_train_state(model, optax.sgd(optax.constant_schedule(0.1)), with_ema=True)
+
+    states = []
+    for name, count in (("single", 1), ("shard_map", 8)):
+        strategy = create_strategy(name, plain, jax.devices()[:count])
+        state, _ = strategy.train_step(strategy.init(create), strategy.shard_batch(host_batches()[0]), CONSTANTS)
+        states.append(strategy.gather(state))
+    assert largest_difference(states[0].params, states[1].params) > 1e-3
+
+
+@pytest.mark.parametrize(("name", "count"), [("pmap", 4), ("shard_map", 4), ("sharded", 4)])
+def test_missing_examples_do_not_skew_the_mean(name: str, count: int) -> None:
+    """Weights of 0, all on one replica: the update is that of the examples that are there."""
+    batch = host_batches()[0]
+    batch["weights"] = np.where(np.arange(BATCH_SIZE) < 6, 0, 1).astype(np.float32)
+    expected, _ = oracle_step("group:2")(create_state(), batch, CONSTANTS)
+    state, metrics = train(create_strategy(name, recipe("group:2"), jax.devices()[:count]), [batch])
+    assert metrics[0]["examples"] == 10
+    assert largest_difference(state.params, expected.params) <= 1e-5
+
+
+def test_state_is_replicated_and_consumed() -> None:
+    strategy = create_strategy("pmap", recipe("replica"), jax.devices()[:4])
+    host = create_state()
+    before = strategy.restore(host)
+    after, _ = strategy.train_step(before, strategy.shard_batch(host_batches()[0]), CONSTANTS)
+    jax.tree.map(lambda old, new: np.testing.assert_equal(old.shape, new.shape), host, after)
+    assert all(leaf.is_fully_replicated for leaf in jax.tree.leaves(after))
+    assert all(leaf.is_deleted() for leaf in jax.tree.leaves(before.params))
+    assert not any(leaf.is_deleted() for leaf in jax.tree.leaves(host))
+
+
+def test_batches_that_do_not_divide_are_refused() -> None:
+    strategy = create_strategy("pmap", recipe("group:2"), jax.devices()[:8])
+    with pytest.raises(ConfigError, match="8 devices do not divide it; use 96 or 104"):
+        strategy.check_batch(100)
+    with pytest.raises(ConfigError, match=r"use 8$"):
+        strategy.check_batch(3)
+    with pytest.raises(ConfigError, match=r"group:2.*3 examples.*group:[13]"):
+        strategy.check_batch(24)
+    create_strategy("sharded", recipe("group:2"), jax.devices()[:8]).check_batch(24)
+    with pytest.raises(ConfigError, match=r"--devices 2.*--strategy pmap"):
+        create_strategy("single", recipe("replica"), jax.devices()[:2])
+
+
+def also_slow(*cases: tuple[Any, ...]) -> list[Any]:
+    return [pytest.param(*case, marks=pytest.mark.slow) for case in cases]
+
+
+def assert_as_the_oracle(changed: step.Recipe, name: str, count: int) -> None:
+    strategy = create_strategy(name, changed, jax.devices()[:count])
+    strategy.check_batch(BATCH_SIZE)
+    state, metrics = train(strategy, host_batches())
+    expected_state, expected_metrics = oracle(str(changed.batch_norm), 1)
+    assert largest_difference(state, expected_state) <= 1e-5
+    assert largest_difference(means(metrics), means(expected_metrics)) <= 1e-5
+
+
+@pytest.mark.parametrize(
+    ("name", "count", "scan"),
+    [
+        ("pmap", 4, False),
+        ("sharded", 4, False),
+        *also_slow(
+            ("single", 1, False), ("shard_map", 4, False), ("central", 4, False), ("pmap", 4, True), ("shard_map", 4, True),
+            ("sharded", 4, True),
+        ),
+    ],
+)  # fmt: skip
+def test_parts_of_a_batch_add_up_to_it(name: str, count: int, scan: bool) -> None:
+    """Two parts, computed one after the other, with running statistics as if at once."""
+    assert_as_the_oracle(dataclasses.replace(recipe("group:2"), accumulate_steps=2, scan=scan), name, count)
+
+
+@pytest.mark.parametrize(
+    ("name", "count", "remat"),
+    [
+        ("pmap", 4, "blocks"),
+        *also_slow(
+            ("single", 1, "full"), ("pmap", 4, "full"), ("shard_map", 4, "blocks"), ("sharded", 4, "full"), ("central", 4, "full"),
+        ),
+    ],
+)  # fmt: skip
+def test_computing_again_changes_nothing(name: str, count: int, remat: str) -> None:
+    assert_as_the_oracle(dataclasses.replace(recipe("group:2"), remat=remat), name, count)
+
+
+@pytest.mark.parametrize("name", ["pmap", *also_slow(("shard_map",), ("central",))])
+def test_gradients_move_in_bfloat16(name: str) -> None:
+    """They are rounded to 8 bits each time; the sums of the loss are not."""
+    strategy = create_strategy(name, dataclasses.replace(recipe("group:2"), grad_reduce_dtype="bfloat16"), jax.devices()[:4])
+    state, metrics = train(strategy, host_batches())
+    expected_state, expected_metrics = oracle("group:2", 1)
+    difference = largest_difference(state.params, expected_state.params)
+    assert 1e-5 < difference < 1e-2
+    assert all(leaf.dtype == np.float32 for leaf in jax.tree.leaves(state.params))
+    assert largest_difference(metrics[0]["loss"], expected_metrics[0]["loss"]) / BATCH_SIZE <= 1e-5
+
+
+def test_central_is_refused_where_it_cannot_work() -> None:
+    with pytest.raises(ConfigError, match=r"--batch-norm global: --strategy central has no statistics across devices"):
+        create_strategy("central", recipe("global"), jax.devices()[:2])
+
+
+def test_parts_that_do_not_divide_are_refused() -> None:
+    strategy = create_strategy("pmap", dataclasses.replace(recipe("replica"), accumulate_steps=3), jax.devices()[:4])
+    with pytest.raises(ConfigError, match=r"--accumulate-steps 3: does not divide the 4 examples of each device; use e.g. 2"):
+        strategy.check_batch(BATCH_SIZE)
+
+
+@pytest.mark.parametrize("flat", [False, True])
+def test_arrays_that_travel_together_arrive_apart(flat: bool) -> None:
+    rng = np.random.default_rng(0)
+    tree = {
+        "grads": [rng.standard_normal((4, 3, 2)).astype(np.float32), rng.standard_normal(4).astype(np.float32)],
+        "narrow": jnp.asarray(rng.standard_normal((4, 5)), jnp.bfloat16),
+        "counts": rng.integers(0, 9, (4, 2, 2)).astype(np.int32),
+        "none": {},
+    }
+    replicas = Replicas(axis="replicas", flat=flat)
+    found = jax.pmap(lambda tree: (replicas.mean(tree["grads"]), replicas.sum(tree)), "replicas", devices=jax.devices()[:4])(tree)
+    means = jax.tree.map(lambda leaf: leaf.mean(0), tree["grads"])
+    sums = jax.tree.map(lambda leaf: np.asarray(leaf, np.float32).sum(0), tree)
+    for leaf, expected in zip(jax.tree.leaves(found), jax.tree.leaves((means, sums)), strict=True):
+        np.testing.assert_allclose(
+            np.float32(leaf), np.broadcast_to(expected, leaf.shape), rtol=1e-2 if leaf.dtype == jnp.bfloat16 else 1e-6
+        )

@@ -1,0 +1,121 @@
+"""Names become the optimisers and schedules that they stand for, written out here."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxdp.config import OptimizationConfig, TrainConfig
+from jaxdp.step.optim import OPTIMIZERS, create_optimizer, create_schedule
+from jaxdp.training.setup import create_setup
+
+
+def rates(total_steps: int = 100, **settings) -> np.ndarray:
+    schedule = create_schedule(OptimizationConfig(**settings), total_steps)
+    return np.asarray(jax.vmap(schedule)(np.arange(total_steps)))
+
+
+def updates(gradients: list[float], parameter: float = 2.0, **settings) -> float:
+    """Returns what a parameter becomes."""
+    config = OptimizationConfig(learning_rate=0.1, schedule="constant", **settings)
+    optimizer = create_optimizer(config, create_schedule(config, 10))
+    value = jnp.asarray(parameter)
+    state = optimizer.init(value)
+    for gradient in gradients:
+        update, state = optimizer.update(jnp.asarray(gradient), state, value)
+        value = value + update
+    return float(value)
+
+
+def test_decay_is_coupled_and_nesterov_looks_ahead() -> None:
+    """The PyramidNet recipe: the decay goes through the momentum."""
+    value, buffer = 2.0, 0.0
+    for gradient in (1.0, -0.5, 0.25):
+        decayed = gradient + 0.01 * value
+        buffer = 0.9 * buffer + decayed
+        value -= 0.1 * (decayed + 0.9 * buffer)
+    assert updates([1.0, -0.5, 0.25], weight_decay=0.01) == pytest.approx(value, abs=1e-6)
+
+
+def test_adamw_decays_beside_the_gradient() -> None:
+    # The first Adam step has the size of the learning rate, whatever the gradient.
+    assert updates([3.0], optimizer="adamw", weight_decay=0.5) == pytest.approx(2 - 0.1 * (1 + 0.5 * 2), abs=1e-5)
+    assert updates([3.0], optimizer="adam", weight_decay=0.5) == pytest.approx(2 - 0.1, abs=1e-5)
+
+
+def test_clipping_comes_before_the_decay() -> None:
+    assert updates([100.0], optimizer="sgd", clip_norm=1.0, weight_decay=0.5) == pytest.approx(2 - 0.1 * (1 + 0.5 * 2), abs=1e-6)
+
+
+def test_keywords_reach_the_optimizer() -> None:
+    assert updates([1.0, 1.0], optimizer="momentum", weight_decay=0.0, optimizer_kwargs={"momentum": 0.5}) == pytest.approx(
+        2 - 0.25
+    )
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_every_optimizer_goes_downhill(name: str) -> None:
+    config = OptimizationConfig(optimizer=name, weight_decay=1e-4)
+    optimizer = create_optimizer(config, create_schedule(config, 50))
+    value = {"w": jnp.asarray([1.0, -2.0])}
+    state = optimizer.init(value)
+    for _ in range(50):
+        update, state = optimizer.update(value, state, value)  # the gradient of half the square
+        value = jax.tree.map(jnp.add, value, update)
+    assert float(jnp.sum(value["w"] ** 2)) < 5.0
+
+
+def test_schedules() -> None:
+    multistep = rates(schedule="multistep")
+    np.testing.assert_allclose(multistep[[0, 49, 50, 74, 75, 99]], [0.1, 0.1, 0.01, 0.01, 0.001, 0.001], rtol=1e-5)
+    warmed = rates(schedule="multistep", warmup_fraction=0.1)
+    np.testing.assert_allclose(warmed[:11], [*(0.01 * np.arange(1, 11)), 0.1], rtol=1e-5)
+    np.testing.assert_allclose(warmed[11:], multistep[11:], rtol=1e-5)
+    onecycle = rates(learning_rate=0.5)
+    assert np.argmax(onecycle) == 30
+    np.testing.assert_allclose([onecycle[0], onecycle[30]], [0.02, 0.5], rtol=1e-5)
+    assert onecycle[-1] < 0.001
+    cosine = rates(schedule="cosine", optimizer="adam")
+    np.testing.assert_allclose(cosine, 0.0005 * (1 + np.cos(np.pi * np.arange(100) / 100)), rtol=1e-4, atol=1e-9)
+    np.testing.assert_array_equal(rates(schedule="constant"), np.float32(0.1))
+
+
+@pytest.mark.parametrize("total_steps", [1, 2, 3])
+@pytest.mark.parametrize("schedule", ["constant", "multistep", "cosine", "onecycle"])
+def test_short_runs_have_a_finite_rate(schedule: str, total_steps: int) -> None:
+    found = rates(total_steps, schedule=schedule)
+    assert np.all(np.isfinite(found))
+    assert found[0] > 0
+
+
+@pytest.mark.parametrize(("scaling", "factor"), [("none", 1.0), ("linear", 4.0), ("sqrt", 2.0)])
+def test_the_rate_follows_the_batch(scaling: str, factor: float) -> None:
+    """Goyal et al. 2017: in proportion to the batch, after a warm-up of 5 epochs."""
+    config = OptimizationConfig(lr_scaling=scaling, global_batch_size=512, schedule="cosine", learning_rate=0.1)
+    schedule = create_schedule(config, total_steps=200, steps_per_epoch=4)
+    warmup = 0 if scaling == "none" else 20
+    rates = np.array([float(schedule(step)) for step in range(200)])
+    assert rates.max() == pytest.approx(0.1 * factor)
+    assert int(rates.argmax()) == max(warmup - 1, 0)
+    if warmup:
+        np.testing.assert_allclose(rates[:20], 0.1 * factor * np.arange(1, 21) / 20, rtol=1e-5)
+
+
+def test_the_rate_of_the_default_batch_is_not_scaled() -> None:
+    config = OptimizationConfig(lr_scaling="linear", global_batch_size=128, schedule="cosine")
+    assert float(create_schedule(config, 200, 4)(0)) == pytest.approx(0.1)
+
+
+def test_rates_lengths_and_seeds_share_a_compiled_step() -> None:
+    """A sweep over them compiles once."""
+
+    def program(**settings: Any) -> str:
+        setup = create_setup(TrainConfig(model="cnn", **settings))
+        return setup.strategy.train_step.lower(*setup.abstract_step(128)).as_text()
+
+    first = program()
+    for settings in ({"learning_rate": 0.03}, {"schedule": "cosine"}, {"warmup_fraction": 0.2}, {"epochs": 3}, {"seed": 5}):
+        assert program(**settings) == first, settings
+    assert program(weight_decay=0.1) != first
