@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from jaxdp.data.sources import BadExample, Description
-    from jaxdp.inference.files import Facts
+    from jaxdp.inference.files import SurveyedFile
 
 DESCRIPTION = "Predict with a trained model on images of any size, on one device."
 _NOT_GIVEN = "(not given)"
@@ -174,10 +174,10 @@ def _check_writable(flag: str, folder: pathlib.Path) -> None:
         raise ConfigError(flag, folder, f"cannot be written ({error.strerror}); give another folder") from error
 
 
-def _say_changes(known: "Sequence[Facts]", description: "Description", *, resized: bool) -> None:
+def _say_changes(known: "Sequence[SurveyedFile]", description: "Description", *, resized: bool) -> None:
     """Tells once of each kind what happens to the images before the model sees them, or should have happened."""
     height, width, _ = description.image_shape
-    changed: dict[str, list[Facts]] = {}
+    changed: dict[str, list[SurveyedFile]] = {}
     for facts in known:
         for change in facts.changes:
             changed.setdefault(change, []).append(facts)

@@ -93,7 +93,7 @@ class Broken(ArraySource):
 
 
 def broken(count: int, skip: bool) -> CheckedSource:
-    whole = source(count)._source
+    whole = source(count).unchecked
     assert isinstance(whole, ArraySource)
     return checked(Broken(whole.images, whole.targets), count, skip)
 

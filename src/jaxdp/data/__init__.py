@@ -1,5 +1,29 @@
-"""Where do examples come from, and in which order? Sources, the pipeline, and augmentation inside the compiled step.
+"""Datasets: where examples come from and in which order, and augmentation inside the compiled step.
+
+`load` opens a dataset by its name, `from_folder` one of your own pictures, and `from_arrays` makes one of arrays in memory.
 
 A batch is a dict of arrays with a leading example dimension: `images` (uint8, NHWC), `labels`, `indices` (each example's number
 in its set) and `weights` (1; 0 for the padding of a last evaluation batch).
 """
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from jaxdp.data.arrays import from_arrays
+    from jaxdp.data.dataset import ArraySource, BadExample, Dataset, Source
+    from jaxdp.data.sources import from_folder, load
+
+__all__ = ["ArraySource", "BadExample", "Dataset", "Source", "from_arrays", "from_folder", "load"]
+
+_MODULES = {"from_arrays": "arrays", "from_folder": "sources", "load": "sources"}  # the others are in `dataset`
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_MODULES.get(name, 'dataset')}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

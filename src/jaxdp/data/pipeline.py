@@ -1,4 +1,4 @@
-"""Which examples are in step s, and how do they reach the device in time?
+"""The order of the examples, and the threads that read and place batches ahead of use.
 
 The order is a pure function of (seed, step): a resumed run asks for its next step, and nothing is replayed.
 """
@@ -11,14 +11,14 @@ from typing import Any
 import grain
 import numpy as np
 
-from jaxdp.data.sources import CheckedSource
+from jaxdp.data.checking import READ_THREADS, CheckedSource
 
 HostBatch = dict[str, np.ndarray]
 
 
 @dataclasses.dataclass(frozen=True)
 class TrainingOrder:
-    """A new seeded permutation each epoch, cut into global batches; what is left of an epoch after the last whole batch is dropped.
+    """A new seeded permutation each epoch, split into global batches; what an epoch has beyond whole batches is dropped.
 
     Indexing with a step returns the example numbers of its global batch.
     """
@@ -120,7 +120,6 @@ def batches(
         pairs = {f"partner_{name}": values[:-1] for name, values in both.items()}
         return place({name: values[1:] for name, values in both.items()} | pairs)
 
-    # Two threads: one reads while the other places. More would only compete with the step for the interpreter's lock.
     reads: Any = order
-    options = grain.ReadOptions(num_threads=2, prefetch_buffer_size=4)
+    options = grain.ReadOptions(num_threads=READ_THREADS, prefetch_buffer_size=4)
     return iter(grain.MapDataset.source(reads)[start:].map(read_share).to_iter_dataset(options))

@@ -1,4 +1,7 @@
-"""Does a dataset live in device memory, or does it stream from the host? Either way the step sees the same batches, bit by bit."""
+"""Datasets in device memory: reading them whole, and gathering batches of them in the compiled step.
+
+One that streams from the host gives the same batches, bit by bit.
+"""
 
 import concurrent.futures
 from collections.abc import Callable, Mapping
@@ -7,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from jaxdp.data.sources import CheckedSource
+from jaxdp.data.checking import READ_THREADS, CheckedSource
 
 _CHUNK = 256  # examples read at a time
 
@@ -20,8 +23,7 @@ def read_all(source: CheckedSource, advance: Callable[[int, int], None] = lambda
     """
     arrays: dict[str, np.ndarray] = {}
     starts = range(0, len(source), _CHUNK)
-    # Decoding leaves the interpreter's lock; two threads keep two cores busy.
-    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+    with concurrent.futures.ThreadPoolExecutor(READ_THREADS) as pool:
         chunks = pool.map(lambda start: source.read(range(start, min(start + _CHUNK, len(source)))), starts)
         for start, chunk in zip(starts, chunks, strict=True):
             for name, values in chunk.items():

@@ -89,7 +89,7 @@ def test_a_broken_example_stops_or_is_left_out(
         read(opened(tmp_path, num_classes=2).train)
     message = str(caught.value)
     assert problem in message
-    assert message.endswith("; mend or remove it, or let --on-bad-example skip leave such out")
+    assert message.endswith("; fix or remove it, or leave such examples out with --on-bad-example skip")
     assert f"{BROKEN}.png" in message.split(": ")[0]
     assert "\n" not in message
 

@@ -10,6 +10,7 @@ import numpy as np
 import PIL.Image
 
 from jaxdp.data import sources
+from jaxdp.data.splits import stratified
 
 _TEST_EXAMPLES = 360
 _NOISE = 60  # standard deviation, of pixels up to 255
@@ -49,19 +50,6 @@ def read() -> tuple[np.ndarray, np.ndarray]:
 
     bunch = load_digits()
     return bunch.images[..., None].astype(np.uint8), bunch.target.astype(np.int32)  # pyright: ignore[reportAttributeAccessIssue]
-
-
-def stratified(labels: np.ndarray, count: int) -> np.ndarray:
-    """Returns a mask of `count` examples: of each class its share, rounded by largest remainder, evenly spaced."""
-    classes, sizes = np.unique(labels, return_counts=True)
-    shares = sizes * count / len(labels)
-    quotas = np.floor(shares).astype(int)
-    quotas[np.argsort(quotas - shares, kind="stable")[: count - quotas.sum()]] += 1
-    mask = np.zeros(len(labels), bool)
-    for label, quota, size in zip(classes, quotas, sizes, strict=True):
-        positions = (np.arange(quota) + 0.5) * size / quota
-        mask[np.flatnonzero(labels == label)[positions.astype(int)]] = True
-    return mask
 
 
 @sources.register("digits-denoise")

@@ -1,7 +1,6 @@
 """Pictures in folders: a folder for each class, or `images` beside `masks`: `--dataset folder:PATH`."""
 
 import dataclasses
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -9,10 +8,10 @@ import numpy as np
 
 from jaxdp.data import sources
 from jaxdp.data.sources import images
-from jaxdp.data.sources.measure import Facts, check_sizes, held_out, in_threads, measured
+from jaxdp.data.sources.statistics import Properties, check_sizes, create_dataset, in_threads
+from jaxdp.data.splits import held_out
 from jaxdp.registry import ConfigError
 
-_SUFFIXES = {".png", ".jpg", ".jpeg", ".jfif", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm", ".pbm"}
 _TRAIN_FOLDER = "train"
 _TEST_FOLDERS = ("test", "val", "validation")
 _FORM = (
@@ -33,21 +32,22 @@ def folder(request: sources.Request) -> sources.Dataset:
     """
     path = Path(request.argument).expanduser()
     if not request.argument or not path.is_dir():
-        raise ConfigError("dataset", request.config.dataset, "there is no such folder" if request.argument else "write folder:PATH")
+        raise request.error("there is no such folder" if request.argument else "write folder:PATH")
     places = _split_folders(request, path)
     is_segmentation = _holds_pairs(places[0])
     task = request.choose("segmentation" if is_segmentation else "classification")
     if is_segmentation:
         parts: list[_Pairs] | list[_Pictures] = [_pairs(request, place) for place in places]
-        facts = Facts(augment=("flip", "flip_vertical"))
+        known = Properties(augment=("flip", "flip_vertical"))
     else:
         parts, names = _pictures(request, places)
-        facts = Facts(num_classes=len(names), class_names=names)
+        known = Properties(num_classes=len(names), class_names=names)
     train, test = parts if len(parts) == 2 else parts[0].divided()
     sizes = {} if request.config.image_size else _sizes([*train.files, *test.files])
     check_sizes(request, sizes)
-    facts = dataclasses.replace(facts, size=next(iter(sizes), None))
-    return measured(request, task, train, test, facts, mask=train.mask if isinstance(train, _Pairs) else None)
+    known = dataclasses.replace(known, size=next(iter(sizes), None))
+    mask = train.mask if isinstance(train, _Pairs) else None
+    return create_dataset(request, task, {"train": train, "test": test}, known, mask)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -139,15 +139,15 @@ def _pictures(request: sources.Request, places: Sequence[Path]) -> tuple[list[_P
     """Returns the pictures of each place, and the names of the classes, which are those of the first."""
     splits = []
     for place in places:
-        classes = {name: _pictures_in(place / name) for name in _folders(place)}
+        classes = {name: images.find_pictures(place / name) for name in _folders(place)}
         splits.append({name: files for name, files in classes.items() if files})
     names = list(splits[0])
     if not names:
-        raise ConfigError("dataset", request.config.dataset, f"{places[0]} {_FORM}; it holds {_listed(places[0])}")
+        raise request.error(f"{places[0]} {_FORM}; it holds {_listed(places[0])}")
     unknown = sorted(splits[-1].keys() - splits[0].keys())
     if unknown:
         remedy = f"{places[-1]} has classes of which {places[0]} has no picture: {', '.join(unknown)}"
-        raise ConfigError("dataset", request.config.dataset, remedy)
+        raise request.error(remedy)
     parts, label_of = [], {name: label for label, name in enumerate(names)}
     for classes in splits:
         rows = [(file, label_of[name]) for name, files in classes.items() for file in files]
@@ -161,42 +161,29 @@ def _holds_pairs(place: Path) -> bool:
 
 def _pairs(request: sources.Request, place: Path) -> _Pairs:
     if not _holds_pairs(place):
-        raise ConfigError("dataset", request.config.dataset, f"{place} has no folders images and masks; it holds {_listed(place)}")
+        raise request.error(f"{place} has no folders images and masks; it holds {_listed(place)}")
     by_name: list[dict[str, Path]] = []
     for kind in ("images", "masks"):
         by_name.append({})
-        for file in _pictures_in(place / kind):
+        for file in images.find_pictures(place / kind):
             stem = str(file.relative_to(place / kind).with_suffix(""))
             other = by_name[-1].setdefault(stem, file)
             if other != file:
-                raise ConfigError("dataset", request.config.dataset, f"{other} and {file} have the same name; keep one of them")
+                raise request.error(f"{other} and {file} have the same name; keep one of them")
     pictures, masks = by_name
     if pictures and masks and not pictures.keys() & masks.keys():
         names = f"{next(iter(pictures.values()))} and {next(iter(masks.values()))}"
-        raise ConfigError("dataset", request.config.dataset, f"no mask has the name of an image: {names}; rename the masks")
+        raise request.error(f"no mask has the name of an image: {names}; rename the masks")
     return _Pairs([(pictures.get(stem), masks.get(stem)) for stem in sorted(pictures.keys() | masks.keys())])
 
 
 def _folders(path: Path) -> list[str]:
-    return sorted(entry.name for entry in path.iterdir() if entry.is_dir() and not _is_hidden(entry.name))
-
-
-def _pictures_in(path: Path) -> list[Path]:
-    """Returns the pictures at any depth, in order of their names."""
-    found: list[Path] = []
-    for place, folders, files in os.walk(path, followlinks=True):
-        folders[:] = sorted(name for name in folders if not _is_hidden(name))
-        found += [Path(place, name) for name in sorted(files) if Path(name).suffix.lower() in _SUFFIXES and not _is_hidden(name)]
-    return found
-
-
-def _is_hidden(name: str) -> bool:
-    return name.startswith(".") or name == "__MACOSX"
+    return sorted(entry.name for entry in path.iterdir() if entry.is_dir() and not images.is_hidden(entry.name))
 
 
 def _listed(path: Path) -> str:
     """Returns what is in a folder, for whoever expected something else."""
-    entries = [entry.name + "/" * entry.is_dir() for entry in sorted(path.iterdir()) if not _is_hidden(entry.name)]
+    entries = [entry.name + "/" * entry.is_dir() for entry in sorted(path.iterdir()) if not images.is_hidden(entry.name)]
     return (", ".join(entries[:5]) + f" and {len(entries) - 5} more" * (len(entries) > 5)) or "nothing"
 
 

@@ -1,8 +1,9 @@
-"""How does a stored picture become an array of the right size? For the sources that read pictures."""
+"""Pictures on disk: which files are pictures, and reading them as arrays of the right size."""
 
 import contextlib
 import dataclasses
 import io
+import os
 import pathlib
 import re
 from collections.abc import Iterator, Sequence
@@ -11,16 +12,35 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageOps
 
-from jaxdp.data.sources import BadExample, Example, Source
+from jaxdp.data.dataset import BadExample, Example, Source
 from jaxdp.registry import ConfigError
 
 Size = tuple[int, int]  # height, width
 
+SUFFIXES = (".bmp", ".gif", ".jfif", ".jpeg", ".jpg", ".pbm", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
 _STANDARD_MODE = {"P": "RGB", "1": "L"}
 _PHOTOGRAPHS = ("JPEG", "MPO")
 _TURNED = (5, 6, 7, 8)  # values of the EXIF tag Orientation that swap height and width
 _ORIENTATION = 0x0112
 _LARGEST_SIDE = 65535
+
+
+def is_hidden(name: str) -> bool:
+    """Returns whether a file or folder of this name is none of the user's own."""
+    return name.startswith(".") or name == "__MACOSX"
+
+
+def find_pictures(folder: pathlib.Path) -> list[pathlib.Path]:
+    """Returns the pictures at any depth, those of a folder before those of its folders, each in the order of their names.
+
+    Hidden files and folders, and files of other kinds, do not count; links are followed.
+    """
+    found: list[pathlib.Path] = []
+    for place, folders, files in os.walk(folder, followlinks=True):
+        folders[:] = sorted(name for name in folders if not is_hidden(name))
+        pictures = [name for name in sorted(files) if pathlib.Path(name).suffix.lower() in SUFFIXES and not is_hidden(name)]
+        found += [pathlib.Path(place, name) for name in pictures]
+    return found
 
 
 def decode_image(data: bytes | pathlib.Path, where: object, channels: int | None = None) -> np.ndarray:

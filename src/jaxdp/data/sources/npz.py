@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 
 from jaxdp.data import sources
-from jaxdp.data.sources.measure import Facts, check_sizes, held_out, measured
+from jaxdp.data.arrays import check_pair, count_classes
+from jaxdp.data.sources.statistics import Properties, check_sizes, create_dataset
+from jaxdp.data.splits import held_out
 from jaxdp.registry import ConfigError
 
 _TASKS = {field: task for task, field in sources.TARGET_FIELDS.items()}
@@ -28,7 +30,7 @@ def npz(request: sources.Request) -> sources.Dataset:
         ConfigError: if the file cannot be read without unpickling, or its arrays are missing, of another kind or do not fit.
     """
     if not request.argument:
-        raise ConfigError("dataset", request.config.dataset, "name the file: npz:PATH")
+        raise request.error("name the file: npz:PATH")
     with _opened(request) as file:
         arrays = _Arrays(request, file)
         train, test = _splits(arrays)
@@ -37,8 +39,8 @@ def npz(request: sources.Request) -> sources.Dataset:
     request.choose(task)
     height, width = train.images.shape[1:3]
     check_sizes(request, {(split.images.shape[1], split.images.shape[2]): split.where for split in (train, test)})
-    facts = Facts(_num_classes(request, train, test), class_names, (height, width), augment=_augment(task))
-    return measured(request, task, train, test, facts, mask=lambda index: train.targets[index])
+    known = Properties(count_classes([train, test]), class_names, (height, width), augment=_augment(task))
+    return create_dataset(request, task, {"train": train, "test": test}, known, mask=lambda index: train.targets[index])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,13 +58,13 @@ def _augment(task: str) -> tuple[str, ...]:
 def _opened(request: sources.Request) -> Any:
     path = pathlib.Path(request.argument).expanduser()
     if not path.is_file():
-        raise ConfigError("dataset", request.config.dataset, "there is no such file")
+        raise request.error("there is no such file")
     try:
         if not zipfile.is_zipfile(path):  # np.load would take other things for an array, or for a pickle
-            raise ConfigError("dataset", request.config.dataset, f"is not an npz file; write one by numpy.savez with {_FORM}")
+            raise request.error(f"is not an npz file; write one by numpy.savez with {_FORM}")
         return np.load(path, allow_pickle=False)
     except (OSError, zipfile.BadZipFile) as error:
-        raise ConfigError("dataset", request.config.dataset, f"cannot be read: {error}") from error
+        raise request.error(f"cannot be read: {error}") from error
 
 
 def _splits(arrays: "_Arrays") -> tuple[_Split, _Split]:
@@ -82,10 +84,10 @@ def _splits(arrays: "_Arrays") -> tuple[_Split, _Split]:
     train = arrays.split(config.train_split or "train", "train_split")
     test = arrays.split(config.test_split or (present or ["test"])[0], "test_split")
     if train.field != test.field:
-        raise ConfigError("dataset", config.dataset, f"has {train.field} for training and {test.field} for the test")
+        raise arrays.request.error(f"has {train.field} for training and {test.field} for the test")
     if train.images.shape[3] != test.images.shape[3]:
         channels = f"{train.images.shape[3]} channels, those of {test.where} {test.images.shape[3]}"
-        raise ConfigError("dataset", config.dataset, f"the images of {train.where} have {channels}")
+        raise arrays.request.error(f"the images of {train.where} have {channels}")
     return train, test
 
 
@@ -109,53 +111,22 @@ class _Arrays:
         if flag and getattr(self.request.config, flag):
             known = sorted(other.removesuffix("_images") for other in self.names if other.endswith("_images"))
             raise ConfigError(flag, name, f"there is no such split; there are {', '.join(known) or 'none'}")
-        raise self._wrong(f"{prefix}images or what belongs to it is missing; it holds {self.listed}, but should hold {_FORM}")
+        raise self.request.error(
+            f"{prefix}images or what belongs to it is missing; it holds {self.listed}, but should hold {_FORM}"
+        )
 
     def class_names(self) -> tuple[str, ...]:
         if "class_names" not in self.names:
             return ()
         names = self._read("class_names")
         if names.ndim != 1 or names.dtype.kind != "U":
-            raise self._wrong("class_names must be one row of text, e.g. np.array(['cat', 'dog'])")
+            raise self.request.error("class_names must be one row of text, e.g. np.array(['cat', 'dog'])")
         return tuple(map(str, names))
 
     def _checked(self, images_name: str, targets_name: str, field: str, split: str) -> _Split:
-        images, targets = self._read(images_name), self._read(targets_name)
-        if images.ndim not in (3, 4):
-            raise self._wrong(f"{images_name} has the shape {images.shape}, not (N, H, W, C) or (N, H, W)")
-        self._check_pixels(images_name, images)
-        if len(images) != len(targets):
-            raise self._wrong(f"{images_name} has {len(images)} examples, but {targets_name} {len(targets)}")
-        images = images if images.ndim == 4 else images[..., None]
-        if field == "targets":
-            targets = targets[..., None] if targets.ndim == 3 else targets
-            self._check_pixels(targets_name, targets)
-        if field == "masks" and targets.shape[3:] == (1,):
-            targets = targets[..., 0]
-        if field == "labels" and targets.shape[1:] == (1,):
-            targets = targets[:, 0]
-        if field != "targets":
-            targets = self._numbers(targets_name, targets, field)
-        shape = {"labels": (), "masks": images.shape[1:3], "targets": (*images.shape[1:3], *targets.shape[3:])}[field]
-        if targets.shape[1:] != shape or (field == "targets" and targets.ndim != 4):
-            wanted = " x ".join(map(str, ("N", *shape)))
-            raise self._wrong(f"{targets_name} has the shape {targets.shape}; for these images it must be {wanted}")
+        arrays = self._read(images_name), self._read(targets_name)
+        images, targets = check_pair(*arrays, field, (images_name, targets_name), self.request.error)
         return _Split(images, targets, field, " ".join(filter(None, (self.request.config.dataset, split))))
-
-    def _numbers(self, name: str, values: np.ndarray, field: str) -> np.ndarray:
-        """Returns class numbers: int32 labels or uint8 masks."""
-        if values.dtype.kind not in "iub":
-            raise self._wrong(f"{name} is {values.dtype}; class numbers must be integers, e.g. {name}.astype('int32')")
-        lowest, highest = (int(values.min()), int(values.max())) if values.size else (0, 0)
-        if lowest < 0 or highest > (255 if field == "masks" else 2**31 - 1):
-            limit = "0 to 255" if field == "masks" else "at least 0"
-            raise self._wrong(f"{name} has values from {lowest} to {highest}; class numbers must be {limit}")
-        return values.astype(np.uint8 if field == "masks" else np.int32, copy=False)
-
-    def _check_pixels(self, name: str, values: np.ndarray) -> None:
-        if values.dtype != np.uint8:
-            remedy = f"({name} * 255).round().astype('uint8') if they go from 0 to 1" if values.dtype.kind == "f" else "uint8"
-            raise self._wrong(f"{name} is {values.dtype}; pixels must be uint8, 0 to 255: store {remedy}")
 
     def _read(self, name: str) -> np.ndarray:
         try:
@@ -163,16 +134,5 @@ class _Arrays:
         except (OSError, EOFError, ValueError, zipfile.BadZipFile, zlib.error) as error:
             if "allow_pickle" in str(error):
                 remedy = "which are not read, since they can run programs; store plain numbers or text"
-                raise self._wrong(f"{name} holds Python objects, {remedy}") from error
-            raise self._wrong(f"{name} cannot be read: {' '.join(str(error).split())}") from error
-
-    def _wrong(self, remedy: str) -> ConfigError:
-        return ConfigError("dataset", self.request.config.dataset, remedy)
-
-
-def _num_classes(request: sources.Request, train: _Split, test: _Split) -> int | None:
-    if train.field == "targets":
-        return train.targets.shape[3]
-    if train.field == "masks":
-        return None
-    return max((int(split.targets.max()) + 1 for split in (train, test) if len(split)), default=None)
+                raise self.request.error(f"{name} holds Python objects, {remedy}") from error
+            raise self.request.error(f"{name} cannot be read: {' '.join(str(error).split())}") from error

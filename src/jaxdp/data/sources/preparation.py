@@ -1,4 +1,4 @@
-"""How does a set of TensorFlow Datasets get into its folder? It is downloaded and written there once, which needs TensorFlow."""
+"""Downloads a set of TensorFlow Datasets and writes it into its folder, once, which needs TensorFlow."""
 
 import contextlib
 import difflib

@@ -11,7 +11,7 @@ import numpy as np
 
 from jaxdp.data import sources
 from jaxdp.data.sources import images, preparation
-from jaxdp.data.sources.measure import Facts, measured
+from jaxdp.data.sources.statistics import Properties, create_dataset
 from jaxdp.registry import ConfigError
 
 _NAME = re.compile(r"\w+(/[\w.+-]+)?(:\d+\.\d+\.\d+)?")
@@ -22,7 +22,7 @@ _TRAIN_ONLY = 'the set comes without a test split; hold some of it out: --train-
 @dataclasses.dataclass(frozen=True)
 class _Known:
     """Attributes:
-    moments: mean and deviation of the training images; None where nobody here has recomputed the published ones.
+    moments: mean and standard deviation of the training images; None where nobody here has recomputed the published ones.
     augment: by task.
     mask_names: what the values 1, 2, ... of a mask stand for, where they do not begin with 0.
     """
@@ -53,14 +53,14 @@ def tfds(request: sources.Request) -> sources.Dataset:
         ConfigError: for an unknown name, version or split, a set of another kind, or one that can be neither found nor prepared.
     """
     if not _NAME.fullmatch(request.argument):
-        raise ConfigError("dataset", request.config.dataset, "write tfds:NAME, tfds:NAME/CONFIG or tfds:NAME:VERSION")
+        raise request.error("write tfds:NAME, tfds:NAME/CONFIG or tfds:NAME:VERSION")
     return _open(request, request.argument)
 
 
 def _open_by_bare_name(name: str, request: sources.Request) -> sources.Dataset:
     full_name = f"{name}:{request.argument}" if request.argument else name
     if not _NAME.fullmatch(full_name):
-        raise ConfigError("dataset", request.config.dataset, f"write {name}, or {name}:VERSION")
+        raise request.error(f"write {name}, or {name}:VERSION")
     return _open(request, full_name)
 
 
@@ -79,7 +79,7 @@ def _open(request: sources.Request, name: str) -> sources.Dataset:
         for flag, split in _splits(request, builder).items()
     )
     known = _KNOWN.get(builder.name, _Known())
-    facts = Facts(
+    properties = Properties(
         num_classes=getattr(builder.info.features[target], "num_classes", None),
         class_names=tuple(getattr(builder.info.features[target], "names", None) or ()),
         size=fields.size,
@@ -88,8 +88,10 @@ def _open(request: sources.Request, name: str) -> sources.Dataset:
     )
     if task == "segmentation" and known.mask_names:
         numbering = (np.arange(256) - 1).astype(np.uint8)  # 0 becomes 255, to be ignored
-        facts = dataclasses.replace(facts, num_classes=len(known.mask_names), class_names=known.mask_names, numbering=numbering)
-    return dataclasses.replace(measured(request, task, train, test, facts, mask=train.mask), defaults=known.defaults)
+        names = known.mask_names
+        properties = dataclasses.replace(properties, num_classes=len(names), class_names=names, numbering=numbering)
+    dataset = create_dataset(request, task, {"train": train, "test": test}, properties, train.mask)
+    return dataclasses.replace(dataset, defaults=known.defaults)
 
 
 def _splits(request: sources.Request, builder: Any) -> dict[str, str]:
@@ -107,7 +109,7 @@ def _splits(request: sources.Request, builder: Any) -> dict[str, str]:
 
 @dataclasses.dataclass(frozen=True)
 class _Fields:
-    """Which of a dataset's features are the image and its targets?
+    """The features of a dataset that are the image and its targets.
 
     Attributes:
         size: of the images, None if they differ or nobody knows.
@@ -151,7 +153,7 @@ class _Fields:
         if image is None or not (label or masks):
             kinds = ", ".join(f"{name} ({type(feature).__name__})" for name, feature in entries.items()) or type(features).__name__
             remedy = f"has no 8-bit image with a label or a mask; its features: {kinds}"
-            raise ConfigError("dataset", request.config.dataset, remedy)
+            raise request.error(remedy)
         height, width, channels = pictures[image].shape
         return cls(image, label, masks[0] if masks else None, channels, (height, width) if height and width else None)
 

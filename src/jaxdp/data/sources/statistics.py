@@ -1,34 +1,34 @@
-"""What must be known of the pictures before training: their size, mean, deviation and classes? For sources that are not told it."""
+"""Measures what training must know of a dataset and its source is not told: size, mean, standard deviation, classes."""
 
 import concurrent.futures
 import contextlib
 import dataclasses
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
-from jaxdp.data.sources import IGNORE_LABEL, BadExample, Dataset, Request, Source
-from jaxdp.data.sources.digits import stratified
+from jaxdp.data.checking import no_examples
+from jaxdp.data.dataset import IGNORE_LABEL, BadExample, Dataset, Source
+from jaxdp.data.sources import Request
 from jaxdp.data.sources.images import Fitted, Size, name, parse_size
 from jaxdp.registry import ConfigError
 
-SAMPLE = 512  # examples that mean and deviation are taken over
-_TEST_SAMPLE = 16  # enough to see that a split cannot be read at all
-_HELD_OUT = 10  # one in so many examples, of a set that comes without a test split
+_SAMPLE = 512  # examples that mean and standard deviation are taken over
+_SMALL_SAMPLE = 16  # enough to see that a split cannot be read at all
 _MOST_CLASSES_FOUND = 200  # more values than that in masks are no classes, but shades
 _NOT_GIVEN = "(not given)"
 
 
 @dataclasses.dataclass(frozen=True)
-class Facts:
-    """What is known of a dataset beforehand; None or nothing is found out.
+class Properties:
+    """Properties of a dataset as far as its source knows them; what is None or empty is found out.
 
     Attributes:
         num_classes: classes of labels or masks, or channels of targets.
         size: height and width of all images.
-        moments: mean and deviation per channel, in the units of the stored pixels.
+        moments: mean and standard deviation per channel, in the units of the stored pixels.
         numbering: the class of each stored value of a mask, uint8 (256,).
     """
 
@@ -40,13 +40,18 @@ class Facts:
     augment: tuple[str, ...] = ()
 
 
-def measured(
-    request: Request, task: str, train: Source, test: Source, facts: Facts, mask: Callable[[int], np.ndarray] | None = None
+def create_dataset(
+    request: Request,
+    task: str,
+    splits: Mapping[str, Source],
+    known: Properties,
+    mask: Callable[[int], np.ndarray] | None = None,
 ) -> Dataset:
     """Returns the dataset of these splits as `--image-size` and `--num-classes` want it.
 
     Args:
-        facts: spare the reading that would find them.
+        splits: `train` and, where there are any, `validation` and `test`.
+        known: spares the reading that would find it.
         mask: reads the mask of a training example by its number, without its image.
 
     Raises:
@@ -55,24 +60,35 @@ def measured(
         BadExample: where `--on-bad-example` is error and one was met.
     """
     config = request.config
-    if not len(train):
-        raise ConfigError("train_split", config.train_split or "train", f"{config.dataset} has no example there")
+    if not len(splits["train"]):
+        raise no_examples("train", config.dataset or "", config)
     skip = config.on_bad_example == "skip"
-    num_classes, numbering = _classes(request, task, facts.num_classes), facts.numbering
-    if task == "segmentation" and numbering is None and mask is not None and facts.num_classes is None:
-        num_classes, numbering = _mask_classes(request, mask, len(train), skip)
+    num_classes, numbering = _classes(request, task, known.num_classes), known.numbering
+    if task == "segmentation" and numbering is None and mask is not None and known.num_classes is None:
+        num_classes, numbering = _mask_classes(request, mask, len(splits["train"]), skip)
     assert num_classes is not None
     size = parse_size(config.image_size) if config.image_size else None
-    train, test = (Fitted(split, size, numbering) for split in (train, test))
+    splits = {split: Fitted(source, size, numbering) for split, source in splits.items()}
     sample = None
-    if skip or not facts.moments or not (size or facts.size):
-        sample = _sample(request, train, SAMPLE, skip)
-        if skip and len(test):
-            _sample(request, test, _TEST_SAMPLE, skip)
-    mean, std = facts.moments or (sample.moments() if sample else ((), ()))
-    height, width = size or facts.size or (sample.shape[:2] if sample else (0, 0))
-    class_names = facts.class_names if len(facts.class_names) == num_classes else ()
-    return Dataset(train, test, num_classes, (height, width, len(mean)), mean, std, task, facts.augment, class_names)
+    if skip or not known.moments or not (size or known.size):
+        samples = {
+            split: _sample(request, source, _SAMPLE if split == "train" else _SMALL_SAMPLE, skip)
+            for split, source in splits.items()
+            if split == "train" or (skip and len(source))
+        }
+        sample = samples["train"]
+    mean, std = known.moments or (sample.moments() if sample else ((), ()))
+    height, width = size or known.size or (sample.shape[:2] if sample else (0, 0))
+    return Dataset(
+        **{"test": None, **splits},
+        num_classes=num_classes,
+        image_shape=(height, width, len(mean)),
+        mean=mean,
+        std=std,
+        task=task,
+        augment=known.augment,
+        class_names=known.class_names if len(known.class_names) == num_classes else (),
+    )
 
 
 def check_sizes(request: Request, sizes: Mapping[Size, str]) -> None:
@@ -91,14 +107,9 @@ def check_sizes(request: Request, sizes: Mapping[Size, str]) -> None:
     raise ConfigError("image_size", _NOT_GIVEN, remedy)
 
 
-def held_out(labels: Sequence[int] | np.ndarray) -> np.ndarray:
-    """Returns a mask of the test examples of a set that comes as one: a tenth of each class, evenly spaced over its examples."""
-    return stratified(np.asarray(labels), max(round(len(labels) / _HELD_OUT), 1))
-
-
 @dataclasses.dataclass
 class _Sample:
-    """Sums over the pixels of some examples; integers, so that the order in which threads come back changes nothing."""
+    """Sums over the pixels of some examples; integers, so that the order in which threads finish changes nothing."""
 
     shape: tuple[int, ...]
     pixels: int = 0
@@ -116,10 +127,19 @@ class _Sample:
         return tuple(round(float(value), 3) for value in mean), tuple(round(value, 3) for value in std)
 
 
-def _measure(image: np.ndarray) -> _Sample:
-    counts = [np.bincount(image[..., channel].ravel(), minlength=256) for channel in range(image.shape[-1])]
+def moments_of(images: np.ndarray) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Returns mean and standard deviation of each channel of uint8 images (N, H, W, C), over all of them."""
+    whole = _sums(images[:_SAMPLE])
+    for start in range(_SAMPLE, len(images), _SAMPLE):
+        whole.add(_sums(images[start : start + _SAMPLE]))
+    return whole.moments()
+
+
+def _sums(images: np.ndarray) -> _Sample:
+    """Returns the sums over an image (H, W, C), or several (N, H, W, C)."""
+    counts = [np.bincount(images[..., channel].ravel(), minlength=256) for channel in range(images.shape[-1])]
     values = np.arange(256)
-    return _Sample(image.shape, image.shape[0] * image.shape[1], np.dot(counts, values), np.dot(counts, values**2))
+    return _Sample(images.shape, images[..., 0].size, np.dot(counts, values), np.dot(counts, values**2))
 
 
 def _sample(request: Request, source: Source, count: int, skip: bool) -> _Sample:
@@ -130,7 +150,7 @@ def _sample(request: Request, source: Source, count: int, skip: bool) -> _Sample
 
     def measure(index: int) -> tuple[int, _Sample | BadExample]:
         try:
-            return index, _measure(source[index]["images"])
+            return index, _sums(source[index]["images"])
         except BadExample as error:
             return index, error
 
@@ -151,7 +171,7 @@ def _sample(request: Request, source: Source, count: int, skip: bool) -> _Sample
                 whole.add(part)
     if whole is None:
         assert problem is not None
-        raise ConfigError("dataset", request.config.dataset, f"nothing of it can be used; {problem.where}: {problem.problem}")
+        raise request.error(f"nothing of it can be used; {problem.where}: {problem.problem}")
     check_sizes(request, sizes)
     return whole
 
@@ -181,7 +201,7 @@ def _classes(request: Request, task: str, found: int | None) -> int | None:
     if given is not None and found is not None and given < found:
         raise ConfigError("num_classes", given, f"{request.config.dataset} has {found}; give at least that, or leave it out")
     if given is None and found == 1:
-        raise ConfigError("dataset", request.config.dataset, "has one class only; there is nothing to tell apart")
+        raise request.error("has one class only; there is nothing to tell apart")
     return given or found
 
 
@@ -199,7 +219,7 @@ def _mask_classes(request: Request, mask: Callable[[int], np.ndarray], length: i
             return error
 
     present = np.zeros(256, bool)
-    with in_threads(values, _evenly(length, SAMPLE) if given else range(length)) as parts:
+    with in_threads(values, _evenly(length, _SAMPLE) if given else range(length)) as parts:
         for found in parts:
             if not isinstance(found, BadExample):
                 present |= found

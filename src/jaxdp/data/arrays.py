@@ -1,0 +1,218 @@
+"""Datasets of arrays: what images and targets may be, and `from_arrays`."""
+
+import numbers
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from jaxdp.data.checking import check_dataset
+from jaxdp.data.dataset import TARGET_FIELDS, ArraySource, Dataset
+from jaxdp.data.sources import Request, read_settings
+from jaxdp.data.sources.statistics import Properties, create_dataset, moments_of
+from jaxdp.data.splits import random_share
+from jaxdp.registry import ConfigError
+
+Fail = Callable[[str], ConfigError]  # makes an error of what is wrong
+_TASKS = {field: task for task, field in TARGET_FIELDS.items()}
+
+
+def from_arrays(
+    images: Any,
+    targets: Any,
+    *,
+    validation: float | Sequence[Any] | None = None,
+    test: Sequence[Any] | None = None,
+    class_names: Sequence[str] = (),
+    num_classes: int | None = None,
+    augment: Sequence[str] = (),
+    name: str = "arrays",
+    seed: int = 0,
+) -> Dataset:
+    """Makes a dataset of arrays, of NumPy or whatever else `numpy.asarray` takes.
+
+    Mean and standard deviation are those of the images that are left for training.
+
+    Args:
+        images: uint8 (N, H, W, C), or (N, H, W) for grey ones.
+        targets: decide the task: integers (N,) are labels, integers (N, H, W) masks, with 255 for pixels to ignore; uint8
+            (N, H, W, C) are images to be learned.
+        validation: a share between 0 and 1 of each class, which is drawn from the examples and no longer trained on; or a pair of
+            images and targets.
+        test: a pair of images and targets.
+        class_names: one per class.
+        num_classes: of labels or masks, if more than occur.
+        augment: words as for `--augment`, e.g. `("pad_crop:4", "flip")`.
+        name: for titles and errors.
+        seed: of the draw of validation examples, which depends on it and the labels alone.
+
+    Raises:
+        ConfigError: for arrays of another kind or shape, or that do not fit each other.
+    """
+    config = read_settings({"dataset": name, "num_classes": num_classes, "augment": augment, "seed": seed})
+    request = Request(config, argument="", tasks=(), flag="")
+    fail = request.error
+    if isinstance(class_names, str):
+        raise fail(f"class_names must be a list of names, not the text {class_names!r}")
+    train = _checked_split((images, targets), ("images", "targets"), None, fail)
+    splits = {"train": train}
+    is_share = isinstance(validation, numbers.Real)
+    for split, pair in {"validation": None if is_share else validation, "test": test}.items():
+        if pair is not None:
+            splits[split] = _checked_split(_pair(split, pair, fail), (f"{split}[0]", f"{split}[1]"), train, fail)
+    if is_share:
+        splits |= _divided(train, validation, config.seed, fail)
+    trained_on = splits["train"]
+    height, width = train.images.shape[1:3]
+    known = Properties(
+        num_classes=count_classes(list(splits.values())),
+        class_names=tuple(map(str, class_names)),
+        size=(height, width),
+        moments=moments_of(trained_on.images),
+        augment=config.augment or (),
+    )
+    dataset = create_dataset(request, _TASKS[train.field], splits, known, mask=lambda index: trained_on.targets[index])
+    if dataset.class_names != known.class_names:
+        raise fail(f"class_names has {len(known.class_names)} names for {dataset.num_classes} classes; give one for each")
+    dataset = check_dataset(dataset, config)
+    if train.field == "masks":  # the classes were counted in the training masks, or given
+        for source in dataset.splits().values():
+            for index in range(len(source)):
+                _ = source[index]
+    return dataset
+
+
+def check_pair(
+    images: np.ndarray, targets: np.ndarray, field: str, names: tuple[str, str], fail: Fail
+) -> tuple[np.ndarray, np.ndarray]:
+    """Returns images and targets in the form of an `ArraySource`.
+
+    Args:
+        field: `labels`, `masks` or `targets`.
+        names: what errors call the two.
+
+    Raises:
+        ConfigError: made by `fail`, if they are of another kind or shape or do not fit each other.
+    """
+    if images.ndim not in (3, 4) or 0 in images.shape[1:]:
+        raise fail(f"{names[0]} has the shape {images.shape}, not (N, H, W, C) or (N, H, W)")
+    _check_pixels(images, names[0], fail)
+    if len(images) != len(targets):
+        raise fail(f"{names[0]} has {len(images)} examples, but {names[1]} {len(targets)}")
+    images = images if images.ndim == 4 else images[..., None]
+    if field == "targets":
+        targets = targets[..., None] if targets.ndim == 3 else targets
+        _check_pixels(targets, names[1], fail)
+    if field == "masks" and targets.shape[3:] == (1,):
+        targets = targets[..., 0]
+    if field == "labels" and targets.shape[1:] == (1,):
+        targets = targets[:, 0]
+    if field != "targets":
+        targets = _class_numbers(targets, field, names[1], fail)
+    shape = {"labels": (), "masks": images.shape[1:3], "targets": (*images.shape[1:3], *targets.shape[3:])}[field]
+    if targets.shape[1:] != shape or (field == "targets" and targets.ndim != 4):
+        wanted = " x ".join(map(str, ("N", *shape)))
+        raise fail(f"{names[1]} has the shape {targets.shape}; for these images it must be {wanted}")
+    return images, targets
+
+
+def _check_pixels(values: np.ndarray, name: str, fail: Fail) -> None:
+    if values.dtype == np.uint8:
+        return
+    wrong = f"{name} is {values.dtype}; pixels must be uint8, 0 to 255"
+    if values.dtype.kind not in "fiub":
+        raise fail(wrong)
+    if values.dtype.kind == "f" and not np.isfinite(values).all():
+        raise fail(f"{wrong}, and {name} holds NaN or infinity, first in {_first_infinite(values)}")
+    lowest, highest = (values.min(), values.max()) if values.size else (0, 0)
+    if lowest < 0 or highest > 255:
+        raise fail(f"{wrong}; these go from {lowest:g} to {highest:g}: scale them to 0 to 255, then use .astype('uint8')")
+    rounded = ".round()" * (values.dtype.kind == "f")
+    scaled = f"({name} * 255)" if values.dtype.kind == "b" or (rounded and highest <= 1) else name
+    raise fail(f"{wrong}: use {scaled}{rounded}.astype('uint8')")
+
+
+def _class_numbers(values: np.ndarray, field: str, name: str, fail: Fail) -> np.ndarray:
+    """Returns int32 labels or uint8 masks."""
+    if values.dtype.kind == "f" and not np.isfinite(values).all():
+        raise fail(f"{name} holds NaN or infinity, first in {_first_infinite(values)}; class numbers must be integers")
+    if values.dtype.kind not in "iub":
+        raise fail(f"{name} is {values.dtype}; class numbers must be integers, e.g. {name}.astype('int32')")
+    lowest, highest = (int(values.min()), int(values.max())) if values.size else (0, 0)
+    if lowest < 0 or highest > (255 if field == "masks" else 2**31 - 1):
+        limit = "0 to 255" if field == "masks" else "at least 0"
+        raise fail(f"{name} has values from {lowest} to {highest}; class numbers must be {limit}")
+    return values.astype(np.uint8 if field == "masks" else np.int32, copy=False)
+
+
+def _first_infinite(values: np.ndarray) -> str:
+    finite = np.isfinite(values).reshape(len(values), -1).all(1)
+    return f"example {int(np.argmin(finite))}"
+
+
+def _pair(split: str, pair: Any, fail: Fail) -> tuple[Any, Any]:
+    if isinstance(pair, list | tuple) and len(pair) == 2:
+        return pair[0], pair[1]
+    raise fail(f"{split} must be {'a share between 0 and 1, or ' * (split == 'validation')}a pair of images and targets")
+
+
+def _checked_split(pair: tuple[Any, Any], names: tuple[str, str], train: ArraySource | None, fail: Fail) -> ArraySource:
+    """Args:
+    names: what errors call the two arrays.
+    train: the training split, which this one has to be like; None if this is it.
+    """
+    images, targets = (_as_array(values, name, fail) for values, name in zip(pair, names, strict=True))
+    if not len(images):
+        raise fail(f"{names[0]} is empty")
+    if images.ndim == 4 and images.shape[1] in (1, 3) and images.shape[2] == images.shape[3] > 4:
+        raise fail(f"{names[0]} has the shape {images.shape}; channels come last: use {names[0]}.transpose(0, 2, 3, 1)")
+    field = _field_of(targets, names[1], fail)
+    if train is not None and field != train.field:
+        raise fail(f"{names[1]} is for {_TASKS[field]}, but the training targets are for {_TASKS[train.field]}")
+    images, targets = check_pair(images, targets, field, names, fail)
+    if train is not None:
+        for name, mine, theirs in ((names[0], images, train.images), (names[1], targets, train.targets)):
+            if mine.shape[1:] != theirs.shape[1:]:
+                raise fail(f"{name} has examples of the shape {mine.shape[1:]}, the training set {theirs.shape[1:]}")
+    return ArraySource(images, targets, field)
+
+
+def _as_array(values: Any, name: str, fail: Fail) -> np.ndarray:
+    if values is None:
+        raise fail(f"{name} is None")
+    try:
+        array = np.asarray(values)
+    except Exception as error:  # whatever the object's own conversion raises
+        raise fail(f"{name} cannot be made an array: {' '.join(str(error).split())}") from error
+    if array.dtype.kind == "O" or array.ndim == 0:
+        raise fail(f"{name} must be an array of numbers, not {type(values).__name__}{' of objects' * array.ndim}")
+    return array
+
+
+def _field_of(targets: np.ndarray, name: str, fail: Fail) -> str:
+    if targets.ndim == 2 and targets.shape[1] > 1:
+        raise fail(f"{name} has the shape {targets.shape}; labels must be class numbers (N,): of one-hot rows, {name}.argmax(1)")
+    if targets.shape[3:] == (1,) and targets.dtype.kind in "iub" and targets.dtype != np.uint8:
+        raise fail(f"{name} has the shape {targets.shape}; masks of class numbers are (N, H, W): use {name}[..., 0]")
+    fields = {1: "labels", 2: "labels", 3: "masks", 4: "targets"}
+    if targets.ndim not in fields:
+        raise fail(f"{name} has the shape {targets.shape}, not (N,) for labels, (N, H, W) for masks or (N, H, W, C) for images")
+    return fields[targets.ndim]
+
+
+def _divided(whole: ArraySource, share: Any, seed: int, fail: Fail) -> dict[str, ArraySource]:
+    if isinstance(share, bool) or not 0 < share < 1:
+        raise fail(f"validation must be a share between 0 and 1, or a pair of images and targets, not {share}")
+    labels = whole.targets if whole.field == "labels" else np.zeros(len(whole), np.int32)
+    drawn = random_share(labels, share, seed)
+    parts = {"train": ~drawn, "validation": drawn}
+    return {split: ArraySource(whole.images[part], whole.targets[part], whole.field) for split, part in parts.items()}
+
+
+def count_classes(splits: Sequence[ArraySource]) -> int | None:
+    """Returns the classes of labels or the channels of target images; None for masks, whose values are looked through later."""
+    if splits[0].field == "targets":
+        return splits[0].targets.shape[3]
+    if splits[0].field == "masks":
+        return None
+    return max((int(split.targets.max()) + 1 for split in splits if len(split)), default=None)

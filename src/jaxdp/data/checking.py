@@ -1,0 +1,154 @@
+"""Checks a dataset before it is used, and each example as it is read: shapes, types and values are those that were promised."""
+
+import dataclasses
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from jaxdp.config import DataConfig
+from jaxdp.data.dataset import IGNORE_LABEL, BadExample, Dataset, Example, Source
+from jaxdp.registry import ConfigError
+
+# Threads that read a source at a time: decoding releases the interpreter's lock, and more would compete with the step for it.
+READ_THREADS = 2
+
+
+def check_dataset(
+    dataset: Dataset, config: DataConfig, kind_of: Callable[[str], str] = lambda task: task, tasks: Sequence[str] = ()
+) -> Dataset:
+    """Returns the dataset with images of the size that `config` asks for and a `CheckedSource` for each split.
+
+    A split that is checked already is left as it is, unless that changes its examples; bad ones that it skips stay skipped.
+
+    Args:
+        kind_of: tells which of the three tasks here a task of your own is like.
+        tasks: the tasks that would do; none for any.
+
+    Raises:
+        ConfigError: for a task that the dataset has no targets for, or a split without examples.
+    """
+    name = dataset.name or config.dataset or ""
+    if tasks and dataset.task not in tasks:
+        raise of_other_tasks(name, (dataset.task,), tasks)
+    for split, source in dataset.splits().items():
+        if len(source) == 0:
+            raise no_examples(split, name, config)
+    checked = dataclasses.replace(dataset, kind=kind_of(dataset.task), name=name)
+    sources: Mapping[str, Source] = {split: _unchecked(source) for split, source in dataset.splits().items()}
+    if config.image_size is not None:
+        from jaxdp.data.sources.images import Fitted, parse_size  # Pillow, which a dataset of arrays does without
+
+        size = parse_size(config.image_size)
+        if size != dataset.image_shape[:2]:
+            checked = dataclasses.replace(checked, image_shape=(*size, dataset.image_shape[2]))
+            sources = {split: Fitted(source, size) for split, source in sources.items()}
+    wrapped: dict[str, Source] = {}
+    for split, before in dataset.splits().items():
+        skip = config.on_bad_example == "skip" or (isinstance(before, CheckedSource) and before.skip)
+        after = CheckedSource(sources[split], checked, where=f"{name} {split}", skip=skip)
+        wrapped[split] = before if isinstance(before, CheckedSource) and before.checks_like(after) else after
+    return dataclasses.replace(checked, **wrapped)
+
+
+def of_other_tasks(name: str, available: Sequence[str], wanted: Sequence[str]) -> ConfigError:
+    """Returns the error that says that a dataset has targets for other tasks only."""
+    return ConfigError("dataset", name, f"is for {' or '.join(available)}, but --model or --task asks for {' or '.join(wanted)}")
+
+
+def no_examples(split: str, name: str, config: DataConfig) -> ConfigError:
+    """Returns the error that says that a split is empty."""
+    flag = f"{split}_split"
+    if not hasattr(config, flag):
+        return ConfigError("", split, f"{name} has no {split} example")
+    return ConfigError(flag, getattr(config, flag) or split, f"{name} has no example there")
+
+
+def _unchecked(source: Source) -> Source:
+    return source.unchecked if isinstance(source, CheckedSource) else source
+
+
+class CheckedSource:
+    """A source whose examples have the shapes that the dataset promises, and a weight: 1, or 0 for a bad one that is left out.
+
+    Args:
+        where: names the split in errors.
+        skip: whether to leave bad examples out, and count them in `skipped`, instead of raising.
+    """
+
+    def __init__(self, source: Source, dataset: Dataset, *, where: str, skip: bool) -> None:
+        self.unchecked, self._where, self.skip = source, where, skip
+        self._fields, self._num_classes = dataset.fields(), dataset.num_classes
+        self._lock = threading.Lock()
+        self.skipped: dict[int, str] = {}
+
+    def __len__(self) -> int:
+        return len(self.unchecked)
+
+    @property
+    def bytes(self) -> int:
+        """Returns how much memory all examples take."""
+        example = sum(int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize for shape, dtype in self._fields.values())
+        return len(self) * (example + 4)
+
+    def checks_like(self, other: "CheckedSource") -> bool:
+        """Returns whether `other` gives the same examples of the same source."""
+        mine, its = ((one._fields, one._num_classes, one.skip) for one in (self, other))
+        return self.unchecked is other.unchecked and mine == its
+
+    def __getitem__(self, index: int) -> Example:
+        try:
+            return self._checked(self.unchecked[index], index)
+        except BadExample as error:
+            return self._left_out(index, error)
+
+    def read(self, numbers: Sequence[int]) -> dict[str, np.ndarray]:
+        """Returns a batch of the examples of these numbers."""
+        several: Any = getattr(self.unchecked, "__getitems__", None)
+        try:
+            if several is None:
+                examples = [self[number] for number in numbers]
+            else:
+                found = zip(several(list(numbers)), numbers, strict=True)
+                examples = [self._checked(example, number) for example, number in found]
+        except BadExample:
+            if not self.skip:
+                raise
+            examples = [self[number] for number in numbers]
+        return {name: np.stack([example[name] for example in examples]) for name in examples[0]}
+
+    def _left_out(self, index: int, error: BadExample) -> Example:
+        if not self.skip:
+            raise error
+        with self._lock:
+            self.skipped[index] = f"{error.where}: {error.problem}"
+        zeros = {name: np.zeros(shape, dtype) for name, (shape, dtype) in self._fields.items()}
+        return zeros | {"weights": np.float32(0)}
+
+    def _checked(self, example: Mapping[str, Any], index: int) -> Example:
+        checked: Example = {"weights": np.float32(1)}
+        for name, (shape, dtype) in self._fields.items():
+            value = np.asarray(example[name])
+            if value.shape != shape:
+                raise BadExample(self._name(index), f"its {name} have the shape {value.shape}, not {shape}")
+            if not np.can_cast(value.dtype, dtype, "same_kind") or (np.dtype(dtype) == np.uint8 and value.dtype != np.uint8):
+                raise BadExample(self._name(index), f"its {name} are {value.dtype}, not {np.dtype(dtype)}")
+            checked[name] = value.astype(dtype, copy=False)
+        if "labels" in checked and not 0 <= int(checked["labels"]) < self._num_classes:
+            raise BadExample(self._name(index), f"its label {checked['labels']} is not one of 0 to {self._num_classes - 1}")
+        if "masks" in checked:
+            self._check_mask(checked["masks"], index)
+        return checked
+
+    def _check_mask(self, mask: np.ndarray, index: int) -> None:
+        if mask.max(initial=0) >= self._num_classes:
+            wrong = np.unique(mask[(mask >= self._num_classes) & (mask != IGNORE_LABEL)])
+            if len(wrong):
+                allowed = f"0 to {self._num_classes - 1}, or {IGNORE_LABEL} for pixels to ignore"
+                raise BadExample(self._name(index), f"its mask has the value {wrong[0]}, not one of {allowed}")
+
+    def _name(self, index: int) -> str:
+        """A source may know better what an example is called, e.g. its file."""
+        name: Any = getattr(self.unchecked, "name", None)
+        return name(index) if name else f"{self._where}[{index}]"
