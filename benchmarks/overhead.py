@@ -77,7 +77,7 @@ def measure(config: TrainConfig, rounds: int) -> list[tuple[float, float]]:
 
     def loop() -> float:
         setup = create_setup(config)
-        strategy, steps = setup.strategy, setup.plan.total_steps
+        strategy, steps = setup.strategy, setup.intervals.total_steps
         batches = list(itertools.islice(setup.train_batches(0), 8))
         state, sums = strategy.train_step(strategy.init(setup.create_state), batches[0], setup.constants)
         jax.block_until_ready(sums)

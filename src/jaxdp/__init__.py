@@ -1,5 +1,41 @@
-"""Data-parallel training of image models in JAX. Start with `python -m jaxdp.train --model pyramidnet`."""
+"""Data-parallel training of image models in JAX.
 
+    import jaxdp
+
+    result = jaxdp.Trainer("pyramidnet", "digits").fit(epochs=20)
+
+On the command line: `python -m jaxdp.train --model pyramidnet`.
+"""
+
+import importlib
 from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from jaxdp import callbacks, data, models, tasks
+    from jaxdp.registry import ConfigError
+    from jaxdp.result import Result, load
+    from jaxdp.trainer import Trainer
 
 __version__ = version("jaxdp")
+__all__ = ["ConfigError", "Result", "Trainer", "__version__", "callbacks", "data", "load", "models", "tasks"]
+
+_MODULES = {"ConfigError": "registry", "Result": "result", "Trainer": "trainer", "load": "result"}
+
+
+def __getattr__(name: str) -> Any:
+    """Loads a public name when it is first used, so that importing the package takes no time.
+
+    A program of one's own may start JAX before it makes a Trainer: the flags that XLA reads only once are set here.
+    """
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name == "ConfigError":
+        return importlib.import_module(f"{__name__}.registry").ConfigError
+    importlib.import_module(f"{__name__}.runtime.platform").configure(None)
+    module = importlib.import_module(f"{__name__}.{_MODULES.get(name, name)}")
+    return getattr(module, name) if name in _MODULES else module
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,35 +1,57 @@
-"""Which dataset, task and model does a configuration ask for?"""
+"""Finds the dataset, task and model that settings name, or takes the objects that stand in for them."""
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import optax
 from flax import nnx
 
 from jaxdp import models, tasks
 from jaxdp.config import EXCLUSIVE, TrainConfig
-from jaxdp.data.sources import Dataset, open_dataset
+from jaxdp.data.sources import TARGET_FIELDS, Dataset, check_dataset, open_dataset
 from jaxdp.registry import ConfigError, load_plugins
 
 DEFAULT_DATASETS = {"classification": "digits", "segmentation": "cells", "regression": "digits-denoise"}
 
 
-def open_data(config: TrainConfig) -> tuple[TrainConfig, Dataset]:
+@dataclasses.dataclass(frozen=True)
+class Objects:
+    """What a run was given as objects rather than by name; None for what its settings name.
+
+    Attributes:
+        model: maps normalized images, float32 (N, H, W, C), to outputs.
+        task: its losses, sums and metrics.
+        loss: a loss function `(outputs, targets) -> (N,)` instead of a task.
+        optimizer: has its own learning rate.
+        schedule: learning rate as a function of the step.
+    """
+
+    model: nnx.Module | None = None
+    dataset: Dataset | None = None
+    task: tasks.Task | None = None
+    loss: Callable[..., Any] | None = None
+    optimizer: optax.GradientTransformation | None = None
+    schedule: optax.Schedule | None = None
+
+
+NOTHING = Objects()  # everything by name
+
+
+def open_data(config: TrainConfig, objects: Objects = NOTHING) -> tuple[TrainConfig, Dataset]:
     """Opens the dataset, and returns the configuration with what model and dataset decide filled in."""
     load_plugins(config.plugins)
-    served = models.tasks_of(config.model)
-    possible = tasks.candidates(config.task, served)
-    if not possible:
-        raise ConfigError("task", config.task, f"{config.model} is for {' and '.join(served)}; choose another --model")
-    default = next((DEFAULT_DATASETS[name] for name in possible if name in DEFAULT_DATASETS), None)
-    if config.dataset is None and default is None:
-        raise ConfigError("dataset", "", f"has no default for {possible[0]}; give one")
-    config = dataclasses.replace(config, dataset=config.dataset or default)
-    dataset = open_dataset(config, possible, tasks.kind_of)
-    task = config.task or dataset.task
-    dataset = dataclasses.replace(dataset, task=task, kind=tasks.kind_of(task))
+    if objects.dataset is not None:
+        dataset = check_dataset(objects.dataset, config, _kind_of(objects))
+        _check_purpose(config, objects, dataset)
+    else:
+        dataset = _open_named(config, objects)
+        config = dataclasses.replace(config, dataset=config.dataset or DEFAULT_DATASETS[dataset.kind])
+    task = objects.task.name if objects.task is not None else config.task or dataset.task
+    kind = _kind_of(objects)(task)
+    dataset = dataclasses.replace(dataset, task=task, kind=kind)
     filled: dict[str, Any] = {"task": task}
     if config.augment is None:
         filled["augment"] = dataset.augment
@@ -43,6 +65,40 @@ def open_data(config: TrainConfig) -> tuple[TrainConfig, Dataset]:
     return dataclasses.replace(config, **filled), dataset
 
 
+def _kind_of(objects: Objects) -> Callable[[str], str]:
+    """Returns a function that tells which of the three tasks here a task is like; the task that was given need not have a name."""
+    task = objects.task
+    if task is None:
+        return tasks.kind_of
+    kind = task.name if task.name in TARGET_FIELDS else getattr(task, "kind", "classification")
+    return lambda name: kind if name == task.name else tasks.kind_of(name)
+
+
+def _served(config: TrainConfig, objects: Objects) -> tuple[str, ...]:
+    """Returns which of the three tasks the model serves, or the task that was given asks for."""
+    if objects.task is not None:
+        return (_kind_of(objects)(objects.task.name),)
+    return tuple(TARGET_FIELDS) if objects.model is not None else models.tasks_of(config.model)
+
+
+def _check_purpose(config: TrainConfig, objects: Objects, dataset: Dataset) -> None:
+    served = _served(config, objects)
+    if dataset.kind not in served:
+        who = "the task" if objects.task is not None else config.model
+        raise ConfigError("", "", f"the dataset {config.dataset} is for {dataset.kind}, and {who} for {' or '.join(served)}")
+
+
+def _open_named(config: TrainConfig, objects: Objects) -> Dataset:
+    served = _served(config, objects)
+    possible = served if objects.task is not None else tasks.candidates(config.task, served)
+    if not possible:
+        raise ConfigError("task", config.task, f"{config.model} is for {' and '.join(served)}; choose another --model")
+    default = next((DEFAULT_DATASETS[name] for name in possible if name in DEFAULT_DATASETS), None)
+    if config.dataset is None and default is None:
+        raise ConfigError("dataset", "", f"has no default for {possible[0]}; give one")
+    return open_dataset(dataclasses.replace(config, dataset=config.dataset or default), possible, tasks.kind_of)
+
+
 def create_model(config: TrainConfig, dataset: Any, *, rngs: nnx.Rngs, dtype: Any) -> nnx.Module:
     """Args:
     dataset: whatever tells `num_classes` and `image_shape`.
@@ -54,7 +110,19 @@ def create_model(config: TrainConfig, dataset: Any, *, rngs: nnx.Rngs, dtype: An
     return models.create(config.model, num_classes=dataset.num_classes, in_channels=dataset.image_shape[-1], rngs=rngs, **kwargs)
 
 
-def create_task(config: TrainConfig, dataset: Any) -> tasks.Task:
+def create_task(config: TrainConfig, dataset: Any, objects: Objects = NOTHING) -> tasks.Task:
+    """Returns the task that was given, or creates the one that the settings name.
+
+    Raises:
+        ConfigError: for keywords that it does not take, and a task made for another number of classes than the dataset has.
+    """
+    if objects.task is not None:
+        classes = getattr(objects.task, "num_classes", dataset.num_classes)
+        if classes != dataset.num_classes:
+            raise ConfigError("task", config.task, f"is for {classes} classes, and {config.dataset} has {dataset.num_classes}")
+        return objects.task
+    if objects.loss is not None:
+        return tasks.from_loss(objects.loss, kind=dataset.kind, num_classes=dataset.num_classes, class_names=dataset.class_names)
     load_plugins(config.plugins)
     flags = {name: getattr(config, name) for name in ("loss", "label_smoothing") if getattr(config, name)}
     for name, value in flags.items():
@@ -70,26 +138,47 @@ def create_task(config: TrainConfig, dataset: Any) -> tasks.Task:
         raise
 
 
-def check_model(config: TrainConfig, dataset: Dataset, task: tasks.Task, image_shapes: set[tuple[int, ...]]) -> int:
+def check_model(
+    config: TrainConfig, dataset: Dataset, task: tasks.Task, image_shapes: set[tuple[int, ...]], objects: Objects = NOTHING
+) -> int:
     """Traces the model on images of the sizes it will meet, which computes nothing.
 
     Returns:
         The fewest rows that a convolution reads or writes; one over single rows does not count.
 
     Raises:
-        ConfigError: for keywords that it does not take, or a size that it cannot work on.
+        ConfigError: for keywords that it does not take, a size that it cannot work on, or outputs that do not fit the task.
     """
+
+    def create() -> nnx.Module:
+        if objects.model is not None:
+            return nnx.clone(objects.model)
+        return create_model(config, dataset, rngs=nnx.Rngs(0), dtype=jnp.float32)
+
     # Batch statistics change in training, so that training mode would need another transform: its shapes are the same.
-    model: Any = nnx.eval_shape(lambda: create_model(config, dataset, rngs=nnx.Rngs(0), dtype=jnp.float32))
+    model: Any = nnx.eval_shape(create)
     model.eval()
     graphdef, arrays = nnx.split(model)
     rows = []
     for shape in sorted(image_shapes):
         images = jax.ShapeDtypeStruct((1, *shape), jnp.float32)
-        forward = jax.make_jaxpr(lambda arrays, images: nnx.merge(graphdef, arrays)(images))(arrays, images)
-        (outputs,) = forward.out_avals
-        wanted = 2 if dataset.kind == "classification" else 4
-        assert len(outputs.shape) == wanted, f"{config.model} returns {outputs.shape} for {task.name}"
+        try:
+            forward = jax.make_jaxpr(lambda arrays, images: nnx.merge(graphdef, arrays)(images))(arrays, images)
+        except ConfigError:
+            raise
+        except Exception as error:  # whatever a model raises
+            if objects.model is None:
+                raise
+            said = " ".join(str(error).split())[:300]
+            remedy = f"cannot be called with images of shape (1, {', '.join(map(str, shape))}): {type(error).__name__}: {said}"
+            raise ConfigError("model", config.model, remedy) from error
+        outputs = forward.out_avals
+        dims = 2 if dataset.kind == "classification" else 4
+        if len(outputs) != 1 or len(outputs[0].shape) != dims or outputs[0].shape[-1] != dataset.num_classes:
+            wanted = (1, dataset.num_classes) if dims == 2 else (1, "height", "width", dataset.num_classes)
+            shown = " and ".join(str(each.shape) for each in outputs)
+            remedy = f"returns {shown} for an image; {task.name} on {config.dataset} needs ({', '.join(map(str, wanted))})"
+            raise ConfigError("model", config.model, remedy)
         rows += [shape[0], *_rows_of_convolutions(forward.jaxpr)]
     return min(rows)
 

@@ -199,6 +199,9 @@ class RunConfig:
     checkpoint and go on from there at half the learning rate"""
     max_divergences: int = 5
     """stop all the same at this many updates skipped in a row, or when this many rollbacks did not help"""
+    callbacks: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME[:KEY=VALUE,...]", help_behavior_hint="")] = ()
+    """further callbacks, e.g. early_stopping:patience=5,metric=accuracy or wandb:project=mine; plugins may register more:
+    early_stopping, learning_rate_monitor, profiler, wandb, mlflow"""
     profile: Annotated[str | None, tyro.conf.arg(metavar="START:STOP", help_behavior_hint="")] = None
     """record what the devices do in steps START to STOP, counted from 1, into the run's folder, for XProf or TensorBoard"""
     step_timeout: Annotated[float | None, tyro.conf.arg(metavar="SECONDS", help_behavior_hint="")] = None
@@ -230,6 +233,8 @@ class TrainConfig(RunConfig, ProcessConfig, OptimizationConfig, ParallelConfig, 
     def __post_init__(self) -> None:
         validate(self)
 
+
+OBJECT = "(object)"  # stands for the name of what a program gave as an object
 
 # One of each pair may be set. A flag given on the command line displaces its partner that came from a file.
 EXCLUSIVE = (("global_batch_size", "per_device_batch_size"), ("epochs", "steps"))
@@ -396,7 +401,7 @@ def to_yaml(config: Any) -> str:
 
 # How a command runs, rather than what it trains.
 OF_ONE_COMMAND = ("run_dir", "resume", "profile", "step_timeout", *(field.name for field in dataclasses.fields(ProcessConfig)))
-_NOT_DEFINING = (*OF_ONE_COMMAND, "keep", "log_every", "steps_per_call", "on_divergence", "max_divergences")
+_NOT_DEFINING = (*OF_ONE_COMMAND, "callbacks", "keep", "log_every", "steps_per_call", "on_divergence", "max_divergences")
 
 
 def defining(config: TrainConfig) -> dict[str, Any]:

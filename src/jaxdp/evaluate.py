@@ -5,13 +5,12 @@ import json
 import pathlib
 import sys
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 import tyro
 
 from jaxdp import command_line
 from jaxdp.config import OptionalInt, OptionalPath, ParallelConfig, validate
-from jaxdp.run_directory import RunDirectory
 from jaxdp.runtime import platform
 
 DESCRIPTION = "Evaluate a checkpoint of a run on the whole test split."
@@ -58,36 +57,25 @@ def _main(argv: Sequence[str]) -> int:
     return 0
 
 
-def evaluate(
-    run_dir: str | pathlib.Path,
-    *,
-    step: int | None = None,
-    strategy: str = "pmap",
-    devices: int | None = None,
-    data_dir: str | None = None,
-    mesh: str | None = None,
-    shard_params: bool = False,
-) -> tuple[int, dict[str, float]]:
-    """Returns the step of the evaluated checkpoint and its test figures.
+def evaluate(run_dir: str | pathlib.Path, *, step: int | None = None, **changes: Any) -> tuple[int, dict[str, float]]:
+    """Returns the step of the evaluated checkpoint and its metrics.
 
     Args:
         step: which checkpoint; None for the best, or the newest where none was evaluated.
-        devices: how many; None for all.
-        data_dir: where the dataset is now; None where it was in training.
+        **changes: settings in place of those of training: strategy, devices, mesh, shard_params, data_dir.
 
     Raises:
         ConfigError: if there is no run or no such checkpoint.
     """
-    platform.configure(devices)
-    from jaxdp.inference.predictor import restore
-    from jaxdp.step import metrics
-    from jaxdp.training.setup import create_setup
+    changes = {"strategy": "pmap", "devices": None, "mesh": None, "shard_params": False} | changes
+    platform.configure(changes["devices"])
+    from jaxdp.result import load
 
-    run = RunDirectory(pathlib.Path(run_dir))
-    config = dataclasses.replace(run.load_config(), strategy=strategy, devices=devices, mesh=mesh, shard_params=shard_params)
-    setup = create_setup(dataclasses.replace(config, data_dir=data_dir or config.data_dir), training=False)
-    step, state = restore(run, setup.config, setup.dataset.describe(), step)
-    return step, metrics.figures(setup.recipe.task, setup.evaluate(setup.strategy.restore(state)))
+    result = load(run_dir, step=step)
+    if changes.get("data_dir") is None:
+        changes.pop("data_dir", None)  # where it was in training
+    result.config = dataclasses.replace(result.config, **changes)
+    return result.step, result.evaluate()
 
 
 if __name__ == "__main__":

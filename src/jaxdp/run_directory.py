@@ -9,7 +9,7 @@ import json
 import os
 import pathlib
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from jaxdp import config as config_lib
@@ -134,6 +134,14 @@ class RunDirectory:
     def read_summary(self) -> dict[str, Any] | None:
         return json.loads(self.summary_file.read_text()) if self.summary_file.is_file() else None
 
+    def read_rows(self) -> list[dict[str, Any]]:
+        """Returns the rows of metrics.jsonl; a last line that a kill cut short is left out."""
+        return read_lines(self.metrics_file)
+
+    def read_history(self) -> list[dict[str, Any]]:
+        """Returns what became of the run so far."""
+        return read_lines(self.history_file)
+
     def write_summary(self, summary: dict[str, Any]) -> None:
         replace_file(self.summary_file, json.dumps(summary, indent=2) + "\n")
 
@@ -169,6 +177,22 @@ def claim(config: TrainConfig, description: Mapping[str, Any], *, create: bool) 
     except OSError as error:
         raise ConfigError("run_dir", run.path, f"cannot be written ({error.strerror}); give another folder") from error
     return run
+
+
+def claim_new(path: pathlib.Path) -> RunDirectory:
+    """Creates a folder for a run that is complete already.
+
+    Raises:
+        ConfigError: if there is something in it, or it cannot be written.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        holds_something = any(path.iterdir())
+    except OSError as error:
+        raise ConfigError("", path, f"{path} cannot be written ({error.strerror}); give another folder") from error
+    if holds_something:
+        raise ConfigError("", path, f"{path} is not empty; give another folder")
+    return RunDirectory(path)
 
 
 def _lock(run: RunDirectory) -> int:
@@ -256,6 +280,11 @@ def read_lines(path: pathlib.Path) -> list[dict[str, Any]]:
             content = json.loads(line)
             found += [content] if isinstance(content, dict) else []
     return found
+
+
+def rows_text(rows: Iterable[Mapping[str, Any]]) -> str:
+    """Returns what a file of one object a line holds."""
+    return "".join(json.dumps(row) + "\n" for row in rows)
 
 
 def replace_file(path: pathlib.Path, content: str | bytes) -> None:

@@ -31,11 +31,12 @@ sys.exit(train.main(sys.argv[1:]))
 DISTURBED = """
 import shutil, subprocess, sys
 from jaxdp import train
-from jaxdp.reporting import writers
-def advance(self, step):
+from jaxdp.callbacks.progress import Progress
+def advance(self, run, event):
+    step = event.step
     if step == 3:
         {action}
-writers.JsonLines.advance = advance
+Progress.on_step_end = advance
 sys.exit(train.main(sys.argv[1:]))
 """
 

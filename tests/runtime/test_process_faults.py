@@ -20,7 +20,7 @@ from jaxdp.checkpoint import integrity
 from jaxdp.checkpoint.checkpoints import Checkpoints
 from jaxdp.config import ProcessConfig
 from jaxdp.registry import ConfigError
-from jaxdp.reporting import writers
+from jaxdp.run_directory import read_lines
 from jaxdp.runtime import native_output, processes
 from jaxdp.training.reader import MEASURED
 
@@ -33,7 +33,7 @@ def arrays(run_dir: str, step: int) -> dict[str, np.ndarray]:
 
 
 def rows(run_dir: str) -> list[dict]:
-    found = writers.read_rows(pathlib.Path(run_dir, "metrics.jsonl"))
+    found = read_lines(pathlib.Path(run_dir, "metrics.jsonl"))
     return [{name: value for name, value in row.items() if name not in MEASURED} for row in found]
 
 

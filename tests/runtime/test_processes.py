@@ -12,7 +12,7 @@ from process_group import Processes, environment
 
 from jaxdp import train
 from jaxdp.checkpoint.checkpoints import Checkpoints
-from jaxdp.reporting import writers
+from jaxdp.run_directory import read_lines
 from jaxdp.training.reader import MEASURED
 
 STEPS = 3
@@ -82,7 +82,7 @@ def arrays(run_dir: str) -> dict[str, np.ndarray]:
 def figures(run_dir: str) -> dict[str, Any]:
     """Returns what rows and summary say of the training, by what it is and of which step."""
     found = {}
-    for row in writers.read_rows(pathlib.Path(run_dir, "metrics.jsonl")):
+    for row in read_lines(pathlib.Path(run_dir, "metrics.jsonl")):
         place = f"{row.pop('split')} {row.pop('step')}"
         found |= {f"{place} {name}": value for name, value in row.items() if name not in MEASURED}
     done = json.loads(pathlib.Path(run_dir, "summary.json").read_text())
@@ -120,7 +120,7 @@ def test_two_launched_processes_train_as_one() -> None:
     assert {path.name for path in pathlib.Path("two", "checkpoints").iterdir()} == {"2", "3"}
     done = json.loads(pathlib.Path("two", "summary.json").read_text())
     assert (done["processes"], done["devices"], done["metrics"]["test"]["examples"]) == (2, 4, 360)
-    rows = writers.read_rows(pathlib.Path("two", "metrics.jsonl"))
+    rows = read_lines(pathlib.Path("two", "metrics.jsonl"))
     assert [(row["split"], row["step"]) for row in rows] == [("train", 1), ("train", 2), ("train", 3), ("test", 3)]
     for row in rows[:3]:  # of each process
         assert len(row["host_memory_bytes"]) == 2

@@ -10,7 +10,7 @@ import pytest
 
 from jaxdp import train
 from jaxdp.checkpoint.checkpoints import Checkpoints
-from jaxdp.reporting import writers
+from jaxdp.run_directory import read_lines
 from jaxdp.step import state
 from jaxdp.step.state import LossScale
 
@@ -22,7 +22,7 @@ FLAGS = (
 
 
 def rows() -> list[dict[str, Any]]:
-    return [row for row in writers.read_rows(pathlib.Path("run", "metrics.jsonl")) if row["split"] == "train"]
+    return [row for row in read_lines(pathlib.Path("run", "metrics.jsonl")) if row["split"] == "train"]
 
 
 def test_the_loss_scale_halves_at_an_overflow_and_doubles_in_time() -> None:

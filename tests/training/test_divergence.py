@@ -19,7 +19,6 @@ from jaxdp.config import BatchNormMode, TrainConfig
 from jaxdp.data import pipeline
 from jaxdp.data.augment import Preprocess, create_preprocess
 from jaxdp.data.sources import open_dataset
-from jaxdp.reporting import writers
 from jaxdp.run_directory import RunDirectory, read_lines
 from jaxdp.sharding.strategy import Strategy, create_strategy
 from jaxdp.step import step
@@ -61,7 +60,7 @@ def summary() -> dict[str, Any]:
 
 
 def rows(split: str = "train") -> list[dict[str, Any]]:
-    return [row for row in writers.read_rows(pathlib.Path("run", "metrics.jsonl")) if row["split"] == split]
+    return [row for row in read_lines(pathlib.Path("run", "metrics.jsonl")) if row["split"] == split]
 
 
 def arrays(run_dir: str = "run", number: int | None = None) -> tuple[int, dict[str, np.ndarray]]:
@@ -109,7 +108,7 @@ def test_rows_show_the_mean_gradient_norm() -> None:
     assert len(set(norms)) == 4
     assert all(norm > 0 for norm in norms)
     assert train.main([*FLAGS, "--steps", "4", "--log-every", "2", "--run-dir", "other"]) == 0
-    fewer = [row for row in writers.read_rows(pathlib.Path("other", "metrics.jsonl")) if row["split"] == "train"]
+    fewer = [row for row in read_lines(pathlib.Path("other", "metrics.jsonl")) if row["split"] == "train"]
     assert [row["gradient_norm"] for row in fewer] == pytest.approx([np.mean(norms[:2]), np.mean(norms[2:])])
     assert "skipped_updates" not in fewer[0]
     assert (summary()["skipped_updates"], summary()["rollbacks"]) == (0, 0)
@@ -210,14 +209,14 @@ def test_rollback_goes_back_at_half_the_learning_rate(monkeypatch: pytest.Monkey
     flags += ["--on-divergence", "rollback"]
     with monkeypatch.context() as patch:
         switch = poison(patch, example_of_step(6))
-        slowed = setup.Setup.slowed
+        slowed = setup.Setup.with_learning_rates_times
 
         def cured(self: setup.Setup, factor: float) -> setup.Setup:
             switch["on"] = False
             jax.clear_caches()  # else the step that is compiled, and poisoned, goes on
             return slowed(self, factor)
 
-        patch.setattr(setup.Setup, "slowed", cured)
+        patch.setattr(setup.Setup, "with_learning_rates_times", cured)
         assert train.main([*flags, "--steps", "8"]) == 0
     shown = capsys.readouterr().err
     assert "the loss of step 6 is " in shown  # a compiled ReLU may turn NaN into 0: then the gradient tells

@@ -22,14 +22,15 @@ MOST_NEW = 12
 PROGRAM = """
 import json, os, resource, sys, threading
 from jaxdp import train
-from jaxdp.reporting import writers
+from jaxdp.callbacks.progress import Progress
 compilations, samples = [], []
 
 def megabytes():
     with open("/proc/self/statm") as file:
         return int(file.read().split()[1]) * resource.getpagesize() / 2**20
 
-def advance(self, step):
+def advance(self, run, event):
+    step = event.step
     if step == 1:
         import jax
         def listen(event, duration, **_):
@@ -41,7 +42,7 @@ def advance(self, step):
         sample = {"step": step, "megabytes": megabytes(), "compilations": len(compilations)}
         samples.append(sample | {"threads": threading.active_count(), "files": files})
 
-writers.JsonLines.advance = advance
+Progress.on_step_end = advance
 code = train.main(sys.argv[2:])
 with open("samples.json", "w") as file:
     json.dump(samples, file)

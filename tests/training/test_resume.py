@@ -10,8 +10,9 @@ import pytest
 from fault_table import RecordFault
 
 from jaxdp import evaluate, train
+from jaxdp.callbacks.progress import Progress
 from jaxdp.checkpoint.checkpoints import Checkpoints
-from jaxdp.reporting import writers
+from jaxdp.run_directory import read_lines
 from jaxdp.training import setup
 from jaxdp.training.reader import MEASURED, Row
 
@@ -31,7 +32,7 @@ def arrays(run_dir: str, step: int) -> dict[str, np.ndarray]:
 
 
 def rows(run_dir: str) -> list[Row]:
-    found = writers.read_rows(pathlib.Path(run_dir, "metrics.jsonl"))
+    found = read_lines(pathlib.Path(run_dir, "metrics.jsonl"))
     return [{name: value for name, value in row.items() if name not in MEASURED} for row in found]
 
 
@@ -42,11 +43,11 @@ def summary(run_dir: str) -> dict[str, Any]:
 def stop_at(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Sends this process the signal of a scheduler while a step is under way."""
 
-    def advance(self: writers.JsonLines, reached: int) -> None:
-        if reached == step:
+    def advance(self: Progress, run: Any, event: Any) -> None:
+        if event.step == step:
             signal.raise_signal(signal.SIGTERM)
 
-    monkeypatch.setattr(writers.JsonLines, "advance", advance)
+    monkeypatch.setattr(Progress, "on_step_end", advance)
 
 
 @pytest.mark.usefixtures("no_pictures")
@@ -111,7 +112,7 @@ def test_a_run_directory_keeps_its_contract(capsys: pytest.CaptureFixture[str]) 
     assert "xla_force_host_platform_device_count" in done["xla_flags"]
     assert (run / "plots" / "curves.png").read_bytes().startswith(b"\x89PNG")
     assert list((run / "tensorboard").iterdir())
-    training = [row for row in writers.read_rows(run / "metrics.jsonl") if row["split"] == "train"]
+    training = [row for row in read_lines(run / "metrics.jsonl") if row["split"] == "train"]
     assert list(training[0])[:4] == ["step", "epoch", "split", "loss"]
     assert {"accuracy", "examples", "learning_rate", *TIMES} <= set(training[0])
     assert all(0 <= row["input_wait_fraction"] <= 1 for row in training)

@@ -1,38 +1,54 @@
-"""What do host and devices do in a few steps? A trace that XProf and TensorBoard open."""
-
-import pathlib
+"""Records what the host and the devices do in a few steps: a trace that XProf and TensorBoard open."""
 
 import jax
 
+from jaxdp.callbacks import register
+from jaxdp.events import RolledBack, Run, StepBegin, StepEnd
+from jaxdp.registry import ConfigError
 
+
+@register("profiler")
 class Profiler:
-    """Records steps into a folder.
+    """Records steps into the folder `profile` of the run directory.
 
-    The step's parts have the names `input`, `augment`, `forward`, `backward`, `reduce` and `update`; what the host does is in
-    `train`, numbered, and `waiting for input`.
+    The parts of a step are named `input`, `augment`, `forward`, `backward`, `reduce` and `update`; what the host does is in
+    `train`, numbered, and `waiting for input`. A run that resumes may miss the first of the steps. `--profile START:STOP` also
+    makes sure that no program of several steps reaches across the first or the last one.
 
     Args:
-        steps: the first and the last one, counted from 1; None for none.
-        folder: each process writes a file of its own there.
+        first, last: steps, counted from 1.
     """
 
-    def __init__(self, steps: tuple[int, int] | None, folder: pathlib.Path) -> None:
-        self._first, self._last = steps or (0, -1)
-        self._folder, self._records = folder, False
+    every_process = True  # each writes a file of its own
 
-    def begins(self, step: int) -> bool:
-        """Whether recording is to begin before this step; a run that continues may miss the first of them."""
-        return not self._records and self._first <= step <= self._last
+    def __init__(self, first: int = 1, last: int = 1) -> None:
+        if not 1 <= first <= last:
+            raise ConfigError(
+                "callbacks", {"first": first, "last": last}, "steps are counted from 1, and the last not before the first"
+            )
+        self._first, self._last, self._records = first, last, False
 
-    def ends(self, step: int) -> bool:
-        """Whether recording is to end after this step."""
-        return self._records and step >= self._last
+    def on_step_begin(self, run: Run, event: StepBegin) -> None:
+        """Starts to record before the first of the steps."""
+        if not self._records and self._first <= event.first <= self._last:
+            if run.folder is None:
+                raise ConfigError("profile", f"{self._first}:{self._last}", "is written into the run directory; give run_dir")
+            with run.paused():
+                jax.profiler.start_trace(run.folder / "profile")
+                self._records = True
 
-    def start(self) -> None:
-        jax.profiler.start_trace(self._folder)
-        self._records = True
+    def on_step_end(self, run: Run, event: StepEnd) -> None:
+        """Ends the recording after the last of the steps."""
+        if self._records and event.step >= self._last:
+            with run.paused():
+                self.close()
 
-    def stop(self) -> None:
+    def on_rollback(self, run: Run, event: RolledBack) -> None:
+        """Ends the recording."""
+        self.close()
+
+    def close(self) -> None:
+        """Ends the recording, if there is one."""
         if self._records:
             self._records = False
             jax.profiler.stop_trace()

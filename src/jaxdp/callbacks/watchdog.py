@@ -1,7 +1,8 @@
-"""Does the run still move, and if not, who is it that the others wait for?
+"""Ends a run that no longer moves, and names the process that the others wait for.
 
 A thread looks once a second. Where nothing was done for too long it writes where each thread of this process stands to
-`RUN_DIR/hang-PROCESS.txt`, names the processes that are behind, and ends this one. It also sees when another process has left.
+`hang-PROCESS.txt` in the run directory, names the processes that are behind, and ends this one. It also sees when another process
+has left.
 """
 
 import collections
@@ -16,6 +17,7 @@ import threading
 import time
 from collections.abc import Iterator
 
+from jaxdp.events import Activity, Run, Started
 from jaxdp.runtime import native_output
 from jaxdp.runtime.processes import Group
 
@@ -26,13 +28,17 @@ _GRACE_SECONDS = 5.0  # for the others to write down where they stand, before th
 
 
 class Watchdog:
-    """Args:
-    group: the processes of the run.
-    timeout_seconds: None for the default, a multiple of the median.
+    """Ends the process (`os._exit`) when it hangs: made by commands, and only on request by a program of one's own.
+
+    Args:
+        group: the processes of the run.
+        timeout_seconds: None for the default, a multiple of the median step.
 
     Attributes:
         folder: where to write, if it comes to that.
     """
+
+    every_process = True
 
     def __init__(self, group: Group, timeout_seconds: float | None) -> None:
         self.folder = pathlib.Path()
@@ -45,12 +51,21 @@ class Watchdog:
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
+        """Watches until the block ends."""
         self._thread.start()
         try:
             yield
         finally:
             self._ended.set()
             self._thread.join()
+
+    def on_start(self, run: Run, event: Started) -> None:
+        """Learns where to write."""
+        self.folder = run.folder or self.folder
+
+    def on_activity(self, run: Run, event: Activity) -> None:
+        """Takes a sign of life."""
+        self.note(event.name, event.step, limited=event.limited)
 
     def note(self, activity: str, step: int, *, limited: bool = True) -> None:
         """Tells what this process does from now on, which is a sign of life.
@@ -68,6 +83,7 @@ class Watchdog:
 
     @property
     def timeout_seconds(self) -> float:
+        """How long nothing may happen now."""
         if self._given is not None:
             return self._given
         durations = list(self._durations)

@@ -1,7 +1,8 @@
 """What does a person see while a run trains, and at its end? Progress on standard error, results on standard output."""
 
+import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import rich.console
@@ -42,60 +43,32 @@ class Reading:
                 self._bar = None
 
 
-class Progress:
-    """A bar on a terminal; a line per row elsewhere. It shows the loss and one more figure."""
+def print_outcome(trained: Any, skipped: Mapping[str, Sequence[str]]) -> None:
+    """Prints what a run ended with: a table on standard output, and what there is to warn of on standard error.
 
-    def __init__(self, *, start: int, total_steps: int, steps_per_epoch: int, figure_name: str) -> None:
-        self._console = rich.console.Console(stderr=True)
-        self._names = ("loss", figure_name)
-        self._steps_per_epoch, self._total_steps = steps_per_epoch, total_steps
-        self._epochs = -(-total_steps // steps_per_epoch)
-        self._shown = {"train": "compiling", "test": ""}
-        self._bar: rich.progress.Progress | None = None
-        if self._console.is_terminal:
-            self._bar = rich.progress.Progress(
-                rich.progress.TextColumn("epoch {task.fields[epoch]}"),
-                rich.progress.BarColumn(bar_width=None),  # what the others leave
-                rich.progress.MofNCompleteColumn(),
-                rich.progress.TextColumn("{task.fields[figures]}"),
-                rich.progress.TimeRemainingColumn(compact=True),
-                console=self._console,
-                expand=True,
-                refresh_per_second=4,  # drawing competes with the step for the CPU
-            )
-            self._task = self._bar.add_task(
-                "", total=total_steps, completed=start, epoch=self._epoch(start), figures=self._shown["train"]
-            )
-            self._bar.start()
+    Args:
+        trained: a `training.run.Trained` with a run directory.
+        skipped: reasons of bad examples that were left out, by split.
+    """
 
-    def _epoch(self, step: int) -> str:
-        return f"{max(step - 1, 0) // self._steps_per_epoch + 1}/{self._epochs}"
+    def say(text: str) -> None:
+        print(text, file=sys.stderr)
 
-    def advance(self, step: int) -> None:
-        if self._bar is not None:
-            self._bar.update(self._task, completed=step, epoch=self._epoch(step))
-
-    def write(self, row: Row) -> None:
-        figures = {name: row[name] for name in self._names}
-        speed = f"  {row['examples_per_second']:,.0f} examples/s" if "examples_per_second" in row else ""
-        if self._bar is None:
-            place = f"step {row['step']}/{self._total_steps}  epoch {row['epoch']}/{self._epochs}  {row['split']:<5}  "
-            self._console.print(place + figures_text(figures) + speed, highlight=False, soft_wrap=True)
-            return
-        # A terminal of 80 columns has room for short numbers, and for one figure of the test split.
-        if row["split"] == "train":
-            self._shown["train"] = figures_text(figures, digits=1).replace(",", "") + speed
-        else:
-            name = self._names[-1]
-            self._shown["test"] = "  test " + figures_text({name: figures[name]}, digits=1).removeprefix(f"{name} ")
-        self._bar.update(self._task, figures=self._shown["train"] + self._shown["test"])
-
-    def say(self, text: str) -> None:
-        self._console.print(text, highlight=False, soft_wrap=True)
-
-    def close(self) -> None:
-        if self._bar is not None:
-            self._bar.stop()
+    summary, folder = trained.summary, trained.directory.path
+    print_summary(summary, str(folder), summary["best_metric"]["name"])
+    if trained.reason == "complete":
+        say(f"{folder} is complete: --epochs or --steps extends it, --resume never starts another run.")
+        return
+    for split, reasons in skipped.items():
+        say(f"warning: {len(reasons)} bad {split} examples were left out, e.g. {reasons[0]}")
+    if summary["skipped_updates"]:
+        say(f"warning: {summary['skipped_updates']} updates were skipped: loss or gradients were not finite")
+    if trained.status == "stopped":
+        say(f"stopped by a signal after saving step {trained.step}; the same command continues")
+    elif trained.status == "diverged":
+        say(f"diverged: {trained.reason}; the last checkpoint is that of step {trained.last_saved or 0}")
+    elif trained.reason:
+        say(f"ended early at step {trained.step}: {trained.reason}")
 
 
 def print_summary(summary: Mapping[str, Any], run_dir: str, figure_name: str) -> None:

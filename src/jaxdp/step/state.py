@@ -1,6 +1,7 @@
 """What changes in a training step, and how does it begin?"""
 
 import hashlib
+import inspect
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,6 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from flax import nnx, struct
+
+from jaxdp.registry import ConfigError
 
 Tree = Any  # of jax.Array on devices, np.ndarray on the host
 Leaf = Any
@@ -50,6 +53,8 @@ class TrainState:
         ema: moving averages of params and batch_stats, or None.
         loss_scale: for float16, or None.
         graphdef: the model without its arrays.
+        random: where the model keeps random streams of its own, as `(path, is_key)`; nothing for one that is called with a key for
+            each example.
     """
 
     step: Leaf
@@ -59,6 +64,7 @@ class TrainState:
     ema: Tree  # like the others: JAX also makes states of shardings, with whatever stands for none
     loss_scale: LossScale | Any  # None but for float16
     graphdef: nnx.GraphDef = struct.field(pytree_node=False)
+    random: tuple[tuple[tuple[Any, ...], bool], ...] = struct.field(pytree_node=False, default=())
 
 
 @struct.dataclass
@@ -87,9 +93,23 @@ class Constants:
 def create_train_state(
     model: nnx.Module, optimizer: optax.GradientTransformation, *, with_ema: bool = False, with_loss_scale: bool = False
 ) -> TrainState:
-    """Takes a model apart. Its own random streams stay behind: a train step brings one key per example instead."""
-    nnx.pop(model, nnx.RngState)
-    graphdef, params, batch_stats = nnx.split(model, nnx.Param, nnx.BatchStat)
+    """Takes a model apart.
+
+    Random streams of its own stay behind: a train step brings one key per example, or where the model takes none, new streams.
+
+    Raises:
+        ConfigError: for a model with variables that are neither parameters, batch statistics nor random streams.
+    """
+    others = nnx.state(model, nnx.Not(nnx.Any(nnx.Param, nnx.BatchStat, nnx.RngState)))
+    if jax.tree.leaves(others):
+        where = "/".join(map(str, next(iter(nnx.to_flat_state(others)))[0]))
+        raise ConfigError("model", type(model).__name__, f"its {where} is neither nnx.Param, nnx.BatchStat nor a random stream")
+    random: tuple[Any, ...] = ()
+    if takes_keys(model):
+        nnx.pop(model, nnx.RngState)
+    else:
+        random = tuple((path, isinstance(leaf, nnx.RngKey)) for path, leaf in nnx.to_flat_state(nnx.state(model, nnx.RngState)))
+    graphdef, params, batch_stats, _ = nnx.split(model, nnx.Param, nnx.BatchStat, nnx.RngState)
     params, batch_stats = nnx.to_pure_dict(params), nnx.to_pure_dict(batch_stats)
     return TrainState(
         step=jnp.asarray(np.zeros((), np.int32)),
@@ -99,12 +119,30 @@ def create_train_state(
         ema=(params, batch_stats) if with_ema else None,
         loss_scale=LossScale(np.float32(_FIRST_LOSS_SCALE), np.zeros((), np.int32)) if with_loss_scale else None,
         graphdef=graphdef,
+        random=random,
     )
 
 
-def merge(state: TrainState, params: Tree, batch_stats: Tree) -> Any:
-    """Puts a model together that can be called, and whose batch statistics can change, inside a transform."""
-    return nnx.merge(state.graphdef, params, batch_stats, copy=True)
+def takes_keys(model: nnx.Module) -> bool:
+    """Whether a model is called with `keys`, one for each example, for what it draws at random."""
+    parameters = inspect.signature(type(model).__call__).parameters.values()
+    return any(each.name == "keys" or each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters)
+
+
+def merge(state: TrainState, params: Tree, batch_stats: Tree, key: Any = None) -> Any:
+    """Puts a model together that can be called, and whose batch statistics can change, inside a transform.
+
+    Args:
+        key: from which random streams of the model's own begin, in training.
+    """
+    if not state.random:
+        return nnx.merge(state.graphdef, params, batch_stats, copy=True)
+    key = jax.random.key(0) if key is None else key
+    streams = [
+        (path, jax.random.fold_in(key, number) if is_key else jnp.zeros((), jnp.uint32))
+        for number, (path, is_key) in enumerate(state.random)
+    ]
+    return nnx.merge(state.graphdef, params, batch_stats, nnx.to_pure_dict(nnx.State.from_flat_path(dict(streams))), copy=True)
 
 
 def fingerprint(state: TrainState) -> str:

@@ -15,7 +15,7 @@ from jaxdp.config import BatchNormMode
 from jaxdp.data.augment import Preprocess
 from jaxdp.data.placement import gather_examples
 from jaxdp.models import layers
-from jaxdp.step.state import Constants, TrainState, Tree, merge
+from jaxdp.step.state import Constants, TrainState, Tree, merge, takes_keys
 from jaxdp.tasks import Task
 
 Batch = Mapping[str, Array]
@@ -187,11 +187,11 @@ def compute_gradients(
     group_size, share = _statistics(recipe.batch_norm, replicas, len(batch["images"]))
 
     def loss_function(params: Tree) -> tuple[Float[Array, ""], tuple[Tree, dict[str, Array]]]:
-        model = merge(state, params, state.batch_stats)
+        model = merge(state, params, state.batch_stats, keys[0] if state.random else None)
         model.train()
         layers.set_batch_norm(model, group_size=group_size, share=share)
         layers.set_remat(model, recipe.remat)
-        outputs = model(batch["images"], keys=keys)
+        outputs = model(batch["images"], keys=keys) if takes_keys(model) else model(batch["images"])
         loss = jnp.mean(batch["weights"] * recipe.task.losses(outputs, batch))
         if state.loss_scale is not None:
             loss = loss * state.loss_scale.factor

@@ -1,4 +1,4 @@
-"""What has a run done so far: sums, times, and updates that went wrong?"""
+"""Counts what a run has done so far: metric sums, times, and updates that went wrong."""
 
 import dataclasses
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""When does what happen in a run?"""
+"""Says in which steps of a run it logs, evaluates and saves, and which steps the devices get as one program."""
 
 import dataclasses
 

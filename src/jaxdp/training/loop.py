@@ -1,121 +1,111 @@
-"""How does a run proceed from step to step? It trains, reads metrics, evaluates and saves; listeners show and write."""
+"""Takes a run from step to step: trains, reads metrics, evaluates, and hands out states to be saved.
+
+The order at a step that is evaluated and saved is fixed: check that everything is finite, tell the row, save. What diverged is
+never saved, and a row never tells of a state that diverged.
+"""
 
 import dataclasses
-import functools
-from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
-from jaxtyping import Float
 
-from jaxdp.callbacks.profiler import Profiler
-from jaxdp.callbacks.watchdog import Watchdog
-from jaxdp.runtime import monitor
-from jaxdp.sharding.strategy import Strategy
+from jaxdp.events import Activity, Evaluated, Saving, StepBegin, StepEnd
 from jaxdp.step import metrics
-from jaxdp.step.state import Constants, TrainState
-from jaxdp.training.counters import Counters
-from jaxdp.training.intervals import Intervals
-from jaxdp.training.reader import Diverged, Listener, Reader
+from jaxdp.step.state import TrainState
+from jaxdp.training.reader import Diverged, Reader
+
+if TYPE_CHECKING:
+    from jaxdp.training.run import Run
 
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """Attributes:
-    test: sums of the state's evaluation, if there was one.
-    stopped: whether it was asked to stop before the end.
+    """What training ended with.
+
+    Attributes:
+        sums: metric sums of the state's evaluation, if there was one.
+        stopped: whether it was asked to stop before the end.
+        early: why a callback ended it, if one did.
     """
 
     state: TrainState
     step: int
-    test: metrics.Sums | None
-    stopped: bool
+    sums: metrics.Sums | None
+    stopped: bool = False
+    early: str = ""
 
 
-def fit(
-    strategy: Strategy,
-    state: TrainState,
-    batches: Iterator[Any],
-    constants: Constants,
-    *,
-    start: int,
-    plan: Intervals,
-    counters: Counters,
-    learning_rates: Float[np.ndarray, "steps"],
-    evaluate: Callable[[TrainState, Callable[[], None]], metrics.Sums],
-    save: Callable[[int, TrainState, dict[str, Any], dict[str, float] | None], None],
-    listeners: list[Listener],
-    should_stop: Callable[[int], bool],
-    max_skips: int,
-    watchdog: Watchdog,
-    profiler: Profiler,
-    read_devices: Callable[[], monitor.Figures],
-) -> Outcome:
-    """Trains from step `start` to the end of the plan, or until asked to stop; saves the last state in either case.
+def train(run: "Run", state: TrainState, start: int) -> Outcome:
+    """Trains from step `start` to the end, or until asked to stop; the last state is handed out to be saved in either case.
 
     Args:
-        batches: placed batches from step `start` on, those of each call together.
-        counters: sums that a checkpoint carried over, or an empty one; it is filled as training goes.
-        evaluate: takes the state, and what to call after each batch.
-        save: takes step, a copy of the state, position and the test figures of that state, if it was evaluated.
-        should_stop: takes the number of the step that was just dispatched; all processes get the same answer.
-        max_skips: at this many updates skipped in a row it gives up; only a recipe that skips them comes to that.
-        read_devices: returns what a training row tells of devices and processes.
+        state: placed on the devices; it is consumed.
 
     Raises:
-        Diverged: when a loss, a gradient or the state to be saved is not finite; nothing is saved from that step on.
+        Diverged: when a loss, a gradient or a state to be saved is not finite; nothing is saved from that step on.
     """
-    reader = Reader(strategy, plan, counters, learning_rates, listeners, max_skips, read_devices)
-    step, test, evaluated = start, None, False
+    setup, intervals = run.setup, run.setup.intervals
+    reader = run.reader = Reader(setup, run.counters, run.tell)
+    batches, constants = setup.train_batches(start), setup.constants
+    step, sums = start, None
     compiled_sizes: set[int] = set()
-    for call in plan.calls(start):
+    for call in intervals.calls(start):
         compiled = len(call) in compiled_sizes
         compiled_sizes.add(len(call))
-        if profiler.begins(step + 1):
-            with reader.paused():
-                profiler.start()
+        run.emit("on_step_begin", StepBegin, call.start + 1, call.stop)
         if not compiled:
             reader.drain()  # compiling holds up nothing else then
-        watchdog.note("waiting for input", step)
+        run.emit("on_activity", Activity, "waiting for input", step)
         with reader.waiting(), jax.profiler.TraceAnnotation("waiting for input"):
             batch = next(batches)
-        watchdog.note("training" if compiled else "compiling", call.start + 1, limited=compiled)
+        run.emit("on_activity", Activity, "training" if compiled else "compiling", call.start + 1, compiled)
         with jax.profiler.StepTraceAnnotation("train", step_num=step + 1):
-            state, sums = strategy.train_step(state, batch, constants)
+            state, step_sums = setup.strategy.train_step(state, batch, constants)
         step = call.stop
-        reader.add(call, sums, compiled=compiled)
-        for listener in listeners:
-            listener.advance(step)
-        last = step == plan.total_steps
-        if profiler.ends(step):
-            with reader.paused():
-                profiler.stop()
-        stopped = should_stop(step)
-        evaluates = last or step % plan.eval_every == 0
-        saves = last or stopped or step % plan.checkpoint_every == 0
+        reader.add(call, step_sums, compiled=compiled)
+        run.emit("on_step_end", StepEnd, step, state)
+        last, stopped = step == intervals.total_steps, run.stops_at(step)
+        evaluates = last or step % intervals.eval_every == 0
+        saves = last or stopped or step % intervals.checkpoint_every == 0
         if evaluates or saves:
             with reader.paused():
-                test = figures = saved = None
-                if evaluates:
-                    watchdog.note("evaluating", step, limited=evaluated)
-                    test, evaluated = evaluate(state, functools.partial(watchdog.note, "evaluating", step)), True
-                    figures = metrics.figures(strategy.recipe.task, test)
-                if saves:
-                    watchdog.note("saving", step, limited=False)
-                    saved = strategy.to_save(state)
-                check_finite(step, saved is None or strategy.all_finite(state, saved), figures)
-                if figures is not None:
-                    reader.tell({"step": step, "epoch": plan.epoch(step), "split": "test"} | figures)
-                if saved is not None:
-                    save(step, saved, counters.position(), figures)
-        if stopped and not last:
-            return Outcome(state, step, test, stopped=True)
-    return Outcome(state, step, test, stopped=False)
+                sums = _evaluate_and_save(run, state, step, evaluates=evaluates, saves=saves)
+        early = run.ended_early()
+        if (stopped or early) and not last:
+            return Outcome(state, step, sums, stopped=not early, early=early)
+    return Outcome(state, step, sums)
+
+
+def _evaluate_and_save(run: "Run", state: TrainState, step: int, *, evaluates: bool, saves: bool) -> metrics.Sums | None:
+    setup, sums, found, saved = run.setup, None, None, None
+    if evaluates:
+        run.emit("on_activity", Activity, "evaluating", step, run.has_evaluated)  # the first time it compiles
+        run.has_evaluated = True
+        sums = setup.evaluate(state, lambda: run.emit("on_activity", Activity, "evaluating", step))
+        found = metrics.figures(setup.recipe.task, sums)
+    if saves:
+        saved = _copy(run, state, step)
+    check_finite(step, saved is None or setup.strategy.all_finite(state, saved), found)
+    if found is not None:
+        split = setup.evaluation_split
+        run.tell({"step": step, "epoch": setup.intervals.epoch(step), "split": split} | found)
+        run.emit("on_evaluate", Evaluated, step, split, found)
+        if saved is None and run.ended_early():
+            saved = _copy(run, state, step)
+            check_finite(step, setup.strategy.all_finite(state, saved), found)
+    if saved is not None:
+        run.emit("on_save", Saving, step, saved, run.position(), found)
+    return sums
+
+
+def _copy(run: "Run", state: TrainState, step: int) -> Any:
+    run.emit("on_activity", Activity, "saving", step, False)
+    return run.setup.strategy.to_save(state)
 
 
 def check_finite(step: int, weights_are: bool, figures: dict[str, float] | None) -> None:
-    """Loss and gradients are those before the update, which may have been the one that went too far.
+    """Checks what loss and gradients do not tell: they are those before the update, which may have been the one that went too far.
 
     Raises:
         Diverged: if weights to be saved, or the loss of an evaluation, are not finite numbers.
@@ -124,14 +114,3 @@ def check_finite(step: int, weights_are: bool, figures: dict[str, float] | None)
         raise Diverged(step, f"after the update of step {step} the weights are not finite numbers")
     if figures is not None and not np.isfinite(figures["loss"]):
         raise Diverged(step, f"after the update of step {step} the test loss is {figures['loss']}")
-
-
-def evaluate(
-    strategy: Strategy, state: TrainState, batches: Iterator[Any], data: Any, batch_done: Callable[[], None]
-) -> metrics.Sums:
-    """Returns sums over every example once; the host waits for each batch while the next one is read."""
-    sums: metrics.Sums = {}
-    for batch in batches:
-        sums = metrics.add(sums, strategy.gather(strategy.eval_step(state, batch, data)))
-        batch_done()
-    return sums

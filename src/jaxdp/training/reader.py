@@ -1,19 +1,18 @@
-"""What do finished steps tell? It reads metric sums and times, checks that they are finite, and makes rows of them."""
+"""Reads the metric sums and times of finished steps, checks that they are finite, and makes rows of them."""
 
 import collections
 import gc
 import time
 from collections.abc import Callable
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
-from jaxtyping import Float
 
+from jaxdp.events import Row
 from jaxdp.runtime import monitor
-from jaxdp.sharding.strategy import Strategy
 from jaxdp.step import metrics
 from jaxdp.training.counters import Counters
-from jaxdp.training.intervals import Intervals
+from jaxdp.training.setup import Setup
 
 # How many steps may be under way before the host waits for the oldest. It hides dispatch and the reading of metrics, bounds the
 # batches in memory, and keeps simulated devices from running so far ahead that XLA:CPU's rendezvous times out (at 8 they survive).
@@ -22,23 +21,10 @@ _SKIPS = ("skipped_updates", "overflows")
 # What a training row tells of the machine: the rest is the same in every run of the same training.
 MEASURED = ("examples_per_second", "step_seconds", "input_wait_fraction", *monitor.FIELDS)
 
-Row = dict[str, Any]
-
 
 def run_ahead(steps_per_call: int) -> int:
     """Returns how many calls may be under way behind the newest."""
     return max(RUN_AHEAD // steps_per_call, 1)
-
-
-@runtime_checkable
-class Listener(Protocol):
-    def advance(self, step: int) -> None:
-        """A step was dispatched."""
-        ...
-
-    def write(self, row: Row) -> None:
-        """A row for metrics.jsonl: training figures since the last one, or an evaluation."""
-        ...
 
 
 class Diverged(Exception):
@@ -50,15 +36,15 @@ class Diverged(Exception):
 
 
 class Reader:
-    """Reads metric sums a few steps after they were dispatched, so that reading never holds up the device."""
+    """Reads metric sums a few steps after they were dispatched, so that reading never holds up the device.
 
-    def __init__(
-        self, strategy: Strategy, plan: Intervals, counters: Counters, learning_rates: Float[np.ndarray, "steps"],
-        listeners: list[Listener], max_skips: int, read_devices: Callable[[], monitor.Figures],
-    ) -> None:  # fmt: skip
-        self._strategy, self._plan, self._ledger = strategy, plan, counters
-        self._listeners, self._max_skips, self._read_devices = listeners, max_skips, read_devices
-        self._learning_rates = learning_rates
+    Args:
+        counters: are filled as steps are read.
+        tell: takes each row of training metrics.
+    """
+
+    def __init__(self, setup: Setup, counters: Counters, tell: Callable[[Row], None]) -> None:
+        self._setup, self._counters, self._tell = setup, counters, tell
         self._unread: collections.deque[tuple[range, Any, bool]] = collections.deque()
         self._clock = time.perf_counter()
         self._row_seconds = self._row_wait = self._row_examples = self._compile_seconds = 0.0
@@ -85,21 +71,25 @@ class Reader:
 
     def add(self, call: range, sums: Any, *, compiled: bool) -> None:
         self._unread.append((call, sums, compiled))
-        while len(self._unread) > (run_ahead(self._plan.steps_per_call) if compiled else 0):
+        while len(self._unread) > (run_ahead(self._setup.intervals.steps_per_call) if compiled else 0):
             self._read()
 
     def _read(self) -> None:
         call, sums, compiled = self._unread.popleft()
-        gathered = self._strategy.gather(sums)  # waits for these steps
+        gathered = self._setup.strategy.gather(sums)  # waits for these steps
         now = time.perf_counter()
         seconds, self._clock = now - self._clock, now
-        counters = self._ledger
+        counters = self._counters
         if not compiled:
             self._compile_seconds += seconds
             if not counters.first_step_done:  # after a rollback this is not the first one
                 counters.first_step_seconds, counters.first_step_done = seconds, now
         for number, step in enumerate(call):
-            of_step = gathered if self._plan.steps_per_call == 1 else {name: values[number] for name, values in gathered.items()}
+            of_step = (
+                gathered
+                if self._setup.intervals.steps_per_call == 1
+                else {name: values[number] for name, values in gathered.items()}
+            )
             self._take(step + 1, metrics.add(of_step), seconds / len(call) if compiled else 0.0)
         if not compiled:
             self._row_wait = 0.0
@@ -112,7 +102,7 @@ class Reader:
         """Args:
         seconds: that it took; 0 for a step of a call that was compiled first, which no rate counts.
         """
-        counters, plan = self._ledger, self._plan
+        counters, intervals = self._counters, self._setup.intervals
         read = self._checked(step, read)
         if seconds:
             counters.train_seconds += seconds
@@ -120,22 +110,24 @@ class Reader:
             self._row_seconds += seconds
             self._row_steps += 1
             self._row_examples += float(read["examples"])
-        if (step - 1) % plan.steps_per_epoch == 0:
+        if (step - 1) % intervals.steps_per_epoch == 0:
             counters.epoch = {}
         counters.interval, counters.epoch = metrics.add(counters.interval, read), metrics.add(counters.epoch, read)
-        if step % plan.log_every == 0 or step == plan.total_steps:
+        if step % intervals.log_every == 0 or step == intervals.total_steps:
             self._write_row(step)
 
     def _checked(self, step: int, read: metrics.Sums) -> metrics.Sums:
         """Returns a step's sums, of a skipped update only that it was; the values are the same in every process."""
-        counters = self._ledger
+        counters = self._counters
         skipped, overflowed = bool(read.get("skipped_updates", 0.0)), bool(read.get("overflows", 0.0))
         loss, norm = read["loss"] / np.maximum(read["examples"], 1.0), read["gradient_norm"]
         counters.skipped_updates += skipped
         # A loss scale that was too large is tried again at half its size: nothing has diverged.
         counters.skipped_in_a_row = counters.skipped_in_a_row + 1 if skipped and not overflowed else 0
-        tolerated = overflowed or (skipped and self._strategy.recipe.on_divergence == "skip")
-        if counters.skipped_in_a_row >= self._max_skips or not (tolerated or (np.isfinite(loss) and np.isfinite(norm))):
+        tolerated = overflowed or (skipped and self._setup.recipe.on_divergence == "skip")
+        if counters.skipped_in_a_row >= self._setup.config.max_divergences or not (
+            tolerated or (np.isfinite(loss) and np.isfinite(norm))
+        ):
             again = f"; {counters.skipped_in_a_row} updates in a row were skipped" if counters.skipped_in_a_row > 1 else ""
             raise Diverged(step, f"the loss of step {step} is {loss:.6g}, its gradient norm {norm:.6g}{again}")
         if not skipped:
@@ -143,33 +135,29 @@ class Reader:
         return {name: value if name in _SKIPS else np.zeros_like(value) for name, value in read.items()}
 
     def _write_row(self, step: int) -> None:
-        counters = self._ledger
+        counters = self._counters
         if not counters.interval["examples"]:  # nothing but skipped updates: the next row tells of them
             return
-        figures = metrics.figures(self._strategy.recipe.task, counters.interval)
+        figures = metrics.figures(self._setup.recipe.task, counters.interval)
         timed = self._row_steps > 0  # not so in a row of the first step alone
         seconds = self._row_seconds if timed else self._compile_seconds
-        self.tell(
-            {"step": step, "epoch": self._plan.epoch(step), "split": "train"}
-            | figures
-            | {"gradient_norm": float(counters.interval["gradient_norm"] / np.maximum(counters.interval["updates"], 1.0))}
-            | {name: round(float(counters.interval[name])) for name in _SKIPS if name in counters.interval}
+        row: Row = {"step": step, "epoch": self._setup.intervals.epoch(step), "split": "train"} | figures
+        row["gradient_norm"] = float(counters.interval["gradient_norm"] / np.maximum(counters.interval["updates"], 1.0))
+        row |= {name: round(float(counters.interval[name])) for name in _SKIPS if name in counters.interval}
+        if self._setup.objects.optimizer is None:  # one given as an object keeps its learning rate to itself
+            # The optimizer does not count updates that were skipped.
+            row["learning_rate"] = float(self._setup.learning_rates[max(step - 1 - counters.skipped_updates, 0)])
+        self._tell(
+            row
             | {
-                # The optimizer does not count updates that were skipped.
-                "learning_rate": float(self._learning_rates[max(step - 1 - counters.skipped_updates, 0)]),
                 "examples_per_second": (self._row_examples if timed else figures["examples"]) / seconds,
                 "step_seconds": seconds / max(self._row_steps, 1),
                 "input_wait_fraction": min(self._row_wait / seconds, 1.0),
             }
-            | self._read_devices()
         )
         counters.interval = {}
         self._row_seconds = self._row_wait = self._row_examples = self._compile_seconds = 0.0
         self._row_steps = 0
-
-    def tell(self, row: Row) -> None:
-        for listener in self._listeners:
-            listener.write(row)
 
 
 class _Stopwatch:

@@ -1,4 +1,4 @@
-"""From a configuration to the pieces of a run: data, model, task, optimizer, strategy and plan."""
+"""Puts a run together from its settings: data, model, task, optimizer, strategy and intervals."""
 
 import dataclasses
 import functools
@@ -13,7 +13,7 @@ from flax import nnx
 from jax.experimental import multihost_utils
 from jaxtyping import Float
 
-from jaxdp.components import check_model, create_model, create_task, open_data
+from jaxdp.components import NOTHING, Objects, check_model, create_model, create_task, open_data
 from jaxdp.config import BatchNormMode, TrainConfig, profiled_steps
 from jaxdp.data import augment, pipeline, placement
 from jaxdp.data.sources import CheckedSource, Dataset
@@ -24,7 +24,6 @@ from jaxdp.sharding.strategy import Strategy, create_strategy
 from jaxdp.step import metrics, optim
 from jaxdp.step.state import Constants, TrainState, create_train_state
 from jaxdp.step.step import Recipe
-from jaxdp.training import loop
 from jaxdp.training.intervals import Intervals
 
 DEFAULT_EPOCHS = 20
@@ -34,19 +33,27 @@ MIN_DEFAULT_CHECKPOINT_STEPS = 100
 DEVICE_DATA_FRACTION = 0.25
 
 Advance = Callable[[str, int, int], None]
+# What another run of the same compiled step may change: `Setup.reconfigured`.
+_CHANGEABLE = frozenset(
+    "learning_rate lr_scaling schedule warmup_fraction epochs steps seed log_every eval_every checkpoint_every keep run_dir resume "
+    "max_divergences profile step_timeout callbacks".split()
+)
 
 
-def _say_nothing(split: str, done: int, total: int) -> None:
-    pass
+def say_nothing(split: str, done: int, total: int) -> None:
+    """Is told how far a dataset is read, and tells nobody."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Setup:
-    """Attributes:
-    config: with what depends on model, dataset and devices filled in.
-    dtype: format of the computation.
-    advance: is told the name of a split, how many of its examples are read, and how many there are, while the dataset is put on
-        the devices.
+    """Everything that a run consists of, ready to train.
+
+    Attributes:
+        config: the settings, with what depends on model, dataset and devices filled in.
+        dtype: format of the computation.
+        objects: what was given as an object rather than by name.
+        advance: is told the name of a split, how many of its examples are read, and how many there are, while the dataset is put
+            on the devices.
     """
 
     config: TrainConfig
@@ -55,18 +62,21 @@ class Setup:
     recipe: Recipe
     schedule: optax.Schedule
     strategy: Strategy
-    plan: Intervals
-    advance: Advance = _say_nothing
+    intervals: Intervals
+    objects: Objects = NOTHING
+    advance: Advance = say_nothing
 
     @property
     def global_batch_size(self) -> int:
+        """Examples of a step over all devices."""
         assert isinstance(self.config.global_batch_size, int)
         return self.config.global_batch_size
 
     @functools.cached_property
     def learning_rates(self) -> Float[np.ndarray, "steps"]:
+        """The learning rate of each step; an optimizer given as an object has its own and ignores these."""
         # All at once: called step by step, a schedule compiles each of its operations.
-        return np.asarray(jax.jit(jax.vmap(self.schedule))(np.arange(self.plan.total_steps)))
+        return np.asarray(jax.jit(jax.vmap(self.schedule))(np.arange(self.intervals.total_steps)))
 
     @functools.cached_property
     def constants(self) -> Constants:
@@ -74,24 +84,42 @@ class Setup:
         small = self.strategy.replicate(Constants.create(self.learning_rates, self.config.seed))
         return dataclasses.replace(small, examples=self.train_data)
 
-    def slowed(self, factor: float) -> "Setup":
-        """Returns the same setup with all learning rates times `factor`; the compiled step is the same."""
-        setup = dataclasses.replace(self, schedule=lambda step: factor * self.schedule(step))
-        for name in ("train_data", "test_data"):  # what is on the devices already is not put there twice
+    def with_learning_rates_times(self, factor: float) -> "Setup":
+        """Returns the same setup with all learning rates multiplied by `factor`; the compiled step is the same."""
+        return self._sharing_data(dataclasses.replace(self, schedule=lambda step: factor * self.schedule(step)))
+
+    def reconfigured(self, config: TrainConfig) -> "Setup | None":
+        """Returns a setup for other settings that compiles and reads nothing anew, or None where they need another one."""
+        changed = {
+            field.name for field in dataclasses.fields(config) if getattr(config, field.name) != getattr(self.config, field.name)
+        }
+        if not changed <= _CHANGEABLE:
+            return None
+        intervals, schedule = _create_schedule(config, len(self.dataset.train), self.objects)
+        return self._sharing_data(dataclasses.replace(self, config=config, intervals=intervals, schedule=schedule))
+
+    def _sharing_data(self, setup: "Setup") -> "Setup":
+        for name in ("train_data", "evaluation_data"):  # what is on the devices already is not put there twice
             if name in vars(self):
                 vars(setup)[name] = vars(self)[name]
         return setup
 
     def create_state(self) -> TrainState:
         """Creates the initial state, on the default device or where the strategy wants it."""
-        scaled = self.config.precision == "float16"
         with self.strategy.creating():
-            model = create_model(self.config, self.dataset, rngs=nnx.Rngs(self.config.seed), dtype=self.dtype)
+            model = self.create_model()
             optimizer = self.recipe.optimizer(self.schedule)
+            scaled = self.config.precision == "float16"
             return create_train_state(model, optimizer, with_ema=self.config.ema_decay > 0, with_loss_scale=scaled)
 
+    def create_model(self) -> nnx.Module:
+        """Returns a new model with the initial weights: drawn from the seed, or those of the model that was given."""
+        if self.objects.model is not None:
+            return nnx.clone(self.objects.model)
+        return create_model(self.config, self.dataset, rngs=nnx.Rngs(self.config.seed), dtype=self.dtype)
+
     def abstract_step(self, global_batch_size: int) -> tuple[TrainState, Any, Any]:
-        """Returns the shapes of what a training step takes, state, batch and constants; of the dataset it reads an example."""
+        """Returns the shapes of what a training step takes, state, batch and constants; it reads one example of the dataset."""
         streams = self.config.data_placement == "host"
         example = pipeline.load(self._source("train"), np.zeros(1, np.int32))
         of_batch = example if streams else pipeline.index_batch(np.zeros(1, np.int32))
@@ -122,8 +150,19 @@ class Setup:
         return self._resident("train")
 
     @functools.cached_property
-    def test_data(self) -> Mapping[str, jax.Array]:
-        return self._resident("test")
+    def evaluation_data(self) -> Mapping[str, jax.Array]:
+        """The split that is evaluated, on the devices; nothing where it streams."""
+        return self._resident(self.evaluation_split)
+
+    @property
+    def evaluation_split(self) -> str:
+        """`validation` if the dataset has one, otherwise `test`."""
+        return self.dataset.evaluation_split or "test"
+
+    @property
+    def evaluation_source(self) -> CheckedSource:
+        """The split that is evaluated."""
+        return self._source(self.evaluation_split)
 
     def _resident(self, split: str) -> Mapping[str, jax.Array]:
         if self.config.data_placement == "host":
@@ -137,25 +176,39 @@ class Setup:
 
     @property
     def train_order(self) -> pipeline.TrainingOrder:
-        return pipeline.TrainingOrder(len(self.dataset.train), self.global_batch_size, self.config.seed, self.plan.total_steps)
+        """Which examples are in which step."""
+        return pipeline.TrainingOrder(len(self.dataset.train), self.global_batch_size, self.config.seed, self.intervals.total_steps)
 
     def train_batches(self, start: int) -> Iterator[Any]:
         """Returns the placed batches from step `start` on, with `--steps-per-call` those of each call together."""
         order, paired = self.train_order, bool(self.recipe.preprocess.mixings)
-        if self.plan.steps_per_call == 1:
+        if self.intervals.steps_per_call == 1:
             return self._batches("train", order, start, paired=paired)
-        return self._batches("train", pipeline.CallOrder(order, self.plan.calls(start)), 0, paired=paired)
+        return self._batches("train", pipeline.CallOrder(order, self.intervals.calls(start)), 0, paired=paired)
 
-    def evaluate(self, state: TrainState, batch_done: Callable[[], None] = lambda: None) -> metrics.Sums:
-        """Returns sums over every test example once, whatever divides what."""
-        devices = self.strategy.num_devices
-        batch_size = -(-min(self.global_batch_size, len(self.dataset.test)) // devices) * devices
-        order = pipeline.EvaluationOrder(len(self.dataset.test), batch_size)
-        return loop.evaluate(self.strategy, state, self._batches("test", order, 0), self.test_data, batch_done)
+    def evaluate(
+        self, state: TrainState, batch_done: Callable[[], None] = lambda: None, *, split: str | None = None
+    ) -> metrics.Sums:
+        """Returns metric sums over every example of a split once, whatever divides what.
+
+        Args:
+            batch_done: is called after each batch.
+            split: None for `evaluation_split`, whose examples may stay on the devices.
+        """
+        split = split or self.evaluation_split
+        data = self.evaluation_data if split == self.evaluation_split else self._resident(split)
+        devices, examples = self.strategy.num_devices, len(self._source(split))
+        batch_size = -(-min(self.global_batch_size, examples) // devices) * devices
+        sums: metrics.Sums = {}
+        for batch in self._batches(split, pipeline.EvaluationOrder(examples, batch_size), 0):
+            # The host waits for each batch while the next one is read.
+            sums = metrics.add(sums, self.strategy.gather(self.strategy.eval_step(state, batch, data)))
+            batch_done()
+        return sums
 
     def skipped(self) -> dict[str, list[str]]:
         """Returns of each split which bad examples were left out so far."""
-        found = {split: list(self._source(split).skipped.values()) for split in ("train", "test")}
+        found = {split: list(self._source(split).skipped.values()) for split in self.dataset.splits()}
         return {split: reasons for split, reasons in found.items() if reasons}
 
     def _batches(self, split: str, order: Any, start: int, *, paired: bool = False) -> Iterator[Any]:
@@ -168,62 +221,33 @@ class Setup:
 
 
 def create_setup(
-    config: TrainConfig,
-    *,
-    training: bool = True,
-    dtype: Any = None,
-    advance: Advance = _say_nothing,
+    config: TrainConfig, objects: Objects = NOTHING, *, training: bool = True, dtype: Any = None, advance: Advance = say_nothing
 ) -> Setup:
     """Puts a run together, and finds what does not fit before anything is computed or written.
 
     Args:
+        objects: what is given as an object rather than by name.
         dtype: format of the computation; None for the configured precision.
         training: whether the batch must divide over the devices; evaluation pads, so it takes any number.
 
     Raises:
         ConfigError: for the first setting that cannot work.
     """
-    config, dataset = open_data(config)
-    task = create_task(config, dataset)
+    config, dataset = open_data(config, objects)
+    task = create_task(config, dataset, objects)
     preprocess = augment.create_preprocess(
         config.augment or (), mean=dataset.mean, std=dataset.std, per_image=config.normalize == "image",
         dense=task.name != "classification",
     )  # fmt: skip
     tile = augment.output_shape(preprocess.augmentations, dataset.image_shape)
-    fewest_rows = check_model(config, dataset, task, {dataset.image_shape, tile})
+    fewest_rows = check_model(config, dataset, task, {dataset.image_shape, tile}, objects)
     devices = platform.select_devices(1 if config.strategy == "single" and config.devices is None else config.devices)
-    per_device = config.per_device_batch_size
-    total_devices = len(devices) * jax.process_count()
-    data_shards = mesh.axis_sizes(config.mesh if per_device else None, total_devices)[mesh.DATA_AXIS]
-    at_a_time = per_device * data_shards if per_device else None
-    automatic = config.global_batch_size == "auto"
-    given = at_a_time * config.accumulate_steps if at_a_time else config.global_batch_size
-    batch_size = 1 if automatic else int(given or optim.DEFAULT_BATCH_SIZE)  # automatic: until it is known
-    asked, config = config, dataclasses.replace(config, global_batch_size=batch_size, per_device_batch_size=None)
-    if config.grad_reduce_dtype is not None and config.strategy in ("single", "sharded"):
-        remedy = f"--strategy {config.strategy} leaves the averaging to XLA, or has none; use pmap, shard_map or central"
-        raise ConfigError("grad_reduce_dtype", config.grad_reduce_dtype, remedy)
-    if batch_size > len(dataset.train):
-        remedy = f"larger than the training set; use at most {len(dataset.train)}"
-        raise ConfigError("global_batch_size", batch_size, remedy)
-    if config.data_placement is None:
-        needed = sum(source.bytes for source in (dataset.train, dataset.test) if isinstance(source, CheckedSource))
-        fits = needed <= DEVICE_DATA_FRACTION * platform.device_memory_bytes(devices)
-        config = dataclasses.replace(config, data_placement="device" if fits else "host")
-
-    if config.steps_per_call > 1:
-        if config.data_placement == "host":
-            raise ConfigError("steps_per_call", config.steps_per_call, "needs the dataset on the devices; see --data-placement")
-        if config.strategy == "central":
-            raise ConfigError("steps_per_call", config.steps_per_call, "--strategy central has a step of several programs; use 1")
-    plan = _create_plan(config, len(dataset.train) // batch_size)
-    if config.profile is not None and profiled_steps(config.profile)[0] > plan.total_steps:
-        raise ConfigError("profile", config.profile, f"begins after the last step, {plan.total_steps}")
-    schedule = optim.create_schedule(config, plan.total_steps, plan.steps_per_epoch)
-    optim.create_optimizer(config, schedule)  # finds what does not fit
+    asked, config = config, _with_batch_size(config, dataset, len(devices) * jax.process_count())
+    config = _with_placement(config, dataset, devices)
+    intervals, schedule = _create_schedule(config, len(dataset.train), objects)
     recipe = Recipe(
         task=task,
-        optimizer=functools.partial(optim.create_optimizer, config),
+        optimizer=_optimizer_factory(config, schedule, objects),
         preprocess=preprocess,
         batch_norm=BatchNormMode.parse(config.batch_norm),
         ema_decay=config.ema_decay,
@@ -235,22 +259,54 @@ def create_setup(
     )
     strategy = create_strategy(config.strategy, recipe, devices, config.mesh, shard_params=config.shard_params)
     strategy.check_rows({dataset.image_shape[0], tile[0]}, fewest_rows)
+    automatic = asked.global_batch_size == "auto"
     if training and not automatic:
-        strategy.check_batch(batch_size)
-    setup = Setup(config, jnp.dtype(dtype or config.precision), dataset, recipe, schedule, strategy, plan, advance)
+        strategy.check_batch(int(config.global_batch_size or 0))
+    setup = Setup(config, jnp.dtype(dtype or config.precision), dataset, recipe, schedule, strategy, intervals, objects, advance)
     if not automatic:
         return setup
     size = memory.largest_batch(strategy, setup.abstract_step, len(dataset.train))
     # The devices of some processes may have less memory than those of others.
     size = int(np.min(multihost_utils.process_allgather(np.asarray(size))))
     chosen = dataclasses.replace(asked, global_batch_size=size)
-    return create_setup(chosen, training=training, dtype=dtype, advance=advance)
+    return create_setup(chosen, objects, training=training, dtype=dtype, advance=advance)
 
 
-def _create_plan(config: TrainConfig, steps_per_epoch: int) -> Intervals:
+def _with_batch_size(config: TrainConfig, dataset: Dataset, devices: int) -> TrainConfig:
+    """Returns the settings with the global batch size as a number, which for `auto` is 1 until it is known."""
+    per_device = config.per_device_batch_size
+    data_shards = mesh.axis_sizes(config.mesh if per_device else None, devices)[mesh.DATA_AXIS]
+    given = per_device * data_shards * config.accumulate_steps if per_device else config.global_batch_size
+    batch_size = 1 if given == "auto" else int(given or optim.DEFAULT_BATCH_SIZE)
+    if batch_size > len(dataset.train):
+        remedy = f"larger than the training set; use at most {len(dataset.train)}"
+        raise ConfigError("global_batch_size", batch_size, remedy)
+    return dataclasses.replace(config, global_batch_size=batch_size, per_device_batch_size=None)
+
+
+def _with_placement(config: TrainConfig, dataset: Dataset, devices: list[Any]) -> TrainConfig:
+    """Returns the settings with the dataset's placement, once they fit each other."""
+    if config.grad_reduce_dtype is not None and config.strategy in ("single", "sharded"):
+        remedy = f"--strategy {config.strategy} leaves the averaging to XLA, or has none; use pmap, shard_map or central"
+        raise ConfigError("grad_reduce_dtype", config.grad_reduce_dtype, remedy)
+    if config.data_placement is None:
+        needed = sum(source.bytes for source in dataset.splits().values() if isinstance(source, CheckedSource))
+        fits = needed <= DEVICE_DATA_FRACTION * platform.device_memory_bytes(devices)
+        config = dataclasses.replace(config, data_placement="device" if fits else "host")
+    if config.steps_per_call > 1:
+        if config.data_placement == "host":
+            raise ConfigError("steps_per_call", config.steps_per_call, "needs the dataset on the devices; see --data-placement")
+        if config.strategy == "central":
+            raise ConfigError("steps_per_call", config.steps_per_call, "--strategy central has a step of several programs; use 1")
+    return config
+
+
+def _create_schedule(config: TrainConfig, train_examples: int, objects: Objects) -> tuple[Intervals, optax.Schedule]:
+    """Returns when what happens, and the learning rate as a function of the step."""
+    steps_per_epoch = train_examples // int(config.global_batch_size or 1)
     profiled = profiled_steps(config.profile) if config.profile is not None else None
     epochs_between_checkpoints = -(-MIN_DEFAULT_CHECKPOINT_STEPS // steps_per_epoch)
-    return Intervals(
+    intervals = Intervals(
         total_steps=config.steps or (config.epochs or DEFAULT_EPOCHS) * steps_per_epoch,
         steps_per_epoch=steps_per_epoch,
         log_every=config.log_every,
@@ -259,3 +315,22 @@ def _create_plan(config: TrainConfig, steps_per_epoch: int) -> Intervals:
         steps_per_call=config.steps_per_call,
         cuts=(profiled[0] - 1, profiled[1]) if profiled else (),
     )
+    if profiled is not None and profiled[0] > intervals.total_steps:
+        raise ConfigError("profile", config.profile, f"begins after the last step, {intervals.total_steps}")
+    if objects.schedule is not None:
+        return intervals, objects.schedule
+    return intervals, optim.create_schedule(config, intervals.total_steps, steps_per_epoch)
+
+
+def _optimizer_factory(
+    config: TrainConfig, schedule: optax.Schedule, objects: Objects
+) -> Callable[[optax.Schedule], optax.GradientTransformation]:
+    """Returns a function from a schedule to the optimizer; one given as an object has its own schedule."""
+    optimizer = objects.optimizer
+    if optimizer is not None:
+        if config.on_divergence == "rollback":
+            remedy = "halves the learning rate, which an optimizer object does not allow; give its name and learning_rate instead"
+            raise ConfigError("on_divergence", "rollback", remedy)
+        return lambda schedule: optimizer
+    optim.create_optimizer(config, schedule)  # finds what does not fit
+    return functools.partial(optim.create_optimizer, config)

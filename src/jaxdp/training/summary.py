@@ -1,5 +1,6 @@
-"""What does summary.json say of a run?"""
+"""Sums a run up, as in summary.json."""
 
+import dataclasses
 import sys
 import time
 from importlib import metadata
@@ -15,18 +16,38 @@ from jaxdp.training.setup import Setup
 _VERSIONS = ("jaxdp", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "numpy")
 
 
+@dataclasses.dataclass(frozen=True)
+class End:
+    """How a run ended.
+
+    Attributes:
+        status: `done`, `stopped` or `diverged`.
+        early: why a callback ended it before its last step, if one did.
+    """
+
+    status: str
+    step: int
+    early: str = ""
+
+
 def summarize(
-    setup: Setup, counters: Counters, *, status: str, step: int, parameters: int, test: dict[str, float] | None,
+    setup: Setup, counters: Counters, end: End, *, evaluated: dict[str, float] | None, test: dict[str, float] | None,
     best: tuple[int, dict[str, float]] | None, started: float,
 ) -> dict[str, Any]:  # fmt: skip
-    """Returns what summary.json holds; rates and times are of this process, a run continued has more.
+    """Returns what summary.json holds; rates and times are of this process, a run that was resumed has more.
 
     Args:
+        evaluated: metrics of the split that was evaluated during training.
+        test: metrics of test data that chose nothing, where the dataset has validation data, too.
         started: when the process began, by `time.perf_counter`.
     """
     config, strategy = setup.config, setup.strategy
     task = setup.recipe.task
-    splits = {"train": metrics.figures(task, counters.epoch) if counters.epoch.get("examples") else None, "test": test}
+    train = metrics.figures(task, counters.epoch) if counters.epoch.get("examples") else None
+    splits = {"train": train, setup.evaluation_split: evaluated} | ({"test": test} if test is not None else {})
+    state_bytes = strategy.state_bytes(setup.shapes)
+    sizes = {"state_bytes": state_bytes["replicated"], "state_bytes_per_device": state_bytes["per_device"]} if state_bytes else {}
+    early = {"ended_early": {"reason": end.early, "total_steps": setup.intervals.total_steps}} if end.early else {}
     return {
         "model": config.model,
         "dataset": config.dataset,
@@ -35,9 +56,9 @@ def summarize(
         "devices": strategy.num_devices,
         "device_kind": strategy.devices[0].device_kind,
         "processes": jax.process_count(),
-        "parameters": parameters,
-        "steps": step,
-        "epochs": round(step / setup.plan.steps_per_epoch, 3),
+        "parameters": sum(leaf.size for leaf in jax.tree.leaves(setup.shapes.params)),
+        "steps": end.step,
+        "epochs": round(end.step / setup.intervals.steps_per_epoch, 3),
         "global_batch_size": setup.global_batch_size,
         "batch_norm": config.batch_norm,
         "data_placement": config.data_placement,
@@ -55,16 +76,19 @@ def summarize(
         "examples_per_second": round(counters.train_examples / counters.train_seconds, 1) if counters.train_seconds else None,
         "xla_flags": platform.xla_flags(),
         "versions": versions(),
-        "status": status,
+        "status": end.status,
+        **early,
+        **sizes,
     }
 
 
 def title(setup: Setup) -> str:
-    """Returns what stands above the pictures of a run."""
+    """Returns what stands above the figures of a run."""
     config, count = setup.config, setup.strategy.num_devices
     devices = f"{count} device{'s' if count > 1 else ''}"
     return f"{config.model} on {config.dataset}, {devices}, {config.strategy}, batch norm {config.batch_norm}"
 
 
 def versions() -> dict[str, str]:
+    """Returns the versions of what a run computes with."""
     return {"python": sys.version.split()[0]} | {name: metadata.version(name) for name in _VERSIONS}

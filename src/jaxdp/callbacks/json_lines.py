@@ -1,0 +1,56 @@
+"""Writes metrics.jsonl, the rows of a run for programs: one JSON object a line."""
+
+from typing import Any, TextIO
+
+from jaxdp.callbacks import register
+from jaxdp.events import Logged, RolledBack, Run, Started
+from jaxdp.registry import ConfigError
+from jaxdp.run_directory import RunDirectory, replace_file, rows_text
+
+
+@register("json_lines")
+class JsonLines:
+    """Writes each row at once: a run that is killed has all rows up to its end.
+
+    Rows of steps after the one that a run resumes at, which it computes again, are dropped first.
+    """
+
+    def __init__(self) -> None:
+        self._file: TextIO | None = None
+
+    def on_start(self, run: Run, event: Started) -> None:
+        """Opens the file."""
+        if run.folder is None:
+            raise ConfigError("callbacks", "json_lines", "writes into the run directory; give run_dir")
+        self.close()
+        directory = RunDirectory(run.folder)
+        kept = [row for row in directory.read_rows() if row["step"] <= event.step]
+        replace_file(directory.metrics_file, rows_text(kept))
+        self._file = directory.metrics_file.open("a", buffering=1)
+
+    def on_log(self, run: Run, event: Logged) -> None:
+        """Writes a row."""
+        assert self._file is not None
+        self._file.write(rows_text([event.row]))
+
+    def on_rollback(self, run: Run, event: RolledBack) -> None:
+        """Closes the file, which the next start opens again."""
+        self.close()
+
+    def close(self) -> None:
+        """Closes the file."""
+        if self._file is not None:
+            self._file, file = None, self._file
+            file.close()
+
+
+def metrics_of(row: dict[str, Any]) -> dict[str, Any]:
+    """Returns the numbers of a row under flat names: `train/loss`, and `device/0/memory_bytes` for a list of one per device."""
+    found: dict[str, Any] = {}
+    for name, value in row.items():
+        if isinstance(value, list):
+            of_what, _, metric = name.partition("_")
+            found |= {f"{of_what}/{number}/{metric}": each for number, each in enumerate(value)}
+        elif name not in ("step", "split"):
+            found[f"{row['split']}/{name}"] = value
+    return found

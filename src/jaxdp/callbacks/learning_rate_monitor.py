@@ -1,0 +1,49 @@
+"""Records the hyperparameters of an optimizer object in the training rows."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxdp.callbacks import register
+from jaxdp.events import Row, Run, StepEnd
+from jaxdp.registry import ConfigError
+
+
+@register("learning_rate_monitor")
+class LearningRateMonitor:
+    """Adds what `optax.inject_hyperparams` exposes, such as `learning_rate`, to every training row.
+
+    The rows of a run whose optimizer is given by name have a `learning_rate` without this callback.
+
+    Raises:
+        ConfigError: in the run, if the optimizer exposes no hyperparameters.
+    """
+
+    def __init__(self) -> None:
+        self._read: dict[int, dict[str, jax.Array]] = {}
+
+    def on_step_end(self, run: Run, event: StepEnd) -> None:
+        """Copies the numbers on the device before the next step consumes them; nothing waits for them here."""
+        intervals = run.setup.intervals
+        if event.step % intervals.log_every == 0 or event.step == intervals.total_steps:
+            found = _hyperparameters(event.state.opt_state)
+            if not found:
+                remedy = "the optimizer exposes no hyperparameters; wrap it in optax.inject_hyperparams"
+                raise ConfigError("callbacks", "learning_rate_monitor", remedy)
+            self._read[event.step] = {name: jnp.copy(value) for name, value in found.items()}
+
+    def on_row(self, run: Run, row: Row) -> None:
+        """Adds the numbers of the row's last step."""
+        if row["split"] == "train" and row["step"] in self._read:
+            row |= {name: float(np.asarray(value)) for name, value in self._read.pop(row["step"]).items()}
+
+
+def _hyperparameters(opt_state: Any) -> dict[str, jax.Array]:
+    found: dict[str, jax.Array] = {}
+    states = jax.tree.leaves(opt_state, is_leaf=lambda node: hasattr(node, "hyperparams"))
+    for state in states:
+        hyperparameters = getattr(state, "hyperparams", {})
+        found |= {name: value for name, value in hyperparameters.items() if jnp.ndim(value) == 0}
+    return found

@@ -1,0 +1,28 @@
+"""Draws what a finished run looks like: its curves, and a confusion matrix or predictions beside the truth."""
+
+import sys
+
+from jaxdp.events import Ended, Run
+from jaxdp.reporting import outcome, plots
+from jaxdp.run_directory import RunDirectory
+
+
+class Plots:
+    """Draws into the folder `plots` of the run directory; what cannot be drawn is a warning, not the end of a run."""
+
+    def on_end(self, run: Run, event: Ended) -> None:
+        """Draws, and adds the images to `event.images`."""
+        assert run.folder is not None
+        directory, task = RunDirectory(run.folder), run.setup.recipe.task
+        try:
+            if event.predict is not None and event.sums is not None:
+                source = run.setup.evaluation_source
+                drawn = outcome.draw(
+                    directory.plots, title=run.title, task=task, source=source, sums=event.sums, predict=event.predict
+                )
+                event.images.update(drawn)
+            rows, name = directory.read_rows(), task.best_metric[0]
+            plots.plot_curves(rows, directory.plots / "curves.png", title=run.title, figure_name=name)
+        except (ValueError, RuntimeError) as error:  # Matplotlib reads some names as mathematics
+            reason = " ".join(str(error).split())[:200]
+            print(f"warning: the plots of {run.folder} could not be drawn: {reason}", file=sys.stderr)

@@ -1,0 +1,37 @@
+"""Writes what a run directory says about a run: its settings, its dataset, its history and its result."""
+
+from jaxdp.events import Ended, RolledBack, Run, Started
+from jaxdp.run_directory import RunDirectory
+
+
+class RunRecord:
+    """Writes config.yaml, dataset.json, history.jsonl, rollbacks.json and summary.json."""
+
+    def __init__(self) -> None:
+        self._started = False
+
+    def on_start(self, run: Run, event: Started) -> None:
+        """Writes the settings and the dataset's description, once, and that the run has started."""
+        if not self._started:
+            self._started = True
+            directory = _directory(run)
+            directory.write_config(run.setup.config)
+            directory.write_dataset(run.description)
+            directory.record("resumed" if event.resumed else "started", event.step, **run.where())
+
+    def on_rollback(self, run: Run, event: RolledBack) -> None:
+        """Counts the rollback, which halves the learning rate of whatever resumes the run."""
+        directory = _directory(run)
+        directory.write_rollbacks(event.count)
+        directory.record("rollback", event.step, to_step=event.to_step, reason=event.reason, **run.where())
+
+    def on_end(self, run: Run, event: Ended) -> None:
+        """Writes how the run ended."""
+        directory = _directory(run)
+        directory.record(event.status, event.step, **({"reason": event.reason} if event.reason else {}), **run.where())
+        directory.write_summary(dict(event.summary))
+
+
+def _directory(run: Run) -> RunDirectory:
+    assert run.folder is not None
+    return RunDirectory(run.folder)

@@ -1,0 +1,176 @@
+"""What happens in a run: typed events, which callbacks receive in the order in which they happen.
+
+A run begins (`Started`), gives steps to the devices (`StepBegin`, `StepEnd`), reads their metrics (`Logged`), evaluates
+(`Evaluated`), hands out a state to be saved (`Saving`), may go back to a checkpoint (`RolledBack`), and ends (`Ended`). `Activity`
+tells in between what the process is busy with.
+"""
+
+import contextlib
+import dataclasses
+import pathlib
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol, runtime_checkable
+
+Row = dict[str, Any]  # of metrics.jsonl
+
+
+@dataclasses.dataclass(frozen=True)
+class Started:
+    """The run is about to give its first step to the devices; after a rollback it starts once more.
+
+    Attributes:
+        step: how many steps are done already.
+        resumed: whether a checkpoint was read.
+        message: what there is to tell about it, or nothing.
+    """
+
+    step: int
+    resumed: bool
+    message: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Activity:
+    """The process does something else from now on, which is also a sign of life.
+
+    Attributes:
+        step: the last step that was given to the devices.
+        limited: whether this may only last about as long as a step; compiling and saving may take longer.
+    """
+
+    name: str
+    step: int
+    limited: bool = True
+
+
+@dataclasses.dataclass(frozen=True)
+class StepBegin:
+    """Steps `first` to `last`, counted from 1, are about to be given to the devices, as one program."""
+
+    first: int
+    last: int
+
+
+@dataclasses.dataclass(frozen=True)
+class StepEnd:
+    """All steps up to `step` have been given to the devices, which may still be computing them.
+
+    Attributes:
+        state: after these steps, on the devices. The next step consumes it: keep a copy, not this.
+    """
+
+    step: int
+    state: Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Logged:
+    """A row is complete: the training metrics since the last such row, or those of an evaluation."""
+
+    row: Row
+
+
+@dataclasses.dataclass(frozen=True)
+class Evaluated:
+    """The state after `step` was evaluated on a whole split, and its loss is a finite number.
+
+    Attributes:
+        metrics: the task's, and `examples`.
+    """
+
+    step: int
+    split: str
+    metrics: Mapping[str, float]
+
+
+@dataclasses.dataclass(frozen=True)
+class Saving:
+    """A state is due to be saved: a copy in host memory, all of whose weights are finite numbers.
+
+    Attributes:
+        position: what a run needs besides the state to resume as if it had never stopped.
+        metrics: of an evaluation of this very state, if there was one.
+    """
+
+    step: int
+    state: Any
+    position: Mapping[str, Any]
+    metrics: Mapping[str, float] | None
+
+
+@dataclasses.dataclass(frozen=True)
+class RolledBack:
+    """The step `step` diverged, and the run goes back to the checkpoint of `to_step`."""
+
+    step: int
+    to_step: int
+    reason: str
+    count: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Ended:
+    """The run is over.
+
+    Attributes:
+        status: `done`, `stopped` or `diverged`.
+        reason: why it ended before its last step, if it did.
+        sums: metric sums of the last state's evaluation, if it was evaluated.
+        predict: from stored pixels to the outputs of the trained model; None unless the last state was evaluated.
+        summary: what summary.json holds.
+        images: uint8 (H, W, 3) by name, drawn by one callback for those after it.
+    """
+
+    status: str
+    step: int
+    reason: str
+    sums: Mapping[str, Any] | None
+    predict: Callable[[Any], Any] | None
+    summary: Mapping[str, Any]
+    images: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+
+@runtime_checkable
+class Run(Protocol):
+    """What a callback may ask of the run that it watches."""
+
+    @property
+    def folder(self) -> pathlib.Path | None:
+        """The run directory; None for a run that writes no files."""
+        ...
+
+    @property
+    def title(self) -> str:
+        """Names model, dataset, devices and batch norm, for figures."""
+        ...
+
+    @property
+    def setup(self) -> Any:
+        """Model, task, dataset, optimizer, strategy and intervals of the run: `training.setup.Setup`."""
+        ...
+
+    @property
+    def group(self) -> Any:
+        """The processes that train: `runtime.processes.Group`."""
+        ...
+
+    @property
+    def description(self) -> Mapping[str, Any]:
+        """What dataset.json holds."""
+        ...
+
+    def where(self) -> dict[str, int]:
+        """Returns the number of `devices` and `processes`."""
+        ...
+
+    def paused(self) -> contextlib.AbstractContextManager[Any]:
+        """Waits for all steps given to the devices, and keeps what happens inside the block out of the training time."""
+        ...
+
+    def stop(self, reason: str) -> None:
+        """Ends the run, as done, after the current step, whose state is saved.
+
+        Where several processes train, only callbacks of every process end it at this step; a callback of the first one alone ends
+        it a few steps later, at a step that all processes agree on.
+        """
+        ...

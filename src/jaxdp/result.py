@@ -1,0 +1,252 @@
+"""What a run has learned: its metrics, its history and its model, in memory or from a run directory."""
+
+import contextlib
+import dataclasses
+import pathlib
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+from flax import nnx
+
+from jaxdp import tasks
+from jaxdp.checkpoint.checkpoints import Checkpoints
+from jaxdp.components import NOTHING, Objects, create_task
+from jaxdp.config import TrainConfig
+from jaxdp.data.checking import check_dataset
+from jaxdp.data.dataset import Dataset, Description
+from jaxdp.inference.predictor import Predictor, read_description, restore
+from jaxdp.registry import ConfigError
+from jaxdp.reporting import plots
+from jaxdp.run_directory import RunDirectory, claim_new, replace_file, rows_text
+from jaxdp.runtime import devices
+from jaxdp.step import metrics as metrics_lib
+from jaxdp.step.state import TrainState
+from jaxdp.step.step import evaluation_model
+from jaxdp.training import setup as setup_lib
+from jaxdp.training.run import Trained
+from jaxdp.training.setup import Setup
+from jaxdp.training.summary import title
+
+if TYPE_CHECKING:
+    import pandas
+    from matplotlib.figure import Figure
+
+
+class History(list[dict[str, Any]]):
+    """The rows of a run, as in metrics.jsonl: training metrics every few steps, and evaluations."""
+
+    def to_pandas(self) -> "pandas.DataFrame":
+        """Returns a data frame with a row for each; needs pandas."""
+        try:
+            import pandas
+        except ImportError as error:
+            raise ConfigError("", "", "History.to_pandas needs pandas: pip install pandas") from error
+        return pandas.DataFrame(self)
+
+
+class Result:
+    """A trained model and how it came to be.
+
+    Attributes:
+        config: the settings of the run.
+        description: what the model knows of its dataset: classes, image shape, normalization.
+        summary: what summary.json holds.
+        history: rows of metrics.jsonl.
+        run_dir: folder of the run; None if nothing was written.
+    """
+
+    def __init__(
+        self, config: TrainConfig, description: Description, task: tasks.Task, summary: dict[str, Any], history: History,
+        load_state: Callable[[], TrainState], *, setup: Setup | None = None, run_dir: pathlib.Path | None = None,
+    ) -> None:  # fmt: skip
+        self.config, self.description, self.summary, self.history, self.run_dir = config, description, summary, history, run_dir
+        self._task, self._load_state, self._setup = task, load_state, setup
+        self._state: TrainState | None = None
+        self._predictor: Predictor | None = None
+
+    @classmethod
+    def of_training(cls, setup: Setup, trained: Trained) -> "Result":
+        """Returns the result of a run that has just ended."""
+        state, directory = trained.state, trained.directory
+
+        def load() -> TrainState:
+            if state is not None:
+                return setup.strategy.gather(state)
+            if directory is None:
+                raise ConfigError("", "", f"the run {trained.status}: {trained.reason}; it has no model")
+            return restore(directory, setup.config, setup.dataset.describe(), None, setup.objects.model)[1]
+
+        history = History(directory.read_rows() if directory is not None else trained.rows)
+        run_dir = directory.path if directory is not None else None
+        task = setup.recipe.task
+        return cls(setup.config, setup.dataset.describe(), task, trained.summary, history, load, setup=setup, run_dir=run_dir)
+
+    @classmethod
+    def untrained(cls, setup: Setup) -> "Result":
+        """Returns the model with its initial weights."""
+        summary: dict[str, Any] = {"status": "untrained", "metrics": {}, "steps": 0}
+        description, create = setup.dataset.describe(), lambda: jax.tree.map(np.asarray, setup.create_state())
+        return cls(setup.config, description, setup.recipe.task, summary, History(), create, setup=setup)
+
+    @property
+    def step(self) -> int:
+        """After which step the state is."""
+        return int(self.state.step)
+
+    @property
+    def status(self) -> str:
+        """`done`, `stopped` or `diverged`."""
+        return self.summary["status"]
+
+    @property
+    def metrics(self) -> dict[str, dict[str, float]]:
+        """The metrics of the last epoch and of the final evaluation by split, e.g. `metrics["test"]["accuracy"]`."""
+        return self.summary["metrics"]
+
+    @property
+    def state(self) -> TrainState:
+        """Parameters, batch statistics and so on as NumPy arrays; of several processes, all must ask for it."""
+        if self._state is None:
+            self._state = self._load_state()
+        return self._state
+
+    @property
+    def model(self) -> Any:
+        """The trained model, an `nnx.Module` in evaluation mode; with an EMA of the weights, the averaged ones.
+
+        It takes images as training does: float32 (N, H, W, C), normalized by `description.mean` and `description.std`.
+        """
+        return evaluation_model(self.state)
+
+    def predict(self, images: Any, *, probabilities: bool = False) -> Any:
+        """Returns what the model says about images of any size.
+
+        Args:
+            images: uint8 (N, H, W, C), or (N, H, W) with one channel, or a list of images that differ in size.
+            probabilities: for segmentation, return those of each pixel (H, W, classes) instead of class numbers.
+
+        Returns:
+            For classification probabilities, float32 (N, classes). For segmentation masks of class numbers, uint8 (N, H, W); for
+            regression images, float32 (N, H, W, C), about from 0 to 1; for a list of images a list of these.
+
+        Raises:
+            ConfigError: for arrays that are no such images.
+        """
+        if self._predictor is None:
+            self._predictor = Predictor(self.state, self.config, self.description, self._task)
+        several = isinstance(images, Sequence)
+        items = [_as_image(image) for image in (images if several else _as_batch(images))]
+        answers = [answer for _, answer in self._predictor(items, len(items))]
+        if self.description.answer == "segmentation" and not probabilities:
+            answers = [answer.argmax(-1).astype(np.uint8) for answer in answers]
+        as_list = several and self.description.answer != "classification"
+        return answers if as_list or not answers else np.stack(answers)
+
+    def evaluate(self, data: Dataset | str | None = None, *, split: str | None = None) -> dict[str, float]:
+        """Returns the metrics over every example of a split.
+
+        Args:
+            data: another dataset, of the same classes and image shape; None for that of the run.
+            split: `train`, `validation` or `test`; by default what is evaluated during training, and of a dataset that has nothing
+                but training examples, those.
+
+        Raises:
+            ConfigError: for a split that is not there, or data that the model is not for.
+        """
+        setup = self._evaluation_setup(data)
+        split = split or setup.dataset.evaluation_split or "train"
+        if split not in setup.dataset.splits():
+            known = ", ".join(setup.dataset.splits())
+            raise ConfigError("", split, f"there is no split {split!r} in {setup.config.dataset}; there are: {known}")
+        sums = setup.evaluate(setup.strategy.restore(self.state, setup.shapes), split=split)
+        return metrics_lib.figures(self._task, sums)
+
+    def _evaluation_setup(self, data: Dataset | str | None) -> Setup:
+        if self._setup is None:
+            known = isinstance(data, Dataset) or data is None
+            objects = dataclasses.replace(NOTHING, dataset=data if isinstance(data, Dataset) else None)
+            config = self.config if known else dataclasses.replace(self.config, dataset=data)
+            devices.ensure(config.devices)
+            self._setup = setup_lib.create_setup(config, objects, training=False)
+        setup = self._setup
+        if data is None:
+            return setup
+        if isinstance(data, str):
+            data = setup_lib.open_data(dataclasses.replace(setup.config, dataset=data), NOTHING)[1]
+        dataset = check_dataset(data, setup.config, lambda task: setup.dataset.kind)
+        for name in ("num_classes", "image_shape"):
+            ours, theirs = getattr(self.description, name), getattr(dataset, name)
+            if ours != theirs:
+                raise ConfigError("data", data.name, f"its {name} is {theirs}, and the model's {ours}")
+        config = dataclasses.replace(setup.config, dataset=dataset.name)
+        return dataclasses.replace(setup, config=config, dataset=dataset)  # the recipe normalizes as in training
+
+    def plot(self) -> "Figure":
+        """Returns a figure of the loss and the task's metric over the steps, which a notebook shows."""
+        name = self._task.best_metric[0]
+        above = title(self._setup) if self._setup is not None else f"{self.config.model} on {self.config.dataset}"
+        return plots.curves_figure(self.history, title=above, metric_name=name)
+
+    def save(self, path: str | pathlib.Path) -> pathlib.Path:
+        """Writes a run directory, which `jaxdp.load` and the commands read.
+
+        Raises:
+            ConfigError: if the folder holds something already, or cannot be written.
+        """
+        directory = claim_new(pathlib.Path(path))
+        step, evaluated = self.step, self.metrics.get(self._evaluated_split())
+        with contextlib.closing(Checkpoints(directory.checkpoints, keep=1, best_metric=self._task.best_metric)) as checkpoints:
+            directory.checkpoints.mkdir()
+            checkpoints.save(step, self.state, {}, evaluated)
+        directory.write_dataset(dataclasses.asdict(self.description))
+        replace_file(directory.metrics_file, rows_text(self.history))
+        directory.write_summary(self.summary)
+        directory.record("saved", step)
+        directory.write_config(self.config)  # last: with it the folder holds a run
+        return directory.path
+
+    def _evaluated_split(self) -> str:
+        return "validation" if "validation" in self.metrics else "test"
+
+    def __repr__(self) -> str:
+        found = {
+            split: {name: round(value, 4) for name, value in each.items() if "/" not in name}
+            for split, each in self.metrics.items()
+        }
+        return f"Result({self.config.model} on {self.config.dataset}, {self.status} at step {self.summary['steps']}, {found})"
+
+
+def load(run_dir: str | pathlib.Path, *, step: int | None = None, model: nnx.Module | None = None) -> Result:
+    """Returns the result of a run from its folder; the dataset need not be there to predict.
+
+    Args:
+        run_dir: what `run_dir` of a run or `Result.save` named.
+        step: which checkpoint; by default the best one, or the newest where none was evaluated.
+        model: for a run that was trained with a model object that jaxdp does not know: one of the same structure.
+
+    Raises:
+        ConfigError: if there is no run or no such checkpoint, or the model does not fit.
+    """
+    directory = RunDirectory(pathlib.Path(run_dir))
+    config, description = directory.load_config(), read_description(directory)
+    devices.ensure(None)
+    task = create_task(config, description, Objects())
+    found = restore(directory, config, description, step, model)
+    summary = directory.read_summary() or {"status": "stopped", "metrics": {}, "steps": found[0]}
+    return Result(config, description, task, summary, History(directory.read_rows()), lambda: found[1], run_dir=directory.path)
+
+
+def _as_batch(images: Any) -> np.ndarray:
+    array = np.asarray(images)
+    if array.ndim not in (3, 4) or array.dtype != np.uint8:
+        raise ConfigError(
+            "", array.shape, f"images are {array.dtype} {array.shape}; give uint8 (N, H, W, C) or (N, H, W), or a list"
+        )
+    return array
+
+
+def _as_image(image: Any) -> np.ndarray:
+    array = np.asarray(image)
+    return array[..., None] if array.ndim == 2 else array

@@ -1,0 +1,64 @@
+"""Simulated devices inside a process that may have started JAX already."""
+
+import contextlib
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from jaxdp.registry import ConfigError
+from jaxdp.runtime import platform
+
+_runs = 0
+
+
+def ensure(count: int | None, *, deterministic: bool = False) -> None:
+    """Makes sure that JAX shows `count` devices where they can be simulated.
+
+    Before JAX has started its flags tell it. Afterwards JAX is started anew with more simulated devices, if all it has is the
+    CPU: arrays that exist keep their content, and what was compiled compiles again.
+
+    Raises:
+        ConfigError: where devices are missing and cannot be simulated any more.
+    """
+    platform.configure(count, deterministic=deterministic)
+    if count is None or not _started():
+        return
+    import jax
+    import jax.extend.backend
+
+    if len(jax.local_devices()) >= count or jax.default_backend() != "cpu":
+        return  # too few accelerators are told with the other settings
+    if jax.process_count() > 1 or _runs:
+        remedy = f"JAX has started with {len(jax.local_devices())} devices; set devices before, or restart the process"
+        raise ConfigError("devices", count, remedy)
+    jax.extend.backend.clear_backends()
+    jax.config.update("jax_num_cpu_devices", count)
+
+
+@contextlib.contextmanager
+def in_use() -> Iterator[None]:
+    """Inside the block a run is under way, below which JAX is not started anew."""
+    global _runs
+    _runs += 1
+    try:
+        yield
+    finally:
+        _runs -= 1
+
+
+def check_alive(devices: Sequence[Any]) -> None:
+    """Raises ConfigError if JAX was started anew since these devices were chosen."""
+    import jax
+
+    if devices[0].client is not jax.local_devices(backend=devices[0].platform)[0].client:
+        raise ConfigError(
+            "", "", "the devices of this Trainer are gone, since JAX was started anew with more; create another Trainer"
+        )
+
+
+def _started() -> bool:
+    if "jax" not in sys.modules:
+        return False
+    from jax._src import xla_bridge  # JAX has no public way to ask without starting
+
+    return xla_bridge.backends_are_initialized()

@@ -1,0 +1,77 @@
+"""Turns the signals that would end a process into a request to stop after the current step.
+
+A handler only sets a flag: an exception raised in it could surface anywhere, in a callback of JAX that swallows it or in the
+middle of a save.
+"""
+
+import contextlib
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+
+_START_UP_SECONDS = 5.0
+
+
+class StoppedAtStart(Exception):
+    """A signal came before there was anything to save."""
+
+
+class StopSignals:
+    """Receives signals while a run is set up and trained.
+
+    While the run is set up, `check` raises at the next safe place; where none is reached within a few seconds, the process ends
+    with `exit_code`. A second interrupt raises KeyboardInterrupt, and so does one before training.
+
+    Args:
+        numbers: the signals; one that is ignored, as nohup does with SIGHUP, stays ignored.
+        exit_code: of a process that is stuck in its start-up; None to let it go on.
+        message: what that process says.
+
+    Attributes:
+        training: whether there is a state that can be saved.
+    """
+
+    def __init__(self, numbers: tuple[int, ...] = (signal.SIGINT,), *, exit_code: int | None = None, message: str = "") -> None:
+        self.training = False
+        self._numbers, self._exit_code, self._message = numbers, exit_code, message
+        self._received: list[int] = []
+
+    def requested(self) -> bool:
+        """Whether a signal has come."""
+        return bool(self._received)
+
+    def check(self) -> None:
+        """Raises StoppedAtStart if a signal has come; for places where nothing is half done."""
+        if self._received and not self.training:
+            raise StoppedAtStart
+
+    @contextlib.contextmanager
+    def handled(self) -> Iterator[None]:
+        """Handles the signals until the block ends; does nothing outside the main thread, where Python allows no handlers."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        wanted = [number for number in self._numbers if signal.getsignal(number) is not signal.SIG_IGN]
+        previous = {number: signal.signal(number, self._handle) for number in wanted}
+        try:
+            yield
+        finally:
+            self.training = True  # a timer that is left finds nothing to do
+            for number, handler in previous.items():
+                signal.signal(number, handler)
+
+    def _handle(self, number: int, frame: object) -> None:
+        if number == signal.SIGINT and (self._received or not self.training):
+            raise KeyboardInterrupt
+        self._received.append(number)
+        if not self.training and self._exit_code is not None:
+            timer = threading.Timer(_START_UP_SECONDS, self._leave)
+            timer.daemon = True
+            timer.start()
+
+    def _leave(self) -> None:
+        if not self.training:
+            print(self._message, file=sys.stderr, flush=True)
+            os._exit(self._exit_code or 0)

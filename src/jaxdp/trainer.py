@@ -1,0 +1,309 @@
+"""The Trainer: everything that a training run consists of, from names or objects, and the way to train it."""
+
+import contextlib
+import dataclasses
+import inspect
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import optax
+from flax import nnx
+
+from jaxdp import callbacks as callbacks_lib
+from jaxdp import config as config_lib
+from jaxdp import models, run_directory, tasks
+from jaxdp.callbacks.device_monitor import DeviceMonitor
+from jaxdp.callbacks.json_lines import JsonLines
+from jaxdp.callbacks.plots import Plots
+from jaxdp.callbacks.profiler import Profiler
+from jaxdp.callbacks.progress import Progress
+from jaxdp.callbacks.run_record import RunRecord
+from jaxdp.callbacks.tensorboard import TensorBoard
+from jaxdp.components import Objects
+from jaxdp.config import TrainConfig
+from jaxdp.data.dataset import Dataset
+from jaxdp.models.layers import BatchNorm
+from jaxdp.registry import ConfigError, nearest, shown
+from jaxdp.runtime import devices as devices_lib
+from jaxdp.runtime import processes
+from jaxdp.runtime.processes import Group
+from jaxdp.runtime.signals import StopSignals
+from jaxdp.training import setup as setup_lib
+from jaxdp.training.run import Run, Trained
+
+if TYPE_CHECKING:
+    from jaxdp.result import Result
+
+_OF_OPTIMIZER = ("optimizer_kwargs", "learning_rate", "lr_scaling", "schedule", "warmup_fraction", "weight_decay", "clip_norm")
+_OF_SCHEDULE = ("lr_scaling", "schedule", "warmup_fraction")
+_OF_DATASET = ("data_dir", "train_split", "test_split", "num_classes")
+_OF_MODEL = ("model_kwargs", "precision")
+
+
+class Trainer:
+    """Trains a model data-parallel: the same steps, whatever the number of devices.
+
+    Every flag of `python -m jaxdp.train` is a keyword with the same name, default and meaning. Nothing is written unless `run_dir`
+    names a folder.
+
+    Args:
+        model: name of a model, or any `nnx.Module` that maps normalized images, float32 (N, H, W, C), to outputs. Its weights are
+            where training starts; the object itself does not change.
+        data: name of a dataset as for `--dataset`, or a `Dataset` of `jaxdp.data`; by default the model's own small one.
+        task: name of a task, a task object such as `jaxdp.tasks.Classification(10)`, or a loss function of outputs and targets that
+            returns one loss per example; by default what model and data have in common.
+        optimizer: name of an optimizer, or an Optax transformation, which brings its own learning rate.
+        learning_rate: peak learning rate, or an Optax schedule.
+        strategy: `pmap`, `shard_map`, `sharded`, `central` or `single`.
+        devices: how many devices to use, by default all; on a CPU so many are simulated.
+        callbacks: objects, or text as for `--callbacks`.
+        progress: whether to show progress on standard error.
+        **settings: all other settings, such as `epochs=20`, `global_batch_size=256` or `batch_norm="global"`.
+
+    Raises:
+        ConfigError: for the first setting that cannot work, in one line. It is a ValueError.
+    """
+
+    def __init__(
+        self,
+        model: str | nnx.Module = "pyramidnet",
+        data: str | Dataset | None = None,
+        task: str | tasks.Task | Callable[..., Any] | None = None,
+        *,
+        callbacks: Sequence[Any] = (),
+        progress: bool = True,
+        **settings: Any,
+    ) -> None:
+        callbacks = [callbacks] if isinstance(callbacks, str) else callbacks
+        words = tuple(each for each in callbacks if isinstance(each, str))
+        given = {"model": model, "dataset": data, "task": task, "callbacks": words, **settings}
+        for name in ("dataset", "task"):
+            if given[name] is None:
+                del given[name]
+        config, objects = resolve(given)
+        devices_lib.ensure(config.devices, deterministic=config.deterministic)
+        group = processes.start(config)
+        self._prepare(setup_lib.create_setup(config, objects), group, callbacks, progress=progress)
+
+    @classmethod
+    def of_setup(cls, setup: setup_lib.Setup, group: Group) -> "Trainer":
+        """Creates the trainer of a command, whose devices, processes and setup are there already."""
+        trainer = cls.__new__(cls)
+        trainer._prepare(setup, group, setup.config.callbacks, progress=True)
+        return trainer
+
+    def _prepare(self, setup: setup_lib.Setup, group: Group, callbacks: Sequence[Any], *, progress: bool) -> None:
+        self.setup, self._group, self._progress = setup, group, progress
+        self._callbacks = list(callbacks)
+        for callback in self._callbacks:
+            callbacks_lib.create(callback)  # finds what is none
+        self._result: Result | None = None
+
+    @property
+    def config(self) -> TrainConfig:
+        """The settings, with what model, dataset and devices decide filled in."""
+        return self.setup.config
+
+    def fit(self, **settings: Any) -> "Result":
+        """Trains from the initial weights to the end; with `run_dir`, resumes the run that is there.
+
+        An interrupt (Ctrl-C) stops after the current step and returns what there is; a second one raises KeyboardInterrupt. Several
+        calls are several runs. Settings that leave the compiled step as it is, such as `learning_rate`, `epochs` or `seed`, cost
+        no compilation.
+
+        Args:
+            **settings: in place of those of this trainer, for this run.
+
+        Raises:
+            ConfigError: for settings that cannot work, or a run directory that holds another run.
+            CallbackError: if a callback raised an exception, which is its cause.
+        """
+        from jaxdp.result import Result
+
+        setup = self._reconfigured(settings) if settings else self.setup
+        signals = StopSignals()
+        with signals.handled():
+            trained = self.run(setup, signals, writes=setup.config.run_dir is not None)
+        self._result = Result.of_training(setup, trained)
+        return self._result
+
+    def run(
+        self,
+        setup: setup_lib.Setup,
+        signals: StopSignals,
+        *,
+        writes: bool,
+        callbacks: Sequence[Any] = (),
+        started: float | None = None,
+    ) -> Trained:
+        """Does what `fit` does, for callers that handle signals themselves.
+
+        Args:
+            writes: whether to write a run directory, by default one that is named by the settings.
+            callbacks: in addition to this trainer's.
+            started: when the run began for its user, by `time.perf_counter`; by default now.
+        """
+        started = time.perf_counter() if started is None else started
+        devices_lib.check_alive(setup.strategy.devices)
+        directory, primary = None, self._group.index == 0
+        with contextlib.ExitStack() as cleanup:
+            cleanup.enter_context(devices_lib.in_use())
+            if writes:
+                description = dataclasses.asdict(setup.dataset.describe())
+                directory = run_directory.claim(setup.config, description, create=primary)
+                if primary:
+                    cleanup.enter_context(directory.exclusive())
+            chosen = [*self._all_callbacks(setup.config, writes=writes), *callbacks]
+            return Run(setup, self._group, chosen, directory, signals=signals, started=started).execute()
+
+    def evaluate(self, data: Dataset | str | None = None, *, split: str | None = None) -> dict[str, float]:
+        """Returns the metrics of the model of the last `fit`, or of the initial weights, over every example of a split.
+
+        Args:
+            data: another dataset of the same kind; None for this trainer's.
+            split: `train`, `validation` or `test`; by default what is evaluated during training.
+        """
+        return self._current().evaluate(data, split=split)
+
+    def predict(self, images: Any) -> Any:
+        """Returns what `Result.predict` does, with the model of the last `fit` or of the initial weights."""
+        return self._current().predict(images)
+
+    def _current(self) -> "Result":
+        from jaxdp.result import Result
+
+        if self._result is None:
+            self._result = Result.untrained(self.setup)
+        return self._result
+
+    def _reconfigured(self, settings: Mapping[str, Any]) -> setup_lib.Setup:
+        names = {field.name: field.type for field in dataclasses.fields(TrainConfig)}
+        for name in settings:
+            if name not in names:
+                raise ConfigError(name, settings[name], f"unknown setting; {nearest(name, list(names))}")
+            if name in ("model", "dataset", "task", "optimizer", "strategy", "devices", "callbacks"):
+                raise ConfigError(name, shown(settings[name]), "is a matter of the Trainer; create another one")
+        changes = {name: config_lib.from_yaml(name, value, names[name]) for name, value in settings.items()}
+        for pair in config_lib.EXCLUSIVE:
+            for name, partner in (pair, pair[::-1]):
+                if changes.get(name) is not None and partner not in changes:
+                    changes[partner] = None
+        config = dataclasses.replace(self.setup.config, **changes)
+        same = self.setup.reconfigured(config)
+        return same if same is not None else setup_lib.create_setup(config, self.setup.objects)
+
+    def _all_callbacks(self, config: TrainConfig, *, writes: bool) -> list[Any]:
+        chosen: list[Any] = [DeviceMonitor()]
+        if config.profile is not None:
+            chosen.append(Profiler(*config_lib.profiled_steps(config.profile)))
+        chosen += [Progress()] if self._progress else []
+        chosen += [JsonLines(), Plots(), TensorBoard()] if writes else []
+        chosen += [callbacks_lib.create(each) for each in self._callbacks]
+        return [*chosen, RunRecord()] if writes else chosen
+
+
+def resolve(given: Mapping[str, Any]) -> tuple[TrainConfig, Objects]:
+    """Returns the settings that names and plain values make, and the objects among them.
+
+    Raises:
+        ConfigError: for a value of another type than the setting's, and for settings that contradict an object.
+    """
+    values, objects = dict(given), dict[str, Any]()
+    _take_model(values, objects)
+    _take_data_and_task(values, objects)
+    _take_optimizer(values, objects)
+    names = {field.name: field.type for field in dataclasses.fields(TrainConfig)}
+    for name in values:
+        if name not in names:
+            raise ConfigError(name, shown(values[name]), f"unknown setting; {nearest(name, list(names))}")
+    return TrainConfig(**{name: config_lib.from_yaml(name, value, names[name]) for name, value in values.items()}), Objects(
+        **objects
+    )
+
+
+def _take_model(values: dict[str, Any], objects: dict[str, Any]) -> None:
+    model: Any = values["model"]
+    if isinstance(model, str):
+        return
+    if isinstance(model, type) and issubclass(model, nnx.Module):
+        raise ConfigError("model", model.__name__, f"is a class; give an object: {model.__name__}(..., rngs=nnx.Rngs(0))")
+    if not isinstance(model, nnx.Module):
+        raise ConfigError("model", type(model).__name__, "must be the name of a model, or an nnx.Module")
+    _refuse(values, _OF_MODEL, "model", "are decided where the model object is made")
+    objects["model"] = model
+    recipe = models.recipe_of(model)
+    values["model"], values["model_kwargs"] = recipe if recipe is not None else (type(model).__name__, {})
+    if values.get("batch_norm", "replica") != "replica" and any(isinstance(m, nnx.BatchNorm) for _, m in nnx.iter_modules(model)):
+        remedy = "nnx.BatchNorm normalizes over what one device sees; use jaxdp.models.layers.BatchNorm in the model, or replica"
+        raise ConfigError("batch_norm", values["batch_norm"], remedy)
+    if values.get("remat", "none") != "none" and not any(isinstance(m, BatchNorm) for _, m in nnx.iter_modules(model)):
+        raise ConfigError("remat", values["remat"], "works with models that run their blocks by jaxdp.models.layers.run_blocks")
+
+
+def _take_data_and_task(values: dict[str, Any], objects: dict[str, Any]) -> None:
+    data: Any = values.get("dataset")
+    if isinstance(data, Dataset):
+        _refuse(values, _OF_DATASET, "data", "are decided where the dataset is made")
+        objects["dataset"], values["dataset"] = data, data.name
+    elif data is not None and not isinstance(data, str):
+        remedy = "must be the name of a dataset, or a Dataset of jaxdp.data.load, from_folder or from_arrays(images, labels)"
+        raise ConfigError("data", type(data).__name__, remedy)
+    task: Any = values.get("task")
+    if task is None or isinstance(task, str):
+        return
+    if isinstance(task, type):
+        raise ConfigError("task", task.__name__, f"is a class; give an object, e.g. {task.__name__}(10)")
+    _refuse(values, ("loss", "label_smoothing", "task_kwargs"), "task", "are decided where the task object is made")
+    if isinstance(task, tasks.Task):
+        objects["task"], values["task"] = task, task.name
+    elif callable(task):
+        objects["loss"] = task
+        del values["task"]
+    else:
+        raise ConfigError(
+            "task", type(task).__name__, "must be the name of a task, a task, or a loss function of outputs and targets"
+        )
+
+
+def _take_optimizer(values: dict[str, Any], objects: dict[str, Any]) -> None:
+    optimizer: Any = values.get("optimizer")
+    if isinstance(optimizer, optax.GradientTransformation):
+        _refuse(values, _OF_OPTIMIZER, "optimizer", "are decided where the optimizer object is made")
+        # The name under which the run is kept; its weight decay and the like are the object's business.
+        objects["optimizer"], values["optimizer"], values["weight_decay"] = optimizer, config_lib.OBJECT, 0.0
+    elif callable(optimizer):
+        raise ConfigError(
+            "optimizer", _name(optimizer), "is a function; call it, e.g. optax.adamw(1e-3), or give a schedule as learning_rate"
+        )
+    rate: Any = values.get("learning_rate")
+    if callable(rate):
+        _refuse(values, _OF_SCHEDULE, "learning_rate", "say how the learning rate changes, which the schedule does")
+        objects["schedule"] = rate
+        del values["learning_rate"]
+
+
+def _refuse(values: Mapping[str, Any], names: Sequence[str], what: str, why: str) -> None:
+    for name in names:
+        if name in values:
+            raise ConfigError(name, shown(values[name]), f"{what} is an object, and settings such as this one {why}")
+
+
+def _name(value: Any) -> str:
+    return getattr(value, "__name__", type(value).__name__)
+
+
+def _signature() -> inspect.Signature:
+    """Returns the signature of `Trainer` with all settings, which editors and notebooks complete from."""
+    signature = inspect.signature(Trainer)
+    own = [each for each in signature.parameters.values() if each.kind is not inspect.Parameter.VAR_KEYWORD]
+    known = {parameter.name for parameter in own} | {"dataset"}
+    more = [
+        inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=getattr(TrainConfig(), field.name))
+        for field in dataclasses.fields(TrainConfig)
+        if field.name not in known
+    ]
+    return signature.replace(parameters=[*own, *more])
+
+
+Trainer.__signature__ = _signature()  # pyright: ignore[reportAttributeAccessIssue]

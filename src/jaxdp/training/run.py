@@ -1,0 +1,265 @@
+"""Carries a run from its start to its end: begins or resumes it, trains, goes back after a divergence, and sums it up."""
+
+import contextlib
+import dataclasses
+import gc
+import hashlib
+import pathlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from jaxdp.callbacks import CallbackList
+from jaxdp.callbacks.checkpoints import CheckpointWriter
+from jaxdp.checkpoint.checkpoints import Checkpoints
+from jaxdp.events import Activity, Ended, Logged, RolledBack, Row, Started
+from jaxdp.inference.apply import create_predictor
+from jaxdp.registry import ConfigError
+from jaxdp.run_directory import RunDirectory
+from jaxdp.runtime.processes import Group
+from jaxdp.runtime.signals import StopSignals
+from jaxdp.step import metrics
+from jaxdp.step.state import TrainState, fingerprint
+from jaxdp.training import loop, reader, summary
+from jaxdp.training.counters import Counters
+from jaxdp.training.setup import Setup
+
+
+@dataclasses.dataclass(frozen=True)
+class Trained:
+    """What a run leaves.
+
+    Attributes:
+        state: the last one, on the devices; None if it diverged, or if there was nothing left to train.
+        rows: of metrics.jsonl, those that this process made.
+        reason: why it ended before its last step, if it did; `complete` if there was nothing left to train.
+        last_saved: step of the newest checkpoint.
+        directory: of the run, if it writes one.
+    """
+
+    status: str
+    step: int
+    state: TrainState | None
+    rows: list[Row]
+    summary: dict[str, Any]
+    reason: str = ""
+    last_saved: int | None = None
+    directory: RunDirectory | None = None
+
+
+class Run:
+    """One run, which callbacks watch; `events.Run` says what they may ask of it.
+
+    Args:
+        setup: what to train.
+        group: the processes that train.
+        callbacks: objects, called in this order.
+        directory: the run directory; None to write no files.
+        signals: ask it to stop.
+        started: when the run began for its user, by `time.perf_counter`.
+    """
+
+    def __init__(
+        self, setup: Setup, group: Group, callbacks: Sequence[Any], directory: RunDirectory | None, *,
+        signals: StopSignals, started: float,
+    ) -> None:  # fmt: skip
+        self.setup, self.group, self._directory = setup, group, directory
+        self._signals, self._started = signals, started
+        self.description = dataclasses.asdict(setup.dataset.describe())
+        self.counters, self.rows = Counters(), list[Row]()
+        self.reader: reader.Reader | None = None
+        self.has_evaluated = False
+        self._stop_reason, self._stop_is_everywhere, self._agreed_reason = "", False, ""
+        calls = setup.intervals.steps_per_call
+        self._margin = calls * (reader.run_ahead(calls) + 1)
+        task = setup.recipe.task
+        self._checkpoints: Checkpoints | None = None
+        if directory is None and setup.config.on_divergence == "rollback":
+            raise ConfigError("on_divergence", "rollback", "goes back to a checkpoint; give run_dir")
+        if directory is not None:
+            self._checkpoints = Checkpoints(directory.checkpoints, keep=setup.config.keep, best_metric=task.best_metric)
+            callbacks = [*callbacks, CheckpointWriter(self._checkpoints)]
+        self._callbacks = CallbackList(callbacks, primary=group.index == 0)
+
+    @property
+    def folder(self) -> pathlib.Path | None:
+        """The run directory, if there is one."""
+        return self._directory.path if self._directory is not None else None
+
+    @property
+    def title(self) -> str:
+        """What stands above the figures of the run."""
+        return summary.title(self.setup)
+
+    def where(self) -> dict[str, int]:
+        """Returns the number of devices and processes."""
+        return {"devices": self.setup.strategy.num_devices, "processes": self.group.count}
+
+    def paused(self) -> contextlib.AbstractContextManager[Any]:
+        """Waits for all steps that were dispatched, and keeps the block out of the training time."""
+        assert self.reader is not None
+        return self.reader.paused()
+
+    def stop(self, reason: str) -> None:
+        """Ends the run, as done, after the current step."""
+        self._stop_reason = self._stop_reason or reason
+        self._stop_is_everywhere |= self._callbacks.current_is_everywhere()
+        if self.group.count > 1 and not self._stop_is_everywhere:
+            self.group.put("early", self._stop_reason)
+
+    def stops_at(self, step: int) -> bool:
+        """Whether to stop after this step, which all processes answer alike."""
+        wanted = self._signals.requested() or (bool(self._stop_reason) and not self._stop_is_everywhere)
+        stops = self.group.stops_at(step, wanted=wanted, margin=self._margin)
+        if stops and self.group.count > 1:
+            self._agreed_reason = self.group.get("early") or ""
+        return stops
+
+    def ended_early(self) -> str:
+        """Returns why a callback ends the run at this step, or nothing."""
+        return self._stop_reason if self.group.count == 1 or self._stop_is_everywhere else self._agreed_reason
+
+    def emit(self, hook: str, event: Callable[..., Any], *arguments: Any) -> None:
+        """Makes an event and calls the callbacks that want it."""
+        if self._callbacks.has(hook):
+            self._callbacks.call(hook, self, event(*arguments))
+
+    def tell(self, row: Row) -> None:
+        """Completes a row and tells it."""
+        self._callbacks.call("on_row", self, row)
+        self.rows.append(row)
+        self._callbacks.call("on_log", self, Logged(row))
+
+    def position(self) -> dict[str, Any]:
+        """Returns what a checkpoint keeps besides the state, so that the run resumes as if it had never stopped."""
+        states = self._callbacks.state_dict()
+        return self.counters.position() | ({"callbacks": states} if states else {})
+
+    def execute(self) -> Trained:
+        """Trains to the end, or until it diverges or is asked to stop.
+
+        Raises:
+            ConfigError: for a checkpoint that does not fit, or processes that are about to train different runs.
+            OSError: if the run directory cannot be written.
+        """
+        with contextlib.ExitStack() as cleanup:
+            if self._checkpoints is not None:
+                cleanup.enter_context(contextlib.closing(self._checkpoints))
+            cleanup.callback(gc.unfreeze)  # what the reader froze is the collector's again
+            cleanup.callback(self._callbacks.close)
+            found = self._complete()
+            return found if found is not None else self._train()
+
+    def _complete(self) -> Trained | None:
+        """Returns the result of a run that is complete already."""
+        finished = self._directory.read_summary() if self._directory is not None else None
+        saved = self._saved()
+        if self.setup.config.resume == "must" and saved is None:
+            raise ConfigError("resume", "must", f"there is no checkpoint in {self.folder}; check --run-dir")
+        if finished is None or finished["status"] != "done":
+            return None
+        early = bool(finished.get("ended_early")) and saved == finished["steps"] and not self._is_extended(finished)
+        if (saved or 0) >= self.setup.intervals.total_steps or early:
+            return Trained("done", saved or 0, None, [], finished, reason="complete", last_saved=saved, directory=self._directory)
+        return None
+
+    def _is_extended(self, finished: Mapping[str, Any]) -> bool:
+        """Whether a run that ended early was given more steps than it had then."""
+        return self.setup.intervals.total_steps > finished["ended_early"]["total_steps"]
+
+    def _train(self) -> Trained:
+        setup, config = self.setup, self.setup.config
+        saved, message = self._saved(), ""
+        state, position = self._begin(saved)
+        self._check_agreement(state, saved or 0)
+        self.counters = Counters.at(position)
+        if self._directory is not None:
+            self.counters.rollbacks = max(self.counters.rollbacks, self._directory.read_rollbacks())
+            message = f"continuing {self.folder} after step {saved}" if saved is not None else ""
+        _ = setup.train_data, setup.evaluation_data  # read before the progress begins
+        self._signals.check()
+        self._signals.training = True
+        while True:  # once, and again after each rollback
+            start, failure, outcome = saved or 0, "", None
+            if self.counters.rollbacks:
+                self.setup = setup.with_learning_rates_times(self.counters.learning_rate_factor)
+            self._callbacks.load_state_dict(position.get("callbacks", {}))
+            self.emit("on_start", Started, start, saved is not None, message)
+            state = setup.strategy.restore(state, setup.shapes)  # the host lets go of it
+            try:
+                outcome = loop.train(self, state, start)
+                status, step = "stopped" if outcome.stopped else "done", outcome.step
+            except reader.Diverged as error:
+                status, step, failure = "diverged", error.step, str(error)
+            self._wait()
+            if status != "diverged" or config.on_divergence != "rollback" or self.counters.rollbacks >= config.max_divergences:
+                break
+            saved = self._saved()
+            state, position = self._begin(saved)
+            self.counters = self.counters.rolled_back(position)
+            self.emit("on_rollback", RolledBack, step, saved or 0, failure, self.counters.rollbacks)
+            number = f"rollback {self.counters.rollbacks} of at most {config.max_divergences}"
+            factor = f"{self.counters.learning_rate_factor:g} times the learning rate"
+            message = f"{failure}: back to step {saved or 0} at {factor} ({number})"
+        return self._end(status, step, failure, outcome)
+
+    def _end(self, status: str, step: int, failure: str, outcome: loop.Outcome | None) -> Trained:
+        setup = self.setup
+        self.emit("on_activity", Activity, "finishing", step, False)
+        sums = outcome.sums if outcome is not None else None
+        if outcome is not None and step == setup.intervals.total_steps and sums is None:  # killed after its last checkpoint
+            sums = setup.evaluate(outcome.state)
+        predict = None
+        if outcome is not None and sums is not None and self.folder is not None:
+            # By all processes: each may hold a part of it.
+            trained = setup.strategy.gather(dataclasses.replace(outcome.state, opt_state=None))
+            predict = create_predictor(trained, setup.recipe.preprocess)
+        reason = failure or (outcome.early if outcome is not None else "")
+        figures = metrics.figures(setup.recipe.task, sums) if sums is not None else None
+        written = summary.summarize(
+            setup, self.counters, summary.End(status, step, outcome.early if outcome is not None else ""), evaluated=figures,
+            test=self._test_metrics(outcome), best=self._checkpoints.best() if self._checkpoints is not None else None,
+            started=self._started,
+        )  # fmt: skip
+        self.emit("on_end", Ended, status, step, reason, sums, predict, written)
+        state = outcome.state if outcome is not None else None
+        return Trained(status, step, state, self.rows, written, reason, self._saved(), self._directory)
+
+    def _test_metrics(self, outcome: loop.Outcome | None) -> dict[str, float] | None:
+        """Returns the metrics of test data that chose nothing: those of a dataset that has validation data, too."""
+        dataset = self.setup.dataset
+        if outcome is None or outcome.stopped or dataset.validation is None or dataset.test is None:
+            return None
+        return metrics.figures(self.setup.recipe.task, self.setup.evaluate(outcome.state, split="test"))
+
+    def _saved(self) -> int | None:
+        return self._checkpoints.latest() if self._checkpoints is not None else None
+
+    def _wait(self) -> None:
+        if self._checkpoints is not None:
+            self._checkpoints.wait()
+
+    def _begin(self, saved: int | None) -> tuple[TrainState, dict[str, Any]]:
+        """Returns the state and position of a checkpoint, or the initial ones."""
+        if saved is None:
+            return self.setup.create_state(), {}
+        assert self._checkpoints is not None
+        return self._checkpoints.restore(saved, self.setup.shapes, self.setup.strategy.parts(self.setup.shapes))
+
+    def _check_agreement(self, state: TrainState, start: int) -> None:
+        """Finds out before the first step whether all processes are about to train the same: later it would be a hang, or worse.
+
+        Raises:
+            ConfigError: naming the first thing that differs.
+        """
+        if self.group.count == 1:
+            return
+        setup = self.setup
+        first_batch = setup.train_order[min(start, setup.intervals.total_steps - 1)]
+        what = dataclasses.asdict(dataclasses.replace(setup.config, process_id=None, run_dir=str(self.folder))) | {
+            "versions": summary.versions(),
+            "dataset_description": self.description,
+            "resumed_step": start,
+            "initial_arrays": fingerprint(state),
+            "first_batch": hashlib.sha256(first_batch.tobytes()).hexdigest(),
+        }
+        self.group.check_equal(what, setup.config.distributed_timeout)

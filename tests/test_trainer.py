@@ -1,0 +1,315 @@
+"""The library does what the command does, with names and with objects."""
+
+import pathlib
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax import nnx
+
+import jaxdp
+from jaxdp import train
+from jaxdp.callbacks import CallbackError, EarlyStopping
+from jaxdp.run_directory import RunDirectory
+from jaxdp.training.reader import MEASURED
+
+SMALL: dict[str, Any] = {
+    "model_kwargs": {"width": 4, "hidden": 16},
+    "devices": 2,
+    "global_batch_size": 160,
+    "log_every": 4,
+    "progress": False,
+}
+FLAGS = "--model cnn --model-kwargs width=4 hidden=16 --devices 2 --global-batch-size 160 --log-every 4".split()
+
+
+def arrays(count: int = 240, classes: int = 3) -> tuple[np.ndarray, np.ndarray]:
+    """Images whose brightness tells the class."""
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, classes, count)
+    images = rng.integers(0, 60, (count, 8, 8, 1)) + 60 * labels[:, None, None, None]
+    return images.astype(np.uint8), labels
+
+
+def without_times(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{name: value for name, value in row.items() if name not in MEASURED} for row in rows]
+
+
+def cnn(**kwargs: Any) -> nnx.Module:
+    settings = {"width": 4, "hidden": 16, "num_classes": 3, "in_channels": 1, "rngs": nnx.Rngs(0)} | kwargs
+    return jaxdp.models.CNN(**settings)
+
+
+class Mlp(nnx.Module):
+    """A model that knows nothing of jaxdp: Flax's own dropout and batch norm."""
+
+    def __init__(self, classes: int, rngs: nnx.Rngs) -> None:
+        self.norm = nnx.BatchNorm(64, rngs=rngs)
+        self.dropout = nnx.Dropout(0.2, rngs=rngs)
+        self.hidden, self.head = nnx.Linear(64, 32, rngs=rngs), nnx.Linear(32, classes, rngs=rngs)
+
+    def __call__(self, images: jax.Array) -> jax.Array:
+        x = self.norm(images.reshape(len(images), -1))
+        return self.head(self.dropout(nnx.relu(self.hidden(x))))
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_the_trainer_does_what_the_command_does() -> None:
+    assert train.main([*FLAGS, "--epochs", "2", "--run-dir", "command"]) == 0
+    result = jaxdp.Trainer("cnn", "digits", **SMALL).fit(epochs=2)
+    directory = RunDirectory(pathlib.Path("command"))
+    assert without_times(result.history) == without_times(directory.read_rows())
+    summary = directory.read_summary()
+    assert summary is not None
+    assert result.metrics == summary["metrics"]
+    assert result.status == "done"
+    assert not pathlib.Path("runs").exists()  # a trainer without run_dir writes nothing
+    again = jaxdp.load("command")
+    np.testing.assert_array_equal(again.state.params["head"]["kernel"], result.state.params["head"]["kernel"])
+
+
+def test_objects_train_are_saved_and_loaded() -> None:
+    images, labels = arrays()
+    data = jaxdp.data.from_arrays(images, labels, validation=0.25)
+    model = cnn()
+    before = jax.tree.map(np.asarray, nnx.state(model, nnx.Param))
+    trainer = jaxdp.Trainer(
+        model, data, jaxdp.tasks.Classification(3), optimizer=optax.adam(3e-3), strategy="pmap", devices=8, global_batch_size=32,
+        callbacks=[EarlyStopping("loss", patience=3)], progress=False,
+    )  # fmt: skip
+    result = trainer.fit(epochs=12)
+    assert result.metrics["validation"]["accuracy"] > 0.95
+    assert result.metrics["validation"]["examples"] == 60
+    assert "learning_rate" not in result.history[0]  # which only the optimizer knows
+    after = jax.tree.map(np.asarray, nnx.state(model, nnx.Param))
+    assert all(jax.tree.leaves(jax.tree.map(np.array_equal, before, after)))  # the object that was given stays as it was
+    expected = result.predict(images[:5])
+    assert expected.shape == (5, 3)
+    np.testing.assert_allclose(expected.sum(-1), 1, atol=1e-5)
+    assert (expected.argmax(-1) == labels[:5]).all()
+    result.save("run")
+    loaded = jaxdp.load("run")
+    np.testing.assert_array_equal(loaded.predict(images[:5]), expected)
+    assert loaded.metrics == result.metrics
+    assert loaded.history == result.history
+    assert loaded.evaluate(data)["accuracy"] == result.metrics["validation"]["accuracy"]
+    normalized = (images[:5] - np.float32(result.description.mean)) / np.float32(result.description.std)
+    np.testing.assert_allclose(jax.nn.softmax(loaded.model(jnp.asarray(normalized))), expected, atol=1e-5)
+    with pytest.raises(jaxdp.ConfigError, match="run is not empty; give another folder"):
+        result.save("run")
+
+
+def test_two_fits_are_two_runs_and_compile_once(count_compilations: Callable[[], int]) -> None:
+    trainer = jaxdp.Trainer("cnn", "digits", **SMALL)
+    first = trainer.fit(steps=8)
+    compiled = count_compilations()
+    again = trainer.fit(steps=8)
+    assert without_times(first.history) == without_times(again.history)
+    other = trainer.fit(steps=8, learning_rate=0.01)
+    assert other.history[-1]["loss"] != first.history[-1]["loss"]
+    assert count_compilations() - compiled <= 2  # schedules; no step
+    expected = jaxdp.Trainer("cnn", "digits", **SMALL, learning_rate=0.01).fit(steps=8)
+    assert without_times(other.history) == without_times(expected.history)
+
+
+def test_any_module_schedule_and_loss_function() -> None:
+    images, labels = arrays()
+    data = jaxdp.data.from_arrays(images, labels, validation=0.25)
+    trainer = jaxdp.Trainer(
+        Mlp(3, nnx.Rngs(1)), data, optax.softmax_cross_entropy_with_integer_labels, optimizer="adam",
+        learning_rate=optax.constant_schedule(0.01), devices=2, global_batch_size=30, progress=False,
+    )  # fmt: skip
+    result = trainer.fit(epochs=10)
+    assert result.metrics["validation"]["accuracy"] > 0.95
+    assert result.history[0]["learning_rate"] == pytest.approx(0.01)
+    losses = [row["loss"] for row in trainer.fit(epochs=1).history]
+    assert losses == [row["loss"] for row in trainer.fit(epochs=1).history]  # dropout draws from the seed and the step
+    result.save("run")
+    with pytest.raises(jaxdp.ConfigError, match=r"was trained with a model object; give one of the same structure: load\(.*model="):
+        jaxdp.load("run")
+    loaded = jaxdp.load("run", model=Mlp(3, nnx.Rngs(5)))
+    np.testing.assert_array_equal(loaded.predict(images[:3]), result.predict(images[:3]))
+
+
+class Recorder:
+    """A callback of one's own."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+
+    def on_start(self, run: Any, event: Any) -> None:
+        self.calls.append(f"start {event.step} {run.folder}")
+
+    def on_evaluate(self, run: Any, event: Any) -> None:
+        self.calls.append(f"evaluate {event.step} {event.split}")
+        if event.step == 16:
+            run.stop("enough")
+
+    def on_end(self, run: Any, event: Any) -> None:
+        self.calls.append(f"end {event.step} {event.status} {event.reason}")
+
+    def close(self) -> None:
+        self.calls.append("close")
+
+
+def test_a_callback_of_ones_own_sees_and_ends_the_run() -> None:
+    recorder = Recorder()
+    result = jaxdp.Trainer("cnn", "digits", **SMALL, callbacks=[recorder]).fit(epochs=5)
+    assert recorder.calls == ["start 0 None", "evaluate 8 test", "evaluate 16 test", "end 16 done enough", "close"]
+    assert (result.status, result.summary["steps"]) == ("done", 16)
+    assert result.summary["ended_early"]["reason"] == "enough"
+
+
+def test_an_exception_in_a_callback_names_it_and_leaves_the_process_usable() -> None:
+    class Faulty:
+        def on_log(self, run: Any, event: Any) -> None:
+            raise KeyError("x")
+
+    trainer = jaxdp.Trainer("cnn", "digits", **SMALL, callbacks=[Faulty()])
+    with pytest.raises(CallbackError, match=r"callback Faulty failed in on_log: KeyError: 'x'"):
+        trainer.fit(steps=8)
+    assert jaxdp.Trainer("cnn", "digits", **SMALL).fit(steps=8).status == "done"
+
+
+def test_an_interrupt_stops_at_the_next_step_and_returns_what_there_is() -> None:
+    class Interrupt:
+        def on_step_end(self, run: Any, event: Any) -> None:
+            if event.step == 5:
+                signal.raise_signal(signal.SIGINT)
+
+    result = jaxdp.Trainer("cnn", "digits", **SMALL, callbacks=[Interrupt()]).fit(steps=20)
+    assert (result.status, result.summary["steps"]) == ("stopped", 5)
+    assert result.predict(np.zeros((2, 8, 8, 1), np.uint8)).shape == (2, 10)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_run_directory_is_resumed_and_early_stopping_remembers(no_pictures: None) -> None:
+    def fit(run_dir: str, **settings: Any) -> jaxdp.Result:
+        callbacks = [EarlyStopping("accuracy", patience=2, min_delta=2.0)]  # no accuracy is that much better
+        return jaxdp.Trainer("cnn", "digits", **SMALL, callbacks=callbacks, checkpoint_every=8, run_dir=run_dir).fit(**settings)
+
+    whole = fit("whole", epochs=5)
+    assert whole.summary["steps"] == 24  # the first value counts as an improvement, the next two do not
+    fit("parts", epochs=5, steps=None)
+    assert fit("parts", epochs=5).summary["steps"] == 24  # complete: nothing is trained
+    assert jaxdp.load("parts").metrics == whole.metrics
+    stopped = fit("other", epochs=2)
+    assert stopped.summary["steps"] == 16
+    assert fit("other", epochs=5).summary["steps"] == 24  # one of the two evaluations was before
+
+
+class NoCallback:
+    pass
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        ({"model": "pyramidnett"}, "--model pyramidnett: unknown model; did you mean pyramidnet?"),
+        ({"model": 3}, "--model int: must be the name of a model, or an nnx.Module"),
+        ({"model": Mlp}, "--model Mlp: is a class; give an object: Mlp(..., rngs=nnx.Rngs(0))"),
+        ({"data": "digit"}, "--dataset digit: unknown dataset; did you mean digits?"),
+        ({"data": np.zeros(3)}, "--data ndarray: must be the name of a dataset, or a Dataset of jaxdp.data.load"),
+        ({"task": 3}, "--task int: must be the name of a task, a task, or a loss function"),
+        ({"optimizer": optax.adam}, "--optimizer adam: is a function; call it, e.g. optax.adamw(1e-3)"),
+        ({"optimizer": "adamm"}, "--optimizer adamm: unknown optimizer; did you mean adam?"),
+        (
+            {"optimizer": optax.adam(1e-3), "learning_rate": 0.1},
+            "--learning-rate 0.1: optimizer is an object, and settings such as",
+        ),
+        ({"learning_rat": 0.1}, "--learning-rat 0.1: unknown setting; did you mean learning_rate?"),
+        ({"epochs": "many"}, "--epochs many: must be int or nothing, not str"),
+        ({"strategy": "pmapp"}, "--strategy pmapp: unknown strategy; did you mean pmap?"),
+        ({"callbacks": [NoCallback()]}, "--callbacks NoCallback: is no callback: it has none of the methods on_start"),
+        ({"callbacks": [NoCallback]}, "--callbacks NoCallback: is a class; give an object: NoCallback(...)"),
+        ({"callbacks": ["early_stoping"]}, "--callbacks early_stoping: unknown callbacks; did you mean early_stopping?"),
+        ({"callbacks": ["early_stopping:patients=2"]}, "--callbacks patients=2: unknown keyword; did you mean patience?"),
+        ({"callbacks": ["early_stopping:patience=0"]}, "--callbacks patience=0: must be a whole number of at least 1"),
+        ({"on_divergence": "rollback"}, "--on-divergence rollback: goes back to a checkpoint; give run_dir"),
+    ],
+)
+def test_what_cannot_work_is_one_line(arguments: dict[str, Any], line: str) -> None:
+    with pytest.raises(jaxdp.ConfigError) as caught:
+        jaxdp.Trainer(**{"model": "cnn", "data": "digits", **SMALL, **arguments}).fit(steps=1)
+    assert str(caught.value).startswith(line)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_model_that_does_not_fit_is_one_line() -> None:
+    images, labels = arrays()
+    data = jaxdp.data.from_arrays(images, labels, validation=0.25)
+    with pytest.raises(
+        jaxdp.ConfigError, match=r"--model cnn: returns \(1, 5\) for an image; classification on arrays needs \(1, 3\)"
+    ):
+        jaxdp.Trainer(cnn(num_classes=5), data)
+    with pytest.raises(jaxdp.ConfigError, match=r"--model Mlp: cannot be called with images of shape \(1, 9, 9, 1\): "):
+        jaxdp.Trainer(
+            Mlp(3, nnx.Rngs(0)), jaxdp.data.from_arrays(np.zeros((8, 9, 9, 1), np.uint8), [0, 1, 2, 0] * 2, validation=0.5)
+        )
+    with pytest.raises(jaxdp.ConfigError, match="--task classification: is for 5 classes, and arrays has 3"):
+        jaxdp.Trainer("cnn", data, jaxdp.tasks.Classification(5))
+    with pytest.raises(jaxdp.ConfigError, match=r"--batch-norm global: nnx.BatchNorm normalizes over what one device sees"):
+        jaxdp.Trainer(Mlp(3, nnx.Rngs(0)), data, batch_norm="global")
+    with pytest.raises(jaxdp.ConfigError, match=r"there is no split 'test' in arrays; there are: train, validation"):
+        jaxdp.Trainer(cnn(), data, global_batch_size=16).evaluate(split="test")
+
+
+DEVICES = """
+import numpy as np
+from flax import nnx
+import jaxdp
+images = np.random.default_rng(0).integers(0, 255, (64, 8, 8, 1), dtype=np.uint8)
+data = jaxdp.data.from_arrays(images, np.arange(64) % 2, validation=0.25)
+model = jaxdp.models.CNN(width=4, hidden=16, num_classes=2, in_channels=1, rngs=nnx.Rngs(0))  # starts JAX, with one device
+first = jaxdp.Trainer(model, data, global_batch_size=16, progress=False)
+one = first.fit(steps=3, batch_norm="global")
+trainer = jaxdp.Trainer(model, data, devices=8, global_batch_size=16, batch_norm="global", progress=False)
+eight = trainer.fit(steps=3)
+assert eight.summary["devices"] == 8, eight.summary["devices"]
+assert one.summary["devices"] == 1
+np.testing.assert_allclose(one.history[-1]["loss"], eight.history[-1]["loss"], atol=1e-5)
+one.predict(images[:1])
+try:
+    first.fit(steps=1)
+except jaxdp.ConfigError as error:
+    print(error)
+"""
+
+
+def test_devices_are_simulated_in_a_process_that_has_started_jax() -> None:
+    done = subprocess.run([sys.executable, "-c", DEVICES], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "the devices of this Trainer are gone, since JAX was started anew with more; create another Trainer\n"
+
+
+def test_the_package_is_imported_without_its_libraries() -> None:
+    code = "import sys, jaxdp\nassert not {'jax', 'flax', 'matplotlib', 'numpy', 'tyro'} & set(sys.modules), sorted(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_segmentation_predicts_masks_of_any_size() -> None:
+    data = jaxdp.data.load("cells")
+    result = jaxdp.Trainer(
+        "unet", "cells", model_kwargs={"base": 2, "levels": 2}, global_batch_size=32, devices=1, progress=False
+    ).fit(steps=1)
+    images = np.stack([data.train[number]["images"] for number in range(3)])
+    masks = result.predict(images)
+    assert masks.shape == images.shape[:3]
+    assert masks.dtype == np.uint8
+    probabilities = result.predict(images[:1], probabilities=True)
+    np.testing.assert_array_equal(probabilities.argmax(-1), masks[:1])
+    sizes = [answer.shape for answer in result.predict([images[0], images[1][:40, :50]])]
+    assert sizes == [images.shape[1:3], (40, 50)]
+
+
+def test_a_figure_shows_in_a_notebook() -> None:
+    result = jaxdp.Trainer("cnn", "digits", **SMALL).fit(steps=8)
+    figure: Any = result.plot()
+    assert figure._repr_png_().startswith(b"\x89PNG")
