@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from jaxdp import command_line, run_directory
 from jaxdp.config import TrainConfig, profiled_steps
+from jaxdp.exit_codes import EXIT_DIVERGED, EXIT_STOPPED, EXIT_USAGE_ERROR
 from jaxdp.registry import ConfigError, with_script
 from jaxdp.runtime import platform
 from jaxdp.runtime.streams import BestEffortStream
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from jaxdp.training.setup import Setup
 
 DESCRIPTION = "Train an image model data-parallel; the same command continues a run."
-EXIT_NOT_WRITTEN, EXIT_DIVERGED, EXIT_STOPPED = 1, 3, 75
+EXIT_NOT_WRITTEN = 1
 _STARTED = time.perf_counter()
 
 
@@ -46,7 +47,7 @@ def _main(argv: Sequence[str]) -> int:
         print(f"jaxdp.train: error: {message}", file=sys.stderr)
         return EXIT_NOT_WRITTEN
     except ConfigError as error:
-        processes.leave(error, command_line.EXIT_MISTAKE, str(error))
+        processes.leave(error, EXIT_USAGE_ERROR, str(error))
         raise
     except SystemExit:
         message = "stopped by a signal before the first step; the same command begins again"

@@ -10,7 +10,7 @@ import pytest
 from fault_table import RecordFault
 
 from jaxdp import evaluate, train
-from jaxdp.checkpoint.checkpoints import Checkpoints
+from jaxdp.checkpoint.restore import SavedCheckpoints
 from jaxdp.reporting import writers
 from jaxdp.training import setup
 from jaxdp.training.reader import MEASURED, Row
@@ -23,7 +23,7 @@ TIMES = ("examples_per_second", "step_seconds", "input_wait_fraction")
 
 
 def arrays(run_dir: str, step: int) -> dict[str, np.ndarray]:
-    checkpoints = Checkpoints(pathlib.Path(run_dir, "checkpoints"), keep=None, best_metric=("accuracy", True))
+    checkpoints = SavedCheckpoints(pathlib.Path(run_dir, "checkpoints"), best_metric=("accuracy", True))
     try:
         return checkpoints.arrays(step)
     finally:

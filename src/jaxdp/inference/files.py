@@ -1,4 +1,4 @@
-"""Which image files does a person mean, and how do they become what a model takes? For pictures that belong to no dataset."""
+"""Finds the image files that a person names, and reads them as a model takes them: images that belong to no dataset."""
 
 import concurrent.futures
 import dataclasses
@@ -115,7 +115,7 @@ def _flatten(image: Image.Image, mode: str) -> bytes:
 
 
 @dataclasses.dataclass(frozen=True)
-class Facts:
+class SurveyedImage:
     """What is known of a file once it was read.
 
     Attributes:
@@ -130,7 +130,7 @@ class Facts:
     changes: tuple[str, ...]
 
 
-def survey(files: Sequence[ImageFile], channels: int, left_out: Callable[[BadExample], None] | None) -> list[Facts]:
+def survey(files: Sequence[ImageFile], channels: int, left_out: Callable[[BadExample], None] | None) -> list[SurveyedImage]:
     """Reads every file once, so that a broken one is known before anything is computed or written.
 
     Args:
@@ -140,17 +140,17 @@ def survey(files: Sequence[ImageFile], channels: int, left_out: Callable[[BadExa
         BadExample: for the first such file.
     """
 
-    def look(file: ImageFile) -> Facts | BadExample:
+    def look(file: ImageFile) -> SurveyedImage | BadExample:
         try:
             pixels, changes = read(file.path, channels)
         except BadExample as error:
             return error
-        return Facts(file, (pixels.shape[0], pixels.shape[1]), tuple(map(int, pixels.max((0, 1)))), changes)
+        return SurveyedImage(file, (pixels.shape[0], pixels.shape[1]), tuple(map(int, pixels.max((0, 1)))), changes)
 
-    known: list[Facts] = []
+    known: list[SurveyedImage] = []
     with concurrent.futures.ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:  # decoding leaves the interpreter's lock
         for result in pool.map(look, files):
-            if isinstance(result, Facts):
+            if isinstance(result, SurveyedImage):
                 known.append(result)
             elif left_out is None:
                 pool.shutdown(cancel_futures=True)

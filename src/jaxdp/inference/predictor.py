@@ -1,6 +1,5 @@
-"""How does the checkpoint of a run become a function of images? It needs neither the run's dataset nor its devices."""
+"""Makes a function of images from a checkpoint of a run; neither the run's dataset nor its devices need be there."""
 
-import contextlib
 import itertools
 import pathlib
 from collections.abc import Callable, Iterable, Iterator
@@ -14,7 +13,7 @@ from flax import nnx
 from jaxtyping import Float, Float32, UInt8
 from PIL import Image
 
-from jaxdp.checkpoint.checkpoints import Checkpoints
+from jaxdp.checkpoint.restore import SavedCheckpoints
 from jaxdp.components import create_model, create_task
 from jaxdp.config import TrainConfig
 from jaxdp.data import augment
@@ -24,7 +23,6 @@ from jaxdp.inference.apply import create_predictor
 from jaxdp.inference.tiles import Tiles
 from jaxdp.registry import ConfigError
 from jaxdp.run_directory import RunDirectory
-from jaxdp.step import optim
 from jaxdp.step.state import TrainState, create_train_state
 
 BATCH = 64  # images that a classifier is given at a time
@@ -141,7 +139,7 @@ def is_resized(config: TrainConfig, description: Description) -> bool:
 
 
 def restore(run: RunDirectory, config: TrainConfig, description: Description, step: int | None) -> tuple[int, TrainState]:
-    """Returns the step of a checkpoint, and the state in it as NumPy arrays.
+    """Returns the step of a checkpoint, and what evaluates of the state in it as NumPy arrays, without the optimizer's state.
 
     Args:
         step: which; None for the best, or the newest where none was evaluated.
@@ -151,21 +149,19 @@ def restore(run: RunDirectory, config: TrainConfig, description: Description, st
     """
     if not run.checkpoints.is_dir():
         raise ConfigError("run_dir", run.path, "holds no checkpoint")
-    task = create_task(config, description)
-    with contextlib.closing(Checkpoints(run.checkpoints, keep=None, best_metric=task.best_metric)) as checkpoints:
-        step = checkpoints.choose(step)
-        if step is None:
-            raise ConfigError("run_dir", run.path, "holds no checkpoint")
-        return step, checkpoints.restore(step, _expected_state(config, description))[0]
+    checkpoints = SavedCheckpoints(run.checkpoints, best_metric=create_task(config, description).best_metric)
+    step = checkpoints.choose(step)
+    if step is None:
+        raise ConfigError("run_dir", run.path, "holds no checkpoint")
+    return step, checkpoints.restore_model(step, _expected_state(config, description))
 
 
 def _expected_state(config: TrainConfig, description: Description) -> Any:
-    """Returns the shapes of a state; nothing is computed."""
-    optimizer = optim.create_optimizer(config, optax.constant_schedule(0.0))  # its state is the same for every schedule
+    """Returns the shapes of a state without an optimizer's; nothing is computed."""
 
     def create() -> TrainState:
         model = create_model(config, description, rngs=nnx.Rngs(0), dtype=jnp.dtype(config.precision))
-        return create_train_state(model, optimizer, with_ema=config.ema_decay > 0, with_loss_scale=config.precision == "float16")
+        return create_train_state(model, optax.identity(), with_ema=config.ema_decay > 0)
 
     return jax.eval_shape(create)
 

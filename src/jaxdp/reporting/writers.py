@@ -10,10 +10,7 @@ from tensorboardX import summary
 from tensorboardX.event_file_writer import EventsWriter
 from tensorboardX.proto import event_pb2
 
-from jaxdp.run_directory import read_lines, replace_file
-
-Row = dict[str, Any]
-
+from jaxdp.run_directory import Row, read_lines, replace_file
 
 _events: Any = event_pb2  # generated: type checkers see nothing in it
 

@@ -9,6 +9,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from jaxtyping import Float
 
+from jaxdp.run_directory import Row
 from jaxdp.runtime import monitor
 from jaxdp.sharding.strategy import Strategy
 from jaxdp.step import metrics
@@ -21,8 +22,6 @@ RUN_AHEAD = 4
 _SKIPS = ("skipped_updates", "overflows")
 # What a training row tells of the machine: the rest is the same in every run of the same training.
 MEASURED = ("examples_per_second", "step_seconds", "input_wait_fraction", *monitor.FIELDS)
-
-Row = dict[str, Any]
 
 
 def run_ahead(steps_per_call: int) -> int:
