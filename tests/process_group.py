@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Sequence
 
-from jaxdp import launch
+from jaxdp.runtime import launcher
 
 FLAGS = (
     "--model cnn --model-kwargs width=4 hidden=16 --global-batch-size 32 --batch-norm group:4 --learning-rate 0.01 "
@@ -40,7 +40,7 @@ class Processes:
         self, *flags: str, count: int = 2, devices: int = 1, preludes: dict[int, str] | None = None,
         own_flags: dict[int, Sequence[str]] | None = None, common: Sequence[str] = FLAGS, program: str = TRAIN,
     ) -> None:  # fmt: skip
-        self._port = launch.hold_port()
+        self._port = launcher.hold_port()
         coordinator = f"127.0.0.1:{self._port.getsockname()[1]}"
         self.running: list[subprocess.Popen[str]] = []
         for index in range(count):

@@ -11,7 +11,8 @@ import safetensors.numpy
 from flax import nnx
 
 from jaxdp import convert, evaluate, models, train
-from jaxdp.models.reference_weights import reference_names
+from jaxdp.inference.weights import load_exported, read_weights
+from jaxdp.models.reference_weights import load_reference_weights, reference_names
 from jaxdp.registry import ConfigError
 
 pytestmark = pytest.mark.usefixtures("no_pictures")
@@ -88,14 +89,14 @@ def test_a_state_dict_of_pytorch_becomes_a_run(kind: str) -> None:
         safetensors.numpy.save_file(prefixed, "weights.safetensors")
     assert convert.main(f"import weights.{kind} --run-dir run --model-kwargs depth=8 alpha=6".split()) == 0
     model = pyramidnet()
-    convert.load_reference_weights(model, state)
+    load_reference_weights(model, state)
     images = jnp.asarray(np.random.default_rng(0).normal(size=(3, 8, 8, 1)), jnp.float32)
     model.eval()
     assert convert.main("export run --output back.safetensors".split()) == 0
-    back, own = convert.read_weights("back.safetensors")
+    back, own = read_weights("back.safetensors")
     assert own
     again = pyramidnet()
-    convert._load_own(again, back)
+    load_exported(again, back)
     again.eval()
     np.testing.assert_array_equal(again(images), model(images))
 
@@ -109,6 +110,7 @@ BAD = [
     ("import other.npz --run-dir run --model-kwargs depth=8 alpha=6", ["missing", "unexpected"]),
     ("export nowhere --output a.safetensors", ["nowhere", "holds no run"]),
     ("export nowhere --output a.onnx", ["--output a.onnx", ".stablehlo"]),
+    ("export nowhere --output folder.safetensors", ["--output folder.safetensors", "is a folder; give a file"]),
     ("exprot", ["did you mean export?"]),
 ]
 
@@ -119,6 +121,7 @@ def test_bad_input_is_one_line_and_code_2(flags: str, named: list[str], capsys: 
         pathlib.Path(name).write_text("no arrays")
     np.savez("pickled.npz", a=np.array([{}], dtype=object))
     np.savez("other.npz", a=np.zeros(3))
+    pathlib.Path("folder.safetensors").mkdir()
     assert convert.main(flags.split()) == 2
     line = error_line(capsys)
     for text in named:
@@ -128,9 +131,9 @@ def test_bad_input_is_one_line_and_code_2(flags: str, named: list[str], capsys: 
 
 def test_weights_of_another_size_leave_the_model_as_it_was(trained: str) -> None:
     assert convert.main(["export", trained, "--output", "weights.safetensors"]) == 0
-    weights, _ = convert.read_weights("weights.safetensors")
+    weights, _ = read_weights("weights.safetensors")
     model = models.create("pyramidnet", num_classes=10, in_channels=1, rngs=nnx.Rngs(0), depth=8, alpha=9)
     before = jax.tree.map(np.asarray, nnx.state(model, nnx.Param))
     with pytest.raises(ConfigError, match="not those of this network"):
-        convert._load_own(model, weights)
+        load_exported(model, weights)
     jax.tree.map(np.testing.assert_array_equal, before, nnx.state(model, nnx.Param))

@@ -15,7 +15,7 @@ import yaml
 
 from jaxdp import command_line
 from jaxdp.config import TrainConfig
-from jaxdp.train import EXIT_DIVERGED, EXIT_STOPPED
+from jaxdp.exit_codes import EXIT_DIVERGED, EXIT_STOPPED, EXIT_USAGE_ERROR
 
 FILE = pathlib.Path(__file__).parents[1] / "deploy" / "jobset.yaml"
 Structure = Any  # a type, a set of allowed values, a dict of structures by key, or a list of one structure
@@ -110,7 +110,7 @@ def test_names_and_numbers_agree(manifest: dict[str, Any]) -> None:
     assert workers["replicas"] == 1
     assert job["backoffLimit"] == 0
     assert rule["onExitCodes"]["containerName"] == container["name"]
-    assert set(rule["onExitCodes"]["values"]) == {command_line.EXIT_MISTAKE, EXIT_DIVERGED}
+    assert set(rule["onExitCodes"]["values"]) == {EXIT_USAGE_ERROR, EXIT_DIVERGED}
     assert EXIT_STOPPED not in rule["onExitCodes"]["values"]
     volumes = {volume["name"] for volume in job["template"]["spec"]["volumes"]}
     assert {mount["name"] for mount in container["volumeMounts"]} == volumes

@@ -14,6 +14,7 @@ from process_group import environment
 
 from jaxdp import launch
 from jaxdp.checkpoint import integrity
+from jaxdp.runtime.launcher import device_shares
 
 FLAGS = (
     "--model-kwargs depth=8 alpha=6 --global-batch-size 32 --steps 150 --checkpoint-every 5 --log-every 1 --run-dir run "
@@ -42,14 +43,14 @@ def test_gpus_are_shared_out(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5,6,7")
     monkeypatch.delenv("JAX_PLATFORMS", raising=False)
     name = "CUDA_VISIBLE_DEVICES"
-    assert launch.device_shares(launch.LaunchConfig(num_processes=2)) == [{name: "3,5"}, {name: "6,7"}]
-    assert launch.device_shares(launch.LaunchConfig(num_processes=2, devices_per_process=1)) == [{name: "3"}, {name: "5"}]
+    assert device_shares(2) == [{name: "3,5"}, {name: "6,7"}]
+    assert device_shares(2, 1) == [{name: "3"}, {name: "5"}]
     assert launch.main(["-n", "3", "--", "train"]) == 2
     assert "--num-processes 3: does not divide 4 GPUs" in capsys.readouterr().err
     assert launch.main(["-n", "3", "--devices-per-process", "2", "--", "train"]) == 2
     assert "--devices-per-process 2: 3 processes need 6 GPUs; there are 4" in capsys.readouterr().err
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")
-    assert launch.device_shares(launch.LaunchConfig(num_processes=3)) == [{}, {}, {}]
+    assert device_shares(3) == [{}, {}, {}]
 
 
 def start(*flags: str) -> subprocess.Popen[str]:

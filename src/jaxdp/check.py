@@ -1,9 +1,9 @@
-"""`python -m jaxdp.check`: does the number of devices change what is learned? Trains a few steps on each and compares."""
+"""`python -m jaxdp.check`: tells whether the number of devices changes what is learned, by training a few steps on each."""
 
 import dataclasses
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import tyro
 
@@ -11,9 +11,6 @@ from jaxdp import command_line
 from jaxdp.config import DataConfig, ModelConfig, OptimizationConfig, PluginsConfig, TaskConfig, TrainConfig, validate
 from jaxdp.registry import ConfigError
 from jaxdp.runtime import platform
-
-if TYPE_CHECKING:
-    from jaxdp.training.setup import Setup
 
 DESCRIPTION = "Train a few steps on several numbers of devices and compare with one device."
 
@@ -52,54 +49,27 @@ def _main(argv: Sequence[str]) -> int:
         raise ConfigError("devices", command.devices, "must be numbers separated by commas, e.g. 1,2,4,8")
     counts, names = [int(word) for word in words], [name for name in command.strategies.split(",") if name]
     platform.configure(max(counts))
-    shared = {name: value for name, value in dataclasses.asdict(command).items() if name in TrainConfig.__dataclass_fields__}
+    shared = {name: value for name, value in vars(command).items() if name in TrainConfig.__dataclass_fields__}
     runs = [("single", 1)] + [(name, count) for name in names for count in counts if name != "single" or count == 1]
     configs = [TrainConfig(**shared | {"strategy": name, "devices": count}) for name, count in runs]
 
-    import jax
     import rich.console
     import rich.table
 
-    from jaxdp.training.setup import create_setup
+    from jaxdp.tools import comparison
 
-    wide = command.precision == "float32"
-    setups = [create_setup(config, dtype="float64" if wide else None) for config in configs]
-    jax.config.update("jax_enable_x64", wide)
-    columns = ("params", "batch_stats", "opt_state", "loss")
-    title = f"{command.model} on {setups[0].config.dataset}, batch norm {command.batch_norm}: largest differences"
-    table = rich.table.Table("strategy", "devices", *columns, title=title)
-    worst, reference = 0.0, None
-    for config, outcome in zip(configs, map(_train, setups), strict=True):
-        reference = reference or outcome
-        differences = [_largest_difference(outcome[column], reference[column]) for column in columns]
-        worst = max(worst, *differences)
-        table.add_row(config.strategy, str(config.devices), *(f"{difference:.1e}" for difference in differences))
-    passed = worst <= command.tolerance
+    found = comparison.compare(configs, float64=command.precision == "float32")
+    title = f"{command.model} on {found[0].config.dataset}, batch norm {command.batch_norm}: largest differences"
+    table = rich.table.Table("strategy", "devices", *comparison.COLUMNS, title=title)
+    for config, row in zip(configs, found, strict=True):
+        table.add_row(config.strategy, str(config.devices), *(f"{difference:.1e}" for difference in row.differences))
     rich.console.Console().print(table)
+    worst = max(max(row.differences) for row in found)
+    passed = worst <= command.tolerance
     print(f"{'passed' if passed else 'FAILED'}: the largest difference is {worst:.1e}, the tolerance {command.tolerance:.1e}")
     if not passed and command.batch_norm == "replica":
         print("--batch-norm replica depends on the number of devices by design; global and group:N do not", file=sys.stderr)
     return 0 if passed else 1
-
-
-def _train(setup: "Setup") -> dict[str, Any]:
-    """Returns what a few steps end with, on the host."""
-    state, losses = setup.strategy.init(setup.create_state), []
-    for batch in setup.train_batches(0):
-        state, sums = setup.strategy.train_step(state, batch, setup.constants)
-        losses.append(setup.strategy.gather(sums)["loss"] / setup.global_batch_size)
-    host = setup.strategy.gather(state)
-    return {"params": host.params, "batch_stats": host.batch_stats, "opt_state": host.opt_state, "loss": losses}
-
-
-def _largest_difference(tree: Any, other: Any) -> float:
-    """Returns infinity where a number is not finite, so that NaN never passes."""
-    import jax
-    import numpy as np
-
-    pairs = zip(jax.tree.leaves(tree), jax.tree.leaves(other), strict=True)
-    largest = max((float(np.max(np.abs(np.float64(a) - np.float64(b)), initial=0)) for a, b in pairs), default=0.0)
-    return largest if np.isfinite(largest) else float("inf")
 
 
 if __name__ == "__main__":

@@ -14,11 +14,11 @@ from typing import Annotated, Any, TypeVar
 import tyro
 
 from jaxdp import config as config_lib
+from jaxdp.exit_codes import EXIT_USAGE_ERROR
 from jaxdp.registry import ConfigError, nearest
 
 Config = TypeVar("Config")
 
-EXIT_MISTAKE = 2
 _FILE_HELP = "YAML file of settings, e.g. the config.yaml of a run; flags override it"
 
 
@@ -129,7 +129,7 @@ def main(command: Callable[[Sequence[str]], int], argv: Sequence[str] | None, pr
         return code
     except ConfigError as error:
         print(f"{prog}: error: {error}", file=sys.stderr)
-        return EXIT_MISTAKE
+        return EXIT_USAGE_ERROR
     except KeyboardInterrupt:
         print(f"{prog}: interrupted", file=sys.stderr)
         return 1

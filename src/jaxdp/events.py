@@ -11,7 +11,7 @@ import pathlib
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol, runtime_checkable
 
-Row = dict[str, Any]  # of metrics.jsonl
+from jaxdp.run_directory import Row
 
 
 @dataclasses.dataclass(frozen=True)

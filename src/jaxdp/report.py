@@ -1,4 +1,4 @@
-"""`python -m jaxdp.report RUN_DIR...`: how did these runs go, and what sets them apart? One HTML file to keep, print or send."""
+"""`python -m jaxdp.report RUN_DIR...`: shows how runs went and what sets them apart, in one HTML file to keep, print or send."""
 
 import dataclasses
 import pathlib

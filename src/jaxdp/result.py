@@ -10,14 +10,14 @@ import jax
 import numpy as np
 from flax import nnx
 
-from jaxdp import tasks
+from jaxdp import models, tasks
 from jaxdp.checkpoint.checkpoints import Checkpoints
 from jaxdp.components import NOTHING, Objects, create_task
 from jaxdp.config import TrainConfig
 from jaxdp.data.checking import check_dataset
 from jaxdp.data.dataset import Dataset, Description
 from jaxdp.inference.predictor import Predictor, read_description, restore
-from jaxdp.registry import ConfigError
+from jaxdp.registry import ConfigError, load_plugins
 from jaxdp.reporting import plots
 from jaxdp.run_directory import RunDirectory, claim_new, replace_file, rows_text
 from jaxdp.runtime import devices
@@ -232,6 +232,10 @@ def load(run_dir: str | pathlib.Path, *, step: int | None = None, model: nnx.Mod
     directory = RunDirectory(pathlib.Path(run_dir))
     config, description = directory.load_config(), read_description(directory)
     devices.ensure(None)
+    load_plugins(config.plugins)
+    if model is None and config.model not in models.names():
+        remedy = f"was trained with a model object; give one of the same structure: load({str(run_dir)!r}, model=...)"
+        raise ConfigError("model", config.model, remedy)
     task = create_task(config, description, Objects())
     found = restore(directory, config, description, step, model)
     summary = directory.read_summary() or {"status": "stopped", "metrics": {}, "steps": found[0]}

@@ -1,20 +1,21 @@
-"""What is in the folder of a run, and may this command use it?"""
+"""The folder of a run: what is in it, who may write to it, and how files are written there so that a kill leaves them whole."""
 
 import contextlib
 import dataclasses
 import datetime
-import errno
-import fcntl
 import json
 import os
 import pathlib
-import socket
+import stat
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from jaxdp import config as config_lib
+from jaxdp import run_lock
 from jaxdp.config import TrainConfig
 from jaxdp.registry import ConfigError, shown
+
+Row = dict[str, Any]  # plain values by name: a line of metrics.jsonl, of a table, or that `--json` prints
 
 # A checkpoint continues only under the settings that give its arrays, and its place in the data, their meaning.
 FIXED_ON_RESUME = (
@@ -73,7 +74,7 @@ class RunDirectory:
         Raises:
             ConfigError: if another process writes there.
         """
-        descriptor = _lock(self)
+        descriptor = run_lock.take(self.lock_file)
         try:
             yield
         finally:
@@ -84,7 +85,7 @@ class RunDirectory:
 
     def is_being_written(self) -> bool:
         """Whether a process that writes there lives, as far as its lock file and this host tell."""
-        return _lives(_holder(self.lock_file))
+        return run_lock.is_held(self.lock_file)
 
     def load_config(self) -> TrainConfig:
         """Raises ConfigError if there is no run."""
@@ -169,13 +170,7 @@ def claim(config: TrainConfig, description: Mapping[str, Any], *, create: bool) 
         _check_same_run(config, description, run)
     if not create:
         return run
-    try:
-        run.path.mkdir(parents=True, exist_ok=True)
-        probe = run.path / ".write-probe"
-        probe.touch()
-        probe.unlink()
-    except OSError as error:
-        raise ConfigError("run_dir", run.path, f"cannot be written ({error.strerror}); give another folder") from error
+    check_folder("run_dir", run.path)
     return run
 
 
@@ -195,69 +190,45 @@ def claim_new(path: pathlib.Path) -> RunDirectory:
     return RunDirectory(path)
 
 
-def _lock(run: RunDirectory) -> int:
-    """Returns the descriptor that holds the lock."""
-    while True:
-        try:
-            descriptor = os.open(run.lock_file, os.O_RDWR | os.O_CREAT, 0o666)
-        except OSError as error:
-            remedy = f"{run.lock_file.name} in it cannot be written ({error.strerror}); give another folder"
-            raise ConfigError("run_dir", run.path, remedy) from error
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            try:
-                current = os.path.samestat(os.fstat(descriptor), run.lock_file.stat())
-            except FileNotFoundError:
-                current = False
-            if not current:  # its holder removed it between our opening and locking it
-                os.close(descriptor)
-                continue
-        except OSError as error:
-            refused = error.errno in (errno.EWOULDBLOCK, errno.EACCES)
-            holder = _holder(run.lock_file)
-            if refused or _lives(holder):  # else there are no locks here, and nobody who would need one
-                os.close(descriptor)
-                who = "another process"
-                if holder:
-                    who = f"process {holder['pid']} on {holder['host']} since {holder['started']}"
-                rest = "" if refused else f" (if it is gone, remove {run.lock_file})"
-                remedy = f"is being written by {who}{rest}; wait for it or stop it, or give another folder"
-                raise ConfigError("run_dir", run.path, remedy) from error
-        content = {
-            "host": socket.gethostname(),
-            "pid": os.getpid(),
-            "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        }
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, json.dumps(content).encode(), 0)
-        return descriptor
+def check_folder(field: str, folder: pathlib.Path) -> None:
+    """Creates a folder where there is none, and makes sure that files can be written in it.
 
+    Args:
+        field: the setting that names it.
 
-def _holder(path: pathlib.Path) -> dict[str, Any] | None:
-    """Returns what a lock file says; nothing while it is being written."""
+    Raises:
+        ConfigError: if they cannot.
+    """
     try:
-        content = json.loads(path.read_text())
-        return content if content.keys() >= {"host", "pid", "started"} else None
-    except (OSError, ValueError, AttributeError):
-        return None
+        folder.mkdir(parents=True, exist_ok=True)
+        probe = folder / ".write-probe"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise ConfigError(field, folder, f"cannot be written ({error.strerror}); give another folder") from error
 
 
-def _lives(holder: Mapping[str, Any] | None) -> bool:
-    """Whether the process may still be there; of another host nobody can tell from here."""
-    if holder is None:
-        return False
-    if holder["host"] != socket.gethostname():
-        return True
+def check_file(field: str, path: pathlib.Path, example: str) -> None:
+    """Makes sure that a path names a regular file, or a new one, so that `replace_file` replaces nothing else.
+
+    Args:
+        field: the setting that names it.
+        example: name of a file, for the error.
+
+    Raises:
+        ConfigError: for a folder, a device, a pipe or a socket, and a symbolic link to one.
+    """
     try:
-        os.kill(int(holder["pid"]), 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass
-    return True
+        mode = path.stat().st_mode
+    except OSError:  # not there, which is fine, or out of reach, which writing will tell
+        return
+    if not stat.S_ISREG(mode):
+        what = "a folder" if stat.S_ISDIR(mode) else "no regular file"
+        raise ConfigError(field, path, f"is {what}; give a file, e.g. {example}")
 
 
 def _check_same_run(config: TrainConfig, description: Mapping[str, Any], run: RunDirectory) -> None:
+    """Raises ConfigError for what has changed since the run began, and must not."""
     saved = run.load_config()
     for name in (*FIXED_ON_RESUME, "ema_decay"):
         ours, theirs = getattr(config, name), getattr(saved, name)
@@ -272,9 +243,9 @@ def _check_same_run(config: TrainConfig, description: Mapping[str, Any], run: Ru
             raise ConfigError("dataset", config.dataset, remedy)
 
 
-def read_lines(path: pathlib.Path) -> list[dict[str, Any]]:
+def read_lines(path: pathlib.Path) -> list[Row]:
     """Reads a file of one object a line; a line that a kill cut short is left out."""
-    found: list[dict[str, Any]] = []
+    found: list[Row] = []
     for line in path.read_text(errors="replace").splitlines() if path.exists() else []:
         with contextlib.suppress(json.JSONDecodeError):
             content = json.loads(line)
@@ -288,7 +259,8 @@ def rows_text(rows: Iterable[Mapping[str, Any]]) -> str:
 
 
 def replace_file(path: pathlib.Path, content: str | bytes) -> None:
-    """Writes a file so that at every instant either the old or the new content is there."""
+    """Writes a file so that at every instant either the old or the new content is there; of a symbolic link, what it points to."""
+    path = path.resolve() if path.is_symlink() else path
     beside = path.with_name(path.name + ".new")
     with beside.open("wb") as file:
         file.write(content.encode() if isinstance(content, str) else content)

@@ -1,37 +1,29 @@
-"""`python -m jaxdp.sweep config.yaml --grid learning_rate=0.05,0.1 seed=0,1`: which settings train best?
+"""`python -m jaxdp.sweep config.yaml --grid learning_rate=0.05,0.1 seed=0,1`: trains with each combination, and compares the runs.
 
 Each run is a process of its own, in a folder that its settings name: one that fails is a row of the table, and the same command
 goes on where it was stopped.
 """
 
-import collections
 import dataclasses
-import os
 import pathlib
-import signal
-import subprocess
 import sys
-import time
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated
 
 import tyro
 
-from jaxdp import command_line, launch
+from jaxdp import command_line
 from jaxdp import config as config_lib
 from jaxdp.config import OptionalPath, ProcessConfig, TrainConfig
-from jaxdp.registry import ConfigError, shown
-from jaxdp.run_directory import RunDirectory, replace_file
-from jaxdp.tools.grid import Cell, expand
-from jaxdp.train import EXIT_STOPPED
+from jaxdp.exit_codes import EXIT_STOPPED
+from jaxdp.tools import sweep_grid, sweep_runs
 
 DESCRIPTION = "Train with every combination of some settings, and compare the runs."
 _HIDDEN = ("run_dir", "resume", *(field.name for field in dataclasses.fields(ProcessConfig)))
-_REASON_LENGTH = 300
 
 
 @dataclasses.dataclass(frozen=True)
-class GridConfig:
+class CombinationsConfig:
     grid: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME=VALUE,...", help_behavior_hint="")] = ()
     """settings to vary and their values as in YAML, e.g. learning_rate=0.05,0.1 seed=0,1 or model_kwargs.depth=20,110"""
     at_a_time: int = 1
@@ -41,7 +33,7 @@ class GridConfig:
 
 
 @dataclasses.dataclass(frozen=True)
-class SweepConfig(TrainConfig, GridConfig):
+class SweepConfig(TrainConfig, CombinationsConfig):
     """What `python -m jaxdp.sweep` takes: the grid, and a training run's settings, which hold for all runs."""
 
 
@@ -56,170 +48,14 @@ def _main(argv: Sequence[str]) -> int:
     config = command_line.parse(SweepConfig, words, prog="python -m jaxdp.sweep", description=DESCRIPTION, hidden=_HIDDEN)
     shared = TrainConfig(**{field.name: getattr(config, field.name) for field in dataclasses.fields(TrainConfig)})
     given = {word.split("=")[0][2:].replace("-", "_") for word in words if word.startswith("--")}
-    cells = expand(config.grid, shared, given)
+    cells = sweep_grid.expand(config.grid, shared, given)
     name = config_lib.hash_of(config_lib.defining(shared) | {"grid": config.grid})
     folder = pathlib.Path(config.output or f"sweeps/{name}")
-    environments = _shares(config.at_a_time)
-    _check_folder(folder, cells)
-    finished = {cell.name for cell in cells if _is_done(folder / cell.name)}
-    if finished:
-        _say(f"{len(finished)} of {len(cells)} runs in {folder} are finished")
-    runs = _Runs([cell for cell in cells if cell.name not in finished], folder, environments)
-    if not runs.run():
-        _say("stopped by a signal; the same command continues")
+    reasons = sweep_runs.run(cells, folder, config.at_a_time)
+    if reasons is None:
         return EXIT_STOPPED
-    from jaxdp.reporting import sweeps
-
-    rows = [sweeps.row(cell.settings, _summary(folder / cell.name), runs.reasons.get(cell.name)) for cell in cells]
-    sweeps.show(rows)
-    _report(folder, [folder / cell.name for cell in cells])
-    return int(bool(runs.reasons))
-
-
-def _shares(count: int) -> list[dict[str, str]]:
-    """Returns for each of so many runs at once the environment that gives it its GPUs."""
-    if count == 1:
-        return [{}]
-    try:
-        return launch.device_shares(launch.LaunchConfig(num_processes=count))
-    except ConfigError as error:
-        raise ConfigError("at_a_time", count, "does not divide the GPUs; take another number, or hide some") from error
-
-
-def _check_folder(folder: pathlib.Path, cells: Sequence[Cell]) -> None:
-    """Raises ConfigError if the sweep cannot be written there, or holds runs of the same names with other settings."""
-    for cell in cells:
-        file = _settings_file(folder / cell.name)
-        if file.is_file():
-            ours = config_lib.defining(cell.config)
-            theirs = config_lib.defining(TrainConfig(**config_lib.load(file, TrainConfig)))
-            differing = [name for name in sorted(ours.keys() | theirs.keys()) if ours.get(name) != theirs.get(name)]
-            if differing:
-                name = differing[0]
-                remedy = (
-                    f"holds {cell.name} with {name} {shown(theirs.get(name))}, not {shown(ours.get(name))}; give another --output"
-                )
-                raise ConfigError("output", folder, remedy)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError("output", folder, f"cannot be written ({error.strerror}); give another folder") from error
-
-
-def _settings_file(folder: pathlib.Path) -> pathlib.Path:
-    return folder / "settings.yaml"  # as asked for; train fills in the rest, and writes config.yaml
-
-
-def _summary(folder: pathlib.Path) -> dict[str, Any] | None:
-    return RunDirectory(folder).read_summary()
-
-
-def _is_done(folder: pathlib.Path) -> bool:
-    summary = _summary(folder)
-    return summary is not None and summary["status"] == "done"
-
-
-@dataclasses.dataclass(frozen=True)
-class _Run:
-    """A process under way.
-
-    Attributes:
-        environment: gives it its devices.
-        log_start: where in the log its own lines begin.
-    """
-
-    cell: Cell
-    process: subprocess.Popen[bytes]
-    environment: dict[str, str]
-    log: pathlib.Path
-    log_start: int
-
-
-class _Runs:
-    """Runs, one for each environment at a time. Each is a session of its own: Ctrl-C reaches them once, through the sweep.
-
-    Attributes:
-        reasons: why runs failed, by their names.
-    """
-
-    def __init__(self, cells: Sequence[Cell], folder: pathlib.Path, environments: list[dict[str, str]]) -> None:
-        self._waiting, self._folder, self._free = collections.deque(cells), folder, environments
-        self._count, self._started = len(cells), 0
-        self._running: list[_Run] = []
-        self._signals: list[int] = []
-        self._sent = 0
-        self.reasons: dict[str, str] = {}
-
-    def run(self) -> bool:
-        """Returns whether all came to an end; False if a signal stopped them."""
-        with launch.forwarding(self._signals.append):
-            while self._running or (self._waiting and not self._signals):
-                while self._waiting and self._free and not self._signals:
-                    self._start(self._waiting.popleft(), self._free.pop(0))
-                time.sleep(0.1)
-                self._pass_signals_on()
-                for run in [run for run in self._running if run.process.poll() is not None]:
-                    self._end(run)
-        return not self._signals
-
-    def _start(self, cell: Cell, environment: dict[str, str]) -> None:
-        folder = self._folder / cell.name
-        folder.mkdir(exist_ok=True)
-        replace_file(_settings_file(folder), config_lib.to_yaml(cell.config))
-        command = [sys.executable, "-m", "jaxdp.train", "--config", str(_settings_file(folder)), "--run-dir", str(folder)]
-        log = folder / "train.log"
-        with log.open("ab") as file:
-            log_start = file.tell()
-            process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=file, env=os.environ | environment,
-                start_new_session=True, preexec_fn=launch.end_with_parent,
-            )  # fmt: skip
-        self._running.append(_Run(cell, process, environment, log, log_start))
-        self._started += 1
-        _say(f"[{self._started}/{self._count}] {cell.name} runs; {log} tells how it goes")
-
-    def _pass_signals_on(self) -> None:
-        for position in range(self._sent, len(self._signals)):
-            # The first one has them save whatever they are doing; a second Ctrl-C has them leave at once.
-            number = self._signals[position] if position else signal.SIGTERM
-            for run in self._running:
-                run.process.send_signal(number)
-        self._sent = len(self._signals)
-
-    def _end(self, run: _Run) -> None:
-        self._running.remove(run)
-        self._free.append(run.environment)
-        code, name = run.process.returncode, run.cell.name
-        if code == EXIT_STOPPED and self._signals:
-            _say(f"{name}: stopped")
-        elif code:
-            self.reasons[name] = _reason(run, code)
-            _say(f"{name}: failed: {self.reasons[name]}")
-        else:
-            _say(f"{name}: done")
-
-
-def _reason(run: _Run, code: int) -> str:
-    """Returns why a run failed: what it said last, or the signal that ended it."""
-    if code < 0:
-        return f"ended by {signal.Signals(-code).name}"
-    with run.log.open("rb") as file:
-        file.seek(run.log_start)
-        lines = [line.strip() for line in file.read().decode(errors="replace").splitlines() if line.strip()]
-    return (lines[-1].removeprefix("jaxdp.train: error: ") if lines else f"ended with {code}")[:_REASON_LENGTH]
-
-
-def _report(folder: pathlib.Path, runs: Sequence[pathlib.Path]) -> None:
-    from jaxdp.reporting import report_page
-
-    written = [run for run in runs if RunDirectory(run).config_file.is_file()]
-    if written:
-        report_page.write_report(written, folder / "report.html", title=f"Sweep {folder.name}")
-        _say(f"{folder / 'report.html'} is written")
-
-
-def _say(message: str) -> None:
-    print(f"jaxdp.sweep: {message}", file=sys.stderr, flush=True)
+    sweep_runs.show(cells, folder, reasons)
+    return int(bool(reasons))
 
 
 if __name__ == "__main__":

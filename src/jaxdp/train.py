@@ -9,12 +9,13 @@ from collections.abc import Sequence
 
 from jaxdp import command_line
 from jaxdp.config import TrainConfig
+from jaxdp.exit_codes import EXIT_DIVERGED, EXIT_STOPPED, EXIT_USAGE_ERROR
 from jaxdp.registry import ConfigError, with_script
 from jaxdp.runtime import platform
 from jaxdp.runtime.streams import BestEffortStream
 
 DESCRIPTION = "Train an image model data-parallel; the same command resumes a run."
-EXIT_NOT_WRITTEN, EXIT_DIVERGED, EXIT_STOPPED = 1, 3, 75
+EXIT_NOT_WRITTEN = 1
 _STOPPED_AT_START = "stopped by a signal before the first step; the same command begins again"
 _STARTED = time.perf_counter()
 
@@ -47,7 +48,7 @@ def train(config: TrainConfig) -> int:
         print(f"jaxdp.train: error: {message}", file=sys.stderr)
         return EXIT_NOT_WRITTEN
     except ConfigError as error:
-        processes.leave(error, command_line.EXIT_MISTAKE, str(error))
+        processes.leave(error, EXIT_USAGE_ERROR, str(error))
         raise
     except StoppedAtStart as error:
         processes.leave(error, EXIT_STOPPED, _STOPPED_AT_START)

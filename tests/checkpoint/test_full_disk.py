@@ -12,8 +12,9 @@ from collections.abc import Iterator
 import pytest
 from process_group import environment
 
-from jaxdp import checkpoints, train
+from jaxdp import train
 from jaxdp.checkpoint import integrity
+from jaxdp.tools.checkpoint_list import list_checkpoints
 
 pytestmark = pytest.mark.usefixtures("no_pictures")
 CONTINUED = "exit code 1 and one line; the checkpoint before is whole and continued from"
@@ -89,7 +90,7 @@ def only_error(lines: list[str]) -> str:
 
 
 def verdicts() -> list[tuple[int, str]]:
-    return [(row["step"], row["verdict"]) for row in checkpoints.list_checkpoints("run", verify=True)]
+    return [(row["step"], row["verdict"]) for row in list_checkpoints("run", verify=True)]
 
 
 def assert_step_4_is_not_saved(program: str, reason: str) -> None:

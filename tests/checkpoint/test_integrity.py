@@ -10,7 +10,8 @@ import pytest
 
 from jaxdp import checkpoints, evaluate, predict, train
 from jaxdp.checkpoint import integrity
-from jaxdp.checkpoint.checkpoints import Checkpoints
+from jaxdp.checkpoint.restore import SavedCheckpoints
+from jaxdp.tools.checkpoint_list import list_checkpoints
 
 pytestmark = pytest.mark.usefixtures("no_pictures")
 FLAGS = (
@@ -33,7 +34,7 @@ def run(original: pathlib.Path) -> pathlib.Path:
 
 
 def arrays(step: int) -> dict[str, np.ndarray]:
-    return Checkpoints(SAVED, keep=None, best_metric=("accuracy", True)).arrays(step)
+    return SavedCheckpoints(SAVED, best_metric=("accuracy", True)).arrays(step)
 
 
 def largest(step: int) -> pathlib.Path:
@@ -129,7 +130,7 @@ def test_with_all_damaged_nothing_is_touched(run: pathlib.Path, capsys: pytest.C
 
 
 def test_readers_name_a_damaged_step_and_take_the_next_best(run: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
-    rows = checkpoints.list_checkpoints("run", verify=True)
+    rows = list_checkpoints("run", verify=True)
     ranked = [row["step"] for row in sorted(rows, key=lambda row: (row["test"]["accuracy"], row["step"]), reverse=True)]
     assert [row["step"] for row in rows if row["best"]] == ranked[:1]
     flip(largest(ranked[0]))
@@ -155,12 +156,12 @@ def test_readers_name_a_damaged_step_and_take_the_next_best(run: pathlib.Path, c
 
 def test_a_checkpoint_without_checksums_is_unverified_and_continues(run: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
     shutil.rmtree(run / "checksums")
-    assert {row["verdict"] for row in checkpoints.list_checkpoints("run", verify=True)} == {"unverified"}
+    assert {row["verdict"] for row in list_checkpoints("run", verify=True)} == {"unverified"}
     assert checkpoints.main(["run"]) == 0
     longer = [*FLAGS, "--steps", "8"]
     assert train.main(longer) == 0
     assert "continuing run after step 6" in capsys.readouterr().err
-    assert {row["step"]: row["verdict"] for row in checkpoints.list_checkpoints("run")}[8] == "whole"
+    assert {row["step"]: row["verdict"] for row in list_checkpoints("run")}[8] == "whole"
 
 
 def test_an_unverified_checkpoint_that_cannot_be_read_is_one_line(run: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:

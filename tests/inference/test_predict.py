@@ -2,6 +2,7 @@
 
 import csv
 import json
+import os
 import pathlib
 import shutil
 import subprocess
@@ -119,7 +120,7 @@ def test_classes_of_files_are_those_of_the_test_set(runs: Runs, capsys: pytest.C
 
 
 def test_one_program_for_any_number_of_images_of_any_size(runs: Runs, count_compilations: Callable[[], int]) -> None:
-    model = predictor_module.Predictor(runs["digits"], tile=512, overlap=64)
+    model = predictor_module.Predictor.of_run(runs["digits"], tile=512, overlap=64)
     rng = np.random.default_rng(0)
 
     def some(count: int) -> Iterator[np.ndarray]:
@@ -134,7 +135,7 @@ def test_one_program_for_any_number_of_images_of_any_size(runs: Runs, count_comp
 
 
 def test_few_programs_for_dense_answers(runs: Runs, count_compilations: Callable[[], int]) -> None:
-    model = predictor_module.Predictor(runs["cells"], tile=64, overlap=16)
+    model = predictor_module.Predictor.of_run(runs["cells"], tile=64, overlap=16)
     pictures = [np.zeros((height, width, 1), np.uint8) for height, width in ((90, 200), (65, 80), (97, 300), (64, 33), (40, 64))]
     list(model(pictures[::4], 2))
     before = count_compilations()
@@ -257,10 +258,13 @@ def test_checkpoints_and_settings_of_a_run(runs: Runs, monkeypatch: pytest.Monke
     np.testing.assert_array_equal(best, {6: first, 12: last}[step])
     for order, expected in (([6, 12], first), ([12, 6], last)):
         with monkeypatch.context() as patch:
-            patch.setattr(predictor_module.Checkpoints, "best_first", lambda _, order=order: order)
+            patch.setattr(predictor_module.SavedCheckpoints, "best_first", lambda _, order=order: order)
             np.testing.assert_array_equal(predict.predict(runs["digits"], [digit])[0], expected)
     (same,) = predict.predict(edited(runs["digits"], dataset="folder:/gone", data_dir="/gone"), [digit])
     np.testing.assert_array_equal(same, best)
+    shutil.rmtree("digits-edited")
+    (other,) = predict.predict(edited(runs["digits"], optimizer="adam"), [digit])
+    np.testing.assert_array_equal(other, best)
     shutil.rmtree("digits-edited")
     (rough,) = predict.predict(edited(runs["digits"], precision="bfloat16"), [digit])
     assert 1e-5 < np.abs(rough - best).max() < 0.05
@@ -336,6 +340,30 @@ def test_bad_input_is_one_line_and_code_2(
     for text in named:
         assert text in line
     assert sorted(pathlib.Path().rglob("*")) == before
+
+
+@pytest.mark.parametrize("output", ["device", "fifo", "to_device"])
+def test_only_a_regular_file_is_replaced(output: str, runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
+    save("a.png", np.zeros((8, 8, 1), np.uint8))
+    os.mkfifo("fifo")
+    pathlib.Path("to_device").symlink_to("/dev/null")
+    path = "/dev/null" if output == "device" else output
+    assert predict.main([str(runs["digits"]), "a.png", "--output", path]) == 2
+    assert f"--output {path}: is no regular file; give a file, e.g. predictions.csv" in one_line(capsys)
+    assert pathlib.Path("fifo").is_fifo()
+    assert pathlib.Path("to_device").is_symlink()
+
+
+def test_a_symbolic_link_stays_one(runs: Runs) -> None:
+    save("a.png", np.zeros((8, 8, 1), np.uint8))
+    pathlib.Path("kept").mkdir()
+    link = pathlib.Path("link.csv")
+    link.symlink_to("kept/target.csv")  # which is not there yet the first time
+    for _ in range(2):
+        assert predict.main([str(runs["digits"]), "a.png", "--output", "link.csv"]) == 0
+        assert link.is_symlink()
+        assert pathlib.Path("kept/target.csv").read_text().startswith("file,class,probability")
+        assert [path.name for path in pathlib.Path("kept").iterdir()] == ["target.csv"]
 
 
 def test_runs_whose_images_no_file_holds(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:

@@ -17,7 +17,7 @@ from process_group import FLAGS, Processes, environment, free_port
 
 from jaxdp import train
 from jaxdp.checkpoint import integrity
-from jaxdp.checkpoint.checkpoints import Checkpoints
+from jaxdp.checkpoint.restore import SavedCheckpoints
 from jaxdp.config import ProcessConfig
 from jaxdp.registry import ConfigError
 from jaxdp.run_directory import read_lines
@@ -29,7 +29,7 @@ RecordFault = Callable[..., None]
 
 
 def arrays(run_dir: str, step: int) -> dict[str, np.ndarray]:
-    return Checkpoints(pathlib.Path(run_dir, "checkpoints"), keep=None, best_metric=("accuracy", True)).arrays(step)
+    return SavedCheckpoints(pathlib.Path(run_dir, "checkpoints"), best_metric=("accuracy", True)).arrays(step)
 
 
 def rows(run_dir: str) -> list[dict]:

@@ -11,7 +11,7 @@ import pytest
 from process_group import Processes, environment
 
 from jaxdp import train
-from jaxdp.checkpoint.checkpoints import Checkpoints
+from jaxdp.checkpoint.restore import SavedCheckpoints
 from jaxdp.run_directory import read_lines
 from jaxdp.training.reader import MEASURED
 
@@ -72,7 +72,7 @@ def train_all(count: int, names: list[str], prelude: str = "") -> None:
 
 
 def arrays(run_dir: str) -> dict[str, np.ndarray]:
-    checkpoints = Checkpoints(pathlib.Path(run_dir, "checkpoints"), keep=None, best_metric=("accuracy", True))
+    checkpoints = SavedCheckpoints(pathlib.Path(run_dir, "checkpoints"), best_metric=("accuracy", True))
     try:
         return checkpoints.arrays(STEPS)
     finally:

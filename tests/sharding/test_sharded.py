@@ -19,7 +19,8 @@ from orbax.checkpoint import v1 as orbax
 from process_group import Processes
 
 from jaxdp import train
-from jaxdp.checkpoint.checkpoints import Checkpoints, flatten
+from jaxdp.checkpoint.checkpoints import Checkpoints
+from jaxdp.checkpoint.restore import SavedCheckpoints, flatten
 from jaxdp.config import TrainConfig
 from jaxdp.registry import ConfigError
 from jaxdp.sharding import partition
@@ -246,7 +247,8 @@ import json
 import jax, numpy as np, tensorstore
 from jax.experimental import multihost_utils
 from jaxdp.sharding.sharded import Sharded
-from jaxdp.checkpoint.checkpoints import Checkpoints, flatten
+from jaxdp.checkpoint.checkpoints import Checkpoints
+from jaxdp.checkpoint.restore import flatten
 gather, to_save, restore = multihost_utils.process_allgather, Sharded.to_save, Checkpoints.restore
 def forbidden(*args, **kwargs):
     raise AssertionError("arrays are put together to be saved")
@@ -278,8 +280,8 @@ Sharded.to_save, Checkpoints.restore = saving, restoring
 """
 
 
-def checkpoints(run_dir: str) -> Checkpoints:
-    return Checkpoints(pathlib.Path(run_dir, "checkpoints"), keep=None, best_metric=("accuracy", True))
+def checkpoints(run_dir: str) -> SavedCheckpoints:
+    return SavedCheckpoints(pathlib.Path(run_dir, "checkpoints"), best_metric=("accuracy", True))
 
 
 def assert_same_checkpoint(found: dict[str, np.ndarray], expected: dict[str, np.ndarray], atol: float) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from jaxdp import train
-from jaxdp.checkpoint.checkpoints import Checkpoints
+from jaxdp.checkpoint.restore import SavedCheckpoints
 from jaxdp.run_directory import read_lines
 from jaxdp.step import state
 from jaxdp.step.state import LossScale
@@ -47,7 +47,7 @@ def test_float16_finds_its_scale_and_goes_on(monkeypatch: pytest.MonkeyPatch, ca
     waiting = 16 - rows()[-1]["step"]  # overflows of the last steps, whose row did not come
     assert sum(row.get("overflows", 0) for row in rows()) + waiting == overflows
     assert rows()[-1]["loss"] < rows()[0]["loss"]
-    checkpoints = Checkpoints(pathlib.Path("run", "checkpoints"), keep=None, best_metric=("accuracy", True))
+    checkpoints = SavedCheckpoints(pathlib.Path("run", "checkpoints"), best_metric=("accuracy", True))
     saved = checkpoints.arrays(16)
     assert saved["loss_scale/factor"] == 2.0 ** (26 - overflows)
     assert all(array.dtype != np.float16 for array in saved.values())

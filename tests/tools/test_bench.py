@@ -11,7 +11,7 @@ import pytest
 from jaxdp import bench
 from jaxdp.registry import ConfigError
 from jaxdp.reporting import benchmarks
-from jaxdp.tools import throughput
+from jaxdp.tools import bench_cell, throughput
 
 Record = dict[str, Any]
 OOM: Record = {"status": "oom", "reason": "out of memory: RESOURCE_EXHAUSTED: too much"}
@@ -42,7 +42,7 @@ def fake_cells(monkeypatch: pytest.MonkeyPatch, results: dict[tuple[str, int, in
             raise found
         return found
 
-    monkeypatch.setattr(bench, "run_cell", run)
+    monkeypatch.setattr(bench_cell, "run_cell", run)
     return ran
 
 
@@ -82,8 +82,8 @@ def test_a_cell_that_ends_badly_is_a_result(
     code: str, status: str, reason: str | None, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
 ) -> None:
     said = 'import sys; print(\'{"platform": "cpu"}\', flush=True); sys.stdin.read(); '
-    monkeypatch.setattr(bench, "CELL_COMMAND", (sys.executable, "-c", said + code))
-    assert bench.run_cell({}, str(tmp_path)) == {"platform": "cpu", "status": status, "reason": reason}
+    monkeypatch.setattr(bench_cell, "COMMAND", (sys.executable, "-c", said + code))
+    assert bench_cell.run_cell({}, str(tmp_path)) == {"platform": "cpu", "status": status, "reason": reason}
 
 
 def test_a_grid_is_measured_written_and_drawn(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -148,14 +148,14 @@ def test_a_mistake_of_all_cells_ends_the_bench_and_one_of_a_cell_does_not(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     grid = ["--strategies", "pmap", "--batch-sizes", "32,64", "--devices", "1"]
-    too_large = {"status": "mistake", "reason": "--global-batch-size 64: larger than the training set"}
+    too_large = {"status": "refused", "reason": "--global-batch-size 64: larger than the training set"}
     fake_cells(monkeypatch, {("pmap", 1, 64): too_large})
     assert run(*grid) == 0
     assert "left out: pmap on 1 device, batch 64: --global-batch-size 64: larger" in capsys.readouterr().err
     assert len(lines()) == 1
     fake_cells(monkeypatch, {("pmap", 1, size): too_large for size in (32, 64)})
     assert run(*grid) == 2
-    ran = fake_cells(monkeypatch, {("pmap", 1, 32): {"status": "mistake", "reason": "--model cnm: unknown model"}})
+    ran = fake_cells(monkeypatch, {("pmap", 1, 32): {"status": "refused", "reason": "--model cnm: unknown model"}})
     assert run(*grid) == 2
     assert len(ran) == 1
     assert capsys.readouterr().err.splitlines()[-1] == "jaxdp.bench: error: --model cnm: unknown model"

@@ -13,6 +13,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jaxdp import devices
 from jaxdp.config import TrainConfig
+from jaxdp.tools import device_survey, device_tables
 from jaxdp.training.setup import create_setup
 
 MODEL: dict[str, Any] = {"model_kwargs": {"depth": 8, "alpha": 6}, "ema_decay": 0.5, "optimizer": "adam"}
@@ -100,11 +101,11 @@ def test_pictures(spec: tuple[Any, ...], lines: list[str]) -> None:
     sharding = NamedSharding(mesh, PartitionSpec(*spec))
     tree = {"small": np.zeros(3), "dense": {"kernel": jax.device_put(np.zeros((16, 8), np.float32), sharding)}}
     tree["small"] = jax.device_put(tree["small"], mesh.devices[0, 0])
-    divided = devices.division(tree)
-    drawn = devices.draw(divided)
+    divided = device_survey.division(tree)
+    drawn = device_tables.draw(divided)
     assert drawn[0].startswith(f"dense/kernel float32(16, 8), 512 B: {lines[0]}")
     assert drawn[1:] == lines[1:]
-    held = devices.bytes_by_device(tree["dense"])
+    held = device_survey.bytes_by_device(tree["dense"])
     assert held == dict.fromkeys(range(8), 512 // len(divided["parts"]))
     assert sum(math.prod(stop - start for start, stop in part["index"]) for part in divided["parts"]) == 16 * 8
 
@@ -116,10 +117,10 @@ def test_what_an_accelerator_tells_is_shown(capsys: pytest.CaptureFixture[str], 
         id=5, platform="tpu", device_kind="TPU v4", coords=(0, 1, 0), slice_index=1, memory_stats=lambda: stats
     )  # fmt: skip
     monkeypatch.setenv("COLUMNS", "150")
-    monkeypatch.setattr(devices.platform, "select_devices", lambda count: [other, chip])
+    monkeypatch.setattr(device_survey.platform, "select_devices", lambda count: [other, chip])
     assert devices.main([]) == 0
     (row,) = [line for line in capsys.readouterr().out.splitlines() if "TPU v4" in line]
-    for text in ("│ 5 ", "[0, 1, 0]", "│ 1 ", "2.5 GB", "7.5 GB", "10.0 GB"):
+    for text in ("│ 5 ", "[0, 1, 0]", "│ 1 ", "2.3 GiB", "7.0 GiB", "9.3 GiB"):
         assert text in row
 
 
@@ -138,7 +139,7 @@ def test_hidden_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible or "")
         if visible is None:
             monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
-        assert devices.hidden_gpus() == hidden, (platforms, visible)
+        assert device_survey.hidden_gpus() == hidden, (platforms, visible)
 
 
 @pytest.mark.parametrize(
@@ -158,8 +159,3 @@ def test_mistakes_are_one_line(flags: str, message: str, capsys: pytest.CaptureF
     assert captured.out == ""
     assert line.startswith("jaxdp.devices: error: ")
     assert message in line
-
-
-def test_sizes() -> None:
-    sizes = {0: "0 B", 999: "999 B", 1000: "1.0 kB", 17424: "17.4 kB", 25_276_502_016: "25.3 GB", None: "?"}
-    assert {count: devices.size_text(count) for count in sizes} == sizes

@@ -10,6 +10,7 @@ from jaxdp import plan
 from jaxdp.config import TrainConfig
 from jaxdp.registry import ConfigError
 from jaxdp.sharding import memory
+from jaxdp.tools import memory_plan
 from jaxdp.training.setup import create_setup
 
 FLAGS = ["--model", "cnn", "--image-size", "16"]
@@ -29,18 +30,18 @@ def planned(capsys: pytest.CaptureFixture[str], *flags: str) -> dict[str, Any]:
 def test_a_plan_holds_at_the_size_it_names(
     hidden: int, mebibytes: int, tolerance: float, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(plan, "variants", lambda config, devices: {})
+    monkeypatch.setattr(memory_plan, "variants", lambda config, devices: {})
     found = planned(capsys, "--devices", "2", "--device-memory", f"{mebibytes}MiB", "--model-kwargs", f"hidden={hidden}")
     largest = found["variants"]["as configured"]["largest_per_device"]
     setup = created(devices=2, model_kwargs={"hidden": hidden})
-    at_the_largest = memory.measure(setup.strategy, setup.abstract_step, 2 * largest)
+    at_the_largest = memory.step_memory(setup.strategy, setup.abstract_step, 2 * largest)
     assert at_the_largest.total == pytest.approx(memory.USABLE_FRACTION * mebibytes * 2**20, rel=tolerance)
     state = setup.create_state()
     sizes = {name: sum(leaf.nbytes for leaf in jax.tree.leaves(getattr(state, name))) for name in ("params", "batch_stats")}
     assert found["bytes"]["params"] == sizes["params"] == 4 * found["parameters"]
     assert found["bytes"]["statistics"] == sizes["batch_stats"]
     assert found["bytes"]["dataset"] == 1437 * (16 * 16 + 4 + 4)  # pixels, label and weight
-    assert found["bytes"]["total"] == sum(found["bytes"][kind] for kind in plan.KINDS)
+    assert found["bytes"]["total"] == sum(found["bytes"][kind] for kind in memory_plan.KINDS)
 
 
 def test_the_batch_that_fits_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -50,8 +51,8 @@ def test_the_batch_that_fits_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     each = setup.global_batch_size // 4
     assert each & (each - 1) == 0
     limit = memory.USABLE_FRACTION * 4 * 2**20
-    assert memory.measure(setup.strategy, setup.abstract_step, 4 * each).total <= limit
-    assert memory.measure(setup.strategy, setup.abstract_step, 8 * each).total > limit
+    assert memory.step_memory(setup.strategy, setup.abstract_step, 4 * each).total <= limit
+    assert memory.step_memory(setup.strategy, setup.abstract_step, 8 * each).total > limit
     monkeypatch.setattr(memory.platform, "device_memory_bytes", lambda devices: 2**40)
     assert created(**config).global_batch_size == 128  # more would leave fewer than ten steps an epoch of 1,437
     monkeypatch.setattr(memory.platform, "device_memory_bytes", lambda devices: 2**16)
@@ -67,7 +68,7 @@ def test_parts_and_groups_of_batch_norm_divide_the_batch_that_is_chosen(monkeypa
 
 
 def test_a_plan_needs_no_batch_that_divides(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plan, "variants", lambda config, devices: {})
+    monkeypatch.setattr(memory_plan, "variants", lambda config, devices: {})
     found = planned(capsys, "--devices", "3", "--batch-norm", "group:24", "--device-memory", "40MiB")
     assert found["examples_per_device"] == 43  # of the default 128
 
@@ -82,7 +83,7 @@ def test_a_plan_needs_no_batch_that_divides(capsys: pytest.CaptureFixture[str], 
 )  # fmt: skip
 def test_the_verdict_names_what_helps(largest: dict[str, int], expected: str) -> None:
     found = {"device_memory": 2**30, "variants": {name: {"largest_per_device": count} for name, count in largest.items()}}
-    assert plan.verdict(found) == expected
+    assert memory_plan.verdict(found) == expected
 
 
 @pytest.mark.parametrize(
@@ -97,7 +98,3 @@ def test_what_cannot_be_planned(flags: list[str], message: str, capsys: pytest.C
     assert plan.main([*FLAGS, *flags]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert message in line
-
-
-def test_sizes_as_people_write_them() -> None:
-    assert [plan.parse_bytes(text) for text in ("11GiB", "40GB", "1.5Mi", "1000")] == [11 * 2**30, 40 * 10**9, 1572864, 1000]

@@ -15,7 +15,8 @@ from jaxdp import sweep
 from jaxdp.config import TrainConfig, to_yaml
 from jaxdp.registry import ConfigError
 from jaxdp.reporting import sweeps
-from jaxdp.tools.grid import Cell, expand
+from jaxdp.tools.sweep_grid import Cell, expand
+from jaxdp.tools.sweep_runs import gpu_shares
 
 FLAGS = "--model cnn --model-kwargs width=4 hidden=16 --image-size 16 --global-batch-size 64 --devices 1".split()
 # A sweep in a process of its own, which must not need JAX. The report is somebody else's: here a line of what it was asked for.
@@ -94,10 +95,10 @@ def test_mistakes_are_one_line_before_anything_starts(words: str, message: str, 
 def test_runs_at_once_share_the_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5,6,7")
     monkeypatch.delenv("JAX_PLATFORMS", raising=False)
-    assert sweep._shares(1) == [{}]
-    assert sweep._shares(2) == [{"CUDA_VISIBLE_DEVICES": "3,5"}, {"CUDA_VISIBLE_DEVICES": "6,7"}]
+    assert gpu_shares(1) == [{}]
+    assert gpu_shares(2) == [{"CUDA_VISIBLE_DEVICES": "3,5"}, {"CUDA_VISIBLE_DEVICES": "6,7"}]
     with pytest.raises(ConfigError, match="--at-a-time 3: does not divide the GPUs"):
-        sweep._shares(3)
+        gpu_shares(3)
 
 
 def test_a_failed_run_is_a_row_and_finished_ones_are_not_run_again() -> None:

@@ -14,7 +14,7 @@ import pytest
 from flax import nnx
 
 from jaxdp import models, tasks, train
-from jaxdp.checkpoint.checkpoints import Checkpoints
+from jaxdp.checkpoint.restore import SavedCheckpoints
 from jaxdp.config import BatchNormMode, TrainConfig
 from jaxdp.data import pipeline
 from jaxdp.data.augment import Preprocess, create_preprocess
@@ -65,7 +65,7 @@ def rows(split: str = "train") -> list[dict[str, Any]]:
 
 def arrays(run_dir: str = "run", number: int | None = None) -> tuple[int, dict[str, np.ndarray]]:
     """The newest checkpoint's, or that of a step."""
-    checkpoints = Checkpoints(pathlib.Path(run_dir, "checkpoints"), keep=None, best_metric=("accuracy", True))
+    checkpoints = SavedCheckpoints(pathlib.Path(run_dir, "checkpoints"), best_metric=("accuracy", True))
     try:
         found = max(checkpoints.steps()) if number is None else number
         return found, checkpoints.arrays(found)

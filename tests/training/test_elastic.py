@@ -8,7 +8,7 @@ import pytest
 from fault_table import RecordFault
 
 from jaxdp import train
-from jaxdp.checkpoint.checkpoints import Checkpoints
+from jaxdp.checkpoint.restore import SavedCheckpoints
 from jaxdp.training.reader import MEASURED
 
 pytestmark = pytest.mark.usefixtures("no_pictures")
@@ -24,7 +24,7 @@ def run(directory: str, batch_norm: str, steps: int, strategy: str, devices: int
 
 
 def arrays(directory: str, step: int) -> dict[str, np.ndarray]:
-    return Checkpoints(pathlib.Path(directory, "checkpoints"), keep=None, best_metric=("accuracy", True)).arrays(step)
+    return SavedCheckpoints(pathlib.Path(directory, "checkpoints"), best_metric=("accuracy", True)).arrays(step)
 
 
 def read_rows(directory: str) -> list[dict]:

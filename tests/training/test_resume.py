@@ -11,10 +11,10 @@ from fault_table import RecordFault
 
 from jaxdp import evaluate, train
 from jaxdp.callbacks.progress import Progress
-from jaxdp.checkpoint.checkpoints import Checkpoints
-from jaxdp.run_directory import read_lines
+from jaxdp.checkpoint.restore import SavedCheckpoints
+from jaxdp.run_directory import Row, read_lines
 from jaxdp.training import setup
-from jaxdp.training.reader import MEASURED, Row
+from jaxdp.training.reader import MEASURED
 
 # 8 steps an epoch; it stops in the middle of the second.
 FLAGS = "--global-batch-size 160 --epochs 3 --ema-decay 0.9 --log-every 3 --checkpoint-every 5 --optimizer adam".split()
@@ -24,7 +24,7 @@ TIMES = ("examples_per_second", "step_seconds", "input_wait_fraction")
 
 
 def arrays(run_dir: str, step: int) -> dict[str, np.ndarray]:
-    checkpoints = Checkpoints(pathlib.Path(run_dir, "checkpoints"), keep=None, best_metric=("accuracy", True))
+    checkpoints = SavedCheckpoints(pathlib.Path(run_dir, "checkpoints"), best_metric=("accuracy", True))
     try:
         return checkpoints.arrays(step)
     finally:

@@ -20,7 +20,7 @@ from fault_table import RecordFault
 from process_group import environment
 
 from jaxdp.checkpoint import integrity
-from jaxdp.checkpoint.checkpoints import Checkpoints
+from jaxdp.checkpoint.restore import SavedCheckpoints
 from jaxdp.training.reader import MEASURED
 
 KEEP = 3
@@ -84,7 +84,7 @@ def newest(run_dir: pathlib.Path) -> int | None:
 
 
 def arrays(run_dir: pathlib.Path, step: int) -> dict[str, np.ndarray]:
-    return Checkpoints(saved(run_dir), keep=None, best_metric=("accuracy", True)).arrays(step)
+    return SavedCheckpoints(saved(run_dir), best_metric=("accuracy", True)).arrays(step)
 
 
 def rows(run_dir: pathlib.Path) -> list[dict[str, Any]]:

@@ -1,4 +1,5 @@
-"""Is a checkpoint on disk still what was saved? A list of its files with their SHA-256 stands beside it, and is compared.
+"""Which checkpoints are on disk, which is the best, and whether each still is what was saved: a list of its files with their
+SHA-256 stands beside it, and is compared.
 
     RUN_DIR/checkpoints/STEP/       as Orbax wrote it
     RUN_DIR/checksums/STEP.json     written once the save is complete
@@ -8,9 +9,13 @@ Nothing here needs JAX.
 """
 
 import dataclasses
+import errno
 import hashlib
 import json
+import math
+import os
 import pathlib
+from collections.abc import Mapping
 from typing import Literal
 
 from jaxdp.run_directory import replace_file
@@ -18,6 +23,11 @@ from jaxdp.run_directory import replace_file
 # Files below this are hashed in every examination: they hold names, places and figures, and take no time.
 _SMALL = 64 * 1024
 _BLOCK = 1024 * 1024
+_SYSTEM_ERRORS = (
+    errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.ENOENT,
+)  # fmt: skip
+
+BestMetric = tuple[str, bool]  # name of the figure that ranks checkpoints, and whether larger is better
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,7 +49,8 @@ def steps(checkpoints: pathlib.Path) -> list[int]:
     """Returns the steps of complete saves, ascending; what a killed save leaves has another name."""
     if not checkpoints.is_dir():
         return []
-    return sorted(int(path.name) for path in checkpoints.iterdir() if path.name.isdecimal() and path.is_dir())
+    names = [path.name for path in checkpoints.iterdir() if path.name.isdecimal() and path.is_dir()]
+    return sorted(int(name) for name in names if name == str(int(name)))  # 0006 is not 6
 
 
 def read_figures(checkpoints: pathlib.Path, step: int) -> dict[str, float] | None:
@@ -49,6 +60,22 @@ def read_figures(checkpoints: pathlib.Path, step: int) -> dict[str, float] | Non
     except (OSError, ValueError):
         return None
     return figures if isinstance(figures, dict) else None
+
+
+def rank(figures: Mapping[str, float], best_metric: BestMetric) -> float:
+    """Returns a number that is the larger the better the figures are; what is not a number is the worst."""
+    name, larger_is_better = best_metric
+    value = figures[name] if larger_is_better else -figures[name]
+    return -math.inf if math.isnan(value) else value
+
+
+def ranked(figures: Mapping[int, Mapping[str, float]], best_metric: BestMetric) -> list[int]:
+    """Returns steps by their test figures, the best first; of equals the newest.
+
+    Args:
+        figures: those of each step.
+    """
+    return sorted(figures, key=lambda step: (rank(figures[step], best_metric), step), reverse=True)
 
 
 def size(checkpoints: pathlib.Path, step: int) -> int:
@@ -125,6 +152,14 @@ def set_aside(checkpoints: pathlib.Path, step: int) -> pathlib.Path:
     (checkpoints / str(step)).rename(target)
     forget(checkpoints, step)
     return target
+
+
+def reason_text(error: Exception) -> str:
+    """Says in a few words why files could not be read or written: TensorStore's messages are long, and name the system's error
+    somewhere within."""
+    text = " ".join(str(error).split())
+    known = [os.strerror(number) for number in _SYSTEM_ERRORS if os.strerror(number) in text]
+    return known[0] if known else text[:200] or type(error).__name__
 
 
 def _list_file(checkpoints: pathlib.Path, step: int) -> pathlib.Path:

@@ -17,7 +17,7 @@ Fail = Callable[[str], ConfigError]  # makes an error of what is wrong
 _TASKS = {field: task for task, field in TARGET_FIELDS.items()}
 
 
-def from_arrays(
+def from_arrays(  # noqa: PLR0913 - each keyword says one more thing about the arrays
     images: Any,
     targets: Any,
     *,

@@ -1,4 +1,4 @@
-"""What does a trained model say about new images? The same for `predict`, for exported programs and for the pictures of a run."""
+"""Applies a trained model to new images: the same for `predict`, for exported programs and for the pictures of a run."""
 
 from collections.abc import Callable
 from typing import Any

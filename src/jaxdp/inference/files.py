@@ -1,4 +1,4 @@
-"""Image files that belong to no dataset: finding those that a person means, and reading them as a model takes them."""
+"""Finds the image files that a person names, and reads them as a model takes them: images that belong to no dataset."""
 
 import concurrent.futures
 import dataclasses
@@ -11,9 +11,10 @@ import numpy as np
 from PIL import Image
 
 from jaxdp.data.sources import BadExample
-from jaxdp.data.sources.images import SUFFIXES, decode_image, find_pictures
+from jaxdp.data.sources.images import decode_image
 from jaxdp.registry import ConfigError
 
+SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".webp", ".gif", ".pgm", ".ppm")
 # What a picture may have to undergo, as one says it of pictures.
 GREYED = "in colour: made grey, as the model wants it"
 COLOURED = "grey: given three equal channels, as the model wants it"
@@ -48,7 +49,7 @@ def find(paths: Sequence[str | pathlib.Path], leave_out: pathlib.Path | None = N
     hidden = leave_out.resolve() if leave_out else None
     for path in map(pathlib.Path, paths):
         if path.is_dir():
-            inside = sorted(find_pictures(path))
+            inside = [inner for inner in sorted(path.rglob("*")) if _is_image(inner)]
             if hidden and path.resolve() in hidden.parents:
                 inside = [inner for inner in inside if hidden not in inner.resolve().parents]
             if not inside:
@@ -61,6 +62,10 @@ def find(paths: Sequence[str | pathlib.Path], leave_out: pathlib.Path | None = N
         for file in files:
             found.setdefault(file.path.resolve(), file)
     return list(found.values())
+
+
+def _is_image(path: pathlib.Path) -> bool:
+    return path.suffix.lower() in SUFFIXES and not path.name.startswith(".") and path.is_file()
 
 
 def check_names(files: Iterable[ImageFile]) -> None:
@@ -110,8 +115,8 @@ def _flatten(image: Image.Image, mode: str) -> bytes:
 
 
 @dataclasses.dataclass(frozen=True)
-class SurveyedFile:
-    """What `survey` found in a file.
+class SurveyedImage:
+    """What is known of a file once it was read.
 
     Attributes:
         size: height and width.
@@ -125,7 +130,7 @@ class SurveyedFile:
     changes: tuple[str, ...]
 
 
-def survey(files: Sequence[ImageFile], channels: int, left_out: Callable[[BadExample], None] | None) -> list[SurveyedFile]:
+def survey(files: Sequence[ImageFile], channels: int, left_out: Callable[[BadExample], None] | None) -> list[SurveyedImage]:
     """Reads every file once, so that a broken one is known before anything is computed or written.
 
     Args:
@@ -135,17 +140,17 @@ def survey(files: Sequence[ImageFile], channels: int, left_out: Callable[[BadExa
         BadExample: for the first such file.
     """
 
-    def look(file: ImageFile) -> SurveyedFile | BadExample:
+    def look(file: ImageFile) -> SurveyedImage | BadExample:
         try:
             pixels, changes = read(file.path, channels)
         except BadExample as error:
             return error
-        return SurveyedFile(file, (pixels.shape[0], pixels.shape[1]), tuple(map(int, pixels.max((0, 1)))), changes)
+        return SurveyedImage(file, (pixels.shape[0], pixels.shape[1]), tuple(map(int, pixels.max((0, 1)))), changes)
 
-    known: list[SurveyedFile] = []
+    known: list[SurveyedImage] = []
     with concurrent.futures.ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:  # decoding leaves the interpreter's lock
         for result in pool.map(look, files):
-            if isinstance(result, SurveyedFile):
+            if isinstance(result, SurveyedImage):
                 known.append(result)
             elif left_out is None:
                 pool.shutdown(cancel_futures=True)

@@ -1,6 +1,5 @@
-"""How does the checkpoint of a run become a function of images? It needs neither the run's dataset nor its devices."""
+"""Makes a function of images from a checkpoint of a run; neither the run's dataset nor its devices need be there."""
 
-import contextlib
 import itertools
 import pathlib
 from collections.abc import Callable, Iterable, Iterator
@@ -14,7 +13,7 @@ from flax import nnx
 from jaxtyping import Float, Float32, UInt8
 from PIL import Image
 
-from jaxdp.checkpoint.checkpoints import Checkpoints
+from jaxdp.checkpoint.restore import SavedCheckpoints
 from jaxdp.components import create_model, create_task
 from jaxdp.config import TrainConfig
 from jaxdp.data import augment
@@ -24,9 +23,10 @@ from jaxdp.inference.apply import create_predictor
 from jaxdp.inference.tiles import Tiles
 from jaxdp.registry import ConfigError
 from jaxdp.run_directory import RunDirectory
-from jaxdp.step import optim
 from jaxdp.step.state import TrainState, create_train_state
+from jaxdp.tasks import Task
 
+TILE, OVERLAP = 512, 64  # pixels
 BATCH = 64  # images that a classifier is given at a time
 Pixels = UInt8[np.ndarray, "height width channels"]
 Advance = Callable[[float], None]
@@ -41,23 +41,27 @@ class Predictor:
     dataset, and their answers back; otherwise scale means something, and images stay as they are, in tiles where they are large.
 
     Args:
-        run_dir: folder of the run.
-        step: which checkpoint; None for the best, or the newest where none was evaluated.
+        state: of the trained model.
+        config: settings of its run.
+        task: says how outputs become probabilities.
         tile, overlap: side of the tiles of large images, and what neighbours share, in pixels.
 
     Attributes:
         description: of the dataset that the model was trained on.
-        step: of the checkpoint.
         resized: whether images are resized to the size that it was trained at.
-
-    Raises:
-        ConfigError: if there is no run or no such checkpoint.
     """
 
-    def __init__(self, run_dir: str | pathlib.Path, *, step: int | None = None, tile: int, overlap: int) -> None:
-        run = RunDirectory(pathlib.Path(run_dir))
-        config, self.description = run.load_config(), read_description(run)
-        self.step, state = restore(run, config, self.description, step)
+    def __init__(
+        self,
+        state: TrainState,
+        config: TrainConfig,
+        description: Description,
+        task: Task,
+        *,
+        tile: int = TILE,
+        overlap: int = OVERLAP,
+    ) -> None:
+        self.description = description
         self.resized = is_resized(config, self.description)
         height, width, channels = self.description.image_shape
         self._trained: Size = (height, width)
@@ -67,8 +71,26 @@ class Predictor:
         else:
             preprocess = augment.Preprocess(self.description.mean, self.description.std, per_image=config.normalize == "image")
         self._network = create_predictor(state, preprocess)
-        self._probabilities = jax.jit(getattr(create_task(config, self.description), "probabilities", jax.nn.softmax))
+        self._probabilities = jax.jit(getattr(task, "probabilities", jax.nn.softmax))
         self._tiles = Tiles(self._output_side, tile=tile, overlap=overlap, exact=self._trained)
+
+    @classmethod
+    def of_run(
+        cls, run_dir: str | pathlib.Path, *, step: int | None = None, tile: int = TILE, overlap: int = OVERLAP
+    ) -> "Predictor":
+        """Returns the predictor of a run.
+
+        Args:
+            run_dir: folder of the run.
+            step: which checkpoint; None for the best, or the newest where none was evaluated.
+
+        Raises:
+            ConfigError: if there is no run or no such checkpoint.
+        """
+        run = RunDirectory(pathlib.Path(run_dir))
+        config, description = run.load_config(), read_description(run)
+        _, state = restore(run, config, description, step)
+        return cls(state, config, description, create_task(config, description), tile=tile, overlap=overlap)
 
     def __call__(
         self, images: Iterable[np.ndarray], count: int, advance: Advance = lambda share: None
@@ -140,32 +162,34 @@ def is_resized(config: TrainConfig, description: Description) -> bool:
     return description.answer == "classification" or config.image_size is not None
 
 
-def restore(run: RunDirectory, config: TrainConfig, description: Description, step: int | None) -> tuple[int, TrainState]:
-    """Returns the step of a checkpoint, and the state in it as NumPy arrays.
+def restore(
+    run: RunDirectory, config: TrainConfig, description: Description, step: int | None, model: nnx.Module | None = None
+) -> tuple[int, TrainState]:
+    """Returns the step of a checkpoint, and what evaluates of the state in it as NumPy arrays, without the optimizer's state.
 
     Args:
         step: which; None for the best, or the newest where none was evaluated.
+        model: of the same structure as the one that was trained, where that was an object.
 
     Raises:
-        ConfigError: if there is no such checkpoint.
+        ConfigError: if there is no such checkpoint, or the model does not fit it.
     """
     if not run.checkpoints.is_dir():
         raise ConfigError("run_dir", run.path, "holds no checkpoint")
-    task = create_task(config, description)
-    with contextlib.closing(Checkpoints(run.checkpoints, keep=None, best_metric=task.best_metric)) as checkpoints:
-        step = checkpoints.choose(step)
-        if step is None:
-            raise ConfigError("run_dir", run.path, "holds no checkpoint")
-        return step, checkpoints.restore(step, _expected_state(config, description))[0]
+    checkpoints = SavedCheckpoints(run.checkpoints, best_metric=create_task(config, description).best_metric)
+    step = checkpoints.choose(step)
+    if step is None:
+        raise ConfigError("run_dir", run.path, "holds no checkpoint")
+    return step, checkpoints.restore_model(step, _expected_state(config, description, model))
 
 
-def _expected_state(config: TrainConfig, description: Description) -> Any:
-    """Returns the shapes of a state; nothing is computed."""
-    optimizer = optim.create_optimizer(config, optax.constant_schedule(0.0))  # its state is the same for every schedule
+def _expected_state(config: TrainConfig, description: Description, model: nnx.Module | None) -> Any:
+    """Returns the shapes of a state without an optimizer's; nothing is computed."""
 
     def create() -> TrainState:
-        model = create_model(config, description, rngs=nnx.Rngs(0), dtype=jnp.dtype(config.precision))
-        return create_train_state(model, optimizer, with_ema=config.ema_decay > 0, with_loss_scale=config.precision == "float16")
+        dtype = jnp.dtype(config.precision)
+        copy = create_model(config, description, rngs=nnx.Rngs(0), dtype=dtype) if model is None else nnx.clone(model)
+        return create_train_state(copy, optax.identity(), with_ema=config.ema_decay > 0)
 
     return jax.eval_shape(create)
 

@@ -1,4 +1,4 @@
-"""How does a network answer for every pixel of an image of any size? In overlapping tiles, mirrored beyond the border.
+"""Has a model answer for every pixel of an image of any size, in overlapping tiles that are mirrored beyond the border.
 
 Source: Ronneberger, Fischer, Brox 2015, figure 2 (the overlap-tile strategy). There each answer is smaller than its tile, and
 answers lie side by side; where an answer is as large as its tile, ours overlap and fade into each other instead.

@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from jaxdp.registry import ConfigError
-from jaxdp.reporting.progress import bytes_text
+from jaxdp.units import bytes_text
 
 Record = dict[str, Any]
 Key = tuple[Any, ...]

@@ -5,7 +5,6 @@ import io
 import pathlib
 import time
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import rich.console
@@ -15,12 +14,10 @@ import rich.table
 from PIL import Image
 
 from jaxdp.reporting import pictures
-from jaxdp.run_directory import replace_file
+from jaxdp.run_directory import Row, replace_file
 
 _LINE_SECONDS = 30  # between lines of progress where there is no terminal
 _LEAST_SHARE = 0.0005  # of the pixels of a class that the table names; less would read 0.0%
-
-Row = dict[str, Any]  # of one image; its keys are those of `--json`
 
 
 def likeliest(probabilities: np.ndarray, class_names: Sequence[str], top_k: int) -> Row:

@@ -9,7 +9,7 @@ import rich.console
 import rich.progress
 import rich.table
 
-Row = dict[str, Any]
+from jaxdp.units import bytes_text
 
 _FRACTIONS = ("accuracy", "top5_accuracy", "pixel_accuracy")
 _MAX_DETAILS = 40  # figures of single classes that a person still reads
@@ -102,16 +102,8 @@ def print_summary(summary: Mapping[str, Any], run_dir: str, figure_name: str) ->
     rich.console.Console().print(table)
 
 
-def bytes_text(count: float | int) -> str:
-    """Returns e.g. `212 KiB` or `1.4 MiB`."""
-    power = max(index for index in range(5) if abs(count) >= 1024**index or index == 0)
-    value = count / 1024**power
-    return f"{count:.0f} B" if power == 0 else f"{value:.{0 if value >= 100 else 1}f} {' KMGT'[power]}iB"
-
-
 def state_bytes_text(state_bytes: dict[str, int]) -> str:
-    per_device, whole = (state_bytes[name] / 1e6 for name in ("per_device", "replicated"))
-    return f"state: {per_device:.3g} MB on each device, {whole:.3g} MB in all"
+    return f"state: {bytes_text(state_bytes['per_device'])} on each device, {bytes_text(state_bytes['replicated'])} in all"
 
 
 def figures_text(figures: Mapping[str, float], digits: int = 2) -> str:

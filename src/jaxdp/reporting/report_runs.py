@@ -14,9 +14,8 @@ import yaml
 from jaxdp import tasks
 from jaxdp.config import OF_ONE_COMMAND, TrainConfig
 from jaxdp.registry import ConfigError, shown
-from jaxdp.run_directory import RunDirectory, read_lines
+from jaxdp.run_directory import Row, RunDirectory, read_lines
 
-Row = dict[str, Any]
 NOTHING = "–"  # where a figure is missing
 _ENDS = ("done", "stopped", "diverged")
 

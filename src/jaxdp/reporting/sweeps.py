@@ -12,8 +12,8 @@ import rich.text
 
 from jaxdp.registry import shown
 from jaxdp.reporting.progress import figures_text
+from jaxdp.run_directory import Row
 
-Row = dict[str, Any]
 _WIDTH = 100
 
 

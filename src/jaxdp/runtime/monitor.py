@@ -1,4 +1,4 @@
-"""How much memory does each device use, and how much of its time? Read once a training row, so that an idle or uneven one is seen.
+"""Reads how much memory and time each device uses, once a training row, so that an idle or uneven one is seen.
 
 Each process reads its own devices. Where there are several it leaves its figures in the runtime's key-value store, and process 0,
 which writes the rows, takes what it finds there: no collective, nobody waits, and the others' figures may be a row old.

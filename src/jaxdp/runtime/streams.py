@@ -1,4 +1,4 @@
-"""What becomes of a run when nobody reads what it prints any more: a terminal that was closed, a pipe that broke?"""
+"""A stream that a run can print to when nobody reads it any more: the terminal was closed, or a pipe broke."""
 
 import contextlib
 from typing import Any

@@ -1,15 +1,16 @@
-"""How much memory does a step take, and which batch fits? Answered by compiling, before anything is allocated."""
+"""Tells how much memory a step takes and which batch fits, by compiling it, before anything is allocated."""
 
 import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-import jax
 import numpy as np
 
 from jaxdp.registry import ConfigError
 from jaxdp.runtime import platform
+from jaxdp.sharding.partition import bytes_per_device
 from jaxdp.sharding.strategy import Strategy
+from jaxdp.units import bytes_text
 
 # What is left for the allocator's gaps and for the programs themselves.
 USABLE_FRACTION = 0.92
@@ -46,7 +47,7 @@ class StepMemory:
         return self.params + self.optimizer + self.statistics + self.dataset + self.batch + self.working
 
 
-def measure(strategy: Strategy, abstract_step: AbstractStep, global_batch_size: int) -> StepMemory:
+def step_memory(strategy: Strategy, abstract_step: AbstractStep, global_batch_size: int) -> StepMemory:
     """Compiles the step for a batch of this size, and reads what XLA plans.
 
     Raises:
@@ -60,24 +61,15 @@ def measure(strategy: Strategy, abstract_step: AbstractStep, global_batch_size: 
     compiled = step.lower(state, batch, constants).compile()
     analysis, costs = compiled.memory_analysis(), compiled.cost_analysis() or {}
     known = {
-        "params": _bytes_per_device(state.params),
-        "optimizer": _bytes_per_device((state.opt_state, state.step, state.loss_scale)),
-        "statistics": _bytes_per_device((state.batch_stats, state.ema)),
-        "dataset": _bytes_per_device(constants.examples),
+        "params": bytes_per_device(state.params),
+        "optimizer": bytes_per_device((state.opt_state, state.step, state.loss_scale)),
+        "statistics": bytes_per_device((state.batch_stats, state.ema)),
+        "dataset": bytes_per_device(constants.examples),
     }
     # What is donated is counted as argument and as output.
     working = analysis.temp_size_in_bytes + analysis.output_size_in_bytes - analysis.alias_size_in_bytes
     batch_bytes = max(analysis.argument_size_in_bytes - sum(known.values()), 0)
     return StepMemory(**known, batch=batch_bytes, working=working, flops=float(costs.get("flops", np.nan)))
-
-
-def _bytes_per_device(tree: Any) -> int:
-    total = 0
-    for leaf in jax.tree.leaves(tree):
-        sharding = getattr(leaf, "sharding", None)
-        shape = leaf.shape if sharding is None else sharding.shard_shape(leaf.shape)
-        total += int(np.prod(shape, dtype=np.int64)) * leaf.dtype.itemsize
-    return total
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,7 +94,7 @@ class Forecast:
 
 def forecast(strategy: Strategy, abstract_step: AbstractStep) -> Forecast:
     def at(count: int) -> StepMemory:
-        return measure(strategy, abstract_step, count * strategy.data_shards)
+        return step_memory(strategy, abstract_step, count * strategy.data_shards)
 
     unit = _unit(strategy)
     count = -(-_EXAMPLES // unit) * unit
@@ -136,7 +128,7 @@ def largest_batch(strategy: Strategy, abstract_step: AbstractStep, num_examples:
     unit = _unit(strategy)
     if fitting < unit:
         least = "one example" if unit == 1 else f"{unit} examples"
-        remedy = f"a step of {least} on each device does not fit {limit / 2**30:.1f} GiB; see python -m jaxdp.plan"
+        remedy = f"a step of {least} on each device does not fit {bytes_text(limit)}; see python -m jaxdp.plan"
         raise ConfigError("global_batch_size", "auto", remedy)
     sensible = num_examples // (MIN_STEPS_PER_EPOCH * strategy.data_shards)
     return strategy.data_shards * unit * power_of_two(max(min(fitting, sensible) // unit, 1))

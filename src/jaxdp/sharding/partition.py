@@ -162,9 +162,13 @@ class Layout:
 
 
 def bytes_per_device(abstract: Any) -> int:
-    """Returns what one device holds of a tree whose leaves have shardings."""
-    leaves = jax.tree.leaves(abstract)
-    return sum(math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize for leaf in leaves)
+    """Returns what one device holds of a tree of shapes: of a leaf with a sharding its share, of others all."""
+    total = 0
+    for leaf in jax.tree.leaves(abstract):
+        sharding = getattr(leaf, "sharding", None)
+        shape = leaf.shape if sharding is None else sharding.shard_shape(leaf.shape)
+        total += math.prod(shape) * leaf.dtype.itemsize
+    return total
 
 
 def _name(path: Any) -> str:

@@ -1,4 +1,4 @@
-"""How fast is a training step here, and where does its time go? Measured in a process of its own, which nothing has warmed."""
+"""Measures how fast a training step is here and where its time goes, in a process of its own that nothing has warmed."""
 
 import collections
 import gc
@@ -30,7 +30,7 @@ _LARGE_MATRIX = 8192
 _MATRIX_RUNS = 6
 
 
-def measure(setup: Setup, *, steps: int | None, repeats: int) -> dict[str, Any]:
+def benchmark_training(setup: Setup, *, steps: int | None, repeats: int) -> dict[str, Any]:
     """Trains for a few seconds and returns figures, ready for JSON; times of parts are milliseconds of a step.
 
     Args:
@@ -50,7 +50,7 @@ def measure(setup: Setup, *, steps: int | None, repeats: int) -> dict[str, Any]:
     dispatch, whole = training.run_apart(min(count, _PARTED))
     all_reduce = training.trace_collectives(_TRACED)
     peak_memory = _peak_memory(strategy.devices)
-    planned = memory.measure(strategy, setup.abstract_step, batch_size) if hasattr(strategy.train_step, "lower") else None
+    planned = memory.step_memory(strategy, setup.abstract_step, batch_size) if hasattr(strategy.train_step, "lower") else None
     flops = planned.flops * strategy.num_devices if planned is not None and math.isfinite(planned.flops) else None
     peak = matrix_peak(setup.dtype, strategy.devices)
     median = statistics.median(seconds)

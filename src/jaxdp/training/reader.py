@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxdp.events import Row
+from jaxdp.run_directory import Row
 from jaxdp.runtime import monitor
 from jaxdp.step import metrics
 from jaxdp.training.counters import Counters

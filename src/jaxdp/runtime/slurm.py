@@ -1,4 +1,4 @@
-"""`python -m jaxdp.launch slurm --nodes 3 --gpus-per-node 4 -- train ...`: what does Slurm need to run this, and run it again?
+"""Writes the batch script with which Slurm runs a training command, and runs it again after a requeue; submits it.
 
 The script starts one task per GPU with srun; in each, JAX finds the others from Slurm's variables and takes the GPU of its own
 number (SLURM_LOCALID), so the tasks of a node must all see all its GPUs: no --gpus-per-task, no --gpu-bind.
@@ -15,12 +15,9 @@ from typing import Annotated
 
 import tyro
 
-from jaxdp import command_line
-from jaxdp.config import OptionalInt, TrainConfig, validate
+from jaxdp.config import OptionalInt, validate
 from jaxdp.registry import ConfigError
 
-PROG = "python -m jaxdp.launch slurm"
-DESCRIPTION = "Print or submit a batch script: launch slurm --nodes 3 ... -- train ..."
 _FORMATS = "MINUTES, HH:MM:SS or DAYS-HH:MM:SS, e.g. 04:00:00"
 # As in sbatch's manual: minutes, minutes:seconds, hours:minutes:seconds, days-hours[:minutes[:seconds]].
 _TIME = re.compile(
@@ -75,6 +72,10 @@ class SlurmConfig:
 
     def __post_init__(self) -> None:
         validate(self)
+        self._check_tasks()
+        self._check_words()
+
+    def _check_tasks(self) -> None:
         for name in ("nodes", "tasks_per_node", "cpus_per_task", "save_seconds"):
             value = getattr(self, name)
             if value is not None and value < 1:
@@ -85,6 +86,8 @@ class SlurmConfig:
             raise ConfigError(
                 "tasks_per_node", self.tasks_per_node, "each GPU has one task; leave it out, or use --gpus-per-node 0"
             )
+
+    def _check_words(self) -> None:
         for name in ("partition", "account", "job_name"):
             value = getattr(self, name)
             if value is not None and not re.fullmatch(r"[\w.,+@:=][\w.,+@:=-]*", value, re.ASCII):
@@ -92,20 +95,6 @@ class SlurmConfig:
         if self.time is not None and _seconds(self.time) <= self.save_seconds + _SIGNAL_SLACK_SECONDS:
             remedy = f"must be longer than --save-seconds and the {_SIGNAL_SLACK_SECONDS} s that Slurm may be early"
             raise ConfigError("time", self.time, f"{remedy}: more than {self.save_seconds + _SIGNAL_SLACK_SECONDS} s")
-
-
-def main(own: Sequence[str], flags: Sequence[str]) -> int:
-    """Args:
-    own: words after `slurm` and before `--`.
-    flags: those of `jaxdp.train`.
-    """
-    config = command_line.parse(SlurmConfig, own, prog=PROG, description=DESCRIPTION, defaults_file=False)
-    command_line.parse(
-        TrainConfig, flags, prog="python -m jaxdp.train", description=""
-    )  # a mistake shows before the job has queued
-    text = script(config, flags)
-    print(submit(text) if config.submit else text, end="")
-    return 0
 
 
 def script(config: SlurmConfig, flags: Sequence[str]) -> str:

@@ -1,4 +1,4 @@
-"""Which runs does `--grid learning_rate=0.05,0.1 seed=0,1` name, and is each of them a valid configuration?"""
+"""Reads the grid of a sweep, such as `learning_rate=0.05,0.1 seed=0,1`, and expands it into the runs that it names."""
 
 import dataclasses
 import itertools
@@ -53,24 +53,36 @@ def parse(words: Sequence[str]) -> dict[str, list[Any]]:
             raise ConfigError("grid", word, remedy)
         if name in grid:
             raise ConfigError("grid", word, f"{name} is there twice; give all its values at once")
-        try:
-            given = yaml.safe_load(f"[{text}]")
-        except yaml.YAMLError:
-            given = None
-        if not given:
-            raise ConfigError("grid", word, "names no values; separate them by commas, and quote one that YAML would take apart")
-        is_list = "tuple" in str(types[field])
-        values: list[Any] = []
-        for value in given:
-            value = [value] if is_list and isinstance(value, str) else value
-            value = config_lib.number(value) if dot else config_lib.from_yaml(field, value, types[field])
-            if value in values:
-                raise ConfigError("grid", word, f"has {shown(value)} twice; give each value once")
-            values.append(value)
-        grid[name] = values
+        grid[name] = _values(word, text, field, types[field], keyword)
     if not grid:
         raise ConfigError("grid", "", "say what to vary, e.g. --grid learning_rate=0.05,0.1 seed=0,1")
     return grid
+
+
+def _values(word: str, text: str, field: str, annotation: Any, keyword: str) -> list[Any]:
+    """Returns the values of a setting, or of a keyword of it, as its type has them.
+
+    Args:
+        word: all that stands there, for errors.
+        text: what stands after the sign.
+        annotation: the type of the field.
+        keyword: empty for the setting itself.
+    """
+    try:
+        given = yaml.safe_load(f"[{text}]")
+    except yaml.YAMLError:
+        given = None
+    if not given:
+        raise ConfigError("grid", word, "names no values; separate them by commas, and quote one that YAML would take apart")
+    is_list = "tuple" in str(annotation)
+    values: list[Any] = []
+    for value in given:
+        value = [value] if is_list and isinstance(value, str) else value
+        value = config_lib.number(value) if keyword else config_lib.from_yaml(field, value, annotation)
+        if value in values:
+            raise ConfigError("grid", word, f"has {shown(value)} twice; give each value once")
+        values.append(value)
+    return values
 
 
 def expand(words: Sequence[str], config: TrainConfig, given: Collection[str] = ()) -> list[Cell]:

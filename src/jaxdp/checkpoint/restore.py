@@ -1,0 +1,225 @@
+"""Finds the checkpoints of a run, chooses among them, and reads their arrays: whole, in parts, or those of the model alone."""
+
+import contextlib
+import dataclasses
+import logging
+import pathlib
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+from orbax.checkpoint import v1
+
+from jaxdp.checkpoint import integrity
+from jaxdp.checkpoint.integrity import BestMetric
+from jaxdp.registry import ConfigError
+from jaxdp.step.state import TrainState
+
+Position = dict[str, Any]  # plain values: where a run was, and what its loop has counted so far
+SHAPES = "shapes_without_padding"  # beside the position
+
+orbax: Any = v1  # its annotations are narrower than what it takes
+
+
+class SavedCheckpoints:
+    """The checkpoints that a run has, to be read; nothing is changed.
+
+    A checkpoint holds the state as plain arrays named by their path, e.g. `params/head/kernel`: it restores on any number of
+    devices, and the names tell what is in it. Beside them stands the position: what the loop needs to go on as if nothing had
+    happened; and where processes wrote parts of padded arrays, the shapes without the padding, which every reader takes off.
+
+    Args:
+        directory: its subfolders are named by step.
+        best_metric: name of the figure that ranks checkpoints, and whether larger is better.
+    """
+
+    def __init__(self, directory: pathlib.Path, *, best_metric: BestMetric) -> None:
+        logging.getLogger("absl").setLevel(logging.CRITICAL)  # Orbax reports its phases there, and each error it also raises
+        self._directory, self._best_metric = directory.absolute(), best_metric
+
+    def steps(self) -> list[int]:
+        return integrity.steps(self._directory)
+
+    def latest(self) -> int | None:
+        return max(self.steps(), default=None)
+
+    def best(self) -> tuple[int, dict[str, float]] | None:
+        """Returns step and test figures of the best checkpoint that has any; of equals the newest."""
+        figures = self._figures()
+        ranked = integrity.ranked(figures, self._best_metric)
+        return (ranked[0], figures[ranked[0]]) if ranked else None
+
+    def best_first(self) -> list[int]:
+        """Returns the steps as a reader prefers them: the best ones, then those that were not evaluated, the newest first."""
+        ranked = integrity.ranked(self._figures(), self._best_metric)
+        return ranked + [step for step in reversed(self.steps()) if step not in ranked]
+
+    def _figures(self) -> dict[int, dict[str, float]]:
+        """Returns the test figures of those that were evaluated, by step."""
+        return {step: figures for step in self.steps() if (figures := integrity.read_figures(self._directory, step))}
+
+    def choose(self, step: int | None) -> int | None:
+        """Returns the step if it is not damaged; for None the best usable one, and says on standard error which it passes over.
+
+        Raises:
+            ConfigError: if the step is damaged, or all are.
+        """
+        problems: dict[int, str] = {}
+        if step is not None and step not in self.steps():
+            return step  # to be missed when it is read
+        for candidate in self.best_first() if step is None else [step]:
+            verdict = integrity.examine(self._directory, candidate, thorough=True)
+            if verdict.usable:
+                if problems:
+                    print(f"warning: {damage_text(problems)}; using step {candidate} instead", file=sys.stderr)
+                return candidate
+            problems[candidate] = verdict.problem
+        if step is not None:
+            usable = [known for known in self.steps() if integrity.examine(self._directory, known, thorough=False).usable]
+            raise ConfigError("step", step, f"is damaged: {problems[step]}; others: {', '.join(map(str, usable)) or 'none'}")
+        if problems:
+            raise ConfigError("run_dir", self._directory.parent, f"all its checkpoints are damaged: {damage_text(problems)}")
+        return None
+
+    def arrays(self, step: int) -> dict[str, np.ndarray]:
+        """Returns the arrays of a checkpoint by name, whole and without padding.
+
+        Raises:
+            ConfigError: if there is no such step, or it cannot be read.
+        """
+        with self._reading(step) as path:
+            stored = _Stored.of(path)
+            return stored.load(stored.shapes)
+
+    def restore(self, step: int, like: TrainState, parts: TrainState | None = None) -> tuple[TrainState, Position]:
+        """Returns the saved state in the structure of `like`, and the position.
+
+        Args:
+            like: a state of the same shapes.
+            parts: shapes, padding included, and shardings: the state is then read straight onto devices, and a process reads no
+                more than what its own devices hold. None for NumPy arrays.
+
+        Raises:
+            ConfigError: if there is no such step, or the arrays in it are not those of `like`.
+        """
+        with self._reading(step) as path:
+            stored, expected = _Stored.of(path), _shapes(like)
+            _check_fit(step, stored.shapes, expected, "this model and optimizer")
+            found = stored.load(expected) if parts is None else stored.load_parts(flatten(parts))
+        return _unflatten(like, found), stored.position
+
+    def restore_model(self, step: int, like: TrainState) -> TrainState:
+        """Returns what a saved state evaluates with: step, parameters, batch statistics and averages, as NumPy arrays.
+
+        The optimizer's state is neither read nor returned (it is None, as is the loss scale), so that any optimizer, or none, will
+        do, and a third or so of the bytes.
+
+        Args:
+            like: a state of the same shapes; its optimizer's state does not matter.
+
+        Raises:
+            ConfigError: if there is no such step, or the model's arrays in it are not those of `like`.
+        """
+        like = dataclasses.replace(like, opt_state=None, loss_scale=None)
+        with self._reading(step) as path:
+            stored, expected = _Stored.of(path), _shapes(like)
+            saved = {name: shape for name, shape in stored.shapes.items() if name.partition("/")[0] not in _OF_TRAINING}
+            _check_fit(step, saved, expected, "this model")
+            found = stored.load(expected)
+        return _unflatten(like, found)
+
+    @contextlib.contextmanager
+    def _reading(self, step: int) -> Iterator[pathlib.Path]:
+        if step not in self.steps():
+            known = ", ".join(map(str, self.steps())) or "none"
+            raise ConfigError("step", step, f"there is no such checkpoint in {self._directory}; there are: {known}")
+        path = self._directory / str(step)
+        try:
+            yield path
+        except ConfigError:
+            raise
+        except Exception as error:  # of many kinds
+            reason = integrity.reason_text(error)
+            raise ConfigError("step", step, f"{path} cannot be read ({reason}); move it away to use another one") from error
+
+
+_OF_TRAINING = ("opt_state", "loss_scale")  # what evaluation does without
+
+
+@dataclasses.dataclass(frozen=True)
+class _Stored:
+    """What Orbax tells of a checkpoint before its arrays are read.
+
+    Attributes:
+        leaves: shapes, padding included, and dtypes by name.
+        shapes: without padding.
+    """
+
+    path: pathlib.Path
+    leaves: Mapping[str, Any]
+    shapes: Mapping[str, tuple[int, ...]]
+    position: Position
+
+    @classmethod
+    def of(cls, path: pathlib.Path) -> "_Stored":
+        found = orbax.metadata(path)
+        position = dict(found.custom_metadata or {})
+        unpadded = position.pop(SHAPES, {})
+        shapes = {name: tuple(unpadded.get(name, leaf.shape)) for name, leaf in found.metadata.items()}
+        return cls(path, found.metadata, shapes, position)
+
+    def load(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, np.ndarray]:
+        """Reads the arrays that `shapes` names, and no others; they are whole and without padding."""
+        # As NumPy, whatever they were saved from: Orbax would place what came from devices on devices again.
+        wanted = {name: np.broadcast_to(np.zeros((), self.leaves[name].dtype), self.leaves[name].shape) for name in shapes}
+        context = orbax.Context()
+        context.pytree.loading.partial_load = True
+        with context:
+            arrays = {name: np.asarray(array) for name, array in orbax.load(self.path, wanted).items()}
+        for name, shape in shapes.items():
+            if arrays[name].shape != shape:
+                arrays[name] = np.ascontiguousarray(arrays[name][tuple(map(slice, shape))])
+        return arrays
+
+    def load_parts(self, parts: Mapping[str, Any]) -> dict[str, jax.Array]:
+        context = orbax.Context()
+        context.array.loading.enable_padding_and_truncation = True  # another mesh needs more padding, or less
+        wanted = {
+            name: jax.ShapeDtypeStruct(part.shape, self.leaves[name].dtype, sharding=part.sharding) for name, part in parts.items()
+        }
+        with context:
+            return orbax.load(self.path, wanted)
+
+
+def _check_fit(step: int, saved: Mapping[str, Any], expected: Mapping[str, Any], what: str) -> None:
+    wrong = sorted(set(saved) ^ set(expected))
+    wrong += [name for name, shape in expected.items() if name in saved and saved[name] != shape]
+    if wrong:
+        raise ConfigError("resume", step, f"the checkpoint does not fit {what}: {len(wrong)} arrays differ, e.g. {wrong[0]}")
+
+
+def damage_text(problems: Mapping[int, str]) -> str:
+    """Says the first of some checkpoints' problems, and how many there are."""
+    step, problem = next(iter(problems.items()))
+    more = f" ({len(problems)} are damaged)" if len(problems) > 1 else ""
+    return f"the checkpoint of step {step} is damaged: {problem}{more}"
+
+
+def flatten(state: TrainState) -> dict[str, Any]:
+    """Returns the leaves of a state by the names that they have in a checkpoint."""
+    return {_name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(state)}
+
+
+def _unflatten(like: TrainState, leaves: Mapping[str, Any]) -> TrainState:
+    paths, structure = jax.tree_util.tree_flatten_with_path(like)
+    return jax.tree.unflatten(structure, [leaves[_name(path)] for path, _ in paths])
+
+
+def _shapes(state: TrainState) -> dict[str, tuple[int, ...]]:
+    return {name: np.shape(leaf) for name, leaf in flatten(state).items()}
+
+
+def _name(path: Any) -> str:
+    return jax.tree_util.keystr(path, simple=True, separator="/")

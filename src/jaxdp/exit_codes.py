@@ -1,0 +1,5 @@
+"""The exit codes by which launchers, sweeps and cluster scripts decide what to do next: 0 is done, 1 anything not named here."""
+
+EXIT_USAGE_ERROR = 2
+EXIT_DIVERGED = 3
+EXIT_STOPPED = 75  # by a signal, after saving: sysexits.h calls it a temporary failure

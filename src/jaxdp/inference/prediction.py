@@ -1,0 +1,247 @@
+"""Predicts with the model of a run: on arrays and files from Python, and on the images that the command names, for which it checks
+what can be checked before anything is computed, and writes what comes out.
+"""
+
+import dataclasses
+import json
+import pathlib
+import sys
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import tyro
+
+from jaxdp.config import OptionalInt, OptionalPath, validate
+from jaxdp.registry import ConfigError
+from jaxdp.run_directory import Row, RunDirectory, check_file, check_folder
+from jaxdp.runtime import platform
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from jaxdp.data.sources import BadExample, Description
+    from jaxdp.inference.files import SurveyedImage
+    from jaxdp.inference.predictor import Predictor
+
+_NOT_GIVEN = "(not given)"
+_LEAST_TILE = 64
+_FAR = 20  # deviations from the mean of a dataset at which pixels are hardly on its scale
+
+
+@dataclasses.dataclass(frozen=True)
+class ImagesConfig:
+    run_dir: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN_DIR", help_behavior_hint="")]
+    """folder of the run"""
+    paths: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="PATH ...", help_behavior_hint="")]
+    """images, and folders to search for images"""
+    step: OptionalInt = None
+    """step of the checkpoint (default: the best one)"""
+    on_bad_example: Literal["error", "skip"] = "error"
+    """what to do about an image that cannot be read: stop before anything is written, or go on without it"""
+
+
+@dataclasses.dataclass(frozen=True)
+class ResultsConfig:
+    top_k: int = 3
+    """classification: how many classes to name for each image, the likeliest first"""
+    output: OptionalPath = None
+    """classification: CSV file for these classes and their probabilities"""
+    output_dir: OptionalPath = None
+    """segmentation: folder for NAME-mask.png, whose pixels are class numbers, and NAME-overlay.png; regression: for
+    NAME-prediction.png. In it are the same folders as in the one that was searched for images"""
+    json: tyro.conf.FlagCreatePairsOff[bool] = False
+    """print a line of JSON for each image instead of a table"""
+
+
+@dataclasses.dataclass(frozen=True)
+class TilesConfig:
+    tile: int = 512
+    """segmentation, regression: side of the tiles in which larger images are predicted, in pixels"""
+    overlap: int = 64
+    """how many pixels neighbouring tiles share at least"""
+
+
+@dataclasses.dataclass(frozen=True)
+class PredictConfig(TilesConfig, ResultsConfig, ImagesConfig):
+    """What `python -m jaxdp.predict` takes."""
+
+    def __post_init__(self) -> None:
+        validate(self)
+        if self.top_k < 1:
+            raise ConfigError("top_k", self.top_k, "must be greater than 0")
+        if not self.paths:
+            raise ConfigError("", "", "no images are named; give files or folders after the folder of the run")
+        check_tiles(self.tile, self.overlap)
+
+
+def check_tiles(tile: int, overlap: int) -> None:
+    if tile < _LEAST_TILE:
+        raise ConfigError("tile", tile, f"must be at least {_LEAST_TILE}")
+    if not 0 <= overlap <= tile // 2:
+        raise ConfigError("overlap", overlap, f"must be from 0 to {tile // 2}, half of --tile")
+
+
+def predict(
+    run_dir: str | pathlib.Path, images: "Iterable[str | pathlib.Path | np.ndarray]", *, step: int | None = None, tile: int = 512,
+    overlap: int = 64,
+) -> "list[np.ndarray]":  # fmt: skip
+    """Returns a model's answer to each image, as float32.
+
+    For classification the probabilities of the classes (classes,); for segmentation those of each pixel (H, W, classes); for
+    regression pixels (H, W, channels), about from 0 to 1. H and W are those of the image.
+
+    Args:
+        images: files, or arrays uint8 (H, W, C), with the channels and on the scale of the run's dataset.
+        step: which checkpoint; None for the best, or the newest where none was evaluated.
+        tile, overlap: in pixels, as the flags.
+
+    Raises:
+        ConfigError: if there is no run or no such checkpoint, or an image cannot be used.
+    """
+    check_tiles(tile, overlap)
+    platform.configure(None)
+    from jaxdp.inference import files
+    from jaxdp.inference.predictor import Predictor
+
+    predictor = Predictor.of_run(run_dir, step=step, tile=tile, overlap=overlap)
+    channels = predictor.description.image_shape[-1]
+    items = list(images)
+    pixels = (files.read(pathlib.Path(item), channels)[0] if isinstance(item, str | pathlib.Path) else item for item in items)
+    return [answer for _, answer in predictor(pixels, len(items))]
+
+
+def predict_files(config: PredictConfig) -> None:
+    """Predicts on files, and prints and writes what the model says about them.
+
+    Raises:
+        ConfigError: for whatever cannot work; then nothing is written.
+    """
+    channels = _check_run(config)
+    known, left_out = _survey(config, channels)
+    platform.configure(None)
+    from jaxdp.inference.predictor import Predictor
+
+    predictor = Predictor.of_run(config.run_dir, step=config.step, tile=config.tile, overlap=config.overlap)
+    if config.output_dir:
+        check_folder("output_dir", pathlib.Path(config.output_dir))
+    if config.output:
+        check_folder("output", pathlib.Path(config.output).parent)
+    _say_changes(known, predictor.description, resized=predictor.resized)
+    rows = _predict_each(config, known, predictor, channels)
+    from jaxdp.reporting import predictions
+
+    if config.output:
+        predictions.write_csv(pathlib.Path(config.output), rows)
+    if not config.json:
+        predictions.print_table(rows)
+    if left_out:
+        _say(f"warning: {left_out} of {len(known) + left_out} images were left out")
+
+
+def _survey(config: PredictConfig, channels: int) -> "tuple[list[SurveyedImage], int]":
+    """Finds and reads the images, and returns those that can be used, and how many are left out."""
+    from jaxdp.inference import files
+
+    folder = pathlib.Path(config.output_dir) if config.output_dir else None
+    if folder and folder.is_dir() and any(folder.samefile(path) for path in config.paths if pathlib.Path(path).exists()):
+        remedy = "is searched for images, so a second run would take masks for some; give another"
+        raise ConfigError("output_dir", folder, remedy)
+    found = files.find(config.paths, leave_out=folder)
+    if folder:
+        files.check_names(found)
+    bad: list[BadExample] = []
+    known = files.survey(found, channels, bad.append if config.on_bad_example == "skip" else None)
+    for error in bad:
+        _say(f"warning: {error.where}: {error.problem}")
+    if not known:
+        raise ConfigError("on_bad_example", "skip", f"no image is left; those that cannot be read: {len(bad)}")
+    return known, len(bad)
+
+
+def _predict_each(config: PredictConfig, known: "Sequence[SurveyedImage]", predictor: "Predictor", channels: int) -> list[Row]:
+    """Writes masks and images as they come, and returns the rows of all."""
+    from jaxdp.inference import files
+    from jaxdp.reporting import predictions
+
+    folder = pathlib.Path(config.output_dir) if config.output_dir else None
+    rows: list[Row] = []
+    images = (files.read(each.file.path, channels)[0] for each in known)
+    with predictions.Progress(len(known), hidden=config.json and sys.stdout.isatty()) as progress:
+        for each, (image, answer) in zip(known, predictor(images, len(known), progress.advance), strict=True):
+            rows.append({"file": str(each.file)})
+            rows[-1] |= _result(image, answer, predictor.description, folder, each.file.name, config.top_k)
+            if config.json:
+                print(json.dumps(rows[-1]), flush=True)
+    return rows
+
+
+def _check_run(config: PredictConfig) -> int:
+    """Returns the channels of the run's images.
+
+    Raises:
+        ConfigError: if there is no run, or what its task writes has no place.
+    """
+    run = RunDirectory(pathlib.Path(config.run_dir))
+    run.load_config()
+    content = run.read_dataset()
+    task, channels = content.get("kind") or content["task"], content["image_shape"][-1]
+    if channels not in (1, 3):
+        raise ConfigError("run_dir", run.path, f"its images have {channels} channels, files 1 or 3; use predict() from Python")
+    if task == "regression" and content["num_classes"] not in (1, 3):
+        remedy = f"its targets have {content['num_classes']} channels, files 1 or 3; use predict() from Python"
+        raise ConfigError("run_dir", run.path, remedy)
+    if task == "classification" and config.output_dir is not None:
+        raise ConfigError("output_dir", config.output_dir, "is for images; the run is one of classification: use --output FILE.csv")
+    if config.output is not None:
+        check_file("output", pathlib.Path(config.output), "predictions.csv")
+    if task != "classification" and config.output is not None:
+        raise ConfigError("output", config.output, f"is for classes; the run is one of {task}: use --output-dir FOLDER")
+    if task != "classification" and config.output_dir is None:
+        what = "masks" if task == "segmentation" else "images"
+        raise ConfigError("output_dir", _NOT_GIVEN, f"the run is one of {task}, whose results are {what}; give a folder for them")
+    return channels
+
+
+def _say_changes(known: "Sequence[SurveyedImage]", description: "Description", *, resized: bool) -> None:
+    """Tells once of each kind what happens to the images before the model sees them, or should have happened."""
+    height, width, _ = description.image_shape
+    changed: dict[str, list[SurveyedImage]] = {}
+    for facts in known:
+        for change in facts.changes:
+            changed.setdefault(change, []).append(facts)
+        if resized and facts.size != (height, width):
+            changed.setdefault(f"not {height}x{width} pixels: resized, as the model was trained at that size", []).append(facts)
+    for change, those in changed.items():
+        _say(f"note: {len(those)} of {len(known)} images {'is' if len(those) == 1 else 'are'} {change} (e.g. {those[0].file})")
+    for highest, mean, std in zip(
+        zip(*(facts.highest for facts in known), strict=True), description.mean, description.std, strict=True
+    ):
+        if max(highest) > mean + _FAR * std:
+            where = known[highest.index(max(highest))].file
+            _say(
+                f"warning: pixels go up to {max(highest)} (in {where}), but those of the run's dataset are {mean:g} "
+                f"on average and deviate by {std:g}; are these images on its scale?"
+            )
+            return
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr)
+
+
+def _result(
+    image: "np.ndarray", answer: "np.ndarray", description: "Description", folder: pathlib.Path | None, name: pathlib.PurePath,
+    top_k: int,
+) -> Row:  # fmt: skip
+    """Writes what is to be written of one image, and returns its figures."""
+    from jaxdp.reporting import predictions
+
+    if description.answer == "classification":
+        return predictions.likeliest(answer, description.class_names, top_k)
+    assert folder is not None
+    if description.answer == "segmentation":
+        mask = answer.argmax(-1).astype("uint8")
+        figures = predictions.shares(mask, description.class_names)
+        return figures | predictions.write_mask(folder, name, image, mask, description.num_classes)
+    pixels = (answer.clip(0, 1) * 255).round().astype("uint8")
+    return predictions.brightness(pixels) | predictions.write_prediction(folder, name, pixels)

@@ -1,0 +1,133 @@
+"""Reads weights from files of others, and writes those of a run, or its whole evaluation, for others to use."""
+
+import dataclasses
+import json
+import pathlib
+import zipfile
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.export
+import jax.numpy as jnp
+import numpy as np
+import safetensors.numpy
+from flax import nnx
+
+from jaxdp.config import TrainConfig
+from jaxdp.data.augment import Preprocess
+from jaxdp.data.sources import Description
+from jaxdp.inference import predictor
+from jaxdp.inference.apply import create_apply
+from jaxdp.registry import ConfigError
+from jaxdp.run_directory import RunDirectory, check_file, replace_file
+from jaxdp.step.state import TrainState
+
+PLATFORMS = ("cpu", "cuda", "tpu")  # on which an exported program can run
+
+
+def read_weights(path: str | pathlib.Path) -> tuple[dict[str, np.ndarray], bool]:
+    """Returns arrays by name, and whether `export` wrote them.
+
+    Raises:
+        ConfigError: for a file that cannot be read, or holds more than arrays.
+    """
+    path = pathlib.Path(path)
+    if not path.is_file():
+        raise ConfigError("weights", path, "there is no such file")
+    try:
+        if path.suffix == ".safetensors":
+            with safetensors.safe_open(path, framework="numpy") as file:  # pyright: ignore[reportPrivateImportUsage]
+                own = (file.metadata() or {}).get("format") == "jaxdp"
+                return {name: file.get_tensor(name) for name in list(file.keys())}, own
+        if path.suffix == ".npz":
+            with np.load(path, allow_pickle=False) as arrays:
+                return dict(arrays), False
+        if path.suffix in (".pt", ".pth"):
+            return _read_torch(path), False
+    except ConfigError:
+        raise
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, RuntimeError) as error:
+        raise ConfigError("weights", path, f"cannot be read: {_first_line(error)}") from error
+    except Exception as error:  # safetensors and pickle have errors of their own kinds
+        if type(error).__name__ not in ("SafetensorError", "UnpicklingError"):
+            raise
+        raise ConfigError("weights", path, f"cannot be read: {_first_line(error)}") from error
+    raise ConfigError("weights", path, "must end in .safetensors, .npz, .pt or .pth")
+
+
+def _read_torch(path: pathlib.Path) -> dict[str, np.ndarray]:
+    try:
+        import torch  # pyright: ignore[reportMissingImports]
+    except ImportError:
+        raise ConfigError("weights", path, "needs PyTorch: pip install torch, or save it as .safetensors") from None
+    content = torch.load(path, map_location="cpu", weights_only=True)
+    for key in ("state_dict", "model"):  # as training scripts often wrap it
+        if isinstance(content, Mapping) and isinstance(content.get(key), Mapping):
+            content = content[key]
+    if not isinstance(content, Mapping) or not all(hasattr(value, "detach") for value in content.values()):
+        raise ConfigError("weights", path, "holds no state dict: save model.state_dict()")
+    return {name: value.detach().float().numpy() for name, value in content.items()}
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+def load_exported(model: Any, weights: Mapping[str, np.ndarray]) -> None:
+    """Loads what `export` wrote; nothing is changed unless all of it fits."""
+    arrays = nnx.state(model, (nnx.Param, nnx.BatchStat))
+    paths, structure = jax.tree_util.tree_flatten_with_path(nnx.to_pure_dict(arrays))
+    expected = {jax.tree_util.keystr(path, simple=True, separator="."): leaf for path, leaf in paths}
+    wrong = sorted(set(weights) ^ set(expected))
+    wrong += [name for name, leaf in expected.items() if name in weights and weights[name].shape != leaf.shape]
+    if wrong:
+        raise ConfigError("", None, f"the weights are not those of this network: {len(wrong)} arrays differ, e.g. {wrong[0]}")
+    nnx.replace_by_pure_dict(arrays, jax.tree.unflatten(structure, [jax.device_put(weights[name]) for name in expected]))
+    nnx.update(model, arrays)
+
+
+def export(run_dir: str, output: pathlib.Path, step: int | None) -> str:
+    """Writes weights (averaged ones where the run has them) or a program; the file is complete or not there at all.
+
+    Args:
+        output: NAME.safetensors or NAME.stablehlo.
+        step: of the checkpoint; None for the best, or the newest where none was evaluated.
+
+    Returns:
+        What was written, for people.
+
+    Raises:
+        ConfigError: if there is no such checkpoint, or the output cannot be written.
+    """
+    if output.suffix not in (".safetensors", ".stablehlo"):
+        raise ConfigError("output", output, "must end in .safetensors or .stablehlo")
+    check_file("output", output, "model.safetensors")
+    run = RunDirectory(pathlib.Path(run_dir))
+    config, description = run.load_config(), predictor.read_description(run)
+    found, state = predictor.restore(run, config, description, step)
+    content = (_safetensors if output.suffix == ".safetensors" else _stablehlo)(state, config, description)
+    try:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        replace_file(output, content)
+    except OSError as error:
+        raise ConfigError("output", output, f"cannot be written ({error.strerror})") from error
+    return f"{output}: step {found} of {run_dir}, {len(content):,} bytes"
+
+
+def _safetensors(state: TrainState, config: TrainConfig, description: Description) -> bytes:
+    params, batch_stats = (state.params, state.batch_stats) if state.ema is None else state.ema
+    leaves = [leaf for tree in (params, batch_stats) for leaf in jax.tree_util.tree_leaves_with_path(tree)]
+    arrays = {jax.tree_util.keystr(path, simple=True, separator="."): np.asarray(leaf) for path, leaf in leaves}
+    about = {"model": config.model, "model_kwargs": config.model_kwargs, "normalize": config.normalize}
+    about |= dataclasses.asdict(description)
+    return safetensors.numpy.save(arrays, metadata={"format": "jaxdp", "about": json.dumps(about)})
+
+
+def _stablehlo(state: TrainState, config: TrainConfig, description: Description) -> bytes:
+    """Returns a program that `jax.export.deserialize` reads: its `call` maps uint8 (batch, H, W, C) to the model's outputs."""
+    apply = create_apply(Preprocess(description.mean, description.std, per_image=config.normalize == "image"))
+    images = jax.ShapeDtypeStruct((*jax.export.symbolic_shape("batch"), *description.image_shape), jnp.uint8)
+    placed = jax.tree.map(jnp.asarray, state)
+    program = jax.jit(lambda images: apply(placed, images))
+    return bytes(jax.export.export(program, platforms=PLATFORMS)(images).serialize())

@@ -1,0 +1,58 @@
+"""Lists the checkpoints of a run, with what their evaluations gave and whether their files still are what was saved."""
+
+import pathlib
+from collections.abc import Sequence
+
+import rich.console
+import rich.table
+from rich.markup import escape
+
+from jaxdp.checkpoint import integrity
+from jaxdp.components import create_task
+from jaxdp.inference.predictor import read_description
+from jaxdp.registry import ConfigError
+from jaxdp.reporting.progress import figures_text
+from jaxdp.run_directory import Row, RunDirectory
+from jaxdp.units import bytes_text
+
+_COLOURS = {"whole": "green", "damaged": "bold red", "unverified": "yellow"}
+
+
+def list_checkpoints(run_dir: str | pathlib.Path, *, verify: bool = False) -> list[Row]:
+    """Returns step, bytes, test figures (None if it was not evaluated), whether it is the best, verdict and problem of each.
+
+    Args:
+        verify: whether to hash all files; otherwise they have to be there and have their sizes.
+
+    Raises:
+        ConfigError: if there is no run.
+    """
+    run = RunDirectory(pathlib.Path(run_dir))
+    config = run.load_config()
+    best_metric = create_task(config, read_description(run)).best_metric
+    rows: list[Row] = []
+    for step in integrity.steps(run.checkpoints):
+        verdict = integrity.examine(run.checkpoints, step, thorough=verify)
+        figures = integrity.read_figures(run.checkpoints, step)
+        rows.append({"step": step, "bytes": integrity.size(run.checkpoints, step), "test": figures, "best": False})
+        rows[-1] |= {"verdict": verdict.state, "problem": verdict.problem}
+    usable = {row["step"]: row["test"] for row in rows if row["test"] and row["verdict"] != "damaged"}
+    best = integrity.ranked(usable, best_metric)[:1]
+    if not rows:
+        raise ConfigError("run_dir", run.path, "holds no checkpoint")
+    return [row | {"best": row["step"] in best} for row in rows]
+
+
+def print_table(rows: Sequence[Row]) -> None:
+    table = rich.table.Table()
+    for title in ("step", "size"):
+        table.add_column(title, justify="right", no_wrap=True)
+    table.add_column("test figures")
+    table.add_column("verdict")
+    for row in rows:
+        figures = escape(figures_text(row["test"])) if row["test"] else "not evaluated"
+        colour = _COLOURS[row["verdict"]]
+        verdict = f"[{colour}]{row['verdict']}[/{colour}]" + (f": {escape(row['problem'])}" if row["problem"] else "")
+        best = " (best)" if row["best"] else ""
+        table.add_row(str(row["step"]), bytes_text(row["bytes"]), figures + best, verdict)
+    rich.console.Console().print(table)

@@ -1,0 +1,43 @@
+"""Makes a run of imported weights, which training continues, and evaluation and prediction use."""
+
+import contextlib
+import dataclasses
+
+from flax import nnx
+
+from jaxdp import run_directory
+from jaxdp.checkpoint.checkpoints import Checkpoints
+from jaxdp.components import create_model
+from jaxdp.config import TrainConfig
+from jaxdp.inference.weights import load_exported, read_weights
+from jaxdp.models.reference_weights import load_reference_weights
+from jaxdp.step.state import create_train_state
+from jaxdp.training.setup import create_setup
+
+
+def import_weights(file: str, config: TrainConfig) -> str:
+    """Creates a run that holds imported weights as its step 0, and returns what was done, for people.
+
+    Args:
+        file: a PyTorch state dict, or weights that `jaxdp.convert export` wrote.
+        config: of the run, with its folder.
+
+    Raises:
+        ConfigError: if the file cannot be read, the weights are not those of the network, or the folder holds a run already.
+    """
+    weights, own = read_weights(file)
+    # Training is free to use another strategy: the one here is only for loading.
+    setup = create_setup(dataclasses.replace(config, resume="never", strategy="single"))
+    model = create_model(setup.config, setup.dataset, rngs=nnx.Rngs(config.seed), dtype=setup.dtype)
+    (load_exported if own else load_reference_weights)(model, weights)
+    description = dataclasses.asdict(setup.dataset.describe())
+    run = run_directory.claim(setup.config, description, create=True)
+    state = setup.strategy.gather(setup.strategy.restore(create_train_state(model, setup.recipe.optimizer(setup.schedule))))
+    best_metric = setup.recipe.task.best_metric
+    with run.exclusive():
+        with contextlib.closing(Checkpoints(run.checkpoints, keep=1, best_metric=best_metric)) as checkpoints:
+            checkpoints.save(0, state, {}, None)
+            checkpoints.wait()
+        run.write_dataset(description)
+        run.write_config(dataclasses.replace(setup.config, strategy=config.strategy))
+    return f"{run.path} holds {len(weights)} arrays as step 0; next: python -m jaxdp.evaluate {run.path}"
