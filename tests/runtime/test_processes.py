@@ -73,10 +73,7 @@ def train_all(count: int, names: list[str], prelude: str = "") -> None:
 
 def arrays(run_dir: str) -> dict[str, np.ndarray]:
     checkpoints = SavedCheckpoints(pathlib.Path(run_dir, "checkpoints"), best_metric=("accuracy", True))
-    try:
-        return checkpoints.arrays(STEPS)
-    finally:
-        checkpoints.close()
+    return checkpoints.arrays(STEPS)
 
 
 def figures(run_dir: str) -> dict[str, Any]:

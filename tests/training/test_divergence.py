@@ -66,11 +66,8 @@ def rows(split: str = "train") -> list[dict[str, Any]]:
 def arrays(run_dir: str = "run", number: int | None = None) -> tuple[int, dict[str, np.ndarray]]:
     """The newest checkpoint's, or that of a step."""
     checkpoints = SavedCheckpoints(pathlib.Path(run_dir, "checkpoints"), best_metric=("accuracy", True))
-    try:
-        found = max(checkpoints.steps()) if number is None else number
-        return found, checkpoints.arrays(found)
-    finally:
-        checkpoints.close()
+    found = max(checkpoints.steps()) if number is None else number
+    return found, checkpoints.arrays(found)
 
 
 def assert_finite(found: dict[str, np.ndarray]) -> None:

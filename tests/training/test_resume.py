@@ -25,10 +25,7 @@ TIMES = ("examples_per_second", "step_seconds", "input_wait_fraction")
 
 def arrays(run_dir: str, step: int) -> dict[str, np.ndarray]:
     checkpoints = SavedCheckpoints(pathlib.Path(run_dir, "checkpoints"), best_metric=("accuracy", True))
-    try:
-        return checkpoints.arrays(step)
-    finally:
-        checkpoints.close()
+    return checkpoints.arrays(step)
 
 
 def rows(run_dir: str) -> list[Row]:
