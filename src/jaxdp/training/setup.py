@@ -149,8 +149,8 @@ class Setup:
     def evaluate(self, state: TrainState, batch_done: Callable[[], None] = lambda: None) -> metrics.Sums:
         """Returns sums over every test example once, whatever divides what."""
         devices = self.strategy.num_devices
-        batch_size = -(-min(self.global_batch_size, len(self.dataset.test)) // devices) * devices
-        order = pipeline.EvaluationOrder(len(self.dataset.test), batch_size)
+        batch_size = -(-min(self.global_batch_size, len(self._source("test"))) // devices) * devices
+        order = pipeline.EvaluationOrder(len(self._source("test")), batch_size)
         return loop.evaluate(self.strategy, state, self._batches("test", order, 0), self.test_data, batch_done)
 
     def skipped(self) -> dict[str, list[str]]:
