@@ -1,5 +1,6 @@
 """Datasets of arrays: what images and targets may be, and `from_arrays`."""
 
+import dataclasses
 import numbers
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -15,6 +16,18 @@ from jaxdp.registry import ConfigError
 
 Fail = Callable[[str], ConfigError]  # makes an error of what is wrong
 _TASKS = {field: task for task, field in TARGET_FIELDS.items()}
+
+
+@dataclasses.dataclass(frozen=True)
+class NamedArrays(ArraySource):
+    """Attributes:
+    where: what errors call the split.
+    """
+
+    where: str = ""
+
+    def name(self, index: int) -> str:
+        return f"{self.where}[{index}]"
 
 
 def from_arrays(  # noqa: PLR0913 - each keyword says one more thing about the arrays
@@ -54,14 +67,15 @@ def from_arrays(  # noqa: PLR0913 - each keyword says one more thing about the a
     fail = request.error
     if isinstance(class_names, str):
         raise fail(f"class_names must be a list of names, not the text {class_names!r}")
-    train = _checked_split((images, targets), ("images", "targets"), None, fail)
+    train = _checked_split((images, targets), ("images", "targets"), f"{name} train", None, fail)
     splits = {"train": train}
     is_share = isinstance(validation, numbers.Real)
     for split, pair in {"validation": None if is_share else validation, "test": test}.items():
         if pair is not None:
-            splits[split] = _checked_split(_pair(split, pair, fail), (f"{split}[0]", f"{split}[1]"), train, fail)
+            names = (f"{split}[0]", f"{split}[1]")
+            splits[split] = _checked_split(_pair(split, pair, fail), names, f"{name} {split}", train, fail)
     if is_share:
-        splits |= _divided(train, validation, config.seed, fail)
+        splits |= _divided(train, validation, config.seed, name, fail)
     trained_on = splits["train"]
     height, width = train.images.shape[1:3]
     known = Properties(
@@ -156,7 +170,7 @@ def _pair(split: str, pair: Any, fail: Fail) -> tuple[Any, Any]:
     raise fail(f"{split} must be {'a share between 0 and 1, or ' * (split == 'validation')}a pair of images and targets")
 
 
-def _checked_split(pair: tuple[Any, Any], names: tuple[str, str], train: ArraySource | None, fail: Fail) -> ArraySource:
+def _checked_split(pair: tuple[Any, Any], names: tuple[str, str], where: str, train: ArraySource | None, fail: Fail) -> ArraySource:
     """Args:
     names: what errors call the two arrays.
     train: the training split, which this one has to be like; None if this is it.
@@ -174,7 +188,7 @@ def _checked_split(pair: tuple[Any, Any], names: tuple[str, str], train: ArraySo
         for name, mine, theirs in ((names[0], images, train.images), (names[1], targets, train.targets)):
             if mine.shape[1:] != theirs.shape[1:]:
                 raise fail(f"{name} has examples of the shape {mine.shape[1:]}, the training set {theirs.shape[1:]}")
-    return ArraySource(images, targets, field)
+    return NamedArrays(images, targets, field, where)
 
 
 def _as_array(values: Any, name: str, fail: Fail) -> np.ndarray:
@@ -200,13 +214,15 @@ def _field_of(targets: np.ndarray, name: str, fail: Fail) -> str:
     return fields[targets.ndim]
 
 
-def _divided(whole: ArraySource, share: Any, seed: int, fail: Fail) -> dict[str, ArraySource]:
+def _divided(whole: ArraySource, share: Any, seed: int, name: str, fail: Fail) -> dict[str, ArraySource]:
     if isinstance(share, bool) or not 0 < share < 1:
         raise fail(f"validation must be a share between 0 and 1, or a pair of images and targets, not {share}")
     labels = whole.targets if whole.field == "labels" else np.zeros(len(whole), np.int32)
     drawn = random_share(labels, share, seed)
     parts = {"train": ~drawn, "validation": drawn}
-    return {split: ArraySource(whole.images[part], whole.targets[part], whole.field) for split, part in parts.items()}
+    return {
+        split: NamedArrays(whole.images[part], whole.targets[part], whole.field, f"{name} {split}") for split, part in parts.items()
+    }
 
 
 def count_classes(splits: Sequence[ArraySource]) -> int | None:

@@ -1,6 +1,5 @@
 """Images and their targets as arrays in one file that `numpy.savez` wrote: `--dataset npz:PATH`."""
 
-import dataclasses
 import pathlib
 import zipfile
 import zlib
@@ -9,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from jaxdp.data import sources
-from jaxdp.data.arrays import check_pair, count_classes
+from jaxdp.data.arrays import NamedArrays, check_pair, count_classes
 from jaxdp.data.sources.statistics import Properties, check_sizes, create_dataset
 from jaxdp.data.splits import held_out
 from jaxdp.registry import ConfigError
@@ -43,14 +42,6 @@ def npz(request: sources.Request) -> sources.Dataset:
     return create_dataset(request, task, {"train": train, "test": test}, known, mask=lambda index: train.targets[index])
 
 
-@dataclasses.dataclass(frozen=True)
-class _Split(sources.ArraySource):
-    where: str = ""
-
-    def name(self, index: int) -> str:
-        return f"{self.where}[{index}]"
-
-
 def _augment(task: str) -> tuple[str, ...]:
     return ("flip", "flip_vertical") if task == "segmentation" else ()
 
@@ -67,7 +58,7 @@ def _opened(request: sources.Request) -> Any:
         raise request.error(f"cannot be read: {error}") from error
 
 
-def _splits(arrays: "_Arrays") -> tuple[_Split, _Split]:
+def _splits(arrays: "_Arrays") -> tuple[NamedArrays, NamedArrays]:
     config = arrays.request.config
     if "images" in arrays.names:
         for flag, value in (("train_split", config.train_split), ("test_split", config.test_split)):
@@ -75,9 +66,9 @@ def _splits(arrays: "_Arrays") -> tuple[_Split, _Split]:
                 raise ConfigError(flag, value, f"{config.dataset} is not split; it holds {arrays.listed}")
         whole = arrays.split("", "")
         is_test = held_out(whole.targets if whole.field == "labels" else np.zeros(len(whole), np.int32))
-        parts = {"train": ~is_test, "test": is_test}
         train, test = (
-            _Split(whole.images[part], whole.targets[part], whole.field, f"{config.dataset} {name}") for name, part in parts.items()
+            NamedArrays(whole.images[part], whole.targets[part], whole.field, f"{config.dataset} {split}")
+            for split, part in (("train", ~is_test), ("test", is_test))
         )
         return train, test
     present = [name for name in _TEST_SPLITS if f"{name}_images" in arrays.names or f"x_{name}" in arrays.names]
@@ -99,7 +90,7 @@ class _Arrays:
         self.names = list(file)
         self.listed = ", ".join(self.names) or "nothing"
 
-    def split(self, name: str, flag: str) -> _Split:
+    def split(self, name: str, flag: str) -> NamedArrays:
         """Returns the images and targets of a split; a name of "" stands for a file that is not split."""
         prefix = f"{name}_" if name else ""
         pairs = [(f"{prefix}images", f"{prefix}{field}", field) for field in _TASKS]
@@ -123,10 +114,10 @@ class _Arrays:
             raise self.request.error("class_names must be one row of text, e.g. np.array(['cat', 'dog'])")
         return tuple(map(str, names))
 
-    def _checked(self, images_name: str, targets_name: str, field: str, split: str) -> _Split:
+    def _checked(self, images_name: str, targets_name: str, field: str, split: str) -> NamedArrays:
         arrays = self._read(images_name), self._read(targets_name)
         images, targets = check_pair(*arrays, field, (images_name, targets_name), self.request.error)
-        return _Split(images, targets, field, " ".join(filter(None, (self.request.config.dataset, split))))
+        return NamedArrays(images, targets, field, " ".join(filter(None, (self.request.config.dataset, split))))
 
     def _read(self, name: str) -> np.ndarray:
         try:

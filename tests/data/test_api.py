@@ -1,0 +1,322 @@
+"""The functions of `jaxdp.data`: datasets by name, of a folder and of arrays, and one line for each mistake."""
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+from sklearn.datasets import load_digits
+
+from jaxdp import data
+from jaxdp.config import DataConfig
+from jaxdp.data.checking import CheckedSource, check_dataset
+from jaxdp.data.sources import open_dataset
+from jaxdp.data.splits import stratified
+from jaxdp.registry import ConfigError
+
+
+def noise(seed: int, *shape: int, high: int = 256) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, high, shape, np.uint8)
+
+
+def read(source: Any) -> dict[str, np.ndarray]:
+    assert isinstance(source, CheckedSource)
+    return source.read(range(len(source)))
+
+
+IMAGES, LABELS = noise(0, 40, 5, 4, 3), np.arange(40) % 4
+
+
+def test_importing_it_imports_neither_jax_nor_grain() -> None:
+    code = "import sys, json, jaxdp.data; print(json.dumps([name in sys.modules for name in ('jax', 'grain', 'numpy')]))"
+    output = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+    assert json.loads(output) == [False, False, False]
+    assert {getattr(data, name).__name__ for name in data.__all__} == set(data.__all__)
+    assert set(data.__all__) <= set(dir(data))
+    with pytest.raises(AttributeError, match=r"'jaxdp\.data' has no attribute 'nothing'"):
+        _ = data.nothing
+
+
+def test_digits_as_arrays_are_those_by_name() -> None:
+    bunch, named = load_digits(), data.load("digits")
+    images, labels = bunch.images.astype(np.uint8), bunch.target
+    is_test = stratified(labels, 360)
+    made = data.from_arrays(images[~is_test], labels[~is_test], test=(images[is_test], labels[is_test]), augment=named.augment)
+    for split in ("train", "test"):
+        ours, theirs = read(made.splits()[split]), read(named.splits()[split])
+        assert ours.keys() == theirs.keys()
+        for field in ours:
+            np.testing.assert_array_equal(ours[field], theirs[field])
+            assert ours[field].dtype == theirs[field].dtype
+    assert (made.num_classes, made.image_shape, made.task) == (named.num_classes, named.image_shape, named.task)
+    assert (made.augment, made.kind, made.describe().examples) == (named.augment, named.kind, named.describe().examples)
+    assert made.mean == pytest.approx(named.mean, abs=0.006)
+    assert made.std == pytest.approx(named.std, abs=0.006)
+    assert (made.name, named.name) == ("arrays", "digits")
+    assert (made.settings, named.settings) == (None, DataConfig(dataset="digits"))
+
+
+def test_a_share_is_stratified_and_drawn_by_the_seed_alone() -> None:
+    labels = np.repeat([0, 1, 2], [100, 50, 10])
+    images = np.arange(160, dtype=np.uint8)[:, None, None, None] * np.ones((2, 2, 1), np.uint8)
+
+    def drawn(seed: int, pictures: np.ndarray = images) -> np.ndarray:
+        dataset = data.from_arrays(pictures, labels, validation=0.2, seed=seed)
+        assert dataset.validation is not None
+        train, validation = read(dataset.train), read(dataset.validation)
+        assert list(np.bincount(validation["labels"])) == [20, 10, 2]
+        assert sorted([*train["labels"], *validation["labels"]]) == sorted(labels)
+        assert np.all(np.diff(train["labels"]) >= 0)  # the order stays
+        assert dataset.mean == pytest.approx(train["images"].mean((0, 1, 2)), abs=1e-3)
+        assert dataset.std == pytest.approx(train["images"].std((0, 1, 2)), abs=1e-3)
+        return validation["images"][:, 0, 0, 0]
+
+    np.testing.assert_array_equal(drawn(0), drawn(0))
+    assert not np.array_equal(drawn(0), drawn(1))
+    np.testing.assert_array_equal(drawn(0), 255 - drawn(0, 255 - images))
+    assert len(set(drawn(0))) == 32
+
+
+def test_mean_and_standard_deviation_are_of_all_training_images() -> None:
+    images = noise(0, 1300, 3, 2, 3)
+    images[512:] //= 3  # beyond what a first sample would see
+    dataset = data.from_arrays(images, np.arange(1300) % 2)
+    assert dataset.mean == pytest.approx(images.mean((0, 1, 2)), abs=1e-3)
+    assert dataset.std == pytest.approx(images.std((0, 1, 2)), abs=1e-3)
+
+
+def test_splits_are_those_that_there_are() -> None:
+    whole = data.from_arrays(IMAGES, LABELS)
+    assert (whole.test, whole.validation, whole.evaluation_split) == (None, None, None)
+    assert (list(whole.splits()), whole.describe().examples) == (["train"], {"train": 40})
+    pair = (IMAGES[:8], LABELS[:8])
+    tested = data.from_arrays(IMAGES, LABELS, test=pair)
+    assert (tested.evaluation_split, tested.describe().examples) == ("test", {"train": 40, "test": 8})
+    judged = data.from_arrays(IMAGES, LABELS, validation=[IMAGES[:4], LABELS[:4]], test=pair)
+    assert judged.evaluation_split == "validation"
+    assert judged.describe().examples == {"train": 40, "validation": 4, "test": 8}
+    assert all(isinstance(source, CheckedSource) for source in judged.splits().values())
+    np.testing.assert_array_equal(read(judged.validation)["images"], IMAGES[:4])
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int64, bool])
+def test_integers_on_the_grid_of_the_images_are_masks(dtype: type) -> None:
+    masks = noise(1, 40, 5, 4, high=2).astype(dtype)
+    dataset = data.from_arrays(IMAGES, masks, validation=0.25, class_names=["sky", "ground"], augment=["flip"])
+    assert (dataset.task, dataset.kind, dataset.num_classes) == ("segmentation", "segmentation", 2)
+    assert (dataset.class_names, dataset.augment) == (("sky", "ground"), ("flip",))
+    assert (len(dataset.train), len(dataset.splits()["validation"])) == (30, 10)
+    assert {mask.tobytes() for source in dataset.splits().values() for mask in read(source)["masks"]} == {
+        mask.astype(np.uint8).tobytes() for mask in masks
+    }
+    assert read(data.from_arrays(IMAGES, masks.astype(np.uint8) * 255).train)["masks"].max() == 1
+
+
+def test_images_as_targets_are_a_regression() -> None:
+    targets = noise(1, 40, 5, 4, 2)
+    dataset = data.from_arrays(IMAGES[..., 0], targets, test=(IMAGES[:3, ..., 0], targets[:3]))
+    assert (dataset.task, dataset.num_classes, dataset.image_shape) == ("regression", 2, (5, 4, 1))
+    np.testing.assert_array_equal(read(dataset.train)["targets"], targets)
+
+
+def test_labels_may_be_a_column_and_classes_more_than_occur() -> None:
+    dataset = data.from_arrays(IMAGES, LABELS[:, None], num_classes=6, class_names=tuple("abcdef"))
+    assert (dataset.num_classes, dataset.class_names) == (6, tuple("abcdef"))
+    np.testing.assert_array_equal(read(dataset.train)["labels"], LABELS)
+
+
+FLOATS = IMAGES / np.float32(255)
+WITH_NAN = FLOATS.copy()
+WITH_NAN[7, 0, 0, 0] = np.nan
+MASKS = noise(1, 40, 5, 4, high=3)
+ONE_HOT = np.eye(4)[LABELS]
+
+
+@pytest.mark.parametrize(
+    ("images", "targets", "settings", "message"),
+    [
+        (
+            FLOATS,
+            LABELS,
+            {},
+            r"images is float32; .* must be uint8, 0 to 255: use \(images \* 255\)\.round\(\)\.astype\('uint8'\)$",
+        ),
+        (FLOATS * 255, LABELS, {}, r"images is float32; .*: use images\.round\(\)\.astype\('uint8'\)$"),
+        (FLOATS - 0.5, LABELS, {}, r"these go from -0\.5 to 0\.5: scale them to 0 to 255"),
+        (IMAGES.astype(int), LABELS, {}, r"images is int64; .*: use images\.astype\('uint8'\)$"),
+        (IMAGES.astype(np.uint16) * 257, LABELS, {}, "images is uint16; .* from 0 to 65535: scale them"),
+        (IMAGES > 9, LABELS, {}, r"images is bool; .*: use \(images \* 255\)\.astype\('uint8'\)$"),
+        (WITH_NAN, LABELS, {}, "images is float32; .* and images holds NaN or infinity, first in example 7$"),
+        (np.full((40, 5, 4), "x"), LABELS, {}, "images is <U1; pixels must be uint8"),
+        (["a.png", "b.png"], LABELS, {}, r"images has the shape \(2,\), not \(N, H, W, C\) or \(N, H, W\)"),
+        ([IMAGES, None], LABELS, {}, "images cannot be made an array: "),
+        (np.array([None, 1]), LABELS, {}, "images must be an array of numbers, not ndarray of objects"),
+        (3, LABELS, {}, "images must be an array of numbers, not int$"),
+        (IMAGES[:0], LABELS[:0], {}, "images is empty"),
+        (IMAGES[:, 0, 0], LABELS, {}, r"images has the shape \(40, 3\), not"),
+        (IMAGES[:, :0], LABELS, {}, r"images has the shape \(40, 0, 4, 3\), not"),
+        (noise(0, 40, 3, 8, 8), LABELS, {}, r"channels come last: use images\.transpose\(0, 2, 3, 1\)"),
+        (IMAGES, LABELS[:39], {}, "images has 40 examples, but targets 39"),
+        (IMAGES, None, {}, "targets is None"),
+        (
+            IMAGES,
+            ONE_HOT,
+            {},
+            r"targets has the shape \(40, 4\); labels must be class numbers .*: of one-hot rows, targets\.argmax\(1\)",
+        ),
+        (IMAGES, LABELS / 2, {}, r"targets is float64; class numbers must be integers, e\.g\. targets\.astype\('int32'\)"),
+        (IMAGES, np.where(LABELS == 2, np.nan, 1), {}, "targets holds NaN or infinity, first in example 2; class numbers"),
+        (IMAGES, LABELS - 1, {}, "targets has values from -1 to 2; class numbers must be at least 0"),
+        (IMAGES, LABELS * 0, {}, "arrays: has one class only"),
+        (IMAGES, MASKS[:, :3], {}, r"targets has the shape \(40, 3, 4\); for these images it must be N x 5 x 4"),
+        (IMAGES, MASKS[..., None].astype(int), {}, r"masks of class numbers are \(N, H, W\): use targets\[\.\.\., 0\]"),
+        (IMAGES, MASKS.astype(int) * 200, {}, "targets has values from 0 to 400; class numbers must be 0 to 255"),
+        (IMAGES, MASKS * 100, {}, "--num-classes .*: the training masks hold 3 values up to 200"),
+        (IMAGES, MASKS, {"num_classes": 2}, r"arrays train\[0\]: its mask has the value 2, not one of 0 to 1"),
+        (IMAGES, FLOATS, {}, r"targets is float32; pixels must be uint8, .*: use \(targets \* 255\)"),
+        (IMAGES, np.zeros((40, 1, 1, 1, 1)), {}, r"not \(N,\) for labels, \(N, H, W\) for masks or"),
+        (IMAGES, LABELS, {"num_classes": 3}, "--num-classes 3: arrays has 4; give at least that"),
+        (IMAGES, LABELS, {"num_classes": 0}, "--num-classes 0: must be greater than 0"),
+        (IMAGES, IMAGES, {"num_classes": 2}, "--num-classes 2: the targets of arrays have 3 channels"),
+        (IMAGES, LABELS, {"class_names": ["a"]}, "arrays: class_names has 1 names for 4 classes; give one for each"),
+        (IMAGES, LABELS, {"class_names": "abcd"}, "class_names must be a list of names, not the text 'abcd'"),
+        (IMAGES, LABELS, {"augment": "flip"}, "--augment flip: must be a list of names"),
+        (IMAGES, LABELS, {"seed": -1}, "--seed -1: must not be negative"),
+        (IMAGES, LABELS, {"validation": 1.0}, "validation must be a share between 0 and 1, or a pair .*, not 1.0"),
+        (IMAGES, LABELS, {"validation": float("nan")}, "validation must be a share between 0 and 1, or a pair .*, not nan"),
+        (IMAGES, LABELS, {"validation": "0.1"}, "validation must be a share between 0 and 1, or a pair of images and targets"),
+        (IMAGES, LABELS, {"validation": (IMAGES,)}, "validation must be a share between 0 and 1, or a pair of images and targets"),
+        (IMAGES, LABELS, {"test": (IMAGES, LABELS, LABELS)}, "arrays: test must be a pair of images and targets"),
+        (IMAGES, LABELS, {"validation": 0.01}, "validation 0.01 leaves no validation example of class 0, which has 10; choose"),
+        (
+            IMAGES,
+            np.minimum(np.arange(40), 1),
+            {"validation": 0.5},
+            "validation 0.5 leaves no training example of class 0, which has 1;",
+        ),
+        (IMAGES, MASKS, {"validation": 0.99}, "validation 0.99 leaves no training example of the 40 that there are"),
+        (IMAGES, LABELS, {"test": (FLOATS, LABELS)}, r"test\[0\] is float32; .*: use \(test\[0\] \* 255\)"),
+        (IMAGES, LABELS, {"test": (IMAGES[:0], LABELS[:0])}, r"test\[0\] is empty"),
+        (
+            IMAGES,
+            LABELS,
+            {"test": (IMAGES[:, 1:], LABELS)},
+            r"test\[0\] has examples of the shape \(4, 4, 3\), the training set \(5, 4, 3\)",
+        ),
+        (
+            IMAGES,
+            LABELS,
+            {"validation": (IMAGES, MASKS)},
+            r"validation\[1\] is for segmentation, but the training targets are for class",
+        ),
+        (IMAGES, MASKS, {"test": (IMAGES, MASKS + 1)}, r"arrays test\[\d\]: its mask has the value 3, not one of 0 to 2"),
+        (IMAGES, IMAGES, {"test": (IMAGES, IMAGES[..., :1])}, r"test\[1\] has examples of the shape \(5, 4, 1\), the training set"),
+    ],
+)
+def test_each_mistake_is_one_line(images: Any, targets: Any, settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as caught:
+        data.from_arrays(images, targets, **settings)
+    assert "\n" not in str(caught.value)
+
+
+def test_settings_by_name_are_those_of_the_command_line() -> None:
+    dataset = data.load("digits", image_size=12, on_bad_example="skip", augment=["shift:1"])
+    expected = open_dataset(DataConfig(dataset="digits", image_size="12"))
+    assert (dataset.image_shape, dataset.augment) == ((12, 12, 1), ("shift:1",))
+    assert dataset.settings == DataConfig(dataset="digits", image_size="12", on_bad_example="skip", augment=("shift:1",))
+    np.testing.assert_array_equal(read(dataset.train)["images"], read(expected.train)["images"])
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "message"),
+    [
+        ("digit", {}, "--dataset digit: unknown dataset; did you mean digits"),
+        ("digits", {"image_sizes": 8}, r"data\.load\(\) takes no image_sizes; did you mean image_size\?"),
+        ("digits", {"dataset": "cells"}, r"data\.load\(\) takes no dataset; "),
+        ("digits", {"seed": 1}, r"data\.load\(\) takes no seed: it is a setting of the training"),
+        ("digits", {"image_size": 0}, "--image-size 0: must be N or HxW"),
+        ("digits", {"image_size": 1.5}, "--image-size 1.5: must be str or nothing, not float"),
+        ("digits", {"on_bad_example": "skp"}, "--on-bad-example skp: did you mean skip"),
+        ("digits", {"num_classes": np.int64(3)}, "--num-classes 3: digits does not take it"),
+        ("digits", {"num_classes": -3}, "--num-classes -3: must be greater than 0"),
+        ("digits", {"task": "segmentation"}, "--dataset digits: is for classification, but .* asks for segmentation"),
+        ("folder:nowhere", {}, "--dataset folder:nowhere: there is no such folder"),
+    ],
+)
+def test_settings_that_there_are_not_are_one_line(name: str, settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as caught:
+        data.load(name, **settings)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_folder_of_pictures(tmp_path: Any) -> None:
+    for number in range(40):
+        path = tmp_path / "photos" / "ab"[number % 2] / f"{number}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(IMAGES[number]).save(path)
+    dataset = data.from_folder(tmp_path / "photos", image_size="8")
+    assert (dataset.class_names, dataset.image_shape, dataset.describe().examples) == (
+        ("a", "b"),
+        (8, 8, 3),
+        {"train": 36, "test": 4},
+    )
+    expected = open_dataset(DataConfig(dataset=f"folder:{tmp_path}/photos", image_size="8"))
+    np.testing.assert_array_equal(read(dataset.train)["images"], read(expected.train)["images"])
+    with pytest.raises(ConfigError, match=r"there is no such folder"):
+        data.from_folder(tmp_path / "pictures")
+    with pytest.raises(ConfigError, match="did you mean test_split"):
+        data.from_folder(tmp_path / "photos", test_splits="a")
+
+
+class Broken(data.ArraySource):
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        if index == 2:
+            raise data.BadExample("file 2", "is truncated")
+        return super().__getitem__(index)
+
+
+def own(**splits: Any) -> data.Dataset:
+    everything = {"train": data.ArraySource(IMAGES, LABELS), "test": None} | splits
+    return data.Dataset(**everything, num_classes=4, image_shape=(5, 4, 3), mean=(1.0,) * 3, std=(1.0,) * 3, name="mine")
+
+
+def test_a_ready_dataset_is_checked_once() -> None:
+    config = DataConfig(dataset="other")
+    ready = own(validation=Broken(IMAGES, LABELS))
+    once = check_dataset(ready, config, lambda task: "classification", ("classification",))
+    again = check_dataset(once, config, lambda task: "classification")
+    assert (once.name, once.kind, once.describe().examples) == ("mine", "classification", {"train": 40, "validation": 40})
+    assert once.splits() == again.splits()  # the very same sources
+    with pytest.raises(data.BadExample, match=r"file 2: is truncated; fix or remove it, or .* --on-bad-example skip$"):
+        read(once.validation)
+    lenient = check_dataset(once, DataConfig(on_bad_example="skip"))
+    assert isinstance(lenient.validation, CheckedSource)
+    assert not isinstance(lenient.validation.unchecked, CheckedSource)
+    assert list(np.flatnonzero(read(lenient.validation)["weights"] == 0)) == [2]
+    assert lenient.validation.skipped == {2: "file 2: is truncated"}
+    assert check_dataset(lenient, config).validation is lenient.validation  # what skips goes on skipping
+
+
+def test_a_ready_dataset_is_resized_whether_it_is_checked_or_not() -> None:
+    expected = data.from_arrays(IMAGES, LABELS).train
+    for ready in (own(validation=data.ArraySource(IMAGES, LABELS)), check_dataset(own(), DataConfig())):
+        resized = check_dataset(ready, DataConfig(image_size="10x8"))
+        assert resized.image_shape == (10, 8, 3)
+        assert all(read(source)["images"].shape == (40, 10, 8, 3) for source in resized.splits().values())
+        back = check_dataset(ready, DataConfig(image_size="5x4"))
+        np.testing.assert_array_equal(read(back.train)["images"], read(expected)["images"])
+
+
+def test_a_ready_dataset_must_have_examples_and_targets_for_the_task() -> None:
+    none = data.ArraySource(IMAGES[:0], LABELS[:0])
+    with pytest.raises(ConfigError, match=r"^--train-split train: mine has no example there$"):
+        check_dataset(own(train=none), DataConfig())
+    with pytest.raises(ConfigError, match=r"^--test-split test: mine has no example there$"):
+        check_dataset(own(test=none), DataConfig())
+    with pytest.raises(ConfigError, match=r"^mine has no validation example$"):
+        check_dataset(own(validation=none), DataConfig())
+    with pytest.raises(ConfigError, match="--dataset mine: is for classification, but --model or --task asks for segmentation"):
+        check_dataset(own(), DataConfig(), tasks=("segmentation",))
