@@ -27,6 +27,10 @@ MARKERS = {"single": "o", "central": "v", "pmap": "s", "shard_map": "D", "sharde
 _CROSS: dict[str, Any] = {"marker": "x", "markersize": 8, "markeredgewidth": 2.4, "linestyle": "none"}
 _WIDTH = 100
 _PANELS_PER_ROW = 4
+_BREAKS = {  # titles of two lines, so that the table fits
+    "devices": "de-\nvices", "dispatch": "dis-\npatch", "compute": "com-\npute", "all-reduce": "all-\nreduce",
+    "compile s": "com-\npile s", "of peak": "of\npeak", "vs. then": "vs.\nthen",
+}  # fmt: skip
 
 
 def read(path: str, field: str = "compare") -> list[Record]:
@@ -120,37 +124,37 @@ def _name(record: Record) -> str:
 
 
 def columns(records: Sequence[Record], compared: Sequence[float | None], *, with_ratios: bool = False) -> dict[str, list[str]]:
-    """Returns the texts of each column by its title, which may be broken, without the columns that no cell has anything for."""
+    """Returns the texts of each column by its title, without the columns that no cell has anything for."""
     scaling = efficiencies(records)
 
     def part(name: str) -> list[str]:
         return [_short(record.get("parts_ms", {}).get(name)) for record in records]
 
     found = {
-        "\nimages/s": [_rate_text(record) for record in records],
-        "\n±%": [_spread_text(record) for record in records],
-        "\nstep": [_short(record.get("ms_per_step", {}).get("median")) for record in records],
-        "\ninput": part("input"),
-        "dis-\npatch": part("dispatch"),
-        "com-\npute": part("compute"),
-        "all-\nreduce": part("all_reduce"),
-        "com-\npile s": [_short(record.get("compile_seconds")) for record in records],
-        "\nmemory": [_bytes(record.get("memory_bytes")) for record in records],
-        "of\npeak": [_percent(record.get("fraction_of_peak")) for record in records],
-        "\nstrong": [_percent(each["strong"]) for each in scaling],
-        "\nweak": [_percent(each["weak"]) for each in scaling],
+        "images/s": [_rate_text(record) for record in records],
+        "±%": [_spread_text(record) for record in records],
+        "step": [_short(record.get("ms_per_step", {}).get("median")) for record in records],
+        "input": part("input"),
+        "dispatch": part("dispatch"),
+        "compute": part("compute"),
+        "all-reduce": part("all_reduce"),
+        "compile s": [_short(record.get("compile_seconds")) for record in records],
+        "memory": [_bytes(record.get("memory_bytes")) for record in records],
+        "of peak": [_percent(record.get("fraction_of_peak")) for record in records],
+        "strong": [_percent(each["strong"]) for each in scaling],
+        "weak": [_percent(each["weak"]) for each in scaling],
     }
     if with_ratios:
-        found["vs.\nthen"] = ["" if ratio is None else f"{ratio:.2f}x" for ratio in compared]
+        found["vs. then"] = ["" if ratio is None else f"{ratio:.2f}x" for ratio in compared]
     return {title: texts for title, texts in found.items() if any(texts)}
 
 
 def table(records: Sequence[Record], compared: Sequence[float | None], *, with_ratios: bool = False) -> rich.table.Table:
     found = columns(records, compared, with_ratios=with_ratios)
     grid = rich.table.Table(box=rich.box.SIMPLE_HEAD, padding=0, pad_edge=False, show_edge=False)
-    grid.add_column("\nstrategy", no_wrap=True)
-    for title in ("de-\nvices", "\nbatch", *found):
-        grid.add_column(title, no_wrap=True, justify="right")
+    grid.add_column("strategy", no_wrap=True, vertical="bottom")
+    for title in ("devices", "batch", *found):
+        grid.add_column(_BREAKS.get(title, title), no_wrap=True, justify="right", vertical="bottom")
     for index, record in enumerate(records):
         last = index + 1 == len(records) or any(records[index + 1][name] != record[name] for name in ("strategy", "devices"))
         style = None if record["status"] == "ok" else "red"

@@ -1,4 +1,4 @@
-"""What does the folder of a run tell, whole or broken?"""
+"""Reads the folder of a run for the report, whether it is whole or broken."""
 
 import contextlib
 import dataclasses
@@ -6,7 +6,7 @@ import json
 import math
 import pathlib
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import yaml
@@ -14,42 +14,30 @@ import yaml
 from jaxdp import tasks
 from jaxdp.config import OF_ONE_COMMAND, TrainConfig
 from jaxdp.registry import ConfigError, shown
+from jaxdp.reporting.report_figures import Mark
 from jaxdp.run_directory import Row, RunDirectory, read_lines
 
-NOTHING = "–"  # where a figure is missing
+NOTHING = "–"  # where a value is missing
 _ENDS = ("done", "stopped", "diverged")
 
 
 @dataclasses.dataclass(frozen=True)
-class Mark:
-    """Something that befell a run: resumed, rollback, skipped, stopped or diverged."""
-
-    kind: str
-    step: float | int
-    text: str
-
-
-@dataclasses.dataclass(frozen=True)
 class Run:
-    """Attributes:
-    settings: of config.yaml, and the defaults of those that it leaves out; empty without the file.
-    summary: what summary.json has, perhaps nothing.
-    status: done, stopped, diverged, running or unfinished.
-    problems: what is missing or cannot be read.
-    """
+    """What is known of a run."""
 
     name: str
     directory: RunDirectory
     config_text: str
-    settings: dict[str, Any]
+    settings: dict[str, Any]  # of config.yaml, and the defaults of those that it leaves out; empty without the file
     rows: list[Row]
-    summary: dict[str, Any]
+    summary: dict[str, Any]  # what summary.json has, perhaps nothing
     history: list[Row]
-    status: str
-    problems: list[str]
+    status: str  # done, stopped, diverged, running or unfinished
+    problems: list[str]  # what is missing or cannot be read
     task: str
     metric: str
     larger_is_better: bool
+    color: int = 0  # index of its color on the page
 
     def get(self, *names: str) -> Any:
         """Returns what the summary has under these names, one inside the other, None where it has nothing."""
@@ -84,6 +72,11 @@ class Run:
         """Whether it goes on, or was killed, after its summary was written."""
         return self.status in ("running", "unfinished")
 
+    @property
+    def held_out(self) -> str:
+        """The split that ranks checkpoints: validation, or test where there is none."""
+        return "validation" if any(row.get("split") == "validation" for row in self.rows) else "test"
+
     def points(self, split: str, name: str) -> list[tuple[float, float]]:
         """Returns (step, value) of the rows that have it; of one value for each device, their mean."""
         found: list[tuple[float, float]] = []
@@ -96,43 +89,43 @@ class Run:
 
     @property
     def best(self) -> float | None:
-        """The best figure of the task's metric: of the checkpoints, or else of the evaluations so far."""
+        """The best value of the task's metric: of the checkpoints, or else of the evaluations so far."""
         of_checkpoint = number(self.get("best", self.metric))
         if of_checkpoint is not None and not self.is_open:
             return of_checkpoint
-        values = [value for _, value in self.points("test", self.metric)]
+        values = [value for _, value in self.points(self.held_out, self.metric)]
         return (max if self.larger_is_better else min)(values, default=None)
 
-    def figures(self, split: str) -> dict[str, Any]:
-        """Returns the figures of a split at the end, or so far."""
+    def metrics(self, split: str) -> dict[str, Any]:
+        """Returns the metrics of a split at the end, or so far."""
         found = self.get("metrics", split)
         if isinstance(found, dict) and not self.is_open:
             return found
         rows = [row for row in self.rows if row.get("split") == split]
-        test = [row for row in self.rows if row.get("split") == "test"]
-        names = [name for name in (test[-1] if test else ("loss", self.metric)) if name not in ("step", "epoch", "split")]
+        evaluated = [row for row in self.rows if row.get("split") == self.held_out]
+        names = [name for name in (evaluated[-1] if evaluated else ("loss", self.metric)) if name not in ("step", "epoch", "split")]
         return {name: rows[-1][name] for name in names if rows and name in rows[-1]}
 
     @property
     def marks(self) -> list[Mark]:
-        found = [_skipped(row) for row in self.rows if number(row.get("skipped_updates"))]
+        found = []
+        for row in self.rows:
+            if number(row.get("skipped_updates")):
+                overflows = f", {row['overflows']} of them overflows" if number(row.get("overflows")) else ""
+                text = f"{row['skipped_updates']} updates skipped before step {row['step']}{overflows}"
+                found.append(Mark("updates skipped", row["step"], text))
         for index, event in enumerate(self.history):
             kind, step, following = event["event"], event["step"], self.history[index + 1 :]
             reason = f": {event['reason']}" if "reason" in event else ""
             if kind in ("started", "resumed") and index:
                 found.append(Mark("resumed", step, f"{'resumed after' if step else 'started again at'} step {step}"))
             elif kind == "rollback":
-                found.append(Mark(kind, step, f"rolled back from step {step} to {event.get('to_step')}{reason}"))
+                found.append(Mark("rolled back", step, f"rolled back from step {step} to {event.get('to_step')}{reason}"))
             elif kind in ("stopped", "diverged") and not following:  # else what follows tells of it
                 found.append(Mark(kind, step, f"{kind} at step {step}{reason}"))
         if not self.history and self.status in ("stopped", "diverged"):
             found.append(Mark(self.status, self.steps, f"{self.status} at step {self.steps}"))
         return found
-
-
-def _skipped(row: Row) -> Mark:
-    overflows = f", {row['overflows']} of them overflows" if number(row.get("overflows")) else ""
-    return Mark("skipped", row["step"], f"{row['skipped_updates']} updates skipped before step {row['step']}{overflows}")
 
 
 def number(value: object) -> float | None:
@@ -156,85 +149,65 @@ def names_of(folders: Sequence[pathlib.Path]) -> list[str]:
 
 
 def read(folder: pathlib.Path, name: str) -> Run:
-    """Reads what there is."""
+    """Reads what there is, and notes what is missing."""
     directory, problems = RunDirectory(folder), []
-    summary, description = (_read_object(path, problems) for path in (directory.summary_file, directory.dataset_file))
-    text, settings = _read_config(directory.config_file, problems)
-    rows = [row for row in _read_lines(directory.metrics_file, problems) if number(row.get("step")) is not None]
+    summary = _read(directory.summary_file, _object, {}, problems)
+    description = _read(directory.dataset_file, _object, {}, problems)
+    settings = _read(directory.config_file, _settings, {}, problems)
+    text = directory.config_file.read_text() if settings else ""
+    rows = _with_step(_read(directory.metrics_file, read_lines, [], problems))
     if directory.metrics_file.is_file() and not rows:
         problems.append("metrics.jsonl holds no rows")
-    history = [
-        event
-        for event in (_read_lines(directory.history_file, problems) if directory.history_file.is_file() else [])
-        if number(event.get("step")) is not None and isinstance(event.get("event"), str)
-    ]
+    history = _with_step(_read(directory.history_file, read_lines, [], problems) if directory.history_file.exists() else [])
+    history = [event for event in history if isinstance(event.get("event"), str)]
     status = str(summary.get("status", "unfinished"))
     if history:
         status = history[-1]["event"] if history[-1]["event"] in _ENDS else "unfinished"
     if status == "unfinished" and directory.is_being_written():
         status = "running"
     task = str(summary.get("task") or description.get("task") or settings.get("task") or "")
-    metric, larger = _ranking(task)
+    metric, larger = "loss", False
+    with contextlib.suppress(ConfigError):  # a task of another package, or of none
+        metric, larger = tasks.create(task, num_classes=2).best_metric
     return Run(name, directory, text, settings, rows, summary, history, status, problems, task, metric, larger)
 
 
-def _ranking(task: str) -> tuple[str, bool]:
-    """Returns the figure by which the task ranks, and whether larger is better."""
-    with contextlib.suppress(ConfigError):  # a task of another package, or of none
-        return tasks.create(task, num_classes=2).best_metric
-    return "loss", False
+def _with_step(rows: Sequence[Row]) -> list[Row]:
+    return [row for row in rows if number(row.get("step")) is not None]
 
 
-def _read_object(path: pathlib.Path, problems: list[str]) -> dict[str, Any]:
+def _read(path: pathlib.Path, load: Callable[[pathlib.Path], Any], empty: Any, problems: list[str]) -> Any:
+    """Returns what a file holds, or `empty` and a problem more."""
     try:
-        content = json.loads(path.read_text())
+        path.stat()  # raises where there is none
+        return load(path)
     except FileNotFoundError:
         problems.append(f"there is no {path.name}")
-        return {}
-    except (OSError, ValueError):
-        content = None
-    if not isinstance(content, dict):
+    except (OSError, ValueError, yaml.YAMLError):
         problems.append(f"{path.name} cannot be read")
-        return {}
+    return empty
+
+
+def _object(path: pathlib.Path) -> dict[str, Any]:
+    content = yaml.safe_load(path.read_text()) if path.suffix == ".yaml" else json.loads(path.read_text())
+    if not isinstance(content, dict):
+        raise ValueError(content)
     return content
 
 
-def _read_lines(path: pathlib.Path, problems: list[str]) -> list[Row]:
-    if not path.is_file():
-        problems.append(f"there is no {path.name}")
-        return []
-    try:
-        return read_lines(path)
-    except OSError:
-        problems.append(f"{path.name} cannot be read")
-        return []
+def _settings(path: pathlib.Path) -> dict[str, Any]:
+    """Returns the settings, also those that the file leaves out or that only another version has."""
+    settings = dataclasses.asdict(TrainConfig()) | {str(name): value for name, value in _object(path).items()}
+    return {name: value for name, value in settings.items() if name not in OF_ONE_COMMAND}
 
 
-def _read_config(path: pathlib.Path, problems: list[str]) -> tuple[str, dict[str, Any]]:
-    """Returns the file's text and its settings, of another version's file those that it has."""
-    if not path.is_file():
-        problems.append(f"there is no {path.name}")
-        return "", {}
-    try:
-        text = path.read_text()
-        content = yaml.safe_load(text)
-        if not isinstance(content, dict):
-            raise ValueError(text)
-    except (OSError, ValueError, yaml.YAMLError):
-        problems.append(f"{path.name} cannot be read")
-        return "", {}
-    settings = dataclasses.asdict(TrainConfig()) | {str(name): value for name, value in content.items()}
-    return text, {name: value for name, value in settings.items() if name not in OF_ONE_COMMAND}
+def setting_text(value: object, missing: str = "default") -> str:
+    """Returns a setting for a person."""
+    if value is None or isinstance(value, bool):
+        return {None: missing, True: "yes", False: "no"}[value]
+    return shown(value) or "none"
 
 
 def fact_text(run: Run, name: str) -> str:
     """Returns what is known of a run under this name, for a person."""
-    found = run.about(name)
-    return NOTHING if found is None else setting_text(found)
-
-
-def setting_text(value: object) -> str:
-    """Returns a setting for a person."""
-    if value is None or isinstance(value, bool):
-        return {None: "default", True: "yes", False: "no"}[value]
-    return shown(value) or "none"
+    return setting_text(run.about(name), missing=NOTHING)
