@@ -1,6 +1,5 @@
 """Which layers do the models share? NHWC; a layer knows no device."""
 
-import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -12,6 +11,8 @@ from flax import nnx
 from jaxtyping import Array, Float, Key
 
 from jaxdp.models import initializers
+from jaxdp.ops import convolution
+from jaxdp.ops.moments import moments, per_group
 
 
 def conv(
@@ -27,118 +28,14 @@ def conv(
     pad = size // 2 if padding is None else padding
     return nnx.Conv(
         in_features, features, (size, size), strides=stride, padding=[(pad, pad), (pad, pad)], use_bias=bias, dtype=dtype,
-        kernel_init=kernel_init, bias_init=initializers.zeros, rngs=rngs, conv_general_dilated=_convolve,
+        kernel_init=kernel_init, bias_init=initializers.zeros, rngs=rngs, conv_general_dilated=convolution.convolve_nhwc,
     )  # fmt: skip
-
-
-def _convolve(x: Array, kernel: Array, strides: Any, padding: Any, **_: Any) -> Array:
-    """Takes what Flax passes; the rest is the same for all convolutions here."""
-    smaller = all(size < window for size, window in zip(x.shape[1:3], kernel.shape[:2], strict=True))
-    return (_convolve_small if smaller else convolve)(x, kernel, tuple(strides), tuple(padding))
-
-
-def _convolve_small(x: Array, kernel: Array, strides: tuple[int, ...], padding: Any) -> Array:
-    """Convolves an image smaller than the window as one matrix product: windows would lie in the padding for the most part.
-
-    XLA:CPU exchanges image and kernel then, and needs a second for a 2x2 map of 512 channels, where this needs 7 ms.
-    """
-    sides = zip(x.shape[1:3], kernel.shape[:2], strides, padding, strict=True)
-    rows, columns = (_taps(size, window, stride, *pads) for size, window, stride, pads in sides)
-    parts = (jnp.asarray(rows, kernel.dtype), jnp.asarray(columns, kernel.dtype), kernel)
-    matrix = jnp.einsum("ihr,jwc,rcfg->hwfijg", *parts, precision=jax.lax.Precision.HIGHEST)  # exact: each sum has one term
-    matrix = matrix.reshape(-1, len(rows) * len(columns) * kernel.shape[-1])
-    flat = x.reshape(x.shape[0], matrix.shape[0])  # an exported program knows the batch as a symbol
-    return (flat @ matrix).reshape(x.shape[0], len(rows), len(columns), kernel.shape[-1])
-
-
-def _taps(size: int, window: int, stride: int, before: int, after: int) -> np.ndarray:
-    """Returns which tap of the window at an output position lies on an input position: ones and zeros (output, input, tap)."""
-    outputs = (size + before + after - window) // stride + 1
-    return np.stack([np.eye(size, window, before - stride * output) for output in range(outputs)])
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3))
-def convolve(
-    x: Float[Array, "batch height width in"], kernel: Float[Array, "kh kw in out"], strides: tuple[int, ...], padding: Any
-) -> Float[Array, "batch h w out"]:
-    """A convolution whose gradient is computed in the form that the platform is fast at.
-
-    Where XLA:CPU computes the gradient of the kernel, it would compute what that reads, batch norms and sums of branches, once
-    more for this use, in the order of a transposed array; after a barrier it takes what is there. And it lays out the windows of
-    one of the two factors in memory: better those of the one with fewer channels.
-    """
-    return _plain(x, kernel, strides, padding)
-
-
-def _plain(x: Array, kernel: Array, strides: tuple[int, ...], padding: Any) -> Array:
-    return jax.lax.conv_general_dilated(x, kernel, strides, padding, dimension_numbers=("NHWC", "HWIO", "NHWC"))
-
-
-def _convolve_forward(x: Array, kernel: Array, strides: tuple[int, ...], padding: Any) -> tuple[Array, tuple[Array, Array]]:
-    return _plain(x, kernel, strides, padding), (x, kernel)
-
-
-def _convolve_backward(strides: tuple[int, ...], padding: Any, kept: tuple[Array, Array], of_y: Array) -> tuple[Array, Array]:
-    x, kernel = kept
-
-    def of_kernel(x: Array, of_y: Array) -> Array:
-        (found,) = jax.linear_transpose(lambda kernel: _plain(x, kernel, strides, padding), kernel)(of_y)
-        return found
-
-    def swapped(x: Array, of_y: Array) -> Array:
-        pads = [(size - 1 - before, size - 1 - after) for size, (before, after) in zip(kernel.shape, padding, strict=False)]
-        flipped = jax.lax.conv_general_dilated(of_y, x, (1, 1), pads, dimension_numbers=("CHWN", "IHWO", "HWNC"))
-        return flipped[::-1, ::-1].swapaxes(2, 3)
-
-    def on_cpu(x: Array, of_y: Array) -> Array:
-        compute = swapped if max(strides) == 1 and x.shape[-1] > of_y.shape[-1] else of_kernel
-        return compute(*jax.lax.optimization_barrier((x, of_y)))
-
-    (of_x,) = jax.linear_transpose(lambda x: _plain(x, kernel, strides, padding), x)(of_y)
-    return of_x, jax.lax.platform_dependent(x, of_y, cpu=on_cpu, default=of_kernel)
-
-
-convolve.defvjp(_convolve_forward, _convolve_backward)
 
 
 def dense(in_features: int, features: int, *, dtype: Any, rngs: nnx.Rngs) -> nnx.Linear:
     """A dense layer with bias; both are drawn from U(-1/sqrt(in), 1/sqrt(in)), as PyTorch does."""
     bias = initializers.host_initializer(lambda rng, shape: initializers.draw_uniform_fan_in(rng, (in_features, *shape))[0])
     return nnx.Linear(in_features, features, dtype=dtype, kernel_init=initializers.uniform_fan_in, bias_init=bias, rngs=rngs)
-
-
-Moments = tuple[Float[Array, "groups features"], Float[Array, "groups features"]]
-
-
-@jax.custom_vjp
-def moments(x: Float[Array, "groups batch *space features"]) -> Moments:
-    """Returns mean and biased variance of each group's channels.
-
-    JAX's own derivative of `jnp.var` keeps the differences from the mean, an array as large as `x`, for the backward pass, and
-    passes over it several times more: without it a step of PyramidNet moves a fifth fewer bytes through memory.
-    """
-    mean = jnp.mean(x, range(1, x.ndim - 1))
-    return mean, jnp.mean(jnp.square(x - _per_group(mean, x)), range(1, x.ndim - 1))
-
-
-def _moments_forward(x: Array) -> tuple[Moments, tuple[Array, Array]]:
-    found = moments(x)
-    return found, (x, found[0])
-
-
-def _moments_backward(kept: tuple[Array, Array], cotangents: Moments) -> tuple[Array]:
-    (x, mean), (of_mean, of_var) = kept, cotangents
-    count = x.size // mean.size
-    slope = 2 * of_var / count
-    # Not slope * (x - mean): XLA would find these differences in the forward pass, and keep them.
-    return (x * _per_group(slope, x) + _per_group(of_mean / count - slope * mean, x),)
-
-
-moments.defvjp(_moments_forward, _moments_backward)
-
-
-def _per_group(values: Float[Array, "groups features"], x: Array) -> Array:
-    return values.reshape(len(values), *[1] * (x.ndim - 2), values.shape[-1])
 
 
 class BatchNorm(nnx.Module):
@@ -176,7 +73,7 @@ class BatchNorm(nnx.Module):
             local_mean, mean = mean, self.share(mean)
             var = self.share(var + jnp.square(local_mean - mean))
         self._update(mean, var)
-        return self._normalize(grouped, _per_group(mean, grouped), _per_group(var, grouped)).reshape(x.shape)
+        return self._normalize(grouped, per_group(mean, grouped), per_group(var, grouped)).reshape(x.shape)
 
     def _update(self, mean: Float[Array, "groups features"], var: Float[Array, "groups features"]) -> None:
         for running, value in ((self.mean, mean), (self.var, var)):
