@@ -1,4 +1,4 @@
-"""Which layers do the models share? NHWC; a layer knows no device."""
+"""Provides the layers that the models share. Arrays are NHWC; a layer knows no device."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -15,15 +15,22 @@ from jaxdp.ops import convolution
 from jaxdp.ops.moments import moments, per_group
 
 
-def conv(
+def conv(  # noqa: PLR0913 - a layer's constructor
     in_features: int, features: int, size: int, *, stride: int = 1, padding: int | None = None, bias: bool = False,
     kernel_init: initializers.Initializer = initializers.he_normal_fan_out, dtype: Any, rngs: nnx.Rngs,
 ) -> nnx.Conv:  # fmt: skip
-    """A square convolution that pads both sides alike, as PyTorch does (Flax's SAME pads one side at stride 2).
+    """Creates a square convolution that pads both sides alike, as PyTorch does (Flax's SAME pads one side at stride 2).
 
     Args:
+        in_features: channels of the input.
+        features: channels of the output.
+        size: rows and columns of the kernel.
+        stride: step in pixels along both sides.
         padding: rows and columns of zeros on each side; None for as many as keep the size at stride 1.
-        bias: whether there is one; it begins at 0.
+        bias: whether to add a bias; it starts at 0.
+        kernel_init: initializer of the kernel.
+        dtype: format of the computation; parameters are float32.
+        rngs: source of the initial kernel.
     """
     pad = size // 2 if padding is None else padding
     return nnx.Conv(
@@ -33,7 +40,7 @@ def conv(
 
 
 def dense(in_features: int, features: int, *, dtype: Any, rngs: nnx.Rngs) -> nnx.Linear:
-    """A dense layer with bias; both are drawn from U(-1/sqrt(in), 1/sqrt(in)), as PyTorch does."""
+    """Creates a dense layer with bias; both start from U(-1/sqrt(in), 1/sqrt(in)), as in PyTorch."""
     bias = initializers.host_initializer(lambda rng, shape: initializers.draw_uniform_fan_in(rng, (in_features, *shape))[0])
     return nnx.Linear(in_features, features, dtype=dtype, kernel_init=initializers.uniform_fan_in, bias_init=bias, rngs=rngs)
 
@@ -41,9 +48,15 @@ def dense(in_features: int, features: int, *, dtype: Any, rngs: nnx.Rngs) -> nnx
 class BatchNorm(nnx.Module):
     """Normalizes each channel by the mean and variance of the examples that share statistics.
 
-    Which examples do is not the model's business: `set_batch_norm` says it from outside, for a whole model at once.
-    Statistics are computed in float32 at least, and kept in it. The running variance averages biased variances, where PyTorch's
-    is unbiased.
+    The model does not decide which examples these are: `set_batch_norm` sets it from outside, for a whole model at once.
+    Statistics are computed in float32 or wider, and kept in float32. The running variance averages biased variances; PyTorch
+    averages unbiased ones.
+
+    Args:
+        features: number of channels.
+        momentum: weight of the old running statistics in an update.
+        epsilon: added to the variance before its square root is taken.
+        dtype: format of the output.
 
     Source: Ioffe and Szegedy 2015, algorithm 1; groups smaller than the batch: Hoffer et al. 2017, section 3.3.
     """
@@ -60,12 +73,16 @@ class BatchNorm(nnx.Module):
         self.share: Callable[[Any], Any] | None = None
 
     def __call__(self, x: Float[Array, "batch *space features"]) -> Float[Array, "batch *space features"]:
-        """Raises ValueError if groups of `group_size` do not divide the batch."""
+        """Normalizes `x`, and in training updates the running statistics.
+
+        Raises:
+            ValueError: if the batch is not a multiple of `group_size`.
+        """
         if self.use_running_average:
             return self._normalize(x, self.mean[...], self.var[...])
         group_size = self.group_size or x.shape[0]
         if x.shape[0] % group_size:
-            raise ValueError(f"batch norm over groups of {group_size} examples needs a multiple of it, got {x.shape[0]}")
+            raise ValueError(f"batch norm over groups of {group_size} examples needs a multiple of that, got {x.shape[0]}")
         grouped = x.reshape(-1, group_size, *x.shape[1:])
         mean, var = moments(grouped.astype(jnp.promote_types(self.dtype, jnp.float32)))
         if self.share is not None:
@@ -88,11 +105,12 @@ class BatchNorm(nnx.Module):
 
 
 def set_batch_norm(model: nnx.Module, *, group_size: int | None, share: Callable[[Any], Any] | None) -> None:
-    """Says for all batch norms of a model which examples share statistics.
+    """Sets which examples share statistics, for all batch norms of a model.
 
     Args:
-        group_size: examples per group; None for all that the model is called with.
-        share: averages statistics with other programs' (for statistics over the global batch); None to keep to oneself.
+        model: the model; other layers stay as they are.
+        group_size: examples per group; None for all examples of a call.
+        share: averages statistics over all programs, for statistics of the global batch; None for a program's own statistics.
     """
     for _, module in nnx.iter_modules(model):
         if isinstance(module, BatchNorm):
@@ -100,14 +118,26 @@ def set_batch_norm(model: nnx.Module, *, group_size: int | None, share: Callable
 
 
 def set_remat(model: nnx.Module, remat: str) -> None:
-    """Says what the backward pass computes again instead of keeping it: `none`, within `blocks`, or `full`, runs of blocks, too."""
+    """Sets which activations the backward pass recomputes instead of keeping them.
+
+    Args:
+        model: a model that calls its blocks with `run_blocks`.
+        remat: `none`, `blocks` (those inside each block) or `full` (also those between the blocks of a run of blocks).
+    """
     setattr(model, "remat", remat)  # noqa: B010 - an attribute that the class does not declare
 
 
 def run_blocks(model: nnx.Module, blocks: Sequence[Any], x: Array, *args: Any) -> Array:
-    """Calls one block of a model after the other with `args`, and keeps for the backward pass what `set_remat` said.
+    """Calls a model's blocks one after the other, and keeps for the backward pass what `set_remat` allows.
 
-    With `full` two levels are computed again: about the square root of the number of blocks are kept, for twice the forward time.
+    With `full`, two levels are recomputed: about the square root of the number of blocks is kept, for twice the forward time.
+
+    Args:
+        model: the model that `set_remat` was called with.
+        blocks: modules that map an array to the next block's input.
+        x: the first block's input.
+        *args: further arguments of every block, e.g. the keys of the examples.
+
     Source: Chen et al. 2016, section 4.
     """
     return _run(getattr(model, "remat", "none"), list(blocks), x, *args)
@@ -129,25 +159,33 @@ def _run(remat: str, blocks: list[Any], x: Array, *args: Any) -> Array:
 
 
 class Stochastic(nnx.Module):
-    """Base of layers that draw one random number per example.
+    """Base class of layers that draw random numbers per example.
 
-    In training a layer is called with one key per example, so that what an example meets depends neither on its neighbours nor
-    on the device. Called without keys it draws them from the model's own `nnx.Rngs`, as NNX layers do.
+    In training a layer is called with one key per example, so that the numbers for an example depend neither on its neighbours
+    nor on the device. Called without keys, a layer draws them from the model's own `nnx.Rngs`, as NNX layers do.
+
+    Args:
+        index: tells the layers of one model apart: layers with the same index draw the same numbers.
+        rngs: serves calls without keys, from its stream `dropout`.
     """
 
     def __init__(self, index: int, rngs: nnx.Rngs) -> None:
-        self.index = index  # tells the layers of one model apart
+        self.index = index
         self.rngs = rngs.fork()
         self.deterministic = False
 
     def keys(self, keys: Key[Array, "batch"] | None, batch: int) -> Key[Array, "batch"]:
+        """Returns this layer's key for each example, from the examples' keys or, where there are none, from `nnx.Rngs`."""
         if keys is None:
             return jax.random.split(self.rngs.dropout(), batch)
         return jax.vmap(jax.random.fold_in, (0, None))(keys, self.index)
 
 
 class Dropout(Stochastic):
-    """Zeroes features at `rate` in training and scales the others up. Source: Srivastava et al. 2014."""
+    """Zeroes features with probability `rate` in training, and scales the others up to keep the mean.
+
+    Source: Srivastava et al. 2014.
+    """
 
     def __init__(self, rate: float | int, *, index: int, rngs: nnx.Rngs) -> None:
         super().__init__(index, rngs)
@@ -161,10 +199,12 @@ class Dropout(Stochastic):
 
 
 class ShakeDrop(Stochastic):
-    """Disturbs a residual branch: forward by b + alpha - b alpha, backward by b + beta - b beta, drawn per example.
+    """Scales a residual branch at random: forward by b + alpha - b alpha, backward by b + beta - b beta, drawn per example.
 
-    Here b is 1 with probability 1 - drop_probability, alpha is uniform in [-1, 1] and beta in [0, 1]; evaluation scales by the
-    mean, 1 - drop_probability. Source: Yamada et al. 2019, equations 6 and 7, the variant drawn per image.
+    Here b is 1 with probability 1 - drop_probability, and 0 otherwise; alpha is uniform in [-1, 1] and beta in [0, 1]. Evaluation
+    scales by the mean, 1 - drop_probability.
+
+    Source: Yamada et al. 2019, equations 6 and 7, the variant drawn per image.
     """
 
     def __init__(self, drop_probability: float | int, *, index: int, rngs: nnx.Rngs) -> None:
@@ -188,9 +228,10 @@ class ShakeDrop(Stochastic):
 
 
 def shortcut(x: Float[Array, "batch height width in"], features: int, stride: int) -> Float[Array, "batch h w features"]:
-    """The parameter-free shortcut: average pool where the unit strides, then zeros after the existing channels.
+    """Returns the parameter-free shortcut of a unit: an average pool at stride 2, then zeros after the existing channels.
 
-    The pool is 2x2 with stride 2 and keeps an odd last row and column, whose windows average over the real cells alone.
+    The pool is 2x2 with stride 2 and keeps an odd last row and column, whose windows average over real pixels only.
+
     Source: Han et al. 2017, section 3.3; ceil mode as in the authors' code.
     """
     if stride == 2:

@@ -194,8 +194,8 @@ def create_setup(
     devices = platform.select_devices(1 if config.strategy == "single" and config.devices is None else config.devices)
     per_device = config.per_device_batch_size
     total_devices = len(devices) * jax.process_count()
-    data_shards = mesh.axis_sizes(config.mesh if per_device else None, total_devices)[mesh.DATA_AXIS]
-    at_a_time = per_device * data_shards if per_device else None
+    axes = None if config.mesh is None else mesh.MeshShape.parse(config.mesh, total_devices)
+    at_a_time = per_device * (axes.data if axes else total_devices) if per_device else None
     automatic = config.global_batch_size == "auto"
     given = at_a_time * config.accumulate_steps if at_a_time else config.global_batch_size
     batch_size = 1 if automatic else int(given or optim.DEFAULT_BATCH_SIZE)  # automatic: until it is known
@@ -233,7 +233,7 @@ def create_setup(
         remat=config.remat,
         grad_reduce_dtype=config.grad_reduce_dtype,
     )
-    strategy = create_strategy(config.strategy, recipe, devices, config.mesh, shard_params=config.shard_params)
+    strategy = create_strategy(config.strategy, recipe, devices, axes, shard_params=config.shard_params)
     strategy.check_rows({dataset.image_shape[0], tile[0]}, fewest_rows)
     if training and not automatic:
         strategy.check_batch(batch_size)
