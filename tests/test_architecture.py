@@ -1,4 +1,4 @@
-"""Only `parallel/` knows devices, and only `parallel/replicas.py` knows collectives."""
+"""Only `sharding/` and `runtime/` know devices, and only `sharding/replicas.py` knows collectives."""
 
 import ast
 import pathlib
@@ -21,10 +21,10 @@ def names_in(path: pathlib.Path) -> set[str]:
 
 def test_collectives_and_devices_are_named_where_they_belong() -> None:
     files = {path.relative_to(SOURCE).as_posix(): names_in(path) for path in SOURCE.rglob("*.py")}
-    assert {name for name, found in files.items() if found & COLLECTIVES} == {"parallel/replicas.py"}
+    assert {name for name, found in files.items() if found & COLLECTIVES} == {"sharding/replicas.py"}
     naming_devices = {name for name, found in files.items() if found & DEVICES}
     assert naming_devices
-    assert all(name.startswith("parallel/") for name in naming_devices), naming_devices
+    assert all(name.startswith(("sharding/", "runtime/")) for name in naming_devices), naming_devices
 
 
 def test_there_are_no_drawers_for_everything() -> None:

@@ -9,6 +9,7 @@ import pytest
 from flax import nnx
 
 from jaxdp.models import layers, resampling
+from jaxdp.ops import convolution, moments
 
 
 def batch_norm(features: int, **attributes) -> layers.BatchNorm:
@@ -20,11 +21,11 @@ def batch_norm(features: int, **attributes) -> layers.BatchNorm:
 def test_moments_have_the_derivative_that_jax_finds_itself() -> None:
     x = jax.random.normal(jax.random.key(0), (2, 5, 3, 4)) * 2 + 3
 
-    def theirs(x: jax.Array) -> layers.Moments:
+    def theirs(x: jax.Array) -> moments.Moments:
         return jnp.mean(x, (1, 2)), jnp.var(x, (1, 2))
 
     cotangents = (jax.random.normal(jax.random.key(1), (2, 4)), jax.random.normal(jax.random.key(2), (2, 4)))
-    (found, pull_back), (expected, expected_pull_back) = jax.vjp(layers.moments, x), jax.vjp(theirs, x)
+    (found, pull_back), (expected, expected_pull_back) = jax.vjp(moments.moments, x), jax.vjp(theirs, x)
     for ours, other in zip((*found, *pull_back(cotangents)), (*expected, *expected_pull_back(cotangents)), strict=True):
         np.testing.assert_allclose(ours, other, rtol=1e-5, atol=1e-6)
 
@@ -35,8 +36,8 @@ def test_a_convolution_has_the_gradients_that_jax_finds_itself(channels: tuple[i
     keys = iter(jax.random.split(jax.random.key(0), 3))
     x, kernel = jax.random.normal(next(keys), (4, 9, 11, channels[0])), jax.random.normal(next(keys), (size, size, *channels))
     settings: Any = ((stride, stride), ((pad, pad), (pad, pad)))
-    ours, pull_back = jax.vjp(lambda x, kernel: layers.convolve(x, kernel, *settings), x, kernel)
-    theirs, expected_pull_back = jax.vjp(lambda x, kernel: layers._plain(x, kernel, *settings), x, kernel)
+    ours, pull_back = jax.vjp(lambda x, kernel: convolution.convolve(x, kernel, *settings), x, kernel)
+    theirs, expected_pull_back = jax.vjp(lambda x, kernel: convolution.plain(x, kernel, *settings), x, kernel)
     cotangent = jax.random.normal(next(keys), ours.shape)
     for found, expected in zip((ours, *pull_back(cotangent)), (theirs, *expected_pull_back(cotangent)), strict=True):
         np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)

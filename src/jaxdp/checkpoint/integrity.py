@@ -131,7 +131,8 @@ def examine(checkpoints: pathlib.Path, step: int, *, thorough: bool) -> Verdict:
 
 def find_damaged(checkpoints: pathlib.Path) -> dict[int, str]:
     """Returns the problems of those that a run that continues must not meet: from the newest on, hashed, down to the first that
-    can be used; of older ones what shows without reading them whole."""
+    can be used; of older ones what shows without reading them whole.
+    """
     damaged: dict[int, str] = {}
     found = False
     for step in reversed(steps(checkpoints)):
@@ -156,7 +157,8 @@ def set_aside(checkpoints: pathlib.Path, step: int) -> pathlib.Path:
 
 def reason_text(error: Exception) -> str:
     """Says in a few words why files could not be read or written: TensorStore's messages are long, and name the system's error
-    somewhere within."""
+    somewhere within.
+    """
     text = " ".join(str(error).split())
     known = [os.strerror(number) for number in _SYSTEM_ERRORS if os.strerror(number) in text]
     return known[0] if known else text[:200] or type(error).__name__

@@ -1,39 +1,104 @@
-"""Which networks are there? One file per family; each registers what `create` calls.
+"""Provides the models, one file per family: by name with `create`, or as classes.
 
-model = models.create("pyramidnet", num_classes=10, in_channels=3, rngs=nnx.Rngs(0), depth=20, alpha=24)
+model = models.create("pyramidnet", num_classes=10, in_channels=3, rngs=nnx.Rngs(0), depth=20, alpha=48)
+model = models.PyramidNet(num_classes=10, in_channels=3, rngs=nnx.Rngs(0), depth=20, alpha=48)
 logits = model(images)
 """
 
+import importlib
+import inspect
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import jax
 from flax import nnx
 
+from jaxdp.models.recipes import recipe_of, remember
 from jaxdp.registry import ConfigError, Registry, check_keywords
 
+if TYPE_CHECKING:
+    from jaxdp.models.cnn import CNN
+    from jaxdp.models.pyramidnet import PyramidNet
+    from jaxdp.models.resnet import ResNet
+    from jaxdp.models.unet import UNet
+    from jaxdp.models.vgg import VGG
+
+__all__ = [
+    "CNN",
+    "VGG",
+    "PyramidNet",
+    "ResNet",
+    "UNet",
+    "create",
+    "names",
+    "parameter_count",
+    "recipe_of",
+    "register",
+    "require",
+    "require_count",
+    "require_known",
+    "require_rate",
+    "tasks_of",
+]
+
+_CLASSES = {"CNN": "cnn", "PyramidNet": "pyramidnet", "ResNet": "resnet", "UNet": "unet", "VGG": "vgg"}
+
+Model = TypeVar("Model", bound=Callable[..., Any])
+
 _models: Registry[Callable[..., nnx.Module]] = Registry("model", "jaxdp.models")
-register = _models.register
 names = _models.entries
 
 
+def __getattr__(name: str) -> Any:
+    """Imports the file of a model class when the class is first asked for; these files import this one."""
+    if name not in _CLASSES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_CLASSES[name]}"), name)
+
+
+def register(name: str) -> Callable[[Model], Model]:
+    """Registers a model class, or a function that returns a model, under a name, and returns it.
+
+    Args:
+        name: the name for `--model` and `create`.
+
+    Raises:
+        ConfigError: if another model has that name.
+    """
+    add = _models.register(name)
+
+    def register_model(model: Model) -> Model:
+        made: Any = add(model)
+        if inspect.isclass(made):
+            remember(name, made)
+        return model
+
+    return register_model
+
+
 def tasks_of(name: str) -> tuple[str, ...]:
-    """Returns the tasks that a network serves, the usual one first."""
+    """Returns the tasks that a model serves, the usual one first.
+
+    Raises:
+        ConfigError: for an unknown name.
+    """
     return getattr(_models[name], "tasks", ("classification",))
 
 
 def create(name: str, *, num_classes: int, in_channels: int, rngs: nnx.Rngs, **kwargs: Any) -> Any:
-    """Creates a network that maps images (batch, height, width, in_channels) to float32 logits (batch, num_classes).
+    """Creates a model that maps images (batch, height, width, in_channels) to float32 logits (batch, num_classes).
 
-    One that answers for every pixel gives (batch, height, width, num_classes) instead.
+    A model with an output per pixel returns (batch, height, width, num_classes) instead.
 
     Args:
         name: a registered name, e.g. `pyramidnet`.
+        num_classes: number of classes, or of output channels in regression.
+        in_channels: number of channels of the images.
         rngs: source of the initial weights; the stream `dropout` serves stochastic layers that are called without keys.
-        **kwargs: keywords of that network, e.g. `depth`; all take `dtype`, the format of the computation.
+        **kwargs: keywords of that model, e.g. `depth`; all models accept `dtype`, the format of the computation.
 
     Raises:
-        ConfigError: for an unknown name or keyword, or a value that the network does not have.
+        ConfigError: for an unknown name or keyword, or a value that the model does not accept.
     """
     factory = _models[name]
     check_keywords("model_kwargs", factory, kwargs, reserved=("num_classes", "in_channels", "rngs"))
@@ -41,7 +106,7 @@ def create(name: str, *, num_classes: int, in_channels: int, rngs: nnx.Rngs, **k
 
 
 def parameter_count(model: nnx.Module) -> int:
-    """Returns how many trainable numbers a model has, without its batch statistics; also of an `nnx.eval_shape` result."""
+    """Returns the number of trainable parameters of a model, without batch statistics; also of an `nnx.eval_shape` result."""
     return sum(leaf.size for leaf in jax.tree.leaves(nnx.state(model, nnx.Param)))
 
 
@@ -58,11 +123,11 @@ def require_count(keyword: str, value: object, minimum: int = 1) -> None:
 
 
 def require_rate(keyword: str, value: object) -> None:
-    """Raises ConfigError unless the value is a probability that is not certainty."""
+    """Raises ConfigError unless the value is a probability of at least 0 and below 1."""
     is_rate = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1
     require(is_rate, keyword, value, "must be at least 0 and below 1")
 
 
 def require_known(keyword: str, value: object, known: Iterable[object]) -> None:
-    """Raises ConfigError that lists what is known, unless the value is."""
+    """Raises ConfigError that lists the known values, unless the value is one of them."""
     require(value in known, keyword, value, f"known: {', '.join(map(str, known))}")

@@ -1,4 +1,4 @@
-"""CNN: a small convolutional network for digits and the like, which trains in seconds on a CPU.
+"""Defines CNN, a small convolutional network for digits and similar images, which trains in seconds on a CPU.
 
 Source: LeCun, Bottou, Bengio, Haffner: Gradient-Based Learning Applied to Document Recognition, Proc. IEEE 1998, for the plan
 (convolutions, poolings, dense layers); 3x3 convolutions, batch norm and ReLU are later practice.
@@ -13,18 +13,25 @@ from jaxtyping import Array, Float, Key
 from jaxdp import models
 from jaxdp.models import layers, resampling
 
-# The dense layers see 4x4 positions, whatever the size of the images.
+# The dense layers see 4x4 positions, whatever size the images have.
 _POSITIONS = 4
 
 
 @models.register("cnn")
 class CNN(nnx.Module):
-    """Args:
-    num_classes: number of logits.
-    in_channels: channels of the images.
-    width: channels of the first of three convolutions; the others have twice and four times as many.
-    hidden: width of the dense layer before the logits.
-    dropout: rate before each dense layer.
+    """Three 3x3 convolutions with batch norm, ReLU and poolings, and two dense layers.
+
+    Args:
+        num_classes: number of logits.
+        in_channels: channels of the images.
+        rngs: source of the initial weights, and of dropout in calls without keys.
+        width: channels of the first of three convolutions; the others have twice and four times as many.
+        hidden: width of the dense layer before the logits.
+        dropout: rate before each dense layer.
+        dtype: format of the computation; parameters and logits are float32.
+
+    Raises:
+        ConfigError: for a keyword out of range.
     """
 
     def __init__(
@@ -55,9 +62,11 @@ class CNN(nnx.Module):
     def __call__(
         self, images: Float[Array, "batch height width channels"], keys: Key[Array, "batch"] | None = None
     ) -> Float[Array, "batch classes"]:
-        """Args:
-        images: normalized, NHWC, of any size: poolings that would leave no pixel are left out.
-        keys: one per example, for dropout in training; None draws from the model's own `nnx.Rngs`.
+        """Returns float32 logits.
+
+        Args:
+            images: normalized, NHWC, of any size: poolings that would leave no pixel are left out.
+            keys: one per example, for dropout in training; None draws from the model's own `nnx.Rngs`.
         """
         x = images.astype(self.dtype)
         for position, (conv, norm) in enumerate(zip(self.convs, self.norms, strict=True)):

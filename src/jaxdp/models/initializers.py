@@ -1,7 +1,7 @@
-"""From which distribution do weights begin?
+"""Provides the initializers of weights.
 
-They are drawn with NumPy on the host: drawing them with JAX would compile once per shape, and each unit of a PyramidNet has shapes
-of its own (40 s for 110 layers).
+Weights are drawn with NumPy on the host: drawing them with JAX would compile once per shape, and each unit of a PyramidNet has
+shapes of its own (40 s for 110 layers).
 """
 
 from collections.abc import Callable
@@ -18,7 +18,7 @@ Initializer = Callable[..., jax.Array]
 
 
 def host_initializer(draw: Draw) -> Initializer:
-    """Makes a Flax initializer of a NumPy draw; the same key gives the same numbers eagerly, under jit and under eval_shape."""
+    """Returns a Flax initializer that draws with NumPy; the same key gives the same numbers eagerly, under jit and eval_shape."""
 
     def initialize(key: Key[Array, ""], shape: tuple[int, ...], dtype: Any = jnp.float32, out_sharding: Any = None) -> jax.Array:
         def on_host(data: Any) -> np.ndarray:
@@ -43,7 +43,7 @@ def _he_normal_fan_in(rng: np.random.Generator, shape: tuple[int, ...]) -> np.nd
 
 
 def draw_uniform_fan_in(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
-    """Draws from U(-1/sqrt(in), 1/sqrt(in)), where `shape` begins with in."""
+    """Draws from U(-1/sqrt(in), 1/sqrt(in)), where `in` is the first dim of `shape`."""
     bound = 1.0 / np.sqrt(shape[0])
     return rng.uniform(-bound, bound, shape)
 

@@ -1,6 +1,5 @@
-"""Which layers do the models share? NHWC; a layer knows no device."""
+"""Provides the layers that the models share. Arrays are NHWC; a layer knows no device."""
 
-import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -12,141 +11,52 @@ from flax import nnx
 from jaxtyping import Array, Float, Key
 
 from jaxdp.models import initializers
+from jaxdp.ops import convolution
+from jaxdp.ops.moments import moments, per_group
 
 
-def conv(
+def conv(  # noqa: PLR0913 - a layer's constructor
     in_features: int, features: int, size: int, *, stride: int = 1, padding: int | None = None, bias: bool = False,
     kernel_init: initializers.Initializer = initializers.he_normal_fan_out, dtype: Any, rngs: nnx.Rngs,
 ) -> nnx.Conv:  # fmt: skip
-    """A square convolution that pads both sides alike, as PyTorch does (Flax's SAME pads one side at stride 2).
+    """Creates a square convolution that pads both sides alike, as PyTorch does (Flax's SAME pads one side at stride 2).
 
     Args:
+        in_features: channels of the input.
+        features: channels of the output.
+        size: rows and columns of the kernel.
+        stride: step in pixels along both sides.
         padding: rows and columns of zeros on each side; None for as many as keep the size at stride 1.
-        bias: whether there is one; it begins at 0.
+        bias: whether to add a bias; it starts at 0.
+        kernel_init: initializer of the kernel.
+        dtype: format of the computation; parameters are float32.
+        rngs: source of the initial kernel.
     """
     pad = size // 2 if padding is None else padding
     return nnx.Conv(
         in_features, features, (size, size), strides=stride, padding=[(pad, pad), (pad, pad)], use_bias=bias, dtype=dtype,
-        kernel_init=kernel_init, bias_init=initializers.zeros, rngs=rngs, conv_general_dilated=_convolve,
+        kernel_init=kernel_init, bias_init=initializers.zeros, rngs=rngs, conv_general_dilated=convolution.convolve_nhwc,
     )  # fmt: skip
 
 
-def _convolve(x: Array, kernel: Array, strides: Any, padding: Any, **_: Any) -> Array:
-    """Takes what Flax passes; the rest is the same for all convolutions here."""
-    smaller = all(size < window for size, window in zip(x.shape[1:3], kernel.shape[:2], strict=True))
-    return (_convolve_small if smaller else convolve)(x, kernel, tuple(strides), tuple(padding))
-
-
-def _convolve_small(x: Array, kernel: Array, strides: tuple[int, ...], padding: Any) -> Array:
-    """Convolves an image smaller than the window as one matrix product: windows would lie in the padding for the most part.
-
-    XLA:CPU exchanges image and kernel then, and needs a second for a 2x2 map of 512 channels, where this needs 7 ms.
-    """
-    sides = zip(x.shape[1:3], kernel.shape[:2], strides, padding, strict=True)
-    rows, columns = (_taps(size, window, stride, *pads) for size, window, stride, pads in sides)
-    parts = (jnp.asarray(rows, kernel.dtype), jnp.asarray(columns, kernel.dtype), kernel)
-    matrix = jnp.einsum("ihr,jwc,rcfg->hwfijg", *parts, precision=jax.lax.Precision.HIGHEST)  # exact: each sum has one term
-    matrix = matrix.reshape(-1, len(rows) * len(columns) * kernel.shape[-1])
-    flat = x.reshape(x.shape[0], matrix.shape[0])  # an exported program knows the batch as a symbol
-    return (flat @ matrix).reshape(x.shape[0], len(rows), len(columns), kernel.shape[-1])
-
-
-def _taps(size: int, window: int, stride: int, before: int, after: int) -> np.ndarray:
-    """Returns which tap of the window at an output position lies on an input position: ones and zeros (output, input, tap)."""
-    outputs = (size + before + after - window) // stride + 1
-    return np.stack([np.eye(size, window, before - stride * output) for output in range(outputs)])
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3))
-def convolve(
-    x: Float[Array, "batch height width in"], kernel: Float[Array, "kh kw in out"], strides: tuple[int, ...], padding: Any
-) -> Float[Array, "batch h w out"]:
-    """A convolution whose gradient is computed in the form that the platform is fast at.
-
-    Where XLA:CPU computes the gradient of the kernel, it would compute what that reads, batch norms and sums of branches, once
-    more for this use, in the order of a transposed array; after a barrier it takes what is there. And it lays out the windows of
-    one of the two factors in memory: better those of the one with fewer channels.
-    """
-    return _plain(x, kernel, strides, padding)
-
-
-def _plain(x: Array, kernel: Array, strides: tuple[int, ...], padding: Any) -> Array:
-    return jax.lax.conv_general_dilated(x, kernel, strides, padding, dimension_numbers=("NHWC", "HWIO", "NHWC"))
-
-
-def _convolve_forward(x: Array, kernel: Array, strides: tuple[int, ...], padding: Any) -> tuple[Array, tuple[Array, Array]]:
-    return _plain(x, kernel, strides, padding), (x, kernel)
-
-
-def _convolve_backward(strides: tuple[int, ...], padding: Any, kept: tuple[Array, Array], of_y: Array) -> tuple[Array, Array]:
-    x, kernel = kept
-
-    def of_kernel(x: Array, of_y: Array) -> Array:
-        (found,) = jax.linear_transpose(lambda kernel: _plain(x, kernel, strides, padding), kernel)(of_y)
-        return found
-
-    def swapped(x: Array, of_y: Array) -> Array:
-        pads = [(size - 1 - before, size - 1 - after) for size, (before, after) in zip(kernel.shape, padding, strict=False)]
-        flipped = jax.lax.conv_general_dilated(of_y, x, (1, 1), pads, dimension_numbers=("CHWN", "IHWO", "HWNC"))
-        return flipped[::-1, ::-1].swapaxes(2, 3)
-
-    def on_cpu(x: Array, of_y: Array) -> Array:
-        compute = swapped if max(strides) == 1 and x.shape[-1] > of_y.shape[-1] else of_kernel
-        return compute(*jax.lax.optimization_barrier((x, of_y)))
-
-    (of_x,) = jax.linear_transpose(lambda x: _plain(x, kernel, strides, padding), x)(of_y)
-    return of_x, jax.lax.platform_dependent(x, of_y, cpu=on_cpu, default=of_kernel)
-
-
-convolve.defvjp(_convolve_forward, _convolve_backward)
-
-
 def dense(in_features: int, features: int, *, dtype: Any, rngs: nnx.Rngs) -> nnx.Linear:
-    """A dense layer with bias; both are drawn from U(-1/sqrt(in), 1/sqrt(in)), as PyTorch does."""
+    """Creates a dense layer with bias; both start from U(-1/sqrt(in), 1/sqrt(in)), as in PyTorch."""
     bias = initializers.host_initializer(lambda rng, shape: initializers.draw_uniform_fan_in(rng, (in_features, *shape))[0])
     return nnx.Linear(in_features, features, dtype=dtype, kernel_init=initializers.uniform_fan_in, bias_init=bias, rngs=rngs)
-
-
-Moments = tuple[Float[Array, "groups features"], Float[Array, "groups features"]]
-
-
-@jax.custom_vjp
-def moments(x: Float[Array, "groups batch *space features"]) -> Moments:
-    """Returns mean and biased variance of each group's channels.
-
-    JAX's own derivative of `jnp.var` keeps the differences from the mean, an array as large as `x`, for the backward pass, and
-    passes over it several times more: without it a step of PyramidNet moves a fifth fewer bytes through memory.
-    """
-    mean = jnp.mean(x, range(1, x.ndim - 1))
-    return mean, jnp.mean(jnp.square(x - _per_group(mean, x)), range(1, x.ndim - 1))
-
-
-def _moments_forward(x: Array) -> tuple[Moments, tuple[Array, Array]]:
-    found = moments(x)
-    return found, (x, found[0])
-
-
-def _moments_backward(kept: tuple[Array, Array], cotangents: Moments) -> tuple[Array]:
-    (x, mean), (of_mean, of_var) = kept, cotangents
-    count = x.size // mean.size
-    slope = 2 * of_var / count
-    # Not slope * (x - mean): XLA would find these differences in the forward pass, and keep them.
-    return (x * _per_group(slope, x) + _per_group(of_mean / count - slope * mean, x),)
-
-
-moments.defvjp(_moments_forward, _moments_backward)
-
-
-def _per_group(values: Float[Array, "groups features"], x: Array) -> Array:
-    return values.reshape(len(values), *[1] * (x.ndim - 2), values.shape[-1])
 
 
 class BatchNorm(nnx.Module):
     """Normalizes each channel by the mean and variance of the examples that share statistics.
 
-    Which examples do is not the model's business: `set_batch_norm` says it from outside, for a whole model at once.
-    Statistics are computed in float32 at least, and kept in it. The running variance averages biased variances, where PyTorch's
-    is unbiased.
+    The model does not decide which examples these are: `set_batch_norm` sets it from outside, for a whole model at once.
+    Statistics are computed in float32 or wider, and kept in float32. The running variance averages biased variances; PyTorch
+    averages unbiased ones.
+
+    Args:
+        features: number of channels.
+        momentum: weight of the old running statistics in an update.
+        epsilon: added to the variance before its square root is taken.
+        dtype: format of the output.
 
     Source: Ioffe and Szegedy 2015, algorithm 1; groups smaller than the batch: Hoffer et al. 2017, section 3.3.
     """
@@ -163,12 +73,16 @@ class BatchNorm(nnx.Module):
         self.share: Callable[[Any], Any] | None = None
 
     def __call__(self, x: Float[Array, "batch *space features"]) -> Float[Array, "batch *space features"]:
-        """Raises ValueError if groups of `group_size` do not divide the batch."""
+        """Normalizes `x`, and in training updates the running statistics.
+
+        Raises:
+            ValueError: if the batch is not a multiple of `group_size`.
+        """
         if self.use_running_average:
             return self._normalize(x, self.mean[...], self.var[...])
         group_size = self.group_size or x.shape[0]
         if x.shape[0] % group_size:
-            raise ValueError(f"batch norm over groups of {group_size} examples needs a multiple of it, got {x.shape[0]}")
+            raise ValueError(f"batch norm over groups of {group_size} examples needs a multiple of that, got {x.shape[0]}")
         grouped = x.reshape(-1, group_size, *x.shape[1:])
         mean, var = moments(grouped.astype(jnp.promote_types(self.dtype, jnp.float32)))
         if self.share is not None:
@@ -176,7 +90,7 @@ class BatchNorm(nnx.Module):
             local_mean, mean = mean, self.share(mean)
             var = self.share(var + jnp.square(local_mean - mean))
         self._update(mean, var)
-        return self._normalize(grouped, _per_group(mean, grouped), _per_group(var, grouped)).reshape(x.shape)
+        return self._normalize(grouped, per_group(mean, grouped), per_group(var, grouped)).reshape(x.shape)
 
     def _update(self, mean: Float[Array, "groups features"], var: Float[Array, "groups features"]) -> None:
         for running, value in ((self.mean, mean), (self.var, var)):
@@ -191,11 +105,12 @@ class BatchNorm(nnx.Module):
 
 
 def set_batch_norm(model: nnx.Module, *, group_size: int | None, share: Callable[[Any], Any] | None) -> None:
-    """Says for all batch norms of a model which examples share statistics.
+    """Sets which examples share statistics, for all batch norms of a model.
 
     Args:
-        group_size: examples per group; None for all that the model is called with.
-        share: averages statistics with other programs' (for statistics over the global batch); None to keep to oneself.
+        model: the model; other layers stay as they are.
+        group_size: examples per group; None for all examples of a call.
+        share: averages statistics over all programs, for statistics of the global batch; None for a program's own statistics.
     """
     for _, module in nnx.iter_modules(model):
         if isinstance(module, BatchNorm):
@@ -203,14 +118,26 @@ def set_batch_norm(model: nnx.Module, *, group_size: int | None, share: Callable
 
 
 def set_remat(model: nnx.Module, remat: str) -> None:
-    """Says what the backward pass computes again instead of keeping it: `none`, within `blocks`, or `full`, runs of blocks, too."""
+    """Sets which activations the backward pass recomputes instead of keeping them.
+
+    Args:
+        model: a model that calls its blocks with `run_blocks`.
+        remat: `none`, `blocks` (those inside each block) or `full` (also those between the blocks of a run of blocks).
+    """
     setattr(model, "remat", remat)  # noqa: B010 - an attribute that the class does not declare
 
 
 def run_blocks(model: nnx.Module, blocks: Sequence[Any], x: Array, *args: Any) -> Array:
-    """Calls one block of a model after the other with `args`, and keeps for the backward pass what `set_remat` said.
+    """Calls a model's blocks one after the other, and keeps for the backward pass what `set_remat` allows.
 
-    With `full` two levels are computed again: about the square root of the number of blocks are kept, for twice the forward time.
+    With `full`, two levels are recomputed: about the square root of the number of blocks is kept, for twice the forward time.
+
+    Args:
+        model: the model that `set_remat` was called with.
+        blocks: modules that map an array to the next block's input.
+        x: the first block's input.
+        *args: further arguments of every block, e.g. the keys of the examples.
+
     Source: Chen et al. 2016, section 4.
     """
     return _run(getattr(model, "remat", "none"), list(blocks), x, *args)
@@ -232,25 +159,33 @@ def _run(remat: str, blocks: list[Any], x: Array, *args: Any) -> Array:
 
 
 class Stochastic(nnx.Module):
-    """Base of layers that draw one random number per example.
+    """Base class of layers that draw random numbers per example.
 
-    In training a layer is called with one key per example, so that what an example meets depends neither on its neighbours nor
-    on the device. Called without keys it draws them from the model's own `nnx.Rngs`, as NNX layers do.
+    In training a layer is called with one key per example, so that the numbers for an example depend neither on its neighbours
+    nor on the device. Called without keys, a layer draws them from the model's own `nnx.Rngs`, as NNX layers do.
+
+    Args:
+        index: tells the layers of one model apart: layers with the same index draw the same numbers.
+        rngs: serves calls without keys, from its stream `dropout`.
     """
 
     def __init__(self, index: int, rngs: nnx.Rngs) -> None:
-        self.index = index  # tells the layers of one model apart
+        self.index = index
         self.rngs = rngs.fork()
         self.deterministic = False
 
     def keys(self, keys: Key[Array, "batch"] | None, batch: int) -> Key[Array, "batch"]:
+        """Returns this layer's key for each example, from the examples' keys or, where there are none, from `nnx.Rngs`."""
         if keys is None:
             return jax.random.split(self.rngs.dropout(), batch)
         return jax.vmap(jax.random.fold_in, (0, None))(keys, self.index)
 
 
 class Dropout(Stochastic):
-    """Zeroes features at `rate` in training and scales the others up. Source: Srivastava et al. 2014."""
+    """Zeroes features with probability `rate` in training, and scales the others up to keep the mean.
+
+    Source: Srivastava et al. 2014.
+    """
 
     def __init__(self, rate: float | int, *, index: int, rngs: nnx.Rngs) -> None:
         super().__init__(index, rngs)
@@ -264,10 +199,12 @@ class Dropout(Stochastic):
 
 
 class ShakeDrop(Stochastic):
-    """Disturbs a residual branch: forward by b + alpha - b alpha, backward by b + beta - b beta, drawn per example.
+    """Scales a residual branch at random: forward by b + alpha - b alpha, backward by b + beta - b beta, drawn per example.
 
-    Here b is 1 with probability 1 - drop_probability, alpha is uniform in [-1, 1] and beta in [0, 1]; evaluation scales by the
-    mean, 1 - drop_probability. Source: Yamada et al. 2019, equations 6 and 7, the variant drawn per image.
+    Here b is 1 with probability 1 - drop_probability, and 0 otherwise; alpha is uniform in [-1, 1] and beta in [0, 1]. Evaluation
+    scales by the mean, 1 - drop_probability.
+
+    Source: Yamada et al. 2019, equations 6 and 7, the variant drawn per image.
     """
 
     def __init__(self, drop_probability: float | int, *, index: int, rngs: nnx.Rngs) -> None:
@@ -291,9 +228,10 @@ class ShakeDrop(Stochastic):
 
 
 def shortcut(x: Float[Array, "batch height width in"], features: int, stride: int) -> Float[Array, "batch h w features"]:
-    """The parameter-free shortcut: average pool where the unit strides, then zeros after the existing channels.
+    """Returns the parameter-free shortcut of a unit: an average pool at stride 2, then zeros after the existing channels.
 
-    The pool is 2x2 with stride 2 and keeps an odd last row and column, whose windows average over the real cells alone.
+    The pool is 2x2 with stride 2 and keeps an odd last row and column, whose windows average over real pixels only.
+
     Source: Han et al. 2017, section 3.3; ceil mode as in the authors' code.
     """
     if stride == 2:

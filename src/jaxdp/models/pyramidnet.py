@@ -1,4 +1,4 @@
-"""PyramidNet: a residual network whose width grows in every unit.
+"""Defines PyramidNet, a residual network whose width grows in every unit.
 
 Source: Han, Kim, Kim: Deep Pyramidal Residual Networks, CVPR 2017. Where the paper's formula and the authors' code differ
 (rounding of widths), this follows the code, which gives the published parameter counts.
@@ -21,19 +21,26 @@ _IMAGENET_UNITS = {50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3), 200
 
 @models.register("pyramidnet")
 class PyramidNet(nnx.Module):
-    """Args:
-    num_classes: number of logits.
-    in_channels: channels of the images.
-    depth: number of layers; 6n + 2 for basic units, 9n + 2 for bottlenecks, one of 50, 101, 152, 200 with the ImageNet stem.
-    alpha: how many channels the units add in all; with multiplicative growth by which factor they widen.
-    growth: `additive` or `multiplicative`.
-    bottleneck: units of 1x1, 3x3 and 1x1 convolutions (to four times the width) instead of two 3x3.
-    stem: `cifar` for small images (3 stages from 16 channels), `imagenet` for large ones (4 stages from 64, pools first).
-    shake_drop: drop probability of the last unit, to which the units rise linearly; 0 turns ShakeDrop off, 0.5 is the paper's.
-    dropout: rate before the dense layer.
+    """A stem, pre-activation residual units with parameter-free shortcuts, global average pooling and a dense layer.
+
+    Args:
+        num_classes: number of logits.
+        in_channels: channels of the images.
+        rngs: source of the initial weights, and of random numbers in calls without keys.
+        depth: number of layers: 6n + 2 with basic units, 9n + 2 with bottlenecks; 50, 101, 152 or 200 with the ImageNet stem.
+        alpha: number of channels that all units together add; with multiplicative growth the factor by which they widen.
+        bottleneck: whether units have 1x1, 3x3 and 1x1 convolutions (to four times the width) instead of two 3x3.
+        growth: `additive` or `multiplicative`.
+        stem: `cifar` for small images (3 stages from 16 channels), `imagenet` for large ones (4 stages from 64, pooled first).
+        shake_drop: drop probability of the last unit; it rises linearly with depth. 0 turns ShakeDrop off, 0.5 is the paper's.
+        dropout: rate before the dense layer.
+        dtype: format of the computation; parameters and logits are float32.
+
+    Raises:
+        ConfigError: for a keyword out of range, or a depth that no number of units gives.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - a model's hyper-parameters are its configuration
         self,
         *,
         num_classes: int,
@@ -88,9 +95,11 @@ class PyramidNet(nnx.Module):
     def __call__(
         self, images: Float[Array, "batch height width channels"], keys: Key[Array, "batch"] | None = None
     ) -> Float[Array, "batch classes"]:
-        """Args:
-        images: normalized, NHWC.
-        keys: one per example, for ShakeDrop and dropout in training; None draws from the model's own `nnx.Rngs`.
+        """Returns float32 logits.
+
+        Args:
+            images: normalized, NHWC.
+            keys: one per example, for ShakeDrop and dropout in training; None draws from the model's own `nnx.Rngs`.
         """
         x = self.stem_norm(self.stem_conv(images.astype(self.dtype)))
         if self.large_stem:
@@ -103,7 +112,12 @@ class PyramidNet(nnx.Module):
 
 
 class Unit(nnx.Module):
-    """One residual unit: batch norm first and last, no ReLU before the first convolution nor after the addition."""
+    """A residual unit with batch norm first and last, and no ReLU before the first convolution or after the addition.
+
+    Attributes:
+        features: channels of the output; `width`, or four times as many of a bottleneck.
+        stride: of the first 3x3 convolution and of the shortcut.
+    """
 
     def __init__(
         self, in_features: int, width: int, *, bottleneck: bool, stride: int, drop_probability: float | int, index: int, dtype: Any,
@@ -133,7 +147,15 @@ class Unit(nnx.Module):
 
 
 def unit_widths(start: int, alpha: float | int, units: int, growth: str) -> list[int]:
-    """Returns each unit's width. It grows in float64 and is rounded only for use, half to even, as all the authors' code does.
+    """Returns each unit's width.
+
+    The width grows in float64 and is rounded, half to even, only for use, as in all code of the authors.
+
+    Args:
+        start: width of the stem.
+        alpha: channels added by all units together, or the factor by which they widen.
+        units: number of units.
+        growth: `additive` or `multiplicative`.
 
     Source: Han et al. 2017, equations 3 (additive) and 4 (multiplicative); the paper floors.
     """
@@ -151,7 +173,7 @@ def _units_per_stage(depth: int, bottleneck: bool, stem: str) -> tuple[int, ...]
     if stem == "imagenet":
         models.require(bottleneck, "bottleneck", bottleneck, "the imagenet stem has bottleneck units; set bottleneck=true")
         known = ", ".join(map(str, _IMAGENET_UNITS))
-        models.require(depth in _IMAGENET_UNITS, "depth", depth, f"with the imagenet stem one of {known}")
+        models.require(depth in _IMAGENET_UNITS, "depth", depth, f"with the imagenet stem it must be one of {known}")
         return _IMAGENET_UNITS[depth]
     layers_per_round = 9 if bottleneck else 6
     models.require_count("depth", depth)

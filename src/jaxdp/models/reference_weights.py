@@ -1,4 +1,4 @@
-"""How do weights trained in PyTorch get into a model here? By a table of names; only arrays pass, PyTorch is not needed.
+"""Loads weights trained in PyTorch into a model, by a table of names. Only arrays are exchanged; PyTorch is not needed.
 
 state = safetensors.numpy.load_file("pyramidnet.safetensors")
 load_reference_weights(model, state)
@@ -15,23 +15,23 @@ from jaxdp.models.pyramidnet import PyramidNet
 from jaxdp.models.unet import UNet
 from jaxdp.registry import ConfigError
 
-# How PyTorch's dims are ordered to give ours: (out, in, h, w) -> (h, w, in, out), and the like. No dim is reversed: the kernel of
-# our transposed convolution says what each input pixel paints, as PyTorch's does.
+# The order of PyTorch's dims that gives ours: (out, in, h, w) -> (h, w, in, out), and the like. No dim is reversed: the kernel of
+# our transposed convolution holds what each input pixel adds to the output, as PyTorch's does.
 _CONV = (2, 3, 1, 0)
 _TRANSPOSED_CONV = (2, 3, 0, 1)
 _DENSE = (1, 0)
 _VECTOR = (0,)
 
 _NAMES_SHOWN = 5
-_PREFIX = "module."  # where the state was that of DataParallel
+_PREFIX = "module."  # of a state that DataParallel saved
 
 
 class Place(NamedTuple):
-    """Where an array of a PyTorch state goes.
+    """The place of an array of a PyTorch state in a model.
 
     Attributes:
         path: attributes and indices from the model to the variable.
-        axes: for `np.transpose`, from PyTorch's order of dims to ours.
+        axes: dims for `np.transpose`, from PyTorch's order to ours.
     """
 
     path: tuple[str | int, ...]
@@ -44,11 +44,12 @@ Table = dict[str, Place]
 def load_reference_weights(model: nnx.Module, state: Mapping[str, np.ndarray], names: Table | None = None) -> None:
     """Fills all weights and batch statistics of a model from a PyTorch `state_dict` of arrays, as float32.
 
-    The model is changed only if everything fits.
+    The model changes only if everything fits.
 
     Args:
-        state: arrays by name, bare or after `module.`; each `num_batches_tracked` is ignored.
-        names: the table to go by; None for the model's own, `reference_names`.
+        model: the model to fill.
+        state: arrays by name, with or without the prefix `module.`; each `num_batches_tracked` is ignored.
+        names: the table of names; None for the model's own, `reference_names`.
 
     Raises:
         ConfigError: if names are missing or unexpected, shapes differ, or values are not finite numbers; in one line.
@@ -78,7 +79,7 @@ def load_reference_weights(model: nnx.Module, state: Mapping[str, np.ndarray], n
 
 
 def reference_names(model: nnx.Module) -> Table:
-    """Returns PyTorch's name of each weight and batch statistic of a model, and where the array goes.
+    """Returns PyTorch's name of each weight and batch statistic of a model, with its place.
 
     Raises:
         ConfigError: if no PyTorch model has been matched with this one.
@@ -90,7 +91,7 @@ def reference_names(model: nnx.Module) -> Table:
 
 
 def _pyramidnet(model: PyramidNet) -> Iterator[tuple[str, Place]]:
-    """The names of the authors' PyTorch code, for CIFAR (layer1 to layer3) and for ImageNet (to layer4)."""
+    """Yields the names in the authors' PyTorch code, for CIFAR (layer1 to layer3) and for ImageNet (to layer4)."""
     yield from _conv("conv1", ("stem_conv",))
     yield from _batch_norm("bn1", ("stem_norm",))
     stage, position = 1, 0
@@ -108,14 +109,14 @@ def _pyramidnet(model: PyramidNet) -> Iterator[tuple[str, Place]]:
 
 
 def _unet(model: UNet) -> Iterator[tuple[str, Place]]:
-    """The names of the common PyTorch U-Net; its bilinear up-sampling has no weights."""
+    """Yields the names of the common PyTorch U-Net; its bilinear up-sampling has no weights."""
     if model.padding == "valid" or model.upsampling == "resize":
         raise _no_table(f"UNet with padding={model.padding} and upsampling={model.upsampling}")
     blocks = [("inc", ("encoder", 0))]
     blocks += [(f"down{index}.maxpool_conv.1", ("encoder", index)) for index in range(1, len(model.encoder))]
     blocks += [(f"up{index + 1}.conv", ("decoder", index)) for index in range(len(model.decoder))]
     for name, path in blocks:
-        for part in range(2):  # a ReLU stands after each batch norm
+        for part in range(2):  # a ReLU follows each batch norm
             yield from _conv(f"{name}.double_conv.{3 * part}", (*path, "convs", part))
             yield from _batch_norm(f"{name}.double_conv.{3 * part + 1}", (*path, "norms", part))
     for index in range(len(model.up_convs)):
@@ -125,7 +126,7 @@ def _unet(model: UNet) -> Iterator[tuple[str, Place]]:
     yield "outc.conv.bias", Place(("head", "bias"), _VECTOR)
 
 
-# A model gets a row here; its function yields PyTorch's names with their places.
+# One row per model; its function yields PyTorch's names with their places.
 _TABLES: dict[type[nnx.Module], Callable[[Any], Iterator[tuple[str, Place]]]] = {PyramidNet: _pyramidnet, UNet: _unet}
 
 

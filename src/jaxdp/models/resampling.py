@@ -1,4 +1,4 @@
-"""How does a map of features become smaller or larger? Pools and resizing, NHWC."""
+"""Provides pooling and resizing of feature maps, in NHWC layout."""
 
 import functools
 
@@ -11,10 +11,15 @@ from jaxtyping import Array, Float
 def max_pool(
     x: Float[Array, "batch height width features"], size: int = 2, *, padding: int = 0
 ) -> Float[Array, "batch h w features"]:
-    """The maxima of `size` x `size` windows, 2 pixels apart; a side shorter than a window stays as it is.
+    """Returns the maxima of `size` x `size` windows, 2 pixels apart; a side shorter than a window keeps its length.
 
-    Rows first, then columns, each the maximum of strided slices: on CPU the gradient takes a ninth of the time of Flax's pool. Of
-    equals the first gets the gradient, as in PyTorch.
+    Rows are pooled first, then columns, each as a maximum of strided slices: on CPU the gradient takes a ninth of the time of
+    Flax's pool. Of equal pixels the first one gets the gradient, as in PyTorch.
+
+    Args:
+        x: a feature map.
+        size: rows and columns of a window.
+        padding: rows and columns on each side, which never are a maximum.
     """
     for axis in (1, 2):
         windows = (x.shape[axis] + 2 * padding - size) // 2 + 1
@@ -28,16 +33,16 @@ def max_pool(
 
 
 def _maximum(x: Array, y: Array) -> Array:
-    # The gradient of jnp.maximum asks which of both equals the result: none does where XLA computes one anew for the backward
-    # pass, and rounds it differently.
+    # The gradient of jnp.maximum asks which side equals the result: neither does if XLA recomputes one for the backward pass and
+    # rounds it differently.
     return jnp.where((x >= y) | jnp.isnan(x), x, y)
 
 
 def adaptive_average_pool(x: Float[Array, "batch height width features"], size: int) -> Float[Array, "batch size size features"]:
-    """Averages over `size` x `size` windows that cover the map evenly, whatever its size, as PyTorch's layer of that name does.
+    """Averages over `size` x `size` windows that cover a map of any size evenly, as PyTorch's layer of that name does.
 
-    Window i runs from floor(i n / size) to ceil((i + 1) n / size) of n rows; windows overlap where `size` does not divide n, and
-    repeat rows where it is larger.
+    Window i covers rows floor(i n / size) to ceil((i + 1) n / size) of n rows; windows overlap where `size` does not divide n, and
+    repeat rows where `size` is larger than n.
     """
     return _resample(x, _window_means(x.shape[1], size), _window_means(x.shape[2], size))
 
@@ -45,13 +50,13 @@ def adaptive_average_pool(x: Float[Array, "batch height width features"], size: 
 def resize_align_corners(
     x: Float[Array, "batch height width features"], size: tuple[int, int]
 ) -> Float[Array, "batch h w features"]:
-    """Resizes bilinearly so that corner pixels stay corners, where `jax.image.resize` aligns the pixels' outer edges."""
+    """Resizes bilinearly with the centres of the corner pixels aligned; `jax.image.resize` aligns the outer edges of pixels."""
     return _resample(x, _align_corners(x.shape[1], size[0]), _align_corners(x.shape[2], size[1]))
 
 
 def _resample(x: Array, rows: np.ndarray, columns: np.ndarray) -> Array:
-    # Matrix products and no gather: the gradient of a gather is a scatter, which is slow on every accelerator. Full precision, as
-    # in jax.image.resize: these products are a small share of the work, and the default rounds their factors on some accelerators.
+    # Matrix products instead of a gather: the gradient of a gather is a scatter, which is slow on every accelerator. They have full
+    # precision, as in jax.image.resize: they are a small share of the work, and some accelerators round the factors by default.
     for matrix, spec in ((rows, "oi,niwc->nowc"), (columns, "oi,nhic->nhoc")):
         if not np.array_equal(matrix, np.eye(*matrix.shape)):
             x = jnp.einsum(spec, jnp.asarray(matrix, x.dtype), x, precision=jax.lax.Precision.HIGHEST)

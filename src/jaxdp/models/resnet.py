@@ -1,8 +1,8 @@
-"""ResNet: residual units that add what they change to what they were given.
+"""Defines ResNet, a network of residual units, in its forms for CIFAR and for ImageNet.
 
-Source: He, Zhang, Ren, Sun: Deep Residual Learning for Image Recognition, CVPR 2016; section 4.2 for the form of three stages, for
-CIFAR, and table 1 for that of four, for ImageNet. Two differences: where the shape changes the shortcut is a projection (option B)
-in both forms, and a bottleneck strides in its 3x3 convolution, as in torchvision; the paper strides in the 1x1 before it.
+Source: He, Zhang, Ren, Sun: Deep Residual Learning for Image Recognition, CVPR 2016; section 4.2 for the form with three stages
+(CIFAR), table 1 for the form with four (ImageNet). Two differences: where the shape changes, the shortcut is a projection (option
+B) in both forms, and a bottleneck strides in its 3x3 convolution, as in torchvision; the paper strides in the 1x1 before it.
 """
 
 from typing import Any
@@ -22,15 +22,22 @@ _FIRST_BOTTLENECK_DEPTH = 50
 
 @models.register("resnet")
 class ResNet(nnx.Module):
-    """Args:
-    num_classes: number of logits.
-    in_channels: channels of the images.
-    depth: 18, 34, 50, 101 or 152 for four stages from 64 channels (from 50 on of bottlenecks, to four times the width);
-        another 6n + 2, e.g. 20, 32, 44, 56 or 110, for three stages from 16.
-    stem: `cifar` (a 3x3 convolution) or `imagenet` (7x7 of stride 2 and a pooling; four stages only); `auto` takes that of the
-        depth's own data set. Four stages with the `cifar` stem suit small images.
-    width: channels of the first stage; None for the 64 or 16 above.
-    dropout: rate before the dense layer.
+    """A stem, three or four stages of residual units, global average pooling and a dense layer.
+
+    Args:
+        num_classes: number of logits.
+        in_channels: channels of the images.
+        rngs: source of the initial weights, and of dropout in calls without keys.
+        depth: 18, 34, 50, 101 or 152 for four stages from 64 channels (from 50 on of bottlenecks, to four times the width);
+            another 6n + 2, e.g. 20, 32, 44, 56 or 110, for three stages from 16.
+        stem: `cifar` (a 3x3 convolution) or `imagenet` (7x7 with stride 2 and a pooling; four stages only); `auto` chooses the
+            stem of the depth's own data set. Four stages with the `cifar` stem suit small images.
+        width: channels of the first stage; None for the 64 or 16 above.
+        dropout: rate before the dense layer.
+        dtype: format of the computation; parameters and logits are float32.
+
+    Raises:
+        ConfigError: for a keyword out of range, or a depth that no number of units gives.
     """
 
     def __init__(
@@ -76,9 +83,11 @@ class ResNet(nnx.Module):
     def __call__(
         self, images: Float[Array, "batch height width channels"], keys: Key[Array, "batch"] | None = None
     ) -> Float[Array, "batch classes"]:
-        """Args:
-        images: normalized, NHWC, of any size.
-        keys: one per example, for dropout in training; None draws from the model's own `nnx.Rngs`.
+        """Returns float32 logits.
+
+        Args:
+            images: normalized, NHWC, of any size.
+            keys: one per example, for dropout in training; None draws from the model's own `nnx.Rngs`.
         """
         x = nnx.relu(self.stem_norm(self.stem_conv(images.astype(self.dtype))))
         if self.large_stem:
@@ -91,7 +100,13 @@ class ResNet(nnx.Module):
 
 
 class Unit(nnx.Module):
-    """One residual unit: batch norm after each convolution, ReLU between them and after the addition. Source: figure 5."""
+    """A residual unit with batch norm after each convolution, and ReLU between them and after the addition.
+
+    Attributes:
+        features: channels of the output; `width`, or four times as many of a bottleneck.
+
+    Source: figure 5.
+    """
 
     def __init__(self, in_features: int, width: int, *, bottleneck: bool, stride: int, dtype: Any, rngs: nnx.Rngs) -> None:
         self.features = 4 * width if bottleneck else width
@@ -114,7 +129,10 @@ class Unit(nnx.Module):
 
 
 class Projection(nnx.Module):
-    """The shortcut where a unit changes the shape: a 1x1 convolution and batch norm. Source: equation 2, option B."""
+    """The shortcut of a unit that changes the shape: a 1x1 convolution and batch norm.
+
+    Source: equation 2, option B.
+    """
 
     def __init__(self, in_features: int, features: int, stride: int, *, dtype: Any, rngs: nnx.Rngs) -> None:
         self.conv = layers.conv(in_features, features, 1, stride=stride, dtype=dtype, rngs=rngs)

@@ -1,8 +1,10 @@
-"""U-Net: an image in, an answer for every pixel out. An encoder that pools, a decoder that up-samples, and skips between them.
+"""Defines U-Net, a network with an output per pixel: an encoder that pools, a decoder that up-samples, and skips between them.
 
-Source: Ronneberger, Fischer, Brox: U-Net: Convolutional Networks for Biomedical Image Segmentation, MICCAI 2015. Three forms:
-`padding="valid"` is the paper's; `padding="same"`, the default, is today's common one, with batch norm and an output as large as
-the image; `upsampling="resize"` is one for image-to-image regression, with biases for batch norm and no weights in its up-sampling.
+It has three forms: `padding="valid"` is the paper's; `padding="same"`, the default, is today's common form, with batch norm and an
+output as large as the image; `upsampling="resize"` is for image-to-image regression, with biases instead of batch norm and an
+up-sampling without weights.
+
+Source: Ronneberger, Fischer, Brox: U-Net: Convolutional Networks for Biomedical Image Segmentation, MICCAI 2015.
 """
 
 import functools
@@ -21,14 +23,22 @@ from jaxdp.registry import ConfigError
 
 @models.register("unet")
 class UNet(nnx.Module):
-    """Args:
-    num_classes: channels of the output: one logit per class, or one value per regressed channel.
-    in_channels: channels of the images.
-    base_channels: channels at full resolution; they double with each pooling.
-    levels: number of poolings.
-    upsampling: `transposed` (2x2 up-convolutions that halve the channels), `bilinear` (align-corners, with half as many channels
-        in the deepest block and at the end of each decoder block) or `resize` (half-pixel bilinear, to the size of the skip).
-    padding: `same` or `valid` (the paper's: every 3x3 convolution takes a pixel from each side, and skips are cropped).
+    """An encoder and a decoder of 3x3 convolutions, with skips between blocks of the same resolution.
+
+    Args:
+        num_classes: channels of the output: one logit per class, or one value per regressed channel.
+        in_channels: channels of the images.
+        rngs: source of the initial weights.
+        base_channels: channels at full resolution; they double with each pooling.
+        levels: number of poolings.
+        upsampling: `transposed` (2x2 up-convolutions that halve the channels), `bilinear` (align-corners, with half as many
+            channels in the deepest block and at the end of each decoder block) or `resize` (half-pixel bilinear, to the size of
+            the skip).
+        padding: `same` or `valid` (the paper's: every 3x3 convolution removes a pixel from each side, and skips are cropped).
+        dtype: format of the computation; parameters and outputs are float32.
+
+    Raises:
+        ConfigError: for a keyword out of range, or valid padding with another up-sampling than `transposed`.
     """
 
     tasks: ClassVar[tuple[str, ...]] = ("segmentation", "regression")
@@ -76,11 +86,11 @@ class UNet(nnx.Module):
     def __call__(
         self, images: Float[Array, "batch height width channels"], keys: Key[Array, "batch"] | None = None
     ) -> Float[Array, "batch h w classes"]:
-        """Returns an answer per pixel: of every pixel with same padding, of the centre with valid padding (388 of 572).
+        """Returns float32 outputs per pixel: of every pixel with same padding, of the centre with valid padding (388 of 572).
 
         Args:
-            images: normalized, NHWC, of any height and width; with valid padding, from `smallest_side`.
-            keys: unused; this network draws no random numbers.
+            images: normalized, NHWC, of any height and width; with valid padding at least `smallest_side`.
+            keys: unused; this model draws no random numbers.
 
         Raises:
             ConfigError: if the images are too small for valid padding.
@@ -117,7 +127,7 @@ class UNet(nnx.Module):
 
 
 class Block(nnx.Module):
-    """Two 3x3 convolutions, each followed by ReLU; with batch norm before it, or else with a bias."""
+    """Two 3x3 convolutions, each followed by ReLU; with batch norm before the ReLU, or with a bias instead."""
 
     def __init__(
         self, in_features: int, middle: int, features: int, *, norm: bool, padding: str, dtype: Any, rngs: nnx.Rngs
@@ -137,10 +147,10 @@ class Block(nnx.Module):
 
 
 class UpConv(nnx.Module):
-    """A 2x2 transposed convolution of stride 2, with bias: each pixel becomes 2x2 pixels, which no other pixel touches.
+    """A 2x2 transposed convolution with stride 2 and bias: each pixel becomes 2x2 pixels, which no other pixel reaches.
 
-    So it is a dense layer per pixel for each of the two rows, whose outputs lie in memory as they do in space; XLA's transposed
-    convolution takes twice as long on CPU.
+    It is computed as a dense layer per pixel for each of the two rows, whose outputs lie in memory as they do in space; XLA's
+    transposed convolution takes twice as long on CPU.
     """
 
     def __init__(self, in_features: int, features: int, *, dtype: Any, rngs: nnx.Rngs) -> None:
@@ -155,7 +165,7 @@ class UpConv(nnx.Module):
         return jnp.stack(rows, 2).reshape(batch, 2 * height, 2 * width, -1)
 
 
-# He's normal, as elsewhere; but one tap alone reaches an output pixel, so its fan-in is the channels.
+# He's normal, as elsewhere; but only one tap reaches an output pixel, so the fan-in is the number of channels.
 _he_normal_per_pixel = initializers.host_initializer(
     lambda rng, shape: rng.standard_normal(shape, np.float32) * np.float32(np.sqrt(2 / shape[-2]))
 )
@@ -164,7 +174,7 @@ _he_normal_per_pixel = initializers.host_initializer(
 def smallest_side(levels: int) -> int:
     """Returns the smallest height or width of an image from which valid padding leaves a pixel of output."""
     side = 1
-    for _ in range(levels):  # up the decoder: a block takes 4 pixels from twice as many
+    for _ in range(levels):  # up the decoder: a block removes 4 pixels from twice as many
         side = -(-(side + 4) // 2)
     for _ in range(levels):  # up the encoder
         side = 2 * (side + 4)
@@ -188,7 +198,7 @@ def _block_widths(base: int, levels: int, upsampling: str) -> tuple[list[tuple[i
 
 
 def _fit(x: Array, size: tuple[int, ...]) -> Array:
-    """Zeros around the centre, an odd row or column below or right; drops a row or column that the skip does not have."""
+    """Pads with zeros around the centre, an odd row or column below or right; drops a row or column that the skip lacks."""
     missing = [new - old for new, old in zip(size, x.shape[1:3], strict=True)]
     # Negative only where the skip is a single pixel, which pooling left as it was.
     pads = [(0, 0, 0), *((count // 2, count - count // 2, 0) for count in missing), (0, 0, 0)]

@@ -1,4 +1,4 @@
-"""VGG: stages of 3x3 convolutions between poolings.
+"""Defines VGG, a network of stages of 3x3 convolutions, each of which ends in a pooling.
 
 Source: Simonyan, Zisserman: Very Deep Convolutional Networks for Large-Scale Image Recognition, ICLR 2015, table 1, configurations
 A, B, D and E. Batch norm and the head for small images are later practice.
@@ -23,17 +23,26 @@ _POSITIONS = 7
 
 @models.register("vgg")
 class VGG(nnx.Module):
-    """Args:
-    num_classes: number of logits.
-    in_channels: channels of the images.
-    depth: layers with weights in the paper's count: 11, 13, 16 or 19.
-    head: `cifar` (mean over positions, one dense layer) or `imagenet` (7x7 positions, two dense layers and another for the logits).
-    batch_norm: after each convolution.
-    width: channels of the first stage; the last has 8 times as many, and the dense layers of the ImageNet head 64 times.
-    dropout: rate before the dense layer of the CIFAR head, by default 0; after the ReLUs of the ImageNet head, by default 0.5.
+    """Five stages of 3x3 convolutions and poolings, and a head for CIFAR or for ImageNet.
+
+    Args:
+        num_classes: number of logits.
+        in_channels: channels of the images.
+        rngs: source of the initial weights, and of dropout in calls without keys.
+        depth: layers with weights in the paper's count: 11, 13, 16 or 19.
+        head: `cifar` (mean over positions, one dense layer) or `imagenet` (7x7 positions, two dense layers and another for the
+            logits).
+        batch_norm: whether batch norm follows each convolution.
+        width: channels of the first stage; the last has 8 times as many, and the dense layers of the ImageNet head 64 times.
+        dropout: rate before the dense layer of the CIFAR head, by default 0; after the ReLUs of the ImageNet head, by default
+            0.5.
+        dtype: format of the computation; parameters and logits are float32.
+
+    Raises:
+        ConfigError: for a keyword out of range.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - a model's hyper-parameters are its configuration
         self,
         *,
         num_classes: int,
@@ -64,16 +73,18 @@ class VGG(nnx.Module):
     def __call__(
         self, images: Float[Array, "batch height width channels"], keys: Key[Array, "batch"] | None = None
     ) -> Float[Array, "batch classes"]:
-        """Args:
-        images: normalized, NHWC, of any size: poolings that would leave no pixel are left out.
-        keys: one per example, for dropout in training; None draws from the model's own `nnx.Rngs`.
+        """Returns float32 logits.
+
+        Args:
+            images: normalized, NHWC, of any size: poolings that would leave no pixel are left out.
+            keys: one per example, for dropout in training; None draws from the model's own `nnx.Rngs`.
         """
         x = layers.run_blocks(self, self.stages, images.astype(self.dtype))
         return self.head(x, keys).astype(jnp.float32)
 
 
 class Stage(nnx.Module):
-    """Convolutions of one width, each with a bias and a ReLU, then a 2x2 max pool along each side that is longer than a pixel."""
+    """Convolutions of one width, each with a bias and ReLU, then a 2x2 max pool along each side longer than one pixel."""
 
     def __init__(self, in_features: int, features: int, convs: int, *, batch_norm: bool, dtype: Any, rngs: nnx.Rngs) -> None:
         inputs = [in_features, *[features] * (convs - 1)]
@@ -102,7 +113,10 @@ class CifarHead(nnx.Module):
 
 
 class ImageNetHead(nnx.Module):
-    """Two dense layers with ReLU and dropout, and one to the logits, on 7x7 positions. Source: the paper's table 1, section 3.1."""
+    """Two dense layers with ReLU and dropout, and one to the logits, on 7x7 positions.
+
+    Source: the paper's table 1, section 3.1.
+    """
 
     def __init__(self, features: int, num_classes: int, *, dropout: float | int, dtype: Any, rngs: nnx.Rngs) -> None:
         hidden = 8 * features

@@ -18,7 +18,7 @@ from jaxdp.registry import ConfigError
 # the same library makes reductions faster: so the convolutions alone leave it.
 _CONVOLUTION_FLAG = "xla_cpu_experimental_ynn_fusion_type"
 _CONVOLUTION_VALUE = "-individual_convolution"
-# XLA:CPU drops optimization barriers before it merges operations: then neither `layers.convolve` nor rematerialization has the
+# XLA:CPU drops optimization barriers before it merges operations: then neither `ops.convolution` nor rematerialization has the
 # effect that it should. Without the pass that drops them they stay to the end, as jaxlib 0.10 is known to accept. The flag is one
 # of all platforms, and GPUs need the pass: so it is set only where JAX has nothing but a CPU.
 _BARRIER_FLAG, _BARRIER_PASS = "xla_disable_hlo_passes", "cse_barrier_expander"

@@ -1,5 +1,5 @@
-"""Which devices are there, and how do they share the work? One file per strategy.
+"""Shares the work of a step among devices, one file per strategy.
 
-`platform.py` is what must happen before JAX starts; `replicas.py` is the only place that names collectives;
-`strategy.py` is the interface, and each other file one way to fill it.
+`strategy.py` is the interface of all strategies; only `replicas.py` names collectives; `mesh.py` and `partition.py`
+decide where arrays lie.
 """

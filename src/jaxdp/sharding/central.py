@@ -1,7 +1,7 @@
-"""The first device is master: it scatters batch and parameters, gathers gradients, and updates alone. Slow by design.
+"""Defines the strategy `central`: the first device scatters batch and parameters, gathers gradients, and updates alone.
 
-What PyTorch's DataParallel and TensorFlow's CentralStorageStrategy do, to be measured beside the others: all traffic passes through
-one device, which holds the only lasting copy of the parameters.
+PyTorch's DataParallel and TensorFlow's CentralStorageStrategy work like this. It is slow by design, and there to be compared with
+the others: all traffic passes through one device, which holds the only lasting copy of the parameters.
 """
 
 import dataclasses
@@ -24,6 +24,12 @@ from jaxdp.step.state import Constants, TrainState
 
 @strategy.register("central")
 class Central(strategy.Strategy):
+    """The strategy with a central device, for several devices of one process.
+
+    Raises:
+        ConfigError: with several processes, or for batch norm over the global batch.
+    """
+
     name = "central"
 
     def _build(self) -> None:
@@ -64,7 +70,7 @@ class Central(strategy.Strategy):
         return [{name: leaves[number] for name, leaves in parts.items()} for number in range(len(self.devices))]
 
     def _scatter(self, whole: Any, batch: Mapping[str, Any], data: Mapping[str, Any]) -> Iterator[Any]:
-        """Yields for each device what all get whole, and its part of the batch."""
+        """Yields `whole` and a shard of the batch, on each device."""
         for device, part in zip(self.devices, self._split(batch, data), strict=True):
             yield jax.device_put((whole, part), device)
 

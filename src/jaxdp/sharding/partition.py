@@ -1,9 +1,9 @@
-"""Which part of which parameter does a device hold? Rules that are data, and a layout that follows them (ZeRO-3, FSDP).
+"""Shards parameters over devices, by rules that are data and a layout that follows them (ZeRO-3, FSDP).
 
-A dimension is cut into equal pieces, and the widths of a PyramidNet hardly ever divide: what does not is stored with zeros
-appended to that dimension. The padding is taken off before a parameter is used and where it is put together on a host. Several
-processes write it with their parts, and a checkpoint notes the shapes without it, so that no reader sees it. Padded weights get
-gradients of zero, and no optimizer here moves a zero weight without one.
+A dim is sharded into equal shards, which seldom divide the widths of a PyramidNet: then zeros are appended to that dim. The padding
+is removed before a parameter is used, and when it is gathered on a host. With several processes each writes its shards with the
+padding, and a checkpoint notes the shapes without it, so that no reader sees it. Padded weights get gradients of zero, and no
+optimizer here changes a zero weight without a gradient.
 
 Source: Rajbhandari et al. 2020, ZeRO, stage 3; the padding is ours.
 """
@@ -21,11 +21,12 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jaxdp.sharding.mesh import DATA_AXIS, MODEL_AXIS
 
-# Of a parameter with fewer elements every device holds all: to collect it would take longer than it is worth.
+# A parameter with fewer elements is replicated: gathering it costs more time than sharding it saves memory.
 MIN_ELEMENTS = 1024
 
-# The first pattern that matches a parameter's whole path decides which dims an axis may cut, the preferred one first: it cuts the
-# first that it divides, or else the one that needs the least padding. An axis that is not named cuts any dim, the largest first.
+# The first pattern that matches a parameter's whole path decides which dims an axis may shard, the preferred one first: it shards
+# the first dim that it divides, or else the one that needs the least padding. An axis that is not named shards any dim, the largest
+# first.
 Dims = tuple[int, ...]
 Rules = Sequence[tuple[str, Mapping[str, Dims]]]
 RULES: Rules = (
@@ -37,11 +38,13 @@ RULES: Rules = (
 
 @dataclasses.dataclass(frozen=True)
 class Placement:
-    """Attributes:
-    shape: what the model knows.
-    stored: with padding.
-    spec: how the stored array is cut.
-    used: how it is cut where it is used, put together over data.
+    """How one array is stored and used on a mesh.
+
+    Attributes:
+        shape: in the model.
+        stored: the shape with padding.
+        spec: the sharding of the stored array.
+        used: its sharding where it is used, gathered over data.
     """
 
     shape: tuple[int, ...]
@@ -51,24 +54,27 @@ class Placement:
 
     @property
     def padding(self) -> list[tuple[int, int]]:
-        """Returns how much stands before and after each dim, nothing if nothing does."""
+        """The padding before and after each dim, in elements; empty if there is none."""
         if self.stored == self.shape:
             return []
         return [(0, long - short) for short, long in zip(self.shape, self.stored, strict=True)]
 
 
 def place(path: str, shape: tuple[int, ...], sizes: Mapping[str, int], rules: Rules = RULES) -> Placement:
-    """Applies the rules to one parameter.
+    """Returns where one parameter is placed by the rules.
 
     Args:
-        sizes: of the axes data and model, as far as the mesh has them.
+        path: of the parameter in the state, e.g. `params/head/kernel`.
+        shape: in the model.
+        sizes: of the axes data and model, if the mesh has them.
+        rules: patterns of paths, and the dims that each axis may shard.
     """
     stored = list(shape)
     axes: list[str | None] = [None] * len(shape)
     if math.prod(shape) >= MIN_ELEMENTS:
         preferences = next((dims for pattern, dims in rules if re.fullmatch(pattern, path)), {})
         largest_first = sorted(range(len(shape)), key=lambda dim: -shape[dim])
-        # Axes with a say of their own come first: model takes the outputs before data takes what is left.
+        # Model first: it takes the outputs, and data one of the other dims.
         for axis in (MODEL_AXIS, DATA_AXIS):
             size = sizes.get(axis, 1)
             dims = [dim % len(shape) for dim in preferences.get(axis, largest_first) if -len(shape) <= dim < len(shape)]
@@ -86,13 +92,15 @@ def _padded(length: int, pieces: int) -> int:
 
 
 class Layout:
-    """Where the leaves of a state lie on a mesh.
+    """The placements of all arrays of a state on a mesh.
 
-    Whatever stands under a parameter's name and has its shape lies as the parameter does: gradients, momentum, averages.
-    Everything else is replicated.
+    Every array with the name and the shape of a parameter is placed like it: gradients, momentum, moving averages. All others are
+    replicated.
 
     Args:
+        mesh: with the axis data, and maybe model and space.
         params: of the model, or their shapes.
+        rules: patterns of paths, and the dims that each axis may shard.
     """
 
     def __init__(self, mesh: Mesh, params: Any, rules: Rules = RULES) -> None:
@@ -110,7 +118,7 @@ class Layout:
         return Placement(tuple(shape), tuple(shape), PartitionSpec(), PartitionSpec())
 
     def abstract(self, tree: Any) -> Any:
-        """Returns shapes and shardings of a tree as it is stored; nothing is computed."""
+        """Returns the stored shapes of a tree, with shardings; nothing is computed."""
 
         def describe(path: Any, leaf: Any) -> jax.ShapeDtypeStruct:
             found = self.find(path, np.shape(leaf))
@@ -122,7 +130,7 @@ class Layout:
         return jax.tree.map(lambda leaf: leaf.sharding, self.abstract(tree))
 
     def put(self, tree: Any) -> Any:
-        """Places a tree of host arrays; a device receives its own piece, never the whole. What lies there already stays."""
+        """Places a tree of host arrays; a device receives its own shard only. Arrays that are placed already stay."""
 
         def put(path: Any, leaf: Any) -> jax.Array:
             found = self.find(path, np.shape(leaf))
@@ -136,7 +144,7 @@ class Layout:
         return jax.tree_util.tree_map_with_path(put, tree)
 
     def store(self, tree: Any) -> Any:
-        """Inside a program: pads and cuts what has the shapes of the model."""
+        """Returns arrays with the model's shapes as they are stored, padded and sharded; for use inside a program."""
 
         def store(path: Any, leaf: jax.Array) -> jax.Array:
             found = self.find(path, leaf.shape)
@@ -146,7 +154,7 @@ class Layout:
         return jax.tree_util.tree_map_with_path(store, tree)
 
     def use(self, tree: Any) -> Any:
-        """Inside a program: puts together over data what is stored, in the shapes of the model. This is the all-gather."""
+        """Returns stored arrays with the model's shapes, by an all-gather over data; for use inside a program."""
 
         def use(path: Any, leaf: jax.Array) -> jax.Array:
             found = self.find(path, leaf.shape)
@@ -156,7 +164,7 @@ class Layout:
         return jax.tree_util.tree_map_with_path(use, tree)
 
     def crop(self, path: Any, leaf: Any) -> Any:
-        """Takes the padding off, if there is any."""
+        """Returns an array without its padding, if it has any."""
         found = self.find(path, leaf.shape)
         return leaf if leaf.shape == found.shape else leaf[tuple(slice(length) for length in found.shape)]
 

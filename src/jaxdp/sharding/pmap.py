@@ -1,4 +1,7 @@
-"""Every device holds the parameters and computes its share of the batch; gradients are averaged. The default."""
+"""Defines the strategy `pmap`, the default: each device holds all parameters and computes a share of the batch.
+
+Gradients are averaged over the devices.
+"""
 
 import functools
 from collections.abc import Mapping
@@ -14,10 +17,10 @@ from jaxdp.step import step
 
 @strategy.register("pmap")
 class Pmap(strategy.Strategy):
-    """pmap over this process's devices; its collectives span all processes.
+    """The strategy that wraps the step in `jax.pmap` over this process's devices; its collectives span all processes.
 
-    State and metrics enter and leave replicated (axis None), never stacked: no leading device axis in the state or in a
-    checkpoint, and fewer buffers to hand over each step.
+    State and metrics enter and leave replicated (axis None), never stacked: neither the state nor a checkpoint has a leading device
+    dim, and a step has fewer buffers to pass.
     """
 
     name = "pmap"

@@ -1,4 +1,4 @@
-"""Which collective turns per-replica values into one? The only file that names pmean, psum and pcast."""
+"""Combines the values of replicas by collectives; the only file that names pmean, psum and pcast."""
 
 import dataclasses
 import itertools
@@ -14,15 +14,15 @@ _LARGE = 2**16  # elements; joining larger arrays costs more than it saves
 
 @dataclasses.dataclass(frozen=True)
 class Replicas:
-    """How one program sees its fellow replicas.
+    """The communication of one program of a step with the other replicas.
 
     Attributes:
-        axis: name of the mapped axis over which a replica's program communicates; None where one program sees the whole batch.
-        per_program: how many replicas one program computes; above 1 only under jit over a mesh.
+        axis: name of the mapped axis over which a replica's program communicates; None if one program sees the whole batch.
+        per_program: number of replicas that one program computes; above 1 only under jit over a mesh.
         typed: whether the transform tracks which values differ between replicas (shard_map does). It then sums the gradient of
-            a replicated value by itself, so parameters are cast to per-replica ones before they are differentiated.
-        flat: whether small arrays travel joined to one. XLA:CPU waits for all replicas once for each array of a collective, which
-            takes longer than the transport does, above all between processes.
+            a replicated value by itself, so parameters are cast to per-replica values before they are differentiated.
+        flat: whether small arrays are concatenated for a collective. XLA:CPU waits for all replicas once for each array, which
+            takes longer than the transfer does, above all between processes.
     """
 
     axis: str | None = None

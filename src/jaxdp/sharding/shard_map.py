@@ -1,4 +1,4 @@
-"""The same division of work as pmap in the modern spelling: one program per device under jit."""
+"""Defines the strategy `shard_map`: the same division of work as `pmap`, as one program per device under jit."""
 
 import functools
 
@@ -12,6 +12,8 @@ from jaxdp.step import step
 
 @strategy.register("shard_map")
 class ShardMap(strategy.Strategy):
+    """The strategy that wraps the step in `jax.shard_map` over a mesh of all processes' devices."""
+
     name = "shard_map"
 
     def _build(self) -> None:

@@ -1,4 +1,4 @@
-"""One program for the whole batch, which XLA divides over a named mesh: it inserts the communication itself."""
+"""Defines the strategy `sharded`: one program for the whole batch, which XLA partitions over a named mesh."""
 
 import contextlib
 import dataclasses
@@ -27,11 +27,11 @@ _LEAST_ROWS = 2  # on each device, at every convolution
 
 @strategy.register("sharded")
 class Sharded(strategy.Strategy):
-    """Examples lie over the mesh's axis data, rows of images over space; every device computes with all parameters, or where
-    there is an axis model with its own output channels.
+    """The strategy with a mesh of axes data, model and space, over which XLA inserts the communication.
 
-    By default each device also holds all of them. With `shard_params` parameters, optimizer state and averages are cut over data
-    and model, and put together for the step: `partition.py`.
+    Examples are sharded over data, rows of images over space (spatial partitioning), and output channels over model. By default
+    each device holds all parameters. With `shard_params`, parameters, optimizer state and EMA are sharded over data and model, and
+    gathered for the step: `partition.py`.
     """
 
     name = "sharded"
@@ -43,7 +43,7 @@ class Sharded(strategy.Strategy):
             self._compile(mesh.replicated(self.mesh), Replicas(per_program=self.data_shards), lambda state: state)
 
     def _fix_layout(self, state: TrainState) -> partition.Layout:
-        """What is held where depends on the model, which a strategy learns with the first state."""
+        """Returns the layout, which depends on the model; a strategy learns that from the first state."""
         if self._layout is None:
             layout = self._layout = partition.Layout(self.mesh, state.params)
             replicas = _PartsOfParameters(per_program=self.data_shards, layout=layout)
@@ -58,7 +58,7 @@ class Sharded(strategy.Strategy):
         everywhere, split, recipe = mesh.replicated(self.mesh), mesh.split_over_data(self.mesh), self.recipe
         spread: Callable[[Batch], Batch] = dict
         if mesh.SPACE_AXIS in self.mesh.axis_names:
-            # Once after examples were taken from the dataset, and once after augmentation, which may need an image whole.
+            # Once after examples are gathered from the dataset, and once after augmentation, which may need whole images.
             split, spread = None, self._spread
             recipe = dataclasses.replace(recipe, preprocess=_SpreadPreprocess.of(recipe.preprocess, self._spread))
 
@@ -115,24 +115,23 @@ class Sharded(strategy.Strategy):
         return {"replicated": replicated, "per_device": partition.bytes_per_device(self.abstract(state))}
 
     def creating(self) -> contextlib.AbstractContextManager[Any]:
-        """A state that is to be cut need not fit one device: it begins in the host's memory."""
+        """Returns a context in which a state is created in host memory: a sharded one need not fit a single device."""
         with contextlib.suppress(RuntimeError):  # JAX_PLATFORMS may leave the CPU out
             if self.shard_params:
                 return jax.default_device(jax.local_devices(backend="cpu")[0])
         return contextlib.nullcontext()
 
     def gather(self, tree: Any) -> Any:
-        """Returns NumPy copies in the shapes of the model; with several processes it is a collective."""
+        """Returns NumPy copies with the model's shapes; with several processes this is a collective."""
         layout = self._layout
         if layout is None:
             return super().gather(tree)
         return jax.tree_util.tree_map_with_path(lambda path, leaf: layout.crop(path, _whole(leaf)), tree)
 
     def to_save(self, state: TrainState) -> TrainState:
-        """Returns NumPy arrays, as other strategies do, where this is the only process: all is on one host then anyway.
+        """Returns NumPy arrays, as other strategies do, if this is the only process: all shards are on one host then anyway.
 
-        Of several processes each hands over its own parts of what the mesh divides, padding included: copied, since the next step
-        consumes the state.
+        With several processes each returns its own shards, padding included, as copies, since the next step consumes the state.
         """
         if self._layout is None or jax.process_count() == 1:
             return self.gather(state)
@@ -152,7 +151,7 @@ class Sharded(strategy.Strategy):
 
 @dataclasses.dataclass(frozen=True)
 class _PartsOfParameters(Replicas):
-    """Differentiates whole parameters, and updates each device's part of them with its part of the gradients."""
+    """Differentiates whole parameters, and updates each device's shard of them with its shard of the gradients."""
 
     layout: Any = None
 
@@ -165,7 +164,7 @@ class _PartsOfParameters(Replicas):
 
 @dataclasses.dataclass(frozen=True)
 class _SpreadPreprocess(Preprocess):
-    """Spreads the rows of what it returns."""
+    """Preprocessing that shards the rows of what it returns."""
 
     spread: Callable[[Batch], dict[str, Any]] = dict
 
@@ -188,7 +187,7 @@ def _finite(tree: Any) -> jax.Array:
 
 
 def _whole(leaf: jax.Array) -> np.ndarray:
-    """Returns an array as NumPy, put together from its pieces on the host; other processes' pieces come over the network."""
+    """Returns an array as NumPy, assembled from its shards on the host; those of other processes come over the network."""
     if leaf.is_fully_replicated:
         return np.array(leaf.addressable_shards[0].data)
     return np.array(leaf) if leaf.is_fully_addressable else np.asarray(multihost_utils.process_allgather(leaf, tiled=True))

@@ -1,4 +1,4 @@
-"""One device computes the whole batch: the baseline of every comparison."""
+"""Defines the strategy `single`: one device computes the whole batch, as the baseline of every comparison."""
 
 import functools
 
@@ -14,6 +14,12 @@ from jaxdp.step import step
 
 @strategy.register("single")
 class Single(strategy.Strategy):
+    """The strategy for one device.
+
+    Raises:
+        ConfigError: for more than one device.
+    """
+
     name = "single"
 
     def _build(self) -> None:

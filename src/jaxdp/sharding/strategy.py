@@ -1,4 +1,4 @@
-"""How do devices share a training step? The interface that every strategy fills."""
+"""Defines the interface of strategies, which share a training step among devices."""
 
 import abc
 import contextlib
@@ -12,7 +12,7 @@ from jax.sharding import Sharding
 from jaxdp.data.pipeline import HostBatch
 from jaxdp.registry import ConfigError, Registry
 from jaxdp.sharding import mesh
-from jaxdp.sharding.mesh import Device
+from jaxdp.sharding.mesh import Device, MeshShape
 from jaxdp.step.state import TrainState
 from jaxdp.step.step import Recipe, TrainStep
 
@@ -20,18 +20,21 @@ EvalStep = Callable[[TrainState, Any, Any], dict[str, jax.Array]]
 
 
 class Strategy(abc.ABC):
-    """Places the state, shards batches, wraps the step in its transform, and gathers the state to host.
+    """Base class of strategies: places the state, shards batches, wraps the step in a transform, and gathers the state to the host.
 
     Args:
-        recipe: what a step does.
+        recipe: the settings of a step.
         devices: this process's devices.
-        axes: of the mesh over all processes' devices, e.g. "data=4,model=2"; None for data alone.
-        shard_params: whether a device holds its part of parameters, optimizer state and averages alone.
+        axes: shape of the mesh over all processes' devices; None for data alone.
+        shard_params: whether parameters, optimizer state and EMA are sharded over devices.
 
     Attributes:
-        train_step: (state, placed batch, placed constants) -> (state, metric sums); the old state's memory is reused, so it is gone
-            afterwards. Most take several batches at once, too: `step.several_steps`.
+        train_step: (state, placed batch, placed constants) -> (state, metric sums). It reuses the memory of the old state, which
+            cannot be used afterwards. Most strategies also take several batches at once: `step.several_steps`.
         eval_step: (state, placed batch, placed data) -> metric sums.
+
+    Raises:
+        ConfigError: for devices, a mesh, `shard_params` or a setting of the step that the strategy does not accept.
     """
 
     name: ClassVar[str]
@@ -39,13 +42,16 @@ class Strategy(abc.ABC):
     train_step: TrainStep
     eval_step: EvalStep
 
-    def __init__(self, recipe: Recipe, devices: Sequence[Device], axes: str | None = None, *, shard_params: bool = False) -> None:
+    def __init__(
+        self, recipe: Recipe, devices: Sequence[Device], axes: MeshShape | None = None, *, shard_params: bool = False
+    ) -> None:
         for field, value in (("mesh", axes), ("shard_params", shard_params)):
             if value and not self.takes_mesh:
                 flag = field.replace("_", "-")
                 raise ConfigError(field, value, f"--strategy {self.name} takes none; use --strategy sharded, or leave --{flag} out")
         self.recipe, self.devices, self.axes, self.shard_params = recipe, list(devices), axes, shard_params
-        self.mesh = mesh.named_mesh(mesh.all_devices(self.devices), axes)
+        everywhere = mesh.all_devices(self.devices)
+        self.mesh = (axes or MeshShape(len(everywhere))).over(everywhere)
         self.num_devices = self.mesh.size
         self.data_shards = self.mesh.shape[mesh.DATA_AXIS]
         self._build()
@@ -56,6 +62,7 @@ class Strategy(abc.ABC):
 
     @property
     def on_cpu(self) -> bool:
+        """Whether the devices are (simulated) CPU devices."""
         return self.devices[0].platform == "cpu"
 
     @property
@@ -63,11 +70,11 @@ class Strategy(abc.ABC):
         return mesh.replicated(self.mesh)
 
     def examples_per_program(self, global_batch_size: int) -> int:
-        """How many examples one program of this strategy sees, which bounds the groups of batch norm."""
+        """Returns the number of examples that one program of this strategy sees, which bounds the groups of batch norm."""
         return global_batch_size // self.num_devices
 
     def check_batch(self, global_batch_size: int) -> None:
-        """Raises ConfigError for a global batch that devices or batch-norm groups do not divide."""
+        """Raises ConfigError for a global batch that devices, microbatches or batch-norm groups do not divide."""
         shards = self.data_shards
         if global_batch_size % shards:
             lower = global_batch_size // shards * shards
@@ -88,20 +95,20 @@ class Strategy(abc.ABC):
             remedy = f"does not divide the {share} examples that {self.name} computes at a time; use e.g. group:{near}"
             raise ConfigError("batch_norm", self.recipe.batch_norm, remedy)
 
-    def check_rows(self, heights: set[int], fewest: int) -> None:  # noqa: B027 - most strategies cut no rows
-        """Raises ConfigError for images whose rows the mesh does not divide, or a model that leaves a device too few.
+    def check_rows(self, heights: set[int], fewest: int) -> None:  # noqa: B027 - most strategies shard no rows
+        """Raises ConfigError for images whose rows the mesh does not divide, or a model that leaves a device too few rows.
 
         Args:
             heights: of images before and after augmentation.
-            fewest: rows at any of the model's convolutions.
+            fewest: smallest number of rows at any of the model's convolutions.
         """
 
     def state_bytes(self, state: TrainState) -> dict[str, int] | None:
-        """Returns the bytes of a state as it is on the host, and on each device; None where every device holds all of it."""
+        """Returns the bytes of a state, `replicated` and `per_device`; None if every device holds all of it."""
         return None
 
     def creating(self) -> contextlib.AbstractContextManager[Any]:
-        """Inside it a state is created, to be placed later."""
+        """Returns a context in which a state is created, to be placed later."""
         return contextlib.nullcontext()
 
     def init(self, create_state: Callable[[], TrainState]) -> TrainState:
@@ -109,24 +116,25 @@ class Strategy(abc.ABC):
         return self.restore(create_state())
 
     def parts(self, shapes: TrainState) -> TrainState | None:
-        """Returns shapes and shardings for a checkpoint to be read into, each process its own parts; None where it is read whole.
+        """Returns shapes and shardings into which each process reads its shards of a checkpoint; None if it reads all of it.
 
         Args:
-            shapes: of the state that the model knows; nothing is computed.
+            shapes: of the state, with the model's shapes; nothing is computed.
         """
         return None
 
     def restore(self, state: TrainState, shapes: TrainState | None = None) -> TrainState:
-        """Places a state from host or elsewhere on the devices, as a copy: a train step consumes what it is given.
+        """Places a state on the devices, as a copy, since a train step consumes its state.
 
         Args:
-            shapes: of the state that the model knows, where this one may have been read into `parts`; those it leaves in place.
+            state: on the host or on any devices.
+            shapes: of the state, with the model's shapes, if this one may have been read into `parts`; such arrays stay in place.
         """
         sharding = self._state_sharding
         return jax.tree.map(lambda leaf: jax.device_put(np.asarray(leaf), sharding, may_alias=False), state)
 
     def replicate(self, tree: Any) -> Any:
-        """Places arrays whole on every device, such as a dataset, from which batches are then gathered inside the step."""
+        """Places whole arrays on every device, such as a dataset from which batches are gathered inside the step."""
         return jax.tree.map(lambda array: jax.device_put(array, self._state_sharding), tree)
 
     def gather(self, tree: Any) -> Any:
@@ -134,14 +142,15 @@ class Strategy(abc.ABC):
         return jax.tree.map(lambda leaf: np.array(leaf.addressable_shards[0].data), tree)
 
     def to_save(self, state: TrainState) -> TrainState:
-        """Returns a copy of a state that a checkpoint can take its time to write, in the shapes of the model or as it is stored."""
+        """Returns a copy of a state for a checkpoint to write in the background, with the model's shapes or as it is stored."""
         return self.gather(state)
 
     def all_finite(self, state: TrainState, saved: TrainState) -> bool:
-        """Whether weights, statistics and averages are finite numbers.
+        """Returns whether parameters, batch statistics and moving averages are finite numbers.
 
         Args:
-            state, saved: the same one, on the devices and as `to_save` returns it.
+            state: on the devices.
+            saved: the same state, as `to_save` returned it.
         """
         return all(np.isfinite(leaf).all() for leaf in jax.tree.leaves((saved.params, saved.batch_stats, saved.ema)))
 
@@ -150,7 +159,7 @@ class Strategy(abc.ABC):
         return batch
 
     def abstract(self, state: TrainState) -> TrainState:
-        """Returns the shapes of a placed state, with shardings where its parts differ; nothing is computed."""
+        """Returns the shapes of a placed state, with shardings if it is sharded; nothing is computed."""
         return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), state)
 
     def shard_batch(self, batch: HostBatch) -> Mapping[str, jax.Array]:
@@ -165,7 +174,18 @@ names = _strategies.entries
 
 
 def create_strategy(
-    name: str, recipe: Recipe, devices: Sequence[Device], axes: str | None = None, *, shard_params: bool = False
+    name: str, recipe: Recipe, devices: Sequence[Device], axes: MeshShape | None = None, *, shard_params: bool = False
 ) -> Strategy:
-    """Raises ConfigError for an unknown name, or devices, a mesh or `shard_params` that the strategy does not take."""
+    """Creates a strategy by name.
+
+    Args:
+        name: a registered name, e.g. `pmap`.
+        recipe: the settings of a step.
+        devices: this process's devices.
+        axes: shape of the mesh over all processes' devices; None for data alone.
+        shard_params: whether parameters, optimizer state and EMA are sharded over devices.
+
+    Raises:
+        ConfigError: for an unknown name, or devices, a mesh or `shard_params` that the strategy does not accept.
+    """
     return _strategies[name](recipe, devices, axes, shard_params=shard_params)

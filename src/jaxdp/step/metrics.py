@@ -1,4 +1,4 @@
-"""How do sums become figures? Sums add up over steps, in float64 on the host, and a task divides them once, at the end."""
+"""Adds up the metric sums of steps, in float64 on the host, and turns them into metrics: a task divides once, at the end."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,6 +9,7 @@ Sums = dict[str, Any]  # of float or np.ndarray
 
 
 def add(*parts: Mapping[str, Any]) -> Sums:
+    """Returns the sums of all parts, as float64; a name that a part lacks counts as 0 there."""
     total: Sums = {}
     for part in parts:
         for name, value in part.items():
@@ -17,9 +18,10 @@ def add(*parts: Mapping[str, Any]) -> Sums:
 
 
 def to_json(sums: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the sums as numbers and nested lists, which JSON can hold."""
     return {name: np.asarray(value).tolist() for name, value in sums.items()}
 
 
 def figures(task: Any, sums: Mapping[str, Any]) -> dict[str, float]:
-    """Returns the task's figures, and last `examples` as a whole number."""
+    """Returns the metrics that a task computes from its sums, and last `examples`, a whole number."""
     return task.figures(sums) | {"examples": round(float(sums["examples"]))}

@@ -1,4 +1,4 @@
-"""How do gradients become updates? Optax, put together from names."""
+"""Creates optimizers and learning-rate schedules of Optax from their names."""
 
 import inspect
 import math
@@ -47,11 +47,15 @@ def create_schedule(config: OptimizationConfig, total_steps: int, steps_per_epoc
     """Returns the learning rate as a function of the step.
 
     Args:
-        config: with the global batch size filled in, where the rate is to be scaled with it.
-        steps_per_epoch: for the warm-up that goes with a scaled rate.
+        config: with the global batch size filled in, if the rate is to be scaled with it.
+        total_steps: number of steps of the run.
+        steps_per_epoch: for the warm-up of a scaled rate.
+
+    Raises:
+        ConfigError: if the warm-up reaches beyond the first milestone.
 
     Source: one-cycle is Smith and Topin 2018 with cosine arms, from 1/25 of the peak to 1/250,000 of it; the linear warm-up of the
-    others, and a rate in proportion to the batch, is Goyal et al. 2017, section 2; its square root is Krizhevsky 2014, section 3.
+    others, and a rate in proportion to the batch, are Goyal et al. 2017, section 2; its square root is Krizhevsky 2014, section 3.
     """
     peak = config.learning_rate
     if peak is None:
@@ -84,10 +88,14 @@ def create_schedule(config: OptimizationConfig, total_steps: int, steps_per_epoc
 
 
 def create_optimizer(config: OptimizationConfig, schedule: optax.Schedule) -> optax.GradientTransformation:
-    """Returns clipping, weight decay and the named rule, in this order, as PyTorch's loops have them.
+    """Returns clipping, weight decay and the named optimizer, in this order, as in PyTorch's training loops.
+
+    Args:
+        config: names the optimizer and its keywords.
+        schedule: the learning rate as a function of the step.
 
     Raises:
-        ConfigError: for an unknown name or keyword.
+        ConfigError: for an unknown name or keyword, or a value that Optax does not accept.
     """
     name, keywords = config.optimizer, dict(config.optimizer_kwargs)
     if name not in OPTIMIZERS:

@@ -1,4 +1,4 @@
-"""What changes in a training step, and how does it begin?"""
+"""Defines the state that a training step updates, the constants that all steps read, and how both are created."""
 
 import hashlib
 import inspect
@@ -21,21 +21,25 @@ _FEWEST_RATES = 1024
 
 @struct.dataclass
 class LossScale:
-    """What a loss is multiplied by, so that small gradients do not vanish in float16.
+    """The factor by which a loss is multiplied, so that small gradients do not vanish in float16.
 
-    It is halved when gradients overflow, and doubled after 2,000 steps without. Source: Micikevicius et al. 2018, section 3.2.
+    It is halved when gradients overflow, and doubled after 2,000 steps without overflow.
 
     Attributes:
         factor: a power of 2, at least 1.
-        steps: since it last changed.
+        steps: number of steps since it last changed.
+
+    Source: Micikevicius et al. 2018, section 3.2.
     """
 
     factor: Leaf
     steps: Leaf
 
     def adjusted(self, finite: Any) -> "LossScale":
-        """Args:
-        finite: whether the last step's gradients were.
+        """Returns the loss scale of the next step.
+
+        Args:
+            finite: whether the gradients of this step were finite.
         """
         grows = finite & (self.steps + 1 >= _GROWTH_INTERVAL)
         factor = jnp.where(finite, jnp.where(grows, self.factor * 2, self.factor), jnp.maximum(self.factor / 2, 1))
@@ -44,13 +48,14 @@ class LossScale:
 
 @struct.dataclass
 class TrainState:
-    """Plain arrays, never stacked per device: the same tree on one device, on many, and in a checkpoint.
+    """The state of training: plain arrays, never stacked per device, the same tree on any devices and in a checkpoint.
 
     Attributes:
         step: number of updates done, an int32 scalar.
-        params, batch_stats: nested dicts of arrays.
-        opt_state: Optax's.
-        ema: moving averages of params and batch_stats, or None.
+        params: parameters of the model, nested dicts of arrays.
+        batch_stats: running statistics of batch norm, nested dicts of arrays.
+        opt_state: state of the Optax optimizer.
+        ema: exponential moving averages (EMA) of params and batch_stats, or None.
         loss_scale: for float16, or None.
         graphdef: the model without its arrays.
         random: where the model keeps random streams of its own, as `(path, is_key)`; nothing for one that is called with a key for
@@ -62,19 +67,19 @@ class TrainState:
     batch_stats: Tree
     opt_state: Tree
     ema: Tree  # like the others: JAX also makes states of shardings, with whatever stands for none
-    loss_scale: LossScale | Any  # None but for float16
+    loss_scale: LossScale | Any  # None except for float16
     graphdef: nnx.GraphDef = struct.field(pytree_node=False)
     random: tuple[tuple[tuple[Any, ...], bool], ...] = struct.field(pytree_node=False, default=())
 
 
 @struct.dataclass
 class Constants:
-    """What all steps of a run read: arrays on every device, so that other learning rates or another seed compile nothing anew.
+    """The arrays that all steps of a run read, on every device, so that other learning rates or seeds need no new compilation.
 
     Attributes:
-        examples: the dataset where it lives on the devices, from which batches are taken; otherwise nothing.
-        learning_rates: one for each update; the last one holds from there on.
-        key: data of the random key from which all others come.
+        examples: the dataset from which batches are gathered, if it is held on the devices; otherwise empty.
+        learning_rates: one for each update; the last one also serves all later updates.
+        key: data of the random key from which all others are derived.
     """
 
     examples: Mapping[str, Leaf]
@@ -83,7 +88,7 @@ class Constants:
 
     @classmethod
     def create(cls, learning_rates: Any, seed: int) -> "Constants":
-        """Returns them on the host, without examples; the rates get a length that most runs share."""
+        """Returns the constants on the host, without examples; rates are padded to a length that most runs share."""
         rates = np.asarray(learning_rates, np.float32)
         length = max(1 << (len(rates) - 1).bit_length(), _FEWEST_RATES)
         key = np.asarray(jax.random.key_data(jax.random.key(seed)))
@@ -146,9 +151,9 @@ def merge(state: TrainState, params: Tree, batch_stats: Tree, key: Any = None) -
 
 
 def fingerprint(state: TrainState) -> str:
-    """Returns a hash of all arrays that this process holds whole, which is equal where every bit of them is.
+    """Returns a SHA-256 digest of all arrays that this process holds whole, equal if every bit of them is.
 
-    Of a state that was read in parts these are the small ones: biases, scales, statistics, counts.
+    Of a sharded state these are the small arrays: biases, scales, statistics, counts.
     """
     digest = hashlib.sha256()
     for leaf in jax.tree.leaves(state):

@@ -1,4 +1,4 @@
-"""What happens in one training step? Pure functions that know no device; strategies wrap them and never restate them."""
+"""Computes one training or evaluation step, in pure functions that know no device; strategies wrap them."""
 
 import dataclasses
 import functools
@@ -24,38 +24,46 @@ TrainStep = Callable[[TrainState, Any, Constants], tuple[TrainState, dict[str, A
 
 @runtime_checkable
 class Replicas(Protocol):
-    """How one program of a step sees its fellow replicas; `sharding.replicas` implements it.
-
-    Attributes:
-        axis: name of the mapped axis over which replicas communicate; None where one program sees the whole batch.
-        per_program: how many replicas one program computes.
-    """
+    """The communication of one program of a step with the other replicas; `sharding.replicas` implements it."""
 
     @property
-    def axis(self) -> str | None: ...
+    def axis(self) -> str | None:
+        """The name of the mapped axis over which replicas communicate; None if one program sees the whole batch."""
+        ...
+
     @property
-    def per_program(self) -> int: ...
+    def per_program(self) -> int:
+        """The number of replicas that one program computes."""
+        ...
+
     def local(self, tree: Any) -> Any:
         """Returns `tree` as values of this replica alone, ready to be differentiated."""
         ...
 
-    def mean(self, tree: Any) -> Any: ...
-    def sum(self, tree: Any) -> Any: ...
+    def mean(self, tree: Any) -> Any:
+        """Returns the mean of each array over all replicas."""
+        ...
+
+    def sum(self, tree: Any) -> Any:
+        """Returns the sum of each array over all replicas."""
+        ...
 
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
-    """What a step does, whoever computes it.
+    """The settings of a step, which are the same under every strategy.
 
     Attributes:
-        optimizer: makes one that follows a schedule.
+        task: computes losses and metric sums.
+        optimizer: creates an optimizer that follows a schedule.
+        preprocess: augments and normalizes a batch.
         batch_norm: which examples share statistics.
-        ema_decay: 0 for no moving average.
-        on_divergence: `skip` leaves the state as it was where it would no longer be finite; anything else leaves that to the loop.
-        accumulate_steps: in how many parts the batch is computed, one after the other.
-        scan: whether parts, and several steps of one call, are a loop in the program, which compiles faster; XLA:CPU runs
+        ema_decay: decay of the moving average of the weights; 0 for none.
+        on_divergence: `skip` keeps the old state if the new one would not be finite; other values leave that to the loop.
+        accumulate_steps: number of microbatches of a batch, computed one after the other.
+        scan: whether microbatches, and several steps of one call, are a loop in the program, which compiles faster; XLA:CPU runs
             convolutions in loops very slowly.
-        remat: what the backward pass computes again rather than keeps: `none`, `blocks` or `full`.
+        remat: which activations the backward pass recomputes: `none`, `blocks` or `full`.
         grad_reduce_dtype: format in which gradients are averaged over replicas; None for that of the parameters.
     """
 
@@ -74,12 +82,19 @@ class Recipe:
 def train_step(
     state: TrainState, batch: Batch, constants: Constants, *, recipe: Recipe, replicas: Replicas
 ) -> tuple[TrainState, dict[str, Array]]:
-    """Returns the state after one update and the global batch's metric sums; both are equal on all replicas.
+    """Returns the state after one update and the metric sums of the global batch; both are equal on all replicas.
 
-    The sums are those of the task, `gradient_norm` (before any clipping), `updates`, which counts this step, and where updates can
-    be skipped `skipped_updates`, 1 if this one was; with a loss scale also `overflows`, 1 if that was too large.
+    The sums are those of the task, `gradient_norm` (before clipping) and `updates`, 1 for this step. Where updates can be skipped
+    there is `skipped_updates`, 1 if this one was; with a loss scale also `overflows`, 1 if the scale was too large.
+
+    Args:
+        state: before the update.
+        batch: this program's examples, or their indices in `constants.examples`.
+        constants: learning rates, random key, and the dataset if it is held on the devices.
+        recipe: the settings of a step.
+        replicas: how this program communicates with the other replicas.
     """
-    with jax.named_scope("input"):  # scopes name a step's parts in a profile
+    with jax.named_scope("input"):  # scopes name the stages of a step in a profile
         batch = gather_examples(batch, constants.examples)
     (grads, batch_stats, weight), metrics = accumulate_gradients(state, batch, constants, recipe=recipe, replicas=replicas)
     with jax.named_scope("reduce"):
@@ -91,8 +106,8 @@ def train_step(
 def several_steps(train_step: TrainStep, *, recipe: Recipe) -> TrainStep:
     """Returns a train step that also takes K batches at once, in fields (batch, K, ...), and then returns sums (K, ...).
 
-    That is one program: between these steps the device waits for no host. K in the second place, since the first one is cut over
-    devices and processes.
+    These K steps are one program, so that the device does not wait for the host between them. K is the second dim, since the first
+    one is sharded over devices and processes.
     """
 
     def steps(state: TrainState, batch: Batch, constants: Constants) -> tuple[TrainState, dict[str, Array]]:
@@ -110,6 +125,7 @@ def narrowed(grads: Tree, *, recipe: Recipe) -> Tree:
 
 
 def widened(grads: Tree, params: Tree) -> Tree:
+    """Returns gradients in the format of the parameters."""
     return jax.tree.map(lambda grad, param: grad.astype(param.dtype), grads, params)
 
 
@@ -124,15 +140,21 @@ def update_state(
     *,
     recipe: Recipe,
 ) -> tuple[TrainState, dict[str, Array]]:
-    """Returns the state after one update, and the step's sums.
+    """Returns the state after one update, and the metric sums of the step.
 
     Args:
-        grads, batch_stats, weight, sums: of the global batch; the first three as means over replicas.
+        state: before the update.
+        grads: of the weighted loss, as means over replicas.
+        batch_stats: new running statistics of batch norm, as means over replicas.
+        weight: mean weight of the examples, as a mean over replicas.
+        sums: metric sums of the global batch.
+        constants: holds the learning rates.
+        recipe: the settings of a step.
     """
-    # Exactly 1 for a full batch: with missing examples the mean is over those that are there, on whichever replica they are.
+    # The weight is exactly 1 for a full batch; with missing examples the mean is over those present, on whichever replica.
     scale = jnp.maximum(weight, jnp.finfo(jnp.float32).tiny) * (1.0 if state.loss_scale is None else state.loss_scale.factor)
     grads = jax.tree.map(lambda grad: grad / scale, grads)
-    # The norm is that of the averaged gradients, the same everywhere: it joins the sums after they are summed over replicas.
+    # The norm of the averaged gradients is the same on all replicas, so it joins the sums after they are summed over replicas.
     sums = sums | {"gradient_norm": optax.tree.norm(grads), "updates": jnp.ones(())}
     updated = apply_gradients(state, grads, batch_stats, constants.learning_rates, recipe=recipe)
     if recipe.on_divergence == "skip" or state.loss_scale is not None:
@@ -143,7 +165,7 @@ def update_state(
         sums["skipped_updates"] = jnp.where(sound, 0.0, 1.0)
         if state.loss_scale is not None:
             updated = dataclasses.replace(updated, loss_scale=state.loss_scale.adjusted(finite))
-            # The scale was too large, which is no divergence: that would be so without a scale, too.
+            # Not a divergence: with a smaller scale the gradients may be finite.
             sums["overflows"] = jnp.where(jnp.isfinite(sums["loss"]) & ~finite & (state.loss_scale.factor > 1), 1.0, 0.0)
     return updated, sums
 
@@ -151,12 +173,12 @@ def update_state(
 def accumulate_gradients(
     state: TrainState, batch: Batch, constants: Constants, *, recipe: Recipe, replicas: Replicas
 ) -> tuple[tuple[Tree, Tree, Float[Array, ""]], dict[str, Array]]:
-    """Returns means of what `compute_gradients` returns over parts of the batch, computed one after the other, and its sums."""
+    """Returns what `compute_gradients` does, as means over microbatches computed one after the other, and their metric sums."""
     count = recipe.accumulate_steps
     compute = functools.partial(compute_gradients, state, key=constants.key, recipe=recipe, replicas=replicas)
     if count == 1:
         return compute(batch)
-    # Each replica takes its share of every part: under jit over a mesh no example changes its device.
+    # Each replica takes its share of every microbatch: under jit over a mesh no example moves to another device.
     shares = {name: leaf.reshape(replicas.per_program, count, -1, *leaf.shape[1:]) for name, leaf in batch.items()}
     parts = {name: jnp.moveaxis(leaf, 1, 0).reshape(count, -1, *leaf.shape[3:]) for name, leaf in shares.items()}
     if recipe.scan:
@@ -166,7 +188,7 @@ def accumulate_gradients(
     else:
         total = compute({name: leaf[0] for name, leaf in parts.items()})
         for number in range(1, count):
-            # The barrier makes a part wait for the one before: computed together they would need the memory of the whole batch.
+            # The barrier makes a microbatch wait for the previous one: computed together they need the memory of the whole batch.
             part, total = jax.lax.optimization_barrier(({name: leaf[number] for name, leaf in parts.items()}, total))
             total = jax.tree.map(jnp.add, total, compute(part))
     means, sums = total
@@ -176,7 +198,15 @@ def accumulate_gradients(
 def compute_gradients(
     state: TrainState, batch: Batch, *, key: Array, recipe: Recipe, replicas: Replicas
 ) -> tuple[tuple[Tree, Tree, Float[Array, ""]], dict[str, Array]]:
-    """Returns (gradients of the weighted loss, new batch statistics, mean weight) and metric sums, all of this replica's share."""
+    """Returns (gradients of the weighted loss, new batch statistics, mean weight) and metric sums, all of this replica's examples.
+
+    Args:
+        state: before the update.
+        batch: this replica's examples, not yet augmented.
+        key: data of the run's random key.
+        recipe: the settings of a step.
+        replicas: how this program communicates with the other replicas.
+    """
 
     def keys_of(purpose: int) -> Callable[[Array], Key[Array, "batch"]]:
         return lambda indices: fold(example_keys(key, state.step, indices), purpose)
@@ -205,25 +235,35 @@ def compute_gradients(
 
 
 def apply_gradients(state: TrainState, grads: Tree, batch_stats: Tree, learning_rates: Array, *, recipe: Recipe) -> TrainState:
-    # A count beyond the last rate reads that one: JAX clamps.
+    """Returns the state after the optimizer's update with these gradients, with new batch statistics and moving averages."""
+    # A count beyond the last rate reads the last one, as JAX clamps indices.
     optimizer = recipe.optimizer(lambda count: learning_rates[count])
     updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
     params = optax.apply_updates(state.params, updates)
     ema = None
     if state.ema is not None:
-        # Early averages would remember the initial weights: the decay starts at 0.1 and rises.
+        # With the full decay, early averages would be mostly initial weights: it starts at 0.1 and rises.
         decay = jnp.minimum(recipe.ema_decay, (1.0 + state.step) / (10.0 + state.step))
         ema = optax.incremental_update((params, batch_stats), state.ema, 1 - decay)
     return dataclasses.replace(state, step=state.step + 1, params=params, batch_stats=batch_stats, opt_state=opt_state, ema=ema)
 
 
 def eval_step(state: TrainState, batch: Batch, data: Batch, *, recipe: Recipe, replicas: Replicas) -> dict[str, Array]:
-    """Returns the global batch's metric sums, with the averaged weights where there are any."""
+    """Returns the metric sums of the global batch, computed with the moving average of the weights if there is one.
+
+    Args:
+        state: of the model.
+        batch: this program's examples, or their indices in `data`.
+        data: the dataset if it is held on the devices; otherwise empty.
+        recipe: the settings of a step.
+        replicas: how this program communicates with the other replicas.
+    """
     batch = recipe.preprocess(gather_examples(batch, data), None)
     return replicas.sum(recipe.task.sums(evaluation_model(state)(batch["images"]), batch, training=False))
 
 
 def evaluation_model(state: TrainState) -> Any:
+    """Returns the model in evaluation mode, with the moving average of its weights if the state has one."""
     params, batch_stats = (state.params, state.batch_stats) if state.ema is None else state.ema
     model = merge(state, params, batch_stats)
     model.eval()
@@ -235,20 +275,23 @@ def _all_finite(tree: Tree) -> Bool[Array, ""]:
 
 
 def example_keys(key: Array, step: Array, indices: Array) -> Key[Array, "batch"]:
-    """One key per example from (the run's key, step, example index): every strategy and device count draws the same numbers.
+    """Returns one key per example, from the run's key, the step and the example's index, whatever the strategy and device count.
 
     Args:
-        key: data of a random key.
+        key: data of the run's random key.
+        step: number of updates done.
+        indices: of the examples in the dataset.
     """
     return jax.vmap(jax.random.fold_in, (None, 0))(jax.random.fold_in(jax.random.wrap_key_data(key), step), indices)
 
 
 def fold(keys: Key[Array, "batch"], purpose: int) -> Key[Array, "batch"]:
+    """Returns keys for one purpose, independent of those for another."""
     return jax.vmap(jax.random.fold_in, (0, None))(keys, purpose)
 
 
 def _statistics(batch_norm: BatchNormMode, replicas: Replicas, examples: int) -> tuple[int | None, Any]:
-    """Translates the batch-norm mode into what this program's layers do: a group size, and how to share statistics."""
+    """Returns the group size of this program's batch norms, and the function that shares their statistics, if any."""
     if batch_norm.kind == "global":
         return None, replicas.mean if replicas.axis is not None else None
     if batch_norm.kind == "replica":

@@ -1,52 +1,102 @@
-"""What is to be learned? A task turns outputs and a batch into a loss and metrics; it knows no device. One file each."""
+"""Provides the tasks, one file each: a task turns a model's outputs and a batch into a loss and metrics; it knows no device.
 
+task = tasks.create("segmentation", num_classes=2, loss="dice")
+task = tasks.Segmentation(2, loss="dice")
+task = tasks.from_loss(optax.softmax_cross_entropy_with_integer_labels, num_classes=10)
+"""
+
+import importlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Array, Float
 
 from jaxdp.data.sources import TARGET_FIELDS
-from jaxdp.registry import Registry, check_keywords
+from jaxdp.registry import ConfigError, Registry, check_keywords
+
+if TYPE_CHECKING:
+    from jaxdp.tasks.classification import Classification
+    from jaxdp.tasks.loss_function import from_loss
+    from jaxdp.tasks.regression import Regression
+    from jaxdp.tasks.segmentation import Segmentation
+
+__all__ = [
+    "Classification",
+    "Regression",
+    "Segmentation",
+    "Sums",
+    "Task",
+    "candidates",
+    "checked_names",
+    "create",
+    "from_loss",
+    "kind_of",
+    "names",
+    "ratio",
+    "register",
+]
+
+_FILES = {
+    "Classification": "classification",
+    "Regression": "regression",
+    "Segmentation": "segmentation",
+    "from_loss": "loss_function",
+}
 
 Sums = Mapping[str, Any]
 
 
+def __getattr__(name: str) -> Any:
+    """Imports the file of a task when it is first asked for; these files import this one."""
+    if name not in _FILES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_FILES[name]}"), name)
+
+
 @runtime_checkable
 class Task(Protocol):
-    """Sums, not means, leave a task: they add up over devices, processes and batches, and are divided once, at the end."""
+    """A loss and its metrics.
+
+    A task returns sums, not means: sums add up over devices, processes and batches, and are divided once, at the end.
+
+    A task other than the three built-in ones may have further attributes of its class, and a method:
+
+    - `kind`: `classification` (the default), `segmentation` or `regression`, whose models and datasets serve this task, too.
+    - `target`: the field of a batch that it learns from, if it is not that of its kind; `Dataset.targets` then declares it.
+    - `probabilities(outputs)`: what predictions are made from, where that is not the softmax (for regression: the outputs).
+    """
 
     @property
     def name(self) -> str:
-        """As in summary.json."""
+        """The name, as in summary.json."""
         ...
 
     @property
     def best_metric(self) -> tuple[str, bool]:
-        """The figure by which checkpoints are ranked, and whether larger is better."""
+        """The metric by which checkpoints are ranked, and whether larger is better."""
         ...
 
     def losses(self, outputs: Array, batch: Mapping[str, Array]) -> Float[Array, "batch"]:
-        """Returns each example's training loss."""
+        """Returns the training loss of each example."""
         ...
 
     def sums(self, outputs: Array, batch: Mapping[str, Array], *, training: bool) -> dict[str, Array]:
-        """Returns sums over the examples, each weighted by `batch["weights"]`: `examples` (of the weights), `loss`, and others,
-        numbers or arrays.
+        """Returns sums over the examples, each weighted by `batch["weights"]`.
 
         Args:
-            training: whether the step trains; it may leave out what takes long.
+            outputs: of the model.
+            batch: fields of the examples, e.g. `labels`, and `weights`, 0 for padding.
+            training: whether the step trains; then sums that take long may be left out.
+
+        Returns:
+            Numbers or arrays by name; among them `loss` and `examples`, the sum of the weights.
         """
         ...
 
     def figures(self, sums: Sums) -> dict[str, float]:
-        """Divides; returns `loss` and the metrics. Names with a slash, as in `iou/cell`, are details."""
+        """Divides the sums, and returns `loss` and the metrics; a name with a slash, such as `iou/cell`, is a detail."""
         ...
-
-    # A task that is none of the three here says more about itself, by attributes of its class and a method, as it needs:
-    #   kind: `classification` (if it says nothing), `segmentation` or `regression`, whose models and datasets serve this one, too.
-    #   target: the field of a batch that it learns from, if it is not that of its kind; `Dataset.targets` then declares it.
-    #   probabilities(outputs): what predictions are made from, where it is not the softmax (regression: the outputs).
 
 
 _tasks: Registry[Callable[..., Task]] = Registry("task", "jaxdp.tasks")
@@ -55,7 +105,7 @@ names = _tasks.entries
 
 
 def kind_of(name: str) -> str:
-    """Returns which of the three tasks here a task is, or is like.
+    """Returns which of the three built-in tasks a task is, or resembles.
 
     Raises:
         ConfigError: for an unknown task.
@@ -64,11 +114,17 @@ def kind_of(name: str) -> str:
 
 
 def candidates(name: str | None, served: Sequence[str]) -> tuple[str, ...]:
-    """Returns what a dataset may be for, preferred first: empty if the model does not serve the task.
+    """Returns the tasks that a dataset may be for, preferred first.
 
     Args:
-        name: the task that is asked for, if any.
+        name: the requested task; None for any.
         served: the tasks that the model serves.
+
+    Returns:
+        Names of tasks; none if the model does not serve the requested one.
+
+    Raises:
+        ConfigError: for an unknown task.
     """
     if name is None:
         return (*served, *(other for other in names() if other not in served and kind_of(other) in served))
@@ -79,22 +135,34 @@ def candidates(name: str | None, served: Sequence[str]) -> tuple[str, ...]:
 
 
 def create(name: str, *, num_classes: int, class_names: tuple[str, ...] = (), **kwargs: Any) -> Task:
-    """Creates a task.
+    """Creates a task by name.
 
     Args:
-        num_classes: how many outputs a model has for it.
-        class_names: one per class, or none, which counts them.
+        name: a registered name, e.g. `segmentation`.
+        num_classes: number of outputs of a model for this task.
+        class_names: one per class; by default the classes are counted from "0".
         **kwargs: keywords of that task, e.g. `loss`.
 
     Raises:
-        ConfigError: for an unknown name or keyword, or a value that the task does not have.
+        ConfigError: for an unknown name or keyword, or a value that the task does not accept.
     """
     kind = _tasks[name]
     check_keywords("task_kwargs", kind, kwargs, reserved=("num_classes", "class_names"))
-    return kind(num_classes=num_classes, class_names=class_names or tuple(map(str, range(num_classes))), **kwargs)
+    return kind(num_classes=num_classes, class_names=checked_names(num_classes, class_names), **kwargs)
+
+
+def checked_names(num_classes: int, class_names: Sequence[str]) -> tuple[str, ...]:
+    """Returns the names of a task's classes: those given or, where there are none, "0", "1" and so on.
+
+    Raises:
+        ConfigError: if `num_classes` is no whole number of at least 1.
+    """
+    if isinstance(num_classes, bool) or not isinstance(num_classes, int) or num_classes < 1:
+        raise ConfigError("num_classes", num_classes, "must be a whole number of at least 1")
+    return tuple(class_names) or tuple(map(str, range(num_classes)))
 
 
 def ratio(part: Any, whole: Any) -> Any:
-    """Returns part / whole, and 0 where nothing was counted."""
+    """Returns part / whole as float64, and 0 where nothing was counted."""
     whole = np.asarray(whole, np.float64)
     return np.divide(part, whole, out=np.zeros_like(whole), where=whole > 0)

@@ -1,4 +1,4 @@
-"""Classification: one label an image."""
+"""Defines the task of classification: one label per image."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -17,27 +17,31 @@ TOP = 5
 @tasks.register("classification")
 @dataclasses.dataclass(frozen=True)
 class Classification:
-    """Cross-entropy, accuracy, the share of labels among the 5 likeliest classes, and the confusion matrix.
+    """Cross-entropy, accuracy, top-5 accuracy with more than 5 classes, and the confusion matrix.
 
     Attributes:
-        num_classes: of the logits.
-        class_names: one per class.
-        label_smoothing: share of the target spread evenly over all classes, in the training loss alone; the reported `loss` is
-            without it, so that runs compare. Source: Szegedy et al. 2016, section 7.
+        num_classes: number of logits.
+        class_names: one per class; by default the classes are counted from "0".
+        label_smoothing: share of the target that is spread evenly over all classes, in the training loss only; the reported
+            `loss` is computed without it, so that runs can be compared. Source: Szegedy et al. 2016, section 7.
+
+    Raises:
+        ConfigError: for a value out of range.
     """
 
     num_classes: int
-    class_names: tuple[str, ...]
+    class_names: tuple[str, ...] = ()
     label_smoothing: float | int = 0.0
     name = "classification"
     best_metric = ("accuracy", True)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "class_names", tasks.checked_names(self.num_classes, self.class_names))
         if not 0 <= self.label_smoothing < 1:
             raise ConfigError("task_kwargs", {"label_smoothing": self.label_smoothing}, "must be at least 0 and below 1")
 
     def losses(self, outputs: Float[Array, "batch classes"], batch: Mapping[str, Array]) -> Float[Array, "batch"]:
-        """Mixed images have mixed labels: the partner's counts by its share (Zhang et al. 2018, section 2)."""
+        """Returns the training loss of each example; where images are mixed, so are labels (Zhang et al. 2018, section 2)."""
         targets = jax.nn.one_hot(batch["labels"], outputs.shape[-1])
         if "partner_share" in batch:
             share = batch["partner_share"][:, None]
@@ -57,10 +61,10 @@ class Classification:
             "examples": jnp.sum(weights),
         }
         if self.num_classes > TOP:
-            # How many logits are larger, rather than a sort. An equal one of a lower class counts too, as in argmax.
+            # Counts larger logits, rather than sorts. An equal logit of a lower class counts, too, as in argmax.
             own = jnp.take_along_axis(outputs, labels[:, None], -1)
             ahead = (outputs > own) | ((outputs == own) & (jnp.arange(self.num_classes) < labels[:, None]))
-            # A logit that is not a number ranks nowhere.
+            # NaN has no rank.
             among = (jnp.sum(ahead, -1) < TOP) & jnp.isfinite(own[:, 0])
             sums["among_top5"] = jnp.sum(weights * among)
         if not training:

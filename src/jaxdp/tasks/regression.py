@@ -1,4 +1,4 @@
-"""Regression: from image to image."""
+"""Defines the task of regression from image to image."""
 
 import dataclasses
 import math
@@ -21,20 +21,24 @@ class Regression:
     """Mean squared error, mean absolute error and peak signal-to-noise ratio of images whose pixels lie in [0, 1].
 
     Attributes:
-        num_classes: channels of the target.
-        class_names: of the channels; not used.
-        loss: `l2` (squared error), `l1` (absolute error) or `huber`; mean over an image's pixels and channels.
-        delta: of the Huber loss: the error from which on it grows linearly.
+        num_classes: number of channels of the target.
+        class_names: one per channel; no metric uses them.
+        loss: `l2` (squared error), `l1` (absolute error) or `huber`; the mean over an image's pixels and channels.
+        delta: the error beyond which the Huber loss grows linearly.
+
+    Raises:
+        ConfigError: for an unknown loss, or a value out of range.
     """
 
     num_classes: int
-    class_names: tuple[str, ...]
+    class_names: tuple[str, ...] = ()
     loss: str = "l2"
     delta: float | int = 0.1
     name = "regression"
     best_metric = ("mse", False)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "class_names", tasks.checked_names(self.num_classes, self.class_names))
         if self.loss not in LOSSES:
             raise ConfigError("task_kwargs", {"loss": self.loss}, nearest(self.loss, list(LOSSES)))
         if self.delta <= 0:
@@ -61,6 +65,6 @@ class Regression:
         }
 
     def figures(self, sums: tasks.Sums) -> dict[str, float]:
-        """`psnr` is that of the whole set's mean squared error, in decibels."""
+        """Returns `loss`, `mse`, `mae` and `psnr`, that of the whole set's mean squared error, in decibels."""
         loss, mse, mae = (float(tasks.ratio(sums[name], sums["examples"])) for name in ("loss", "squared", "absolute"))
         return {"loss": loss, "mse": mse, "mae": mae, "psnr": -10 * math.log10(max(mse, 1e-12))}

@@ -1,4 +1,4 @@
-"""Segmentation: one label a pixel."""
+"""Defines the task of semantic segmentation: one label per pixel."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -19,22 +19,25 @@ LOSSES = ("cross_entropy", "dice", "cross_entropy+dice")
 @tasks.register("segmentation")
 @dataclasses.dataclass(frozen=True)
 class Segmentation:
-    """Cross-entropy, Dice or both; intersection over union and Dice per class, and pixel accuracy, from counts over all pixels.
+    """Cross-entropy, Dice loss or both; intersection over union (IoU) and Dice per class, and pixel accuracy.
 
-    The metrics are those of the whole set: counts are added up over all images first, so that an image without a class does not
+    The metrics are those of the whole set: pixels are counted over all images first, so that an image without a class does not
     weigh as much as one full of it. `iou` and `dice` are means over the classes that occur.
 
     Attributes:
-        num_classes: of the logits.
-        class_names: one per class.
+        num_classes: number of logits per pixel.
+        class_names: one per class; by default the classes are counted from "0".
         loss: `cross_entropy` (mean over an image's pixels), `dice` (1 - mean soft Dice of the classes of an image; Milletari et
             al. 2016, section 3, without squares) or `cross_entropy+dice`, their sum.
-        class_weights: factor of each class in the cross-entropy, whose mean is then weighted, too.
+        class_weights: weight of each class in the cross-entropy, which is then a weighted mean.
         ignore_label: pixels of this value count in no loss and no metric.
+
+    Raises:
+        ConfigError: for an unknown loss, or weights that do not fit the classes.
     """
 
     num_classes: int
-    class_names: tuple[str, ...]
+    class_names: tuple[str, ...] = ()
     loss: str = "cross_entropy"
     class_weights: tuple[float | int, ...] | list[float | int] = ()
     ignore_label: int = 255
@@ -42,6 +45,7 @@ class Segmentation:
     best_metric = ("iou", True)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "class_names", tasks.checked_names(self.num_classes, self.class_names))
         if self.loss not in LOSSES:
             raise ConfigError("task_kwargs", {"loss": self.loss}, nearest(self.loss, list(LOSSES)))
         weights = self.class_weights
@@ -65,7 +69,7 @@ class Segmentation:
     ) -> dict[str, Float[Array, "..."]]:
         masks, counted = self._masks(outputs, batch)
         weights = batch["weights"]
-        # Without class weights, so that runs compare.
+        # Without class weights, so that runs can be compared.
         losses = self._cross_entropy(outputs, masks, counted, jnp.ones(self.num_classes))
         if self.loss != "cross_entropy":
             losses = self._dice_loss(outputs, masks, counted) + (losses if "cross_entropy" in self.loss else 0)
@@ -101,7 +105,7 @@ class Segmentation:
         }
 
     def _masks(self, outputs: Array, batch: Mapping[str, Array]) -> tuple[Int[Array, "batch h w"], Bool[Array, "batch h w"]]:
-        """Returns masks cut to the outputs, which unpadded convolutions make smaller, and which pixels count."""
+        """Returns masks cropped to the outputs, which unpadded convolutions make smaller, and which pixels count."""
         masks = center_crop(batch["masks"].astype(jnp.int32), outputs.shape[1:3])
         counted = masks != self.ignore_label
         return jnp.where(counted, masks, 0), counted
@@ -115,7 +119,7 @@ class Segmentation:
         probabilities = jax.nn.softmax(outputs) * counted[..., None]
         actual = jax.nn.one_hot(masks, self.num_classes) * counted[..., None]
         intersection = jnp.sum(probabilities * actual, (1, 2))
-        # One pixel more of each: a class that is neither there nor predicted scores 1, and nothing is divided by 0.
+        # One more pixel of each: a class that is neither present nor predicted scores 1, and nothing is divided by 0.
         dice = (2 * intersection + 1) / (jnp.sum(probabilities, (1, 2)) + jnp.sum(actual, (1, 2)) + 1)
         return 1 - jnp.mean(dice, -1)
 
@@ -125,6 +129,6 @@ def _divide(part: Array, whole: Array) -> Array:
 
 
 def center_crop(dense: Any, size: tuple[int, ...]) -> Any:
-    """Cuts (batch, H, W, ...), of JAX or NumPy, to the (h, w) in its middle."""
+    """Crops an array (batch, height, width, ...), of JAX or NumPy, to the `size` (height, width) in its centre."""
     top, left = ((have - want) // 2 for have, want in zip(dense.shape[1:3], size, strict=True))
     return dense[:, top : top + size[0], left : left + size[1]]

@@ -22,7 +22,8 @@ class Intervals:
 
     def calls(self, start: int) -> list[range]:
         """Returns which steps, counted from 0, the devices get at once from step `start` on: as many as may be, and none across
-        an evaluation, a checkpoint or one of `cuts`."""
+        an evaluation, a checkpoint or one of `cuts`.
+        """
         steps, calls = start, []
         while steps < self.total_steps:
             ends = [(steps // every + 1) * every for every in (self.eval_every, self.checkpoint_every)]

@@ -242,7 +242,9 @@ def create_setup(
     tile = augment.output_shape(preprocess.augmentations, dataset.image_shape)
     fewest_rows = check_model(config, dataset, task, {dataset.image_shape, tile}, objects)
     devices = platform.select_devices(1 if config.strategy == "single" and config.devices is None else config.devices)
-    asked, config = config, _with_batch_size(config, dataset, len(devices) * jax.process_count())
+    axes = mesh.MeshShape.parse(config.mesh, len(devices) * jax.process_count()) if config.mesh is not None else None
+    asked = config
+    config = _with_batch_size(config, dataset, axes.data if axes is not None else len(devices) * jax.process_count())
     config = _with_placement(config, dataset, devices)
     intervals, schedule = _create_schedule(config, len(dataset.train), objects)
     recipe = Recipe(
@@ -257,7 +259,7 @@ def create_setup(
         remat=config.remat,
         grad_reduce_dtype=config.grad_reduce_dtype,
     )
-    strategy = create_strategy(config.strategy, recipe, devices, config.mesh, shard_params=config.shard_params)
+    strategy = create_strategy(config.strategy, recipe, devices, axes, shard_params=config.shard_params)
     strategy.check_rows({dataset.image_shape[0], tile[0]}, fewest_rows)
     automatic = asked.global_batch_size == "auto"
     if training and not automatic:
@@ -272,10 +274,9 @@ def create_setup(
     return create_setup(chosen, objects, training=training, dtype=dtype, advance=advance)
 
 
-def _with_batch_size(config: TrainConfig, dataset: Dataset, devices: int) -> TrainConfig:
+def _with_batch_size(config: TrainConfig, dataset: Dataset, data_shards: int) -> TrainConfig:
     """Returns the settings with the global batch size as a number, which for `auto` is 1 until it is known."""
     per_device = config.per_device_batch_size
-    data_shards = mesh.axis_sizes(config.mesh if per_device else None, devices)[mesh.DATA_AXIS]
     given = per_device * data_shards * config.accumulate_steps if per_device else config.global_batch_size
     batch_size = 1 if given == "auto" else int(given or optim.DEFAULT_BATCH_SIZE)
     if batch_size > len(dataset.train):

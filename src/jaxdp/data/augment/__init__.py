@@ -1,8 +1,8 @@
-"""How are images changed between the disk and the model? On the device, inside the compiled step, one key per example.
+"""Augments and normalizes images on the device, inside the compiled step, with one random key per example.
 
 An augmentation is registered by name and made from a word such as `pad_crop:4`; `--augment` takes a list of them. It changes one
-example: `images` (float32, H x W x C, in the units of the stored pixels) and, where there are any, the dense targets that lie on
-the same grid, `masks` (int32, H x W) or `targets` (float32, H x W x C), which take part in every change of geometry.
+example: `images` (float32, H x W x C, in the units of the stored pixels) and, where there are any, the dense targets on the same
+grid, `masks` (int32, H x W) or `targets` (float32, H x W x C), which take part in every change of geometry.
 """
 
 import dataclasses
@@ -25,7 +25,7 @@ TARGET_MAX = 255.0  # regression targets are stored as uint8 and learned as frac
 
 @runtime_checkable
 class Augmentation(Protocol):
-    """A frozen dataclass; its one field, if it has one, is the number that may follow the colon of its name."""
+    """A random change of one example: a frozen dataclass, whose only field, if any, is the number after the colon of its word."""
 
     def __call__(self, example: Example, key: Key[Array, ""]) -> Example:
         """Returns the example changed at random."""
@@ -34,19 +34,23 @@ class Augmentation(Protocol):
 
 @runtime_checkable
 class Mixing(Protocol):
-    """Mixes an example with another one of the batch, after both were augmented."""
+    """An augmentation that mixes an example with another one of the batch, after both were augmented."""
 
     def mix(self, example: Example, partner: Example, key: Key[Array, ""]) -> tuple[Array, Float[Array, ""]]:
-        """Returns the image, and the partner's share in it."""
+        """Returns the mixed image and the partner's share in it, from 0 to 1."""
         ...
 
 
 @runtime_checkable
 class Shaped(Protocol):
-    """An augmentation that does not fit every image, or makes it another size."""
+    """An augmentation that does not fit every image, or changes its size."""
 
     def output_shape(self, image_shape: Shape) -> Shape:
-        """Returns (height, width, channels) after it, or raises ConfigError."""
+        """Returns the (height, width, channels) of an image after this augmentation.
+
+        Raises:
+            ConfigError: if it does not fit images of this shape.
+        """
         ...
 
 
@@ -78,25 +82,26 @@ def create(word: str) -> Any:
 
 
 def require(condition: bool, word: str, remedy: str) -> None:
+    """Raises ConfigError that names an augmentation by its word, unless the condition holds."""
     if not condition:
         raise ConfigError("augment", word, remedy)
 
 
 def is_dense(example: Example) -> bool:
-    """Whether pixels have targets. Then a border is filled with the mirrored image: black would need a class of its own."""
+    """Returns whether pixels have targets; a border is then filled with the mirrored image, as black would need its own class."""
     return any(name in example for name in DENSE)
 
 
 def map_grid(example: Example, move: Callable[[Array], Array]) -> Example:
-    """Moves whole pixels alike in the image and whatever lies on its grid; `move` takes an array that begins with H x W."""
+    """Moves whole pixels of the image and of the targets on its grid alike; `move` takes an array (height, width, ...)."""
     return example | {name: move(example[name]) for name in ("images", *DENSE) if name in example}
 
 
 def output_shape(augmentations: Sequence[Any], image_shape: Shape) -> Shape:
-    """Returns the (height, width, channels) that training images have after these augmentations.
+    """Returns the (height, width, channels) of training images after these augmentations.
 
     Raises:
-        ConfigError: for the first that does not fit the images.
+        ConfigError: for the first one that does not fit the images.
     """
     for augmentation in augmentations:
         if isinstance(augmentation, Shaped):
@@ -106,12 +111,13 @@ def output_shape(augmentations: Sequence[Any], image_shape: Shape) -> Shape:
 
 @dataclasses.dataclass(frozen=True)
 class Preprocess:
-    """Augments a batch, in training, and normalizes it.
+    """Normalizes a batch, and augments it in training.
 
     Attributes:
-        mean, std: per channel, in the units of the stored pixels.
-        augmentations: applied in turn, each `Augmentation` with a key of its own; of several `Mixing`s each example draws one.
-        per_image: normalize each image by its own mean and standard deviation instead.
+        mean: of each channel, in the units of the stored pixels.
+        std: standard deviation of each channel, in the same units.
+        augmentations: applied in turn, each `Augmentation` with its own key; of several `Mixing`s each example draws one.
+        per_image: whether to normalize each image by its own mean and standard deviation instead.
     """
 
     mean: tuple[float, ...]
@@ -121,19 +127,21 @@ class Preprocess:
 
     @property
     def mixings(self) -> tuple[Mixing, ...]:
+        """Those of the augmentations that mix two examples."""
         return tuple(item for item in self.augmentations if isinstance(item, Mixing))
 
     def __call__(self, batch: Batch, keys_of: Callable[[Array], Key[Array, "batch"]] | None) -> dict[str, Array]:
         """Returns the batch with float32 images, int32 masks and float32 targets.
 
-        With mixings it needs the fields `partner_images`, `partner_labels`, `partner_indices` and `partner_weights`, and returns
-        `partner_share`, by which a loss mixes the labels.
+        With mixings the batch needs the fields `partner_images`, `partner_labels`, `partner_indices` and `partner_weights`, and the
+        result has `partner_share`, by which a loss mixes the labels.
 
         Args:
-            keys_of: gives one key per example from their indices; None to leave out the augmentation.
+            batch: the fields of the examples as they are stored.
+            keys_of: returns one key per example from their indices; None for no augmentation.
 
         Raises:
-            ConfigError: while tracing, for an augmentation that does not fit the images; `output_shape` tells beforehand.
+            ConfigError: while tracing, for an augmentation that does not fit the images; `output_shape` finds it beforehand.
         """
         out = dict(batch) | self._floats(batch, "")
         if keys_of is not None:
@@ -154,9 +162,10 @@ class Preprocess:
         return out
 
     def normalize(self, images: Float[Array, "batch height width channels"]) -> Float[Array, "batch height width channels"]:
+        """Subtracts the mean from float32 images and divides by the standard deviation."""
         if self.per_image:
             mean = jnp.mean(images, (1, 2, 3), keepdims=True)
-            # A floor keeps an image of one colour finite: the deviation if one pixel in all differed by one.
+            # The floor, the standard deviation if a single value differed by 1, keeps an image of one colour finite.
             floor = 1 / jnp.sqrt(float(images[0].size))
             return (images - mean) / jnp.maximum(jnp.std(images, (1, 2, 3), keepdims=True), floor)
         return (images - jnp.asarray(self.mean)) / jnp.asarray(self.std)
@@ -183,16 +192,21 @@ class Preprocess:
 def create_preprocess(
     words: Sequence[str], *, mean: tuple[float, ...], std: tuple[float, ...], per_image: bool, dense: bool
 ) -> Preprocess:
-    """Args:
-    words: as for `--augment`; `none` alone stands for no augmentation.
-    dense: whether targets are images too, which the mixings do not mix.
+    """Creates the preprocessing of a dataset from the words of `--augment`.
+
+    Args:
+        words: of the augmentations, e.g. `pad_crop:4`; `none`, without others, for no augmentation.
+        mean: of each channel, in the units of the stored pixels.
+        std: standard deviation of each channel, in the same units.
+        per_image: whether to normalize each image by its own mean and standard deviation instead.
+        dense: whether targets are images, too, which the mixings cannot mix.
 
     Raises:
         ConfigError: for a word that cannot be used.
     """
-    require("none" not in words or len(words) == 1, " ".join(words), "none stands alone; leave it out")
+    require("none" not in words or len(words) == 1, " ".join(words), "none excludes other augmentations; leave it out")
     augmentations = tuple(create(word) for word in words if word != "none")
     for word, augmentation in zip(words, augmentations, strict=False):  # none, which makes no augmentation, stands alone
-        remedy = "mixes the labels of whole images: for --task classification alone"
+        remedy = "mixes the labels of whole images; it works with --task classification only"
         require(not (dense and isinstance(augmentation, Mixing)), word, remedy)
     return Preprocess(mean, std, augmentations, per_image)

@@ -1,4 +1,4 @@
-"""Which augmentation erases a part of an image? The rectangle serves CutMix, too."""
+"""Provides Cutout, the augmentation that erases a part of an image, and the random rectangle that CutMix pastes."""
 
 import dataclasses
 
@@ -15,10 +15,10 @@ from jaxdp.data.augment import Example, Shape, require
 class Cutout:
     """Paints a square of `size` x `size` pixels in the image's mean colour; masks and dense targets stay as they are.
 
-    The square's centre is any pixel alike, so that a part of the square may lie outside.
+    The square's centre is any pixel with equal probability, so that a part of the square may lie outside the image.
 
     Source: DeVries and Taylor, Improved Regularization of Convolutional Neural Networks with Cutout, 2017, section 3.2. There the
-    square is 0 after normalization, which is the training set's mean: here, before it, the image's own stands for that.
+    square is 0 after normalization, the mean of the training set; here, before normalization, it is the mean of the image.
     """
 
     size: float | int = 8
@@ -41,7 +41,7 @@ class Cutout:
 
 
 def rectangle(height: int, width: int, sides: Array, key: Key[Array, ""]) -> Bool[Array, "height width"]:
-    """Marks what lies inside the image of a rectangle of these sides (whole pixels) around a random pixel."""
+    """Returns which pixels lie in a rectangle with these sides, in whole pixels, around a random pixel of the image."""
     first = jax.random.randint(key, (2,), 0, jnp.array([height, width])) - sides // 2
     rows = jnp.arange(height) - first[0]
     columns = jnp.arange(width) - first[1]

@@ -1,4 +1,4 @@
-"""Which augmentations move whole pixels? Crops, flips and quarter turns, of the image and its masks or dense targets together."""
+"""Provides the augmentations that move whole pixels: crops, flips and quarter turns, of an image and its dense targets alike."""
 
 import dataclasses
 
@@ -13,9 +13,9 @@ from jaxdp.data.augment import Example, Shape, is_dense, map_grid, require
 @augment.register("pad_crop")
 @dataclasses.dataclass(frozen=True)
 class PadCrop:
-    """Pads each side by `pixels` and crops the original size at random, each of the (2 pixels + 1)^2 places alike.
+    """Pads each side by `pixels` and crops to the original size at one of (2 pixels + 1)^2 places, drawn evenly.
 
-    What comes in is black, or mirrored where pixels have targets. Black is the stored 0, before normalization, as in the recipe:
+    The padding is black, the stored 0 before normalization, or mirrored where pixels have targets.
 
     Source: He et al., Deep Residual Learning for Image Recognition, 2016, section 4.2.
     """
@@ -47,7 +47,7 @@ class PadCrop:
 @augment.register("crop")
 @dataclasses.dataclass(frozen=True)
 class Crop:
-    """Cuts a random tile of `size` x `size` pixels out of a larger image; evaluation sees whole images."""
+    """Crops a random tile of `size` x `size` pixels from a larger image; evaluation sees whole images."""
 
     size: float | int
 
@@ -57,7 +57,9 @@ class Crop:
 
     def output_shape(self, image_shape: Shape) -> Shape:
         size, (height, width, channels) = int(self.size), image_shape
-        require(size <= min(height, width), f"crop:{size}", f"larger than an image, {height} x {width} pixels")
+        require(
+            size <= min(height, width), f"crop:{size}", f"is larger than an image of {height} x {width} pixels; use a smaller crop"
+        )
         return size, size, channels
 
     def __call__(self, example: Example, key: Key[Array, ""]) -> Example:
@@ -89,11 +91,11 @@ class FlipVertical:
 @augment.register("rotate90")
 @dataclasses.dataclass(frozen=True)
 class Rotate90:
-    """Turns a square image by 0, 90, 180 or 270 degrees, each with probability 1/4."""
+    """Rotates a square image by 0, 90, 180 or 270 degrees, each with probability 1/4."""
 
     def output_shape(self, image_shape: Shape) -> Shape:
         height, width, _ = image_shape
-        require(height == width, "rotate90", f"images must be square, but are {height} x {width} pixels; crop them first")
+        require(height == width, "rotate90", f"needs square images, but they are {height} x {width} pixels; crop them first")
         return image_shape
 
     def __call__(self, example: Example, key: Key[Array, ""]) -> Example:

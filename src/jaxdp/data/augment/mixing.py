@@ -1,4 +1,4 @@
-"""Which augmentations mix two examples? The loss then mixes their labels in the same proportion."""
+"""Provides the augmentations that mix two examples; the loss then mixes their labels in the same proportion."""
 
 import dataclasses
 import math
@@ -18,10 +18,10 @@ _QUANTILES = 4096
 @augment.register("mixup")
 @dataclasses.dataclass(frozen=True)
 class Mixup:
-    """Averages two images with weights drawn from Beta(`alpha`, `alpha`): nearly always one of them at 0.2, any share alike at 1.
+    """Averages two images with a weight drawn from Beta(`alpha`, `alpha`): mostly near 0 or 1 at 0.2, uniform at 1.
 
-    Source: Zhang et al., mixup: Beyond Empirical Risk Minimization, 2018, section 2; section 3 takes 0.1 to 0.4 for ImageNet and 1
-    for CIFAR-10. We draw for each example, where the authors' code draws for each batch.
+    Source: Zhang et al., mixup: Beyond Empirical Risk Minimization, 2018, section 2; section 3 uses 0.1 to 0.4 for ImageNet and 1
+    for CIFAR-10. A weight is drawn for each example; the authors' code draws one for each batch.
     """
 
     alpha: float | int = 0.2
@@ -37,9 +37,9 @@ class Mixup:
 @augment.register("cutmix")
 @dataclasses.dataclass(frozen=True)
 class Cutmix:
-    """Pastes a random rectangle of the partner at its place, as much as is drawn from Beta(`alpha`, `alpha`): any share alike at 1.
+    """Pastes a random rectangle of the partner, whose share of the area is drawn from Beta(`alpha`, `alpha`): uniform at 1.
 
-    The rectangle is cut off at the border and has whole pixels; its share is counted after that.
+    The rectangle has whole pixels and is clipped at the border; its share is counted after that.
 
     Source: Yun et al., CutMix, 2019, equations 1 and 2 and appendix A.
     """
@@ -58,9 +58,9 @@ class Cutmix:
 
 
 def draw_share(alpha: float | int, key: Key[Array, ""]) -> Float[Array, ""]:
-    """Draws from Beta(alpha, alpha): one of 4,096 equally likely quantiles.
+    """Draws from Beta(alpha, alpha), as one of 4,096 equally likely quantiles.
 
-    jax.random.beta draws and rejects in a loop, which takes 1.5 s to compile.
+    `jax.random.beta` draws and rejects in a loop, which takes 1.5 s to compile.
     """
     import scipy.special  # 0.2 s, for these two augmentations alone
 

@@ -1,7 +1,7 @@
-"""Which augmentations move pixels by fractions? Shifts, rotations, affine and elastic deformations.
+"""Provides the augmentations that move pixels by fractions: shifts, rotations, affine and elastic deformations.
 
-They say where in the original each pixel of the result lies; images and dense targets are interpolated bilinearly between the four
-pixels around it, masks take the nearest. Beyond the border lies black, or the mirrored picture where pixels have targets.
+Each maps a pixel of the result to a position in the original. Images and dense targets are interpolated bilinearly between the four
+pixels around that position; masks take the nearest. Beyond the border is black, or the mirrored image where pixels have targets.
 """
 
 import dataclasses
@@ -21,9 +21,9 @@ Positions = tuple[Float[Array, "height width"], Float[Array, "height width"]]  #
 @augment.register("shift")
 @dataclasses.dataclass(frozen=True)
 class Shift:
-    """Moves an image by a random fraction of up to `pixels` in each direction.
+    """Moves an image by up to `pixels`, fractions included, drawn evenly for each direction.
 
-    Whole-pixel crops are the usual form, but of an 8x8 digit they cut off an eighth.
+    Crops by whole pixels are more usual, but remove at least an eighth of an 8x8 digit.
     """
 
     pixels: float | int = 1.0
@@ -48,12 +48,12 @@ class Shift:
 @augment.register("rotate")
 @dataclasses.dataclass(frozen=True)
 class Rotate:
-    """Turns an image about its centre by an angle drawn evenly from -`degrees` to `degrees`."""
+    """Rotates an image about its centre by an angle drawn evenly from -`degrees` to `degrees`."""
 
     degrees: float | int = 15
 
     def __post_init__(self) -> None:
-        require(0 < self.degrees <= 180, f"rotate:{self.degrees}", "must be a number of degrees above 0, at most 180")
+        require(0 < self.degrees <= 180, f"rotate:{self.degrees}", "must be a number of degrees above 0 and at most 180")
 
     def positions(self, height: int, width: int, key: Key[Array, ""]) -> Positions:
         bound = math.radians(self.degrees)
@@ -69,14 +69,14 @@ class Rotate:
 class Affine:
     """Scales, shears, rotates and translates an image about its centre, each by a random amount that `strength` bounds.
 
-    At 0.1: height and width each divided or multiplied by up to 1.1 (evenly in the logarithm), sheared by up to 0.1 pixels a pixel,
-    turned by up to 0.1 right angles (9 degrees), and moved by up to 0.1 of height and width.
+    At 0.1, height and width are each divided or multiplied by up to 1.1 (evenly in the logarithm), the image is sheared by up to
+    0.1 pixels per pixel, rotated by up to 0.1 right angles (9 degrees), and moved by up to 0.1 of its height and width.
     """
 
     strength: float | int = 0.1
 
     def __post_init__(self) -> None:
-        require(0 < self.strength <= 1, f"affine:{self.strength}", "must be above 0, at most 1, e.g. affine:0.1")
+        require(0 < self.strength <= 1, f"affine:{self.strength}", "must be above 0 and at most 1, e.g. affine:0.1")
 
     def positions(self, height: int, width: int, key: Key[Array, ""]) -> Positions:
         draws = jax.random.uniform(key, (6,), minval=-1.0, maxval=1.0)
@@ -92,13 +92,13 @@ class Affine:
 @augment.register("elastic")
 @dataclasses.dataclass(frozen=True)
 class Elastic:
-    """Bends an image: random displacements at 3 x 3 points from corner to corner, and smooth ones in between.
+    """Deforms an image by random displacements at 3 x 3 points from corner to corner, interpolated smoothly in between.
 
-    A displacement's two parts are drawn from a Gaussian whose standard deviation is `pixels`, whatever the size of the image.
+    Both components of a displacement are drawn from a Gaussian with a standard deviation of `pixels`, whatever the image's size.
 
-    Source: Ronneberger et al., U-Net, 2015, section 3.1, where it is 10 pixels for images of 512. The paper says bicubic but not
-    which: ours is that of Keys, Cubic Convolution Interpolation for Digital Image Processing, 1981, whose weights are made to sum
-    to 1 at the border.
+    Source: Ronneberger et al., U-Net, 2015, section 3.1, with 10 pixels for images of 512 x 512. The paper does not say which
+    bicubic interpolation; this is that of Keys, Cubic Convolution Interpolation for Digital Image Processing, 1981, with weights
+    that are scaled to sum to 1 at the border.
     """
 
     pixels: float | int = 10
@@ -107,7 +107,7 @@ class Elastic:
         require(0 < self.pixels < math.inf, f"elastic:{self.pixels}", "must be a number of pixels above 0")
 
     def output_shape(self, image_shape: Shape) -> Shape:
-        require(min(image_shape[:2]) > 1, f"elastic:{self.pixels}", "images must have two pixels or more each way")
+        require(min(image_shape[:2]) > 1, f"elastic:{self.pixels}", "needs images of at least 2 x 2 pixels")
         return image_shape
 
     def positions(self, height: int, width: int, key: Key[Array, ""]) -> Positions:
@@ -147,7 +147,7 @@ def warp(example: Example, key: Key[Array, ""], positions: Callable[[int, int, K
 def sample_bilinear(
     image: Float[Array, "height width channels"], rows: Float[Array, "h w"], columns: Float[Array, "h w"]
 ) -> Float[Array, "h w channels"]:
-    """Interpolates an image, mirrored beyond its border with the edge pixels repeated, at fractional positions."""
+    """Interpolates an image at fractional positions; beyond its border it is mirrored, with the edge pixels repeated."""
     height, width, channels = image.shape
     pixels = image.reshape(height * width, channels)  # one index gathers all channels: 7 times as fast as one by one
     top, left = jnp.floor(rows), jnp.floor(columns)
@@ -164,7 +164,7 @@ def sample_bilinear(
 def sample_nearest(
     mask: Int[Array, "height width"], rows: Float[Array, "h w"], columns: Float[Array, "h w"]
 ) -> Int[Array, "h w"]:  # fmt: skip
-    """Takes the nearest pixel of a mask, mirrored beyond its border, at fractional positions."""
+    """Returns the pixels of a mask that are nearest to fractional positions; beyond its border it is mirrored."""
     height, width = mask.shape
     return mask[_mirror(jnp.floor(rows + 0.5), height), _mirror(jnp.floor(columns + 0.5), width)]
 
@@ -181,8 +181,8 @@ def _grid(height: int, width: int) -> Positions:
 
 
 def _cubic_weights(size: int) -> Float[Array, "size 3"]:
-    """How much each of three points, the first and last of which are the outermost pixels, counts for each pixel."""
-    # Pixel i is at point i / scale; this function counts from the edges of pixels, half a pixel before their centres.
+    """Returns the weight of each of three points, of which the first and last are the outermost pixels, for each pixel."""
+    # Pixel i is at point i / scale; JAX's function counts from the edges of pixels, half a pixel before their centres.
     scale = jnp.full(1, (size - 1) / 2)
     return jax.image.scale_and_translate(jnp.eye(3), (size, 3), (0,), scale, 0.5 - scale / 2, "cubic", antialias=False)
 
@@ -202,4 +202,4 @@ def _rotation(angle: Float[Array, ""]) -> Float[Array, "2 2"]:
 
 
 def _product(left: Float[Array, "2 2"], right: Float[Array, "2 2"]) -> Float[Array, "2 2"]:
-    return jnp.matmul(left, right, precision="highest")  # accelerators round by default, which would move corners by whole pixels
+    return jnp.matmul(left, right, precision="highest")  # accelerators round by default, which moves corners by whole pixels

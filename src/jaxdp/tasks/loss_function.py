@@ -1,0 +1,107 @@
+"""Makes a task of a plain loss function, such as one of Optax's."""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping, Sequence
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from jaxdp import tasks
+from jaxdp.data.sources import TARGET_FIELDS
+from jaxdp.registry import ConfigError, nearest
+from jaxdp.tasks.segmentation import center_crop
+
+LossFunction = Callable[[Array, Array], Array]
+
+
+def from_loss(
+    function: LossFunction,
+    *,
+    kind: str = "classification",
+    num_classes: int,
+    class_names: Sequence[str] = (),
+    name: str | None = None,
+) -> tasks.Task:
+    """Makes a task of a loss function, e.g. `optax.softmax_cross_entropy_with_integer_labels`.
+
+    The metrics are `loss` and, for classification, `accuracy`. The checkpoint with the lowest `loss` is the best one.
+
+    Args:
+        function: (outputs, targets) -> losses (batch, ...), in JAX. Losses with more dims than one, such as one per pixel, are
+            averaged per example. Targets are int32 labels (batch,), int32 masks (batch, height, width) or float32 images with
+            values of 0 to 1 (batch, height, width, channels), as `kind` says; masks and images are cropped to the outputs, which
+            unpadded convolutions make smaller. Where images are mixed, their labels' losses are mixed in the same proportion.
+        kind: `classification`, `segmentation` or `regression`: which datasets and models the task fits.
+        num_classes: number of outputs of a model for this task.
+        class_names: one per class; by default the classes are counted from "0".
+        name: the task's name; by default the function's.
+
+    Raises:
+        ConfigError: for an unknown kind or a number of classes below 1; and from the task, while a step is traced, if the function
+            does not return losses per example.
+    """
+    if kind not in TARGET_FIELDS:
+        raise ConfigError("kind", kind, nearest(str(kind), list(TARGET_FIELDS)))
+    return LossTask(function, kind, num_classes, tasks.checked_names(num_classes, class_names), name or _name(function))
+
+
+def _name(function: LossFunction) -> str:
+    while isinstance(function, functools.partial):
+        function = function.func
+    return getattr(function, "__name__", type(function).__name__)
+
+
+@dataclasses.dataclass(frozen=True)
+class LossTask:
+    """The task that `from_loss` returns.
+
+    Attributes:
+        function: (outputs, targets) -> losses (batch, ...).
+        kind: the built-in task that this one resembles.
+        num_classes: number of outputs of a model.
+        class_names: one per class.
+        name: of the task.
+    """
+
+    function: LossFunction
+    kind: str
+    num_classes: int
+    class_names: tuple[str, ...]
+    name: str
+    best_metric = ("loss", False)
+
+    @property
+    def target(self) -> str:
+        """The field of a batch that holds the targets."""
+        return TARGET_FIELDS[self.kind]
+
+    def losses(self, outputs: Float[Array, "batch ..."], batch: Mapping[str, Array]) -> Float[Array, "batch"]:
+        losses = self._per_example(outputs, batch[self.target])
+        if "partner_share" in batch:
+            share = batch["partner_share"]
+            losses = (1 - share) * losses + share * self._per_example(outputs, batch["partner_labels"])
+        return losses
+
+    def sums(
+        self, outputs: Float[Array, "batch ..."], batch: Mapping[str, Array], *, training: bool
+    ) -> dict[str, Float[Array, ""]]:
+        weights, targets = batch["weights"], batch[self.target]
+        sums = {"loss": jnp.sum(weights * self._per_example(outputs, targets)), "examples": jnp.sum(weights)}
+        if self.kind == "classification":
+            sums["correct"] = jnp.sum(weights * (jnp.argmax(outputs, -1) == targets))
+        return sums
+
+    def figures(self, sums: tasks.Sums) -> dict[str, float]:
+        shares = {"loss": "loss", "accuracy": "correct"}
+        return {name: float(tasks.ratio(sums[part], sums["examples"])) for name, part in shares.items() if part in sums}
+
+    def _per_example(self, outputs: Array, targets: Array) -> Float[Array, "batch"]:
+        if self.kind != "classification":
+            targets = center_crop(targets, outputs.shape[1:3])
+        losses = self.function(outputs, targets)
+        if jnp.shape(losses)[:1] != (len(outputs),):
+            shape = jnp.shape(losses)
+            given = f"losses of shape {shape}" if shape else "a single number"
+            raise ConfigError("task", self.name, f"returns {given}; it must return one loss per example, of shape (batch,)")
+        return jnp.mean(losses.reshape(len(outputs), -1), -1)
