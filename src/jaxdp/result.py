@@ -7,13 +7,14 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
 from jaxdp import models, tasks
 from jaxdp.checkpoint.checkpoints import Checkpoints
 from jaxdp.components import NOTHING, Objects, create_task
-from jaxdp.config import TrainConfig
+from jaxdp.config import OBJECT, TrainConfig
 from jaxdp.data.checking import check_dataset
 from jaxdp.data.dataset import Dataset, Description
 from jaxdp.inference.predictor import Predictor, read_description, restore
@@ -30,7 +31,7 @@ from jaxdp.training.setup import Setup
 from jaxdp.training.summary import title
 
 if TYPE_CHECKING:
-    import pandas
+    import pandas  # pyright: ignore[reportMissingImports] - optional
     from matplotlib.figure import Figure
 
 
@@ -40,7 +41,7 @@ class History(list[dict[str, Any]]):
     def to_pandas(self) -> "pandas.DataFrame":
         """Returns a data frame with a row for each; needs pandas."""
         try:
-            import pandas
+            import pandas  # pyright: ignore[reportMissingImports]
         except ImportError as error:
             raise ConfigError("", "", "History.to_pandas needs pandas: pip install pandas") from error
         return pandas.DataFrame(self)
@@ -118,7 +119,7 @@ class Result:
 
         It takes images as training does: float32 (N, H, W, C), normalized by `description.mean` and `description.std`.
         """
-        return evaluation_model(self.state)
+        return evaluation_model(jax.tree.map(jnp.asarray, self.state))
 
     def predict(self, images: Any, *, probabilities: bool = False) -> Any:
         """Returns what the model says about images of any size.
@@ -160,7 +161,7 @@ class Result:
         if split not in setup.dataset.splits():
             known = ", ".join(setup.dataset.splits())
             raise ConfigError("", split, f"there is no split {split!r} in {setup.config.dataset}; there are: {known}")
-        sums = setup.evaluate(setup.strategy.restore(self.state, setup.shapes), split=split)
+        sums = setup.evaluate(setup.strategy.restore(self.state), split=split)
         return metrics_lib.figures(self._task, sums)
 
     def _evaluation_setup(self, data: Dataset | str | None) -> Setup:
@@ -168,6 +169,8 @@ class Result:
             known = isinstance(data, Dataset) or data is None
             objects = dataclasses.replace(NOTHING, dataset=data if isinstance(data, Dataset) else None)
             config = self.config if known else dataclasses.replace(self.config, dataset=data)
+            if config.optimizer == OBJECT:  # evaluation needs none
+                config = dataclasses.replace(config, optimizer="sgd", optimizer_kwargs={})
             devices.ensure(config.devices)
             self._setup = setup_lib.create_setup(config, objects, training=False)
         setup = self._setup
@@ -198,7 +201,7 @@ class Result:
         directory = claim_new(pathlib.Path(path))
         step, evaluated = self.step, self.metrics.get(self._evaluated_split())
         with contextlib.closing(Checkpoints(directory.checkpoints, keep=1, best_metric=self._task.best_metric)) as checkpoints:
-            directory.checkpoints.mkdir()
+            directory.checkpoints.mkdir(exist_ok=True)
             checkpoints.save(step, self.state, {}, evaluated)
         directory.write_dataset(dataclasses.asdict(self.description))
         replace_file(directory.metrics_file, rows_text(self.history))

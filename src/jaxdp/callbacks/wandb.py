@@ -2,6 +2,7 @@
 
 import dataclasses
 import importlib
+import secrets
 from typing import Any
 
 from jaxdp.callbacks import register
@@ -35,7 +36,7 @@ class WandB:
             return
         folder = run.folder
         known = folder / "wandb-id.txt" if folder is not None else None
-        identifier = known.read_text().strip() if known is not None and known.is_file() else self._wandb.util.generate_id()
+        identifier = known.read_text().strip() if known is not None and known.is_file() else secrets.token_hex(4)
         self._run = self._wandb.init(
             project=self._project, name=self._name or (folder.name if folder is not None else None), id=identifier, resume="allow",
             mode=self._mode or None, config=settings_of(run), dir=str(folder) if folder is not None else None,
@@ -62,7 +63,7 @@ class WandB:
         """Ends the W&B run."""
         if self._run is not None:
             self._run, running = None, self._run
-            running.finish(quiet=True)
+            running.finish()
 
 
 def import_extra(name: str) -> Any:

@@ -143,11 +143,13 @@ def merge(state: TrainState, params: Tree, batch_stats: Tree, key: Any = None) -
     if not state.random:
         return nnx.merge(state.graphdef, params, batch_stats, copy=True)
     key = jax.random.key(0) if key is None else key
-    streams = [
-        (path, jax.random.fold_in(key, number) if is_key else jnp.zeros((), jnp.uint32))
-        for number, (path, is_key) in enumerate(state.random)
-    ]
-    return nnx.merge(state.graphdef, params, batch_stats, nnx.to_pure_dict(nnx.State.from_flat_path(dict(streams))), copy=True)
+    streams: dict[Any, Any] = {}
+    for number, (path, is_key) in enumerate(state.random):
+        inner = streams
+        for part in path[:-1]:
+            inner = inner.setdefault(part, {})
+        inner[path[-1]] = jax.random.fold_in(key, number) if is_key else jnp.zeros((), jnp.uint32)
+    return nnx.merge(state.graphdef, params, batch_stats, streams, copy=True)
 
 
 def fingerprint(state: TrainState) -> str:
