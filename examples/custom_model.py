@@ -1,6 +1,6 @@
 """A model of your own: a small ConvNeXt (Liu et al. 2022, figure 4), which also shows how layers come from Flax or from jaxdp.
 
-python examples/custom_model.py --epochs 10
+python examples/custom_model.py --epochs 10                                  # or: jaxdp.Trainer(ConvNeXt(...), "digits").fit()
 python -m jaxdp.train --plugins examples/custom_model.py --model convnext --model-kwargs width=48 depth=6
 """
 
