@@ -157,7 +157,7 @@ def checked_names(num_classes: int, class_names: Sequence[str]) -> tuple[str, ..
     Raises:
         ConfigError: if `num_classes` is no whole number of at least 1.
     """
-    if isinstance(num_classes, bool) or not isinstance(num_classes, int) or num_classes < 1:
+    if isinstance(num_classes, bool) or not isinstance(num_classes, int | np.integer) or num_classes < 1:
         raise ConfigError("num_classes", num_classes, "must be a whole number of at least 1")
     return tuple(class_names) or tuple(map(str, range(num_classes)))
 
