@@ -81,6 +81,14 @@ def slow(session: nox.Session) -> None:
 
 
 @nox.session
+def snippets(session: nox.Session) -> None:
+    """The Python of README and documentation, run as printed."""
+    session.install(".[dev]")
+    keep_what_is_compiled(session)
+    session.run("pytest", "-m", "slow", "tests/test_snippets.py", *session.posargs)
+
+
+@nox.session
 def overhead(session: nox.Session) -> None:
     """Prints the trainer's throughput beside that of a hand-written loop over the same compiled step."""
     session.install(".")

@@ -1,6 +1,7 @@
 """What the documents point to is there, what they tell to type exists, and the notebooks were run."""
 
 import ast
+import importlib
 import json
 import pathlib
 import re
@@ -33,6 +34,22 @@ def test_commands_exist() -> None:
     for page in PAGES:
         for name in re.findall(r"python -m jaxdp\.(\w+)", page.read_text()):
             assert name in COMMANDS or name == "NAME", f"{page.name} speaks of jaxdp.{name}"
+
+
+def test_flags_exist(capsys: pytest.CaptureFixture[str]) -> None:
+    """Each flag of a command in a console block is one that its `--help` knows."""
+    known: dict[str, str] = {}
+    for page in PAGES:
+        for block in re.findall(r"^```console\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE):
+            for name, words in re.findall(r"python -m jaxdp\.(\w+)([^\n#]*)", block.replace("\\\n", " ")):
+                own, _, started = words.partition(" -- ")
+                for command, text in ((name, own), ("train", started)):
+                    if command not in known and text:
+                        with pytest.raises(SystemExit):
+                            importlib.import_module(f"jaxdp.{command}").main(["slurm", "--help"] if "slurm" in text else ["--help"])
+                        known[command] = capsys.readouterr().out
+                    for flag in re.findall(r"(?<!\S)--[a-z][a-z-]+", text):
+                        assert flag in known[command], f"{page.name}: {command} has no {flag}"
 
 
 def test_tables_stand_where_commands_write_them() -> None:
