@@ -14,7 +14,9 @@ from jaxdp import data
 from jaxdp.config import DataConfig
 from jaxdp.data.checking import CheckedSource, check_dataset
 from jaxdp.data.sources import open_dataset
+from jaxdp.data.sources.images import find_pictures
 from jaxdp.data.splits import stratified
+from jaxdp.inference import files
 from jaxdp.registry import ConfigError
 
 
@@ -269,6 +271,17 @@ def test_a_folder_of_pictures(tmp_path: Any) -> None:
         data.from_folder(tmp_path / "pictures")
     with pytest.raises(ConfigError, match="did you mean test_split"):
         data.from_folder(tmp_path / "photos", test_splits="a")
+
+
+def test_training_and_prediction_ignore_the_same_files(tmp_path: Any) -> None:
+    kept = {"a/1.JFIF", "a/deep/2.pbm", "b/3.tif", "linked/4.png"}
+    for name in (*kept, "a/.5.png", ".cache/6.png", "__MACOSX/7.png", "a/notes.txt"):
+        path = tmp_path / ("elsewhere" if name.startswith("linked/") else "root") / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("1" if name.endswith("pbm") else "L", (4, 3)).save(path, "PPM" if name.endswith("pbm") else "PNG")
+    (tmp_path / "root" / "linked").symlink_to(tmp_path / "elsewhere" / "linked")
+    assert {file.path.relative_to(tmp_path / "root").as_posix() for file in files.find([tmp_path / "root"])} == kept
+    assert {path.relative_to(tmp_path / "root").as_posix() for path in find_pictures(tmp_path / "root")} == kept
 
 
 class Broken(data.ArraySource):
