@@ -314,6 +314,35 @@ def test_curves_of_many_points_keep_their_extremes() -> None:
     assert kept == sorted(kept)
 
 
+def test_validation_is_a_curve_of_its_own_and_ranks_an_unfinished_run() -> None:
+    folder = write_run("run")
+    (folder / "summary.json").unlink()
+    with (folder / "metrics.jsonl").open("a") as file:
+        for step, accuracy in ((10, 0.7), (20, 0.8)):
+            file.write(json.dumps({"step": step, "split": "validation", "loss": 0.4, "accuracy": accuracy}) + "\n")
+    page = written(folder)
+    assert page.run_tables[0][0]["best accuracy"] == "80.00%"  # of the validation split, not of the test split
+    assert page.titles.count("run, validation") == 2  # loss and accuracy
+    assert page.tables[1][0] == ["", "train", "validation", "test"]
+
+
+def test_curves_are_a_figure_that_a_notebook_shows_without_pyplot() -> None:
+    code = """
+import sys
+from jaxdp.reporting import plots
+for splits in (["train", "test"], ["validation", "test", "train"], []):
+    rows = [{"step": step, "split": split, "loss": 1 / step, "accuracy": 0.5} for step in (1, 2) for split in splits]
+    figure = plots.curves_figure([*rows, {"step": 3, "split": "train", "loss": float("nan")}], title="t", metric_name="accuracy")
+    assert figure._repr_png_().startswith(b"\\x89PNG")
+    for axes, name in zip(figure.axes, ("loss", "accuracy"), strict=True):
+        print(axes.get_xlabel(), axes.get_ylabel() == name, *(line.get_label() for line in axes.lines))
+assert "matplotlib.pyplot" not in sys.modules
+"""
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    expected = ("step True train test", "step True train validation test", "step True")
+    assert shown.splitlines() == [line for line in expected for _ in range(2)]
+
+
 @pytest.mark.parametrize("value", [0.0, -3.0, 1e-30, 7e12])
 def test_constant_curves_have_a_scale(value: float) -> None:
     curve = report_figures.Curve("run", 0, [(1.0, value), (2.0, value)])

@@ -1,4 +1,4 @@
-"""What did a grid of `python -m jaxdp.bench` find? A table and a figure, from its records."""
+"""Table and plots of a grid that `python -m jaxdp.bench` measured, from its records."""
 
 import json
 import math
@@ -11,7 +11,6 @@ import matplotlib
 import rich.box
 import rich.console
 import rich.table
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
@@ -21,7 +20,7 @@ from jaxdp.units import bytes_text
 Record = dict[str, Any]
 Key = tuple[Any, ...]
 
-# Okabe and Ito's, which people of any colour vision tell apart.
+# The palette of Okabe and Ito, distinct for all color vision.
 COLORS = {"single": "#4d4d4d", "central": "#d55e00", "pmap": "#0072b2", "shard_map": "#009e73", "sharded": "#cc79a7"}
 MARKERS = {"single": "o", "central": "v", "pmap": "s", "shard_map": "D", "sharded": "^"}
 _CROSS: dict[str, Any] = {"marker": "x", "markersize": 8, "markeredgewidth": 2.4, "linestyle": "none"}
@@ -40,7 +39,7 @@ def read(path: str, field: str = "compare") -> list[Record]:
         field: the setting that named it, for errors.
 
     Raises:
-        ConfigError: if the file is none that `python -m jaxdp.bench` wrote.
+        ConfigError: if `python -m jaxdp.bench` did not write the file.
     """
     try:
         records = [json.loads(line) for line in pathlib.Path(path).read_text().splitlines() if line.strip()]
@@ -54,7 +53,7 @@ def read(path: str, field: str = "compare") -> list[Record]:
 
 
 def key(record: Record) -> Key:
-    """Returns what makes two cells of different grids the same."""
+    """Returns what identifies a cell in every grid that has it."""
     return tuple(record[name] for name in ("model", "strategy", "global_batch_size", "devices", "precision"))
 
 
@@ -177,7 +176,7 @@ def _spread_text(record: Record) -> str:
 
 
 def _short(value: float | None) -> str:
-    """Three digits of it, or the whole number where that is longer."""
+    """Returns three digits of a number, or all those before its decimal point where they are more."""
     if value is None:
         return ""
     digits = 2 - (math.floor(math.log10(abs(value))) if value else 0)
@@ -189,7 +188,7 @@ def _percent(value: float | None) -> str:
 
 
 def _bytes(count: int | None) -> str:
-    """As narrow as it goes: 212M."""
+    """Returns a narrow form, e.g. 212M."""
     return "" if count is None else bytes_text(count).replace(" ", "").removesuffix("iB")
 
 
@@ -211,7 +210,7 @@ def heading(records: Sequence[Record]) -> str:
 
 
 def where(records: Sequence[Record]) -> str:
-    """Says on what, and of simulated devices what they share."""
+    """Says on which devices, and what simulated ones share."""
     known = next((record for record in records if "platform" in record), None)
     most = max(record["devices"] for record in records)
     if known is None:
@@ -230,7 +229,6 @@ def plot(records: Sequence[Record], folder: pathlib.Path) -> list[pathlib.Path]:
     with matplotlib.rc_context(style):
         height = 3.1 * rows + 1.7
         figure = Figure(figsize=(max(3.3 * columns + 0.6, 11.2), height), layout="constrained")
-        FigureCanvasAgg(figure)
         grid = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
         for index, axes in enumerate(grid.flat):
             axes.set_visible(index < len(counts))

@@ -1,4 +1,4 @@
-"""Which pictures does a finished run leave? The confusion matrix of a classifier; image, truth and prediction of the others."""
+"""Draws the pictures of a finished run: a classifier's confusion matrix, or else images, truth and predictions."""
 
 import pathlib
 from collections.abc import Callable, Mapping
@@ -16,7 +16,7 @@ ROWS = 3  # pictures shown, evenly spaced over the test set
 def draw(
     directory: pathlib.Path, *, title: str, task: Any, source: Any, predict: Callable[[np.ndarray], Any], sums: Mapping[str, Any]
 ) -> dict[str, np.ndarray]:
-    """Writes the pictures into a folder, and returns them by name, uint8 (H, W, 3).
+    """Writes the pictures to a folder and returns them by name, uint8 (H, W, 3).
 
     Args:
         source: the test split.

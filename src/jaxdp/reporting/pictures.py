@@ -1,4 +1,4 @@
-"""What does the model see? Masks in colours, overlays, rows of image, truth and prediction, and the confusion matrix."""
+"""Draws masks in color, overlays, rows of image, truth and prediction, and the confusion matrix."""
 
 import pathlib
 from collections.abc import Sequence
@@ -14,8 +14,8 @@ _MAX_LABELS = 30  # class names that fit beside a confusion matrix
 
 
 def class_colors(count: int) -> np.ndarray:
-    """Returns uint8 (count, 3): dark for class 0, the background in most sets, and distinct colours for the others."""
-    order = (2, 0, 4, 8, 16, 12, 18, 6, 10, 3, 1, 5, 9, 17, 13, 19, 7, 11)  # the strong colours first
+    """Returns uint8 (count, 3): dark for class 0, the background in most datasets, and distinct colors for the others."""
+    order = (2, 0, 4, 8, 16, 12, 18, 6, 10, 3, 1, 5, 9, 17, 13, 19, 7, 11)  # the strong colors first
     cycle = [matplotlib.colormaps["tab20"](index / 20)[:3] for index in order]
     chosen = [(0.1, 0.1, 0.12)] + [cycle[index % len(cycle)] for index in range(count - 1)]
     return (np.asarray(chosen) * 255).round().astype(np.uint8)
@@ -28,25 +28,24 @@ def color_mask(mask: np.ndarray, num_classes: int, ignore_label: int = 255) -> n
 
 
 def overlay(image: np.ndarray, mask: np.ndarray, num_classes: int) -> np.ndarray:
-    """Returns an image (H, W, 1 or 3), uint8, with the classes but the first in colour over it."""
+    """Returns an image (H, W, 1 or 3), uint8, covered by the colors of all classes but the first."""
     base = np.broadcast_to(image, (*image.shape[:2], 3)).astype(np.float32)
     mixed = np.where((mask > 0)[..., None], 0.55 * base + 0.45 * color_mask(mask, num_classes), base)
     return mixed.round().astype(np.uint8)
 
 
 def stretch(image: np.ndarray) -> np.ndarray:
-    """Returns an image for the eye: the digits' pixels go to 16 only."""
+    """Returns a dark image made brighter: pixels of the digits dataset end at 16."""
     high = float(image.max(initial=0))
     return image if high > 64 else (image * (255 / max(high, 1))).astype(np.uint8)
 
 
 def plot_rows(rows: Sequence[Sequence[np.ndarray]], titles: Sequence[str], path: pathlib.Path) -> np.ndarray:
-    """Draws rows of pictures, uint8 (H, W, 1 or 3), under one title a column; returns the drawing as uint8 (H, W, 3)."""
+    """Draws rows of pictures, uint8 (H, W, 1 or 3), with a title above each column; returns the drawing as uint8 (H, W, 3)."""
     with matplotlib.rc_context(_STYLE):
         height, width = rows[0][0].shape[:2]
         side = 2.6
         figure = Figure(figsize=(side * len(titles), side * height / width * len(rows) + 0.4), layout="constrained")
-        canvas = FigureCanvasAgg(figure)
         grid = figure.subplots(len(rows), len(titles), squeeze=False)
         for axes_row, pictures in zip(grid, rows, strict=True):
             for axes, picture in zip(axes_row, pictures, strict=True):
@@ -54,17 +53,16 @@ def plot_rows(rows: Sequence[Sequence[np.ndarray]], titles: Sequence[str], path:
                 axes.set_axis_off()
         for axes, title in zip(grid[0], titles, strict=True):
             axes.set_title(title, fontsize=12)
-        return _save(figure, canvas, path)
+        return _save(figure, path)
 
 
 def plot_confusion(confusion: np.ndarray, class_names: Sequence[str], path: pathlib.Path, *, title: str) -> np.ndarray:
-    """Draws counts (actual, predicted), coloured by each actual class's shares; returns the drawing as uint8 (H, W, 3)."""
+    """Draws counts (actual, predicted), colored by their share of the actual class; returns the drawing as uint8 (H, W, 3)."""
     count = len(class_names)
     shares = confusion / np.maximum(confusion.sum(1, keepdims=True), 1)
     with matplotlib.rc_context(_STYLE):
         side = min(max(3.5, 0.5 * count + 1.5), 14)
         figure = Figure(figsize=(side + 0.6, side), layout="constrained")
-        canvas = FigureCanvasAgg(figure)
         axes = figure.subplots()
         shown = axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
         figure.colorbar(shown, ax=axes, label="share of the actual class", shrink=0.85)
@@ -76,10 +74,11 @@ def plot_confusion(confusion: np.ndarray, class_names: Sequence[str], path: path
             for row, column in np.argwhere(confusion > 0):
                 color = "white" if shares[row, column] > 0.5 else "black"
                 axes.text(column, row, f"{confusion[row, column]:.0f}", ha="center", va="center", color=color, fontsize=8)
-        return _save(figure, canvas, path)
+        return _save(figure, path)
 
 
-def _save(figure: Figure, canvas: FigureCanvasAgg, path: pathlib.Path) -> np.ndarray:
+def _save(figure: Figure, path: pathlib.Path) -> np.ndarray:
+    canvas = FigureCanvasAgg(figure)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=110)
     return np.asarray(canvas.buffer_rgba())[..., :3]

@@ -1,32 +1,38 @@
-"""What did the run look like? Pictures drawn from the rows of metrics.jsonl."""
+"""Draws the curves of a run from the rows of metrics.jsonl."""
 
+import functools
+import io
 import math
 import pathlib
 from collections.abc import Sequence
 from typing import Any
 
 import matplotlib
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-COLORS = {"train": "#7a8ba6", "test": "#d1495b"}
+COLORS = {"train": "#7a8ba6", "validation": "#2e8b8b", "test": "#d1495b"}  # of splits
+_STYLE: Any = {"font.size": 11, "axes.spines.top": False, "axes.spines.right": False, "svg.fonttype": "none"}
+_DPI = 150
 
 
-def plot_curves(rows: Sequence[dict[str, Any]], path: pathlib.Path, *, title: str, figure_name: str) -> None:
-    """Draws loss and one figure over the steps, training and test in each.
+def curves_figure(rows: Sequence[dict[str, Any]], *, title: str, metric_name: str) -> Figure:
+    """Draws loss and one metric over the steps, with a curve for each split that has rows.
 
     Args:
-        figure_name: the figure beside the loss, e.g. `accuracy`.
+        metric_name: the metric beside the loss, e.g. `accuracy`.
+
+    Returns:
+        A figure that Jupyter shows where it is the value of a cell, and that pyplot knows nothing of.
     """
-    with matplotlib.rc_context({"font.size": 11, "axes.spines.top": False, "axes.spines.right": False, "svg.fonttype": "none"}):
+    with matplotlib.rc_context(_STYLE):
         figure = Figure(figsize=(9, 3.6), layout="constrained")
-        FigureCanvasAgg(figure)
-        for axes, name in zip(figure.subplots(1, 2), ("loss", figure_name), strict=True):
+        for axes, name in zip(figure.subplots(1, 2), ("loss", metric_name), strict=True):
             for split, color in COLORS.items():
-                points = [(row["step"], row[name]) for row in rows if row["split"] == split and math.isfinite(row["loss"])]
+                of_split = [row for row in rows if row["split"] == split and name in row]
+                points = [(row["step"], row[name]) for row in of_split if math.isfinite(row["loss"])]
                 if points:
                     steps, values = zip(*points, strict=True)
-                    marker = "o" if split == "test" or len(points) == 1 else None
+                    marker = "o" if split != "train" or len(points) == 1 else None
                     axes.plot(steps, values, color=color, label=split, marker=marker, markersize=3.5, linewidth=1.8)
             axes.set(xlabel="step", ylabel=name)
             axes.grid(alpha=0.25)
@@ -35,5 +41,19 @@ def plot_curves(rows: Sequence[dict[str, Any]], path: pathlib.Path, *, title: st
             if axes.lines:
                 axes.legend(frameon=False)
         figure.suptitle(title, fontsize=12)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path, dpi=150)
+    # Only pyplot would teach Jupyter to show figures, and it would keep each of them open.
+    figure._repr_png_ = functools.partial(_png, figure)  # pyright: ignore[reportAttributeAccessIssue]
+    return figure
+
+
+def _png(figure: Figure) -> bytes:
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=_DPI / 2)
+    return buffer.getvalue()
+
+
+def plot_curves(rows: Sequence[dict[str, Any]], path: pathlib.Path, *, title: str, figure_name: str) -> None:
+    """Writes what `curves_figure` draws, as the kind of file that the path's suffix names."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with matplotlib.rc_context(_STYLE):  # it also says how an SVG holds its text
+        curves_figure(rows, title=title, metric_name=figure_name).savefig(path, dpi=_DPI)

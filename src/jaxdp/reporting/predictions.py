@@ -1,4 +1,4 @@
-"""How are predictions shown and kept? A table for people, CSV and JSON for programs, PNG files for masks and images."""
+"""Shows predictions as a table and writes them as CSV or, masks and images, as PNG files."""
 
 import csv
 import io
@@ -43,7 +43,7 @@ def brightness(image: np.ndarray) -> Row:
 
 
 def print_table(rows: Sequence[Row]) -> None:
-    """Prints a row per image; long names are broken, never cut."""
+    """Prints a table with a row for each image; long names are wrapped, never shortened."""
     table = rich.table.Table()
     table.add_column("file", overflow="fold")
     if "classes" in rows[0]:
@@ -74,7 +74,7 @@ def _dense_cells(row: Row) -> list[str]:
 
 
 def write_csv(path: pathlib.Path, rows: Sequence[Row]) -> None:
-    """Writes a line per image and class, the likeliest first; quoted as in RFC 4180."""
+    """Writes a line for each image and class, the likeliest first, quoted as RFC 4180 says."""
     text = io.StringIO()
     writer = csv.writer(text)
     writer.writerow(["file", "class", "probability"])
@@ -84,14 +84,14 @@ def write_csv(path: pathlib.Path, rows: Sequence[Row]) -> None:
 
 
 def write_mask(directory: pathlib.Path, name: pathlib.PurePath, image: np.ndarray, mask: np.ndarray, num_classes: int) -> Row:
-    """Writes a mask whose pixels are class numbers, in colours for the eye, and the image with it on top.
+    """Writes a mask whose pixels are class numbers, with a palette to look at, and the image overlaid with it.
 
     Args:
         image: uint8 (H, W, 1 or 3).
         mask: uint8 (H, W).
 
     Returns:
-        Where they are, for the row of the image.
+        The two paths, for the row of the image.
     """
     picture = Image.fromarray(mask)
     picture.putpalette(pictures.class_colors(num_classes).tobytes())  # it only colours the numbers, which stay
@@ -114,11 +114,11 @@ def _save(picture: Image.Image, path: pathlib.Path) -> str:
 
 
 class Progress:
-    """A bar on a terminal, gone in the end; elsewhere a line now and then, if it takes long. On standard error.
+    """Progress on standard error: on a terminal a bar that vanishes at the end, elsewhere a line every 30 seconds.
 
     Args:
         total: number of images.
-        hidden: whether results go to the terminal meanwhile, which a bar would disturb.
+        hidden: whether to show no bar, because it would disturb results that go to the same terminal.
     """
 
     def __init__(self, total: int, *, hidden: bool = False) -> None:
@@ -139,9 +139,7 @@ class Progress:
         self._task = self._bar.add_task("", total=total)
 
     def advance(self, images: float) -> None:
-        """Args:
-        images: how many more are done; a large one counts by its tiles.
-        """
+        """Adds to the number of images that are done, of a large one the share of its tiles."""
         self._done += images
         self._bar.update(self._task, completed=self._done)
         if not self._console.is_terminal and time.monotonic() - self._said > _LINE_SECONDS:

@@ -1,4 +1,4 @@
-"""Which runs of a sweep are the best, and by more than their seeds differ? Its tables."""
+"""Tables of a sweep: its runs ranked, and mean and standard deviation over seeds."""
 
 import math
 import statistics
@@ -18,23 +18,24 @@ _WIDTH = 100
 
 
 def row(settings: Mapping[str, Any], summary: Mapping[str, Any] | None, reason: str | None) -> Row:
-    """Returns what the tables tell of a run.
+    """Returns what the tables tell of a run, with the metrics of its validation split, or of the test split where there is none.
 
     Args:
-        summary: of the run, None if it came to none.
+        summary: of the run, None if it has none.
         reason: why it failed, None if it did not.
     """
     found: Row = {"settings": dict(settings), "reason": reason, "metric": "", "value": None, "loss": None, "best": None}
     if reason is None and summary is not None:
-        name, figures, best = summary["best_metric"]["name"], summary["metrics"]["test"], summary["best"]
+        name, best = summary["best_metric"]["name"], summary["best"]
+        metrics = summary["metrics"].get("validation") or summary["metrics"]["test"]
         sign = 1 if summary["best_metric"]["larger_is_better"] else -1
-        found |= {"metric": name, "sign": sign, "value": figures[name], "loss": figures["loss"]}
+        found |= {"metric": name, "sign": sign, "value": metrics[name], "loss": metrics["loss"]}
         found["best"] = (best[name], best["step"]) if best else None
     return found
 
 
 def ranked(rows: Sequence[Row]) -> list[Row]:
-    """Returns the best first, those of other tasks apart, and last what failed."""
+    """Returns the rows with the best first, each metric's apart, and failed runs last."""
 
     def key(row: Row) -> tuple[bool, str, bool, float]:
         value = row["value"]
@@ -45,7 +46,7 @@ def ranked(rows: Sequence[Row]) -> list[Row]:
 
 
 def over_seeds(rows: Sequence[Row]) -> list[Row]:
-    """Returns of the runs that differ in nothing but their seed mean and spread, a sample's standard deviation, the best first."""
+    """Returns mean and sample standard deviation of the runs that differ in nothing but their seed, the best first."""
     groups: dict[tuple[str, ...], list[Row]] = {}
     for each in rows:
         others = {name: value for name, value in each["settings"].items() if name != "seed"}
@@ -57,16 +58,16 @@ def over_seeds(rows: Sequence[Row]) -> list[Row]:
         mean: Row = {"settings": settings, "metric": "", "value": None, "loss": None, "runs": len(done), "of": len(group)}
         if done:
             mean |= {"metric": done[0]["metric"], "sign": done[0]["sign"]}
-            for figure in ("value", "loss"):
-                values = [each[figure] for each in done]
-                mean[figure] = statistics.fmean(values)
-                mean[f"{figure}_spread"] = statistics.stdev(values) if len(values) > 1 else None
+            for column in ("value", "loss"):
+                values = [each[column] for each in done]
+                mean[column] = statistics.fmean(values)
+                mean[f"{column}_spread"] = statistics.stdev(values) if len(values) > 1 else None
         found.append(mean)
     return ranked(found)
 
 
 def show(rows: Sequence[Row]) -> None:
-    """Prints a row a run and, where there are several seeds, one for all of them."""
+    """Prints a table with a row for each run and, where there are several seeds, one that summarizes them."""
     console = rich.console.Console()
     console = rich.console.Console(width=max(console.width, _WIDTH))
     names = list(rows[0]["settings"])
@@ -75,17 +76,17 @@ def show(rows: Sequence[Row]) -> None:
     table = _table([*names, *metrics, "loss", "best", *(["failed"] if failed else [])])
     for each in ranked(rows):
         best = f"{_text(each['metric'], each['best'][0])} at step {each['best'][1]}" if each["best"] else ""
-        figures = [_text(name, each["value"]) if name == each["metric"] else "" for name in metrics]
-        cells = [*_settings(each, names), *figures, _text("loss", each["loss"]), best, *([each["reason"] or ""] if failed else [])]
+        values = [_text(name, each["value"]) if name == each["metric"] else "" for name in metrics]
+        cells = [*_settings(each, names), *values, _text("loss", each["loss"]), best, *([each["reason"] or ""] if failed else [])]
         _add(table, cells)
     console.print(table)
     if len({row["settings"].get("seed") for row in rows}) > 1:
         names.remove("seed")
         table = _table([*names, *metrics, "loss", "runs"], title="mean ± standard deviation over seeds")
         for each in over_seeds(rows):
-            figures = [_with_spread(each, "value", name) if name == each["metric"] else "" for name in metrics]
+            values = [_with_spread(each, "value", name) if name == each["metric"] else "" for name in metrics]
             runs = str(each["runs"]) if each["runs"] == each["of"] else f"{each['runs']} of {each['of']}"
-            _add(table, [*_settings(each, names), *figures, _with_spread(each, "loss", "loss"), runs])
+            _add(table, [*_settings(each, names), *values, _with_spread(each, "loss", "loss"), runs])
         console.print(table)
 
 
@@ -97,7 +98,7 @@ def _table(columns: Sequence[str], title: str | None = None) -> rich.table.Table
 
 
 def _add(table: rich.table.Table, cells: Sequence[str]) -> None:
-    table.add_row(*map(rich.text.Text, cells))  # brackets in it are no markup
+    table.add_row(*map(rich.text.Text, cells))  # Text, because brackets in a string would be markup
 
 
 def _settings(row: Row, names: Sequence[str]) -> list[str]:
@@ -108,6 +109,6 @@ def _text(name: str, value: float | None) -> str:
     return "" if value is None else figures_text({name: value}).removeprefix(f"{name} ")
 
 
-def _with_spread(row: Row, figure: str, name: str) -> str:
-    spread = row.get(f"{figure}_spread")
-    return _text(name, row[figure]) + (f" ± {_text(name, spread)}" if spread is not None else "")
+def _with_spread(row: Row, column: str, name: str) -> str:
+    spread = row.get(f"{column}_spread")
+    return _text(name, row[column]) + (f" ± {_text(name, spread)}" if spread is not None else "")
