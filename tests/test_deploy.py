@@ -110,7 +110,7 @@ def test_names_and_numbers_agree(manifest: dict[str, Any]) -> None:
     assert workers["replicas"] == 1
     assert job["backoffLimit"] == 0
     assert rule["onExitCodes"]["containerName"] == container["name"]
-    assert set(rule["onExitCodes"]["values"]) == {command_line.EXIT_MISTAKE, EXIT_DIVERGED}
+    assert set(rule["onExitCodes"]["values"]) == {command_line.EXIT_USAGE_ERROR, EXIT_DIVERGED}
     assert EXIT_STOPPED not in rule["onExitCodes"]["values"]
     volumes = {volume["name"] for volume in job["template"]["spec"]["volumes"]}
     assert {mount["name"] for mount in container["volumeMounts"]} == volumes

@@ -79,7 +79,7 @@ def examine(config: TrainConfig, *, placement: bool) -> dict[str, Any] | None:
         processes = [json.loads(text) for text in group.exchange("devices", json.dumps(mine), config.distributed_timeout)]
     except BaseException as error:
         mistake = isinstance(error, ConfigError)
-        processes.leave(error, command_line.EXIT_MISTAKE if mistake else 1, str(error) if mistake else None, "jaxdp.devices")
+        processes.leave(error, command_line.EXIT_USAGE_ERROR if mistake else 1, str(error) if mistake else None, "jaxdp.devices")
         raise
     return {"processes": processes, "placement": placed} if group.index == 0 else None
 

@@ -80,7 +80,7 @@ def launch(config: LaunchConfig, flags: list[str]) -> int:
     while True:
         code = _Processes(flags, environments).wait()
         # What a mistake, a divergence or a signal ended would end in the same way again.
-        if code in (0, command_line.EXIT_MISTAKE, EXIT_DIVERGED, EXIT_STOPPED) or restarts == config.max_restarts:
+        if code in (0, command_line.EXIT_USAGE_ERROR, EXIT_DIVERGED, EXIT_STOPPED) or restarts == config.max_restarts:
             return code
         restarts += 1
         _say(f"a process ended with {code}; starting all again ({restarts} of at most {config.max_restarts})")

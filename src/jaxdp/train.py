@@ -46,7 +46,7 @@ def _main(argv: Sequence[str]) -> int:
         print(f"jaxdp.train: error: {message}", file=sys.stderr)
         return EXIT_NOT_WRITTEN
     except ConfigError as error:
-        processes.leave(error, command_line.EXIT_MISTAKE, str(error))
+        processes.leave(error, command_line.EXIT_USAGE_ERROR, str(error))
         raise
     except SystemExit:
         message = "stopped by a signal before the first step; the same command begins again"
@@ -105,7 +105,7 @@ def _train(
     primary = group.index == 0
     config, plan, task = setup.config, setup.plan, setup.recipe.task
     best_metric = task.best_metric
-    margin = plan.steps_per_call * (reader.run_ahead(plan.steps_per_call) + 1)
+    margin = plan.steps_per_execution * (reader.run_ahead(plan.steps_per_execution) + 1)
     with contextlib.closing(Checkpoints(run.checkpoints, keep=config.keep, best_metric=best_metric)) as checkpoints:
         saved = checkpoints.latest()
         start = saved or 0

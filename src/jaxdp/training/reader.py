@@ -25,9 +25,9 @@ MEASURED = ("examples_per_second", "step_seconds", "input_wait_fraction", *monit
 Row = dict[str, Any]
 
 
-def run_ahead(steps_per_call: int) -> int:
+def run_ahead(steps_per_execution: int) -> int:
     """Returns how many calls may be under way behind the newest."""
-    return max(RUN_AHEAD // steps_per_call, 1)
+    return max(RUN_AHEAD // steps_per_execution, 1)
 
 
 @runtime_checkable
@@ -85,7 +85,7 @@ class Reader:
 
     def add(self, call: range, sums: Any, *, compiled: bool) -> None:
         self._unread.append((call, sums, compiled))
-        while len(self._unread) > (run_ahead(self._plan.steps_per_call) if compiled else 0):
+        while len(self._unread) > (run_ahead(self._plan.steps_per_execution) if compiled else 0):
             self._read()
 
     def _read(self) -> None:
@@ -99,7 +99,9 @@ class Reader:
             if not counters.first_step_done:  # after a rollback this is not the first one
                 counters.first_step_seconds, counters.first_step_done = seconds, now
         for number, step in enumerate(call):
-            of_step = gathered if self._plan.steps_per_call == 1 else {name: values[number] for name, values in gathered.items()}
+            of_step = (
+                gathered if self._plan.steps_per_execution == 1 else {name: values[number] for name, values in gathered.items()}
+            )
             self._take(step + 1, metrics.add(of_step), seconds / len(call) if compiled else 0.0)
         if not compiled:
             self._row_wait = 0.0

@@ -140,9 +140,9 @@ class Setup:
         return pipeline.TrainingOrder(len(self.dataset.train), self.global_batch_size, self.config.seed, self.plan.total_steps)
 
     def train_batches(self, start: int) -> Iterator[Any]:
-        """Returns the placed batches from step `start` on, with `--steps-per-call` those of each call together."""
+        """Returns the placed batches from step `start` on, with `--steps-per-execution` those of each call together."""
         order, paired = self.train_order, bool(self.recipe.preprocess.mixings)
-        if self.plan.steps_per_call == 1:
+        if self.plan.steps_per_execution == 1:
             return self._batches("train", order, start, paired=paired)
         return self._batches("train", pipeline.CallOrder(order, self.plan.calls(start)), 0, paired=paired)
 
@@ -211,11 +211,15 @@ def create_setup(
         fits = needed <= DEVICE_DATA_FRACTION * platform.device_memory_bytes(devices)
         config = dataclasses.replace(config, data_placement="device" if fits else "host")
 
-    if config.steps_per_call > 1:
+    if config.steps_per_execution > 1:
         if config.data_placement == "host":
-            raise ConfigError("steps_per_call", config.steps_per_call, "needs the dataset on the devices; see --data-placement")
+            raise ConfigError(
+                "steps_per_execution", config.steps_per_execution, "needs the dataset on the devices; see --data-placement"
+            )
         if config.strategy == "central":
-            raise ConfigError("steps_per_call", config.steps_per_call, "--strategy central has a step of several programs; use 1")
+            raise ConfigError(
+                "steps_per_execution", config.steps_per_execution, "--strategy central has a step of several programs; use 1"
+            )
     plan = _create_plan(config, len(dataset.train) // batch_size)
     if config.profile is not None and profiled_steps(config.profile)[0] > plan.total_steps:
         raise ConfigError("profile", config.profile, f"begins after the last step, {plan.total_steps}")
@@ -256,6 +260,6 @@ def _create_plan(config: TrainConfig, steps_per_epoch: int) -> Intervals:
         log_every=config.log_every,
         eval_every=config.eval_every or steps_per_epoch,
         checkpoint_every=config.checkpoint_every or epochs_between_checkpoints * steps_per_epoch,
-        steps_per_call=config.steps_per_call,
+        steps_per_execution=config.steps_per_execution,
         cuts=(profiled[0] - 1, profiled[1]) if profiled else (),
     )
