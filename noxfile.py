@@ -14,7 +14,7 @@ CACHE = pathlib.Path(".nox", "compilation-cache").absolute()
 @nox.session
 def lint(session: nox.Session) -> None:
     """Style and import layers."""
-    session.install("ruff", "import-linter", ".")
+    session.install(".", *nox.project.dependency_groups(nox.project.load_toml("pyproject.toml"), "lint"))
     session.run("ruff", "check")
     session.run("ruff", "format", "--check")
     session.run("lint-imports")
@@ -36,6 +36,16 @@ def keep_what_is_compiled(session: nox.Session) -> None:
 def tests(session: nox.Session) -> None:
     """All tests but those marked slow; `nox -s tests -- -k pyramidnet` runs some."""
     session.install(".[dev]")
+    keep_what_is_compiled(session)
+    session.run("pytest", *(session.posargs or ["-n", "2", "--dist", "worksteal"]))
+
+
+@nox.session
+def oldest(session: nox.Session) -> None:
+    """The same tests with the lowest versions of JAX and the libraries on top of it that pyproject.toml allows."""
+    dependencies = nox.project.load_toml("pyproject.toml")["project"]["dependencies"]
+    bounds = [each for each in dependencies if each.startswith(("jax>", "flax>", "optax>", "orbax-checkpoint>"))]
+    session.install(".[dev]", *(each.replace(">=", "==") for each in bounds))
     keep_what_is_compiled(session)
     session.run("pytest", *(session.posargs or ["-n", "2", "--dist", "worksteal"]))
 
@@ -142,7 +152,7 @@ def notebooks(session: nox.Session) -> None:
 @nox.session
 def docs(session: nox.Session) -> None:
     """The documentation in build/site, with warnings as errors."""
-    session.install(".", "mkdocs-material>=9.6", "mkdocstrings[python]>=0.29", "ruff")
+    session.install(".", *nox.project.dependency_groups(nox.project.load_toml("pyproject.toml"), "docs"))
     session.run("mkdocs", "build", "--strict", *session.posargs)
 
 

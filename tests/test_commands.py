@@ -80,9 +80,9 @@ def test_bad_input_is_one_line_and_code_2(flags: str, named: list[str], capsys: 
     ("content", "named"),
     [
         ("learning_rat: 0.1", ["learning_rat", "did you mean learning_rate?"]),
-        ("epochs: many", ["--epochs many", "must be int or nothing"]),
+        ("epochs: many", ["--epochs many", "must be an integer or null"]),
         ("resume: true", ["--resume True", "auto"]),
-        ("model: [pyramidnet]", ["--model pyramidnet", "must be str"]),
+        ("model: [pyramidnet]", ["--model pyramidnet", "must be a string"]),
         ("- 1", ["name: value"]),
         ("a: b: c", ["cannot be read"]),
     ],

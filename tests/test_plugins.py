@@ -82,7 +82,7 @@ def test_a_file_is_found_again_by_the_other_commands(capsys: pytest.CaptureFixtu
 @pytest.mark.parametrize(
     ("word", "content", "named"),
     [
-        ("none.py", None, "there is no such file in "),
+        ("none.py", None, "no such file in "),
         ("no_such_module", None, "cannot be imported: ModuleNotFoundError: No module named 'no_such_module'"),
         ("bad.py", "import jax\nx = 1 / 0\n", "bad.py, line 2)"),
         ("bad.py", "def f(:\n", "cannot be imported: SyntaxError: "),

@@ -1,4 +1,4 @@
-"""How do flags become a configuration, and a mistake one line and exit code 2?"""
+"""Parses flags into a configuration, and turns a usage error into one line and exit code 2."""
 
 import contextlib
 import dataclasses
@@ -14,6 +14,7 @@ from typing import Annotated, Any, TypeVar
 import tyro
 
 from jaxdp import config as config_lib
+from jaxdp import deprecation
 from jaxdp.exit_codes import EXIT_USAGE_ERROR
 from jaxdp.registry import ConfigError, nearest
 
@@ -46,9 +47,11 @@ def parse(
         ConfigError: for anything that cannot be parsed.
         SystemExit: with 0 after `--help`.
     """
-    argv = list(argv)
-    given = {word.split("=")[0][2:].replace("-", "_") for word in argv if word.startswith("--")}
     fields = {field.name: field for field in dataclasses.fields(cls)}  # pyright: ignore[reportArgumentType]
+    argv, renamed = deprecation.rename_flags(argv, fields.keys() - set(hidden))
+    for each in renamed:
+        print(f"warning: {each}", file=sys.stderr)
+    given = {word.split("=")[0][2:].replace("-", "_") for word in argv if word.startswith("--")}
     options = [*(name for name in fields if name not in hidden), "help", *(["config"] if defaults_file else [])]
     for name in sorted(given - set(options)):
         flags = [f"--{option.replace('_', '-')}" for option in options]
@@ -80,7 +83,7 @@ def parse(
 
 
 def _without_flags(section: type, names: set[str]) -> type:
-    """Returns the section with these fields as they are; a subclass, so that the others keep their help."""
+    """Returns a subclass of the section in which these fields have no flags; the others keep their help."""
     fields = [field for field in dataclasses.fields(section) if field.name in names]
     fixed = [(field.name, Annotated[field.type, tyro.conf.Fixed, tyro.conf.Suppress], _default(field)) for field in fields]
     return dataclasses.make_dataclass(section.__name__, fixed, bases=(section,), frozen=True) if fixed else section
@@ -106,7 +109,7 @@ def _value_of(flag: str, argv: list[str]) -> str | None:
 
 
 def _run_tyro(command: type[Config], argv: list[str], prog: str, description: str) -> Config:
-    """Tyro explains a mistake in a box of several lines: keep its first sentence."""
+    """Runs tyro, and raises ConfigError with the first sentence of the box in which it explains a usage error."""
     box = io.StringIO()
     try:
         with contextlib.redirect_stderr(box):

@@ -1,9 +1,10 @@
-"""What can be set, what does it mean, and what is it when nobody sets it?
+"""Every setting: its type, its help text and its default.
 
 Frozen dataclasses, one per group of flags; a command's configuration inherits the groups it needs, so that
 `config.learning_rate` and `--learning-rate` and `learning_rate:` in YAML are the same thing everywhere.
-Nothing here imports JAX: `--help` and most mistakes are answered before it starts.
+Nothing here imports JAX: `--help` and most usage errors are answered before it starts.
 """
+# Longer than 300 lines because every flag of a training run, with its help text, is in one place.
 
 import dataclasses
 import hashlib
@@ -17,6 +18,7 @@ from typing import Annotated, Any, Literal
 import tyro
 import yaml
 
+from jaxdp import deprecation
 from jaxdp.registry import ConfigError, nearest
 
 Keywords = Annotated[
@@ -30,7 +32,7 @@ Keywords = Annotated[
         str_from_instance=lambda value: [f"{key}={item}" for key, item in value.items()],
     ),
 ]
-OptionalInt = Annotated[int | None, tyro.conf.arg(metavar="INT", help_behavior_hint="")]  # the text says what None stands for
+OptionalInt = Annotated[int | None, tyro.conf.arg(metavar="INT", help_behavior_hint="")]  # the help text says what None means
 OptionalFloat = Annotated[float | None, tyro.conf.arg(metavar="FLOAT", help_behavior_hint="")]
 OptionalText = Annotated[str | None, tyro.conf.arg(metavar="NAME", help_behavior_hint="")]
 Words = Annotated[
@@ -61,74 +63,76 @@ OptionalPath = Annotated[str | None, tyro.conf.arg(metavar="PATH", help_behavior
 @dataclasses.dataclass(frozen=True)
 class PluginsConfig:
     plugins: Annotated[tuple[str, ...], tyro.conf.arg(metavar="FILE.py|MODULE", help_behavior_hint="")] = ()
-    """Python files or modules of your own, imported first: they register models, datasets, tasks or strategies"""
+    """your own Python files or modules, imported first to register models, datasets, tasks or strategies"""
 
 
 @dataclasses.dataclass(frozen=True)
 class ModelConfig:
     model: str = "pyramidnet"
-    """network to train: pyramidnet, resnet, vgg, cnn or unet"""
+    """model to train: pyramidnet, resnet, vgg, cnn or unet"""
     model_kwargs: Keywords = dataclasses.field(default_factory=dict)
-    """keywords of the network, e.g. depth=110 alpha=48 shake_drop=0.5 (default: its own)"""
+    """keyword arguments of the model, e.g. depth=110 alpha=48 shake_drop=0.5 (default: the model's own)"""
     batch_norm: Annotated[str, tyro.conf.arg(metavar="{replica,global,group:N}")] = "replica"
-    """which examples share batch-norm statistics; with global and group:N the result does not depend on the number of devices"""
+    """examples that share batch-norm statistics: those of one replica, of the global batch (SyncBN), or of N examples (ghost batch
+    norm). With global and group:N the result does not depend on the number of devices"""
     precision: Literal["float32", "bfloat16", "float16"] = "float32"
-    """number format of the computation; parameters and statistics stay float32. With float16 the loss is scaled, as large as
-    gradients allow"""
+    """floating-point format of the computation; parameters and batch statistics stay float32. float16 uses dynamic loss scaling"""
     remat: Literal["none", "blocks", "full"] = "none"
-    """to save memory, what the backward pass computes again: nothing, the inside of each block, or runs of blocks, too"""
+    """rematerialization, which saves memory: the backward pass recomputes nothing, the inside of each block, or whole runs of
+    blocks"""
 
 
 @dataclasses.dataclass(frozen=True)
 class DataConfig:
     dataset: OptionalText = None
-    """images to train on: digits, digits-denoise, cells (embedded), cifar10, cifar100, mnist, fashion_mnist, oxford_iiit_pet,
+    """dataset to train on: digits, digits-denoise, cells (all built in), cifar10, cifar100, mnist, fashion_mnist, oxford_iiit_pet,
     tfds:NAME (TensorFlow Datasets), folder:PATH or npz:PATH (default: cells for unet, otherwise digits)"""
     data_dir: OptionalPath = None
-    """folder of prepared TensorFlow Datasets (default: $TFDS_DATA_DIR or ~/tensorflow_datasets)"""
+    """directory of prepared TensorFlow Datasets (default: $TFDS_DATA_DIR or ~/tensorflow_datasets)"""
     train_split: Annotated[str | None, tyro.conf.arg(metavar="SPLIT", help_behavior_hint="")] = None
     """examples to train on, e.g. train[:90%] (default: the dataset's own)"""
     test_split: Annotated[str | None, tyro.conf.arg(metavar="SPLIT", help_behavior_hint="")] = None
     """examples to evaluate on, e.g. train[90%:] (default: the dataset's own)"""
     image_size: Annotated[str | None, tyro.conf.arg(metavar="N|HxW", help_behavior_hint="")] = None
-    """resize images to N x N or H x W pixels (default: as they are)"""
+    """resize images to N x N or H x W pixels (default: no resizing)"""
     num_classes: OptionalInt = None
-    """classes of labels or masks (default: as found)"""
+    """number of classes of the labels or masks (default: inferred from the dataset)"""
     augment: Words = None
-    """changes at random of training images, in this order, e.g. pad_crop:4 flip; none for none (default: the dataset's own):
+    """random augmentations of training images, in this order, e.g. pad_crop:4 flip; none for none (default: the dataset's own):
     pad_crop crop shift flip flip_vertical rotate90 rotate affine elastic brightness contrast cutout mixup cutmix"""
     normalize: Literal["channel", "image"] = "channel"
-    """subtract mean and divide by deviation of each channel over the training set, or of each image"""
+    """subtract the mean and divide by the standard deviation, of each channel over the training set or of each image"""
     data_placement: Annotated[Literal["device", "host"] | None, tyro.conf.arg(help_behavior_hint="")] = None
-    """device: hold the dataset in device memory; host: stream it from threads (default: device where it fits in a quarter)"""
+    """device: keep the dataset in device memory; host: stream it from host threads (default: device if the dataset takes at most a
+    quarter of that memory)"""
     on_bad_example: Literal["error", "skip"] = "error"
-    """what to do about a broken example: stop, or go on without it and count it"""
+    """what to do with an example that cannot be read: stop, or leave it out and report it"""
     seed: int = 0
-    """seed of the initial weights, the order of the examples, augmentation and dropout"""
+    """random seed of the initial weights, the order of examples, augmentation and dropout"""
 
 
 @dataclasses.dataclass(frozen=True)
 class TaskConfig:
     task: OptionalText = None
-    """classification, segmentation, regression or one of a plugin (default: what model and dataset have in common)"""
+    """classification, segmentation, regression or a plugin's task (default: the one that both model and dataset support)"""
     loss: OptionalText = None
     """segmentation: cross_entropy, dice or cross_entropy+dice; regression: l2, l1 or huber (default: the first)"""
     task_kwargs: Keywords = dataclasses.field(default_factory=dict)
-    """further keywords of the task, e.g. class_weights=[1,5] ignore_label=255 or delta=0.1 (default: its own)"""
+    """further keyword arguments of the task, e.g. class_weights=[1,5] ignore_label=255 or delta=0.1 (default: the task's own)"""
 
 
 @dataclasses.dataclass(frozen=True)
 class LayoutConfig:
     mesh: Annotated[str | None, tyro.conf.arg(metavar="AXIS=N,...", help_behavior_hint="")] = None
-    """with --strategy sharded, how the devices form a mesh, e.g. data=4,model=2 or data=2,space=4 (default: data alone): examples
-    lie over data, rows of images over space, and with --shard-params output channels over model"""
+    """with --strategy sharded, the device mesh, e.g. data=4,model=2 or data=2,space=4 (default: data only). The batch is sharded
+    over data, images over space (spatial partitioning of their height) and, with --shard-params, output channels over model"""
     shard_params: tyro.conf.FlagCreatePairsOff[bool] = False
-    """with --strategy sharded, cut parameters, optimizer state and averages over data and model: for what does not fit
-    one device"""
+    """with --strategy sharded, shard parameters, optimizer state and EMA over data and model, for models that do not fit on one
+    device"""
     grad_reduce_dtype: Annotated[Literal["bfloat16", "float16"] | None, tyro.conf.arg(help_behavior_hint="")] = None
-    """average gradients over devices in this format, which halves what moves (default: float32); pmap, shard_map and central"""
+    """all-reduce gradients in this format, which halves the communication (default: float32); for pmap, shard_map and central"""
     deterministic: bool = False
-    """on GPUs, choose kernels whose results are bitwise the same in every run, which is slower; a CPU has no others"""
+    """on GPUs, use only kernels that are bitwise reproducible, which is slower; CPU kernels always are"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -136,94 +140,95 @@ class ParallelConfig(LayoutConfig):
     strategy: str = "pmap"
     """how devices share the work: pmap, single, shard_map, sharded or central"""
     devices: OptionalInt = None
-    """use the first N devices (default: all there are); on a CPU, simulate N.
-    On a CPU, XLA_FLAGS gets what you did not set yourself: --xla_force_host_platform_device_count=N and, for faster convolutions,
+    """use the first N devices (default: all of them); on a CPU, simulate N.
+    On a CPU, these are added to XLA_FLAGS unless you set them yourself: --xla_force_host_platform_device_count=N and, for speed,
     --xla_cpu_experimental_ynn_fusion_type=-individual_convolution and --xla_disable_hlo_passes=cse_barrier_expander"""
 
 
 @dataclasses.dataclass(frozen=True)
 class OptimizationConfig:
     global_batch_size: BatchSize = None
-    """examples per step over all devices; auto: as many as fit them (default: 128, or the dataset's own)"""
+    """examples per step, over all devices; auto: as many as fit in memory (default: 128, or the dataset's own)"""
     per_device_batch_size: OptionalInt = None
-    """examples that a device computes at a time, instead of --global-batch-size"""
+    """examples per device and microbatch, instead of --global-batch-size"""
     accumulate_steps: int = 1
-    """to save memory, compute the global batch in so many parts, one after the other, for one update; batch norm sees one part"""
+    """gradient accumulation, which saves memory: split the global batch into this many microbatches, one after another, for one
+    update; batch norm sees one microbatch"""
     epochs: OptionalInt = None
     """passes over the training set (default: 20, or the dataset's own)"""
     steps: OptionalInt = None
-    """training steps, instead of --epochs"""
+    """number of training steps, instead of --epochs"""
     optimizer: str = "nesterov"
     """sgd, momentum, nesterov, adam, adamw, rmsprop, adagrad, lamb or lion"""
     optimizer_kwargs: Keywords = dataclasses.field(default_factory=dict)
-    """keywords of the Optax optimizer, e.g. momentum=0.95 or b1=0.9 b2=0.99 (default: its own)"""
+    """keyword arguments of the Optax optimizer, e.g. momentum=0.95 or b1=0.9 b2=0.99 (default: the optimizer's own)"""
     learning_rate: OptionalFloat = None
     """peak learning rate (default: 0.1 for sgd, momentum and nesterov, otherwise 0.001)"""
     lr_scaling: Literal["none", "linear", "sqrt"] = "none"
-    """multiply the learning rate by the global batch over 128, or its square root, so that a recipe holds for larger batches;
-    schedules other than onecycle then warm up for 5 epochs"""
+    """scale the learning rate with the global batch size over 128, linearly or by its square root, so that a recipe carries over to
+    larger batches; schedules other than onecycle then warm up for 5 epochs"""
     schedule: Literal["constant", "multistep", "cosine", "onecycle"] = "onecycle"
-    """learning rate over time; multistep divides by 10 after 1/2 and 3/4 of the steps"""
+    """learning-rate schedule; multistep divides by 10 after 1/2 and 3/4 of the steps"""
     warmup_fraction: OptionalFloat = None
-    """share of the steps in which the learning rate rises to its peak (default: 0.3 for onecycle, otherwise 0)"""
+    """fraction of the steps spent warming up to the peak learning rate (default: 0.3 for onecycle, otherwise 0)"""
     weight_decay: float = 1e-4
-    """L2 decay of all parameters, added to the gradient; decoupled for adamw, lamb and lion"""
+    """weight decay of all parameters: L2, added to the gradient; decoupled for adamw, lamb and lion"""
     clip_norm: OptionalFloat = None
-    """scale gradients down to this global norm (default: no clipping)"""
+    """clip gradients to this global norm (default: no clipping)"""
     label_smoothing: float = 0.0
-    """share of each target spread evenly over all classes, in classification"""
+    """label smoothing of a classification: fraction of each target spread evenly over all classes"""
     ema_decay: float = 0.0
-    """evaluate with an exponential moving average of the weights, e.g. 0.999 (0: off)"""
+    """decay of the exponential moving average (EMA) of the weights, which is what is then evaluated, e.g. 0.999 (0: no EMA)"""
 
 
 @dataclasses.dataclass(frozen=True)
 class RunConfig:
     run_dir: OptionalPath = None
-    """folder of this run (default: runs/MODEL-DATASET-HASH, the same for the same settings)"""
+    """directory of this run (default: runs/MODEL-DATASET-HASH, the same for the same settings)"""
     resume: Literal["auto", "never", "must"] = "auto"
-    """continue the run in its folder: if there is one, never (start a new one), or fail if there is none.
-    A run that a signal stops saves its last step and leaves with exit code 75"""
+    """auto: resume the run in its directory if there is one; never: start a new one; must: fail if there is none.
+    A run that is stopped by a signal saves its last step and exits with code 75"""
     eval_every: OptionalInt = None
     """steps between evaluations (default: every epoch)"""
     checkpoint_every: OptionalInt = None
     """steps between checkpoints (default: whole epochs, at least 100 steps); the last step is always saved"""
     keep: int = 3
-    """checkpoints to keep, besides the best one"""
+    """number of checkpoints to keep, besides the best one"""
     log_every: int = 10
     """steps between rows of metrics.jsonl"""
-    steps_per_call: int = 1
-    """give the devices so many steps at once, where the dataset is held on them: on accelerators, for steps of a few milliseconds.
-    Evaluations, checkpoints and the end are where they are; what lies between them may be fewer steps, which compiles again"""
+    steps_per_execution: int = 1
+    """run this many steps in one program, where the dataset is in device memory: for steps of a few milliseconds on accelerators.
+    Evaluations and checkpoints stay where they are; a shorter execution before one of them compiles a second program"""
     on_divergence: Literal["stop", "skip", "rollback"] = "stop"
-    """when loss or gradients are no longer finite numbers: stop (exit code 3), skip the update and go on, or roll back to the last
-    checkpoint and go on from there at half the learning rate"""
+    """when the loss or the gradients are no longer finite: stop (exit code 3), skip the update, or roll back to the last checkpoint
+    and continue from there with half the learning rate"""
     max_divergences: int = 5
-    """stop all the same at this many updates skipped in a row, or when this many rollbacks did not help"""
+    """stop nevertheless after this many skipped updates in a row, or this many rollbacks"""
     callbacks: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME[:KEY=VALUE,...]", help_behavior_hint="")] = ()
     """further callbacks, e.g. early_stopping:patience=5,metric=accuracy or wandb:project=mine; plugins may register more:
     early_stopping, learning_rate_monitor, profiler, wandb, mlflow"""
     profile: Annotated[str | None, tyro.conf.arg(metavar="START:STOP", help_behavior_hint="")] = None
-    """record what the devices do in steps START to STOP, counted from 1, into the run's folder, for XProf or TensorBoard"""
+    """profile steps START to STOP, counted from 1; the trace is written to the run's directory, for XProf or TensorBoard"""
     step_timeout: Annotated[float | None, tyro.conf.arg(metavar="SECONDS", help_behavior_hint="")] = None
-    """leave, and write where each thread stands, when no step is finished in this time (default: 30 times the median step, at
-    least 300 s; compiling and saving do not count)"""
+    """abort, with a stack trace of each thread, if no step finishes within this time (default: 30 times the median step, at least
+    300 s; compiling and saving do not count)"""
 
 
 @dataclasses.dataclass(frozen=True)
 class ProcessConfig:
     distributed: Literal["auto", "on", "off"] = "auto"
-    """whether this is one of several processes: as found (the flags below, Slurm, Open MPI, Kubernetes indexed job, TPU pod), yes,
-    or no. On one machine `python -m jaxdp.launch -n N -- train ...` starts them"""
+    """whether this is one process of several: detected (from the flags below, Slurm, Open MPI, a Kubernetes indexed job or a TPU
+    pod), yes, or no. `python -m jaxdp.launch -n N -- train ...` starts several on one machine"""
     coordinator: Annotated[str | None, tyro.conf.arg(metavar="HOST:PORT", help_behavior_hint="")] = None
-    """where process 0 listens, e.g. 10.0.0.1:1234; a cluster tells by itself"""
+    """address at which process 0 listens, e.g. 10.0.0.1:1234 (default: detected on a cluster)"""
     num_processes: OptionalInt = None
-    """how many processes there are"""
+    """number of processes (default: detected on a cluster)"""
     process_id: OptionalInt = None
-    """which one this is, from 0"""
+    """index of this process, from 0 (default: detected on a cluster)"""
     distributed_timeout: float = 60.0
-    """seconds to wait for the other processes at the start"""
+    """seconds to wait for the other processes at startup"""
     heartbeat_timeout: float = 30.0
-    """seconds after which a process that gives no sign of life counts as dead"""
+    """seconds without a heartbeat after which a process counts as dead"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -236,13 +241,17 @@ class TrainConfig(RunConfig, ProcessConfig, OptimizationConfig, ParallelConfig, 
 
 OBJECT = "(object)"  # stands for the name of what a program gave as an object
 
-# One of each pair may be set. A flag given on the command line displaces its partner that came from a file.
+# At most one of each pair may be set. A flag on the command line displaces its partner from a file.
 EXCLUSIVE = (("global_batch_size", "per_device_batch_size"), ("epochs", "steps"))
 
 _POSITIVE = {
     "global_batch_size", "per_device_batch_size", "epochs", "steps", "devices", "clip_norm",
     "eval_every", "checkpoint_every", "keep", "log_every", "max_divergences", "num_classes", "step_timeout", "num_processes",
-    "distributed_timeout", "heartbeat_timeout", "accumulate_steps", "repeats", "steps_per_call", "at_a_time",
+    "distributed_timeout", "heartbeat_timeout", "accumulate_steps", "repeats", "steps_per_execution", "at_a_time",
+}  # fmt: skip
+_TYPE_NAMES = {
+    int: "an integer", float: "a number", bool: "true or false", str: "a string", list: "a list", dict: "a mapping",
+    types.NoneType: "null",
 }  # fmt: skip
 _NON_NEGATIVE = {"learning_rate", "weight_decay", "seed", "tolerance", "process_id"}
 _FRACTIONS = {"label_smoothing", "ema_decay", "warmup_fraction"}  # at least 0 and below 1
@@ -252,7 +261,7 @@ def validate(config: Any) -> None:
     """Checks every field that `config` has, whichever groups it is made of.
 
     Raises:
-        ConfigError: for the first value that is out of range, or a pair that excludes itself.
+        ConfigError: for the first value that is out of range, or the first two that exclude each other.
     """
     for field in dataclasses.fields(config):
         name, value = field.name, getattr(config, field.name)
@@ -269,15 +278,17 @@ def validate(config: Any) -> None:
                 raise ConfigError(name, value, "must be at least 0 and below 1")
     for first, second in EXCLUSIVE:
         if getattr(config, first, None) is not None and getattr(config, second, None) is not None:
-            raise ConfigError(second, getattr(config, second), f"excludes --{first.replace('_', '-')}; give one of them")
+            raise ConfigError(
+                second, getattr(config, second), f"cannot be combined with --{first.replace('_', '-')}; give one of them"
+            )
     if hasattr(config, "batch_norm"):
         BatchNormMode.parse(config.batch_norm)
     if getattr(config, "profile", None) is not None:
-        profiled_steps(config.profile)
+        ProfileRange.parse(config.profile)
 
 
 def _check_type(name: str, value: object, annotation: Any) -> None:
-    """Values from a file may be of any type; those from the command line already fit."""
+    """Raises ConfigError for a value of the wrong type, as a file may have it; the command line has only right ones."""
     if typing.get_origin(annotation) is Annotated:
         annotation = typing.get_args(annotation)[0]
     if annotation in (tuple[str, ...], tuple[str, ...] | None):
@@ -298,8 +309,8 @@ def _check_type(name: str, value: object, annotation: Any) -> None:
     allowed = tuple(typing.get_origin(kind) or kind for kind in union if typing.get_origin(kind) is not Literal)
     accepted = (*allowed, int) if float in allowed else allowed
     if not isinstance(value, accepted) or (isinstance(value, bool) and bool not in allowed):
-        names = " or ".join("nothing" if kind is types.NoneType else kind.__name__ for kind in allowed)
-        raise ConfigError(name, value, f"must be {names}, not {type(value).__name__}")
+        names = " or ".join(_TYPE_NAMES[kind] for kind in allowed)
+        raise ConfigError(name, value, f"must be {names}, not {_TYPE_NAMES.get(type(value), type(value).__name__)}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -328,12 +339,28 @@ class BatchNormMode:
         return self.kind if self.group_size is None else f"group:{self.group_size}"
 
 
-def profiled_steps(profile: str) -> tuple[int, int]:
+@dataclasses.dataclass(frozen=True)
+class ProfileRange:
+    """Steps to profile, counted from 1, both ends included."""
+
+    first: int
+    last: int
+
+    @classmethod
+    def parse(cls, text: str) -> "ProfileRange":
+        """Reads `START:STOP`; raises ConfigError for anything else."""
+        first, _, last = text.partition(":")
+        if not (first.isdecimal() and last.isdecimal() and 1 <= int(first) <= int(last)):
+            raise ConfigError("profile", text, "must be START:STOP, steps counted from 1, e.g. 20:25")
+        return cls(int(first), int(last))
+
+    def __str__(self) -> str:
+        return f"{self.first}:{self.last}"
+
+
+def profiled_steps(text: str) -> tuple[int, int]:
     """Returns the first and the last step of `START:STOP`."""
-    first, _, last = profile.partition(":")
-    if not (first.isdecimal() and last.isdecimal() and 1 <= int(first) <= int(last)):
-        raise ConfigError("profile", profile, "must be START:STOP, steps counted from 1, e.g. 20:25")
-    return int(first), int(last)
+    return dataclasses.astuple(ProfileRange.parse(text))
 
 
 def parse_batch_size(word: str) -> int | Literal["auto"]:
@@ -342,22 +369,22 @@ def parse_batch_size(word: str) -> int | Literal["auto"]:
     try:
         return int(word)
     except ValueError as error:
-        raise ConfigError("global_batch_size", word, "must be a whole number, or auto") from error
+        raise ConfigError("global_batch_size", word, "must be an integer or auto") from error
 
 
 def parse_keywords(words: list[str]) -> dict[str, Any]:
-    """Reads `["depth=110", "alpha=48"]`; values as in YAML, so `true`, `0.5` and `[1, 2]` mean what they say."""
+    """Reads `["depth=110", "alpha=48"]`; values are YAML, e.g. `true`, `0.5` or `[1, 2]`."""
     keywords: dict[str, Any] = {}
     for word in words:
         key, separator, value = word.partition("=")
         if not (key.isidentifier() and separator):
-            raise ConfigError("", word, f"keyword {word!r}: write KEY=VALUE without spaces, e.g. depth=110")
+            raise ConfigError("", word, f"{word!r} is not a keyword argument: write KEY=VALUE without spaces, e.g. depth=110")
         keywords[key] = number(yaml.safe_load(value))
     return keywords
 
 
 def number(value: Any) -> Any:
-    """Returns a value of YAML as people mean it: YAML 1.1 reads 1e-3 as text."""
+    """Returns a float for text that is one: YAML 1.1 reads 1e-3 as text."""
     try:
         return float(value) if isinstance(value, str) else value
     except ValueError:
@@ -365,7 +392,10 @@ def number(value: Any) -> Any:
 
 
 def load(path: str | pathlib.Path, cls: type) -> dict[str, Any]:
-    """Reads settings that `to_yaml` or a person wrote; what the file leaves out is left to its defaults.
+    """Reads settings from a file that `to_yaml` or a person wrote, also under their old names.
+
+    Returns:
+        only what the file sets; the rest is left to the defaults.
 
     Raises:
         ConfigError: if the file cannot be read, is not a mapping, or has a name or a type of value that `cls` does not have.
@@ -375,8 +405,9 @@ def load(path: str | pathlib.Path, cls: type) -> dict[str, Any]:
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise ConfigError("config", path, f"cannot be read: {' '.join(str(error).split())}") from error
     if not isinstance(content, dict):
-        raise ConfigError("config", path, "must hold `name: value` lines")
+        raise ConfigError("config", path, "must consist of `name: value` lines")
     fields = {field.name: field.type for field in dataclasses.fields(cls)}
+    content = deprecation.rename_settings(content, warn=False)
     for name in content:
         if name not in fields:
             raise ConfigError("config", path, f"unknown setting {name!r}; {nearest(str(name), list(fields))}")
@@ -384,7 +415,7 @@ def load(path: str | pathlib.Path, cls: type) -> dict[str, Any]:
 
 
 def from_yaml(name: str, value: Any, annotation: Any) -> Any:
-    """Returns a value that YAML gave for a field as the field has it; raises ConfigError if it is of another type."""
+    """Converts a value from YAML to the type of its field; raises ConfigError if it does not fit."""
     value = number(value) if "float" in str(annotation) else value
     if name == "image_size" and isinstance(value, int) and not isinstance(value, bool):
         value = str(value)
@@ -401,7 +432,7 @@ def to_yaml(config: Any) -> str:
 
 # How a command runs, rather than what it trains.
 OF_ONE_COMMAND = ("run_dir", "resume", "profile", "step_timeout", *(field.name for field in dataclasses.fields(ProcessConfig)))
-_NOT_DEFINING = (*OF_ONE_COMMAND, "callbacks", "keep", "log_every", "steps_per_call", "on_divergence", "max_divergences")
+_NOT_DEFINING = (*OF_ONE_COMMAND, "callbacks", "keep", "log_every", "steps_per_execution", "on_divergence", "max_divergences")
 
 
 def defining(config: TrainConfig) -> dict[str, Any]:

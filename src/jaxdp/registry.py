@@ -1,8 +1,8 @@
-"""How does a name on the command line become a model, dataset, strategy or optimiser?
+"""Registries, which map names to models, datasets, tasks and strategies, and the plugins that add to them.
 
-A registry collects what its package's files register. To add a thing, add a file with a decorated class or function. From outside
-the package it is found in a script that calls `jaxdp.train.main`, in what `--plugins` names, and in installed distributions that
-name their modules in the entry-point group `jaxdp.plugins`.
+A registry collects what the modules of its package register. To add an entry, add a file with a decorated class or function.
+Outside the package, entries are found in a script that calls `jaxdp.train.main`, in what `--plugins` names, and in installed
+distributions that name their modules in the entry-point group `jaxdp.plugins`.
 """
 
 import difflib
@@ -29,7 +29,7 @@ _asked_distributions = False
 
 
 class ConfigError(ValueError):
-    """A setting that cannot work. Commands print it as one line and exit with code 2.
+    """An invalid setting. Commands print it as one line and exit with code 2.
 
     Args:
         field: name of the setting as in the configuration, e.g. `global_batch_size`; empty if it concerns no single setting.
@@ -44,35 +44,35 @@ class ConfigError(ValueError):
 
 
 def shown(value: object) -> str:
-    """Returns a setting's value as one would write it on the command line."""
+    """Returns a setting's value as it is written on the command line."""
     if isinstance(value, Mapping):
         return " ".join(f"{key}={item}" for key, item in value.items()) or "(none)"
     return " ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
 def nearest(name: str, candidates: Mapping[str, Any] | list[str]) -> str:
-    """Returns a remedy: the most similar candidate where there is one, and all of them."""
+    """Returns a remedy: the nearest candidate, if one is similar, and the list of all."""
     close = difflib.get_close_matches(name, list(candidates), n=1, cutoff=0.5)
     known = ", ".join(sorted(candidates)) or "none"
     return f"did you mean {close[0]}? known: {known}" if close else f"known: {known}"
 
 
 def check_keywords(field: str, function: Callable[..., Any], keywords: Mapping[str, Any], reserved: tuple[str, ...]) -> None:
-    """Raises ConfigError for a keyword that `function` does not take, or a value of another kind than its default.
+    """Raises ConfigError for a keyword that `function` does not take, or a value of another type than its default.
 
     Args:
         field: name of the setting that the keywords came from.
-        reserved: parameters that the caller fills itself.
+        reserved: parameters that the caller passes itself.
     """
     # A Flax module's own signature is that of its metaclass.
     signature = inspect.signature(function.__init__ if inspect.isclass(function) else function)
     accepted = [name for name in signature.parameters if name not in ("self", *reserved)]
     for keyword in keywords:
         if keyword not in accepted:
-            raise ConfigError(field, {keyword: keywords[keyword]}, f"unknown keyword; {nearest(keyword, accepted)}")
+            raise ConfigError(field, {keyword: keywords[keyword]}, f"unknown keyword argument; {nearest(keyword, accepted)}")
         default, value = signature.parameters[keyword].default, keywords[keyword]
         if isinstance(default, bool | str) and not isinstance(value, type(default)):
-            kind = "true or false" if isinstance(default, bool) else "a name"
+            kind = "true or false" if isinstance(default, bool) else "a string"
             raise ConfigError(field, {keyword: value}, f"must be {kind}")
         numeric = isinstance(default, int | float) and not isinstance(default, bool)
         if numeric and (not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value)):
@@ -80,11 +80,11 @@ def check_keywords(field: str, function: Callable[..., Any], keywords: Mapping[s
 
 
 class Registry(Generic[T]):
-    """Named things of one kind, found in the files of one package.
+    """Named entries of one kind, found in the modules of one package.
 
     Args:
         field: the setting that names them, for error messages.
-        package: its modules are imported at the first look-up, so that their decorators run; then those of the entry points.
+        package: its modules are imported at the first lookup, so that their decorators run; then those of the entry points.
     """
 
     def __init__(self, field: str, package: str) -> None:
@@ -94,10 +94,10 @@ class Registry(Generic[T]):
         self._loaded = False
 
     def register(self, name: str) -> Callable[[Entry], Entry]:
-        """Decorator that files a thing under `name` and returns it unchanged.
+        """Decorator that registers an entry under `name` and returns it unchanged.
 
         Raises:
-            ConfigError: if another thing has that name. The same one may come again, from a notebook's cell that is run twice.
+            ConfigError: if the name is taken. The same entry may come again, from a notebook's cell that is run twice.
         """
 
         def add(entry: Entry) -> Entry:
@@ -109,7 +109,7 @@ class Registry(Generic[T]):
             if before != origin:
                 raise ConfigError(self._field, name, f"is registered twice, in {before[0]} and {origin[0]}; rename one of them")
             _registering.add(module)
-            self._entries[name] = entry  # pyright: ignore[reportArgumentType]  # the decorated thing keeps its own type
+            self._entries[name] = entry  # pyright: ignore[reportArgumentType]  # what is decorated keeps its own type
             return entry
 
         return add
@@ -123,7 +123,7 @@ class Registry(Generic[T]):
         return self._entries
 
     def __getitem__(self, name: str) -> T:
-        """Raises ConfigError that suggests the nearest known name."""
+        """Raises ConfigError, which suggests the nearest name, if there is no such entry."""
         entries = self.entries()
         if name not in entries:
             raise ConfigError(self._field, name, f"unknown {self._field}; {nearest(name, entries)}")
@@ -131,18 +131,18 @@ class Registry(Generic[T]):
 
 
 def load_plugins(plugins: Sequence[str]) -> None:
-    """Imports what `--plugins` names, so that its decorators run; what is imported already, and the running script, is left alone.
+    """Imports what `--plugins` names, so that its decorators run; skips the running script and what is imported already.
 
     Args:
         plugins: dotted names of modules, and files that end in `.py`, relative to the working directory.
 
     Raises:
-        ConfigError: for the first that cannot be imported.
+        ConfigError: for the first one that cannot be imported.
     """
     for word in plugins:
         path = pathlib.Path(word).expanduser().resolve()
         if word.endswith(".py") and not path.is_file():
-            raise ConfigError("plugins", word, f"there is no such file in {pathlib.Path.cwd()}")
+            raise ConfigError("plugins", word, f"no such file in {pathlib.Path.cwd()}")
         try:
             if not _is_script(word, path):
                 _import_file(path) if word.endswith(".py") else importlib.import_module(word)
@@ -152,7 +152,7 @@ def load_plugins(plugins: Sequence[str]) -> None:
 
 
 def with_script(plugins: tuple[str, ...]) -> tuple[str, ...]:
-    """Returns the plugins and, if the running script has registered something, that script: other commands need it, too."""
+    """Returns the plugins and, if the running script registered something, that script, which other commands will need as well."""
     main = sys.modules["__main__"]
     spec, file = getattr(main, "__spec__", None), getattr(main, "__file__", None)
     if "__main__" not in _registering or (spec is None and file is None):  # as in a notebook
@@ -169,7 +169,7 @@ def _is_script(word: str, path: pathlib.Path) -> bool:
 
 
 def _import_file(path: pathlib.Path) -> None:
-    """Imports a file under its path for a name, so that it hides no module; from beside it it can import, as a script can."""
+    """Imports a file under its path as the module's name, so that it shadows none. Like a script, it can import its neighbours."""
     name = str(path)
     if name in sys.modules:
         return
@@ -187,26 +187,26 @@ def _import_file(path: pathlib.Path) -> None:
 
 
 def _ask_distributions() -> None:
-    """Imports what installed distributions offer, once."""
+    """Imports the plugins of installed distributions, once."""
     global _asked_distributions
     if _asked_distributions:
         return
-    _asked_distributions = True  # before, since what is imported may look something up
+    _asked_distributions = True  # first, since a plugin may look something up
     for entry in importlib.metadata.entry_points(group=ENTRY_POINTS):
         try:
             entry.load()
         except Exception as error:  # whatever its code raises
             name = entry.dist.name if entry.dist else "an unknown distribution"
-            remedy = f"cannot be imported: {_reason(error)}; mend or uninstall it"
+            remedy = f"cannot be imported: {_reason(error)}; fix or uninstall it"
             raise ConfigError("", "", f"the plugin {entry.value} of {name} {remedy}") from error
 
 
 def _reason(error: Exception) -> str:
-    """Returns one line: what went wrong, and in which line of which file."""
+    """Returns in one line what went wrong, and in which line of which file."""
     said = " ".join(str(error).split())
     if isinstance(error, ConfigError):
         return said
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "importlib" not in frame.filename]
-    last = frames[-1] if frames and not isinstance(error, SyntaxError) else None  # a SyntaxError says where by itself
+    last = frames[-1] if frames and not isinstance(error, SyntaxError) else None  # a SyntaxError says where itself
     where = f" ({last.filename}, line {last.lineno})" if last and last.filename != __file__ else ""
     return f"{type(error).__name__}: {said}{where}"

@@ -225,7 +225,10 @@ def test_a_coordinator_that_cannot_be_reached_is_named() -> None:
         ),
         ({"coordinator": "{address}", "num_processes": 2}, "--process-id: is missing; give --coordinator, --num-processes and"),
         ({"coordinator": "nowhere", "num_processes": 2, "process_id": 1}, "--coordinator nowhere: must be HOST:PORT of process 0"),
-        ({"distributed": "on"}, "--distributed on: there is no Slurm step, Open MPI job, Kubernetes indexed job or TPU pod around"),
+        (
+            {"distributed": "on"},
+            "--distributed on: no Slurm step, Open MPI job, Kubernetes indexed job or TPU pod was detected; give",
+        ),
     ],
 )
 def test_what_cannot_connect_is_refused(settings: dict[str, Any], message: str) -> None:
@@ -237,13 +240,51 @@ def test_what_cannot_connect_is_refused(settings: dict[str, Any], message: str) 
     assert str(raised.value).startswith(message.format(address=address))
 
 
+@pytest.mark.parametrize(
+    ("variables", "expected"),
+    [
+        (
+            {"SLURM_STEP_NODELIST": "a", "SLURM_NTASKS": "x"},
+            "SLURM_NTASKS=x: must be a number of processes; correct it, or give --distributed off",
+        ),
+        (
+            {"OMPI_COMM_WORLD_SIZE": "-2"},
+            "OMPI_COMM_WORLD_SIZE=-2: must be a number of processes; correct it, or give --distributed off",
+        ),
+        (
+            {"SLURM_STEP_NODELIST": "a", "SLURM_NTASKS": "2"},
+            "--distributed auto: a Slurm step was detected, but JAX cannot connect its processes (ValueError: ",
+        ),
+        (
+            {"TPU_WORKER_HOSTNAMES": "a,b"},
+            "--distributed auto: a TPU pod was detected, but JAX cannot connect its processes (ValueError: ",
+        ),
+        (
+            {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "JOB_COMPLETION_INDEX": "0"},
+            "--distributed auto: a Kubernetes indexed job was detected, but the package kubernetes is not installed;",
+        ),
+    ],
+    ids=["slurm", "open-mpi", "slurm-incomplete", "tpu", "kubernetes"],
+)
+def test_a_cluster_that_cannot_be_used_is_one_line_and_code_2(
+    variables: dict[str, str], expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    code, (line,) = refused()
+    assert code == 2
+    assert line.startswith(f"jaxdp.train: error: {expected}")
+    assert "--distributed off" in line
+
+
 @pytest.mark.slow
 def test_processes_that_do_not_come_are_missed() -> None:
     address = f"127.0.0.1:{free_port()}"
     who = ["--coordinator", address, "--num-processes", "2", "--process-id", "0", "--distributed-timeout", "3"]
     code, (line,) = refused(*who)
     assert code == 1
-    assert line == "jaxdp.train: error: not all processes came in 3 s; start all, each with its own --process-id"
+    text = "timed out after 3 s waiting for all processes; start all of them, each with its own --process-id"
+    assert line == f"jaxdp.train: error: {text}"
 
 
 def test_the_runtimes_last_words_become_one_line() -> None:
@@ -253,11 +294,11 @@ def test_the_runtimes_last_words_become_one_line() -> None:
             "E1121 16:07:02 x.cc:1549] UNAVAILABLE: The following tasks are unhealthy (stopped sending heartbeats):\n1\n"
             "The tasks have crashed. Check the task logs\nF1121 16:07:02 7234 client.h:80] Terminating process\n*** Check failure"
         )
-        assert native_output.explain(dead) == f"process 1 (pid 2 on b) died or no longer answers{AGAIN}"
+        assert native_output.explain(dead) == f"process 1 (pid 2 on b) died or stopped responding{AGAIN}"
         older = dead.replace(":\n1\n", ":\n/job:jax_worker/replica:0/task:1\n")
-        assert native_output.explain(older) == f"process 1 (pid 2 on b) died or no longer answers{AGAIN}"
+        assert native_output.explain(older) == f"process 1 (pid 2 on b) died or stopped responding{AGAIN}"
         leader = "F1121 1 client.h:80] Terminating process: Failed to send RPC to coordination service. Either the leader task"
-        assert native_output.explain(leader).startswith("process 0 (pid 1 on a), which the others meet at, died")
+        assert native_output.explain(leader).startswith("process 0 (pid 1 on a), the coordinator, died or cannot be reached")
         assert (
             native_output.explain("F1121 16:07 1 hlo.cc:1] Check failed:  x\n*** stack")
             == "F1121 16:07 1 hlo.cc:1] Check failed: x"

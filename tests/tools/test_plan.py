@@ -90,7 +90,7 @@ def test_the_verdict_names_what_helps(largest: dict[str, int], expected: str) ->
     ("flags", "message"),
     [
         (["--device-memory", "11 apples"], "--device-memory 11 apples: must be a size, e.g. 11GiB or 40GB"),
-        (["--global-batch-size", "autoo"], "--global-batch-size autoo: must be a whole number, or auto"),
+        (["--global-batch-size", "autoo"], "--global-batch-size autoo: must be an integer or auto"),
         (["--strategy", "central", "--devices", "2"], "--strategy central: has a step of several programs"),
     ],
 )

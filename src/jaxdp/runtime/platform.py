@@ -7,6 +7,7 @@ import importlib.util
 import mmap
 import os
 import pathlib
+import subprocess
 import sys
 import warnings
 
@@ -19,9 +20,19 @@ from jaxdp.registry import ConfigError
 _CONVOLUTION_FLAG = "xla_cpu_experimental_ynn_fusion_type"
 _CONVOLUTION_VALUE = "-individual_convolution"
 # XLA:CPU drops optimization barriers before it merges operations: then neither `ops.convolution` nor rematerialization has the
-# effect that it should. Without the pass that drops them they stay to the end, as jaxlib 0.10 is known to accept. The flag is one
-# of all platforms, and GPUs need the pass: so it is set only where JAX has nothing but a CPU.
+# effect that it should. Without the pass that drops them they stay to the end, where the code generator must accept them: that is
+# tried once for each jaxlib. The flag applies to all platforms, and GPUs need the pass: so it is set only where JAX has nothing
+# but a CPU.
 _BARRIER_FLAG, _BARRIER_PASS = "xla_disable_hlo_passes", "cse_barrier_expander"
+_BARRIER_PROBE = """
+import jax, jax.numpy as jnp
+def loss(x, kernel):
+    return jnp.sum(jnp.tanh(jax.lax.conv(*jax.lax.optimization_barrier((x, kernel)), (1, 1), "SAME")))
+arrays = jnp.ones((1, 1, 3, 3)), jnp.zeros((1, 1, 3, 3))
+step = jax.jit(jax.grad(jax.checkpoint(loss), argnums=1)).lower(*arrays).compile()
+assert "opt-barrier" in step.as_text() and step(*arrays)[0, 0, 1, 1] == 9
+"""
+_PROBE_TIMEOUT_SECONDS = 60.0
 _DETERMINISTIC_FLAGS = {"xla_gpu_deterministic_ops": "true", "xla_gpu_autotune_level": "0"}
 _HOST_DEVICES_FLAG = "xla_force_host_platform_device_count"
 # Of all compiled programs together; a step takes 1-10 MB. JAX drops what was not used for the longest time.
@@ -40,6 +51,7 @@ def configure(devices: int | None, *, deterministic: bool = False) -> None:
         devices: how many devices to simulate on the CPU; None for one.
         deterministic: whether GPU kernels must give the same bits in every run: no atomic sums, and none chosen by timing them.
     """
+    _keep_compiled_programs()
     flags = os.environ.get("XLA_FLAGS", "").split()
     if not any(_CONVOLUTION_FLAG in flag for flag in flags) and _jaxlib_knows(_CONVOLUTION_FLAG, "INDIVIDUAL_CONVOLUTION"):
         flags.append(f"--{_CONVOLUTION_FLAG}={_CONVOLUTION_VALUE}")
@@ -51,7 +63,6 @@ def configure(devices: int | None, *, deterministic: bool = False) -> None:
         if not any(name in flag for flag in flags) and _jaxlib_knows(name):
             flags.append(f"--{name}={value}")
     os.environ["XLA_FLAGS"] = " ".join(flags)
-    _keep_compiled_programs()
 
 
 def _only_cpu() -> bool:
@@ -62,7 +73,29 @@ def _only_cpu() -> bool:
 
 
 def _keeps_barriers() -> bool:
-    return importlib.metadata.version("jaxlib").startswith("0.10.")
+    """Whether this jaxlib compiles a program for the CPU with its optimization barriers left in, and computes it correctly.
+
+    It is tried in a process of its own, since XLA may abort over it. That takes 2 seconds, so the answer is kept beside the
+    compiled programs.
+    """
+    folder = os.environ.get("JAX_COMPILATION_CACHE_DIR", "")
+    kept = None if not folder or "://" in folder else pathlib.Path(folder, f"barriers-{importlib.metadata.version('jaxlib')}")
+    with contextlib.suppress(OSError):
+        if kept is not None:
+            return kept.read_text() == "kept"
+    settings = {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": f"--{_BARRIER_FLAG}={_BARRIER_PASS}", "JAX_ENABLE_COMPILATION_CACHE": "0"}
+    try:
+        probe = [sys.executable, "-c", _BARRIER_PROBE]
+        done = subprocess.run(probe, env=os.environ | settings, capture_output=True, timeout=_PROBE_TIMEOUT_SECONDS)
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    with contextlib.suppress(OSError):
+        if kept is not None:
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            written = kept.with_name(f"{kept.name}.{os.getpid()}")  # another process may be here, too
+            written.write_text("dropped" if done.returncode else "kept")
+            written.replace(kept)
+    return done.returncode == 0
 
 
 def _keep_compiled_programs() -> None:
@@ -113,13 +146,16 @@ def _cpu_hash() -> str:
 
 
 def _jaxlib_knows(*words: str) -> bool:
-    """Whether the library holds all the words. A look takes 10-40 ms, asking XLA itself a process of its own."""
+    """Whether the library holds all the words, names of flags as strings of their own: a flag that was removed lives on in the list
+    of reserved names. A look takes 10-40 ms, asking XLA itself a process of its own.
+    """
+    wanted = [f"\0{word}\0".encode() if word.startswith("xla_") else word.encode() for word in words]
     spec = importlib.util.find_spec("jaxlib")
     if spec is None or spec.origin is None:
         return False
     for library in pathlib.Path(spec.origin).parent.glob("libjax_common.*"):
         with library.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-            if all(content.find(word.encode()) >= 0 for word in words):
+            if all(content.find(word) >= 0 for word in wanted):
                 return True
     return False
 

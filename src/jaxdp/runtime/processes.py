@@ -1,11 +1,12 @@
-"""How do several processes become one run, and how does each learn what the others do?
+"""Connects the processes of a run, and lets each learn what the others do.
 
-JAX's distributed runtime connects them and notices when one dies. Its key-value store, on process 0, carries the rest: what the
-settings are, where each one stands, who asked to stop, why one left. Nothing here computes on a device.
+JAX's distributed runtime connects them and notices when one dies. Its key-value store, on process 0, carries the rest: the
+settings, the progress of each process, who asked to stop, why one left. Nothing here computes on a device.
 """
 
 import contextlib
 import dataclasses
+import importlib.util
 import itertools
 import json
 import os
@@ -21,9 +22,10 @@ from jaxdp.registry import ConfigError
 from jaxdp.runtime import native_output
 
 PROG = "jaxdp.train"
-_GRACE_SECONDS = 3.0  # for the others to read why process 0 leaves: the store goes with it
-_runs = itertools.count()  # of this process: keys of one run must not meet those of the next
+_GRACE_SECONDS = 3.0  # for the others to read why process 0 leaves: the store ends with it
+_runs = itertools.count()  # of this process: the keys of two runs must differ
 _heartbeat_timeout = 0.0
+_ALTERNATIVES = "give --coordinator, --num-processes and --process-id, or --distributed off"
 
 
 @dataclasses.dataclass
@@ -31,7 +33,7 @@ class Group:
     """The processes of a run, this one among them.
 
     Attributes:
-        members: of each process what to call it, e.g. "process 1 (pid 77 on node-b)".
+        members: the name of each process in messages, e.g. "process 1 (pid 77 on node-b)".
     """
 
     index: int = 0
@@ -52,24 +54,24 @@ class Group:
             raise
 
     def get_all(self, name: str) -> dict[int, str]:
-        """Returns what processes have put at `name/INDEX` so far."""
+        """Returns what the processes have put at `name/INDEX` so far, by index."""
         found = _client().key_value_dir_get(f"{self._prefix}/{name}/")
         return {int(key.rpartition("/")[2]): value for key, value in found}
 
     def leave_word(self, message: str, *, hangs: bool = False) -> None:
-        """Tells the other processes why this one leaves, as far as they can still be reached."""
+        """Tells the other processes why this one leaves, if they can still be reached."""
         with contextlib.suppress(Exception):
             self.put(f"left/{self.index}", json.dumps({"message": message, "hangs": hangs}), overwrite=False)
 
     def last_words(self) -> dict[int, dict[str, Any]]:
-        """Returns of the other processes that have left why they did."""
+        """Returns why the other processes that have left did so, by index."""
         return {index: json.loads(text) for index, text in self.get_all("left").items() if index != self.index}
 
     def exchange(self, name: str, value: str, timeout_seconds: float) -> list[str]:
         """Puts this process's value and returns that of each process; waits for all.
 
         Raises:
-            ConfigError: if one does not come in time.
+            ConfigError: if one does not put its value in time.
         """
         if self.count == 1:
             return [value]
@@ -80,15 +82,15 @@ class Group:
             try:
                 values.append(_client().blocking_key_value_get(f"{self._prefix}/{name}/{index}", int(left * 1000)))
             except Exception as error:
-                remedy = f"{self.members[index]} did not come to {name!r} in that time; see what it prints"
+                remedy = f"timed out after {timeout_seconds:g} s waiting for {self.members[index]} to send {name!r}; see its output"
                 raise ConfigError("distributed_timeout", timeout_seconds, remedy) from error
         return values
 
     def stops_at(self, step: int, *, wanted: bool, margin: int) -> bool:
-        """Whether to stop after this step, which every process answers alike at the same step.
+        """Whether to stop after this step; all processes give the same answer at the same step.
 
-        Whoever is asked to stop names a step that no other process can have passed: none can be more than `margin` - 1 steps
-        ahead of the slowest one, because it waits for results that take all processes.
+        The one that is asked to stop names a step that no other can have passed: none can be more than `margin` - 1 steps ahead
+        of the slowest, because it waits for results that take all processes.
         """
         if self.count == 1:
             return wanted
@@ -102,10 +104,10 @@ class Group:
         return self._stop_step is not None and step >= self._stop_step
 
     def check_equal(self, what: dict[str, Any], timeout_seconds: float) -> None:
-        """Makes sure that every process is about to do the same.
+        """Checks that all processes are about to do the same.
 
         Raises:
-            ConfigError: naming the first thing that differs, and in which process.
+            ConfigError: for the first difference, with the name of the other process.
         """
         for index, text in enumerate(self.exchange("checks", json.dumps(what, default=str), timeout_seconds)):
             theirs = json.loads(text)
@@ -123,7 +125,7 @@ def start(config: ProcessConfig) -> Group:
     """Connects this process with the others, if there are any; call it before the first JAX computation.
 
     Raises:
-        ConfigError: if the settings do not say which process this is, or the coordinator cannot be reached.
+        ConfigError: if the settings or the cluster do not tell which process this is, or the coordinator cannot be reached.
     """
     global _group, _heartbeat_timeout
     _heartbeat_timeout = config.heartbeat_timeout
@@ -132,9 +134,9 @@ def start(config: ProcessConfig) -> Group:
 
 
 def leave(error: BaseException, code: int, message: str | None, prog: str = PROG) -> None:
-    """Ends this process at once, if it is one of several, and tells the others why; otherwise does nothing.
+    """Ends this process at once, if it is one of several, and tells the others why; does nothing otherwise.
 
-    Waiting for them, as JAX does at a normal end, would wait for whoever waits for this one.
+    A normal exit would hang, since JAX waits for the others there, and they wait for this one.
 
     Args:
         message: None to print a traceback.
@@ -143,7 +145,7 @@ def leave(error: BaseException, code: int, message: str | None, prog: str = PROG
         return
     try:
         if any(type(each).__name__ == "JaxRuntimeError" or "by peer" in str(each) for each in _causes(error)):
-            # In a step or while saving: most often because another one has died. Wait for the news.
+            # An error in a step or while saving is most often due to the death of another process: wait for its last words.
             news, deadline = None, time.monotonic() + _heartbeat_timeout + _GRACE_SECONDS
             while news is None and time.monotonic() < deadline:
                 time.sleep(0.5)
@@ -164,7 +166,7 @@ def leave(error: BaseException, code: int, message: str | None, prog: str = PROG
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    """Yields an error and all that led to it: saving wraps what its threads met more than once."""
+    """Yields an error and its causes: saving wraps the errors of its threads several times."""
     while error is not None:
         yield error
         error = error.__cause__ or error.__context__
@@ -177,18 +179,21 @@ def _start(config: ProcessConfig) -> Group:
     if not jax.distributed.is_initialized():
         explicit = {name: getattr(config, name) for name in ("coordinator", "num_processes", "process_id")}
         missing = [name for name, value in explicit.items() if value is None]
-        if config.distributed == "off" or (len(missing) == 3 and config.distributed == "auto" and not _cluster()):
+        if config.distributed == "off":
+            return Group()
+        cluster = _cluster(config) if len(missing) == 3 else None
+        if len(missing) == 3 and config.distributed == "auto" and cluster is None:
             return Group()
         if 0 < len(missing) < 3:
             raise ConfigError(missing[0], "", "is missing; give --coordinator, --num-processes and --process-id together")
         if config.num_processes == 1:
             return Group()
-        if len(missing) == 3 and not _cluster():
-            remedy = "there is no Slurm step, Open MPI job, Kubernetes indexed job or TPU pod around; give --coordinator HOST:PORT"
+        if len(missing) == 3 and cluster is None:
+            remedy = "no Slurm step, Open MPI job, Kubernetes indexed job or TPU pod was detected; give --coordinator HOST:PORT"
             raise ConfigError("distributed", "on", remedy)
         if config.coordinator is not None:
             _check_coordinator(config)
-        _initialize(config, jax)
+        _initialize(config, jax, cluster)
     group = Group(jax.process_index(), jax.process_count(), _prefix=f"jaxdp/{next(_runs)}")
     if group.count > 1:
         group.members = tuple(f"process {index}" for index in range(group.count))
@@ -198,8 +203,8 @@ def _start(config: ProcessConfig) -> Group:
     return group
 
 
-def _initialize(config: ProcessConfig, jax: Any) -> None:
-    # Its own handler would swallow SIGTERM; the loop's flag does what is wanted in one process and in many.
+def _initialize(config: ProcessConfig, jax: Any, cluster: str | None) -> None:
+    # JAX's own handler would swallow SIGTERM; the flag that the loop looks at works for one process and for many.
     jax.config.update("jax_enable_preemption_service", False)
     native_output.capture(config.distributed_timeout)
     explicit: dict[str, Any] = {}
@@ -210,33 +215,58 @@ def _initialize(config: ProcessConfig, jax: Any) -> None:
             "process_id": config.process_id,
             "cluster_detection_method": "deactivate",
         }
-    jax.distributed.initialize(
-        **explicit,
-        initialization_timeout=round(config.distributed_timeout),
-        heartbeat_timeout_seconds=round(config.heartbeat_timeout),
-        shutdown_timeout_seconds=round(config.distributed_timeout),
-    )
+    try:
+        jax.distributed.initialize(
+            **explicit,
+            initialization_timeout=round(config.distributed_timeout),
+            heartbeat_timeout_seconds=round(config.heartbeat_timeout),
+            shutdown_timeout_seconds=round(config.distributed_timeout),
+        )
+    except Exception as error:  # from the cluster's variables JAX raises whatever reading them does
+        native_output.release()
+        if cluster is None:
+            raise
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        remedy = f"{cluster} was detected, but JAX cannot connect its processes ({reason}); {_ALTERNATIVES}"
+        raise ConfigError("distributed", config.distributed, remedy) from error
 
 
 def _client() -> Any:
-    # JAX has no public way to its store; Orbax takes this one, too.
+    # JAX has no public access to its key-value store; Orbax uses this one as well.
     from jax._src import distributed
 
     return distributed.global_state.client
 
 
-def _cluster() -> bool:
-    """Whether this is one of several processes that a cluster started, in a way that JAX finds out all by itself."""
+def _cluster(config: ProcessConfig) -> str | None:
+    """Returns what started this process as one of several, if JAX can detect the others by itself.
+
+    Raises:
+        ConfigError: if the cluster's variables cannot be read, or JAX lacks what it needs for it.
+    """
     environment = os.environ
-    slurm = "SLURM_STEP_NODELIST" in environment and int(environment.get("SLURM_NTASKS", 1)) > 1
-    open_mpi = int(environment.get("OMPI_COMM_WORLD_SIZE", 1)) > 1
-    kubernetes = "KUBERNETES_SERVICE_HOST" in environment and "JOB_COMPLETION_INDEX" in environment
-    tpu_pod = "," in environment.get("TPU_WORKER_HOSTNAMES", "")
-    return slurm or open_mpi or kubernetes or tpu_pod
+    if "SLURM_STEP_NODELIST" in environment and _count("SLURM_NTASKS") > 1:
+        return "a Slurm step"
+    if _count("OMPI_COMM_WORLD_SIZE") > 1:
+        return "an Open MPI job"
+    if "KUBERNETES_SERVICE_HOST" in environment and "JOB_COMPLETION_INDEX" in environment:
+        if importlib.util.find_spec("kubernetes") is None:
+            remedy = "a Kubernetes indexed job was detected, but the package kubernetes is not installed; install it, or"
+            raise ConfigError("distributed", config.distributed, f"{remedy} {_ALTERNATIVES}")
+        return "a Kubernetes indexed job"
+    return "a TPU pod" if "," in environment.get("TPU_WORKER_HOSTNAMES", "") else None
+
+
+def _count(variable: str) -> int:
+    """Returns the number of processes in an environment variable, 1 if it is not set."""
+    text = os.environ.get(variable, "1")
+    if not text.isdecimal():
+        raise ConfigError("", "", f"{variable}={text}: must be a number of processes; correct it, or give --distributed off")
+    return int(text)
 
 
 def _check_coordinator(config: ProcessConfig) -> None:
-    """JAX ends a process that cannot reach the coordinator with a stack trace: find out before."""
+    """Checks the coordinator's address in advance: JAX aborts a process that cannot reach it, with a stack trace."""
     address, count, index = config.coordinator or "", config.num_processes or 0, config.process_id or 0
     if index >= count:
         raise ConfigError("process_id", index, f"must be below --num-processes, which is {count}")
@@ -248,7 +278,9 @@ def _check_coordinator(config: ProcessConfig) -> None:
             with socket.create_server(("", int(port))):
                 return
         except OSError as error:
-            raise ConfigError("coordinator", address, f"its port cannot be opened here ({error.strerror}); give another") from error
+            raise ConfigError(
+                "coordinator", address, f"its port cannot be opened here ({error.strerror}); choose another"
+            ) from error
     deadline, reason = time.monotonic() + config.distributed_timeout, "no answer"
     while time.monotonic() < deadline:
         try:
@@ -256,7 +288,7 @@ def _check_coordinator(config: ProcessConfig) -> None:
                 return
         except socket.gaierror as error:
             reason = error.strerror or str(error)
-            time.sleep(0.5)  # a name may appear when its machine does
+            time.sleep(0.5)  # the name may appear once its machine is up
         except OSError as error:
             reason = error.strerror or str(error)
             time.sleep(0.1)

@@ -1,11 +1,11 @@
-"""A stream that a run can print to when nobody reads it any more: the terminal was closed, or a pipe broke."""
+"""Output that a run can lose without ending: to a terminal that was closed, or a broken pipe."""
 
 import contextlib
 from typing import Any
 
 
 class BestEffortStream:
-    """A text stream whose failures to write are not the writer's: what cannot be printed is lost, and the run goes on."""
+    """A text stream that raises no OSError: what cannot be written is lost, and the run continues."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream

@@ -9,6 +9,7 @@ from typing import Any
 import yaml
 
 from jaxdp import config as config_lib
+from jaxdp import deprecation
 from jaxdp.config import TrainConfig
 from jaxdp.registry import ConfigError, nearest, shown
 
@@ -41,7 +42,7 @@ def parse(words: Sequence[str]) -> dict[str, list[Any]]:
     grid: dict[str, list[Any]] = {}
     for word in words:
         name, separator, text = word.partition("=")
-        name = name.replace("-", "_")
+        ((name, _),) = deprecation.rename_settings({name.replace("-", "_"): text}).items()
         field, dot, keyword = name.partition(".")
         if not separator:
             raise ConfigError("grid", word, "write NAME=VALUE,VALUE without spaces, e.g. learning_rate=0.05,0.1")

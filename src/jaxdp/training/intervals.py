@@ -8,7 +8,7 @@ class Intervals:
     """When what happens, in steps counted from 1.
 
     Attributes:
-        steps_per_call: how many steps the devices get at once, at most.
+        steps_per_execution: how many steps the devices get at once, at most.
         cuts: steps after which a call ends.
     """
 
@@ -17,7 +17,7 @@ class Intervals:
     log_every: int
     eval_every: int
     checkpoint_every: int
-    steps_per_call: int = 1
+    steps_per_execution: int = 1
     cuts: tuple[int, ...] = ()
 
     def calls(self, start: int) -> list[range]:
@@ -28,7 +28,7 @@ class Intervals:
         while steps < self.total_steps:
             ends = [(steps // every + 1) * every for every in (self.eval_every, self.checkpoint_every)]
             ends += [cut for cut in self.cuts if cut > steps]
-            end = min(steps + self.steps_per_call, self.total_steps, *ends)
+            end = min(steps + self.steps_per_execution, self.total_steps, *ends)
             calls.append(range(steps, end))
             steps = end
         return calls

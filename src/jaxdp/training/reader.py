@@ -22,9 +22,9 @@ _SKIPS = ("skipped_updates", "overflows")
 MEASURED = ("examples_per_second", "step_seconds", "input_wait_fraction", *monitor.FIELDS)
 
 
-def run_ahead(steps_per_call: int) -> int:
+def run_ahead(steps_per_execution: int) -> int:
     """Returns how many calls may be under way behind the newest."""
-    return max(RUN_AHEAD // steps_per_call, 1)
+    return max(RUN_AHEAD // steps_per_execution, 1)
 
 
 class Diverged(Exception):
@@ -71,7 +71,7 @@ class Reader:
 
     def add(self, call: range, sums: Any, *, compiled: bool) -> None:
         self._unread.append((call, sums, compiled))
-        while len(self._unread) > (run_ahead(self._setup.intervals.steps_per_call) if compiled else 0):
+        while len(self._unread) > (run_ahead(self._setup.intervals.steps_per_execution) if compiled else 0):
             self._read()
 
     def _read(self) -> None:
@@ -87,7 +87,7 @@ class Reader:
         for number, step in enumerate(call):
             of_step = (
                 gathered
-                if self._setup.intervals.steps_per_call == 1
+                if self._setup.intervals.steps_per_execution == 1
                 else {name: values[number] for name, values in gathered.items()}
             )
             self._take(step + 1, metrics.add(of_step), seconds / len(call) if compiled else 0.0)

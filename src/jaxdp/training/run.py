@@ -69,7 +69,7 @@ class Run:
         self.reader: reader.Reader | None = None
         self.has_evaluated = False
         self._stop_reason, self._stop_is_everywhere, self._agreed_reason = "", False, ""
-        calls = setup.intervals.steps_per_call
+        calls = setup.intervals.steps_per_execution
         self._margin = calls * (reader.run_ahead(calls) + 1)
         task = setup.recipe.task
         self._checkpoints: Checkpoints | None = None

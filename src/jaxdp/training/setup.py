@@ -180,9 +180,9 @@ class Setup:
         return pipeline.TrainingOrder(len(self.dataset.train), self.global_batch_size, self.config.seed, self.intervals.total_steps)
 
     def train_batches(self, start: int) -> Iterator[Any]:
-        """Returns the placed batches from step `start` on, with `--steps-per-call` those of each call together."""
+        """Returns the placed batches from step `start` on, with `--steps-per-execution` those of each call together."""
         order, paired = self.train_order, bool(self.recipe.preprocess.mixings)
-        if self.intervals.steps_per_call == 1:
+        if self.intervals.steps_per_execution == 1:
             return self._batches("train", order, start, paired=paired)
         return self._batches("train", pipeline.CallOrder(order, self.intervals.calls(start)), 0, paired=paired)
 
@@ -294,11 +294,15 @@ def _with_placement(config: TrainConfig, dataset: Dataset, devices: list[Any]) -
         needed = sum(source.bytes for source in dataset.splits().values() if isinstance(source, CheckedSource))
         fits = needed <= DEVICE_DATA_FRACTION * platform.device_memory_bytes(devices)
         config = dataclasses.replace(config, data_placement="device" if fits else "host")
-    if config.steps_per_call > 1:
+    if config.steps_per_execution > 1:
         if config.data_placement == "host":
-            raise ConfigError("steps_per_call", config.steps_per_call, "needs the dataset on the devices; see --data-placement")
+            raise ConfigError(
+                "steps_per_execution", config.steps_per_execution, "needs the dataset on the devices; see --data-placement"
+            )
         if config.strategy == "central":
-            raise ConfigError("steps_per_call", config.steps_per_call, "--strategy central has a step of several programs; use 1")
+            raise ConfigError(
+                "steps_per_execution", config.steps_per_execution, "--strategy central has a step of several programs; use 1"
+            )
     return config
 
 
@@ -313,7 +317,7 @@ def _create_schedule(config: TrainConfig, train_examples: int, objects: Objects)
         log_every=config.log_every,
         eval_every=config.eval_every or steps_per_epoch,
         checkpoint_every=config.checkpoint_every or epochs_between_checkpoints * steps_per_epoch,
-        steps_per_call=config.steps_per_call,
+        steps_per_execution=config.steps_per_execution,
         cuts=(profiled[0] - 1, profiled[1]) if profiled else (),
     )
     if profiled is not None and profiled[0] > intervals.total_steps:

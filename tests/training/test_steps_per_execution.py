@@ -14,8 +14,8 @@ from jaxdp.training.setup import Setup, create_setup
 CNN: dict[str, Any] = {"model": "cnn", "model_kwargs": {"width": 4, "hidden": 16, "dropout": 0.2}, "global_batch_size": 160}
 
 
-def setup_of(steps_per_call: int, **settings: Any) -> Setup:
-    return create_setup(TrainConfig(**CNN, steps=5, eval_every=5, steps_per_call=steps_per_call, **settings))
+def setup_of(steps_per_execution: int, **settings: Any) -> Setup:
+    return create_setup(TrainConfig(**CNN, steps=5, eval_every=5, steps_per_execution=steps_per_execution, **settings))
 
 
 def train_through(setup: Setup) -> tuple[Any, list[Any]]:
@@ -58,19 +58,19 @@ def test_several_steps_in_one_call_are_the_same_steps(settings: dict[str, Any]) 
     ],
 )
 def test_no_call_goes_across_what_happens_between_steps(start: int, cuts: tuple[int, ...], expected: list[Any]) -> None:
-    plan = Intervals(15, 7, log_every=2, eval_every=7, checkpoint_every=12, steps_per_call=3, cuts=cuts)
+    plan = Intervals(15, 7, log_every=2, eval_every=7, checkpoint_every=12, steps_per_execution=3, cuts=cuts)
     assert [(call.start, call.stop) for call in plan.calls(start)] == expected
 
 
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--data-placement", "host"], "--steps-per-call 2: needs the dataset on the devices; see --data-placement"),
-        (["--strategy", "central"], "--steps-per-call 2: --strategy central has a step of several programs; use 1"),
-        (["--steps-per-call", "0"], "--steps-per-call 0: must be greater than 0"),
+        (["--data-placement", "host"], "--steps-per-execution 2: needs the dataset on the devices; see --data-placement"),
+        (["--strategy", "central"], "--steps-per-execution 2: --strategy central has a step of several programs; use 1"),
+        (["--steps-per-execution", "0"], "--steps-per-execution 0: must be greater than 0"),
     ],
 )
 def test_what_takes_one_step_a_call(flags: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert train.main(["--model", "cnn", "--steps-per-call", "2", *flags]) == 2
+    assert train.main(["--model", "cnn", "--steps-per-execution", "2", *flags]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert message in line
