@@ -358,11 +358,6 @@ class ProfileRange:
         return f"{self.first}:{self.last}"
 
 
-def profiled_steps(text: str) -> tuple[int, int]:
-    """Returns the first and the last step of `START:STOP`."""
-    return dataclasses.astuple(ProfileRange.parse(text))
-
-
 def parse_batch_size(word: str) -> int | Literal["auto"]:
     if word == "auto":
         return "auto"

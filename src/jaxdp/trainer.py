@@ -196,7 +196,8 @@ class Trainer:
     def _all_callbacks(self, config: TrainConfig, *, writes: bool) -> list[Any]:
         chosen: list[Any] = [DeviceMonitor()]
         if config.profile is not None:
-            chosen.append(Profiler(*config_lib.profiled_steps(config.profile)))
+            steps = config_lib.ProfileRange.parse(config.profile)
+            chosen.append(Profiler(steps.first, steps.last))
         chosen += [Progress()] if self._progress else []
         chosen += [JsonLines(), Plots(), TensorBoard()] if writes else []
         chosen += [callbacks_lib.create(each) for each in self._callbacks]

@@ -14,7 +14,7 @@ from jax.experimental import multihost_utils
 from jaxtyping import Float
 
 from jaxdp.components import NOTHING, Objects, check_model, create_model, create_task, open_data
-from jaxdp.config import BatchNormMode, TrainConfig, profiled_steps
+from jaxdp.config import BatchNormMode, ProfileRange, TrainConfig
 from jaxdp.data import augment, pipeline, placement
 from jaxdp.data.sources import CheckedSource, Dataset
 from jaxdp.registry import ConfigError
@@ -309,7 +309,7 @@ def _with_placement(config: TrainConfig, dataset: Dataset, devices: list[Any]) -
 def _create_schedule(config: TrainConfig, train_examples: int, objects: Objects) -> tuple[Intervals, optax.Schedule]:
     """Returns when what happens, and the learning rate as a function of the step."""
     steps_per_epoch = train_examples // int(config.global_batch_size or 1)
-    profiled = profiled_steps(config.profile) if config.profile is not None else None
+    profiled = ProfileRange.parse(config.profile) if config.profile is not None else None
     epochs_between_checkpoints = -(-MIN_DEFAULT_CHECKPOINT_STEPS // steps_per_epoch)
     intervals = Intervals(
         total_steps=config.steps or (config.epochs or DEFAULT_EPOCHS) * steps_per_epoch,
@@ -318,9 +318,9 @@ def _create_schedule(config: TrainConfig, train_examples: int, objects: Objects)
         eval_every=config.eval_every or steps_per_epoch,
         checkpoint_every=config.checkpoint_every or epochs_between_checkpoints * steps_per_epoch,
         steps_per_execution=config.steps_per_execution,
-        cuts=(profiled[0] - 1, profiled[1]) if profiled else (),
+        cuts=(profiled.first - 1, profiled.last) if profiled is not None else (),
     )
-    if profiled is not None and profiled[0] > intervals.total_steps:
+    if profiled is not None and profiled.first > intervals.total_steps:
         raise ConfigError("profile", config.profile, f"begins after the last step, {intervals.total_steps}")
     if objects.schedule is not None:
         return intervals, objects.schedule
