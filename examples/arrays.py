@@ -4,6 +4,7 @@ python examples/arrays.py
 """
 
 import sys
+from typing import Any
 
 import numpy as np
 import optax
@@ -14,7 +15,7 @@ import jaxdp
 
 
 def main(epochs=10):
-    bunch = load_digits()
+    bunch: Any = load_digits()
     images, labels = bunch.images[..., None].astype(np.uint8), bunch.target
     images, labels, new = images[:1500], labels[:1500], images[1500:]
     data = jaxdp.data.from_arrays(images, labels, validation=0.2)

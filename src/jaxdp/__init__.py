@@ -15,12 +15,19 @@ if TYPE_CHECKING:
     from jaxdp import callbacks, data, models, tasks
     from jaxdp.registry import ConfigError
     from jaxdp.result import Result, load
+    from jaxdp.runtime.devices import local_devices
     from jaxdp.trainer import Trainer
 
 __version__ = version("jaxdp")
-__all__ = ["ConfigError", "Result", "Trainer", "__version__", "callbacks", "data", "load", "models", "tasks"]
+__all__ = ["ConfigError", "Result", "Trainer", "__version__", "callbacks", "data", "load", "local_devices", "models", "tasks"]
 
-_MODULES = {"ConfigError": "registry", "Result": "result", "Trainer": "trainer", "load": "result"}
+_MODULES = {
+    "ConfigError": "registry",
+    "Result": "result",
+    "Trainer": "trainer",
+    "load": "result",
+    "local_devices": "runtime.devices",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -13,7 +13,7 @@ from flax import nnx
 
 from jaxdp import models, tasks
 from jaxdp.checkpoint.checkpoints import Checkpoints
-from jaxdp.components import NOTHING, Objects, create_task
+from jaxdp.components import NOTHING, Objects, create_task, open_data
 from jaxdp.config import OBJECT, TrainConfig
 from jaxdp.data.checking import check_dataset
 from jaxdp.data.dataset import Dataset, Description
@@ -177,7 +177,7 @@ class Result:
         if data is None:
             return setup
         if isinstance(data, str):
-            data = setup_lib.open_data(dataclasses.replace(setup.config, dataset=data), NOTHING)[1]
+            data = open_data(dataclasses.replace(setup.config, dataset=data), NOTHING)[1]
         dataset = check_dataset(data, setup.config, lambda task: setup.dataset.kind)
         for name in ("num_classes", "image_shape"):
             ours, theirs = getattr(self.description, name), getattr(dataset, name)

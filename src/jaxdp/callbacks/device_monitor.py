@@ -1,7 +1,8 @@
 """Adds the memory and utilization of the devices to the training rows, so that an idle or uneven one shows."""
 
 from jaxdp.callbacks import register
-from jaxdp.events import Row, Run, Started
+from jaxdp.events import Run, Started
+from jaxdp.run_directory import Row
 from jaxdp.runtime import monitor
 
 

@@ -7,8 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxdp.callbacks import register
-from jaxdp.events import Row, Run, StepEnd
+from jaxdp.events import Run, StepEnd
 from jaxdp.registry import ConfigError
+from jaxdp.run_directory import Row
 
 
 @register("learning_rate_monitor")

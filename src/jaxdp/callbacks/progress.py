@@ -7,8 +7,9 @@ import rich.console
 import rich.progress
 
 from jaxdp.callbacks import register
-from jaxdp.events import Logged, RolledBack, Row, Run, Started, StepEnd
+from jaxdp.events import Logged, RolledBack, Run, Started, StepEnd
 from jaxdp.reporting.progress import figures_text
+from jaxdp.run_directory import Row
 
 
 @register("progress")

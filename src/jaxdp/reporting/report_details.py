@@ -7,6 +7,7 @@ from typing import Any
 
 from PIL import Image
 
+from jaxdp import units
 from jaxdp.config import TrainConfig
 from jaxdp.reporting import progress
 from jaxdp.reporting.report_figures import STROKES
@@ -90,8 +91,8 @@ def facts(run: Run) -> dict[str, str]:
         "global batch": run.about("global_batch_size"),
         "precision": run.settings.get("precision"),
         "dataset held on": run.about("data_placement"),
-        "state, a device": text_of(run.get("state_bytes_per_device"), progress.bytes_text),
-        "state, in all": text_of(run.get("state_bytes"), progress.bytes_text),
+        "state, a device": text_of(run.get("state_bytes_per_device"), units.bytes_text),
+        "state, in all": text_of(run.get("state_bytes"), units.bytes_text),
         "parameters": text_of(run.get("parameters")),
         "epochs": text_of(run.get("epochs"), "{:g}".format),
         "first step after": time_text(run, "first_step"),

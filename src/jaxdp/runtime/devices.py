@@ -11,6 +11,14 @@ from jaxdp.runtime import platform
 _runs = 0
 
 
+def local_devices() -> list[Any]:
+    """Returns the devices of this process, which starts JAX, with the flags that jaxdp wants for a CPU."""
+    platform.configure(None)
+    import jax
+
+    return jax.local_devices()
+
+
 def ensure(count: int | None, *, deterministic: bool = False) -> None:
     """Makes sure that JAX shows `count` devices where they can be simulated.
 

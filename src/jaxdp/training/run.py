@@ -11,10 +11,10 @@ from typing import Any
 from jaxdp.callbacks import CallbackList
 from jaxdp.callbacks.checkpoints import CheckpointWriter
 from jaxdp.checkpoint.checkpoints import Checkpoints
-from jaxdp.events import Activity, Ended, Logged, RolledBack, Row, Started
+from jaxdp.events import Activity, Ended, Logged, RolledBack, Started
 from jaxdp.inference.apply import create_predictor
 from jaxdp.registry import ConfigError
-from jaxdp.run_directory import RunDirectory
+from jaxdp.run_directory import Row, RunDirectory
 from jaxdp.runtime.processes import Group
 from jaxdp.runtime.signals import StopSignals
 from jaxdp.step import metrics
