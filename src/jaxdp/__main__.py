@@ -23,6 +23,7 @@ COMMANDS = {
 
 
 def main() -> int:
+    """Runs the command that the first argument of the process names, and returns its exit code."""
     name = sys.argv[1] if len(sys.argv) > 1 else "--help"
     if name in COMMANDS:
         return importlib.import_module(f"jaxdp.{name}").main(sys.argv[2:])

@@ -29,6 +29,8 @@ _HIDDEN = ("global_batch_size", "per_device_batch_size", "epochs")
 
 @dataclasses.dataclass(frozen=True)
 class MeasurementConfig:
+    """Flags that choose what is measured, how often, and where the results go."""
+
     strategies: Annotated[str, tyro.conf.arg(metavar="NAME,NAME,...")] = "single,pmap"
     """strategies to measure"""
     batch_sizes: Annotated[str, tyro.conf.arg(metavar="N,N,...")] = "32,64,128"
@@ -54,6 +56,7 @@ class BenchConfig(MeasurementConfig, OptimizationConfig, LayoutConfig, TaskConfi
 
 
 def main(argv: Sequence[str] | None = None) -> int:
+    """Runs `python -m jaxdp.bench` with these arguments, by default the process's own, and returns the exit code."""
     return command_line.main(_main, argv, "jaxdp.bench")
 
 

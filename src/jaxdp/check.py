@@ -17,6 +17,8 @@ DESCRIPTION = "Train a few steps on several numbers of devices and compare with 
 
 @dataclasses.dataclass(frozen=True)
 class ComparisonConfig:
+    """Flags that choose what is compared with one device, and how much may differ."""
+
     devices: Annotated[str, tyro.conf.arg(metavar="N,N,...")] = "1,2,4,8"
     """numbers of devices to compare with one device; on CPU they are simulated"""
     strategies: Annotated[str, tyro.conf.arg(metavar="NAME,NAME,...")] = "pmap"
@@ -37,6 +39,7 @@ class CheckConfig(OptimizationConfig, TaskConfig, DataConfig, ModelConfig, Plugi
 
 
 def main(argv: Sequence[str] | None = None) -> int:
+    """Runs `python -m jaxdp.check` with these arguments, by default the process's own, and returns the exit code."""
     return command_line.main(_main, argv, "jaxdp.check")
 
 

@@ -26,6 +26,7 @@ class CheckpointsConfig:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
+    """Runs `python -m jaxdp.checkpoints` with these arguments, by default the process's own, and returns the exit code."""
     return command_line.main(_main, argv, "jaxdp.checkpoints")
 
 

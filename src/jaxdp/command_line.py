@@ -123,8 +123,10 @@ def _run_tyro(command: type[Config], argv: list[str], prog: str, description: st
 
 
 def main(command: Callable[[Sequence[str]], int], argv: Sequence[str] | None, prog: str) -> int:
-    """Runs a command and returns its exit code: 2 with one line on standard error for a ConfigError, 1 when interrupted, and 141,
-    as a shell has it, when nobody reads what it prints (`... | head`).
+    """Runs a command and returns its exit code.
+
+    The code is 2, with one line on standard error, for a ConfigError, 1 when interrupted, and 141, as a shell has it, when nobody
+    reads what the command prints (`... | head`).
     """
     try:
         code = command(sys.argv[1:] if argv is None else argv)

@@ -100,8 +100,10 @@ def _open_named(config: TrainConfig, objects: Objects) -> Dataset:
 
 
 def create_model(config: TrainConfig, dataset: Any, *, rngs: nnx.Rngs, dtype: Any) -> nnx.Module:
-    """Args:
-    dataset: whatever tells `num_classes` and `image_shape`.
+    """Creates the model that the settings name, for the classes and channels of a dataset.
+
+    Args:
+        dataset: whatever tells `num_classes` and `image_shape`.
     """
     load_plugins(config.plugins)
     if "dtype" in config.model_kwargs:

@@ -62,12 +62,16 @@ OptionalPath = Annotated[str | None, tyro.conf.arg(metavar="PATH", help_behavior
 
 @dataclasses.dataclass(frozen=True)
 class PluginsConfig:
+    """Flags that name plugins."""
+
     plugins: Annotated[tuple[str, ...], tyro.conf.arg(metavar="FILE.py|MODULE", help_behavior_hint="")] = ()
     """your own Python files or modules, imported first to register models, datasets, tasks or strategies"""
 
 
 @dataclasses.dataclass(frozen=True)
 class ModelConfig:
+    """Flags that choose the model and how it computes."""
+
     model: str = "pyramidnet"
     """model to train: pyramidnet, resnet, vgg, cnn or unet"""
     model_kwargs: Keywords = dataclasses.field(default_factory=dict)
@@ -84,6 +88,8 @@ class ModelConfig:
 
 @dataclasses.dataclass(frozen=True)
 class DataConfig:
+    """Flags that choose the dataset and how its examples are prepared."""
+
     dataset: OptionalText = None
     """dataset to train on: digits, digits-denoise, cells (all built in), cifar10, cifar100, mnist, fashion_mnist, oxford_iiit_pet,
     tfds:NAME (TensorFlow Datasets), folder:PATH or npz:PATH (default: cells for unet, otherwise digits)"""
@@ -113,6 +119,8 @@ class DataConfig:
 
 @dataclasses.dataclass(frozen=True)
 class TaskConfig:
+    """Flags that choose the task and its loss."""
+
     task: OptionalText = None
     """classification, segmentation, regression or a plugin's task (default: the one that both model and dataset support)"""
     loss: OptionalText = None
@@ -123,6 +131,8 @@ class TaskConfig:
 
 @dataclasses.dataclass(frozen=True)
 class LayoutConfig:
+    """Flags that choose how a training step is laid out on the devices."""
+
     mesh: Annotated[str | None, tyro.conf.arg(metavar="AXIS=N,...", help_behavior_hint="")] = None
     """with --strategy sharded, the device mesh, e.g. data=4,model=2 or data=2,space=4 (default: data only). The batch is sharded
     over data, images over space (spatial partitioning of their height) and, with --shard-params, output channels over model"""
@@ -137,6 +147,8 @@ class LayoutConfig:
 
 @dataclasses.dataclass(frozen=True)
 class ParallelConfig(LayoutConfig):
+    """Flags that choose the strategy and the devices."""
+
     strategy: str = "pmap"
     """how devices share the work: pmap, single, shard_map, sharded or central"""
     devices: OptionalInt = None
@@ -147,6 +159,8 @@ class ParallelConfig(LayoutConfig):
 
 @dataclasses.dataclass(frozen=True)
 class OptimizationConfig:
+    """Flags that choose the batch size, the length of training and the optimizer."""
+
     global_batch_size: BatchSize = None
     """examples per step, over all devices; auto: as many as fit in memory (default: 128, or the dataset's own)"""
     per_device_batch_size: OptionalInt = None
@@ -183,6 +197,8 @@ class OptimizationConfig:
 
 @dataclasses.dataclass(frozen=True)
 class RunConfig:
+    """Flags that choose the folder of a run, and when it logs and saves."""
+
     run_dir: OptionalPath = None
     """directory of this run (default: runs/MODEL-DATASET-HASH, the same for the same settings)"""
     resume: Literal["auto", "never", "must"] = "auto"
@@ -216,6 +232,8 @@ class RunConfig:
 
 @dataclasses.dataclass(frozen=True)
 class ProcessConfig:
+    """Flags that connect the processes of a run."""
+
     distributed: Literal["auto", "on", "off"] = "auto"
     """whether this is one process of several: detected (from the flags below, Slurm, Open MPI, a Kubernetes indexed job or a TPU
     pod), yes, or no. `python -m jaxdp.launch -n N -- train ...` starts several on one machine"""
@@ -264,18 +282,9 @@ def validate(config: Any) -> None:
         ConfigError: for the first value that is out of range, or the first two that exclude each other.
     """
     for field in dataclasses.fields(config):
-        name, value = field.name, getattr(config, field.name)
+        value = getattr(config, field.name)
         if isinstance(value, int | float) and not isinstance(value, bool):
-            if not math.isfinite(value):
-                raise ConfigError(name, value, "must be a finite number")
-            if name in _POSITIVE and value <= 0:
-                raise ConfigError(name, value, "must be greater than 0")
-            if name in _NON_NEGATIVE and value < 0:
-                raise ConfigError(name, value, "must not be negative")
-            if name == "seed" and value >= 2**31:
-                raise ConfigError(name, value, "must be below 2147483648")
-            if name in _FRACTIONS and not 0 <= value < 1:
-                raise ConfigError(name, value, "must be at least 0 and below 1")
+            _check_range(field.name, value)
     for first, second in EXCLUSIVE:
         if getattr(config, first, None) is not None and getattr(config, second, None) is not None:
             raise ConfigError(
@@ -285,6 +294,20 @@ def validate(config: Any) -> None:
         BatchNormMode.parse(config.batch_norm)
     if getattr(config, "profile", None) is not None:
         ProfileRange.parse(config.profile)
+
+
+def _check_range(name: str, value: int | float) -> None:
+    """Raises ConfigError for a number that is out of the range of its setting."""
+    if not math.isfinite(value):
+        raise ConfigError(name, value, "must be a finite number")
+    if name in _POSITIVE and value <= 0:
+        raise ConfigError(name, value, "must be greater than 0")
+    if name in _NON_NEGATIVE and value < 0:
+        raise ConfigError(name, value, "must not be negative")
+    if name == "seed" and value >= 2**31:
+        raise ConfigError(name, value, "must be below 2147483648")
+    if name in _FRACTIONS and not 0 <= value < 1:
+        raise ConfigError(name, value, "must be at least 0 and below 1")
 
 
 def _check_type(name: str, value: object, annotation: Any) -> None:
@@ -359,6 +382,7 @@ class ProfileRange:
 
 
 def parse_batch_size(word: str) -> int | Literal["auto"]:
+    """Reads an integer or `auto`; raises ConfigError for anything else."""
     if word == "auto":
         return "auto"
     try:
@@ -421,6 +445,7 @@ def from_yaml(name: str, value: Any, annotation: Any) -> Any:
 
 
 def to_yaml(config: Any) -> str:
+    """Returns a configuration as YAML that `load` reads."""
     plain = {name: list(value) if isinstance(value, tuple) else value for name, value in dataclasses.asdict(config).items()}
     return yaml.safe_dump(plain, sort_keys=False)
 
@@ -443,4 +468,5 @@ def run_hash(config: TrainConfig) -> str:
 
 
 def hash_of(settings: Mapping[str, Any]) -> str:
+    """Returns 8 hexadecimal digits that are the same for equal settings, whatever their order."""
     return hashlib.sha256(yaml.safe_dump(settings).encode()).hexdigest()[:8]

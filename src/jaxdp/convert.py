@@ -21,6 +21,8 @@ DESCRIPTIONS = {
 
 @dataclasses.dataclass(frozen=True)
 class WeightsConfig:
+    """Flags that name a file of weights and the new run."""
+
     weights: Annotated[str, tyro.conf.Positional]
     """file of weights: .safetensors, .npz, or where PyTorch is installed .pt or .pth (loaded with weights_only=True)"""
     run_dir: str
@@ -37,6 +39,8 @@ class ImportConfig(TaskConfig, DataConfig, ModelConfig, PluginsConfig, WeightsCo
 
 @dataclasses.dataclass(frozen=True)
 class ExportConfig:
+    """Flags that choose what is exported, and to which file."""
+
     run_dir: Annotated[str, tyro.conf.Positional]
     """folder of the run"""
     output: str
@@ -46,6 +50,7 @@ class ExportConfig:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
+    """Runs `python -m jaxdp.convert` with these arguments, by default the process's own, and returns the exit code."""
     return command_line.main(_main, argv, "jaxdp.convert")
 
 

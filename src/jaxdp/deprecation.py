@@ -10,11 +10,13 @@ from jaxdp.registry import ConfigError
 
 @dataclasses.dataclass(frozen=True)
 class Renamed:
-    """Attributes:
-    old: name of the field before.
-    new: its name now.
-    since: the first version with the new name.
-    until: the first version without the old one.
+    """A setting that has a new name.
+
+    Attributes:
+        old: name of the field before.
+        new: its name now.
+        since: the first version with the new name.
+        until: the first version without the old one.
     """
 
     old: str

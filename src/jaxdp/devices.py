@@ -19,6 +19,8 @@ DESCRIPTION = "Show the devices, and with flags of a run what would lie on each.
 
 @dataclasses.dataclass(frozen=True)
 class OutputConfig:
+    """Flags that choose the form of the output."""
+
     json: tyro.conf.FlagCreatePairsOff[bool] = False
     """print one line of JSON instead of tables"""
 
@@ -29,6 +31,7 @@ class DevicesConfig(TrainConfig, OutputConfig):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
+    """Runs `python -m jaxdp.devices` with these arguments, by default the process's own, and returns the exit code."""
     return command_line.main(_main, argv, "jaxdp.devices")
 
 

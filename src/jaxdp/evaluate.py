@@ -18,6 +18,8 @@ DESCRIPTION = "Evaluate a checkpoint of a run on the whole test split."
 
 @dataclasses.dataclass(frozen=True)
 class CheckpointConfig:
+    """Flags that choose the checkpoint, its data and the form of the output."""
+
     run_dir: Annotated[str, tyro.conf.Positional]
     """folder of the run"""
     step: OptionalInt = None
@@ -37,6 +39,7 @@ class EvaluateConfig(ParallelConfig, CheckpointConfig):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
+    """Runs `python -m jaxdp.evaluate` with these arguments, by default the process's own, and returns the exit code."""
     return command_line.main(_main, argv, "jaxdp.evaluate")
 
 

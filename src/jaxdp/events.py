@@ -1,4 +1,4 @@
-"""What happens in a run: typed events, which callbacks receive in the order in which they happen.
+"""Typed events of a run, which callbacks receive in the order in which they happen.
 
 A run begins (`Started`), gives steps to the devices (`StepBegin`, `StepEnd`), reads their metrics (`Logged`), evaluates
 (`Evaluated`), hands out a state to be saved (`Saving`), may go back to a checkpoint (`RolledBack`), and ends (`Ended`). `Activity`

@@ -22,6 +22,8 @@ _OWN_FLAGS = ("--coordinator", "--num-processes", "--process-id", "--distributed
 
 @dataclasses.dataclass(frozen=True)
 class LaunchConfig:
+    """Flags that choose how many processes start here, with which devices."""
+
     num_processes: Annotated[int, tyro.conf.arg(aliases=["-n"])]
     """processes to start"""
     devices_per_process: OptionalInt = None
@@ -34,6 +36,7 @@ class LaunchConfig:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
+    """Runs `python -m jaxdp.launch` with these arguments, by default the process's own, and returns the exit code."""
     return command_line.main(_main, argv, "jaxdp.launch")
 
 

@@ -18,6 +18,8 @@ DESCRIPTION = "Tell what a training step takes, and which batch fits, without ru
 
 @dataclasses.dataclass(frozen=True)
 class LimitConfig:
+    """Flags that choose the memory limit and the form of the output."""
+
     device_memory: Annotated[str | None, tyro.conf.arg(metavar="SIZE", help_behavior_hint="")] = None
     """memory of a device, e.g. 11GiB (default: what the devices here have)"""
     json: tyro.conf.FlagCreatePairsOff[bool] = False
@@ -30,6 +32,7 @@ class PlanConfig(TrainConfig, LimitConfig):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
+    """Runs `python -m jaxdp.plan` with these arguments, by default the process's own, and returns the exit code."""
     return command_line.main(_main, argv, "jaxdp.plan")
 
 

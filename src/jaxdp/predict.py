@@ -16,6 +16,7 @@ DESCRIPTION = "Predict with a trained model on images of any size, on one device
 
 
 def main(argv: Sequence[str] | None = None) -> int:
+    """Runs `python -m jaxdp.predict` with these arguments, by default the process's own, and returns the exit code."""
     return command_line.main(_main, argv, "jaxdp.predict")
 
 

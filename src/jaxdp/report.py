@@ -16,6 +16,8 @@ DESCRIPTION = "Write one HTML page about runs and benchmarks, to read anywhere."
 
 @dataclasses.dataclass(frozen=True)
 class PageConfig:
+    """Flags that choose the runs on a page, its file and its title."""
+
     run_dirs: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN_DIR ...", help_behavior_hint="")]
     """folders of runs, and of grids that `python -m jaxdp.bench` measured"""
     output: Annotated[str, tyro.conf.arg(metavar="FILE")] = "report.html"
@@ -34,6 +36,7 @@ class ReportConfig(PageConfig):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
+    """Runs `python -m jaxdp.report` with these arguments, by default the process's own, and returns the exit code."""
     return command_line.main(_main, argv, "jaxdp.report")
 
 

@@ -1,4 +1,4 @@
-"""What a run has learned: its metrics, its history and its model, in memory or from a run directory."""
+"""The result of a run: its metrics, its history and its model, in memory or from a run directory."""
 
 import contextlib
 import dataclasses

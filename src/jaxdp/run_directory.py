@@ -26,6 +26,8 @@ FIXED_ON_RESUME = (
 
 @dataclasses.dataclass(frozen=True)
 class RunDirectory:
+    """The folder of a run: the paths of its files, and methods that read and write them."""
+
     path: pathlib.Path
 
     @property

@@ -24,6 +24,8 @@ _HIDDEN = ("run_dir", "resume", *(field.name for field in dataclasses.fields(Pro
 
 @dataclasses.dataclass(frozen=True)
 class CombinationsConfig:
+    """Flags that choose the combinations, how many run at once, and the folder."""
+
     grid: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME=VALUE,...", help_behavior_hint="")] = ()
     """settings to vary and their values as in YAML, e.g. learning_rate=0.05,0.1 seed=0,1 or model_kwargs.depth=20,110"""
     at_a_time: int = 1
@@ -38,6 +40,7 @@ class SweepConfig(TrainConfig, CombinationsConfig):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
+    """Runs `python -m jaxdp.sweep` with these arguments, by default the process's own, and returns the exit code."""
     return command_line.main(_main, argv, "jaxdp.sweep")
 
 

@@ -1,5 +1,6 @@
-"""Which checkpoints are on disk, which is the best, and whether each still is what was saved: a list of its files with their
-SHA-256 stands beside it, and is compared.
+"""Finds the checkpoints on disk, ranks them, and tells whether each still is what was saved.
+
+A list of a checkpoint's files with their SHA-256 stands beside it, and is compared.
 
     RUN_DIR/checkpoints/STEP/       as Orbax wrote it
     RUN_DIR/checksums/STEP.json     written once the save is complete
@@ -32,9 +33,11 @@ BestMetric = tuple[str, bool]  # name of the figure that ranks checkpoints, and 
 
 @dataclasses.dataclass(frozen=True)
 class Verdict:
-    """Attributes:
-    state: "unverified" where no checksums were written: the run was killed right after the save, or is older than they are.
-    problem: the file and what is wrong with it; empty unless damaged.
+    """The result of examining a checkpoint.
+
+    Attributes:
+        state: "unverified" where no checksums were written: the run was killed right after the save, or is older than they are.
+        problem: the file and what is wrong with it; empty unless damaged.
     """
 
     state: Literal["whole", "damaged", "unverified"]
@@ -130,8 +133,10 @@ def examine(checkpoints: pathlib.Path, step: int, *, thorough: bool) -> Verdict:
 
 
 def find_damaged(checkpoints: pathlib.Path) -> dict[int, str]:
-    """Returns the problems of those that a run that continues must not meet: from the newest on, hashed, down to the first that
-    can be used; of older ones what shows without reading them whole.
+    """Returns the problems of the damaged checkpoints that a resumed run must not meet, by step.
+
+    From the newest down to the first that can be used, checkpoints are hashed; the problems of older ones are those that show
+    without reading them whole.
     """
     damaged: dict[int, str] = {}
     found = False
@@ -156,8 +161,9 @@ def set_aside(checkpoints: pathlib.Path, step: int) -> pathlib.Path:
 
 
 def reason_text(error: Exception) -> str:
-    """Says in a few words why files could not be read or written: TensorStore's messages are long, and name the system's error
-    somewhere within.
+    """Says in a few words why files could not be read or written.
+
+    TensorStore's messages are long, and name the system's error somewhere within.
     """
     text = " ".join(str(error).split())
     known = [os.strerror(number) for number in _SYSTEM_ERRORS if os.strerror(number) in text]

@@ -20,8 +20,10 @@ _TASKS = {field: task for task, field in TARGET_FIELDS.items()}
 
 @dataclasses.dataclass(frozen=True)
 class NamedArrays(ArraySource):
-    """Attributes:
-    where: what errors call the split.
+    """Examples in arrays, which errors name by their split and index.
+
+    Attributes:
+        where: what errors call the split.
     """
 
     where: str = ""
@@ -171,9 +173,11 @@ def _pair(split: str, pair: Any, fail: Fail) -> tuple[Any, Any]:
 
 
 def _checked_split(pair: tuple[Any, Any], names: tuple[str, str], where: str, train: ArraySource | None, fail: Fail) -> ArraySource:
-    """Args:
-    names: what errors call the two arrays.
-    train: the training split, which this one has to be like; None if this is it.
+    """Checks the images and targets of a split, and returns them as a source of examples.
+
+    Args:
+        names: what errors call the two arrays.
+        train: the training split, which this one has to be like; None if this is it.
     """
     images, targets = (_as_array(values, name, fail) for values, name in zip(pair, names, strict=True))
     if not len(images):

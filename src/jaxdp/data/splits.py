@@ -1,4 +1,4 @@
-"""Which examples are held out of training, where a dataset does not come in splits."""
+"""Chooses the examples that are held out of training, where a dataset does not come in splits."""
 
 from collections.abc import Sequence
 

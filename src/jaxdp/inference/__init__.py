@@ -1,0 +1,1 @@
+"""Applies trained models to new images, and reads and writes their weights."""

@@ -24,9 +24,11 @@ FIRST = "more than one picture: the first is taken"
 
 @dataclasses.dataclass(frozen=True)
 class ImageFile:
-    """Attributes:
-    path: as a person would write it.
-    name: of what is written about it: without suffix, and relative to the folder that it was found in.
+    """An image file, and the name under which its results are written.
+
+    Attributes:
+        path: as a person would write it.
+        name: of what is written about it: without suffix, and relative to the folder that it was found in.
     """
 
     path: pathlib.Path

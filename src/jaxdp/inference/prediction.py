@@ -1,5 +1,6 @@
-"""Predicts with the model of a run: on arrays and files from Python, and on the images that the command names, for which it checks
-what can be checked before anything is computed, and writes what comes out.
+"""Predicts with the model of a run: on arrays and files from Python, and on the images that the command names.
+
+For the command it checks what can be checked before anything is computed, and writes what comes out.
 """
 
 import dataclasses
@@ -30,6 +31,8 @@ _FAR = 20  # deviations from the mean of a dataset at which pixels are hardly on
 
 @dataclasses.dataclass(frozen=True)
 class ImagesConfig:
+    """Flags that choose the run, its checkpoint and the images."""
+
     run_dir: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN_DIR", help_behavior_hint="")]
     """folder of the run"""
     paths: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="PATH ...", help_behavior_hint="")]
@@ -42,6 +45,8 @@ class ImagesConfig:
 
 @dataclasses.dataclass(frozen=True)
 class ResultsConfig:
+    """Flags that choose which results are shown, and where they are written."""
+
     top_k: int = 3
     """classification: how many classes to name for each image, the likeliest first"""
     output: OptionalPath = None
@@ -55,6 +60,8 @@ class ResultsConfig:
 
 @dataclasses.dataclass(frozen=True)
 class TilesConfig:
+    """Flags that choose the tiles in which large images are predicted."""
+
     tile: int = 512
     """segmentation, regression: side of the tiles in which larger images are predicted, in pixels"""
     overlap: int = 64
@@ -75,6 +82,7 @@ class PredictConfig(TilesConfig, ResultsConfig, ImagesConfig):
 
 
 def check_tiles(tile: int, overlap: int) -> None:
+    """Raises ConfigError if tiles are too small, or if their overlap is negative or more than half a tile."""
     if tile < _LEAST_TILE:
         raise ConfigError("tile", tile, f"must be at least {_LEAST_TILE}")
     if not 0 <= overlap <= tile // 2:

@@ -159,6 +159,7 @@ def read_description(run: RunDirectory) -> Description:
 
 
 def is_resized(config: TrainConfig, description: Description) -> bool:
+    """Tells whether images are resized to the size at which the model was trained."""
     return description.answer == "classification" or config.image_size is not None
 
 

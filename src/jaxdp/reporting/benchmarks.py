@@ -149,6 +149,7 @@ def columns(records: Sequence[Record], compared: Sequence[float | None], *, with
 
 
 def table(records: Sequence[Record], compared: Sequence[float | None], *, with_ratios: bool = False) -> rich.table.Table:
+    """Returns the records of a grid as a table for the terminal, one row each."""
     found = columns(records, compared, with_ratios=with_ratios)
     grid = rich.table.Table(box=rich.box.SIMPLE_HEAD, padding=0, pad_edge=False, show_edge=False)
     grid.add_column("strategy", no_wrap=True, vertical="bottom")

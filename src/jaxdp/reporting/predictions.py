@@ -21,11 +21,13 @@ _LEAST_SHARE = 0.0005  # of the pixels of a class that the table names; less wou
 
 
 def likeliest(probabilities: np.ndarray, class_names: Sequence[str], top_k: int) -> Row:
+    """Returns the `top_k` likeliest classes of an image with their probabilities, the likeliest first."""
     best = np.argsort(-probabilities, kind="stable")[:top_k]
     return {"classes": [{"class": class_names[index], "probability": round(float(probabilities[index]), 6)} for index in best]}
 
 
 def shares(mask: np.ndarray, class_names: Sequence[str]) -> Row:
+    """Returns the size of a mask and the share of its pixels that each class has."""
     counts = np.bincount(mask.ravel(), minlength=len(class_names)).tolist()
     return {
         "size": list(mask.shape),
@@ -34,6 +36,7 @@ def shares(mask: np.ndarray, class_names: Sequence[str]) -> Row:
 
 
 def brightness(image: np.ndarray) -> Row:
+    """Returns the size of an image, and the mean, minimum and maximum of its pixel values."""
     return {
         "size": list(image.shape[:2]),
         "mean": round(float(image.mean()), 3),

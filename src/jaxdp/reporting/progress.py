@@ -1,4 +1,4 @@
-"""What does a person see while a run trains, and at its end? Progress on standard error, results on standard output."""
+"""Shows a person how far a run is, on standard error, and its results, on standard output."""
 
 import sys
 import time
@@ -103,6 +103,7 @@ def print_summary(summary: Mapping[str, Any], run_dir: str, figure_name: str) ->
 
 
 def state_bytes_text(state_bytes: dict[str, int]) -> str:
+    """Returns a line that says how much memory the state takes on each device and in all."""
     return f"state: {bytes_text(state_bytes['per_device'])} on each device, {bytes_text(state_bytes['replicated'])} in all"
 
 
@@ -115,4 +116,5 @@ def figures_text(figures: Mapping[str, float], digits: int = 2) -> str:
 
 
 def figure_text(name: str, value: float, digits: int = 2) -> str:
+    """Returns a metric as text: accuracies as a percentage, all others as a decimal number."""
     return f"{value:.{digits}%}" if name in _FRACTIONS else f"{value:.{digits + 2}f}"

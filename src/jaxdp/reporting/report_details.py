@@ -29,14 +29,17 @@ def text_of(value: object, form: Callable[[float], str] = "{:,.0f}".format) -> s
 
 
 def metric_text(name: str, value: object) -> str:
+    """Returns a metric as text, and a dash where it is no finite number."""
     return text_of(value) if name == "examples" else text_of(value, lambda found: progress.figure_text(name, found))
 
 
 def speed_text(value: object) -> str:
+    """Returns a speed as text, with one decimal below 100, and a dash where it is no finite number."""
     return text_of(value, lambda found: f"{found:,.{0 if found >= 100 else 1}f}")
 
 
 def has_resumed(run: Run) -> bool:
+    """Tells whether a run was resumed at least once."""
     return any(mark.kind == "resumed" for mark in run.marks)
 
 
@@ -60,6 +63,7 @@ def settings_texts(settings: dict[str, Any]) -> list[tuple[str, str, bool]]:
 
 
 def notes(run: Run) -> list[str]:
+    """Returns the events of a run as texts, with the skipped updates summed up in one of them."""
     found = [mark.text for mark in run.marks if mark.kind != "updates skipped"]
     skipped = run.get("skipped_updates")
     return found + ([f"{skipped} updates skipped in all"] if number(skipped) else [])

@@ -58,6 +58,7 @@ def compact(value: Number) -> str:
 
 
 def percent(value: Number) -> str:
+    """Returns a fraction as a percentage of at most four digits."""
     return f"{100 * value:.4g}%"
 
 

@@ -135,6 +135,7 @@ def number(value: object) -> float | None:
 
 
 def is_run(folder: pathlib.Path) -> bool:
+    """Tells whether a folder holds the settings, metrics or summary of a run."""
     run = RunDirectory(folder)
     return any(path.is_file() for path in (run.config_file, run.metrics_file, run.summary_file))
 

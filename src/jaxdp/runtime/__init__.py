@@ -1,0 +1,1 @@
+"""Prepares, connects and watches the processes of a run and their devices."""

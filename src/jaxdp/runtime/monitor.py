@@ -24,9 +24,11 @@ _KEY = "monitor"
 
 
 class Monitor:
-    """Args:
-    devices: this process's devices.
-    timeout_seconds: to wait for the other processes' first figures.
+    """Reads the memory and utilization of the devices, and gathers those of all processes.
+
+    Args:
+        devices: this process's devices.
+        timeout_seconds: to wait for the other processes' first metrics.
     """
 
     def __init__(self, devices: Sequence[Device], group: Group, timeout_seconds: float) -> None:
@@ -66,6 +68,7 @@ def join(parts: Sequence[Figures]) -> Figures:
 
 
 def read_memory(devices: Sequence[Device]) -> Figures:
+    """Returns the current and peak memory of each device, and nothing where the devices do not report them."""
     try:
         found = [device.memory_stats() or {} for device in devices]
     except RuntimeError:  # a backend that cannot be asked; JAX's own errors are RuntimeErrors

@@ -72,6 +72,7 @@ def release() -> None:
 
 
 def name_processes(members: tuple[str, ...]) -> None:
+    """Sets the names of the run's processes, which messages about them use."""
     global _members
     _members = members
 

@@ -1,4 +1,4 @@
-"""What must be decided before JAX starts: simulated devices, flags of the CPU, and where compiled programs are kept."""
+"""Settles what must be decided before JAX starts: simulated devices, flags of the CPU, and where compiled programs are kept."""
 
 import contextlib
 import hashlib
@@ -99,8 +99,9 @@ def _keeps_barriers() -> bool:
 
 
 def _keep_compiled_programs() -> None:
-    """Lets JAX keep what it compiles under the user's cache directory, unless `JAX_COMPILATION_CACHE_DIR` names another place or
-    `JAX_ENABLE_COMPILATION_CACHE` is false.
+    """Lets JAX keep what it compiles under the user's cache directory.
+
+    It does not where `JAX_COMPILATION_CACHE_DIR` names another place or `JAX_ENABLE_COMPILATION_CACHE` is false.
 
     The folder is one of this kind of CPU: a home directory may be that of many machines, and programs for a CPU run on no other.
     """
@@ -146,8 +147,10 @@ def _cpu_hash() -> str:
 
 
 def _jaxlib_knows(*words: str) -> bool:
-    """Whether the library holds all the words, names of flags as strings of their own: a flag that was removed lives on in the list
-    of reserved names. A look takes 10-40 ms, asking XLA itself a process of its own.
+    """Tells whether jaxlib's library holds all the words.
+
+    Names of flags must be strings of their own there: a flag that was removed lives on in the list of reserved names. A look takes
+    10-40 ms, asking XLA itself a process of its own.
     """
     wanted = [f"\0{word}\0".encode() if word.startswith("xla_") else word.encode() for word in words]
     spec = importlib.util.find_spec("jaxlib")

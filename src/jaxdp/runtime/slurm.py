@@ -49,6 +49,8 @@ Text = Annotated[str | None, tyro.conf.arg(metavar="NAME", help_behavior_hint=""
 
 @dataclasses.dataclass(frozen=True)
 class SlurmConfig:
+    """Flags that describe the Slurm job of a training run."""
+
     nodes: int
     """nodes of the job"""
     gpus_per_node: int

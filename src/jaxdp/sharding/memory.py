@@ -93,6 +93,8 @@ class Forecast:
 
 
 def forecast(strategy: Strategy, abstract_step: AbstractStep) -> Forecast:
+    """Forecasts the memory of a step of any batch size from steps compiled at two sizes."""
+
     def at(count: int) -> StepMemory:
         return step_memory(strategy, abstract_step, count * strategy.data_shards)
 
@@ -117,8 +119,9 @@ def power_of_two(count: int) -> int:
 
 
 def largest_batch(strategy: Strategy, abstract_step: AbstractStep, num_examples: int) -> int:
-    """Returns the largest global batch that fits this process's devices and leaves an epoch of a few steps: a power of two of
-    examples on each device, or of as many as parts and groups of batch norm need.
+    """Returns the largest global batch that fits this process's devices and leaves an epoch of a few steps.
+
+    Each device gets a power of two of examples, or of as many as parts of the batch and groups of batch norm need.
 
     Raises:
         ConfigError: if not even those fit.

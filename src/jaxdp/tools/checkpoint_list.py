@@ -44,6 +44,7 @@ def list_checkpoints(run_dir: str | pathlib.Path, *, verify: bool = False) -> li
 
 
 def print_table(rows: Sequence[Row]) -> None:
+    """Prints a table of checkpoints on standard output, one row each."""
     table = rich.table.Table()
     for title in ("step", "size"):
         table.add_column(title, justify="right", no_wrap=True)

@@ -15,9 +15,11 @@ COLUMNS = ("params", "batch_stats", "opt_state", "loss")
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-    """Attributes:
-    config: of a run, with what depends on model, dataset and devices filled in.
-    differences: the largest absolute one of each of `COLUMNS` from the first run.
+    """A run, and how far its results are from those of the first one.
+
+    Attributes:
+        config: of a run, with what depends on model, dataset and devices filled in.
+        differences: the largest absolute one of each of `COLUMNS` from the first run.
     """
 
     config: TrainConfig

@@ -43,6 +43,7 @@ def _ranges(numbers: Sequence[int]) -> str:
 
 
 def print_survey(found: Mapping[str, Any]) -> None:
+    """Prints a survey of devices on standard output."""
     console = rich.console.Console()
     processes, placed = found["processes"], found["placement"]
     rows = [(process, device) for process in processes for device in process["devices"]]

@@ -102,6 +102,7 @@ def verdict(found: Mapping[str, Any]) -> str:
 
 
 def print_plan(found: Mapping[str, Any]) -> None:
+    """Prints a memory plan on standard output."""
     import rich.console
     import rich.table
 

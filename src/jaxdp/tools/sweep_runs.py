@@ -189,4 +189,5 @@ def _reason(run: _Run, code: int) -> str:
 
 
 def say(message: str) -> None:
+    """Prints a message of the sweep on standard error."""
     print(f"jaxdp.sweep: {message}", file=sys.stderr, flush=True)

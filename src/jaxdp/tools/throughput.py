@@ -81,6 +81,7 @@ def benchmark_training(setup: Setup, *, steps: int | None, repeats: int) -> dict
 
 
 def spread(values: Sequence[float]) -> dict[str, float]:
+    """Returns the median, minimum and maximum of some values."""
     return {"median": statistics.median(values), "min": min(values), "max": max(values)}
 
 

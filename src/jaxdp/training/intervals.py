@@ -21,8 +21,9 @@ class Intervals:
     cuts: tuple[int, ...] = ()
 
     def calls(self, start: int) -> list[range]:
-        """Returns which steps, counted from 0, the devices get at once from step `start` on: as many as may be, and none across
-        an evaluation, a checkpoint or one of `cuts`.
+        """Returns which steps, counted from 0, the devices get at once from step `start` on.
+
+        Each call has as many steps as may be, and none goes across an evaluation, a checkpoint or one of `cuts`.
         """
         steps, calls = start, []
         while steps < self.total_steps:

@@ -99,8 +99,10 @@ class Reader:
             self._restart()
 
     def _take(self, step: int, read: metrics.Sums, seconds: float) -> None:
-        """Args:
-        seconds: that it took; 0 for a step of a call that was compiled first, which no rate counts.
+        """Adds the metric sums and the time of a step to the counters, and writes a row where one is due.
+
+        Args:
+            seconds: that it took; 0 for a step of a call that was compiled first, which no rate counts.
         """
         counters, intervals = self._counters, self._setup.intervals
         read = self._checked(step, read)

@@ -52,8 +52,10 @@ def folder(request: sources.Request) -> sources.Dataset:
 
 @dataclasses.dataclass(frozen=True)
 class _Pictures:
-    """Attributes:
-    labels: of the files, in the same order.
+    """Pictures in the folders of their classes.
+
+    Attributes:
+        labels: of the files, in the same order.
     """
 
     files: list[Path]
@@ -80,8 +82,10 @@ class _Pictures:
 
 @dataclasses.dataclass(frozen=True)
 class _Pairs:
-    """Attributes:
-    pairs: image and mask; one of them is missing where the other has no partner.
+    """Images with a mask each.
+
+    Attributes:
+        pairs: image and mask; one of them is missing where the other has no partner.
     """
 
     pairs: list[tuple[Path | None, Path | None]]

@@ -92,8 +92,10 @@ def create_dataset(
 
 
 def check_sizes(request: Request, sizes: Mapping[Size, str]) -> None:
-    """Args:
-    sizes: of the images that were looked at, each with the name of one that has it.
+    """Checks that all images have one size, or that the settings resize them.
+
+    Args:
+        sizes: of the images that were looked at, each with the name of one that has it.
 
     Raises:
         ConfigError: if there are several and `--image-size` does not make them one.

@@ -21,10 +21,12 @@ _TRAIN_ONLY = 'the set comes without a test split; hold some of it out: --train-
 
 @dataclasses.dataclass(frozen=True)
 class _Known:
-    """Attributes:
-    moments: mean and standard deviation of the training images; None where nobody here has recomputed the published ones.
-    augment: by task.
-    mask_names: what the values 1, 2, ... of a mask stand for, where they do not begin with 0.
+    """The facts about a set that TensorFlow Datasets does not tell.
+
+    Attributes:
+        moments: mean and standard deviation of the training images; None where nobody here has recomputed the published ones.
+        augment: by task.
+        mask_names: what the values 1, 2, ... of a mask stand for, where they do not begin with 0.
     """
 
     moments: tuple[tuple[float, ...], tuple[float, ...]] | None = None
