@@ -86,7 +86,10 @@ def _without_flags(section: type, names: set[str]) -> type:
     """Returns a subclass of the section in which these fields have no flags; the others keep their help."""
     fields = [field for field in dataclasses.fields(section) if field.name in names]
     fixed = [(field.name, Annotated[field.type, tyro.conf.Fixed, tyro.conf.Suppress], _default(field)) for field in fields]
-    return dataclasses.make_dataclass(section.__name__, fixed, bases=(section,), frozen=True) if fixed else section
+    if not fixed:
+        return section
+    namespace = {"__doc__": section.__doc__}
+    return dataclasses.make_dataclass(section.__name__, fixed, bases=(section,), frozen=True, namespace=namespace)
 
 
 def _default(field: Any) -> Any:
