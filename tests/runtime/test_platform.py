@@ -1,6 +1,8 @@
 """What is set before JAX starts: never over the user's own flags, and never one that this jaxlib does not know."""
 
+import importlib.machinery
 import importlib.metadata
+import importlib.util
 import os
 import pathlib
 import subprocess
@@ -116,3 +118,36 @@ def test_a_cpu_of_another_kind_has_a_folder_of_its_own(monkeypatch: pytest.Monke
     read = pathlib.Path.read_bytes
     monkeypatch.setattr(pathlib.Path, "read_bytes", lambda path: read(path).replace(b" avx2", b"") + b"\nflags : another")
     assert platform._cpu_hash() != before or b"avx2" not in read(pathlib.Path("/proc/cpuinfo"))
+
+
+def test_barriers_are_tried_once_for_each_jaxlib(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path / "cache"))
+    assert platform._keeps_barriers()
+    (kept,) = (tmp_path / "cache").iterdir()
+    assert kept.name == f"barriers-{importlib.metadata.version('jaxlib')}"
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: pytest.fail("tried again"))
+    assert platform._keeps_barriers()
+    kept.write_text("dropped")
+    assert not any("disable_hlo_passes" in flag for flag in flags(monkeypatch, "", None))
+
+
+@pytest.mark.parametrize("probe", ["raise SystemExit(1)", "import os; os.abort()", "import time; time.sleep(9)"])
+def test_an_xla_that_does_not_take_barriers_is_left_alone(
+    probe: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(platform, "_BARRIER_PROBE", probe)
+    monkeypatch.setattr(platform, "_PROBE_TIMEOUT_SECONDS", 2.0)
+    assert not platform._keeps_barriers()
+    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", "gs://bucket/cache")  # nothing is kept there
+    assert not platform._keeps_barriers()
+    assert not pathlib.Path("gs:").exists()
+
+
+def test_a_name_within_another_string_is_no_flag(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in the list of reserved names, where the flags that were removed stay."""
+    (tmp_path / "libjax_common.so").write_bytes(b"\0xla_cpu_here\0R\x0cxla_cpu_goneR\x0cA_VALUE")
+    spec = importlib.machinery.ModuleSpec("jaxlib", None, origin=str(tmp_path / "__init__.py"))
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: spec)
+    assert platform._jaxlib_knows("xla_cpu_here", "A_VALUE")
+    assert not platform._jaxlib_knows("xla_cpu_gone")
