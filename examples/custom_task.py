@@ -38,7 +38,7 @@ class MultiLabel:
         sums = {"loss": self.losses(outputs, batch), "both": both, "marks": marks}
         return {name: weights @ each for name, each in sums.items()} | {"examples": weights.sum()}
 
-    def figures(self, sums):  # divided once, at the end
+    def metrics(self, sums):  # divided once, at the end
         return {"loss": float(tasks.ratio(sums["loss"], sums["examples"])), "f1": float(tasks.ratio(sums["both"], sums["marks"]))}
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from jaxdp import command_line, config, deprecation
 from jaxdp.registry import ConfigError
-from jaxdp.tools import grid
+from jaxdp.tools import sweep_grid as grid
 
 EXPERIMENTS = pathlib.Path(__file__).parents[1] / "experiments"
 

@@ -15,18 +15,18 @@ if TYPE_CHECKING:
     from jaxdp import callbacks, data, models, tasks
     from jaxdp.registry import ConfigError
     from jaxdp.result import Result, load
-    from jaxdp.runtime.devices import local_devices
+    from jaxdp.runtime.devices import available_devices
     from jaxdp.trainer import Trainer
 
 __version__ = version("jaxdp")
-__all__ = ["ConfigError", "Result", "Trainer", "__version__", "callbacks", "data", "load", "local_devices", "models", "tasks"]
+__all__ = ["ConfigError", "Result", "Trainer", "__version__", "available_devices", "callbacks", "data", "load", "models", "tasks"]
 
 _MODULES = {
     "ConfigError": "registry",
     "Result": "result",
     "Trainer": "trainer",
     "load": "result",
-    "local_devices": "runtime.devices",
+    "available_devices": "runtime.devices",
 }
 
 

@@ -47,16 +47,16 @@ def _main(argv: Sequence[str]) -> int:
     command = command_line.parse(
         EvaluateConfig, argv, prog="python -m jaxdp.evaluate", description=DESCRIPTION, defaults_file=False
     )
-    step, figures = evaluate(
+    step, metrics = evaluate(
         command.run_dir, step=command.step, strategy=command.strategy, devices=command.devices, data_dir=command.data_dir,
         mesh=command.mesh, shard_params=command.shard_params,
     )  # fmt: skip
     if command.json:
-        print(json.dumps({"step": step, "split": "test"} | figures))
+        print(json.dumps({"step": step, "split": "test"} | metrics))
     else:
-        from jaxdp.reporting.progress import figures_text
+        from jaxdp.reporting.progress import metrics_text
 
-        print(f"step {step}: test {figures_text(figures)}")
+        print(f"step {step}: test {metrics_text(metrics)}")
     return 0
 
 

@@ -162,7 +162,7 @@ class Result:
             known = ", ".join(setup.dataset.splits())
             raise ConfigError("", split, f"there is no split {split!r} in {setup.config.dataset}; there are: {known}")
         sums = setup.evaluate(setup.strategy.restore(self.state), split=split)
-        return metrics_lib.figures(self._task, sums)
+        return metrics_lib.compute(self._task, sums)
 
     def _evaluation_setup(self, data: Dataset | str | None) -> Setup:
         if self._setup is None:

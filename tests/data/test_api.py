@@ -240,7 +240,7 @@ def test_settings_by_name_are_those_of_the_command_line() -> None:
         ("digits", {"dataset": "cells"}, r"data\.load\(\) takes no dataset; "),
         ("digits", {"seed": 1}, r"data\.load\(\) takes no seed: it is a setting of the training"),
         ("digits", {"image_size": 0}, "--image-size 0: must be N or HxW"),
-        ("digits", {"image_size": 1.5}, "--image-size 1.5: must be str or nothing, not float"),
+        ("digits", {"image_size": 1.5}, "--image-size 1.5: must be a string or null, not a number"),
         ("digits", {"on_bad_example": "skp"}, "--on-bad-example skp: did you mean skip"),
         ("digits", {"num_classes": np.int64(3)}, "--num-classes 3: digits does not take it"),
         ("digits", {"num_classes": -3}, "--num-classes -3: must be greater than 0"),

@@ -24,7 +24,7 @@ def test_cross_entropy_is_that_of_classification() -> None:
     assert isinstance(task, tasks.Task)
     assert (task.name, task.best_metric) == ("softmax_cross_entropy_with_integer_labels", ("loss", False))
     np.testing.assert_allclose(task.losses(LOGITS, BATCH), built_in.losses(LOGITS, BATCH), rtol=1e-5)
-    found, expected = (metrics.figures(each, each.sums(LOGITS, BATCH, training=False)) for each in (task, built_in))
+    found, expected = (metrics.compute(each, each.sums(LOGITS, BATCH, training=False)) for each in (task, built_in))
     assert found == pytest.approx({name: expected[name] for name in ("loss", "accuracy", "examples")})
     mixed = BATCH | {"partner_labels": BATCH["labels"][::-1], "partner_share": jnp.linspace(0, 1, 12)}
     np.testing.assert_allclose(task.losses(LOGITS, mixed), built_in.losses(LOGITS, mixed), rtol=1e-5)
@@ -36,7 +36,7 @@ def test_losses_per_pixel_are_averaged_per_example() -> None:
     batch = {"masks": masks, "weights": jnp.ones(4)}
     expected = tasks.Segmentation(3).losses(logits, batch)  # crops the masks, too
     np.testing.assert_allclose(jax.jit(task.losses)(logits, batch), expected, rtol=1e-5)
-    assert metrics.figures(task, task.sums(logits, batch, training=True)) == pytest.approx(
+    assert metrics.compute(task, task.sums(logits, batch, training=True)) == pytest.approx(
         {"loss": float(np.mean(expected)), "examples": 4}
     )
     assert (task.name, getattr(task, "kind", ""), getattr(task, "class_names", ())) == ("pixels", "segmentation", ("a", "b", "c"))

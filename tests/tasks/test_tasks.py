@@ -29,7 +29,7 @@ def figures(task: Any, outputs: np.ndarray, batch: dict[str, np.ndarray], parts:
     for numbers in np.array_split(np.arange(len(outputs)), parts):
         part = {name: array[numbers] for name, array in batch.items()}
         sums = metrics.add(sums, sums_of(outputs[numbers], part))
-    return metrics.figures(task, sums) | {name: sums[name] for name in ("confusion",) if name in sums}
+    return metrics.compute(task, sums) | {name: sums[name] for name in ("confusion",) if name in sums}
 
 
 @pytest.mark.parametrize("parts", [1, 5])

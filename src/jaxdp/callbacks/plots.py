@@ -22,7 +22,7 @@ class Plots:
                 )
                 event.images.update(drawn)
             rows, name = directory.read_rows(), task.best_metric[0]
-            plots.plot_curves(rows, directory.plots / "curves.png", title=run.title, figure_name=name)
+            plots.plot_curves(rows, directory.plots / "curves.png", title=run.title, metric_name=name)
         except (ValueError, RuntimeError) as error:  # Matplotlib reads some names as mathematics
             reason = " ".join(str(error).split())[:200]
             print(f"warning: the plots of {run.folder} could not be drawn: {reason}", file=sys.stderr)

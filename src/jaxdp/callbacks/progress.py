@@ -8,7 +8,7 @@ import rich.progress
 
 from jaxdp.callbacks import register
 from jaxdp.events import Logged, RolledBack, Run, Started, StepEnd
-from jaxdp.reporting.progress import figures_text
+from jaxdp.reporting.progress import metrics_text
 from jaxdp.run_directory import Row
 
 
@@ -81,16 +81,16 @@ class _Lines:
 
     def write(self, row: Row) -> None:
         place = f"step {row['step']}/{self._total_steps}  epoch {row['epoch']}/{self._epochs}  {row['split']:<5}  "
-        self.say(place + figures_text({name: row[name] for name in dict.fromkeys(self._names)}) + _speed(row))
+        self.say(place + metrics_text({name: row[name] for name in dict.fromkeys(self._names)}) + _speed(row))
 
     def _shorten(self, row: Row) -> str:
         """Keeps the newest training row and evaluation as text short enough for a terminal of 80 columns."""
         if row["split"] == "train":
             shown = {name: row[name] for name in dict.fromkeys(self._names)}
-            self._shown["train"] = figures_text(shown, digits=1).replace(",", "") + _speed(row)
+            self._shown["train"] = metrics_text(shown, digits=1).replace(",", "") + _speed(row)
         else:
             name = self._names[-1]
-            text = figures_text({name: row[name]}, digits=1).removeprefix(f"{name} ")
+            text = metrics_text({name: row[name]}, digits=1).removeprefix(f"{name} ")
             self._shown["evaluation"] = f"  {row['split']} {text}"
         return self._shown["train"] + self._shown["evaluation"]
 

@@ -30,7 +30,7 @@ class Checkpoints(SavedCheckpoints):
     Args:
         directory: its subfolders are named by step.
         keep: how many of the newest stay.
-        best_metric: name of the figure that ranks checkpoints, and whether larger is better.
+        best_metric: name of the metric that ranks checkpoints, and whether larger is better.
 
     Raises:
         ConfigError: if all checkpoints are damaged. Where some are, they are set aside, with a line on standard error.
@@ -47,7 +47,7 @@ class Checkpoints(SavedCheckpoints):
     def _open(self, keep: int) -> Any:
         policies = orbax.training.preservation_policies
         best = policies.BestN(
-            get_metric_fn=lambda figures: integrity.rank(figures, self._best_metric), reverse=False, n=1,
+            get_metric_fn=lambda metrics: integrity.rank(metrics, self._best_metric), reverse=False, n=1,
             keep_checkpoints_without_metrics=False,
         )  # fmt: skip  # ascending: the last one is kept
         # While `save` waits: it takes no time, and where it fails in the background the threads that wait for the folders go on
@@ -61,20 +61,20 @@ class Checkpoints(SavedCheckpoints):
         )
 
     def save(
-        self, step: int, state: TrainState, position: Position, figures: Mapping[str, float] | None,
+        self, step: int, state: TrainState, position: Position, metrics: Mapping[str, float] | None,
         shapes: TrainState | None = None,
     ) -> None:  # fmt: skip
         """Starts to save a state, a copy that stays as it is, and returns; waits first for an earlier save.
 
         Args:
-            figures: of an evaluation of this very state, if there was one.
+            metrics: of an evaluation of this very state, if there was one.
             shapes: of the state that the model knows, where this one may be padded.
 
         Raises:
             NotSavedError: if this or the earlier save cannot be written.
         """
         self.wait()
-        metrics, arrays = dict(figures) if figures else None, flatten(state)
+        metrics, arrays = dict(metrics) if metrics else None, flatten(state)
         known = flatten(shapes) if shapes is not None else {}
         padded = {name: list(leaf.shape) for name, leaf in known.items() if leaf.shape != np.shape(arrays[name])}
         about = position | {SHAPES: padded} if padded else position
@@ -114,7 +114,7 @@ class Checkpoints(SavedCheckpoints):
                 self._orbax.close()
 
     def _set_damaged_aside(self, keep: int) -> None:
-        """Runs before Orbax looks: it fails at a damaged file of figures, and would not save a step that is there.
+        """Runs before Orbax looks: it fails at a damaged file of metrics, and would not save a step that is there.
 
         Orbax removes an old checkpoint file by file: what a kill on the way has left of one that was not to be kept is removed.
         """
@@ -128,7 +128,7 @@ class Checkpoints(SavedCheckpoints):
         if jax.process_index() == 0:
             for step, problem in problems.items():
                 newer = [other for other in steps if other > step and other not in problems]
-                ranked = integrity.read_figures(self._directory, step) is not None
+                ranked = integrity.read_metrics(self._directory, step) is not None
                 if problem.endswith("is missing") and len(newer) >= keep and ranked and best is not None and best[0] != step:
                     shutil.rmtree(self._directory / str(step))
                     continue

@@ -21,14 +21,14 @@ from typing import Literal
 
 from jaxdp.run_directory import replace_file
 
-# Files below this are hashed in every examination: they hold names, places and figures, and take no time.
+# Files below this are hashed in every examination: they hold names, places and metrics, and take no time.
 _SMALL = 64 * 1024
 _BLOCK = 1024 * 1024
 _SYSTEM_ERRORS = (
     errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.ENOENT,
 )  # fmt: skip
 
-BestMetric = tuple[str, bool]  # name of the figure that ranks checkpoints, and whether larger is better
+BestMetric = tuple[str, bool]  # name of the metric that ranks checkpoints, and whether larger is better
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,29 +56,29 @@ def steps(checkpoints: pathlib.Path) -> list[int]:
     return sorted(int(name) for name in names if name == str(int(name)))  # 0006 is not 6
 
 
-def read_figures(checkpoints: pathlib.Path, step: int) -> dict[str, float] | None:
-    """Returns the test figures that were saved with a checkpoint, if there were any and they can be read."""
+def read_metrics(checkpoints: pathlib.Path, step: int) -> dict[str, float] | None:
+    """Returns the test metrics that were saved with a checkpoint, if there were any and they can be read."""
     try:
-        figures = json.loads((checkpoints / str(step) / "metrics" / "metrics").read_text())
+        metrics = json.loads((checkpoints / str(step) / "metrics" / "metrics").read_text())
     except (OSError, ValueError):
         return None
-    return figures if isinstance(figures, dict) else None
+    return metrics if isinstance(metrics, dict) else None
 
 
-def rank(figures: Mapping[str, float], best_metric: BestMetric) -> float:
-    """Returns a number that is the larger the better the figures are; what is not a number is the worst."""
+def rank(metrics: Mapping[str, float], best_metric: BestMetric) -> float:
+    """Returns a number that is the larger the better the metrics are; what is not a number is the worst."""
     name, larger_is_better = best_metric
-    value = figures[name] if larger_is_better else -figures[name]
+    value = metrics[name] if larger_is_better else -metrics[name]
     return -math.inf if math.isnan(value) else value
 
 
-def ranked(figures: Mapping[int, Mapping[str, float]], best_metric: BestMetric) -> list[int]:
-    """Returns steps by their test figures, the best first; of equals the newest.
+def ranked(metrics: Mapping[int, Mapping[str, float]], best_metric: BestMetric) -> list[int]:
+    """Returns steps by their test metrics, the best first; of equals the newest.
 
     Args:
-        figures: those of each step.
+        metrics: those of each step.
     """
-    return sorted(figures, key=lambda step: (rank(figures[step], best_metric), step), reverse=True)
+    return sorted(metrics, key=lambda step: (rank(metrics[step], best_metric), step), reverse=True)
 
 
 def size(checkpoints: pathlib.Path, step: int) -> int:

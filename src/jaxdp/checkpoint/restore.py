@@ -32,7 +32,7 @@ class SavedCheckpoints:
 
     Args:
         directory: its subfolders are named by step.
-        best_metric: name of the figure that ranks checkpoints, and whether larger is better.
+        best_metric: name of the metric that ranks checkpoints, and whether larger is better.
     """
 
     def __init__(self, directory: pathlib.Path, *, best_metric: BestMetric) -> None:
@@ -46,19 +46,19 @@ class SavedCheckpoints:
         return max(self.steps(), default=None)
 
     def best(self) -> tuple[int, dict[str, float]] | None:
-        """Returns step and test figures of the best checkpoint that has any; of equals the newest."""
-        figures = self._figures()
-        ranked = integrity.ranked(figures, self._best_metric)
-        return (ranked[0], figures[ranked[0]]) if ranked else None
+        """Returns step and test metrics of the best checkpoint that has any; of equals the newest."""
+        metrics = self._evaluated()
+        ranked = integrity.ranked(metrics, self._best_metric)
+        return (ranked[0], metrics[ranked[0]]) if ranked else None
 
     def best_first(self) -> list[int]:
         """Returns the steps as a reader prefers them: the best ones, then those that were not evaluated, the newest first."""
-        ranked = integrity.ranked(self._figures(), self._best_metric)
+        ranked = integrity.ranked(self._evaluated(), self._best_metric)
         return ranked + [step for step in reversed(self.steps()) if step not in ranked]
 
-    def _figures(self) -> dict[int, dict[str, float]]:
-        """Returns the test figures of those that were evaluated, by step."""
-        return {step: figures for step in self.steps() if (figures := integrity.read_figures(self._directory, step))}
+    def _evaluated(self) -> dict[int, dict[str, float]]:
+        """Returns the test metrics of those that were evaluated, by step."""
+        return {step: metrics for step in self.steps() if (metrics := integrity.read_metrics(self._directory, step))}
 
     def choose(self, step: int | None) -> int | None:
         """Returns the step if it is not damaged; for None the best usable one, and says on standard error which it passes over.

@@ -11,10 +11,9 @@ import numpy as np
 from PIL import Image
 
 from jaxdp.data.sources import BadExample
-from jaxdp.data.sources.images import decode_image
+from jaxdp.data.sources.images import SUFFIXES, decode_image, find_pictures
 from jaxdp.registry import ConfigError
 
-SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".webp", ".gif", ".pgm", ".ppm")
 # What a picture may have to undergo, as one says it of pictures.
 GREYED = "in colour: made grey, as the model wants it"
 COLOURED = "grey: given three equal channels, as the model wants it"
@@ -51,7 +50,7 @@ def find(paths: Sequence[str | pathlib.Path], leave_out: pathlib.Path | None = N
     hidden = leave_out.resolve() if leave_out else None
     for path in map(pathlib.Path, paths):
         if path.is_dir():
-            inside = [inner for inner in sorted(path.rglob("*")) if _is_image(inner)]
+            inside = sorted(find_pictures(path))
             if hidden and path.resolve() in hidden.parents:
                 inside = [inner for inner in inside if hidden not in inner.resolve().parents]
             if not inside:
@@ -64,10 +63,6 @@ def find(paths: Sequence[str | pathlib.Path], leave_out: pathlib.Path | None = N
         for file in files:
             found.setdefault(file.path.resolve(), file)
     return list(found.values())
-
-
-def _is_image(path: pathlib.Path) -> bool:
-    return path.suffix.lower() in SUFFIXES and not path.name.startswith(".") and path.is_file()
 
 
 def check_names(files: Iterable[ImageFile]) -> None:

@@ -241,7 +241,7 @@ def _result(
     image: "np.ndarray", answer: "np.ndarray", description: "Description", folder: pathlib.Path | None, name: pathlib.PurePath,
     top_k: int,
 ) -> Row:  # fmt: skip
-    """Writes what is to be written of one image, and returns its figures."""
+    """Writes what is to be written of one image, and returns its metrics."""
     from jaxdp.reporting import predictions
 
     if description.answer == "classification":
@@ -249,7 +249,7 @@ def _result(
     assert folder is not None
     if description.answer == "segmentation":
         mask = answer.argmax(-1).astype("uint8")
-        figures = predictions.shares(mask, description.class_names)
-        return figures | predictions.write_mask(folder, name, image, mask, description.num_classes)
+        metrics = predictions.shares(mask, description.class_names)
+        return metrics | predictions.write_mask(folder, name, image, mask, description.num_classes)
     pixels = (answer.clip(0, 1) * 255).round().astype("uint8")
     return predictions.brightness(pixels) | predictions.write_prediction(folder, name, pixels)

@@ -52,8 +52,8 @@ def _png(figure: Figure) -> bytes:
     return buffer.getvalue()
 
 
-def plot_curves(rows: Sequence[dict[str, Any]], path: pathlib.Path, *, title: str, figure_name: str) -> None:
+def plot_curves(rows: Sequence[dict[str, Any]], path: pathlib.Path, *, title: str, metric_name: str) -> None:
     """Writes what `curves_figure` draws, as the kind of file that the path's suffix names."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with matplotlib.rc_context(_STYLE):  # it also says how an SVG holds its text
-        curves_figure(rows, title=title, metric_name=figure_name).savefig(path, dpi=_DPI)
+        curves_figure(rows, title=title, metric_name=metric_name).savefig(path, dpi=_DPI)

@@ -12,7 +12,7 @@ import rich.table
 from jaxdp.units import bytes_text
 
 _FRACTIONS = ("accuracy", "top5_accuracy", "pixel_accuracy")
-_MAX_DETAILS = 40  # figures of single classes that a person still reads
+_MAX_DETAILS = 40  # metrics of single classes that a person still reads
 
 
 class Reading:
@@ -71,22 +71,22 @@ def print_outcome(trained: Any, skipped: Mapping[str, Sequence[str]]) -> None:
         say(f"ended early at step {trained.step}: {trained.reason}")
 
 
-def print_summary(summary: Mapping[str, Any], run_dir: str, figure_name: str) -> None:
+def print_summary(summary: Mapping[str, Any], run_dir: str, metric_name: str) -> None:
     """Prints a run's result as a table of a few lines.
 
     Args:
-        figure_name: the figure by which the best checkpoint was found.
+        metric_name: the metric by which the best checkpoint was found.
     """
     table = rich.table.Table(title=f"{summary['model']} on {summary['dataset']}: {summary['status']}", show_header=False)
     table.add_column(style="bold")
     table.add_column()
-    for split, figures in summary["metrics"].items():
-        table.add_row(split, figures_text(figures))
-        if details := [f"{name} {value:.4f}" for name, value in figures.items() if "/" in name][:_MAX_DETAILS]:
+    for split, metrics in summary["metrics"].items():
+        table.add_row(split, metrics_text(metrics))
+        if details := [f"{name} {value:.4f}" for name, value in metrics.items() if "/" in name][:_MAX_DETAILS]:
             table.add_row("", ", ".join(details))
     if summary["best"]:
-        best = {name: summary["best"][name] for name in ("loss", figure_name)}
-        table.add_row("best checkpoint", f"step {summary['best']['step']}: {figures_text(best)}")
+        best = {name: summary["best"][name] for name in ("loss", metric_name)}
+        table.add_row("best checkpoint", f"step {summary['best']['step']}: {metrics_text(best)}")
     devices = f"{summary['devices']} x {summary['device_kind']} ({summary['strategy']}, batch norm {summary['batch_norm']})"
     seconds = summary["seconds"]
     table.add_row("devices", devices)
@@ -107,14 +107,14 @@ def state_bytes_text(state_bytes: dict[str, int]) -> str:
     return f"state: {bytes_text(state_bytes['per_device'])} on each device, {bytes_text(state_bytes['replicated'])} in all"
 
 
-def figures_text(figures: Mapping[str, float], digits: int = 2) -> str:
+def metrics_text(metrics: Mapping[str, float], digits: int = 2) -> str:
     """Returns e.g. `loss 0.0259, accuracy 99.17% on 360 examples`; `digits` are those of a percentage."""
     texts = [
-        f"{name} {figure_text(name, value, digits)}" for name, value in figures.items() if name != "examples" and "/" not in name
+        f"{name} {metric_text(name, value, digits)}" for name, value in metrics.items() if name != "examples" and "/" not in name
     ]
-    return ", ".join(texts) + (f" on {figures['examples']:,} examples" if "examples" in figures else "")
+    return ", ".join(texts) + (f" on {metrics['examples']:,} examples" if "examples" in metrics else "")
 
 
-def figure_text(name: str, value: float, digits: int = 2) -> str:
+def metric_text(name: str, value: float, digits: int = 2) -> str:
     """Returns a metric as text: accuracies as a percentage, all others as a decimal number."""
     return f"{value:.{digits}%}" if name in _FRACTIONS else f"{value:.{digits + 2}f}"

@@ -36,13 +36,13 @@ def _grid(records: Sequence[Record]) -> dict[str, Any]:
         "settings": ", ".join(f"{name} {setting_text(value)}" for name, value in (records[0].get("settings") or {}).items()),
         "names": colors,
         "marks": ["out of memory"] if any(record["status"] == "oom" for record in records) else [],
-        "figures": _figures(records, colors),
+        "figures": _evaluated(records, colors),
         "columns": [(title, "number") for title in columns][1:],
         "rows": rows,
     }
 
 
-def _figures(records: Sequence[Record], colors: dict[str, int]) -> list[Markup]:
+def _evaluated(records: Sequence[Record], colors: dict[str, int]) -> list[Markup]:
     """Draws throughput over the batch, a figure for each number of devices, with equal axes."""
     sizes = sorted({record["global_batch_size"] for record in records})
     highest = max((record["images_per_second"]["max"] for record in records if benchmarks.rate(record) is not None), default=0)

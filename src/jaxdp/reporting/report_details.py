@@ -30,7 +30,7 @@ def text_of(value: object, form: Callable[[float], str] = "{:,.0f}".format) -> s
 
 def metric_text(name: str, value: object) -> str:
     """Returns a metric as text, and a dash where it is no finite number."""
-    return text_of(value) if name == "examples" else text_of(value, lambda found: progress.figure_text(name, found))
+    return text_of(value) if name == "examples" else text_of(value, lambda found: progress.metric_text(name, found))
 
 
 def speed_text(value: object) -> str:

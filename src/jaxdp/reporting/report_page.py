@@ -135,7 +135,7 @@ def _section(task: str, runs: Sequence[Run], *, alone: bool) -> dict[str, Any]:
         "names": {run.name: run.color for run in runs},
         "strokes": {split: STROKES[split] for split in STROKES if split != "validation" or split in evaluated},
         "marks": [kind for kind in SHAPES if kind in kinds],
-        "figures": _figures(runs, marks),
+        "figures": _evaluated(runs, marks),
     }
 
 
@@ -160,7 +160,7 @@ def _columns(metric: str, settings: Sequence[str]) -> list[tuple[str, str, Calla
     ]
 
 
-def _figures(runs: Sequence[Run], marks: Sequence[Sequence[Mark]]) -> list[Markup]:
+def _evaluated(runs: Sequence[Run], marks: Sequence[Sequence[Mark]]) -> list[Markup]:
     metric, last_step = runs[0].metric, max(run.steps for run in runs)
     all_marks = [mark for own in marks for mark in own]
 

@@ -11,7 +11,7 @@ import rich.table
 import rich.text
 
 from jaxdp.registry import shown
-from jaxdp.reporting.progress import figures_text
+from jaxdp.reporting.progress import metrics_text
 from jaxdp.run_directory import Row
 
 _WIDTH = 100
@@ -106,7 +106,7 @@ def _settings(row: Row, names: Sequence[str]) -> list[str]:
 
 
 def _text(name: str, value: float | None) -> str:
-    return "" if value is None else figures_text({name: value}).removeprefix(f"{name} ")
+    return "" if value is None else metrics_text({name: value}).removeprefix(f"{name} ")
 
 
 def _with_spread(row: Row, column: str, name: str) -> str:

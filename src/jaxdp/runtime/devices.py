@@ -11,7 +11,7 @@ from jaxdp.runtime import platform
 _runs = 0
 
 
-def local_devices() -> list[Any]:
+def available_devices() -> list[Any]:
     """Returns the devices of this process, which starts JAX, with the flags that jaxdp wants for a CPU."""
     platform.configure(None)
     import jax

@@ -94,7 +94,7 @@ class Task(Protocol):
         """
         ...
 
-    def figures(self, sums: Sums) -> dict[str, float]:
+    def metrics(self, sums: Sums) -> dict[str, float]:
         """Divides the sums, and returns `loss` and the metrics; a name with a slash, such as `iou/cell`, is a detail."""
         ...
 

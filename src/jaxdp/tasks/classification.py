@@ -72,6 +72,6 @@ class Classification:
             sums["confusion"] = actual.T @ jax.nn.one_hot(predicted, self.num_classes)
         return sums
 
-    def figures(self, sums: tasks.Sums) -> dict[str, float]:
+    def metrics(self, sums: tasks.Sums) -> dict[str, float]:
         shares = {"loss": "loss", "accuracy": "correct", "top5_accuracy": "among_top5"}
         return {name: float(tasks.ratio(sums[part], sums["examples"])) for name, part in shares.items() if part in sums}

@@ -92,7 +92,7 @@ class LossTask:
             sums["correct"] = jnp.sum(weights * (jnp.argmax(outputs, -1) == targets))
         return sums
 
-    def figures(self, sums: tasks.Sums) -> dict[str, float]:
+    def metrics(self, sums: tasks.Sums) -> dict[str, float]:
         shares = {"loss": "loss", "accuracy": "correct"}
         return {name: float(tasks.ratio(sums[part], sums["examples"])) for name, part in shares.items() if part in sums}
 

@@ -64,7 +64,7 @@ class Regression:
             "absolute": jnp.sum(weights * jnp.mean(jnp.abs(errors), (1, 2, 3))),
         }
 
-    def figures(self, sums: tasks.Sums) -> dict[str, float]:
+    def metrics(self, sums: tasks.Sums) -> dict[str, float]:
         """Returns `loss`, `mse`, `mae` and `psnr`, that of the whole set's mean squared error, in decibels."""
         loss, mse, mae = (float(tasks.ratio(sums[name], sums["examples"])) for name in ("loss", "squared", "absolute"))
         return {"loss": loss, "mse": mse, "mae": mae, "psnr": -10 * math.log10(max(mse, 1e-12))}

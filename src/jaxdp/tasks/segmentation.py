@@ -86,18 +86,18 @@ class Segmentation:
             "predicted": jnp.sum(counts[..., None] * is_predicted, axes),
         }
 
-    def figures(self, sums: tasks.Sums) -> dict[str, float]:
+    def metrics(self, sums: tasks.Sums) -> dict[str, float]:
         intersection, actual, predicted = (np.asarray(sums[name]) for name in ("intersection", "actual", "predicted"))
         union, both = actual + predicted - intersection, actual + predicted
         iou, dice, occurs = tasks.ratio(intersection, union), tasks.ratio(2 * intersection, both), union > 0
-        figures = {
+        metrics = {
             "loss": float(tasks.ratio(sums["loss"], sums["examples"])),
             "iou": float(iou[occurs].mean()) if occurs.any() else 0.0,
             "dice": float(dice[occurs].mean()) if occurs.any() else 0.0,
             "pixel_accuracy": float(tasks.ratio(intersection.sum(), actual.sum())),
         }
         details = {"iou": iou, "dice": dice}
-        return figures | {
+        return metrics | {
             f"{metric}/{name}": float(values[index])
             for metric, values in details.items()
             for index, name in enumerate(self.class_names)

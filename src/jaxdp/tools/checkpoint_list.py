@@ -11,7 +11,7 @@ from jaxdp.checkpoint import integrity
 from jaxdp.components import create_task
 from jaxdp.inference.predictor import read_description
 from jaxdp.registry import ConfigError
-from jaxdp.reporting.progress import figures_text
+from jaxdp.reporting.progress import metrics_text
 from jaxdp.run_directory import Row, RunDirectory
 from jaxdp.units import bytes_text
 
@@ -19,7 +19,7 @@ _COLOURS = {"whole": "green", "damaged": "bold red", "unverified": "yellow"}
 
 
 def list_checkpoints(run_dir: str | pathlib.Path, *, verify: bool = False) -> list[Row]:
-    """Returns step, bytes, test figures (None if it was not evaluated), whether it is the best, verdict and problem of each.
+    """Returns step, bytes, test metrics (None if it was not evaluated), whether it is the best, verdict and problem of each.
 
     Args:
         verify: whether to hash all files; otherwise they have to be there and have their sizes.
@@ -33,8 +33,8 @@ def list_checkpoints(run_dir: str | pathlib.Path, *, verify: bool = False) -> li
     rows: list[Row] = []
     for step in integrity.steps(run.checkpoints):
         verdict = integrity.examine(run.checkpoints, step, thorough=verify)
-        figures = integrity.read_figures(run.checkpoints, step)
-        rows.append({"step": step, "bytes": integrity.size(run.checkpoints, step), "test": figures, "best": False})
+        metrics = integrity.read_metrics(run.checkpoints, step)
+        rows.append({"step": step, "bytes": integrity.size(run.checkpoints, step), "test": metrics, "best": False})
         rows[-1] |= {"verdict": verdict.state, "problem": verdict.problem}
     usable = {row["step"]: row["test"] for row in rows if row["test"] and row["verdict"] != "damaged"}
     best = integrity.ranked(usable, best_metric)[:1]
@@ -48,12 +48,12 @@ def print_table(rows: Sequence[Row]) -> None:
     table = rich.table.Table()
     for title in ("step", "size"):
         table.add_column(title, justify="right", no_wrap=True)
-    table.add_column("test figures")
+    table.add_column("test metrics")
     table.add_column("verdict")
     for row in rows:
-        figures = escape(figures_text(row["test"])) if row["test"] else "not evaluated"
+        metrics = escape(metrics_text(row["test"])) if row["test"] else "not evaluated"
         colour = _COLOURS[row["verdict"]]
         verdict = f"[{colour}]{row['verdict']}[/{colour}]" + (f": {escape(row['problem'])}" if row["problem"] else "")
         best = " (best)" if row["best"] else ""
-        table.add_row(str(row["step"]), bytes_text(row["bytes"]), figures + best, verdict)
+        table.add_row(str(row["step"]), bytes_text(row["bytes"]), metrics + best, verdict)
     rich.console.Console().print(table)

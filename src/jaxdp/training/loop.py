@@ -83,7 +83,7 @@ def _evaluate_and_save(run: "Run", state: TrainState, step: int, *, evaluates: b
         run.emit("on_activity", Activity, "evaluating", step, run.has_evaluated)  # the first time it compiles
         run.has_evaluated = True
         sums = setup.evaluate(state, lambda: run.emit("on_activity", Activity, "evaluating", step))
-        found = metrics.figures(setup.recipe.task, sums)
+        found = metrics.compute(setup.recipe.task, sums)
     if saves:
         saved = _copy(run, state, step)
     check_finite(step, saved is None or setup.strategy.all_finite(state, saved), found)
@@ -104,7 +104,7 @@ def _copy(run: "Run", state: TrainState, step: int) -> Any:
     return run.setup.strategy.to_save(state)
 
 
-def check_finite(step: int, weights_are: bool, figures: dict[str, float] | None) -> None:
+def check_finite(step: int, weights_are: bool, values: dict[str, float] | None) -> None:
     """Checks what loss and gradients do not tell: they are those before the update, which may have been the one that went too far.
 
     Raises:
@@ -112,5 +112,5 @@ def check_finite(step: int, weights_are: bool, figures: dict[str, float] | None)
     """
     if not weights_are:
         raise Diverged(step, f"after the update of step {step} the weights are not finite numbers")
-    if figures is not None and not np.isfinite(figures["loss"]):
-        raise Diverged(step, f"after the update of step {step} the test loss is {figures['loss']}")
+    if values is not None and not np.isfinite(values["loss"]):
+        raise Diverged(step, f"after the update of step {step} the test loss is {values['loss']}")

@@ -140,10 +140,10 @@ class Reader:
         counters = self._counters
         if not counters.interval["examples"]:  # nothing but skipped updates: the next row tells of them
             return
-        figures = metrics.figures(self._setup.recipe.task, counters.interval)
+        values = metrics.compute(self._setup.recipe.task, counters.interval)
         timed = self._row_steps > 0  # not so in a row of the first step alone
         seconds = self._row_seconds if timed else self._compile_seconds
-        row: Row = {"step": step, "epoch": self._setup.intervals.epoch(step), "split": "train"} | figures
+        row: Row = {"step": step, "epoch": self._setup.intervals.epoch(step), "split": "train"} | values
         row["gradient_norm"] = float(counters.interval["gradient_norm"] / np.maximum(counters.interval["updates"], 1.0))
         row |= {name: round(float(counters.interval[name])) for name in _SKIPS if name in counters.interval}
         if self._setup.objects.optimizer is None:  # one given as an object keeps its learning rate to itself
@@ -152,7 +152,7 @@ class Reader:
         self._tell(
             row
             | {
-                "examples_per_second": (self._row_examples if timed else figures["examples"]) / seconds,
+                "examples_per_second": (self._row_examples if timed else values["examples"]) / seconds,
                 "step_seconds": seconds / max(self._row_steps, 1),
                 "input_wait_fraction": min(self._row_wait / seconds, 1.0),
             }

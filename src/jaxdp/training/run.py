@@ -214,9 +214,9 @@ class Run:
             trained = setup.strategy.gather(dataclasses.replace(outcome.state, opt_state=None))
             predict = create_predictor(trained, setup.recipe.preprocess)
         reason = failure or (outcome.early if outcome is not None else "")
-        figures = metrics.figures(setup.recipe.task, sums) if sums is not None else None
+        values = metrics.compute(setup.recipe.task, sums) if sums is not None else None
         written = summary.summarize(
-            setup, self.counters, summary.End(status, step, outcome.early if outcome is not None else ""), evaluated=figures,
+            setup, self.counters, summary.End(status, step, outcome.early if outcome is not None else ""), evaluated=values,
             test=self._test_metrics(outcome), best=self._checkpoints.best() if self._checkpoints is not None else None,
             started=self._started,
         )  # fmt: skip
@@ -229,7 +229,7 @@ class Run:
         dataset = self.setup.dataset
         if outcome is None or outcome.stopped or dataset.validation is None or dataset.test is None:
             return None
-        return metrics.figures(self.setup.recipe.task, self.setup.evaluate(outcome.state, split="test"))
+        return metrics.compute(self.setup.recipe.task, self.setup.evaluate(outcome.state, split="test"))
 
     def _saved(self) -> int | None:
         return self._checkpoints.latest() if self._checkpoints is not None else None

@@ -43,7 +43,7 @@ def summarize(
     """
     config, strategy = setup.config, setup.strategy
     task = setup.recipe.task
-    train = metrics.figures(task, counters.epoch) if counters.epoch.get("examples") else None
+    train = metrics.compute(task, counters.epoch) if counters.epoch.get("examples") else None
     splits = {"train": train, setup.evaluation_split: evaluated} | ({"test": test} if test is not None else {})
     state_bytes = strategy.state_bytes(setup.shapes)
     sizes = {"state_bytes": state_bytes["replicated"], "state_bytes_per_device": state_bytes["per_device"]} if state_bytes else {}
