@@ -8,7 +8,6 @@ On the command line: `python -m jaxdp.train --model pyramidnet`.
 """
 
 import importlib
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -18,7 +17,8 @@ if TYPE_CHECKING:
     from jaxdp.runtime.devices import available_devices
     from jaxdp.trainer import Trainer
 
-__version__ = version("jaxdp")
+    __version__: str
+
 __all__ = ["ConfigError", "Result", "Trainer", "__version__", "available_devices", "callbacks", "data", "load", "models", "tasks"]
 
 _MODULES = {
@@ -37,6 +37,8 @@ def __getattr__(name: str) -> Any:
     """
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name == "__version__":
+        return importlib.import_module("importlib.metadata").version("jaxdp")
     if name == "ConfigError":
         return importlib.import_module(f"{__name__}.registry").ConfigError
     importlib.import_module(f"{__name__}.runtime.platform").configure(None)

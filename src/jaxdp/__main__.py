@@ -3,7 +3,6 @@
 import importlib
 import sys
 
-from jaxdp import __version__
 from jaxdp.registry import nearest
 
 COMMANDS = {
@@ -28,6 +27,8 @@ def main() -> int:
     if name in COMMANDS:
         return importlib.import_module(f"jaxdp.{name}").main(sys.argv[2:])
     if name in ("--version", "-V"):
+        from jaxdp import __version__
+
         print(__version__)
         return 0
     if name in ("--help", "-h"):
