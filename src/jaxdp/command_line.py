@@ -1,13 +1,16 @@
 """Parses flags into a configuration, and turns a usage error into one line and exit code 2."""
 
+import ast
 import contextlib
 import dataclasses
 import inspect
 import io
+import itertools
 import os
 import re
 import signal
 import sys
+import textwrap
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, TypeVar
 
@@ -64,6 +67,8 @@ def parse(
                 values.pop(partner, None)
 
     sections = [base for base in reversed(cls.__mro__) if inspect.get_annotations(base)]
+    for section in sections if {"-h", "--help"} & set(argv) else ():
+        _describe_fields(section)
     arguments: list[Any] = []
     last = {name: section for section in sections for name in inspect.get_annotations(section)}
     if defaults_file:
@@ -80,6 +85,16 @@ def parse(
     command = dataclasses.make_dataclass("command", arguments, frozen=True, kw_only=True)
     parsed = _run_tyro(command, argv, prog, description)
     return cls(**{name: value for section in sections for name, value in _fields_of(parsed, section).items()})
+
+
+def _describe_fields(section: type) -> None:
+    """Tells tyro the help texts of the section's fields, in which it would keep the line breaks of the source."""
+    (definition,) = ast.parse(textwrap.dedent(inspect.getsource(section))).body
+    assert isinstance(definition, ast.ClassDef)
+    fields = {field.name: field for field in dataclasses.fields(section)}
+    for field, text in itertools.pairwise(definition.body):
+        if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr):
+            fields[ast.unparse(field.target)].metadata = {"help": " ".join(ast.literal_eval(text.value).split())}  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def _without_flags(section: type, names: set[str]) -> type:
