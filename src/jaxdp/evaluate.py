@@ -13,6 +13,7 @@ from jaxdp import command_line
 from jaxdp.config import OptionalInt, OptionalPath, ParallelConfig, validate
 from jaxdp.runtime import platform
 
+_CHANGES = ("strategy", "devices", "mesh", "shard_params", "data_dir")
 DESCRIPTION = "Evaluate a checkpoint of a run on the whole test split."
 
 
@@ -44,13 +45,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _main(argv: Sequence[str]) -> int:
-    command = command_line.parse(
-        EvaluateConfig, argv, prog="python -m jaxdp.evaluate", description=DESCRIPTION, defaults_file=False
-    )
-    step, metrics = evaluate(
-        command.run_dir, step=command.step, strategy=command.strategy, devices=command.devices, data_dir=command.data_dir,
-        mesh=command.mesh, shard_params=command.shard_params,
-    )  # fmt: skip
+    prog = "python -m jaxdp.evaluate"
+    command = command_line.parse(EvaluateConfig, argv, prog=prog, description=DESCRIPTION, defaults_file=False)
+    step, metrics = evaluate(command.run_dir, step=command.step, **{name: getattr(command, name) for name in _CHANGES})
     if command.json:
         print(json.dumps({"step": step, "split": "test"} | metrics))
     else:

@@ -11,11 +11,13 @@ from jaxdp import command_line
 from jaxdp.config import TrainConfig
 from jaxdp.exit_codes import EXIT_DIVERGED, EXIT_STOPPED, EXIT_USAGE_ERROR
 from jaxdp.registry import ConfigError, with_script
-from jaxdp.runtime import platform
+from jaxdp.runtime import platform, processes
+from jaxdp.runtime.signals import StoppedAtStart, StopSignals
 from jaxdp.runtime.streams import BestEffortStream
 
 DESCRIPTION = "Train an image model data-parallel; the same command resumes a run."
 EXIT_NOT_WRITTEN = 1
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
 _STOPPED_AT_START = "stopped by a signal before the first step; the same command begins again"
 _STARTED = time.perf_counter()
 
@@ -23,11 +25,11 @@ _STARTED = time.perf_counter()
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command and returns its exit code."""
     with contextlib.redirect_stderr(BestEffortStream(sys.stderr)):  # pyright: ignore[reportArgumentType]
-        return command_line.main(_main, argv, "jaxdp.train")
+        return command_line.main(lambda words: train(_parse(words)), argv, "jaxdp.train")
 
 
-def _main(argv: Sequence[str]) -> int:
-    return train(command_line.parse(TrainConfig, argv, prog="python -m jaxdp.train", description=DESCRIPTION))
+def _parse(words: Sequence[str]) -> TrainConfig:
+    return command_line.parse(TrainConfig, words, prog="python -m jaxdp.train", description=DESCRIPTION)
 
 
 def train(config: TrainConfig) -> int:
@@ -36,9 +38,6 @@ def train(config: TrainConfig) -> int:
     Raises:
         ConfigError: for settings that cannot work; nothing has been computed or written then.
     """
-    from jaxdp.runtime import processes
-    from jaxdp.runtime.signals import StoppedAtStart
-
     try:
         return _train(config)
     except OSError as error:  # a full disk, a folder that has vanished
@@ -60,15 +59,11 @@ def train(config: TrainConfig) -> int:
 
 
 def _train(config: TrainConfig) -> int:
-    from jaxdp.runtime.signals import StopSignals
-
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
-    signals = StopSignals(numbers, exit_code=EXIT_STOPPED, message=_STOPPED_AT_START)
+    signals = StopSignals(_SIGNALS, exit_code=EXIT_STOPPED, message=_STOPPED_AT_START)
     with signals.handled(), contextlib.ExitStack() as cleanup:
         platform.configure(config.devices, deterministic=config.deterministic)
         from jaxdp.callbacks.watchdog import Watchdog
         from jaxdp.reporting import progress
-        from jaxdp.runtime import processes
         from jaxdp.trainer import Trainer
         from jaxdp.training import setup as setup_lib
 

@@ -1,5 +1,7 @@
 """The Trainer: everything that a training run consists of, from names or objects, and the way to train it."""
 
+# Over 300 lines: the Trainer, and what turns its keywords into settings and objects.
+
 import contextlib
 import dataclasses
 import inspect

@@ -1,5 +1,7 @@
 """Puts a run together from its settings: data, model, task, optimizer, strategy and intervals."""
 
+# Over 300 lines: a setup and what puts it together belong together.
+
 import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Mapping
