@@ -8,7 +8,7 @@ import rich.progress
 
 from jaxdp.callbacks import register
 from jaxdp.events import Logged, RolledBack, Run, Started, StepEnd
-from jaxdp.reporting.progress import metrics_text
+from jaxdp.reporting.progress import metrics_text, state_bytes_text
 from jaxdp.run_directory import Row
 
 
@@ -27,6 +27,9 @@ class Progress:
         self._display = kind(event.step, intervals.total_steps, intervals.steps_per_epoch, run.setup.recipe.task.best_metric[0])
         if event.message:
             self._display.say(event.message)
+        sizes = run.setup.strategy.state_bytes(run.setup.shapes)
+        if sizes is not None and sizes["per_device"] < sizes["replicated"]:
+            self._display.say(state_bytes_text(sizes))
 
     def on_step_end(self, run: Run, event: StepEnd) -> None:
         """Moves the bar."""
