@@ -75,7 +75,7 @@ class Page(html.parser.HTMLParser):
         return [[dict(zip(head, row, strict=True)) for row in rows] for head, *rows in tables]
 
     @property
-    def metrics(self) -> list[str]:
+    def figures(self) -> list[str]:
         return [str(attributes["aria-label"]).partition(":")[0] for name, attributes in self.elements if "aria-label" in attributes]
 
 

@@ -25,6 +25,7 @@ from jaxdp.callbacks.tensorboard import TensorBoard
 from jaxdp.components import Objects
 from jaxdp.config import TrainConfig
 from jaxdp.data.dataset import Dataset
+from jaxdp.deprecation import rename_settings
 from jaxdp.models.layers import BatchNorm
 from jaxdp.registry import ConfigError, nearest, shown
 from jaxdp.runtime import devices as devices_lib
@@ -212,7 +213,7 @@ def resolve(given: Mapping[str, Any]) -> tuple[TrainConfig, Objects]:
     Raises:
         ConfigError: for a value of another type than the setting's, and for settings that contradict an object.
     """
-    values, objects = dict(given), dict[str, Any]()
+    values, objects = rename_settings(given), dict[str, Any]()
     _take_model(values, objects)
     _take_data_and_task(values, objects)
     _take_optimizer(values, objects)
