@@ -86,14 +86,14 @@ def _evaluate_and_save(run: "Run", state: TrainState, step: int, *, evaluates: b
         found = metrics.compute(setup.recipe.task, sums)
     if saves:
         saved = _copy(run, state, step)
-    check_finite(step, saved is None or setup.strategy.all_finite(state, saved), found)
+    check_finite(step, saved is None or setup.strategy.all_finite(state, saved), found, setup.evaluation_split)
     if found is not None:
         split = setup.evaluation_split
         run.tell({"step": step, "epoch": setup.intervals.epoch(step), "split": split} | found)
         run.emit("on_evaluate", Evaluated, step, split, found)
         if saved is None and run.ended_early():
             saved = _copy(run, state, step)
-            check_finite(step, setup.strategy.all_finite(state, saved), found)
+            check_finite(step, setup.strategy.all_finite(state, saved), found, setup.evaluation_split)
     if saved is not None:
         run.emit("on_save", Saving, step, saved, run.position(), found)
     return sums
@@ -104,7 +104,7 @@ def _copy(run: "Run", state: TrainState, step: int) -> Any:
     return run.setup.strategy.to_save(state)
 
 
-def check_finite(step: int, weights_are: bool, values: dict[str, float] | None) -> None:
+def check_finite(step: int, weights_are: bool, values: dict[str, float] | None, split: str = "test") -> None:
     """Checks what loss and gradients do not tell: they are those before the update, which may have been the one that went too far.
 
     Raises:
@@ -113,4 +113,4 @@ def check_finite(step: int, weights_are: bool, values: dict[str, float] | None) 
     if not weights_are:
         raise Diverged(step, f"after the update of step {step} the weights are not finite numbers")
     if values is not None and not np.isfinite(values["loss"]):
-        raise Diverged(step, f"after the update of step {step} the test loss is {values['loss']}")
+        raise Diverged(step, f"after the update of step {step} the {split} loss is {values['loss']}")
