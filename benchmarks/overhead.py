@@ -10,7 +10,6 @@ it the row of CIFAR-10 is left out.
 """
 
 import argparse
-import dataclasses
 import itertools
 import json
 import pathlib
@@ -45,7 +44,7 @@ def main() -> None:
     parser.add_argument("--one", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.one:
-        print(json.dumps(measure(TrainConfig(**json.loads(arguments.one)), arguments.rounds)))
+        print(json.dumps(measure(TrainConfig.of(**json.loads(arguments.one)), arguments.rounds)))
         return
     lines = ["| training | loop, examples/s | `jaxdp.train`, examples/s | ratio | each round |", "|---" * 5 + "|"]
     for name in [name for name in ROWS if any(word in name for word in arguments.rows)]:
@@ -69,7 +68,7 @@ def main() -> None:
 
 def measure(config: TrainConfig, rounds: int) -> list[tuple[float, float]]:
     """Returns the examples per second of the loop and of the trainer, for each round."""
-    platform.configure(config.devices)
+    platform.configure(config.sharding.devices)
     import jax
 
     from jaxdp import train
@@ -91,7 +90,7 @@ def measure(config: TrainConfig, rounds: int) -> list[tuple[float, float]]:
 
     def trainer() -> float:
         with tempfile.TemporaryDirectory() as folder:
-            train.train(dataclasses.replace(config, run_dir=folder, resume="never"))
+            train.train(config.replace(run_dir=folder, resume="never"))
             return json.loads(pathlib.Path(folder, "summary.json").read_text())["examples_per_second"]
 
     found = []

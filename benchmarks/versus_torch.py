@@ -127,7 +127,7 @@ def create_step(
     task = tasks.create(
         "segmentation" if dense else "classification", num_classes=classes, class_names=tuple("0123456789"[:classes])
     )
-    optimizer = functools.partial(optim.create_optimizer, TrainConfig())
+    optimizer = functools.partial(optim.create_optimizer, TrainConfig().optimization)
     unchanged: Any = lambda batch, keys: dict(batch)  # noqa: E731
     recipe = Recipe(task=task, optimizer=optimizer, preprocess=unchanged)
     strategy = create_strategy("single" if len(devices) == 1 else "pmap", recipe, devices)

@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import signal
 import sys
 from collections.abc import Callable, Iterator
 
@@ -14,6 +15,7 @@ def pytest_sessionstart() -> None:
     # Not at import: the package must not be loaded before jaxtyping's checks are in place.
     from jaxdp.runtime import platform
 
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell starts what it puts in the background without it
     # Most of the time goes into compiling steps that then run three times. XLA's older way of emitting code takes half as long.
     # With it kernels that compute the same value again must not fuse multiplications and additions (AVX has no such instruction):
     # else they differ in the last bit, and the gradient of a maximum, which asks which of two equals it, is lost.

@@ -3,6 +3,7 @@
 import pathlib
 import subprocess
 import sys
+import types
 from collections.abc import Iterator
 
 import jax
@@ -133,9 +134,9 @@ def test_check_tells_whether_devices_matter(
 def test_flags_override_a_file_and_displace_the_partner_of_a_pair() -> None:
     pathlib.Path("settings.yaml").write_text("epochs: 7\nlearning_rate: 1e-3\nmodel_kwargs: {depth: 26}\nglobal_batch_size: 64\n")
 
-    def parse(flags: str) -> config.TrainConfig:
+    def parse(flags: str) -> types.SimpleNamespace:
         argv = ["--config", "settings.yaml", *flags.split()]
-        return command_line.parse(config.TrainConfig, argv, prog="x", description="x")
+        return types.SimpleNamespace(**command_line.parse(config.TrainConfig, argv, prog="x", description="x").flat())
 
     parsed = parse("--learning-rate 0.5 --steps 3")
     assert (parsed.learning_rate, parsed.steps, parsed.epochs) == (0.5, 3, None)
@@ -152,7 +153,7 @@ def test_no_flags_at_all_are_the_defaults() -> None:
 def test_help_names_everything_and_does_not_import_jax() -> None:
     code = "import sys; from jaxdp.train import main\ntry: main(['--help'])\nfinally: assert 'jax' not in sys.modules"
     helped = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    for field in config.TrainConfig.__dataclass_fields__:
+    for field in config.TrainConfig.places():
         assert f"--{field.replace('_', '-')}" in helped
     for name in [*models.names(), *sources.names(), *strategy.names(), *OPTIMIZERS]:
         assert name in helped

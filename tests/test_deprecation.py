@@ -1,6 +1,7 @@
 """Settings under their old names: one line of warning on the command line and in Python, none for files."""
 
 import pathlib
+import types
 from importlib.metadata import version
 
 import pytest
@@ -12,8 +13,8 @@ from jaxdp.tools import sweep_grid as grid
 EXPERIMENTS = pathlib.Path(__file__).parents[1] / "experiments"
 
 
-def parse(*argv: str) -> config.TrainConfig:
-    return command_line.parse(config.TrainConfig, argv, prog="x", description="x")
+def parse(*argv: str) -> types.SimpleNamespace:
+    return types.SimpleNamespace(**command_line.parse(config.TrainConfig, argv, prog="x", description="x").flat())
 
 
 @pytest.mark.parametrize("words", [["--steps-per-call", "4"], ["--steps-per-call=4"], ["--steps_per_call", "4"]])
@@ -36,7 +37,7 @@ def test_files_of_the_version_before_load_without_a_word(capsys: pytest.CaptureF
     for path in written:
         settings = config.load(path, config.TrainConfig)
         assert "steps_per_call" not in settings
-        assert config.TrainConfig(**settings).steps_per_execution == 1
+        assert config.TrainConfig.of(**settings).run.steps_per_execution == 1
     pathlib.Path("old.yaml").write_text("steps_per_call: 8\n")
     assert parse("--config", "old.yaml").steps_per_execution == 8
     captured = capsys.readouterr()
@@ -56,7 +57,7 @@ def test_old_names_go_when_it_was_said() -> None:
     def number(text: str) -> tuple[int, ...]:
         return tuple(int(part) for part in text.split(".")[:2])
 
-    fields = set(config.TrainConfig.__dataclass_fields__)
+    fields = set(config.TrainConfig.places())
     for each in deprecation.RENAMED:
         assert each.new in fields
         assert each.old not in fields

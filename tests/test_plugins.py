@@ -159,14 +159,14 @@ def test_tasks_and_datasets_find_each_other() -> None:
     sources.register("points")(dataset_for("own", "points", {"points": ((2,), np.float32)}))
     sources.register("labelled")(dataset_for("plain", "labels", {}))
     assert tasks.candidates(None, ("classification",)) == ("classification", "own", "plain")
-    config, dataset = open_data(TrainConfig(model="unet", task="like"))
-    assert (config.dataset, config.task, dataset.task, dataset.kind) == ("digits-denoise", "like", "like", "regression")
-    config, dataset = open_data(TrainConfig(model="cnn", dataset="points"))
-    assert (config.task, dataset.kind, dataset.fields()["points"]) == ("own", "classification", ((2,), np.float32))
+    config, dataset = open_data(TrainConfig.of(model="unet", task="like"))
+    assert (config.data.dataset, config.task.name, dataset.task, dataset.kind) == ("digits-denoise", "like", "like", "regression")
+    config, dataset = open_data(TrainConfig.of(model="cnn", dataset="points"))
+    assert (config.task.name, dataset.kind, dataset.fields()["points"]) == ("own", "classification", ((2,), np.float32))
     assert dataset.train[0]["points"].dtype == np.float32
     assert sources.open_dataset("points").task == "own"
-    config, dataset = open_data(TrainConfig(model="cnn", dataset="labelled"))
-    assert (config.task, dataset.kind, dataset.fields()["labels"]) == ("plain", "classification", ((), np.int32))
+    config, dataset = open_data(TrainConfig.of(model="cnn", dataset="labelled"))
+    assert (config.task.name, dataset.kind, dataset.fields()["labels"]) == ("plain", "classification", ((), np.int32))
     for settings, message in (
         ({"model": "cnn", "task": "like"}, "--task like: cnn is for classification; choose another --model"),
         ({"model": "cnn", "task": "own"}, "--dataset: has no default for own; give one"),
@@ -174,10 +174,10 @@ def test_tasks_and_datasets_find_each_other() -> None:
         ({"model": "unet", "dataset": "points"}, "--dataset points: is for own, but --model or --task asks for segmentation or"),
     ):
         with pytest.raises(ConfigError) as caught:
-            open_data(TrainConfig(**settings))  # pyright: ignore[reportArgumentType]
+            open_data(TrainConfig.of(**settings))  # pyright: ignore[reportArgumentType]
         assert str(caught.value).startswith(message)
 
 
 def test_runs_without_plugins_keep_their_folders() -> None:
     assert "plugins" not in defining(TrainConfig())
-    assert run_hash(TrainConfig(plugins=("net.py",))) != run_hash(TrainConfig())
+    assert run_hash(TrainConfig.of(plugins=("net.py",))) != run_hash(TrainConfig())

@@ -5,54 +5,45 @@ import json
 import pathlib
 import sys
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated
 
 import tyro
 
 from jaxdp import command_line
 from jaxdp.config import (
-    DataConfig,
-    LayoutConfig,
-    ModelConfig,
+    POSITIVE,
     OptimizationConfig,
     OptionalInt,
     OptionalPath,
-    PluginsConfig,
-    TaskConfig,
+    PartsConfig,
+    ShardingConfig,
     TrainConfig,
-    validate,
 )
 
 DESCRIPTION = "Measure throughput over strategies, batch sizes and devices."
-_HIDDEN = ("global_batch_size", "per_device_batch_size", "epochs")
+_HIDDEN = ("global_batch_size", "per_device_batch_size", "epochs", "strategy")
 
 
 @dataclasses.dataclass(frozen=True)
-class MeasurementConfig:
-    """Flags that choose what is measured, how often, and where the results go."""
+class BenchConfig(PartsConfig):
+    """What `python -m jaxdp.bench` takes: of a training run all that defines its steps, and the grid."""
 
+    sharding: ShardingConfig = ShardingConfig()
+    optimization: OptimizationConfig = OptimizationConfig()
     strategies: Annotated[str, tyro.conf.arg(metavar="NAME,NAME,...")] = "single,pmap"
     """strategies to measure"""
     batch_sizes: Annotated[str, tyro.conf.arg(metavar="N,N,...")] = "32,64,128"
     """global batch sizes, of examples per step over all devices"""
     devices: Annotated[str, tyro.conf.arg(metavar="N,N,...")] = "1,2,4,8"
     """numbers of devices; on a CPU they are simulated and share its cores"""
-    steps: OptionalInt = None
+    steps: Annotated[OptionalInt, POSITIVE] = None
     """steps of a repetition (default: about a second of them, at least 5)"""
-    repeats: int = 5
+    repeats: Annotated[int, POSITIVE] = 5
     """repetitions, of which median, minimum and maximum are told"""
     output: Annotated[str, tyro.conf.arg(metavar="DIR")] = "bench"
     """folder for bench.jsonl, which grows, and for the figure of this grid, throughput.png and throughput.svg"""
     compare: OptionalPath = None
     """bench.jsonl of an earlier time, to show the ratio of images/s to"""
-
-
-@dataclasses.dataclass(frozen=True)
-class BenchConfig(MeasurementConfig, OptimizationConfig, LayoutConfig, TaskConfig, DataConfig, ModelConfig, PluginsConfig):
-    """What `python -m jaxdp.bench` takes: the grid, and of a training run all else that defines its steps."""
-
-    def __post_init__(self) -> None:
-        validate(self)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -69,11 +60,10 @@ def _main(argv: Sequence[str]) -> int:
     config = command_line.parse(
         BenchConfig, argv, prog="python -m jaxdp.bench", description=DESCRIPTION, defaults_file=False, hidden=_HIDDEN
     )
-    of_cells = vars(config).keys() - MeasurementConfig.__dataclass_fields__.keys()
-    shared: Any = {name: getattr(config, name) for name in of_cells & TrainConfig.__dataclass_fields__.keys()}
+    shared = TrainConfig(config.plugins, config.model, config.data, config.task, config.sharding, config.optimization)
     strategies, devices = bench_grid.parse_strategies(config.strategies), bench_grid.parse_numbers("devices", config.devices)
     batch_sizes = bench_grid.parse_numbers("batch_sizes", config.batch_sizes)
-    configs = list(bench_grid.cells(TrainConfig(**shared), strategies, devices, batch_sizes))
+    configs = list(bench_grid.cells(shared, strategies, devices, batch_sizes))
     folder = pathlib.Path(config.output)
     return bench_grid.run(configs, folder, steps=config.steps, repeats=config.repeats, compare=config.compare)
 

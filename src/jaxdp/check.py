@@ -8,7 +8,12 @@ from typing import Annotated
 import tyro
 
 from jaxdp import command_line
-from jaxdp.config import DataConfig, ModelConfig, OptimizationConfig, PluginsConfig, TaskConfig, TrainConfig, validate
+from jaxdp.config import (
+    NON_NEGATIVE,
+    OptimizationConfig,
+    PartsConfig,
+    TrainConfig,
+)
 from jaxdp.registry import ConfigError
 from jaxdp.runtime import platform
 
@@ -16,26 +21,19 @@ DESCRIPTION = "Train a few steps on several numbers of devices and compare with 
 
 
 @dataclasses.dataclass(frozen=True)
-class ComparisonConfig:
-    """Flags that choose what is compared with one device, and how much may differ."""
+class CheckConfig(PartsConfig):
+    """What `python -m jaxdp.check` takes: of a training run, all that defines its steps."""
 
+    optimization: OptimizationConfig = OptimizationConfig()
     devices: Annotated[str, tyro.conf.arg(metavar="N,N,...")] = "1,2,4,8"
     """numbers of devices to compare with one device; on CPU they are simulated"""
     strategies: Annotated[str, tyro.conf.arg(metavar="NAME,NAME,...")] = "pmap"
     """strategies to run on them"""
-    tolerance: float = 1e-5
+    tolerance: Annotated[float, NON_NEGATIVE] = 1e-5
     """largest absolute difference that passes, else exit code 1.
     With --batch-norm replica the statistics differ by design.
     Computed in float64 unless --precision is bfloat16: float32 can put an activation on either side of a ReLU, and one such flip
     changes a gradient by 1e-3"""
-
-
-@dataclasses.dataclass(frozen=True)
-class CheckConfig(OptimizationConfig, TaskConfig, DataConfig, ModelConfig, PluginsConfig, ComparisonConfig):
-    """What `python -m jaxdp.check` takes: of a training run, all that defines its steps."""
-
-    def __post_init__(self) -> None:
-        validate(self)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -52,25 +50,18 @@ def _main(argv: Sequence[str]) -> int:
         raise ConfigError("devices", command.devices, "must be numbers separated by commas, e.g. 1,2,4,8")
     counts, names = [int(word) for word in words], [name for name in command.strategies.split(",") if name]
     platform.configure(max(counts))
-    shared = {name: value for name, value in vars(command).items() if name in TrainConfig.__dataclass_fields__}
+    shared = TrainConfig(command.plugins, command.model, command.data, command.task, optimization=command.optimization)
     runs = [("single", 1)] + [(name, count) for name in names for count in counts if name != "single" or count == 1]
-    configs = [TrainConfig(**shared | {"strategy": name, "devices": count}) for name, count in runs]
-
-    import rich.console
-    import rich.table
+    configs = [shared.replace(strategy=name, devices=count) for name, count in runs]
 
     from jaxdp.tools import comparison
 
-    found = comparison.compare(configs, float64=command.precision == "float32")
-    title = f"{command.model} on {found[0].config.dataset}, batch norm {command.batch_norm}: largest differences"
-    table = rich.table.Table("strategy", "devices", *comparison.COLUMNS, title=title)
-    for config, row in zip(configs, found, strict=True):
-        table.add_row(config.strategy, str(config.devices), *(f"{difference:.1e}" for difference in row.differences))
-    rich.console.Console().print(table)
+    found = comparison.compare(configs, float64=command.model.precision == "float32")
+    comparison.print_table(configs, found)
     worst = max(max(row.differences) for row in found)
     passed = worst <= command.tolerance
     print(f"{'passed' if passed else 'FAILED'}: the largest difference is {worst:.1e}, the tolerance {command.tolerance:.1e}")
-    if not passed and command.batch_norm == "replica":
+    if not passed and command.model.batch_norm.kind == "replica":
         print("--batch-norm replica depends on the number of devices by design; global and group:N do not", file=sys.stderr)
     return 0 if passed else 1
 

@@ -9,12 +9,13 @@ from typing import Annotated
 import tyro
 
 from jaxdp import command_line
+from jaxdp.config import Settings
 
 DESCRIPTION = "List the checkpoints of a run and whether they are whole."
 
 
 @dataclasses.dataclass(frozen=True)
-class CheckpointsConfig:
+class CheckpointsConfig(Settings):
     """What `python -m jaxdp.checkpoints` takes."""
 
     run_dir: Annotated[str, tyro.conf.Positional]

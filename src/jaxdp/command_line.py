@@ -11,17 +11,18 @@ import re
 import signal
 import sys
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, TypeVar
 
 import tyro
 
 from jaxdp import config as config_lib
 from jaxdp import deprecation
+from jaxdp.config import Settings
 from jaxdp.exit_codes import EXIT_USAGE_ERROR
 from jaxdp.registry import ConfigError, nearest
 
-Config = TypeVar("Config")
+Config = TypeVar("Config", bound=Settings)
 
 _FILE_HELP = "YAML file of settings, e.g. the config.yaml of a run; flags override it"
 
@@ -36,84 +37,102 @@ def parse(
     hidden: Sequence[str] = (),
     **defaults: Any,
 ) -> Config:
-    """Parses flags into `cls`, shown in `--help` group by group as `cls` inherits them; of a field in several groups, the last.
+    """Parses flags into `cls`, shown in `--help` by its groups; of a name that several groups have, the last is a flag.
 
     Args:
-        cls: frozen dataclass, or one that inherits its fields from several.
+        cls: the settings that the command takes.
         argv: arguments without the program's name.
         defaults_file: whether to offer `--config FILE`, whose values the flags override.
-        hidden: fields that this command takes no flags for.
+        hidden: settings that this command takes no flags for.
         description: one line of at most 80 characters; longer ones are broken within words.
-        **defaults: what this command assumes where it differs from the fields' own defaults.
+        **defaults: what this command assumes where it differs from the settings' own defaults.
 
     Raises:
         ConfigError: for anything that cannot be parsed.
         SystemExit: with 0 after `--help`.
     """
-    fields = {field.name: field for field in dataclasses.fields(cls)}  # pyright: ignore[reportArgumentType]
-    argv, renamed = deprecation.rename_flags(argv, fields.keys() - set(hidden))
+    places = cls.places()
+    argv, renamed = deprecation.rename_flags(argv, places.keys() - set(hidden))
     for each in renamed:
         print(f"warning: {each}", file=sys.stderr)
     given = {word.split("=")[0][2:].replace("-", "_") for word in argv if word.startswith("--")}
-    options = [*(name for name in fields if name not in hidden), "help", *(["config"] if defaults_file else [])]
+    options = [*(name for name in places if name not in hidden), "help", *(["config"] if defaults_file else [])]
     for name in sorted(given - set(options)):
         flags = [f"--{option.replace('_', '-')}" for option in options]
         raise ConfigError(name, "", "unknown flag; " + nearest("--" + name.replace("_", "-"), flags))
     path = _value_of("--config", argv) if defaults_file else None
-    values = defaults | (config_lib.load(path, cls) if path else {})
+    values = {name: config_lib.convert(name, value, places[name].field.type) for name, value in defaults.items()}
+    values |= config_lib.load(path, cls) if path else {}
     for pair in config_lib.EXCLUSIVE:
         for name, partner in (pair, pair[::-1]):
             if name in given and partner not in given:
                 values.pop(partner, None)
+    parsed = _run_tyro(_command(cls, values, hidden, path, defaults_file=defaults_file), argv, prog, description)
+    return cls.of(**{
+        name: getattr(parsed if group is None else getattr(parsed, group), field.name) for name, (group, field) in places.items()
+    })  # fmt: skip
 
-    sections = [base for base in reversed(cls.__mro__) if inspect.get_annotations(base)]
-    for section in sections if {"-h", "--help"} & set(argv) else ():
-        _describe_fields(section)
+
+def _command(
+    cls: type[Settings], values: Mapping[str, Any], hidden: Sequence[str], path: str | None, *, defaults_file: bool
+) -> type:
+    """Returns a dataclass from which tyro makes the flags of a command.
+
+    Args:
+        values: defaults in place of those of the settings.
+        hidden: settings without a flag.
+        path: the default of `--config`.
+    """
     arguments: list[Any] = []
-    last = {name: section for section in sections for name in inspect.get_annotations(section)}
     if defaults_file:
         file_type = Annotated[str | None, tyro.conf.arg(metavar="FILE", help=_FILE_HELP, help_behavior_hint="")]
         arguments.append(("config", file_type, dataclasses.field(default=path)))
-    for section in sections:
-        own = inspect.get_annotations(section)
-        required = any(fields[name].default is fields[name].default_factory for name in own)  # both are MISSING
-        known = {name: values[name] for name in own if name in values}
-        shown: Any = _without_flags(section, {name for name in fields if name in hidden or last[name] is not section})
+    texts = _help_texts(cls)
+    places = cls.places()
+    for field in dataclasses.fields(cls):
+        group: Any = field.type
+        if field.name in places and places[field.name].group is None:
+            own = dataclasses.field(default=values[field.name]) if field.name in values else _default(field)
+            own.metadata = {"help": texts[field.name]}  # pyright: ignore[reportAttributeAccessIssue]
+            arguments.append((field.name, field.type, own))
+            continue
+        names = {place.field.name: name for name, place in places.items() if place.group == field.name}
+        known = {inner: values[name] for inner, name in names.items() if name in values}
+        shown: Any = _with_flags(group, {inner for inner, name in names.items() if name not in hidden})
+        required = any(each.default is each.default_factory for each in dataclasses.fields(group))  # both are MISSING
         default = dataclasses.field() if required else dataclasses.field(default=shown(**known))
-        title = re.sub("Config$", "", section.__name__).lower()
-        arguments.append((title, Annotated[shown, tyro.conf.OmitArgPrefixes], default))
-    command = dataclasses.make_dataclass("command", arguments, frozen=True, kw_only=True)
-    parsed = _run_tyro(command, argv, prog, description)
-    return cls(**{name: value for section in sections for name, value in _fields_of(parsed, section).items()})
+        arguments.append((field.name, Annotated[shown, tyro.conf.OmitArgPrefixes], default))
+    return dataclasses.make_dataclass("command", arguments, frozen=True, kw_only=True)
 
 
-def _describe_fields(section: type) -> None:
-    """Tells tyro the help texts of the section's fields, in which it would keep the line breaks of the source."""
-    (definition,) = ast.parse(textwrap.dedent(inspect.getsource(section))).body
-    assert isinstance(definition, ast.ClassDef)
-    fields = {field.name: field for field in dataclasses.fields(section)}
-    for field, text in itertools.pairwise(definition.body):
-        if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr):
-            fields[ast.unparse(field.target)].metadata = {"help": " ".join(ast.literal_eval(text.value).split())}  # pyright: ignore[reportAttributeAccessIssue]
+def _help_texts(cls: type) -> dict[str, str]:
+    """Returns the strings that stand below the fields of a class, without the line breaks of the source, which tyro would keep."""
+    texts = {}
+    for section in reversed(cls.__mro__[:-1]):
+        (definition,) = ast.parse(textwrap.dedent(inspect.getsource(section))).body
+        assert isinstance(definition, ast.ClassDef)
+        for field, text in itertools.pairwise(definition.body):
+            if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr):
+                texts[ast.unparse(field.target)] = " ".join(ast.literal_eval(text.value).split())  # pyright: ignore[reportArgumentType]
+    return texts
 
 
-def _without_flags(section: type, names: set[str]) -> type:
-    """Returns a subclass of the section in which these fields have no flags; the others keep their help."""
-    fields = [field for field in dataclasses.fields(section) if field.name in names]
-    fixed = [(field.name, Annotated[field.type, tyro.conf.Fixed, tyro.conf.Suppress], _default(field)) for field in fields]
-    if not fixed:
-        return section
-    namespace = {"__doc__": section.__doc__}
-    return dataclasses.make_dataclass(section.__name__, fixed, bases=(section,), frozen=True, namespace=namespace)
+def _with_flags(group: type, names: set[str]) -> type:
+    """Returns a subclass of a group in which only these fields have flags, with their help."""
+    texts = _help_texts(group)
+    fields = []
+    for field in dataclasses.fields(group):
+        own = _default(field)
+        own.metadata = {"help": texts[field.name]}
+        shown = field.type if field.name in names else Annotated[field.type, tyro.conf.Fixed, tyro.conf.Suppress]
+        fields.append((field.name, shown, own))
+    # Values are checked once all are there, and without tyro, which would put its words around the error.
+    namespace = {"__doc__": group.__doc__, "__post_init__": lambda self: None}
+    return dataclasses.make_dataclass(group.__name__, fields, bases=(group,), frozen=True, namespace=namespace)
 
 
 def _default(field: Any) -> Any:
     return dataclasses.field(default=field.default, default_factory=field.default_factory)
-
-
-def _fields_of(parsed: Any, section: type) -> dict[str, Any]:
-    part = getattr(parsed, re.sub("Config$", "", section.__name__).lower())
-    return {name: getattr(part, name) for name in inspect.get_annotations(section)}
 
 
 def _value_of(flag: str, argv: list[str]) -> str | None:
@@ -126,7 +145,7 @@ def _value_of(flag: str, argv: list[str]) -> str | None:
     return value
 
 
-def _run_tyro(command: type[Config], argv: list[str], prog: str, description: str) -> Config:
+def _run_tyro(command: type, argv: list[str], prog: str, description: str) -> Any:
     """Runs tyro, and raises ConfigError with the first sentence of the box in which it explains a usage error."""
     box = io.StringIO()
     try:
@@ -137,6 +156,9 @@ def _run_tyro(command: type[Config], argv: list[str], prog: str, description: st
             raise
         lines = [re.sub(r"[╭╮╰╯│─]", "", line).strip() for line in box.getvalue().splitlines()[1:]]
         sentence = " ".join(lines[: lines.index("")] if "" in lines else lines)
+        explained = re.sub(r"^Error parsing (--[\w-]+): (?=\1 )", "", sentence)  # one of our own, which names the flag
+        if explained != sentence:
+            raise ConfigError("", "", explained) from stop
         raise ConfigError("", "", f"{sentence} (see {prog} --help)") from stop
 
 
@@ -151,7 +173,7 @@ def main(command: Callable[[Sequence[str]], int], argv: Sequence[str] | None, pr
         sys.stdout.flush()
         return code
     except ConfigError as error:
-        print(f"{prog}: error: {error}", file=sys.stderr)
+        print(f"{prog}: error: {' '.join(str(error).splitlines())}", file=sys.stderr)
         return EXIT_USAGE_ERROR
     except KeyboardInterrupt:
         print(f"{prog}: interrupted", file=sys.stderr)

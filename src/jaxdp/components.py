@@ -44,25 +44,26 @@ def open_data(config: TrainConfig, objects: Objects = NOTHING) -> tuple[TrainCon
     """Opens the dataset, and returns the configuration with what model and dataset decide filled in."""
     load_plugins(config.plugins)
     if objects.dataset is not None:
-        dataset = check_dataset(objects.dataset, config, _kind_of(objects))
+        dataset = check_dataset(objects.dataset, config.data, _kind_of(objects))
         _check_purpose(config, objects, dataset)
     else:
         dataset = _open_named(config, objects)
-        config = dataclasses.replace(config, dataset=config.dataset or DEFAULT_DATASETS[dataset.kind])
-    task = objects.task.name if objects.task is not None else config.task or dataset.task
+        config = config.replace(dataset=config.data.dataset or DEFAULT_DATASETS[dataset.kind])
+    task = objects.task.name if objects.task is not None else config.task.name or dataset.task
     kind = _kind_of(objects)(task)
     dataset = dataclasses.replace(dataset, task=task, kind=kind)
     filled: dict[str, Any] = {"task": task}
-    if config.augment is None:
+    settings = config.flat()
+    if config.data.augment is None:
         filled["augment"] = dataset.augment
     for name, value in dataset.defaults.items():
         if name == "model_kwargs":
-            filled[name] = dict(value.get(config.model, {})) | config.model_kwargs
-        elif getattr(config, name) is None and not any(
-            name in pair and any(getattr(config, partner) is not None for partner in pair) for pair in EXCLUSIVE
+            filled[name] = dict(value.get(config.model.name, {})) | config.model.kwargs
+        elif settings[name] is None and not any(
+            name in pair and any(settings[partner] is not None for partner in pair) for pair in EXCLUSIVE
         ):
             filled[name] = value
-    return dataclasses.replace(config, **filled), dataset
+    return config.replace(**filled), dataset
 
 
 def _kind_of(objects: Objects) -> Callable[[str], str]:
@@ -78,25 +79,25 @@ def _served(config: TrainConfig, objects: Objects) -> tuple[str, ...]:
     """Returns which of the three tasks the model serves, or the task that was given asks for."""
     if objects.task is not None:
         return (_kind_of(objects)(objects.task.name),)
-    return tuple(TARGET_FIELDS) if objects.model is not None else models.tasks_of(config.model)
+    return tuple(TARGET_FIELDS) if objects.model is not None else models.tasks_of(config.model.name)
 
 
 def _check_purpose(config: TrainConfig, objects: Objects, dataset: Dataset) -> None:
     served = _served(config, objects)
     if dataset.kind not in served:
-        who = "the task" if objects.task is not None else config.model
-        raise ConfigError("", "", f"the dataset {config.dataset} is for {dataset.kind}, and {who} for {' or '.join(served)}")
+        who = "the task" if objects.task is not None else config.model.name
+        raise ConfigError("", "", f"the dataset {config.data.dataset} is for {dataset.kind}, and {who} for {' or '.join(served)}")
 
 
 def _open_named(config: TrainConfig, objects: Objects) -> Dataset:
     served = _served(config, objects)
-    possible = served if objects.task is not None else tasks.candidates(config.task, served)
+    possible = served if objects.task is not None else tasks.candidates(config.task.name, served)
     if not possible:
-        raise ConfigError("task", config.task, f"{config.model} is for {' and '.join(served)}; choose another --model")
+        raise ConfigError("task", config.task.name, f"{config.model.name} is for {' and '.join(served)}; choose another --model")
     default = next((DEFAULT_DATASETS[name] for name in possible if name in DEFAULT_DATASETS), None)
-    if config.dataset is None and default is None:
+    if config.data.dataset is None and default is None:
         raise ConfigError("dataset", "", f"has no default for {possible[0]}; give one")
-    return open_dataset(dataclasses.replace(config, dataset=config.dataset or default), possible, tasks.kind_of)
+    return open_dataset(config.data.replace(dataset=config.data.dataset or default), possible, tasks.kind_of)
 
 
 def create_model(config: TrainConfig, dataset: Any, *, rngs: nnx.Rngs, dtype: Any) -> nnx.Module:
@@ -106,10 +107,12 @@ def create_model(config: TrainConfig, dataset: Any, *, rngs: nnx.Rngs, dtype: An
         dataset: whatever tells `num_classes` and `image_shape`.
     """
     load_plugins(config.plugins)
-    if "dtype" in config.model_kwargs:
-        raise ConfigError("model_kwargs", {"dtype": config.model_kwargs["dtype"]}, "use --precision")
-    kwargs: dict[str, Any] = config.model_kwargs | {"dtype": dtype}
-    return models.create(config.model, num_classes=dataset.num_classes, in_channels=dataset.image_shape[-1], rngs=rngs, **kwargs)
+    if "dtype" in config.model.kwargs:
+        raise ConfigError("model_kwargs", {"dtype": config.model.kwargs["dtype"]}, "use --precision")
+    kwargs: dict[str, Any] = config.model.kwargs | {"dtype": dtype}
+    return models.create(
+        config.model.name, num_classes=dataset.num_classes, in_channels=dataset.image_shape[-1], rngs=rngs, **kwargs
+    )
 
 
 def create_task(config: TrainConfig, dataset: Any, objects: Objects = NOTHING) -> tasks.Task:
@@ -121,16 +124,19 @@ def create_task(config: TrainConfig, dataset: Any, objects: Objects = NOTHING) -
     if objects.task is not None:
         classes = getattr(objects.task, "num_classes", dataset.num_classes)
         if classes != dataset.num_classes:
-            raise ConfigError("task", config.task, f"is for {classes} classes, and {config.dataset} has {dataset.num_classes}")
+            raise ConfigError(
+                "task", config.task.name, f"is for {classes} classes, and {config.data.dataset} has {dataset.num_classes}"
+            )
         return objects.task
     if objects.loss is not None:
         return tasks.from_loss(objects.loss, kind=dataset.kind, num_classes=dataset.num_classes, class_names=dataset.class_names)
     load_plugins(config.plugins)
-    flags = {name: getattr(config, name) for name in ("loss", "label_smoothing") if getattr(config, name)}
+    flags = {"loss": config.task.loss, "label_smoothing": config.optimization.label_smoothing}
+    flags = {name: value for name, value in flags.items() if value}
     for name, value in flags.items():
-        if name in config.task_kwargs:
-            raise ConfigError(name, value, f"is among --task-kwargs, too: {name}={config.task_kwargs[name]}; give one of them")
-    kwargs = flags | config.task_kwargs
+        if name in config.task.kwargs:
+            raise ConfigError(name, value, f"is among --task-kwargs, too: {name}={config.task.kwargs[name]}; give one of them")
+    kwargs = flags | config.task.kwargs
     try:
         return tasks.create(dataset.task, num_classes=dataset.num_classes, class_names=dataset.class_names, **kwargs)
     except ConfigError as error:
@@ -173,14 +179,14 @@ def check_model(
                 raise
             said = " ".join(str(error).split())[:300]
             remedy = f"cannot be called with images of shape (1, {', '.join(map(str, shape))}): {type(error).__name__}: {said}"
-            raise ConfigError("model", config.model, remedy) from error
+            raise ConfigError("model", config.model.name, remedy) from error
         outputs = forward.out_avals
         dims = 2 if dataset.kind == "classification" else 4
         if len(outputs) != 1 or len(outputs[0].shape) != dims or outputs[0].shape[-1] != dataset.num_classes:
             wanted = (1, dataset.num_classes) if dims == 2 else (1, "height", "width", dataset.num_classes)
             shown = " and ".join(str(each.shape) for each in outputs)
-            remedy = f"returns {shown} for an image; {task.name} on {config.dataset} needs ({', '.join(map(str, wanted))})"
-            raise ConfigError("model", config.model, remedy)
+            remedy = f"returns {shown} for an image; {task.name} on {config.data.dataset} needs ({', '.join(map(str, wanted))})"
+            raise ConfigError("model", config.model.name, remedy)
         rows += [shape[0], *_rows_of_convolutions(forward.jaxpr)]
     return min(rows)
 

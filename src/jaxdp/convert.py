@@ -9,7 +9,12 @@ from typing import Annotated, Any
 import tyro
 
 from jaxdp import command_line
-from jaxdp.config import DataConfig, ModelConfig, OptionalInt, PluginsConfig, TaskConfig, TrainConfig, validate
+from jaxdp.config import (
+    OptionalInt,
+    PartsConfig,
+    Settings,
+    TrainConfig,
+)
 from jaxdp.registry import ConfigError, nearest
 from jaxdp.runtime import platform
 
@@ -19,9 +24,9 @@ DESCRIPTIONS = {
 }
 
 
-@dataclasses.dataclass(frozen=True)
-class WeightsConfig:
-    """Flags that name a file of weights and the new run."""
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ImportConfig(PartsConfig):
+    """What `python -m jaxdp.convert import` takes: a model and the dataset that tells its classes and normalization."""
 
     weights: Annotated[str, tyro.conf.Positional]
     """file of weights: .safetensors, .npz, or where PyTorch is installed .pt or .pth (loaded with weights_only=True)"""
@@ -30,15 +35,7 @@ class WeightsConfig:
 
 
 @dataclasses.dataclass(frozen=True)
-class ImportConfig(TaskConfig, DataConfig, ModelConfig, PluginsConfig, WeightsConfig):
-    """What `python -m jaxdp.convert import` takes: a model and the dataset that tells its classes and normalization."""
-
-    def __post_init__(self) -> None:
-        validate(self)
-
-
-@dataclasses.dataclass(frozen=True)
-class ExportConfig:
+class ExportConfig(Settings):
     """Flags that choose what is exported, and to which file."""
 
     run_dir: Annotated[str, tyro.conf.Positional]
@@ -70,8 +67,8 @@ def _main(argv: Sequence[str]) -> int:
     if name == "import":
         from jaxdp.tools.weights_import import import_weights
 
-        shared: Any = {name: value for name, value in vars(command).items() if name in TrainConfig.__dataclass_fields__}
-        print(import_weights(command.weights, TrainConfig(**shared)))
+        config = TrainConfig(command.plugins, command.model, command.data, command.task).replace(run_dir=command.run_dir)
+        print(import_weights(command.weights, config))
     else:
         from jaxdp.inference.weights import export
 

@@ -12,13 +12,13 @@ from collections.abc import Sequence
 import tyro
 
 from jaxdp import command_line
-from jaxdp.config import ProcessConfig, TrainConfig
+from jaxdp.config import ProcessConfig, Settings, TrainConfig
 
 DESCRIPTION = "Show the devices, and with flags of a run what would lie on each."
 
 
 @dataclasses.dataclass(frozen=True)
-class OutputConfig:
+class OutputConfig(Settings):
     """Flags that choose the form of the output."""
 
     json: tyro.conf.FlagCreatePairsOff[bool] = False
@@ -26,8 +26,10 @@ class OutputConfig:
 
 
 @dataclasses.dataclass(frozen=True)
-class DevicesConfig(TrainConfig, OutputConfig):
+class DevicesConfig(TrainConfig):
     """What `python -m jaxdp.devices` takes."""
+
+    output: OutputConfig = OutputConfig()
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -38,13 +40,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _main(argv: Sequence[str]) -> int:
     config = command_line.parse(DevicesConfig, argv, prog="python -m jaxdp.devices", description=DESCRIPTION)
     given = {word.split("=")[0][2:].replace("-", "_") for word in argv if word.startswith("--")}
-    idle = {"json", "devices", *(field.name for field in dataclasses.fields(ProcessConfig))}
+    idle = {"json", "devices", *ProcessConfig.places()}
     from jaxdp.tools import device_survey
 
     found = device_survey.survey(config, placement=bool(given - idle))
     if found is None:
         return 0
-    if config.json:
+    if config.output.json:
         print(json.dumps(found))
     else:
         from jaxdp.tools import device_tables

@@ -10,16 +10,15 @@ from typing import Annotated, Any
 import tyro
 
 from jaxdp import command_line
-from jaxdp.config import OptionalInt, OptionalPath, ParallelConfig, validate
+from jaxdp.config import OptionalInt, OptionalPath, Settings, ShardingConfig
 from jaxdp.runtime import platform
 
-_CHANGES = ("strategy", "devices", "mesh", "shard_params", "data_dir")
 DESCRIPTION = "Evaluate a checkpoint of a run on the whole test split."
 
 
 @dataclasses.dataclass(frozen=True)
-class CheckpointConfig:
-    """Flags that choose the checkpoint, its data and the form of the output."""
+class EvaluateConfig(Settings):
+    """What `python -m jaxdp.evaluate` takes."""
 
     run_dir: Annotated[str, tyro.conf.Positional]
     """folder of the run"""
@@ -29,14 +28,7 @@ class CheckpointConfig:
     """folder of prepared TensorFlow Datasets (default: as in training)"""
     json: tyro.conf.FlagCreatePairsOff[bool] = False
     """print one line of JSON instead of a sentence"""
-
-
-@dataclasses.dataclass(frozen=True)
-class EvaluateConfig(ParallelConfig, CheckpointConfig):
-    """What `python -m jaxdp.evaluate` takes."""
-
-    def __post_init__(self) -> None:
-        validate(self)
+    sharding: ShardingConfig = ShardingConfig()
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -46,8 +38,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _main(argv: Sequence[str]) -> int:
     prog = "python -m jaxdp.evaluate"
-    command = command_line.parse(EvaluateConfig, argv, prog=prog, description=DESCRIPTION, defaults_file=False)
-    step, metrics = evaluate(command.run_dir, step=command.step, **{name: getattr(command, name) for name in _CHANGES})
+    command = command_line.parse(
+        EvaluateConfig, argv, prog=prog, description=DESCRIPTION, defaults_file=False, hidden=["grad_reduce_dtype"]
+    )
+    step, metrics = evaluate(command.run_dir, step=command.step, data_dir=command.data_dir, **command.sharding.flat())
     if command.json:
         print(json.dumps({"step": step, "split": "test"} | metrics))
     else:
@@ -57,24 +51,26 @@ def _main(argv: Sequence[str]) -> int:
     return 0
 
 
-def evaluate(run_dir: str | pathlib.Path, *, step: int | None = None, **changes: Any) -> tuple[int, dict[str, float]]:
+def evaluate(
+    run_dir: str | pathlib.Path, *, step: int | None = None, data_dir: str | None = None, **sharding: Any
+) -> tuple[int, dict[str, float]]:
     """Returns the step of the evaluated checkpoint and its metrics.
 
     Args:
         step: which checkpoint; None for the best, or the newest where none was evaluated.
-        **changes: settings in place of those of training: strategy, devices, mesh, shard_params, data_dir.
+        data_dir: folder of prepared TensorFlow Datasets; None for that of training.
+        **sharding: strategy, devices and the other settings of `ShardingConfig`.
 
     Raises:
         ConfigError: if there is no run or no such checkpoint.
     """
-    changes = {"strategy": "pmap", "devices": None, "mesh": None, "shard_params": False} | changes
-    platform.configure(changes["devices"])
+    chosen = ShardingConfig.of(**sharding)
+    platform.configure(chosen.devices, deterministic=chosen.deterministic)
     from jaxdp.result import load
 
     result = load(run_dir, step=step)
-    if changes.get("data_dir") is None:
-        changes.pop("data_dir", None)  # where it was in training
-    result.config = dataclasses.replace(result.config, **changes)
+    config = dataclasses.replace(result.config, sharding=chosen)
+    result.config = config if data_dir is None else config.replace(data_dir=data_dir)
     return result.step, result.evaluate()
 
 

@@ -127,7 +127,7 @@ class Ended:
     sums: Mapping[str, Any] | None
     predict: Callable[[Any], Any] | None
     summary: Mapping[str, Any]
-    images: dict[str, Any] = dataclasses.field(default_factory=dict)
+    images: dict[str, Any] = dataclasses.field(default_factory=dict[str, Any])
 
 
 @runtime_checkable

@@ -11,7 +11,7 @@ from typing import Annotated
 import tyro
 
 from jaxdp import command_line
-from jaxdp.config import OptionalInt, TrainConfig, validate
+from jaxdp.config import NON_NEGATIVE, POSITIVE, OptionalInt, Settings, TrainConfig
 from jaxdp.registry import ConfigError
 from jaxdp.runtime import launcher, slurm
 
@@ -21,18 +21,15 @@ _OWN_FLAGS = ("--coordinator", "--num-processes", "--process-id", "--distributed
 
 
 @dataclasses.dataclass(frozen=True)
-class LaunchConfig:
+class LaunchConfig(Settings):
     """Flags that choose how many processes start here, with which devices."""
 
-    num_processes: Annotated[int, tyro.conf.arg(aliases=["-n"])]
+    num_processes: Annotated[int, POSITIVE, tyro.conf.arg(aliases=["-n"])]
     """processes to start"""
-    devices_per_process: OptionalInt = None
+    devices_per_process: Annotated[OptionalInt, POSITIVE] = None
     """devices of each process: GPUs, or simulated ones on a CPU (default: the GPUs divided, or 1)"""
-    max_restarts: int = 0
+    max_restarts: Annotated[int, NON_NEGATIVE] = 0
     """how often to start all again from the last checkpoint after one has failed"""
-
-    def __post_init__(self) -> None:
-        validate(self)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

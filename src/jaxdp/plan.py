@@ -9,7 +9,7 @@ from typing import Annotated
 import tyro
 
 from jaxdp import command_line
-from jaxdp.config import TrainConfig
+from jaxdp.config import Settings, TrainConfig
 from jaxdp.registry import ConfigError
 from jaxdp.units import parse_bytes
 
@@ -17,7 +17,7 @@ DESCRIPTION = "Tell what a training step takes, and which batch fits, without ru
 
 
 @dataclasses.dataclass(frozen=True)
-class LimitConfig:
+class LimitConfig(Settings):
     """Flags that choose the memory limit and the form of the output."""
 
     device_memory: Annotated[str | None, tyro.conf.arg(metavar="SIZE", help_behavior_hint="")] = None
@@ -27,8 +27,10 @@ class LimitConfig:
 
 
 @dataclasses.dataclass(frozen=True)
-class PlanConfig(TrainConfig, LimitConfig):
+class PlanConfig(TrainConfig):
     """What `python -m jaxdp.plan` takes."""
+
+    limit: LimitConfig = LimitConfig()
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -39,13 +41,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _main(argv: Sequence[str]) -> int:
     config = command_line.parse(PlanConfig, argv, prog="python -m jaxdp.plan", description=DESCRIPTION)
     try:
-        limit = parse_bytes(config.device_memory) if config.device_memory else None
+        limit = parse_bytes(config.limit.device_memory) if config.limit.device_memory else None
     except ValueError:
-        raise ConfigError("device_memory", config.device_memory, "must be a size, e.g. 11GiB or 40GB") from None
+        raise ConfigError("device_memory", config.limit.device_memory, "must be a size, e.g. 11GiB or 40GB") from None
     from jaxdp.tools import memory_plan
 
     found = memory_plan.plan(config, limit)
-    print(json.dumps(found)) if config.json else memory_plan.print_plan(found)
+    print(json.dumps(found)) if config.limit.json else memory_plan.print_plan(found)
     return 0
 
 

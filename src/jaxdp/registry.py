@@ -18,7 +18,7 @@ import pkgutil
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 T = TypeVar("T")
 Entry = TypeVar("Entry")
@@ -46,8 +46,8 @@ class ConfigError(ValueError):
 def shown(value: object) -> str:
     """Returns a setting's value as it is written on the command line."""
     if isinstance(value, Mapping):
-        return " ".join(f"{key}={item}" for key, item in value.items()) or "(none)"
-    return " ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+        return " ".join(f"{key}={item}" for key, item in cast(Mapping[str, Any], value).items()) or "(none)"
+    return " ".join(map(str, cast(list[Any], value))) if isinstance(value, list | tuple) else str(value)
 
 
 def nearest(name: str, candidates: Mapping[str, Any] | list[str]) -> str:
@@ -110,7 +110,7 @@ class Registry(Generic[T]):
                 raise ConfigError(self._field, name, f"is registered twice, in {before[0]} and {origin[0]}; rename one of them")
             _registering.add(module)
             self._entries[name] = entry  # pyright: ignore[reportArgumentType]  # what is decorated keeps its own type
-            return entry
+            return cast(Entry, entry)
 
         return add
 
@@ -154,17 +154,17 @@ def load_plugins(plugins: Sequence[str]) -> None:
 def with_script(plugins: tuple[str, ...]) -> tuple[str, ...]:
     """Returns the plugins and, if the running script registered something, that script, which other commands will need as well."""
     main = sys.modules["__main__"]
-    spec, file = getattr(main, "__spec__", None), getattr(main, "__file__", None)
+    spec, file = getattr(main, "__spec__", None), cast(str | None, getattr(main, "__file__", None))
     if "__main__" not in _registering or (spec is None and file is None):  # as in a notebook
         return plugins
-    name = os.path.relpath(file) if spec is None and file else getattr(spec, "name", "")
+    name: str = os.path.relpath(file) if spec is None and file else getattr(spec, "name", "")
     name = str(file) if name.startswith("..") else name
     return plugins if any(_is_script(word, pathlib.Path(word).resolve()) for word in plugins) else (*plugins, name)
 
 
 def _is_script(word: str, path: pathlib.Path) -> bool:
     main = sys.modules["__main__"]
-    spec, file = getattr(main, "__spec__", None), getattr(main, "__file__", None)
+    spec, file = getattr(main, "__spec__", None), cast(str | None, getattr(main, "__file__", None))
     return getattr(spec, "name", None) == word or (file is not None and pathlib.Path(file).resolve() == path)
 
 

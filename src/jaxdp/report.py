@@ -9,14 +9,15 @@ from typing import Annotated
 import tyro
 
 from jaxdp import command_line
+from jaxdp.config import Settings
 from jaxdp.registry import ConfigError
 
 DESCRIPTION = "Write one HTML page about runs and benchmarks, to read anywhere."
 
 
 @dataclasses.dataclass(frozen=True)
-class PageConfig:
-    """Flags that choose the runs on a page, its file and its title."""
+class ReportConfig(Settings):
+    """What `python -m jaxdp.report` takes."""
 
     run_dirs: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN_DIR ...", help_behavior_hint="")]
     """folders of runs, and of grids that `python -m jaxdp.bench` measured"""
@@ -25,12 +26,8 @@ class PageConfig:
     title: Annotated[str | None, tyro.conf.arg(metavar="TEXT", help_behavior_hint="")] = None
     """what stands above it (default: models and datasets)"""
 
-
-@dataclasses.dataclass(frozen=True)
-class ReportConfig(PageConfig):
-    """What `python -m jaxdp.report` takes."""
-
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not self.run_dirs:
             raise ConfigError("", "", "no folder is named; give those of runs, e.g. runs/*")
 

@@ -1,10 +1,12 @@
 """The result of a run: its metrics, its history and its model, in memory or from a run directory."""
 
+# pyright: reportUnknownMemberType=false, reportMissingTypeStubs=false
+
 import contextlib
 import dataclasses
 import pathlib
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -31,20 +33,19 @@ from jaxdp.training.setup import Setup
 from jaxdp.training.summary import title
 
 if TYPE_CHECKING:
-    import pandas  # pyright: ignore[reportMissingImports] - optional
     from matplotlib.figure import Figure
 
 
 class History(list[dict[str, Any]]):
     """The rows of a run, as in metrics.jsonl: training metrics every few steps, and evaluations."""
 
-    def to_pandas(self) -> "pandas.DataFrame":
-        """Returns a data frame with a row for each; needs pandas."""
+    def to_pandas(self) -> Any:
+        """Returns a `pandas.DataFrame` with a row for each; needs pandas."""
         try:
             import pandas  # pyright: ignore[reportMissingImports]
         except ImportError as error:
             raise ConfigError("", "", "History.to_pandas needs pandas: pip install pandas") from error
-        return pandas.DataFrame(self)
+        return cast(Any, pandas).DataFrame(self)
 
 
 class Result:
@@ -119,7 +120,7 @@ class Result:
 
         It takes images as training does: float32 (N, H, W, C), normalized by `description.mean` and `description.std`.
         """
-        return evaluation_model(jax.tree.map(jnp.asarray, self.state))
+        return evaluation_model(jax.tree.map(_to_device, self.state))
 
     def predict(self, images: Any, *, probabilities: bool = False) -> Any:
         """Returns what the model says about images of any size.
@@ -138,7 +139,8 @@ class Result:
         if self._predictor is None:
             self._predictor = Predictor(self.state, self.config, self.description, self._task)
         several = isinstance(images, Sequence)
-        items = [_as_image(image) for image in (images if several else _as_batch(images))]
+        given: Any = list(cast(Any, images)) if several else _as_batch(images)
+        items = [_as_image(image) for image in given]
         answers = [answer for _, answer in self._predictor(items, len(items))]
         if self.description.answer == "segmentation" and not probabilities:
             answers = [answer.argmax(-1).astype(np.uint8) for answer in answers]
@@ -160,7 +162,7 @@ class Result:
         split = split or setup.dataset.evaluation_split or "train"
         if split not in setup.dataset.splits():
             known = ", ".join(setup.dataset.splits())
-            raise ConfigError("", split, f"there is no split {split!r} in {setup.config.dataset}; there are: {known}")
+            raise ConfigError("", split, f"there is no split {split!r} in {setup.config.data.dataset}; there are: {known}")
         sums = setup.evaluate(setup.strategy.restore(self.state), split=split)
         return metrics_lib.compute(self._task, sums)
 
@@ -168,28 +170,28 @@ class Result:
         if self._setup is None:
             known = isinstance(data, Dataset) or data is None
             objects = dataclasses.replace(NOTHING, dataset=data if isinstance(data, Dataset) else None)
-            config = self.config if known else dataclasses.replace(self.config, dataset=data)
-            if config.optimizer == OBJECT:  # evaluation needs none
-                config = dataclasses.replace(config, optimizer="sgd", optimizer_kwargs={})
-            devices.ensure(config.devices)
+            config = self.config if known else self.config.replace(dataset=data)
+            if config.optimization.optimizer == OBJECT:  # evaluation needs none
+                config = config.replace(optimizer="sgd", optimizer_kwargs={})
+            devices.ensure(config.sharding.devices)
             self._setup = setup_lib.create_setup(config, objects, training=False)
         setup = self._setup
         if data is None:
             return setup
         if isinstance(data, str):
-            data = open_data(dataclasses.replace(setup.config, dataset=data), NOTHING)[1]
-        dataset = check_dataset(data, setup.config, lambda task: setup.dataset.kind)
+            data = open_data(setup.config.replace(dataset=data), NOTHING)[1]
+        dataset = check_dataset(data, setup.config.data, lambda task: setup.dataset.kind)
         for name in ("num_classes", "image_shape"):
             ours, theirs = getattr(self.description, name), getattr(dataset, name)
             if ours != theirs:
                 raise ConfigError("data", data.name, f"its {name} is {theirs}, and the model's {ours}")
-        config = dataclasses.replace(setup.config, dataset=dataset.name)
+        config = setup.config.replace(dataset=dataset.name)
         return dataclasses.replace(setup, config=config, dataset=dataset)  # the recipe normalizes as in training
 
     def plot(self) -> "Figure":
         """Returns a figure of the loss and the task's metric over the steps, which a notebook shows."""
         name = self._task.best_metric[0]
-        above = title(self._setup) if self._setup is not None else f"{self.config.model} on {self.config.dataset}"
+        above = title(self._setup) if self._setup is not None else f"{self.config.model.name} on {self.config.data.dataset}"
         return plots.curves_figure(self.history, title=above, metric_name=name)
 
     def save(self, path: str | pathlib.Path) -> pathlib.Path:
@@ -218,7 +220,8 @@ class Result:
             split: {name: round(value, 4) for name, value in each.items() if "/" not in name}
             for split, each in self.metrics.items()
         }
-        return f"Result({self.config.model} on {self.config.dataset}, {self.status} at step {self.summary['steps']}, {found})"
+        what = f"{self.config.model.name} on {self.config.data.dataset}"
+        return f"Result({what}, {self.status} at step {self.summary['steps']}, {found})"
 
 
 def load(run_dir: str | pathlib.Path, *, step: int | None = None, model: nnx.Module | None = None) -> Result:
@@ -236,13 +239,17 @@ def load(run_dir: str | pathlib.Path, *, step: int | None = None, model: nnx.Mod
     config, description = directory.load_config(), read_description(directory)
     devices.ensure(None)
     load_plugins(config.plugins)
-    if model is None and config.model not in models.names():
+    if model is None and config.model.name not in models.names():
         remedy = f"was trained with a model object; give one of the same structure: load({str(run_dir)!r}, model=...)"
-        raise ConfigError("model", config.model, remedy)
+        raise ConfigError("model", config.model.name, remedy)
     task = create_task(config, description, Objects())
     found = restore(directory, config, description, step, model)
     summary = directory.read_summary() or {"status": "stopped", "metrics": {}, "steps": found[0]}
     return Result(config, description, task, summary, History(directory.read_rows()), lambda: found[1], run_dir=directory.path)
+
+
+def _to_device(leaf: Any) -> Any:
+    return jnp.asarray(leaf)
 
 
 def _as_batch(images: Any) -> np.ndarray:

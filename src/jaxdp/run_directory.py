@@ -93,11 +93,12 @@ class RunDirectory:
         """Raises ConfigError if there is no run."""
         if not self.config_file.is_file():
             raise ConfigError("run_dir", self.path, "holds no run: there is no config.yaml in it")
-        return TrainConfig(**config_lib.load(self.config_file, TrainConfig))
+        return TrainConfig.of(**config_lib.load(self.config_file))
 
     def write_config(self, config: TrainConfig) -> None:
-        of_one_command = {name: getattr(TrainConfig, name) for name in config_lib.OF_ONE_COMMAND}  # the defaults
-        replace_file(self.config_file, config_lib.to_yaml(dataclasses.replace(config, **of_one_command)))
+        defaults = TrainConfig().flat()
+        of_one_command = {name: defaults[name] for name in config_lib.OF_ONE_COMMAND}
+        replace_file(self.config_file, config_lib.to_yaml(config.replace(**of_one_command)))
 
     def read_rollbacks(self) -> int:
         """Returns how often the run went back to a checkpoint, those times included after which nothing was saved."""
@@ -159,15 +160,15 @@ def claim(config: TrainConfig, description: Mapping[str, Any], *, create: bool) 
     Raises:
         ConfigError: if it cannot be written, or holds a run that the settings do not continue.
     """
-    dataset = str(config.dataset).replace("/", "_").replace(":", "-")
-    default = pathlib.Path("runs", f"{config.model}-{dataset}-{config_lib.run_hash(config)}")
-    run = RunDirectory(pathlib.Path(config.run_dir) if config.run_dir else default)
-    if config.resume == "never" and not config.run_dir:
+    dataset = str(config.data.dataset).replace("/", "_").replace(":", "-")
+    default = pathlib.Path("runs", f"{config.model.name}-{dataset}-{config_lib.run_hash(config)}")
+    run = RunDirectory(pathlib.Path(config.run.run_dir) if config.run.run_dir else default)
+    if config.run.resume == "never" and not config.run.run_dir:
         number = 2
         while run.config_file.exists():
             run, number = RunDirectory(default.with_name(f"{default.name}-{number}")), number + 1
     if run.config_file.exists():
-        if config.resume == "never":
+        if config.run.resume == "never":
             raise ConfigError("resume", "never", f"{run.path} already holds a run; give another --run-dir, or remove that one")
         _check_same_run(config, description, run)
     if not create:
@@ -231,9 +232,9 @@ def check_file(field: str, path: pathlib.Path, example: str) -> None:
 
 def _check_same_run(config: TrainConfig, description: Mapping[str, Any], run: RunDirectory) -> None:
     """Raises ConfigError for what has changed since the run began, and must not."""
-    saved = run.load_config()
+    ours_by_name, saved = config.plain(), run.load_config().plain()
     for name in (*FIXED_ON_RESUME, "ema_decay"):
-        ours, theirs = getattr(config, name), getattr(saved, name)
+        ours, theirs = ours_by_name[name], saved[name]
         # An average may change its pace, but not begin or end.
         if (bool(ours) != bool(theirs)) if name == "ema_decay" else ours != theirs:
             raise ConfigError(name, ours, f"the run in {run.path} has {shown(theirs)}; use that, or another --run-dir")
@@ -242,7 +243,7 @@ def _check_same_run(config: TrainConfig, description: Mapping[str, Any], run: Ru
         now, then = (json.dumps(content[name]) for content in (description, before))
         if now != then:
             remedy = f"has changed since the run in {run.path} began: {name} was {then}, is {now}; use another --run-dir"
-            raise ConfigError("dataset", config.dataset, remedy)
+            raise ConfigError("dataset", config.data.dataset, remedy)
 
 
 def read_lines(path: pathlib.Path) -> list[Row]:

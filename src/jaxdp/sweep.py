@@ -14,29 +14,31 @@ import tyro
 
 from jaxdp import command_line
 from jaxdp import config as config_lib
-from jaxdp.config import OptionalPath, ProcessConfig, TrainConfig
+from jaxdp.config import POSITIVE, OptionalPath, ProcessConfig, Settings, TrainConfig
 from jaxdp.exit_codes import EXIT_STOPPED
 from jaxdp.tools import sweep_grid, sweep_runs
 
 DESCRIPTION = "Train with every combination of some settings, and compare the runs."
-_HIDDEN = ("run_dir", "resume", *(field.name for field in dataclasses.fields(ProcessConfig)))
+_HIDDEN = ("run_dir", "resume", *ProcessConfig.places())
 
 
 @dataclasses.dataclass(frozen=True)
-class CombinationsConfig:
+class CombinationsConfig(Settings):
     """Flags that choose the combinations, how many run at once, and the folder."""
 
     grid: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME=VALUE,...", help_behavior_hint="")] = ()
     """settings to vary and their values as in YAML, e.g. learning_rate=0.05,0.1 seed=0,1 or model_kwargs.depth=20,110"""
-    at_a_time: int = 1
+    at_a_time: Annotated[int, POSITIVE] = 1
     """runs at once; each gets an equal share of the GPUs"""
     output: OptionalPath = None
     """folder of the sweep, with one for each run and report.html (default: sweeps/HASH, the same for the same settings)"""
 
 
 @dataclasses.dataclass(frozen=True)
-class SweepConfig(TrainConfig, CombinationsConfig):
+class SweepConfig(TrainConfig):
     """What `python -m jaxdp.sweep` takes: the grid, and a training run's settings, which hold for all runs."""
+
+    combinations: CombinationsConfig = CombinationsConfig()
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -50,11 +52,12 @@ def _main(argv: Sequence[str]) -> int:
         words = ["--config", *words]
     config = command_line.parse(SweepConfig, words, prog="python -m jaxdp.sweep", description=DESCRIPTION, hidden=_HIDDEN)
     shared = TrainConfig(**{field.name: getattr(config, field.name) for field in dataclasses.fields(TrainConfig)})
+    asked = config.combinations
     given = {word.split("=")[0][2:].replace("-", "_") for word in words if word.startswith("--")}
-    cells = sweep_grid.expand(config.grid, shared, given)
-    name = config_lib.hash_of(config_lib.defining(shared) | {"grid": config.grid})
-    folder = pathlib.Path(config.output or f"sweeps/{name}")
-    reasons = sweep_runs.run(cells, folder, config.at_a_time)
+    cells = sweep_grid.expand(asked.grid, shared, given)
+    name = config_lib.hash_of(config_lib.defining(shared) | {"grid": asked.grid})
+    folder = pathlib.Path(asked.output or f"sweeps/{name}")
+    reasons = sweep_runs.run(cells, folder, asked.at_a_time)
     if reasons is None:
         return EXIT_STOPPED
     sweep_runs.show(cells, folder, reasons)

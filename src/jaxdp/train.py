@@ -1,7 +1,6 @@
 """`python -m jaxdp.train`: trains a model and leaves a folder with everything about the run."""
 
 import contextlib
-import dataclasses
 import signal
 import sys
 import time
@@ -16,7 +15,6 @@ from jaxdp.runtime.signals import StoppedAtStart, StopSignals
 from jaxdp.runtime.streams import BestEffortStream
 
 DESCRIPTION = "Train an image model data-parallel; the same command resumes a run."
-EXIT_NOT_WRITTEN = 1
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
 _STOPPED_AT_START = "stopped by a signal before the first step; the same command begins again"
 _STARTED = time.perf_counter()
@@ -24,12 +22,12 @@ _STARTED = time.perf_counter()
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command and returns its exit code."""
+
+    def run(words: Sequence[str]) -> int:
+        return train(command_line.parse(TrainConfig, words, prog="python -m jaxdp.train", description=DESCRIPTION))
+
     with contextlib.redirect_stderr(BestEffortStream(sys.stderr)):  # pyright: ignore[reportArgumentType]
-        return command_line.main(lambda words: train(_parse(words)), argv, "jaxdp.train")
-
-
-def _parse(words: Sequence[str]) -> TrainConfig:
-    return command_line.parse(TrainConfig, words, prog="python -m jaxdp.train", description=DESCRIPTION)
+        return command_line.main(run, argv, "jaxdp.train")
 
 
 def train(config: TrainConfig) -> int:
@@ -41,39 +39,36 @@ def train(config: TrainConfig) -> int:
     try:
         return _train(config)
     except OSError as error:  # a full disk, a folder that has vanished
-        what = "the run directory cannot be written: " if error.errno and not error.filename else ""
+        what = "" if error.filename or not error.errno else "the run directory cannot be written: "
         message = f"{what}{error}; the same command continues after the last checkpoint"
-        processes.leave(error, EXIT_NOT_WRITTEN, message)
+        processes.leave(error, 1, message)
         print(f"jaxdp.train: error: {message}", file=sys.stderr)
-        return EXIT_NOT_WRITTEN
-    except ConfigError as error:
-        processes.leave(error, EXIT_USAGE_ERROR, str(error))
-        raise
+        return 1
     except StoppedAtStart as error:
         processes.leave(error, EXIT_STOPPED, _STOPPED_AT_START)
         print(_STOPPED_AT_START, file=sys.stderr)
         return EXIT_STOPPED
     except BaseException as error:
-        processes.leave(error, 1, "interrupted" if isinstance(error, KeyboardInterrupt) else None)
+        refused = isinstance(error, ConfigError)
+        said = str(error) if refused else "interrupted" if isinstance(error, KeyboardInterrupt) else None
+        processes.leave(error, EXIT_USAGE_ERROR if refused else 1, said)
         raise
 
 
 def _train(config: TrainConfig) -> int:
     signals = StopSignals(_SIGNALS, exit_code=EXIT_STOPPED, message=_STOPPED_AT_START)
     with signals.handled(), contextlib.ExitStack() as cleanup:
-        platform.configure(config.devices, deterministic=config.deterministic)
+        platform.configure(config.sharding.devices, deterministic=config.sharding.deterministic)
         from jaxdp.callbacks.watchdog import Watchdog
         from jaxdp.reporting import progress
         from jaxdp.trainer import Trainer
         from jaxdp.training import setup as setup_lib
 
-        group = processes.start(config)
+        group = processes.start(config.processes)
         signals.check()
-        watchdog = Watchdog(group, config.step_timeout)
-        cleanup.enter_context(watchdog.watching())
+        cleanup.enter_context((watchdog := Watchdog(group, config.run.step_timeout)).watching())
         reading = progress.Reading() if group.index == 0 else lambda split, done, total: None
-        config = dataclasses.replace(config, plugins=with_script(config.plugins))
-        setup = setup_lib.create_setup(config, advance=reading)
+        setup = setup_lib.create_setup(config.replace(plugins=with_script(config.plugins)), advance=reading)
         signals.check()
         trained = Trainer.of_setup(setup, group).run(setup, signals, writes=True, callbacks=[watchdog], started=_STARTED)
     if group.index == 0:

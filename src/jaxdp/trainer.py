@@ -1,5 +1,7 @@
 """The Trainer: everything that a training run consists of, from names or objects, and the way to train it."""
 
+# pyright: reportUnknownMemberType=false, reportMissingTypeStubs=false
+
 # Over 300 lines: the Trainer, and what turns its keywords into settings and objects.
 
 import contextlib
@@ -13,7 +15,6 @@ import optax
 from flax import nnx
 
 from jaxdp import callbacks as callbacks_lib
-from jaxdp import config as config_lib
 from jaxdp import models, run_directory, tasks
 from jaxdp.callbacks.device_monitor import DeviceMonitor
 from jaxdp.callbacks.json_lines import JsonLines
@@ -23,11 +24,11 @@ from jaxdp.callbacks.progress import Progress
 from jaxdp.callbacks.run_record import RunRecord
 from jaxdp.callbacks.tensorboard import TensorBoard
 from jaxdp.components import Objects
-from jaxdp.config import TrainConfig
+from jaxdp.config import OBJECT, TrainConfig
 from jaxdp.data.dataset import Dataset
 from jaxdp.deprecation import rename_settings
 from jaxdp.models.layers import BatchNorm
-from jaxdp.registry import ConfigError, nearest, shown
+from jaxdp.registry import ConfigError, shown
 from jaxdp.runtime import devices as devices_lib
 from jaxdp.runtime import processes
 from jaxdp.runtime.processes import Group
@@ -85,15 +86,15 @@ class Trainer:
             if given[name] is None:
                 del given[name]
         config, objects = resolve(given)
-        devices_lib.ensure(config.devices, deterministic=config.deterministic)
-        group = processes.start(config)
+        devices_lib.ensure(config.sharding.devices, deterministic=config.sharding.deterministic)
+        group = processes.start(config.processes)
         self._prepare(setup_lib.create_setup(config, objects), group, callbacks, progress=progress)
 
     @classmethod
     def of_setup(cls, setup: setup_lib.Setup, group: Group) -> "Trainer":
         """Creates the trainer of a command, whose devices, processes and setup are there already."""
         trainer = cls.__new__(cls)
-        trainer._prepare(setup, group, setup.config.callbacks, progress=True)
+        trainer._prepare(setup, group, setup.config.run.callbacks, progress=True)
         return trainer
 
     def _prepare(self, setup: setup_lib.Setup, group: Group, callbacks: Sequence[Any], *, progress: bool) -> None:
@@ -127,7 +128,7 @@ class Trainer:
         setup = self._reconfigured(settings) if settings else self.setup
         signals = StopSignals()
         with signals.handled():
-            trained = self.run(setup, signals, writes=setup.config.run_dir is not None)
+            trained = self.run(setup, signals, writes=setup.config.run.run_dir is not None)
         self._result = Result.of_training(setup, trained)
         return self._result
 
@@ -181,26 +182,17 @@ class Trainer:
         return self._result
 
     def _reconfigured(self, settings: Mapping[str, Any]) -> setup_lib.Setup:
-        names = {field.name: field.type for field in dataclasses.fields(TrainConfig)}
         for name in settings:
-            if name not in names:
-                raise ConfigError(name, settings[name], f"unknown setting; {nearest(name, list(names))}")
             if name in ("model", "dataset", "task", "optimizer", "strategy", "devices", "callbacks"):
                 raise ConfigError(name, shown(settings[name]), "is a matter of the Trainer; create another one")
-        changes = {name: config_lib.from_yaml(name, value, names[name]) for name, value in settings.items()}
-        for pair in config_lib.EXCLUSIVE:
-            for name, partner in (pair, pair[::-1]):
-                if changes.get(name) is not None and partner not in changes:
-                    changes[partner] = None
-        config = dataclasses.replace(self.setup.config, **changes)
+        config = self.setup.config.replace(**settings)
         same = self.setup.reconfigured(config)
         return same if same is not None else setup_lib.create_setup(config, self.setup.objects)
 
     def _all_callbacks(self, config: TrainConfig, *, writes: bool) -> list[Any]:
         chosen: list[Any] = [DeviceMonitor()]
-        if config.profile is not None:
-            steps = config_lib.ProfileRange.parse(config.profile)
-            chosen.append(Profiler(steps.first, steps.last))
+        if config.run.profile is not None:
+            chosen.append(Profiler(config.run.profile.first, config.run.profile.last))
         chosen += [Progress()] if self._progress else []
         chosen += [JsonLines(), Plots(), TensorBoard()] if writes else []
         chosen += [callbacks_lib.create(each) for each in self._callbacks]
@@ -217,13 +209,7 @@ def resolve(given: Mapping[str, Any]) -> tuple[TrainConfig, Objects]:
     _take_model(values, objects)
     _take_data_and_task(values, objects)
     _take_optimizer(values, objects)
-    names = {field.name: field.type for field in dataclasses.fields(TrainConfig)}
-    for name in values:
-        if name not in names:
-            raise ConfigError(name, shown(values[name]), f"unknown setting; {nearest(name, list(names))}")
-    return TrainConfig(**{name: config_lib.from_yaml(name, value, names[name]) for name, value in values.items()}), Objects(
-        **objects
-    )
+    return TrainConfig.of(**values), Objects(**objects)
 
 
 def _take_model(values: dict[str, Any], objects: dict[str, Any]) -> None:
@@ -232,13 +218,16 @@ def _take_model(values: dict[str, Any], objects: dict[str, Any]) -> None:
         return
     if isinstance(model, type) and issubclass(model, nnx.Module):
         raise ConfigError("model", model.__name__, f"is a class; give an object: {model.__name__}(..., rngs=nnx.Rngs(0))")
+    model = values["model"]  # a type checker has lost what it is
     if not isinstance(model, nnx.Module):
         raise ConfigError("model", type(model).__name__, "must be the name of a model, or an nnx.Module")
     _refuse(values, _OF_MODEL, "model", "are decided where the model object is made")
     objects["model"] = model
     recipe = models.recipe_of(model)
     values["model"], values["model_kwargs"] = recipe if recipe is not None else (type(model).__name__, {})
-    if values.get("batch_norm", "replica") != "replica" and any(isinstance(m, nnx.BatchNorm) for _, m in nnx.iter_modules(model)):
+    if str(values.get("batch_norm", "replica")) != "replica" and any(
+        isinstance(m, nnx.BatchNorm) for _, m in nnx.iter_modules(model)
+    ):
         remedy = "nnx.BatchNorm normalizes over what one device sees; use jaxdp.models.layers.BatchNorm in the model, or replica"
         raise ConfigError("batch_norm", values["batch_norm"], remedy)
     if values.get("remat", "none") != "none" and not any(isinstance(m, BatchNorm) for _, m in nnx.iter_modules(model)):
@@ -275,7 +264,7 @@ def _take_optimizer(values: dict[str, Any], objects: dict[str, Any]) -> None:
     if isinstance(optimizer, optax.GradientTransformation):
         _refuse(values, _OF_OPTIMIZER, "optimizer", "are decided where the optimizer object is made")
         # The name under which the run is kept; its weight decay and the like are the object's business.
-        objects["optimizer"], values["optimizer"], values["weight_decay"] = optimizer, config_lib.OBJECT, 0.0
+        objects["optimizer"], values["optimizer"], values["weight_decay"] = optimizer, OBJECT, 0.0
     elif callable(optimizer):
         raise ConfigError(
             "optimizer", _name(optimizer), "is a function; call it, e.g. optax.adamw(1e-3), or give a schedule as learning_rate"
@@ -303,9 +292,9 @@ def _signature() -> inspect.Signature:
     own = [each for each in signature.parameters.values() if each.kind is not inspect.Parameter.VAR_KEYWORD]
     known = {parameter.name for parameter in own} | {"dataset"}
     more = [
-        inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=getattr(TrainConfig(), field.name))
-        for field in dataclasses.fields(TrainConfig)
-        if field.name not in known
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default)
+        for name, default in TrainConfig().plain().items()
+        if name not in known
     ]
     return signature.replace(parameters=[*own, *more])
 

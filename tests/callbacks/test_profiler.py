@@ -26,7 +26,7 @@ def test_the_steps_that_were_asked_for_are_recorded() -> None:
 
 
 def test_the_parts_of_a_step_have_names() -> None:
-    setup = create_setup(TrainConfig(model="cnn", global_batch_size=64, devices=2, strategy="shard_map", augment=("flip",)))
+    setup = create_setup(TrainConfig.of(model="cnn", global_batch_size=64, devices=2, strategy="shard_map", augment=("flip",)))
     text = setup.strategy.train_step.lower(*setup.abstract_step(64)).as_text(debug_info=True)
     for part in ("input", "augment", "forward", "backward", "reduce", "update"):
         assert re.search(rf"[\"/]{part}/", text), part

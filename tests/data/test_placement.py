@@ -1,6 +1,5 @@
 """A dataset on the devices and one that streams from the host give the same batches, bit by bit."""
 
-import dataclasses
 from typing import Any
 
 import jax
@@ -16,8 +15,10 @@ from jaxdp.training import setup
 from jaxdp.training.setup import Setup, create_setup
 
 CONFIGS = {
-    "digits": TrainConfig(model_kwargs={"depth": 8, "alpha": 6}, augment=("shift:1", "mixup:0.4"), global_batch_size=16, steps=4),
-    "cells": TrainConfig(
+    "digits": TrainConfig.of(
+        model_kwargs={"depth": 8, "alpha": 6}, augment=("shift:1", "mixup:0.4"), global_batch_size=16, steps=4
+    ),
+    "cells": TrainConfig.of(
         model="unet", model_kwargs={"base_channels": 2, "levels": 1}, augment=("crop:32", "flip"), global_batch_size=8, steps=4
     ),
 }
@@ -40,8 +41,7 @@ def batches(run: Setup) -> list[dict[str, np.ndarray]]:
 @pytest.mark.parametrize("name", CONFIGS)
 def test_both_placements_give_the_same_batches(name: str) -> None:
     host, device = (
-        create_setup(dataclasses.replace(CONFIGS[name], data_placement=kind, strategy="sharded", devices=4))
-        for kind in ("host", "device")
+        create_setup(CONFIGS[name].replace(data_placement=kind, strategy="sharded", devices=4)) for kind in ("host", "device")
     )
     assert not host.train_data
     assert all(array.is_fully_replicated for array in device.train_data.values())
@@ -57,7 +57,7 @@ def test_both_placements_give_the_same_batches(name: str) -> None:
 def test_evaluation_agrees_too_and_counts_each_example_once() -> None:
     found: list[Any] = []
     for kind in ("host", "device"):
-        run = create_setup(dataclasses.replace(CONFIGS["digits"], data_placement=kind, devices=4, global_batch_size=100))
+        run = create_setup(CONFIGS["digits"].replace(data_placement=kind, devices=4, global_batch_size=100))
         found.append(run.evaluate(run.strategy.init(run.create_state)))
     assert found[0]["examples"] == 360
     assert found[0].keys() == found[1].keys()
@@ -87,8 +87,8 @@ def test_bad_examples_have_no_weight_in_either_placement() -> None:
 
 
 def test_what_does_not_fit_streams(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert create_setup(CONFIGS["digits"]).config.data_placement == "device"
+    assert create_setup(CONFIGS["digits"]).config.data.data_placement == "device"
     needed = 1797 * (64 + 4 + 4)
     for share, expected in ((3.9, "host"), (4.1, "device")):
         monkeypatch.setattr(setup.platform, "device_memory_bytes", lambda devices, share=share: needed * share)
-        assert create_setup(CONFIGS["digits"]).config.data_placement == expected
+        assert create_setup(CONFIGS["digits"]).config.data.data_placement == expected

@@ -147,7 +147,7 @@ def test_processes_that_differ_do_not_start(record_fault: RecordFault) -> None:
         assert line.startswith(f"jaxdp.train: error: --learning-rate {ours}: differs between processes: process {1 - index} (pid ")
         assert line.endswith(f"has {theirs}; start all with the same")
     assert not pathlib.Path("run", "checkpoints", "4").exists()
-    weights = "from jaxdp.training import setup\nsetup.TrainConfig.seed = 0\n"
+    weights = "from jaxdp.training import setup\n"
     weights += "create = setup.create_model\ndef other(config, *a, rngs, **k):\n    from flax import nnx\n"
     weights += "    return create(config, *a, rngs=nnx.Rngs(7), **k)\nsetup.create_model = other\n"
     group = Processes("--steps", "4", "--run-dir", "other", preludes={1: weights})

@@ -1,6 +1,5 @@
 """Every model trains for every task that it serves under every strategy, on 8 devices, as on one without a strategy."""
 
-import dataclasses
 import functools
 from typing import Any
 
@@ -31,12 +30,12 @@ AUGMENT = {"classification": ("flip", "mixup:0.5"), "segmentation": ("crop:24", 
 
 
 def create(model: str, task: str, kwargs: dict[str, Any], **settings: Any) -> setup.Setup:
-    config = TrainConfig(
+    config = TrainConfig.of(
         model=model, task=task, model_kwargs=kwargs, augment=AUGMENT[task], image_size="24" if task == "regression" else None,
         batch_norm="global", global_batch_size=16, steps=2, learning_rate=0.01, seed=1,
         data_placement="host",  # a whole set of cells takes longer to draw than to train on for these steps
     )  # fmt: skip
-    return setup.create_setup(dataclasses.replace(config, **settings))
+    return setup.create_setup(config.replace(**settings))
 
 
 def trained(run: setup.Setup) -> tuple[Any, Any]:

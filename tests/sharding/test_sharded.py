@@ -44,10 +44,10 @@ MESHES = [(None, True), ("data=4,model=2", False), ("data=4,model=2", True), ("d
 
 
 def create(**settings: Any) -> Setup:
-    config = TrainConfig(
+    config = TrainConfig.of(
         batch_norm="global", global_batch_size=16, steps=3, learning_rate=0.01, clip_norm=1.0, seed=1, strategy="sharded", devices=8
     )
-    return create_setup(dataclasses.replace(config, **settings))
+    return create_setup(config.replace(**settings))
 
 
 def trained(run: Setup) -> tuple[TrainState, Any]:
@@ -112,8 +112,8 @@ def test_no_optimizer_sees_the_padding(optimizer: str) -> None:
     weights, slopes = rng.standard_normal((2, 3, 3, 18, 22)).astype(np.float32)
     found = partition.place("params/conv/kernel", weights.shape, {"data": 8})
     assert found.stored != found.shape
-    config = TrainConfig(optimizer=optimizer, clip_norm=1.0, weight_decay=0.01)
-    rule = optim.create_optimizer(config, optax.constant_schedule(0.1))
+    config = TrainConfig.of(optimizer=optimizer, clip_norm=1.0, weight_decay=0.01)
+    rule = optim.create_optimizer(config.optimization, optax.constant_schedule(0.1))
     params, padded = weights, np.pad(weights, found.padding)
     state, padded_state = rule.init(params), rule.init(padded)
     for _ in range(3):

@@ -112,7 +112,7 @@ def test_rates_lengths_and_seeds_share_a_compiled_step() -> None:
     """A sweep over them compiles once."""
 
     def program(**settings: Any) -> str:
-        setup = create_setup(TrainConfig(model="cnn", **settings))
+        setup = create_setup(TrainConfig.of(model="cnn", **settings))
         return setup.strategy.train_step.lower(*setup.abstract_step(128)).as_text()
 
     first = program()

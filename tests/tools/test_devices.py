@@ -47,7 +47,7 @@ def test_each_device_holds_what_shapes_say(
 ) -> None:
     flags = ["--strategy", strategy, "--devices", str(count), "--data-placement", data_placement]
     found = shown(capsys, *FLAGS, *flags)
-    setup = create_setup(TrainConfig(strategy=strategy, devices=count, global_batch_size=64, **MODEL))
+    setup = create_setup(TrainConfig.of(strategy=strategy, devices=count, global_batch_size=64, **MODEL))
     state = jax.eval_shape(setup.create_state)
     dataset: Any = setup.dataset
     examples, pixels = len(dataset.train) + len(dataset.test), math.prod(dataset.image_shape)

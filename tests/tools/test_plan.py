@@ -17,7 +17,7 @@ FLAGS = ["--model", "cnn", "--image-size", "16"]
 
 
 def created(**settings: Any) -> Any:
-    return create_setup(TrainConfig(model="cnn", image_size="16", **settings))
+    return create_setup(TrainConfig.of(model="cnn", image_size="16", **settings))
 
 
 def planned(capsys: pytest.CaptureFixture[str], *flags: str) -> dict[str, Any]:

@@ -43,7 +43,7 @@ def run(*words: str) -> tuple[int, str, str]:
 
 
 def cells(*grid: str, **settings: Any) -> list[Cell]:
-    return expand(grid, TrainConfig(**settings))
+    return expand(grid, TrainConfig.of(**settings))
 
 
 def test_a_grid_is_every_combination() -> None:
@@ -51,15 +51,15 @@ def test_a_grid_is_every_combination() -> None:
     assert [cell.name for cell in found] == [
         f"learning_rate={rate},model_kwargs.depth={depth}" for rate in (0.05, 0.1) for depth in (20, 110)
     ]
-    assert found[2].config == TrainConfig(learning_rate=0.1, model_kwargs={"alpha": 24, "depth": 20})
+    assert found[2].config == TrainConfig.of(learning_rate=0.1, model_kwargs={"alpha": 24, "depth": 20})
     assert found[3].settings == {"learning_rate": 0.1, "model_kwargs.depth": 110}
     (first, second) = cells("augment=[pad_crop:4,flip],none", "image_size=16", "clip_norm=null")
-    assert (first.config.augment, second.config.augment) == (("pad_crop:4", "flip"), ("none",))
-    assert (first.config.image_size, first.config.clip_norm) == ("16", None)
+    assert (first.config.data.augment, second.config.data.augment) == (("pad_crop:4", "flip"), ("none",))
+    assert (first.config.data.image_size, first.config.optimization.clip_norm) == ("16", None)
     assert first.name == "augment=pad_crop:4%20flip,image_size=16,clip_norm=None"
     assert len(cells(f"dataset=folder:{'x/' * 200}a,folder:{'x/' * 200}b")[1].name) <= 200
-    assert cells("steps=1,2", epochs=3)[0].config == TrainConfig(steps=1)  # a setting of a file gives way
-    assert cells('mesh="data=1,model=2"')[0].config.mesh == "data=1,model=2"
+    assert cells("steps=1,2", epochs=3)[0].config == TrainConfig.of(steps=1)  # a setting of a file gives way
+    assert cells('mesh="data=1,model=2"')[0].config.sharding.mesh == "data=1,model=2"
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_runs_at_once_share_the_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_failed_run_is_a_row_and_finished_ones_are_not_run_again() -> None:
-    pathlib.Path("settings.yaml").write_text(to_yaml(TrainConfig(steps=2, learning_rate=0.01)))
+    pathlib.Path("settings.yaml").write_text(to_yaml(TrainConfig.of(steps=2, learning_rate=0.01)))
     command = ["settings.yaml", *FLAGS, "--output", "out", "--at-a-time", "2", "--grid", "optimizer=adam,adamm", "seed=0,1"]
     code, out, err = run(*command)
     assert code == 1, err

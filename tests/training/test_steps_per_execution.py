@@ -15,7 +15,7 @@ CNN: dict[str, Any] = {"model": "cnn", "model_kwargs": {"width": 4, "hidden": 16
 
 
 def setup_of(steps_per_execution: int, **settings: Any) -> Setup:
-    return create_setup(TrainConfig(**CNN, steps=5, eval_every=5, steps_per_execution=steps_per_execution, **settings))
+    return create_setup(TrainConfig.of(**CNN, steps=5, eval_every=5, steps_per_execution=steps_per_execution, **settings))
 
 
 def train_through(setup: Setup) -> tuple[Any, list[Any]]:

@@ -14,7 +14,7 @@ ends the run. Register a class with `@callbacks.register("name")` to use it as `
 
 import contextlib
 import importlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from jaxdp.config import parse_keywords
@@ -115,7 +115,7 @@ class CallbackList:
                 method(run, event)
 
     @contextlib.contextmanager
-    def _naming(self, callback: Any, hook: str) -> Iterator[None]:
+    def _naming(self, callback: Any, hook: str) -> Generator[None]:
         self.current = callback
         try:
             yield

@@ -19,7 +19,7 @@ class DeviceMonitor:
         """Meets the other processes, once."""
         if self._monitor is None:
             setup = run.setup
-            self._monitor = monitor.Monitor(setup.strategy.devices, run.group, setup.config.distributed_timeout)
+            self._monitor = monitor.Monitor(setup.strategy.devices, run.group, setup.config.processes.distributed_timeout)
 
     def on_row(self, run: Run, row: Row) -> None:
         """Adds `device_...` and `host_...` to a training row."""

@@ -1,6 +1,6 @@
 """Writes metrics.jsonl, the rows of a run for programs: one JSON object a line."""
 
-from typing import Any, TextIO
+from typing import Any, TextIO, cast
 
 from jaxdp.callbacks import register
 from jaxdp.events import Logged, RolledBack, Run, Started
@@ -50,7 +50,7 @@ def metrics_of(row: dict[str, Any]) -> dict[str, Any]:
     for name, value in row.items():
         if isinstance(value, list):
             of_what, _, metric = name.partition("_")
-            found |= {f"{of_what}/{number}/{metric}": each for number, each in enumerate(value)}
+            found |= {f"{of_what}/{number}/{metric}": each for number, each in enumerate(cast(list[Any], value))}
         elif name not in ("step", "split"):
             found[f"{row['split']}/{name}"] = value
     return found

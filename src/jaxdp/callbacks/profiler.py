@@ -1,5 +1,7 @@
 """Records what the host and the devices do in a few steps: a trace that XProf and TensorBoard open."""
 
+# pyright: reportUnknownMemberType=false, reportMissingTypeStubs=false
+
 import jax
 
 from jaxdp.callbacks import register

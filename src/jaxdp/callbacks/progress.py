@@ -1,5 +1,7 @@
 """Shows how far a run is: a bar on a terminal, one line that updates in a notebook, a line per row elsewhere."""
 
+# pyright: reportUnknownMemberType=false, reportMissingTypeStubs=false
+
 import sys
 from typing import Any, Protocol, runtime_checkable
 

@@ -1,5 +1,7 @@
 """Writes TensorBoard events: the rows of a run as curves, and the images drawn at its end."""
 
+# pyright: reportUnknownMemberType=false, reportMissingTypeStubs=false
+
 import time
 from typing import Any
 

@@ -1,6 +1,5 @@
 """Logs a run to Weights & Biases."""
 
-import dataclasses
 import importlib
 import secrets
 from typing import Any
@@ -77,5 +76,5 @@ def import_extra(name: str) -> Any:
 def settings_of(run: Run) -> dict[str, Any]:
     """Returns the settings that are not left to a default, and the number of devices and processes."""
     config = run.setup.config
-    given = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
+    given = config.plain()
     return {name: value for name, value in given.items() if value not in (None, (), {}, "")} | run.where()

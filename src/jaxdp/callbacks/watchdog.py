@@ -15,7 +15,7 @@ import statistics
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 
 from jaxdp.events import Activity, Run, Started
 from jaxdp.runtime import native_output
@@ -50,7 +50,7 @@ class Watchdog:
         self._thread = threading.Thread(target=self._look, name="jaxdp-watchdog", daemon=True)
 
     @contextlib.contextmanager
-    def watching(self) -> Iterator[None]:
+    def watching(self) -> Generator[None]:
         """Watches until the block ends."""
         self._thread.start()
         try:

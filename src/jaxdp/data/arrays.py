@@ -3,7 +3,7 @@
 import dataclasses
 import numbers
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -167,8 +167,8 @@ def _first_infinite(values: np.ndarray) -> str:
 
 
 def _pair(split: str, pair: Any, fail: Fail) -> tuple[Any, Any]:
-    if isinstance(pair, list | tuple) and len(pair) == 2:
-        return pair[0], pair[1]
+    if isinstance(pair, list | tuple) and len(both := cast(list[Any], pair)) == 2:
+        return both[0], both[1]
     raise fail(f"{split} must be {'a share between 0 and 1, or ' * (split == 'validation')}a pair of images and targets")
 
 

@@ -113,8 +113,8 @@ class Dataset:
     task: str = "classification"
     augment: tuple[str, ...] = ()
     class_names: tuple[str, ...] = ()
-    defaults: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    targets: Mapping[str, tuple[tuple[int, ...], Any]] = dataclasses.field(default_factory=dict)
+    defaults: Mapping[str, Any] = dataclasses.field(default_factory=dict[str, Any])
+    targets: Mapping[str, tuple[tuple[int, ...], Any]] = dataclasses.field(default_factory=dict[str, Any])
     kind: str = ""
     validation: Source | None = None
     name: str = ""

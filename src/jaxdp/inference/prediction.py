@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
-from jaxdp.config import OptionalInt, OptionalPath, validate
+from jaxdp.config import POSITIVE, OptionalInt, OptionalPath, Settings
 from jaxdp.registry import ConfigError
 from jaxdp.run_directory import Row, RunDirectory, check_file, check_folder
 from jaxdp.runtime import platform
@@ -30,7 +30,7 @@ _FAR = 20  # deviations from the mean of a dataset at which pixels are hardly on
 
 
 @dataclasses.dataclass(frozen=True)
-class ImagesConfig:
+class ImagesConfig(Settings):
     """Flags that choose the run, its checkpoint and the images."""
 
     run_dir: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN_DIR", help_behavior_hint="")]
@@ -44,10 +44,10 @@ class ImagesConfig:
 
 
 @dataclasses.dataclass(frozen=True)
-class ResultsConfig:
+class ResultsConfig(Settings):
     """Flags that choose which results are shown, and where they are written."""
 
-    top_k: int = 3
+    top_k: Annotated[int, POSITIVE] = 3
     """classification: how many classes to name for each image, the likeliest first"""
     output: OptionalPath = None
     """classification: CSV file for these classes and their probabilities"""
@@ -59,7 +59,7 @@ class ResultsConfig:
 
 
 @dataclasses.dataclass(frozen=True)
-class TilesConfig:
+class TilesConfig(Settings):
     """Flags that choose the tiles in which large images are predicted."""
 
     tile: int = 512
@@ -69,16 +69,18 @@ class TilesConfig:
 
 
 @dataclasses.dataclass(frozen=True)
-class PredictConfig(TilesConfig, ResultsConfig, ImagesConfig):
+class PredictConfig(Settings):
     """What `python -m jaxdp.predict` takes."""
 
+    images: ImagesConfig
+    results: ResultsConfig = ResultsConfig()
+    tiles: TilesConfig = TilesConfig()
+
     def __post_init__(self) -> None:
-        validate(self)
-        if self.top_k < 1:
-            raise ConfigError("top_k", self.top_k, "must be greater than 0")
-        if not self.paths:
+        super().__post_init__()
+        if not self.images.paths:
             raise ConfigError("", "", "no images are named; give files or folders after the folder of the run")
-        check_tiles(self.tile, self.overlap)
+        check_tiles(self.tiles.tile, self.tiles.overlap)
 
 
 def check_tiles(tile: int, overlap: int) -> None:
@@ -129,18 +131,20 @@ def predict_files(config: PredictConfig) -> None:
     platform.configure(None)
     from jaxdp.inference.predictor import Predictor
 
-    predictor = Predictor.of_run(config.run_dir, step=config.step, tile=config.tile, overlap=config.overlap)
-    if config.output_dir:
-        check_folder("output_dir", pathlib.Path(config.output_dir))
-    if config.output:
-        check_folder("output", pathlib.Path(config.output).parent)
+    predictor = Predictor.of_run(
+        config.images.run_dir, step=config.images.step, tile=config.tiles.tile, overlap=config.tiles.overlap
+    )
+    if config.results.output_dir:
+        check_folder("output_dir", pathlib.Path(config.results.output_dir))
+    if config.results.output:
+        check_folder("output", pathlib.Path(config.results.output).parent)
     _say_changes(known, predictor.description, resized=predictor.resized)
     rows = _predict_each(config, known, predictor, channels)
     from jaxdp.reporting import predictions
 
-    if config.output:
-        predictions.write_csv(pathlib.Path(config.output), rows)
-    if not config.json:
+    if config.results.output:
+        predictions.write_csv(pathlib.Path(config.results.output), rows)
+    if not config.results.json:
         predictions.print_table(rows)
     if left_out:
         _say(f"warning: {left_out} of {len(known) + left_out} images were left out")
@@ -150,15 +154,15 @@ def _survey(config: PredictConfig, channels: int) -> "tuple[list[SurveyedImage],
     """Finds and reads the images, and returns those that can be used, and how many are left out."""
     from jaxdp.inference import files
 
-    folder = pathlib.Path(config.output_dir) if config.output_dir else None
-    if folder and folder.is_dir() and any(folder.samefile(path) for path in config.paths if pathlib.Path(path).exists()):
+    folder = pathlib.Path(config.results.output_dir) if config.results.output_dir else None
+    if folder and folder.is_dir() and any(folder.samefile(path) for path in config.images.paths if pathlib.Path(path).exists()):
         remedy = "is searched for images, so a second run would take masks for some; give another"
         raise ConfigError("output_dir", folder, remedy)
-    found = files.find(config.paths, leave_out=folder)
+    found = files.find(config.images.paths, leave_out=folder)
     if folder:
         files.check_names(found)
     bad: list[BadExample] = []
-    known = files.survey(found, channels, bad.append if config.on_bad_example == "skip" else None)
+    known = files.survey(found, channels, bad.append if config.images.on_bad_example == "skip" else None)
     for error in bad:
         _say(f"warning: {error.where}: {error.problem}")
     if not known:
@@ -171,14 +175,14 @@ def _predict_each(config: PredictConfig, known: "Sequence[SurveyedImage]", predi
     from jaxdp.inference import files
     from jaxdp.reporting import predictions
 
-    folder = pathlib.Path(config.output_dir) if config.output_dir else None
+    folder = pathlib.Path(config.results.output_dir) if config.results.output_dir else None
     rows: list[Row] = []
     images = (files.read(each.file.path, channels)[0] for each in known)
-    with predictions.Progress(len(known), hidden=config.json and sys.stdout.isatty()) as progress:
+    with predictions.Progress(len(known), hidden=config.results.json and sys.stdout.isatty()) as progress:
         for each, (image, answer) in zip(known, predictor(images, len(known), progress.advance), strict=True):
             rows.append({"file": str(each.file)})
-            rows[-1] |= _result(image, answer, predictor.description, folder, each.file.name, config.top_k)
-            if config.json:
+            rows[-1] |= _result(image, answer, predictor.description, folder, each.file.name, config.results.top_k)
+            if config.results.json:
                 print(json.dumps(rows[-1]), flush=True)
     return rows
 
@@ -189,7 +193,7 @@ def _check_run(config: PredictConfig) -> int:
     Raises:
         ConfigError: if there is no run, or what its task writes has no place.
     """
-    run = RunDirectory(pathlib.Path(config.run_dir))
+    run = RunDirectory(pathlib.Path(config.images.run_dir))
     run.load_config()
     content = run.read_dataset()
     task, channels = content.get("kind") or content["task"], content["image_shape"][-1]
@@ -198,13 +202,15 @@ def _check_run(config: PredictConfig) -> int:
     if task == "regression" and content["num_classes"] not in (1, 3):
         remedy = f"its targets have {content['num_classes']} channels, files 1 or 3; use predict() from Python"
         raise ConfigError("run_dir", run.path, remedy)
-    if task == "classification" and config.output_dir is not None:
-        raise ConfigError("output_dir", config.output_dir, "is for images; the run is one of classification: use --output FILE.csv")
-    if config.output is not None:
-        check_file("output", pathlib.Path(config.output), "predictions.csv")
-    if task != "classification" and config.output is not None:
-        raise ConfigError("output", config.output, f"is for classes; the run is one of {task}: use --output-dir FOLDER")
-    if task != "classification" and config.output_dir is None:
+    if task == "classification" and config.results.output_dir is not None:
+        raise ConfigError(
+            "output_dir", config.results.output_dir, "is for images; the run is one of classification: use --output FILE.csv"
+        )
+    if config.results.output is not None:
+        check_file("output", pathlib.Path(config.results.output), "predictions.csv")
+    if task != "classification" and config.results.output is not None:
+        raise ConfigError("output", config.results.output, f"is for classes; the run is one of {task}: use --output-dir FOLDER")
+    if task != "classification" and config.results.output_dir is None:
         what = "masks" if task == "segmentation" else "images"
         raise ConfigError("output_dir", _NOT_GIVEN, f"the run is one of {task}, whose results are {what}; give a folder for them")
     return channels

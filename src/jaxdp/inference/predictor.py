@@ -65,11 +65,11 @@ class Predictor:
         self.resized = is_resized(config, self.description)
         height, width, channels = self.description.image_shape
         self._trained: Size = (height, width)
-        self._normalize_first = config.normalize == "image" and self.description.answer != "classification"
+        self._normalize_first = config.data.normalize == "image" and self.description.answer != "classification"
         if self._normalize_first:  # then nothing is left to do
             preprocess = augment.Preprocess((0.0,) * channels, (1.0,) * channels)
         else:
-            preprocess = augment.Preprocess(self.description.mean, self.description.std, per_image=config.normalize == "image")
+            preprocess = augment.Preprocess(self.description.mean, self.description.std, per_image=config.data.normalize == "image")
         self._network = create_predictor(state, preprocess)
         self._probabilities = jax.jit(getattr(task, "probabilities", jax.nn.softmax))
         self._tiles = Tiles(self._output_side, tile=tile, overlap=overlap, exact=self._trained)
@@ -160,7 +160,7 @@ def read_description(run: RunDirectory) -> Description:
 
 def is_resized(config: TrainConfig, description: Description) -> bool:
     """Tells whether images are resized to the size at which the model was trained."""
-    return description.answer == "classification" or config.image_size is not None
+    return description.answer == "classification" or config.data.image_size is not None
 
 
 def restore(
@@ -188,9 +188,9 @@ def _expected_state(config: TrainConfig, description: Description, model: nnx.Mo
     """Returns the shapes of a state without an optimizer's; nothing is computed."""
 
     def create() -> TrainState:
-        dtype = jnp.dtype(config.precision)
+        dtype = jnp.dtype(config.model.precision)
         copy = create_model(config, description, rngs=nnx.Rngs(0), dtype=dtype) if model is None else nnx.clone(model)
-        return create_train_state(copy, optax.identity(), with_ema=config.ema_decay > 0)
+        return create_train_state(copy, optax.identity(), with_ema=config.optimization.ema_decay > 0)
 
     return jax.eval_shape(create)
 

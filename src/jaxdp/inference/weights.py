@@ -119,14 +119,14 @@ def _safetensors(state: TrainState, config: TrainConfig, description: Descriptio
     params, batch_stats = (state.params, state.batch_stats) if state.ema is None else state.ema
     leaves = [leaf for tree in (params, batch_stats) for leaf in jax.tree_util.tree_leaves_with_path(tree)]
     arrays = {jax.tree_util.keystr(path, simple=True, separator="."): np.asarray(leaf) for path, leaf in leaves}
-    about = {"model": config.model, "model_kwargs": config.model_kwargs, "normalize": config.normalize}
+    about = {"model": config.model.name, "model_kwargs": config.model.kwargs, "normalize": config.data.normalize}
     about |= dataclasses.asdict(description)
     return safetensors.numpy.save(arrays, metadata={"format": "jaxdp", "about": json.dumps(about)})
 
 
 def _stablehlo(state: TrainState, config: TrainConfig, description: Description) -> bytes:
     """Returns a program that `jax.export.deserialize` reads: its `call` maps uint8 (batch, H, W, C) to the model's outputs."""
-    apply = create_apply(Preprocess(description.mean, description.std, per_image=config.normalize == "image"))
+    apply = create_apply(Preprocess(description.mean, description.std, per_image=config.data.normalize == "image"))
     images = jax.ShapeDtypeStruct((*jax.export.symbolic_shape("batch"), *description.image_shape), jnp.uint8)
     placed = jax.tree.map(jnp.asarray, state)
     program = jax.jit(lambda images: apply(placed, images))

@@ -5,6 +5,8 @@ model = models.PyramidNet(num_classes=10, in_channels=3, rngs=nnx.Rngs(0), depth
 logits = model(images)
 """
 
+# pyright: reportUnknownMemberType=false, reportMissingTypeStubs=false
+
 import importlib
 import inspect
 from collections.abc import Callable, Iterable

@@ -59,7 +59,8 @@ def time_text(run: Run, name: str = "total") -> str:
 def settings_texts(settings: dict[str, Any]) -> list[tuple[str, str, bool]]:
     """Returns of each setting its name, its text and whether it is not the default."""
     texts = {name: setting_text(value) for name, value in settings.items()}
-    return [(name, text, text != setting_text(getattr(TrainConfig, name, {}))) for name, text in texts.items()]
+    defaults = TrainConfig().plain()
+    return [(name, text, text != setting_text(defaults.get(name))) for name, text in texts.items()]
 
 
 def notes(run: Run) -> list[str]:

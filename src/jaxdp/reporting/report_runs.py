@@ -198,7 +198,7 @@ def _object(path: pathlib.Path) -> dict[str, Any]:
 
 def _settings(path: pathlib.Path) -> dict[str, Any]:
     """Returns the settings, also those that the file leaves out or that only another version has."""
-    settings = dataclasses.asdict(TrainConfig()) | {str(name): value for name, value in _object(path).items()}
+    settings = TrainConfig().plain() | {str(name): value for name, value in _object(path).items()}
     return {name: value for name, value in settings.items() if name not in OF_ONE_COMMAND}
 
 

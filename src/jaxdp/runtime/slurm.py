@@ -15,7 +15,7 @@ from typing import Annotated
 
 import tyro
 
-from jaxdp.config import OptionalInt, validate
+from jaxdp.config import POSITIVE, OptionalInt, Settings
 from jaxdp.registry import ConfigError
 
 _FORMATS = "MINUTES, HH:MM:SS or DAYS-HH:MM:SS, e.g. 04:00:00"
@@ -48,20 +48,20 @@ Text = Annotated[str | None, tyro.conf.arg(metavar="NAME", help_behavior_hint=""
 
 
 @dataclasses.dataclass(frozen=True)
-class SlurmConfig:
+class SlurmConfig(Settings):
     """Flags that describe the Slurm job of a training run."""
 
-    nodes: int
+    nodes: Annotated[int, POSITIVE]
     """nodes of the job"""
     gpus_per_node: int
     """GPUs of each node, one task for each; 0 for a run on CPUs"""
-    tasks_per_node: OptionalInt = None
+    tasks_per_node: Annotated[OptionalInt, POSITIVE] = None
     """with --gpus-per-node 0: tasks of each node (default: 1)"""
-    cpus_per_task: OptionalInt = None
+    cpus_per_task: Annotated[OptionalInt, POSITIVE] = None
     """cores of each task, for reading examples and, without GPUs, for everything (default: as the cluster decides)"""
     time: Annotated[str | None, tyro.conf.arg(metavar="TIME", help_behavior_hint="")] = None
     """limit of one stretch, MINUTES, HH:MM:SS or DAYS-HH:MM:SS; the run goes on in the next one (default: the partition's)"""
-    save_seconds: int = 120
+    save_seconds: Annotated[int, POSITIVE] = 120
     """how long before the limit the run is told to save and make room; enough for a step and a checkpoint"""
     partition: Text = None
     """partition to run in (default: the cluster's)"""
@@ -73,15 +73,11 @@ class SlurmConfig:
     """hand the script to sbatch instead of printing it"""
 
     def __post_init__(self) -> None:
-        validate(self)
+        super().__post_init__()
         self._check_tasks()
         self._check_words()
 
     def _check_tasks(self) -> None:
-        for name in ("nodes", "tasks_per_node", "cpus_per_task", "save_seconds"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ConfigError(name, value, "must be greater than 0")
         if self.gpus_per_node < 0:
             raise ConfigError("gpus_per_node", self.gpus_per_node, "must not be negative; 0 for a run on CPUs")
         if self.gpus_per_node and self.tasks_per_node is not None:

@@ -5,6 +5,8 @@ task = tasks.Segmentation(2, loss="dice")
 task = tasks.from_loss(optax.softmax_cross_entropy_with_integer_labels, num_classes=10)
 """
 
+# pyright: reportUnnecessaryIsInstance=false
+
 import importlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable

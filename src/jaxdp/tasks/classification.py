@@ -1,5 +1,7 @@
 """Defines the task of classification: one label per image."""
 
+# pyright: reportUnknownMemberType=false, reportMissingTypeStubs=false
+
 import dataclasses
 from collections.abc import Mapping
 

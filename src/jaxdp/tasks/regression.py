@@ -1,5 +1,7 @@
 """Defines the task of regression from image to image."""
 
+# pyright: reportUnknownMemberType=false, reportMissingTypeStubs=false
+
 import dataclasses
 import math
 from collections.abc import Mapping

@@ -1,5 +1,7 @@
 """Defines the task of semantic segmentation: one label per pixel."""
 
+# pyright: reportUnknownMemberType=false, reportUnnecessaryIsInstance=false, reportMissingTypeStubs=false
+
 import dataclasses
 from collections.abc import Mapping
 from typing import Any

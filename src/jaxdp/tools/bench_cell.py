@@ -1,7 +1,6 @@
 """Measures one cell of a bench in a process of its own: what happens to it, out of memory for instance, is a result and no end."""
 
 import contextlib
-import dataclasses
 import datetime
 import json
 import os
@@ -26,19 +25,16 @@ _REASON_LENGTH = 300
 def describe(config: TrainConfig) -> Record:
     """Returns what is known of a cell before it runs."""
     named = ("model", "strategy", "devices", "global_batch_size", "precision", "dataset", "steps")
-    settings = {
-        field.name: getattr(config, field.name)
-        for field in dataclasses.fields(config)
-        if field.name not in named and getattr(config, field.name) != getattr(TrainConfig(), field.name)
-    }
+    defaults = TrainConfig().plain()
+    settings = {name: value for name, value in config.plain().items() if name not in named and value != defaults[name]}
     return {
         "time": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "model": config.model,
-        "dataset": config.dataset,
-        "strategy": config.strategy,
-        "devices": config.devices,
-        "global_batch_size": config.global_batch_size,
-        "precision": config.precision,
+        "model": config.model.name,
+        "dataset": config.data.dataset,
+        "strategy": config.sharding.strategy,
+        "devices": config.sharding.devices,
+        "global_batch_size": config.optimization.global_batch_size,
+        "precision": config.model.precision,
         "settings": settings,
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
     }
@@ -84,14 +80,13 @@ def failure(reason: str, text: str) -> Record:
 def answer(request: Mapping[str, Any]) -> None:
     """The other end of `run_cell`: prints a line about the machine, and when it is done one with the result."""
     try:
-        settings: Any = {name: tuple(value) if isinstance(value, list) else value for name, value in request["config"].items()}
-        config = TrainConfig(**settings)
-        platform.configure(config.devices, deterministic=config.deterministic)
+        config = TrainConfig.of(**request["config"])
+        platform.configure(config.sharding.devices, deterministic=config.sharding.deterministic)
         from jaxdp.tools import throughput
         from jaxdp.training import summary
         from jaxdp.training.setup import create_setup
 
-        device = platform.select_devices(config.devices)[0]
+        device = platform.select_devices(config.sharding.devices)[0]
         machine = {"platform": device.platform, "device_kind": device.device_kind, "versions": summary.versions()}
         print(json.dumps(machine), flush=True)
         found = throughput.benchmark_training(create_setup(config), steps=request["steps"], repeats=request["repeats"])

@@ -1,6 +1,5 @@
 """The grid of a bench, strategy x devices x batch: which cells it has, and how they are measured one after the other."""
 
-import dataclasses
 import itertools
 import json
 import pathlib
@@ -61,22 +60,22 @@ def cells(
             _leave_out(f"{strategy} on {_devices(count)}", reason)
             continue
         for size in batch_sizes:
-            microbatches = settings.accumulate_steps
-            if size % (count * microbatches) and not settings.mesh:
+            microbatches = settings.optimization.accumulate_steps
+            if size % (count * microbatches) and not settings.sharding.mesh:
                 times = f" with {microbatches} microbatches each" if microbatches > 1 else ""
                 _leave_out(f"{strategy} on {_devices(count)}, batch {size}", f"{_devices(count)}{times} do not divide it")
                 continue
-            yield dataclasses.replace(settings, strategy=strategy, devices=count, global_batch_size=size, steps=_ENDLESS)
+            yield settings.replace(strategy=strategy, devices=count, global_batch_size=size, steps=_ENDLESS)
 
 
 def _why_not(settings: TrainConfig, strategy: str, devices: int) -> str | None:
     if strategy == "single" and devices > 1:
         return "it uses one"
-    if strategy == "central" and settings.batch_norm == "global":
+    if strategy == "central" and settings.model.batch_norm.kind == "global":
         return "it has no --batch-norm global"
-    if settings.grad_reduce_dtype and strategy in ("single", "sharded"):
+    if settings.sharding.grad_reduce_dtype and strategy in ("single", "sharded"):
         return "it has no --grad-reduce-dtype"
-    if (settings.mesh or settings.shard_params) and strategy != "sharded":
+    if (settings.sharding.mesh or settings.sharding.shard_params) and strategy != "sharded":
         return "it has no --mesh or --shard-params"
     return None
 
@@ -138,9 +137,11 @@ def measure_all(configs: Sequence[TrainConfig], steps: int | None, repeats: int)
     measured = False
     with tempfile.TemporaryDirectory(prefix="jaxdp-bench-") as cache:
         for number, config in enumerate(configs, 1):
-            assert config.devices is not None
-            name = f"{config.strategy} on {_devices(config.devices)}, batch {config.global_batch_size}"
-            request = {"config": dataclasses.asdict(config), "steps": steps, "repeats": repeats}
+            assert config.sharding.devices is not None
+            name = (
+                f"{config.sharding.strategy} on {_devices(config.sharding.devices)}, batch {config.optimization.global_batch_size}"
+            )
+            request = {"config": config.plain(), "steps": steps, "repeats": repeats}
             record = bench_cell.describe(config) | bench_cell.run_cell(request, cache)
             reason = record["reason"]
             if record["status"] == "refused":

@@ -6,6 +6,8 @@ from typing import Any
 
 import jax
 import numpy as np
+import rich.console
+import rich.table
 
 from jaxdp.config import TrainConfig
 from jaxdp.training.setup import Setup, create_setup
@@ -42,6 +44,21 @@ def compare(configs: Sequence[TrainConfig], *, float64: bool) -> list[Comparison
         Comparison(setup.config, tuple(_largest_difference(end[column], ends[0][column]) for column in COLUMNS))
         for setup, end in zip(setups, ends, strict=True)
     ]
+
+
+def print_table(configs: Sequence[TrainConfig], found: Sequence[Comparison]) -> None:
+    """Prints a row for each run.
+
+    Args:
+        configs: as they were asked for.
+        found: the comparison of each.
+    """
+    first = found[0].config
+    title = f"{first.model.name} on {first.data.dataset}, batch norm {first.model.batch_norm}: largest differences"
+    table = rich.table.Table("strategy", "devices", *COLUMNS, title=title)
+    for config, row in zip(configs, found, strict=True):
+        table.add_row(config.sharding.strategy, str(config.sharding.devices), *(f"{each:.1e}" for each in row.differences))
+    rich.console.Console().print(table)
 
 
 def _train(setup: Setup) -> dict[str, Any]:

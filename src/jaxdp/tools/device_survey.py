@@ -30,14 +30,14 @@ def survey(config: TrainConfig, *, placement: bool) -> dict[str, Any] | None:
     Raises:
         ConfigError: for a run that could not be trained.
     """
-    platform.configure(config.devices, deterministic=config.deterministic)
+    platform.configure(config.sharding.devices, deterministic=config.sharding.deterministic)
     from jaxdp.runtime import processes
 
     try:
-        group = processes.start(config)
-        mine = describe_process(group.index, platform.select_devices(config.devices))
+        group = processes.start(config.processes)
+        mine = describe_process(group.index, platform.select_devices(config.sharding.devices))
         placed = place(config, mine["devices"]) if placement else None
-        processes = [json.loads(text) for text in group.exchange("devices", json.dumps(mine), config.distributed_timeout)]
+        processes = [json.loads(text) for text in group.exchange("devices", json.dumps(mine), config.processes.distributed_timeout)]
     except BaseException as error:
         is_usage = isinstance(error, ConfigError)
         processes.leave(error, EXIT_USAGE_ERROR if is_usage else 1, str(error) if is_usage else None, "jaxdp.devices")
@@ -111,17 +111,17 @@ def place(config: TrainConfig, rows: list[Row]) -> dict[str, Any]:
     }
     held = {name: bytes_by_device(tree) for name, tree in parts.items()}
     resident = sum(split.bytes for split in (setup.dataset.train, setup.dataset.test) if isinstance(split, CheckedSource))
-    if setup.config.data_placement == "device":  # all of it on each, which need not be tried
+    if setup.config.data.data_placement == "device":  # all of it on each, which need not be tried
         held["dataset"] = {device.id: resident for device in setup.strategy.devices}
     for row in rows:
         row["holds"] = {name: held.get(name, {}).get(row["id"], 0) for name in PARTS}
     settings = setup.config
     return {
-        "model": settings.model,
-        "dataset": settings.dataset,
-        "strategy": settings.strategy,
-        "global_batch_size": settings.global_batch_size,
-        "data_placement": settings.data_placement,
+        "model": settings.model.name,
+        "dataset": settings.data.dataset,
+        "strategy": settings.sharding.strategy,
+        "global_batch_size": settings.optimization.global_batch_size,
+        "data_placement": settings.data.data_placement,
         "parameters": sum(leaf.size for leaf in jax.tree.leaves(setup.shapes.params)),  # without padding
         "largest_parameter": division(state.params),
         "largest_of_batch": division(batch),

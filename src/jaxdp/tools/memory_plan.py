@@ -4,7 +4,6 @@ Steps are compiled and their plans read; no memory of a device is taken.
 """
 
 import concurrent.futures
-import dataclasses
 import sys
 from collections.abc import Mapping
 from typing import Any
@@ -19,17 +18,17 @@ KINDS = ("params", "optimizer", "statistics", "dataset", "batch", "working")
 def variants(config: TrainConfig, devices: int) -> dict[str, TrainConfig]:
     """Returns what could save memory, by the flags that would do it."""
     changes: dict[str, dict[str, Any]] = {}
-    if config.remat == "none":
+    if config.model.remat == "none":
         changes["--remat blocks"] = {"remat": "blocks"}
-    if config.remat != "full":
+    if config.model.remat != "full":
         changes["--remat full"] = {"remat": "full"}
-    if config.precision == "float32":
+    if config.model.precision == "float32":
         changes["--precision bfloat16"] = {"precision": "bfloat16"}
-    if config.accumulate_steps == 1:
+    if config.optimization.accumulate_steps == 1:
         changes["--accumulate-steps 4"] = {"accumulate_steps": 4}
-    if devices > 1 and not config.shard_params:
+    if devices > 1 and not config.sharding.shard_params:
         changes["--strategy sharded --shard-params"] = {"strategy": "sharded", "shard_params": True}
-    return {name: dataclasses.replace(config, **change) for name, change in changes.items()}
+    return {name: config.replace(**change) for name, change in changes.items()}
 
 
 def plan(config: TrainConfig, limit: int | None = None) -> dict[str, Any]:
@@ -41,14 +40,14 @@ def plan(config: TrainConfig, limit: int | None = None) -> dict[str, Any]:
     Raises:
         ConfigError: for a run that could not be trained.
     """
-    platform.configure(config.devices, deterministic=config.deterministic)
+    platform.configure(config.sharding.devices, deterministic=config.sharding.deterministic)
     import jax
 
     from jaxdp.sharding import memory
     from jaxdp.training.setup import create_setup
 
-    if config.global_batch_size == "auto":  # that is what the plan tells
-        config = dataclasses.replace(config, global_batch_size=None)
+    if config.optimization.global_batch_size == "auto":  # that is what the plan tells
+        config = config.replace(global_batch_size=None)
     # As if not to train: the batches to plan for are not the configured one, which need not divide.
     setup = create_setup(config, training=False)
     shares, devices = setup.strategy.data_shards, setup.strategy.devices
@@ -64,10 +63,10 @@ def plan(config: TrainConfig, limit: int | None = None) -> dict[str, Any]:
     examples = -(-setup.global_batch_size // shares)
     usable = memory.USABLE_FRACTION * limit
     return {
-        "model": config.model,
-        "dataset": setup.config.dataset,
+        "model": config.model.name,
+        "dataset": setup.config.data.dataset,
         "image_shape": list(setup.dataset.image_shape),
-        "strategy": setup.config.strategy,
+        "strategy": setup.config.sharding.strategy,
         "platform": devices[0].platform,
         "devices": setup.strategy.num_devices,
         "parameters": sum(leaf.size for leaf in jax.tree.leaves(setup.shapes.params)),

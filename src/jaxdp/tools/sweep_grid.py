@@ -38,7 +38,7 @@ def parse(words: Sequence[str]) -> dict[str, list[Any]]:
     Raises:
         ConfigError: for a name that is no setting, values of another type, or what is there twice.
     """
-    types = {field.name: field.type for field in dataclasses.fields(TrainConfig) if field.name not in config_lib.OF_ONE_COMMAND}
+    types = {name: place.field.type for name, place in TrainConfig.places().items() if name not in config_lib.OF_ONE_COMMAND}
     grid: dict[str, list[Any]] = {}
     for word in words:
         name, separator, text = word.partition("=")
@@ -79,7 +79,7 @@ def _values(word: str, text: str, field: str, annotation: Any, keyword: str) -> 
     values: list[Any] = []
     for value in given:
         value = [value] if is_list and isinstance(value, str) else value
-        value = config_lib.number(value) if keyword else config_lib.from_yaml(field, value, annotation)
+        value = config_lib.number(value) if keyword else config_lib.convert(field, value, annotation)
         if value in values:
             raise ConfigError("grid", word, f"has {shown(value)} twice; give each value once")
         values.append(value)
@@ -98,7 +98,7 @@ def expand(words: Sequence[str], config: TrainConfig, given: Collection[str] = (
         ConfigError: for a grid that cannot be read, and the first combination that is no valid configuration.
     """
     grid = parse(words)
-    shared = {field.name: getattr(config, field.name) for field in dataclasses.fields(TrainConfig)}
+    shared = config.flat()
     for pair in config_lib.EXCLUSIVE:
         for name, partner in (pair, pair[::-1]):
             if name in grid and partner not in grid and partner not in given:
@@ -110,7 +110,7 @@ def expand(words: Sequence[str], config: TrainConfig, given: Collection[str] = (
         for name in sorted(settings, key=lambda name: "." in name):  # a keyword changes the keywords that were set as a whole
             field, dot, keyword = name.partition(".")
             changed[field] = changed[field] | {keyword: settings[name]} if dot else settings[name]
-        cells.append(Cell(settings, TrainConfig(**changed), _name(settings)))
+        cells.append(Cell(settings, TrainConfig.of(**changed), _name(settings)))
     return cells
 
 

@@ -75,7 +75,7 @@ def _check_folder(folder: pathlib.Path, cells: Sequence[Cell]) -> None:
         file = _settings_file(folder / cell.name)
         if file.is_file():
             ours = config_lib.defining(cell.config)
-            theirs = config_lib.defining(TrainConfig(**config_lib.load(file, TrainConfig)))
+            theirs = config_lib.defining(TrainConfig.of(**config_lib.load(file)))
             differing = [name for name in sorted(ours.keys() | theirs.keys()) if ours.get(name) != theirs.get(name)]
             if differing:
                 name = differing[0]

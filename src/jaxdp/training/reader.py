@@ -127,7 +127,7 @@ class Reader:
         # A loss scale that was too large is tried again at half its size: nothing has diverged.
         counters.skipped_in_a_row = counters.skipped_in_a_row + 1 if skipped and not overflowed else 0
         tolerated = overflowed or (skipped and self._setup.recipe.on_divergence == "skip")
-        if counters.skipped_in_a_row >= self._setup.config.max_divergences or not (
+        if counters.skipped_in_a_row >= self._setup.config.run.max_divergences or not (
             tolerated or (np.isfinite(loss) and np.isfinite(norm))
         ):
             again = f"; {counters.skipped_in_a_row} updates in a row were skipped" if counters.skipped_in_a_row > 1 else ""

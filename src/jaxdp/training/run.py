@@ -73,10 +73,10 @@ class Run:
         self._margin = calls * (reader.run_ahead(calls) + 1)
         task = setup.recipe.task
         self._checkpoints: Checkpoints | None = None
-        if directory is None and setup.config.on_divergence == "rollback":
+        if directory is None and setup.config.run.on_divergence == "rollback":
             raise ConfigError("on_divergence", "rollback", "goes back to a checkpoint; give run_dir")
         if directory is not None:
-            self._checkpoints = Checkpoints(directory.checkpoints, keep=setup.config.keep, best_metric=task.best_metric)
+            self._checkpoints = Checkpoints(directory.checkpoints, keep=setup.config.run.keep, best_metric=task.best_metric)
             callbacks = [*callbacks, CheckpointWriter(self._checkpoints)]
         self._callbacks = CallbackList(callbacks, primary=group.index == 0)
 
@@ -153,7 +153,7 @@ class Run:
         """Returns the result of a run that is complete already."""
         finished = self._directory.read_summary() if self._directory is not None else None
         saved = self._saved()
-        if self.setup.config.resume == "must" and saved is None:
+        if self.setup.config.run.resume == "must" and saved is None:
             raise ConfigError("resume", "must", f"there is no checkpoint in {self.folder}; check --run-dir")
         if finished is None or finished["status"] != "done":
             return None
@@ -191,13 +191,17 @@ class Run:
             except reader.Diverged as error:
                 status, step, failure = "diverged", error.step, str(error)
             self._wait()
-            if status != "diverged" or config.on_divergence != "rollback" or self.counters.rollbacks >= config.max_divergences:
+            if (
+                status != "diverged"
+                or config.run.on_divergence != "rollback"
+                or self.counters.rollbacks >= config.run.max_divergences
+            ):
                 break
             saved = self._saved()
             state, position = self._begin(saved)
             self.counters = self.counters.rolled_back(position)
             self.emit("on_rollback", RolledBack, step, saved or 0, failure, self.counters.rollbacks)
-            number = f"rollback {self.counters.rollbacks} of at most {config.max_divergences}"
+            number = f"rollback {self.counters.rollbacks} of at most {config.run.max_divergences}"
             factor = f"{self.counters.learning_rate_factor:g} times the learning rate"
             message = f"{failure}: back to step {saved or 0} at {factor} ({number})"
         return self._end(status, step, failure, outcome)
@@ -255,11 +259,11 @@ class Run:
             return
         setup = self.setup
         first_batch = setup.train_order[min(start, setup.intervals.total_steps - 1)]
-        what = dataclasses.asdict(dataclasses.replace(setup.config, process_id=None, run_dir=str(self.folder))) | {
+        what = setup.config.replace(process_id=None, run_dir=str(self.folder)).plain() | {
             "versions": summary.versions(),
             "dataset_description": self.description,
             "resumed_step": start,
             "initial_arrays": fingerprint(state),
             "first_batch": hashlib.sha256(first_batch.tobytes()).hexdigest(),
         }
-        self.group.check_equal(what, setup.config.distributed_timeout)
+        self.group.check_equal(what, setup.config.processes.distributed_timeout)

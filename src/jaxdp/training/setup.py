@@ -16,7 +16,7 @@ from jax.experimental import multihost_utils
 from jaxtyping import Float
 
 from jaxdp.components import NOTHING, Objects, check_model, create_model, create_task, open_data
-from jaxdp.config import BatchNormMode, ProfileRange, TrainConfig
+from jaxdp.config import TrainConfig
 from jaxdp.data import augment, pipeline, placement
 from jaxdp.data.sources import CheckedSource, Dataset
 from jaxdp.registry import ConfigError
@@ -71,8 +71,8 @@ class Setup:
     @property
     def global_batch_size(self) -> int:
         """Examples of a step over all devices."""
-        assert isinstance(self.config.global_batch_size, int)
-        return self.config.global_batch_size
+        assert isinstance(self.config.optimization.global_batch_size, int)
+        return self.config.optimization.global_batch_size
 
     @functools.cached_property
     def learning_rates(self) -> Float[np.ndarray, "steps"]:
@@ -83,7 +83,7 @@ class Setup:
     @functools.cached_property
     def constants(self) -> Constants:
         """What all training steps read, on the devices."""
-        small = self.strategy.replicate(Constants.create(self.learning_rates, self.config.seed))
+        small = self.strategy.replicate(Constants.create(self.learning_rates, self.config.data.seed))
         return dataclasses.replace(small, examples=self.train_data)
 
     def with_learning_rates_times(self, factor: float) -> "Setup":
@@ -92,9 +92,8 @@ class Setup:
 
     def reconfigured(self, config: TrainConfig) -> "Setup | None":
         """Returns a setup for other settings that compiles and reads nothing anew, or None where they need another one."""
-        changed = {
-            field.name for field in dataclasses.fields(config) if getattr(config, field.name) != getattr(self.config, field.name)
-        }
+        before = self.config.flat()
+        changed = {name for name, value in config.flat().items() if value != before[name]}
         if not changed <= _CHANGEABLE:
             return None
         intervals, schedule = _create_schedule(config, len(self.dataset.train), self.objects)
@@ -111,18 +110,18 @@ class Setup:
         with self.strategy.creating():
             model = self.create_model()
             optimizer = self.recipe.optimizer(self.schedule)
-            scaled = self.config.precision == "float16"
-            return create_train_state(model, optimizer, with_ema=self.config.ema_decay > 0, with_loss_scale=scaled)
+            scaled = self.config.model.precision == "float16"
+            return create_train_state(model, optimizer, with_ema=self.config.optimization.ema_decay > 0, with_loss_scale=scaled)
 
     def create_model(self) -> nnx.Module:
         """Returns a new model with the initial weights: drawn from the seed, or those of the model that was given."""
         if self.objects.model is not None:
             return nnx.clone(self.objects.model)
-        return create_model(self.config, self.dataset, rngs=nnx.Rngs(self.config.seed), dtype=self.dtype)
+        return create_model(self.config, self.dataset, rngs=nnx.Rngs(self.config.data.seed), dtype=self.dtype)
 
     def abstract_step(self, global_batch_size: int) -> tuple[TrainState, Any, Any]:
         """Returns the shapes of what a training step takes, state, batch and constants; it reads one example of the dataset."""
-        streams = self.config.data_placement == "host"
+        streams = self.config.data.data_placement == "host"
         example = pipeline.load(self._source("train"), np.zeros(1, np.int32))
         of_batch = example if streams else pipeline.index_batch(np.zeros(1, np.int32))
         if self.recipe.preprocess.mixings:
@@ -132,7 +131,7 @@ class Setup:
             return {name: jax.ShapeDtypeStruct((count, *array.shape[1:]), array.dtype) for name, array in arrays.items()}
 
         constants = jax.tree.map(
-            lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), Constants.create(self.learning_rates, self.config.seed)
+            lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), Constants.create(self.learning_rates, self.config.data.seed)
         )
         resident = {} if streams else {name: values for name, values in example.items() if name != "indices"}
         return (
@@ -167,7 +166,7 @@ class Setup:
         return self._source(self.evaluation_split)
 
     def _resident(self, split: str) -> Mapping[str, jax.Array]:
-        if self.config.data_placement == "host":
+        if self.config.data.data_placement == "host":
             return {}
         return self.strategy.replicate(placement.read_all(self._source(split), functools.partial(self.advance, split)))
 
@@ -179,7 +178,9 @@ class Setup:
     @property
     def train_order(self) -> pipeline.TrainingOrder:
         """Which examples are in which step."""
-        return pipeline.TrainingOrder(len(self.dataset.train), self.global_batch_size, self.config.seed, self.intervals.total_steps)
+        return pipeline.TrainingOrder(
+            len(self.dataset.train), self.global_batch_size, self.config.data.seed, self.intervals.total_steps
+        )
 
     def train_batches(self, start: int) -> Iterator[Any]:
         """Returns the placed batches from step `start` on, with `--steps-per-execution` those of each call together."""
@@ -214,7 +215,7 @@ class Setup:
         return {split: reasons for split, reasons in found.items() if reasons}
 
     def _batches(self, split: str, order: Any, start: int, *, paired: bool = False) -> Iterator[Any]:
-        streams = self.config.data_placement == "host"
+        streams = self.config.data.data_placement == "host"
         read = functools.partial(pipeline.load, self._source(split)) if streams else pipeline.index_batch
         return pipeline.batches(
             read, order, self.strategy.shard_batch, start=start, paired=paired,
@@ -238,13 +239,17 @@ def create_setup(
     config, dataset = open_data(config, objects)
     task = create_task(config, dataset, objects)
     preprocess = augment.create_preprocess(
-        config.augment or (), mean=dataset.mean, std=dataset.std, per_image=config.normalize == "image",
+        config.data.augment or (), mean=dataset.mean, std=dataset.std, per_image=config.data.normalize == "image",
         dense=task.name != "classification",
     )  # fmt: skip
     tile = augment.output_shape(preprocess.augmentations, dataset.image_shape)
     fewest_rows = check_model(config, dataset, task, {dataset.image_shape, tile}, objects)
-    devices = platform.select_devices(1 if config.strategy == "single" and config.devices is None else config.devices)
-    axes = mesh.MeshShape.parse(config.mesh, len(devices) * jax.process_count()) if config.mesh is not None else None
+    devices = platform.select_devices(
+        1 if config.sharding.strategy == "single" and config.sharding.devices is None else config.sharding.devices
+    )
+    axes = (
+        mesh.MeshShape.parse(config.sharding.mesh, len(devices) * jax.process_count()) if config.sharding.mesh is not None else None
+    )
     asked = config
     config = _with_batch_size(config, dataset, axes.data if axes is not None else len(devices) * jax.process_count())
     config = _with_placement(config, dataset, devices)
@@ -253,80 +258,82 @@ def create_setup(
         task=task,
         optimizer=_optimizer_factory(config, schedule, objects),
         preprocess=preprocess,
-        batch_norm=BatchNormMode.parse(config.batch_norm),
-        ema_decay=config.ema_decay,
-        on_divergence=config.on_divergence,
-        accumulate_steps=config.accumulate_steps,
+        batch_norm=config.model.batch_norm,
+        ema_decay=config.optimization.ema_decay,
+        on_divergence=config.run.on_divergence,
+        accumulate_steps=config.optimization.accumulate_steps,
         scan=devices[0].platform != "cpu",
-        remat=config.remat,
-        grad_reduce_dtype=config.grad_reduce_dtype,
+        remat=config.model.remat,
+        grad_reduce_dtype=config.sharding.grad_reduce_dtype,
     )
-    strategy = create_strategy(config.strategy, recipe, devices, axes, shard_params=config.shard_params)
+    strategy = create_strategy(config.sharding.strategy, recipe, devices, axes, shard_params=config.sharding.shard_params)
     strategy.check_rows({dataset.image_shape[0], tile[0]}, fewest_rows)
-    automatic = asked.global_batch_size == "auto"
+    automatic = asked.optimization.global_batch_size == "auto"
     if training and not automatic:
-        strategy.check_batch(int(config.global_batch_size or 0))
-    setup = Setup(config, jnp.dtype(dtype or config.precision), dataset, recipe, schedule, strategy, intervals, objects, advance)
+        strategy.check_batch(int(config.optimization.global_batch_size or 0))
+    setup = Setup(
+        config, jnp.dtype(dtype or config.model.precision), dataset, recipe, schedule, strategy, intervals, objects, advance
+    )
     if not automatic:
         return setup
     size = memory.largest_batch(strategy, setup.abstract_step, len(dataset.train))
     # The devices of some processes may have less memory than those of others.
     size = int(np.min(multihost_utils.process_allgather(np.asarray(size))))
-    chosen = dataclasses.replace(asked, global_batch_size=size)
+    chosen = asked.replace(global_batch_size=size)
     return create_setup(chosen, objects, training=training, dtype=dtype, advance=advance)
 
 
 def _with_batch_size(config: TrainConfig, dataset: Dataset, data_shards: int) -> TrainConfig:
     """Returns the settings with the global batch size as a number, which for `auto` is 1 until it is known."""
-    per_device = config.per_device_batch_size
-    given = per_device * data_shards * config.accumulate_steps if per_device else config.global_batch_size
+    per_device = config.optimization.per_device_batch_size
+    given = per_device * data_shards * config.optimization.accumulate_steps if per_device else config.optimization.global_batch_size
     batch_size = 1 if given == "auto" else int(given or optim.DEFAULT_BATCH_SIZE)
     if batch_size > len(dataset.train):
         remedy = f"larger than the training set; use at most {len(dataset.train)}"
         raise ConfigError("global_batch_size", batch_size, remedy)
-    return dataclasses.replace(config, global_batch_size=batch_size, per_device_batch_size=None)
+    return config.replace(global_batch_size=batch_size, per_device_batch_size=None)
 
 
 def _with_placement(config: TrainConfig, dataset: Dataset, devices: list[Any]) -> TrainConfig:
     """Returns the settings with the dataset's placement, once they fit each other."""
-    if config.grad_reduce_dtype is not None and config.strategy in ("single", "sharded"):
-        remedy = f"--strategy {config.strategy} leaves the averaging to XLA, or has none; use pmap, shard_map or central"
-        raise ConfigError("grad_reduce_dtype", config.grad_reduce_dtype, remedy)
-    if config.data_placement is None:
+    if config.sharding.grad_reduce_dtype is not None and config.sharding.strategy in ("single", "sharded"):
+        remedy = f"--strategy {config.sharding.strategy} leaves the averaging to XLA, or has none; use pmap, shard_map or central"
+        raise ConfigError("grad_reduce_dtype", config.sharding.grad_reduce_dtype, remedy)
+    if config.data.data_placement is None:
         needed = sum(source.bytes for source in dataset.splits().values() if isinstance(source, CheckedSource))
         fits = needed <= DEVICE_DATA_FRACTION * platform.device_memory_bytes(devices)
-        config = dataclasses.replace(config, data_placement="device" if fits else "host")
-    if config.steps_per_execution > 1:
-        if config.data_placement == "host":
+        config = config.replace(data_placement="device" if fits else "host")
+    if config.run.steps_per_execution > 1:
+        if config.data.data_placement == "host":
             raise ConfigError(
-                "steps_per_execution", config.steps_per_execution, "needs the dataset on the devices; see --data-placement"
+                "steps_per_execution", config.run.steps_per_execution, "needs the dataset on the devices; see --data-placement"
             )
-        if config.strategy == "central":
+        if config.sharding.strategy == "central":
             raise ConfigError(
-                "steps_per_execution", config.steps_per_execution, "--strategy central has a step of several programs; use 1"
+                "steps_per_execution", config.run.steps_per_execution, "--strategy central has a step of several programs; use 1"
             )
     return config
 
 
 def _create_schedule(config: TrainConfig, train_examples: int, objects: Objects) -> tuple[Intervals, optax.Schedule]:
     """Returns when what happens, and the learning rate as a function of the step."""
-    steps_per_epoch = train_examples // int(config.global_batch_size or 1)
-    profiled = ProfileRange.parse(config.profile) if config.profile is not None else None
+    steps_per_epoch = train_examples // int(config.optimization.global_batch_size or 1)
+    profiled = config.run.profile
     epochs_between_checkpoints = -(-MIN_DEFAULT_CHECKPOINT_STEPS // steps_per_epoch)
     intervals = Intervals(
-        total_steps=config.steps or (config.epochs or DEFAULT_EPOCHS) * steps_per_epoch,
+        total_steps=config.optimization.steps or (config.optimization.epochs or DEFAULT_EPOCHS) * steps_per_epoch,
         steps_per_epoch=steps_per_epoch,
-        log_every=config.log_every,
-        eval_every=config.eval_every or steps_per_epoch,
-        checkpoint_every=config.checkpoint_every or epochs_between_checkpoints * steps_per_epoch,
-        steps_per_execution=config.steps_per_execution,
+        log_every=config.run.log_every,
+        eval_every=config.run.eval_every or steps_per_epoch,
+        checkpoint_every=config.run.checkpoint_every or epochs_between_checkpoints * steps_per_epoch,
+        steps_per_execution=config.run.steps_per_execution,
         cuts=(profiled.first - 1, profiled.last) if profiled is not None else (),
     )
     if profiled is not None and profiled.first > intervals.total_steps:
-        raise ConfigError("profile", config.profile, f"begins after the last step, {intervals.total_steps}")
+        raise ConfigError("profile", config.run.profile, f"begins after the last step, {intervals.total_steps}")
     if objects.schedule is not None:
         return intervals, objects.schedule
-    return intervals, optim.create_schedule(config, intervals.total_steps, steps_per_epoch)
+    return intervals, optim.create_schedule(config.optimization, intervals.total_steps, steps_per_epoch)
 
 
 def _optimizer_factory(
@@ -335,9 +342,9 @@ def _optimizer_factory(
     """Returns a function from a schedule to the optimizer; one given as an object has its own schedule."""
     optimizer = objects.optimizer
     if optimizer is not None:
-        if config.on_divergence == "rollback":
+        if config.run.on_divergence == "rollback":
             remedy = "halves the learning rate, which an optimizer object does not allow; give its name and learning_rate instead"
             raise ConfigError("on_divergence", "rollback", remedy)
         return lambda schedule: optimizer
-    optim.create_optimizer(config, schedule)  # finds what does not fit
-    return functools.partial(optim.create_optimizer, config)
+    optim.create_optimizer(config.optimization, schedule)  # finds what does not fit
+    return functools.partial(optim.create_optimizer, config.optimization)

@@ -49,10 +49,10 @@ def summarize(
     sizes = {"state_bytes": state_bytes["replicated"], "state_bytes_per_device": state_bytes["per_device"]} if state_bytes else {}
     early = {"ended_early": {"reason": end.early, "total_steps": setup.intervals.total_steps}} if end.early else {}
     return {
-        "model": config.model,
-        "dataset": config.dataset,
+        "model": config.model.name,
+        "dataset": config.data.dataset,
         "task": task.name,
-        "strategy": config.strategy,
+        "strategy": config.sharding.strategy,
         "devices": strategy.num_devices,
         "device_kind": strategy.devices[0].device_kind,
         "processes": jax.process_count(),
@@ -60,8 +60,8 @@ def summarize(
         "steps": end.step,
         "epochs": round(end.step / setup.intervals.steps_per_epoch, 3),
         "global_batch_size": setup.global_batch_size,
-        "batch_norm": config.batch_norm,
-        "data_placement": config.data_placement,
+        "batch_norm": str(config.model.batch_norm),
+        "data_placement": config.data.data_placement,
         "skipped_examples": {split: len(reasons) for split, reasons in setup.skipped().items()},
         "skipped_updates": counters.skipped_updates,
         "rollbacks": counters.rollbacks,
@@ -86,7 +86,9 @@ def title(setup: Setup) -> str:
     """Returns what stands above the figures of a run."""
     config, count = setup.config, setup.strategy.num_devices
     devices = f"{count} device{'s' if count > 1 else ''}"
-    return f"{config.model} on {config.dataset}, {devices}, {config.strategy}, batch norm {config.batch_norm}"
+    return (
+        f"{config.model.name} on {config.data.dataset}, {devices}, {config.sharding.strategy}, batch norm {config.model.batch_norm}"
+    )
 
 
 def versions() -> dict[str, str]:

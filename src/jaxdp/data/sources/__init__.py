@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxdp.config import DataConfig, from_yaml, validate
+from jaxdp.config import DataConfig
 from jaxdp.data.checking import CheckedSource as CheckedSource
 from jaxdp.data.checking import check_dataset as check_dataset
 from jaxdp.data.checking import of_other_tasks
@@ -89,8 +89,7 @@ def open_dataset(config: DataConfig | str, tasks: Sequence[str] = (), kind_of: C
 def _opened(config: DataConfig, tasks: Sequence[str]) -> Dataset:
     name, _, argument = (config.dataset or "").partition(":")
     dataset = _datasets[name](Request(config, argument, tuple(tasks)))
-    settings = DataConfig(**{field.name: getattr(config, field.name) for field in dataclasses.fields(DataConfig)})
-    return dataclasses.replace(dataset, name=config.dataset or "", settings=settings)
+    return dataclasses.replace(dataset, name=config.dataset or "", settings=config)
 
 
 def load(name: str, *, task: str | None = None, **settings: Any) -> Dataset:
@@ -104,7 +103,7 @@ def load(name: str, *, task: str | None = None, **settings: Any) -> Dataset:
     Raises:
         ConfigError: for an unknown name or setting, a value that it cannot have, or data that cannot be read.
     """
-    accepted = [field.name for field in dataclasses.fields(DataConfig) if field.name not in ("dataset", *_OF_TRAINING)]
+    accepted = [name for name in DataConfig.places() if name not in ("dataset", *_OF_TRAINING)]
     for setting in settings:
         if setting in _OF_TRAINING:
             raise ConfigError("", setting, f"data.load() takes no {setting}: it is a setting of the training, not of the data")
@@ -136,11 +135,8 @@ def read_settings(settings: Mapping[str, Any]) -> DataConfig:
     Raises:
         ConfigError: for the first that does not fit.
     """
-    types = {field.name: field.type for field in dataclasses.fields(DataConfig)}
     plain = {
         name: value.item() if isinstance(value, np.generic) else os.fspath(value) if isinstance(value, os.PathLike) else value
         for name, value in settings.items()
     }
-    config = DataConfig(**{name: from_yaml(name, value, types[name]) for name, value in plain.items()})
-    validate(config)
-    return config
+    return DataConfig.of(**plain)

@@ -1,0 +1,62 @@
+"""Reads and writes settings as YAML, and tells which of them make a run what it is."""
+
+import dataclasses
+import hashlib
+import pathlib
+from collections.abc import Mapping
+from typing import Any, cast
+
+import yaml
+
+from jaxdp import deprecation
+from jaxdp.config.groups import ProcessConfig, TrainConfig
+from jaxdp.config.settings import Settings, convert
+from jaxdp.registry import ConfigError, nearest
+
+# How a command runs, rather than what it trains.
+OF_ONE_COMMAND = ("run_dir", "resume", "profile", "step_timeout", *(field.name for field in dataclasses.fields(ProcessConfig)))
+_NOT_DEFINING = (*OF_ONE_COMMAND, "callbacks", "keep", "log_every", "steps_per_execution", "on_divergence", "max_divergences")
+
+
+def load(path: str | pathlib.Path, cls: type[Settings] = TrainConfig) -> dict[str, Any]:
+    """Reads settings from a file that `to_yaml` or a person wrote, also under their old names.
+
+    Returns:
+        only what the file sets; the rest is left to the defaults.
+
+    Raises:
+        ConfigError: if the file cannot be read, is not a mapping, or has a name or a type of value that `cls` does not have.
+    """
+    try:
+        content: Any = yaml.safe_load(pathlib.Path(path).read_text()) or {}
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ConfigError("config", path, f"cannot be read: {' '.join(str(error).split())}") from error
+    if not isinstance(content, dict):
+        raise ConfigError("config", path, "must consist of `name: value` lines")
+    places = cls.places()
+    settings = deprecation.rename_settings(cast(dict[str, Any], content), warn=False)
+    for name in settings:
+        if name not in places:
+            raise ConfigError("config", path, f"unknown setting {name!r}; {nearest(str(name), list(places))}")
+    return {name: convert(name, value, places[name].field.type) for name, value in settings.items()}
+
+
+def to_yaml(config: Settings) -> str:
+    """Returns settings as YAML that `load` reads."""
+    return yaml.safe_dump(config.plain(), sort_keys=False)
+
+
+def defining(config: TrainConfig) -> dict[str, Any]:
+    """Returns the settings that make a run what it is."""
+    # Runs from before there were plugins keep their folders.
+    return {name: value for name, value in config.plain().items() if name not in _NOT_DEFINING and (name != "plugins" or value)}
+
+
+def run_hash(config: TrainConfig) -> str:
+    """Returns 8 hexadecimal digits that are the same for settings that define the same run."""
+    return hash_of(defining(config))
+
+
+def hash_of(settings: Mapping[str, Any]) -> str:
+    """Returns 8 hexadecimal digits that are the same for equal settings, whatever their order."""
+    return hashlib.sha256(yaml.safe_dump(settings).encode()).hexdigest()[:8]

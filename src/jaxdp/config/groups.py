@@ -1,0 +1,232 @@
+"""Every setting of a training run: its type, its help text and its default, in the groups of the parts they configure.
+
+`config.optimization.learning_rate`, `--learning-rate`, the keyword `learning_rate` and `learning_rate:` in YAML are the same thing
+everywhere. The groups are here rather than beside the parts because nothing here imports JAX: `--help` and most usage errors are
+answered before it starts.
+"""
+
+import dataclasses
+import math
+from typing import Annotated, Any, Literal
+
+import tyro
+
+from jaxdp.config.settings import Settings
+from jaxdp.config.values import (
+    FRACTION,
+    NON_NEGATIVE,
+    POSITIVE,
+    BatchNorm,
+    BatchNormMode,
+    BatchSize,
+    Keywords,
+    OptionalFloat,
+    OptionalInt,
+    OptionalPath,
+    OptionalProfile,
+    OptionalText,
+    Range,
+    Words,
+)
+
+BELOW_2_31 = Range("be below 2147483648", -math.inf, 2**31)
+ModelKeywords = Annotated[Keywords, tyro.conf.arg(name="model_kwargs", help_behavior_hint="")]
+TaskKeywords = Annotated[Keywords, tyro.conf.arg(name="task_kwargs", help_behavior_hint="")]
+OptimizerKeywords = Annotated[Keywords, tyro.conf.arg(name="optimizer_kwargs", help_behavior_hint="")]
+Plugins = Annotated[tuple[str, ...], tyro.conf.arg(metavar="FILE.py|MODULE", help_behavior_hint="")]
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelConfig(Settings):
+    """Flags that choose the model and how it computes."""
+
+    name: Annotated[str, tyro.conf.arg(name="model")] = "pyramidnet"
+    """model to train: pyramidnet, resnet, vgg, cnn or unet"""
+    kwargs: ModelKeywords = dataclasses.field(default_factory=dict[str, Any])
+    """keyword arguments of the model, e.g. depth=110 alpha=48 shake_drop=0.5 (default: the model's own)"""
+    batch_norm: BatchNorm = BatchNormMode()
+    """examples that share batch-norm statistics: those of one replica, of the global batch (SyncBN), or of N examples (ghost batch
+    norm). With global and group:N the result does not depend on the number of devices"""
+    precision: Literal["float32", "bfloat16", "float16"] = "float32"
+    """floating-point format of the computation; parameters and batch statistics stay float32. float16 uses dynamic loss scaling"""
+    remat: Literal["none", "blocks", "full"] = "none"
+    """rematerialization, which saves memory: the backward pass recomputes nothing, the inside of each block, or whole runs of
+    blocks"""
+
+
+@dataclasses.dataclass(frozen=True)
+class DataConfig(Settings):
+    """Flags that choose the dataset and how its examples are prepared."""
+
+    dataset: OptionalText = None
+    """dataset to train on: digits, digits-denoise, cells (all built in), cifar10, cifar100, mnist, fashion_mnist, oxford_iiit_pet,
+    tfds:NAME (TensorFlow Datasets), folder:PATH or npz:PATH (default: cells for unet, otherwise digits)"""
+    data_dir: OptionalPath = None
+    """directory of prepared TensorFlow Datasets (default: $TFDS_DATA_DIR or ~/tensorflow_datasets)"""
+    train_split: Annotated[str | None, tyro.conf.arg(metavar="SPLIT", help_behavior_hint="")] = None
+    """examples to train on, e.g. train[:90%] (default: the dataset's own)"""
+    test_split: Annotated[str | None, tyro.conf.arg(metavar="SPLIT", help_behavior_hint="")] = None
+    """examples to evaluate on, e.g. train[90%:] (default: the dataset's own)"""
+    image_size: Annotated[str | None, tyro.conf.arg(metavar="N|HxW", help_behavior_hint="")] = None
+    """resize images to N x N or H x W pixels (default: no resizing)"""
+    num_classes: Annotated[OptionalInt, POSITIVE] = None
+    """number of classes of the labels or masks (default: inferred from the dataset)"""
+    augment: Words = None
+    """random augmentations of training images, in this order, e.g. pad_crop:4 flip; none for none (default: the dataset's own):
+    pad_crop crop shift flip flip_vertical rotate90 rotate affine elastic brightness contrast cutout mixup cutmix"""
+    normalize: Literal["channel", "image"] = "channel"
+    """subtract the mean and divide by the standard deviation, of each channel over the training set or of each image"""
+    data_placement: Annotated[Literal["device", "host"] | None, tyro.conf.arg(help_behavior_hint="")] = None
+    """device: keep the dataset in device memory; host: stream it from host threads (default: device if the dataset takes at most a
+    quarter of that memory)"""
+    on_bad_example: Literal["error", "skip"] = "error"
+    """what to do with an example that cannot be read: stop, or leave it out and report it"""
+    seed: Annotated[int, NON_NEGATIVE, BELOW_2_31] = 0
+    """random seed of the initial weights, the order of examples, augmentation and dropout"""
+
+
+@dataclasses.dataclass(frozen=True)
+class TaskConfig(Settings):
+    """Flags that choose the task and its loss."""
+
+    name: Annotated[str | None, tyro.conf.arg(name="task", metavar="NAME", help_behavior_hint="")] = None
+    """classification, segmentation, regression or a plugin's task (default: the one that both model and dataset support)"""
+    loss: OptionalText = None
+    """segmentation: cross_entropy, dice or cross_entropy+dice; regression: l2, l1 or huber (default: the first)"""
+    kwargs: TaskKeywords = dataclasses.field(default_factory=dict[str, Any])
+    """further keyword arguments of the task, e.g. class_weights=[1,5] ignore_label=255 or delta=0.1 (default: the task's own)"""
+
+
+@dataclasses.dataclass(frozen=True)
+class ShardingConfig(Settings):
+    """Flags that choose the strategy, the devices, and how a training step is laid out on them."""
+
+    strategy: str = "pmap"
+    """how devices share the work: pmap, single, shard_map, sharded or central"""
+    devices: Annotated[OptionalInt, POSITIVE] = None
+    """use the first N devices (default: all of them); on a CPU, simulate N.
+    On a CPU, these are added to XLA_FLAGS unless you set them yourself: --xla_force_host_platform_device_count=N and, for speed,
+    --xla_cpu_experimental_ynn_fusion_type=-individual_convolution and --xla_disable_hlo_passes=cse_barrier_expander"""
+    mesh: Annotated[str | None, tyro.conf.arg(metavar="AXIS=N,...", help_behavior_hint="")] = None
+    """with --strategy sharded, the device mesh, e.g. data=4,model=2 or data=2,space=4 (default: data only). The batch is sharded
+    over data, images over space (spatial partitioning of their height) and, with --shard-params, output channels over model"""
+    shard_params: tyro.conf.FlagCreatePairsOff[bool] = False
+    """with --strategy sharded, shard parameters, optimizer state and EMA over data and model, for models that do not fit on one
+    device"""
+    grad_reduce_dtype: Annotated[Literal["bfloat16", "float16"] | None, tyro.conf.arg(help_behavior_hint="")] = None
+    """all-reduce gradients in this format, which halves the communication (default: float32); for pmap, shard_map and central"""
+    deterministic: bool = False
+    """on GPUs, use only kernels that are bitwise reproducible, which is slower; CPU kernels always are"""
+
+
+@dataclasses.dataclass(frozen=True)
+class OptimizationConfig(Settings):
+    """Flags that choose the batch size, the length of training and the optimizer."""
+
+    global_batch_size: Annotated[BatchSize, POSITIVE] = None
+    """examples per step, over all devices; auto: as many as fit in memory (default: 128, or the dataset's own)"""
+    per_device_batch_size: Annotated[OptionalInt, POSITIVE] = None
+    """examples per device and microbatch, instead of --global-batch-size"""
+    accumulate_steps: Annotated[int, POSITIVE] = 1
+    """gradient accumulation, which saves memory: split the global batch into this many microbatches, one after another, for one
+    update; batch norm sees one microbatch"""
+    epochs: Annotated[OptionalInt, POSITIVE] = None
+    """passes over the training set (default: 20, or the dataset's own)"""
+    steps: Annotated[OptionalInt, POSITIVE] = None
+    """number of training steps, instead of --epochs"""
+    optimizer: str = "nesterov"
+    """sgd, momentum, nesterov, adam, adamw, rmsprop, adagrad, lamb or lion"""
+    optimizer_kwargs: OptimizerKeywords = dataclasses.field(default_factory=dict[str, Any])
+    """keyword arguments of the Optax optimizer, e.g. momentum=0.95 or b1=0.9 b2=0.99 (default: the optimizer's own)"""
+    learning_rate: Annotated[OptionalFloat, NON_NEGATIVE] = None
+    """peak learning rate (default: 0.1 for sgd, momentum and nesterov, otherwise 0.001)"""
+    lr_scaling: Literal["none", "linear", "sqrt"] = "none"
+    """scale the learning rate with the global batch size over 128, linearly or by its square root, so that a recipe carries over to
+    larger batches; schedules other than onecycle then warm up for 5 epochs"""
+    schedule: Literal["constant", "multistep", "cosine", "onecycle"] = "onecycle"
+    """learning-rate schedule; multistep divides by 10 after 1/2 and 3/4 of the steps"""
+    warmup_fraction: Annotated[OptionalFloat, FRACTION] = None
+    """fraction of the steps spent warming up to the peak learning rate (default: 0.3 for onecycle, otherwise 0)"""
+    weight_decay: Annotated[float, NON_NEGATIVE] = 1e-4
+    """weight decay of all parameters: L2, added to the gradient; decoupled for adamw, lamb and lion"""
+    clip_norm: Annotated[OptionalFloat, POSITIVE] = None
+    """clip gradients to this global norm (default: no clipping)"""
+    label_smoothing: Annotated[float, FRACTION] = 0.0
+    """label smoothing of a classification: fraction of each target spread evenly over all classes"""
+    ema_decay: Annotated[float, FRACTION] = 0.0
+    """decay of the exponential moving average (EMA) of the weights, which is what is then evaluated, e.g. 0.999 (0: no EMA)"""
+
+
+@dataclasses.dataclass(frozen=True)
+class RunConfig(Settings):
+    """Flags that choose the folder of a run, and when it logs and saves."""
+
+    run_dir: OptionalPath = None
+    """directory of this run (default: runs/MODEL-DATASET-HASH, the same for the same settings)"""
+    resume: Literal["auto", "never", "must"] = "auto"
+    """auto: resume the run in its directory if there is one; never: start a new one; must: fail if there is none.
+    A run that is stopped by a signal saves its last step and exits with code 75"""
+    eval_every: Annotated[OptionalInt, POSITIVE] = None
+    """steps between evaluations (default: every epoch)"""
+    checkpoint_every: Annotated[OptionalInt, POSITIVE] = None
+    """steps between checkpoints (default: whole epochs, at least 100 steps); the last step is always saved"""
+    keep: Annotated[int, POSITIVE] = 3
+    """number of checkpoints to keep, besides the best one"""
+    log_every: Annotated[int, POSITIVE] = 10
+    """steps between rows of metrics.jsonl"""
+    steps_per_execution: Annotated[int, POSITIVE] = 1
+    """run this many steps in one program, where the dataset is in device memory: for steps of a few milliseconds on accelerators.
+    Evaluations and checkpoints stay where they are; a shorter execution before one of them compiles a second program"""
+    on_divergence: Literal["stop", "skip", "rollback"] = "stop"
+    """when the loss or the gradients are no longer finite: stop (exit code 3), skip the update, or roll back to the last checkpoint
+    and continue from there with half the learning rate"""
+    max_divergences: Annotated[int, POSITIVE] = 5
+    """stop nevertheless after this many skipped updates in a row, or this many rollbacks"""
+    callbacks: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME[:KEY=VALUE,...]", help_behavior_hint="")] = ()
+    """further callbacks, e.g. early_stopping:patience=5,metric=accuracy or wandb:project=mine; plugins may register more:
+    early_stopping, learning_rate_monitor, profiler, wandb, mlflow"""
+    profile: OptionalProfile = None
+    """profile steps START to STOP, counted from 1; the trace is written to the run's directory, for XProf or TensorBoard"""
+    step_timeout: Annotated[float | None, tyro.conf.arg(metavar="SECONDS", help_behavior_hint=""), POSITIVE] = None
+    """abort, with a stack trace of each thread, if no step finishes within this time (default: 30 times the median step, at least
+    300 s; compiling and saving do not count)"""
+
+
+@dataclasses.dataclass(frozen=True)
+class ProcessConfig(Settings):
+    """Flags that connect the processes of a run."""
+
+    distributed: Literal["auto", "on", "off"] = "auto"
+    """whether this is one process of several: detected (from the flags below, Slurm, Open MPI, a Kubernetes indexed job or a TPU
+    pod), yes, or no. `python -m jaxdp.launch -n N -- train ...` starts several on one machine"""
+    coordinator: Annotated[str | None, tyro.conf.arg(metavar="HOST:PORT", help_behavior_hint="")] = None
+    """address at which process 0 listens, e.g. 10.0.0.1:1234 (default: detected on a cluster)"""
+    num_processes: Annotated[OptionalInt, POSITIVE] = None
+    """number of processes (default: detected on a cluster)"""
+    process_id: Annotated[OptionalInt, NON_NEGATIVE] = None
+    """index of this process, from 0 (default: detected on a cluster)"""
+    distributed_timeout: Annotated[float, POSITIVE] = 60.0
+    """seconds to wait for the other processes at startup"""
+    heartbeat_timeout: Annotated[float, POSITIVE] = 30.0
+    """seconds without a heartbeat after which a process counts as dead"""
+
+
+@dataclasses.dataclass(frozen=True)
+class PartsConfig(Settings):
+    """What is trained, on which data and for which task: what commands about training have in common."""
+
+    plugins: Plugins = ()
+    """your own Python files or modules, imported first to register models, datasets, tasks or strategies"""
+    model: ModelConfig = ModelConfig()
+    data: DataConfig = DataConfig()
+    task: TaskConfig = TaskConfig()
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainConfig(PartsConfig):
+    """Everything that defines a training run; `config.yaml` in its folder holds exactly these settings."""
+
+    sharding: ShardingConfig = ShardingConfig()
+    optimization: OptimizationConfig = OptimizationConfig()
+    run: RunConfig = RunConfig()
+    processes: ProcessConfig = ProcessConfig()

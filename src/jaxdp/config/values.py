@@ -1,0 +1,140 @@
+"""Values of settings that are more than a number or a name, each parsed once, and how a flag reads them."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Annotated, Any, Literal
+
+import tyro
+import yaml
+
+from jaxdp.registry import ConfigError
+
+
+@dataclasses.dataclass(frozen=True)
+class BatchNormMode:
+    """Which examples share batch-norm statistics.
+
+    Attributes:
+        kind: `replica` (those of a replica), `global` (the whole batch) or `group`.
+        group_size: examples of a `group`; None for the other kinds.
+    """
+
+    kind: Literal["replica", "global", "group"] = "replica"
+    group_size: int | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> "BatchNormMode":
+        """Reads `replica`, `global` or `group:N`; raises ConfigError for anything else."""
+        if text == "replica" or text == "global":
+            return cls(text)
+        kind, _, size = text.partition(":")
+        if kind != "group" or not size.isdecimal() or int(size) < 1:
+            raise ConfigError("batch_norm", text, "must be replica, global or group:N with N examples, e.g. group:16")
+        return cls("group", int(size))
+
+    def __str__(self) -> str:
+        return self.kind if self.group_size is None else f"group:{self.group_size}"
+
+
+@dataclasses.dataclass(frozen=True)
+class ProfileRange:
+    """Steps to profile, counted from 1, both ends included."""
+
+    first: int
+    last: int
+
+    @classmethod
+    def parse(cls, text: str) -> "ProfileRange":
+        """Reads `START:STOP`; raises ConfigError for anything else."""
+        first, _, last = text.partition(":")
+        if not (first.isdecimal() and last.isdecimal() and 1 <= int(first) <= int(last)):
+            raise ConfigError("profile", text, "must be START:STOP, steps counted from 1, e.g. 20:25")
+        return cls(int(first), int(last))
+
+    def __str__(self) -> str:
+        return f"{self.first}:{self.last}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Range:
+    """What a number must satisfy, beside the type in a field's annotation."""
+
+    text: str
+    at_least: int | float
+    below: int | float = float("inf")
+
+    def check(self, name: str, value: int | float) -> None:
+        """Raises ConfigError for a number that is out of range."""
+        if not self.at_least <= value < self.below:
+            raise ConfigError(name, value, f"must {self.text}")
+
+
+POSITIVE = Range("be greater than 0", 5e-324)
+NON_NEGATIVE = Range("not be negative", 0)
+FRACTION = Range("be at least 0 and below 1", 0, 1)
+
+
+def parse_batch_size(word: str) -> int | Literal["auto"]:
+    """Reads an integer or `auto`; raises ConfigError for anything else."""
+    if word == "auto":
+        return "auto"
+    try:
+        return int(word)
+    except ValueError as error:
+        raise ConfigError("global_batch_size", word, "must be an integer or auto") from error
+
+
+def parse_keywords(words: list[str]) -> dict[str, Any]:
+    """Reads `["depth=110", "alpha=48"]`; values are YAML, e.g. `true`, `0.5` or `[1, 2]`."""
+    keywords: dict[str, Any] = {}
+    for word in words:
+        key, separator, value = word.partition("=")
+        if not (key.isidentifier() and separator):
+            raise ConfigError("", word, f"{word!r} is not a keyword argument: write KEY=VALUE without spaces, e.g. depth=110")
+        keywords[key] = number(yaml.safe_load(value))
+    return keywords
+
+
+def number(value: Any) -> Any:
+    """Returns a float for text that is one: YAML 1.1 reads 1e-3 as text."""
+    try:
+        return float(value) if isinstance(value, str) else value
+    except ValueError:
+        return value
+
+
+def _flag(metavar: str, parse: Callable[[str], Any]) -> tyro.constructors.PrimitiveConstructorSpec[Any]:
+    return tyro.constructors.PrimitiveConstructorSpec(
+        nargs=1,
+        metavar=metavar,
+        instance_from_str=lambda words: parse(words[0]),
+        is_instance=lambda value: True,  # the type of the field is checked where the settings are made
+        str_from_instance=lambda value: [] if value is None else [str(value)],
+    )
+
+
+_QUIET = tyro.conf.arg(help_behavior_hint="")  # the help text says what None means
+_KEYWORDS = tyro.constructors.PrimitiveConstructorSpec(
+    nargs="*",
+    metavar="KEY=VALUE",
+    instance_from_str=parse_keywords,
+    is_instance=lambda value: isinstance(value, dict),
+    str_from_instance=lambda value: [f"{key}={item}" for key, item in value.items()],
+)
+_WORDS = tyro.constructors.PrimitiveConstructorSpec(
+    nargs="*",
+    metavar="NAME[:NUMBER]",
+    instance_from_str=lambda words: tuple(words),
+    is_instance=lambda value: value is None or isinstance(value, tuple),
+    str_from_instance=lambda value: list(value or ()),
+)
+
+OptionalInt = Annotated[int | None, tyro.conf.arg(metavar="INT", help_behavior_hint="")]
+OptionalFloat = Annotated[float | None, tyro.conf.arg(metavar="FLOAT", help_behavior_hint="")]
+OptionalText = Annotated[str | None, tyro.conf.arg(metavar="NAME", help_behavior_hint="")]
+OptionalPath = Annotated[str | None, tyro.conf.arg(metavar="PATH", help_behavior_hint="")]
+Keywords = Annotated[dict[str, Any], _KEYWORDS]
+Words = Annotated[tuple[str, ...] | None, _QUIET, _WORDS]
+BatchSize = Annotated[int | Literal["auto"] | None, _QUIET, _flag("INT|auto", parse_batch_size)]
+BatchNorm = Annotated[BatchNormMode, _flag("{replica,global,group:N}", BatchNormMode.parse)]
+OptionalProfile = Annotated[ProfileRange | None, _QUIET, _flag("START:STOP", ProfileRange.parse)]
