@@ -59,6 +59,7 @@ def slow_steps(seconds: float) -> str:
     )
 
 
+@pytest.mark.slow
 def test_one_that_is_told_to_stop_stops_all_at_the_same_step(record_fault: RecordFault) -> None:
     steps = ["--steps", "40", "--checkpoint-every", "100"]
     group = Processes(*steps, preludes={0: slow_steps(0.2), 1: slow_steps(0.2)})
@@ -82,7 +83,8 @@ def test_one_that_is_told_to_stop_stops_all_at_the_same_step(record_fault: Recor
     record_fault("signal to one of two processes", 1, "both saved the same step; resumed bitwise", 0)
 
 
-@pytest.mark.parametrize("victim", [pytest.param(0, marks=pytest.mark.slow), 1])
+@pytest.mark.slow
+@pytest.mark.parametrize("victim", [0, 1])
 def test_the_others_name_the_one_that_died(victim: int, record_fault: RecordFault) -> None:
     group = Processes("--steps", "1000", "--checkpoint-every", "5", preludes={0: slow_steps(0.1), 1: slow_steps(0.1)})
     group.wait_for("step 7/")
