@@ -8,7 +8,8 @@ import nox
 
 nox.options.sessions = ["lint", "types", "tests"]
 nox.options.default_venv_backend = "uv|virtualenv"
-CACHE = pathlib.Path(".nox", "compilation-cache").absolute()
+# Of the user, as pip's: another clone finds what this one compiled.
+CACHE = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "jaxdp-tests"
 
 
 @nox.session
@@ -127,7 +128,7 @@ def experiments(session: nox.Session) -> None:
     """Every experiment in a tiny form, each with its figure; `python experiments/NAME.py --write` is the real one."""
     session.install(".")
     keep_what_is_compiled(session)
-    for name in ("throughput", "input_pipeline", "unet_two_ways", "processes", "scaling"):
+    for name in ("throughput", "input_pipeline", "unet_two_ways", "processes", "scaling", "devices"):
         session.run("python", f"experiments/{name}.py", "--tiny", "--output", f"build/experiments/{name}")
 
 

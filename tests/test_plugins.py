@@ -65,7 +65,7 @@ def test_a_file_is_found_again_by_the_other_commands(capsys: pytest.CaptureFixtu
     flags = ["--plugins", "net.py", "task.py", "--model", "othernet", "--task", "grading", "--dataset", "digits"]
     assert train.main([*flags, *STEPS]) == 0
     summary = json.loads(pathlib.Path("run/summary.json").read_text())
-    assert (summary["model"], summary["task"], summary["best"]["squared"]) == ("othernet", "grading", 0.25)
+    assert (summary["model"], summary["task"], summary["metrics"]["test"]["squared"]) == ("othernet", "grading", 0.25)
     assert summary["best_metric"] == {"name": "squared", "larger_is_better": False}
     for registry, name in ((models._models, "othernet"), (tasks._tasks, "grading")):  # as in a new process
         del registry._entries[name], registry._origins[name]

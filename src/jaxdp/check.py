@@ -10,6 +10,7 @@ import tyro
 from jaxdp import command_line
 from jaxdp.config import (
     NON_NEGATIVE,
+    BatchNormMode,
     OptimizationConfig,
     PartsConfig,
     TrainConfig,
@@ -42,9 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _main(argv: Sequence[str]) -> int:
-    command = command_line.parse(
-        CheckConfig, argv, prog="python -m jaxdp.check", description=DESCRIPTION, batch_norm="global", steps=3
-    )
+    command = command_line.parse(CheckConfig, argv, prog="python -m jaxdp.check", description=DESCRIPTION, steps=3)
     words = [word for word in command.devices.split(",") if word]
     if not words or not all(word.isdecimal() and int(word) > 0 for word in words):
         raise ConfigError("devices", command.devices, "must be numbers separated by commas, e.g. 1,2,4,8")
@@ -61,8 +60,8 @@ def _main(argv: Sequence[str]) -> int:
     worst = max(max(row.differences) for row in found)
     passed = worst <= command.tolerance
     print(f"{'passed' if passed else 'FAILED'}: the largest difference is {worst:.1e}, the tolerance {command.tolerance:.1e}")
-    if not passed and command.model.batch_norm.kind == "replica":
-        print("--batch-norm replica depends on the number of devices by design; global and group:N do not", file=sys.stderr)
+    if not passed and found[0].config.model.batch_norm == BatchNormMode("replica"):
+        print("--batch-norm replica depends on the number of devices by design; group:N and global do not", file=sys.stderr)
     return 0 if passed else 1
 
 

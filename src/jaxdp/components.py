@@ -12,6 +12,7 @@ from flax import nnx
 from jaxdp import models, tasks
 from jaxdp.config import EXCLUSIVE, TrainConfig
 from jaxdp.data.sources import TARGET_FIELDS, Dataset, check_dataset, open_dataset
+from jaxdp.models.layers import BatchNorm
 from jaxdp.registry import ConfigError, load_plugins
 
 DEFAULT_DATASETS = {"classification": "digits", "segmentation": "cells", "regression": "digits-denoise"}
@@ -148,11 +149,12 @@ def create_task(config: TrainConfig, dataset: Any, objects: Objects = NOTHING) -
 
 def check_model(
     config: TrainConfig, dataset: Dataset, task: tasks.Task, image_shapes: set[tuple[int, ...]], objects: Objects = NOTHING
-) -> int:
+) -> tuple[int, bool]:
     """Traces the model on images of the sizes it will meet, which computes nothing.
 
     Returns:
-        The fewest rows that a convolution reads or writes; one over single rows does not count.
+        The fewest rows that a convolution reads or writes, where one over single rows does not count, and whether the model has
+        batch norms whose statistics are set from outside.
 
     Raises:
         ConfigError: for keywords that it does not take, a size that it cannot work on, or outputs that do not fit the task.
@@ -188,7 +190,7 @@ def check_model(
             remedy = f"returns {shown} for an image; {task.name} on {config.data.dataset} needs ({', '.join(map(str, wanted))})"
             raise ConfigError("model", config.model.name, remedy)
         rows += [shape[0], *_rows_of_convolutions(forward.jaxpr)]
-    return min(rows)
+    return min(rows), any(isinstance(module, BatchNorm) for _, module in nnx.iter_modules(model))
 
 
 def _rows_of_convolutions(program: Any) -> Iterator[int]:

@@ -202,7 +202,7 @@ class Result:
         """
         directory = claim_new(pathlib.Path(path))
         step, evaluated = self.step, self.metrics.get(self._evaluated_split())
-        with contextlib.closing(Checkpoints(directory.checkpoints, keep=1, best_metric=self._task.best_metric)) as checkpoints:
+        with contextlib.closing(Checkpoints(directory.checkpoints, keep=1, best_metric=None)) as checkpoints:
             directory.checkpoints.mkdir(exist_ok=True)
             checkpoints.save(step, self.state, {}, evaluated)
         directory.write_dataset(dataclasses.asdict(self.description))
@@ -229,7 +229,7 @@ def load(run_dir: str | pathlib.Path, *, step: int | None = None, model: nnx.Mod
 
     Args:
         run_dir: what `run_dir` of a run or `Result.save` named.
-        step: which checkpoint; by default the best one, or the newest where none was evaluated.
+        step: which checkpoint; by default the best by validation data, or the newest where there are none.
         model: for a run that was trained with a model object that jaxdp does not know: one of the same structure.
 
     Raises:

@@ -225,7 +225,7 @@ def _take_model(values: dict[str, Any], objects: dict[str, Any]) -> None:
     objects["model"] = model
     recipe = models.recipe_of(model)
     values["model"], values["model_kwargs"] = recipe if recipe is not None else (type(model).__name__, {})
-    if str(values.get("batch_norm", "replica")) != "replica" and any(
+    if str(values.get("batch_norm") or "replica") != "replica" and any(
         isinstance(m, nnx.BatchNorm) for _, m in nnx.iter_modules(model)
     ):
         remedy = "nnx.BatchNorm normalizes over what one device sees; use jaxdp.models.layers.BatchNorm in the model, or replica"

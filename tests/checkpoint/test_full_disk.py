@@ -115,6 +115,7 @@ def test_a_save_that_does_not_fit_leaves_the_one_before_whole(resumable: pathlib
     assert_completes(capsys)
 
 
+@pytest.mark.slow
 @pytest.mark.fault("full file system while saving (tmpfs)", CONTINUED, 0)
 def test_a_file_system_that_is_full(trained: pathlib.Path, mounted: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
     shutil.copytree(trained, mounted / "run")

@@ -16,7 +16,7 @@ from jaxdp.tools.checkpoint_list import list_checkpoints
 pytestmark = pytest.mark.usefixtures("no_pictures")
 FLAGS = (
     "--model cnn --model-kwargs width=4 hidden=16 --global-batch-size 160 --steps 6 --schedule constant --log-every 2 "
-    "--eval-every 2 --checkpoint-every 2 --devices 2 --run-dir run"
+    "--eval-every 2 --checkpoint-every 2 --devices 2 --validation 0.2 --run-dir run"
 ).split()
 SAVED = pathlib.Path("run", "checkpoints")
 
@@ -111,7 +111,7 @@ def test_a_run_falls_back_and_saves_the_damaged_step_again(
     assert integrity.examine(SAVED, 6, thorough=True).state == "whole"
     assert (run / "damaged" / "6").is_dir()
     steps = [(row["split"], row["step"]) for row in map(json.loads, (run / "metrics.jsonl").read_text().splitlines())]
-    assert steps == [(split, step) for step in (2, 4, 6) for split in ("train", "test")]
+    assert steps == [(split, step) for step in (2, 4, 6) for split in ("train", "validation")]
 
 
 @pytest.mark.fault("all checkpoints damaged", "exit code 2, nothing touched", None)
@@ -131,7 +131,7 @@ def test_with_all_damaged_nothing_is_touched(run: pathlib.Path, capsys: pytest.C
 
 def test_readers_name_a_damaged_step_and_take_the_next_best(run: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = list_checkpoints("run", verify=True)
-    ranked = [row["step"] for row in sorted(rows, key=lambda row: (row["test"]["accuracy"], row["step"]), reverse=True)]
+    ranked = [row["step"] for row in sorted(rows, key=lambda row: (row["validation"]["accuracy"], row["step"]), reverse=True)]
     assert [row["step"] for row in rows if row["best"]] == ranked[:1]
     flip(largest(ranked[0]))
     capsys.readouterr()

@@ -29,7 +29,9 @@ UNET = "--model unet --model-kwargs base_channels=4 levels=2"
 # Few of the cells are needed, and drawing them all takes longer.
 CELLS = "--dataset cells --data-placement host --global-batch-size 8"
 COMMANDS = {
-    "digits": "--model-kwargs depth=8 alpha=6 --global-batch-size 64 --steps 12 --eval-every 6 --checkpoint-every 6",
+    "digits": (
+        "--model-kwargs depth=8 alpha=6 --global-batch-size 64 --steps 12 --eval-every 6 --checkpoint-every 6 --validation 0.1"
+    ),
     "cells": f"{UNET} {CELLS} --steps 12",
     "valid": f"{UNET} padding=valid {CELLS} --steps 4",
     "denoise": f"{UNET} --global-batch-size 16 --dataset digits-denoise --steps 12",

@@ -1,5 +1,6 @@
 """Layers agree with formulas written out in NumPy."""
 
+import functools
 from typing import Any
 
 import jax
@@ -10,11 +11,13 @@ from flax import nnx
 
 from jaxdp.models import layers, resampling
 from jaxdp.ops import convolution, moments
+from jaxdp.sharding.replicas import Replicas
+from jaxdp.step import step
 
 
 def batch_norm(features: int, **attributes) -> layers.BatchNorm:
     norm = layers.BatchNorm(features, dtype=jnp.float32)
-    layers.set_batch_norm(norm, **{"group_size": None, "share": None} | attributes)
+    layers.set_batch_norm(norm, **{"group_size": None, "combine": None} | attributes)
     return norm
 
 
@@ -58,7 +61,8 @@ def test_variance_survives_a_large_mean() -> None:
     """E[x²] - E[x]² in float32 would be off by everything here."""
     x = 4096 + jax.random.normal(jax.random.key(0), (64, 4, 4, 1))
     np.testing.assert_allclose(np.std(batch_norm(1)(x)), 1, rtol=1e-3)
-    shared = jax.vmap(lambda part: batch_norm(1, share=lambda v: jax.lax.pmean(v, "data"))(part), axis_name="data")
+    of_all = functools.partial(step._of_all, Replicas(axis="data"))
+    shared = jax.vmap(lambda part: batch_norm(1, combine=of_all)(part), axis_name="data")
     np.testing.assert_allclose(np.std(shared(x.reshape(8, 8, 4, 4, 1))), 1, rtol=1e-3)
 
 

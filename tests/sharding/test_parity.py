@@ -29,12 +29,18 @@ CONSTANTS = Constants.create([0.1], seed=3)
 KWARGS = {"depth": 8, "alpha": 6, "shake_drop": 0.5, "dropout": 0.2}
 CASES = [("single", 1)] + [(name, count) for name in ("pmap", "shard_map", "sharded") for count in (1, 2, 4, 8)]
 CASES += [("central", 1), ("central", 4)]
-# Of these every session tries each strategy with each mode on its largest number of devices, and each other number with one mode.
-BATCH_NORM_OF = {1: "global", 2: "replica", 4: "group:2"}
+# Groups within a device's share of 16 examples, equal to it, and over several devices; those of 8 over 2 of 4 devices.
+MODES = ("global", "group:2", "group:8", "replica")
+# Of these every session tries each strategy with two modes on its largest number of devices, and pmap with all of them.
+TWO_OF = {"pmap": MODES, "shard_map": ("replica", "group:8"), "sharded": ("global", "group:8"), "central": ("group:2", "group:8")}
 
 
 def in_every_session(name: str, count: int, batch_norm: str) -> bool:
-    return count == 8 or (name, count) == ("central", 4) or BATCH_NORM_OF[count] == batch_norm
+    return count == (4 if name == "central" else 8) and batch_norm in TWO_OF[name]
+
+
+def also_slow(*cases: tuple[Any, ...]) -> list[Any]:
+    return [pytest.param(*case, marks=pytest.mark.slow) for case in cases]
 
 
 def create_optimizer(schedule: optax.Schedule) -> optax.GradientTransformation:
@@ -97,10 +103,14 @@ def means(metrics: list[Any]) -> list[Any]:
 @pytest.mark.parametrize(
     ("name", "count", "batch_norm"),
     [
-        pytest.param(name, count, batch_norm, marks=() if in_every_session(name, count, batch_norm) else pytest.mark.slow)
+        pytest.param(
+            name,
+            count,
+            batch_norm,
+            marks=() if name == "single" or in_every_session(name, count, batch_norm) else pytest.mark.slow,
+        )
         for name, count in CASES
-        for batch_norm in ("global", "group:2", "replica")
-        if (name, batch_norm) != ("central", "global")  # which it refuses: a test of its own
+        for batch_norm in MODES
     ],
 )
 def test_strategy_matches_its_oracle(name: str, count: int, batch_norm: str) -> None:
@@ -130,6 +140,28 @@ def test_without_the_mean_replicas_drift_apart(name: str, monkeypatch: pytest.Mo
         return
     state, _ = train(strategy, host_batches())
     assert largest_difference(state.params, oracle("group:2", 1)[0].params) > 1e-3
+
+
+@pytest.mark.parametrize("name", ["pmap", "sharded"])
+def test_groups_over_devices_need_their_statistics(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The mutant: leave out what makes the statistics of a group of those of its parts."""
+    monkeypatch.setattr(step, "_of_groups", lambda replicas, count, mean, var: (mean, var))
+    state, _ = train(create_strategy(name, recipe("group:8"), jax.devices()[:8]), host_batches())
+    assert largest_difference(state.params, oracle("group:8", 1)[0].params) > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("name", "group", "count"), [("pmap", 4, 4), ("sharded", 8, 4), *also_slow(("shard_map", 8, 8), ("central", 8, 4))]
+)
+def test_groups_may_end_within_a_device(name: str, group: int, count: int) -> None:
+    """24 examples on 4 or 8 devices, which hold 6 or 3."""
+    batch = pipeline.load(DATASET.train, np.arange(24))
+    changed = recipe(f"group:{group}")
+    strategy = create_strategy(name, changed, jax.devices()[:count])
+    strategy.check_batch(len(batch["labels"]))
+    state, _ = train(strategy, [batch])
+    expected, _ = oracle_step(f"group:{group}")(create_state(), batch, CONSTANTS)
+    assert largest_difference(state, jax.tree.map(np.asarray, expected)) <= 1e-5
 
 
 def test_without_the_cast_shard_map_sums_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,15 +209,14 @@ def test_batches_that_do_not_divide_are_refused() -> None:
         strategy.check_batch(100)
     with pytest.raises(ConfigError, match=r"use 8$"):
         strategy.check_batch(3)
-    with pytest.raises(ConfigError, match=r"group:2.*3 examples.*group:[13]"):
-        strategy.check_batch(24)
-    create_strategy("sharded", recipe("group:2"), jax.devices()[:8]).check_batch(24)
+    strategy.check_batch(24)
+    with pytest.raises(ConfigError, match=r"group:10: does not divide the 24 examples of the batch; use e.g. group:12"):
+        create_strategy("pmap", recipe("group:10"), jax.devices()[:8]).check_batch(24)
+    halves = dataclasses.replace(recipe("group:16"), accumulate_steps=3)
+    with pytest.raises(ConfigError, match=r"group:16: does not divide the 24 examples of a microbatch; use e.g. group:12"):
+        create_strategy("sharded", halves, jax.devices()[:8]).check_batch(72)
     with pytest.raises(ConfigError, match=r"--devices 2.*--strategy pmap"):
         create_strategy("single", recipe("replica"), jax.devices()[:2])
-
-
-def also_slow(*cases: tuple[Any, ...]) -> list[Any]:
-    return [pytest.param(*case, marks=pytest.mark.slow) for case in cases]
 
 
 def assert_as_the_oracle(changed: step.Recipe, name: str, count: int) -> None:
@@ -214,6 +245,38 @@ def test_parts_of_a_batch_add_up_to_it(name: str, count: int, scan: bool) -> Non
 
 
 @pytest.mark.parametrize(
+    ("name", "count", "batch_norm"),
+    [
+        ("pmap", 4, "group:8"),
+        ("sharded", 8, "global"),
+        *also_slow(
+            ("shard_map", 4, "group:8"), ("sharded", 4, "group:8"), ("central", 4, "group:8"), ("pmap", 8, "group:4"),
+            ("pmap", 4, "global"), ("shard_map", 8, "global"),
+        ),
+    ],
+)  # fmt: skip
+def test_microbatches_are_the_same_on_several_devices(name: str, count: int, batch_norm: str) -> None:
+    """Statistics over devices are those of consecutive examples of the global batch, in each of two microbatches."""
+    changed = dataclasses.replace(recipe(batch_norm), accumulate_steps=2)
+    expected, expected_metrics = oracle_of_two(batch_norm)
+    strategy = create_strategy(name, changed, jax.devices()[:count])
+    strategy.check_batch(BATCH_SIZE)
+    order = strategy.order_in_batch(BATCH_SIZE)
+    assert order is not None
+    state, metrics = train(strategy, [{key: values[order] for key, values in batch.items()} for batch in host_batches()])
+    assert largest_difference(state, expected) <= 1e-5
+    assert largest_difference(means(metrics), means(expected_metrics)) <= 1e-5
+    unordered, _ = train(strategy, host_batches())
+    assert largest_difference(unordered.params, expected.params) > 1e-3
+
+
+@functools.cache
+def oracle_of_two(batch_norm: str) -> Any:
+    changed = dataclasses.replace(recipe(batch_norm), accumulate_steps=2)
+    return train(create_strategy("single", changed, jax.devices()[:1]), host_batches())
+
+
+@pytest.mark.parametrize(
     ("name", "count", "remat"),
     [
         ("pmap", 4, "blocks"),
@@ -236,11 +299,6 @@ def test_gradients_move_in_bfloat16(name: str) -> None:
     assert 1e-5 < difference < 1e-2
     assert all(leaf.dtype == np.float32 for leaf in jax.tree.leaves(state.params))
     assert largest_difference(metrics[0]["loss"], expected_metrics[0]["loss"]) / BATCH_SIZE <= 1e-5
-
-
-def test_central_is_refused_where_it_cannot_work() -> None:
-    with pytest.raises(ConfigError, match=r"--batch-norm global: --strategy central has no statistics across devices"):
-        create_strategy("central", recipe("global"), jax.devices()[:2])
 
 
 def test_parts_that_do_not_divide_are_refused() -> None:

@@ -173,7 +173,7 @@ def test_a_mistake_of_all_cells_ends_the_bench_and_one_of_a_cell_does_not(
         (["--repeats", "0"], "--repeats 0: must be greater than 0"),
         (["--compare", "none.jsonl"], "--compare none.jsonl: cannot be read: No such file"),
         (["--strategies", "single", "--devices", "2"], "no cell of the grid is left"),
-        (["--strategies", "central", "--batch-norm", "global"], "no cell of the grid is left"),
+        (["--strategies", "central", "--shard-params"], "no cell of the grid is left"),
         (["--strategy", "single"], "--strategy: unknown flag; did you mean --strategies?"),
         (["--global-batch-size", "32"], "--global-batch-size: unknown flag"),
         (["--epochs", "3"], "--epochs: unknown flag"),

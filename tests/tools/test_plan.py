@@ -33,7 +33,7 @@ def test_a_plan_holds_at_the_size_it_names(
     monkeypatch.setattr(memory_plan, "variants", lambda config, devices: {})
     found = planned(capsys, "--devices", "2", "--device-memory", f"{mebibytes}MiB", "--model-kwargs", f"hidden={hidden}")
     largest = found["variants"]["as configured"]["largest_per_device"]
-    setup = created(devices=2, model_kwargs={"hidden": hidden})
+    setup = created(devices=2, model_kwargs={"hidden": hidden}, batch_norm="replica")
     at_the_largest = memory.step_memory(setup.strategy, setup.abstract_step, 2 * largest)
     assert at_the_largest.total == pytest.approx(memory.USABLE_FRACTION * mebibytes * 2**20, rel=tolerance)
     state = setup.create_state()

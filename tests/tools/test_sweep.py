@@ -127,7 +127,8 @@ def test_a_failed_run_is_a_row_and_finished_ones_are_not_run_again() -> None:
     assert "--output out: holds optimizer=adam,seed=0 with learning_rate 0.01, not 0.1" in err
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_has_the_runs_save_and_the_same_command_continues(number: int) -> None:
     command = [*FLAGS, *"--steps 200 --log-every 1 --eval-every 1000 --learning-rate 0.01 --grid seed=0,1 --output out".split()]
     process = start(*command)

@@ -25,7 +25,8 @@ from jaxdp.training.reader import MEASURED
 
 KEEP = 3
 FLAGS = (
-    f"--devices 2 --global-batch-size 160 --ema-decay 0.9 --checkpoint-every 1 --log-every 1 --eval-every 3 --keep {KEEP}"
+    f"--devices 2 --global-batch-size 160 --ema-decay 0.9 --checkpoint-every 1 --log-every 1 --eval-every 3 --keep {KEEP} "
+    "--validation 0.1"
 ).split()
 PYRAMIDNET = "--model-kwargs depth=8 alpha=6 shake_drop=0.5 dropout=0.2".split()
 CNN = "--model cnn --model-kwargs width=4 hidden=16 dropout=0.2".split()  # starts in half the time

@@ -1,6 +1,7 @@
 """Shows how far a run is: a bar on a terminal, one line that updates in a notebook, a line per row elsewhere."""
 
-# pyright: reportUnknownMemberType=false, reportMissingTypeStubs=false
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# IPython need not be there to check types
 
 import sys
 from typing import Any, Protocol, runtime_checkable

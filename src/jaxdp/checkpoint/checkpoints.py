@@ -30,13 +30,13 @@ class Checkpoints(SavedCheckpoints):
     Args:
         directory: its subfolders are named by step.
         keep: how many of the newest stay.
-        best_metric: name of the metric that ranks checkpoints, and whether larger is better.
+        best_metric: name of the metric that ranks checkpoints, and whether larger is better; None where nothing ranks them.
 
     Raises:
         ConfigError: if all checkpoints are damaged. Where some are, they are set aside, with a line on standard error.
     """
 
-    def __init__(self, directory: pathlib.Path, *, keep: int, best_metric: BestMetric) -> None:
+    def __init__(self, directory: pathlib.Path, *, keep: int, best_metric: BestMetric | None) -> None:
         super().__init__(directory, best_metric=best_metric)
         self._response: Any = None  # of Orbax, to the save under way
         self._unsealed: int | None = None  # the step that is being saved, and has no checksums yet
@@ -45,18 +45,20 @@ class Checkpoints(SavedCheckpoints):
         self._orbax = self._open(keep)
 
     def _open(self, keep: int) -> Any:
-        policies = orbax.training.preservation_policies
-        best = policies.BestN(
-            get_metric_fn=lambda metrics: integrity.rank(metrics, self._best_metric), reverse=False, n=1,
-            keep_checkpoints_without_metrics=False,
-        )  # fmt: skip  # ascending: the last one is kept
+        policies, best_metric = orbax.training.preservation_policies, self._best_metric
+        kept = [policies.LatestN(keep)]
+        if best_metric is not None:
+            kept.append(policies.BestN(
+                get_metric_fn=lambda metrics: integrity.rank(metrics, best_metric), reverse=False, n=1,
+                keep_checkpoints_without_metrics=False,
+            ))  # fmt: skip  # ascending: the last one is kept
         # While `save` waits: it takes no time, and where it fails in the background the threads that wait for the folders go on
         # waiting for ten minutes, and keep the process from ending.
         folders_first = orbax.options.AsyncOptions(create_directories_asynchronously=False)
         return orbax.training.Checkpointer(
             self._directory,
             context=orbax.Context(async_options=folders_first),
-            preservation_policy=policies.AnyPreservationPolicy([policies.LatestN(keep), best]),
+            preservation_policy=policies.AnyPreservationPolicy(kept),
             cleanup_tmp_directories=True,  # what a killed save left
         )
 
@@ -129,7 +131,8 @@ class Checkpoints(SavedCheckpoints):
             for step, problem in problems.items():
                 newer = [other for other in steps if other > step and other not in problems]
                 ranked = integrity.read_metrics(self._directory, step) is not None
-                if problem.endswith("is missing") and len(newer) >= keep and ranked and best is not None and best[0] != step:
+                goes = self._best_metric is None or (ranked and best is not None and best[0] != step)
+                if problem.endswith("is missing") and len(newer) >= keep and goes:
                     shutil.rmtree(self._directory / str(step))
                     continue
                 target = integrity.set_aside(self._directory, step)

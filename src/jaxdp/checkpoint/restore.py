@@ -32,10 +32,11 @@ class SavedCheckpoints:
 
     Args:
         directory: its subfolders are named by step.
-        best_metric: name of the metric that ranks checkpoints, and whether larger is better.
+        best_metric: name of the metric that ranks checkpoints, and whether larger is better; None without validation
+            data: no checkpoint is better than another then, and readers take the newest.
     """
 
-    def __init__(self, directory: pathlib.Path, *, best_metric: BestMetric) -> None:
+    def __init__(self, directory: pathlib.Path, *, best_metric: BestMetric | None) -> None:
         logging.getLogger("absl").setLevel(logging.CRITICAL)  # Orbax reports its phases there, and each error it also raises
         self._directory, self._best_metric = directory.absolute(), best_metric
 
@@ -46,18 +47,21 @@ class SavedCheckpoints:
         return max(self.steps(), default=None)
 
     def best(self) -> tuple[int, dict[str, float]] | None:
-        """Returns step and test metrics of the best checkpoint that has any; of equals the newest."""
+        """Returns step and validation metrics of the best checkpoint that has any; of equals the newest."""
         metrics = self._evaluated()
-        ranked = integrity.ranked(metrics, self._best_metric)
+        ranked = self._ranked(metrics)
         return (ranked[0], metrics[ranked[0]]) if ranked else None
 
     def best_first(self) -> list[int]:
         """Returns the steps as a reader prefers them: the best ones, then those that were not evaluated, the newest first."""
-        ranked = integrity.ranked(self._evaluated(), self._best_metric)
+        ranked = self._ranked(self._evaluated())
         return ranked + [step for step in reversed(self.steps()) if step not in ranked]
 
+    def _ranked(self, metrics: Mapping[int, Mapping[str, float]]) -> list[int]:
+        return integrity.ranked(metrics, self._best_metric) if self._best_metric is not None else []
+
     def _evaluated(self) -> dict[int, dict[str, float]]:
-        """Returns the test metrics of those that were evaluated, by step."""
+        """Returns the metrics of those that were evaluated, by step."""
         return {step: metrics for step in self.steps() if (metrics := integrity.read_metrics(self._directory, step))}
 
     def choose(self, step: int | None) -> int | None:

@@ -15,6 +15,7 @@ from jaxdp.registry import ConfigError, nearest
 
 # How a command runs, rather than what it trains.
 OF_ONE_COMMAND = ("run_dir", "resume", "profile", "step_timeout", *(field.name for field in dataclasses.fields(ProcessConfig)))
+_NEWER = ("plugins", "validation")
 _NOT_DEFINING = (*OF_ONE_COMMAND, "callbacks", "keep", "log_every", "steps_per_execution", "on_divergence", "max_divergences")
 
 
@@ -48,8 +49,8 @@ def to_yaml(config: Settings) -> str:
 
 def defining(config: TrainConfig) -> dict[str, Any]:
     """Returns the settings that make a run what it is."""
-    # Runs from before there were plugins keep their folders.
-    return {name: value for name, value in config.plain().items() if name not in _NOT_DEFINING and (name != "plugins" or value)}
+    # Runs from before there were these settings keep their folders.
+    return {name: value for name, value in config.plain().items() if name not in _NOT_DEFINING and (name not in _NEWER or value)}
 
 
 def run_hash(config: TrainConfig) -> str:

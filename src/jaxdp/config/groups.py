@@ -16,10 +16,9 @@ from jaxdp.config.values import (
     FRACTION,
     NON_NEGATIVE,
     POSITIVE,
-    BatchNorm,
-    BatchNormMode,
     BatchSize,
     Keywords,
+    OptionalBatchNorm,
     OptionalFloat,
     OptionalInt,
     OptionalPath,
@@ -44,9 +43,10 @@ class ModelConfig(Settings):
     """model to train: pyramidnet, resnet, vgg, cnn or unet"""
     kwargs: ModelKeywords = dataclasses.field(default_factory=dict[str, Any])
     """keyword arguments of the model, e.g. depth=110 alpha=48 shake_drop=0.5 (default: the model's own)"""
-    batch_norm: BatchNorm = BatchNormMode()
-    """examples that share batch-norm statistics: those of one replica, of the global batch (SyncBN), or of N examples (ghost batch
-    norm). With global and group:N the result does not depend on the number of devices"""
+    batch_norm: OptionalBatchNorm = None
+    """examples that share batch-norm statistics: every N consecutive of the global batch (ghost batch norm), all of it (SyncBN)
+    or those of one replica, as in DistributedDataParallel. Only with replica does the result depend on the number of devices
+    (default: group:32, or the nearest number that divides the batch)"""
     precision: Literal["float32", "bfloat16", "float16"] = "float32"
     """floating-point format of the computation; parameters and batch statistics stay float32. float16 uses dynamic loss scaling"""
     remat: Literal["none", "blocks", "full"] = "none"
@@ -66,7 +66,10 @@ class DataConfig(Settings):
     train_split: Annotated[str | None, tyro.conf.arg(metavar="SPLIT", help_behavior_hint="")] = None
     """examples to train on, e.g. train[:90%] (default: the dataset's own)"""
     test_split: Annotated[str | None, tyro.conf.arg(metavar="SPLIT", help_behavior_hint="")] = None
-    """examples to evaluate on, e.g. train[90%:] (default: the dataset's own)"""
+    """test examples, which choose nothing, e.g. train[90%:] (default: the dataset's own)"""
+    validation: Annotated[str | None, tyro.conf.arg(metavar="SHARE|SPLIT|none", help_behavior_hint="")] = None
+    """examples that choose the best checkpoint: a share of the training set, e.g. 0.1, drawn from each class by the seed; a split;
+    or none, which makes the last state the result (default: the dataset's own validation split, if it has one)"""
     image_size: Annotated[str | None, tyro.conf.arg(metavar="N|HxW", help_behavior_hint="")] = None
     """resize images to N x N or H x W pixels (default: no resizing)"""
     num_classes: Annotated[OptionalInt, POSITIVE] = None

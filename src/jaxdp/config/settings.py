@@ -130,7 +130,9 @@ def convert(name: str, value: Any, annotation: Any) -> Any:
     if parsed is not None and isinstance(value, str):
         return parsed.parse(value)
     value = number(value) if float in kinds else value
-    if name == "image_size" and isinstance(value, int) and not isinstance(value, bool):
+    # A size of one number, or a share, is a number in YAML and Python.
+    spelled = {"image_size": int, "validation": (int, float)}.get(name, ())
+    if isinstance(value, spelled) and not isinstance(value, bool):
         value = str(value)
     _check_type(name, value, kinds)
     if float in kinds and isinstance(value, int) and not isinstance(value, bool):

@@ -136,5 +136,5 @@ OptionalPath = Annotated[str | None, tyro.conf.arg(metavar="PATH", help_behavior
 Keywords = Annotated[dict[str, Any], _KEYWORDS]
 Words = Annotated[tuple[str, ...] | None, _QUIET, _WORDS]
 BatchSize = Annotated[int | Literal["auto"] | None, _QUIET, _flag("INT|auto", parse_batch_size)]
-BatchNorm = Annotated[BatchNormMode, _flag("{replica,global,group:N}", BatchNormMode.parse)]
+OptionalBatchNorm = Annotated[BatchNormMode | None, _QUIET, _flag("{replica,global,group:N}", BatchNormMode.parse)]
 OptionalProfile = Annotated[ProfileRange | None, _QUIET, _flag("START:STOP", ProfileRange.parse)]

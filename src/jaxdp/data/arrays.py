@@ -222,7 +222,8 @@ def _divided(whole: ArraySource, share: Any, seed: int, name: str, fail: Fail) -
     if isinstance(share, bool) or not 0 < share < 1:
         raise fail(f"validation must be a share between 0 and 1, or a pair of images and targets, not {share}")
     labels = whole.targets if whole.field == "labels" else np.zeros(len(whole), np.int32)
-    drawn = random_share(labels, share, seed)
+    remedy = "choose another share, or give validation as a pair of images and targets"
+    drawn = random_share(labels, share, seed, lambda problem: ConfigError("", share, f"validation {share} {problem}; {remedy}"))
     parts = {"train": ~drawn, "validation": drawn}
     return {
         split: NamedArrays(whole.images[part], whole.targets[part], whole.field, f"{name} {split}") for split, part in parts.items()

@@ -78,6 +78,16 @@ class Description:
     kind: str = ""
 
     @property
+    def has_validation(self) -> bool:
+        """Whether there are validation data, without which no checkpoint is the best."""
+        return "validation" in self.examples
+
+    @property
+    def final_split(self) -> str:
+        """The split whose metrics are the result: test, or validation where there are no test data."""
+        return "test" if "test" in self.examples else "validation"
+
+    @property
     def answer(self) -> str:
         """The task whose predictions have the form of this one's: classes, masks or images."""
         return self.kind or self.task

@@ -99,6 +99,7 @@ def batches(
     process_index: int = 0,
     process_count: int = 1,
     paired: bool = False,
+    layout: np.ndarray | None = None,
 ) -> Iterator[Any]:
     """Yields this process's share of the batches from step `start` on, read and placed by background threads ahead of use.
 
@@ -109,16 +110,19 @@ def batches(
             nor the groups of a grouped batch norm depend on the number of processes.
         paired: whether each example comes with a partner to be mixed with, in fields `partner_...`: the one before it in the
             global batch, so that pairs do not depend on processes or devices either.
+        layout: positions in the global batch in the order in which they are placed; None for one after the other.
     """
 
     def read_share(numbers: np.ndarray) -> Any:
         share = len(numbers) // process_count
-        mine = np.arange(process_index * share, (process_index + 1) * share)
+        mine = slice(process_index * share, (process_index + 1) * share)
+        positions = (np.arange(len(numbers)) if layout is None else layout)[mine]
         if not paired:
-            return place(read(numbers[mine]))
-        both = read(numbers[np.concatenate([mine[:1] - 1, mine])])
-        pairs = {f"partner_{name}": values[:-1] for name, values in both.items()}
-        return place({name: values[1:] for name, values in both.items()} | pairs)
+            return place(read(numbers[positions]))
+        needed, places = np.unique(np.concatenate([positions, (positions - 1) % len(numbers)]), return_inverse=True)
+        both = read(numbers[needed])
+        pairs = {f"partner_{name}": values[places[share:]] for name, values in both.items()}
+        return place({name: values[places[:share]] for name, values in both.items()} | pairs)
 
     reads: Any = order
     options = grain.ReadOptions(num_threads=READ_THREADS, prefetch_buffer_size=4)

@@ -1,11 +1,15 @@
 """Chooses the examples that are held out of training, where a dataset does not come in splits."""
 
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
+from jaxdp.data.dataset import ArraySource, BadExample, Example, Source
 from jaxdp.registry import ConfigError
 
+Fail = Callable[[str], ConfigError]
 _HELD_OUT = 10  # one in so many examples, of a set that comes without a test split
 _STREAM = 1  # of random numbers; the order of training is drawn from (seed, epoch)
 
@@ -28,11 +32,12 @@ def held_out(labels: Sequence[int] | np.ndarray) -> np.ndarray:
     return stratified(np.asarray(labels), max(round(len(labels) / _HELD_OUT), 1))
 
 
-def random_share(labels: np.ndarray, share: float, seed: int) -> np.ndarray:
+def random_share(labels: np.ndarray, share: float, seed: int, fail: Fail) -> np.ndarray:
     """Returns a mask of `share` of the examples of each class, rounded to the nearest whole number and drawn at random.
 
     Args:
         labels: integers (N,), none below 0; all the same for examples without classes.
+        fail: makes an error of what is wrong.
 
     Raises:
         ConfigError: if one side is left without an example of a class.
@@ -44,8 +49,72 @@ def random_share(labels: np.ndarray, share: float, seed: int) -> np.ndarray:
         if not 0 < count < size:
             side = "training" if count else "validation"
             of_class = f"class {label}, which has {size}" if len(classes) > 1 else f"the {size} that there are"
-            remedy = "choose another share, or give validation as a pair of images and targets"
-            raise ConfigError("", share, f"validation {share} leaves no {side} example of {of_class}; {remedy}")
+            raise fail(f"leaves no {side} example of {of_class}")
         drawn = np.random.default_rng((seed, label, _STREAM)).permutation(size)[:count]
         mask[np.flatnonzero(labels == label)[drawn]] = True
     return mask
+
+
+@dataclasses.dataclass(frozen=True)
+class Subset:
+    """Some of the examples of a source.
+
+    Attributes:
+        numbers: of its examples.
+    """
+
+    source: Source
+    numbers: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def __getitem__(self, index: int) -> Example:
+        return self.source[int(self.numbers[index])]
+
+    def __getitems__(self, indices: Sequence[int]) -> list[Example]:
+        numbers = [int(self.numbers[index]) for index in indices]
+        several: Any = getattr(self.source, "__getitems__", None)
+        return several(numbers) if several is not None else [self.source[number] for number in numbers]
+
+    def name(self, index: int) -> str:
+        """Returns what errors call an example."""
+        number = int(self.numbers[index])
+        name: Any = getattr(self.source, "name", None)
+        return name(number) if name is not None else f"example {number}"
+
+
+def draw_validation(train: Source, task: str, share: float, seed: int) -> tuple[Subset, Subset]:
+    """Returns what is left to train on, and `share` of the examples of each class, drawn at random.
+
+    Args:
+        task: which the examples have targets for; classes count for classification alone.
+
+    Raises:
+        ConfigError: if one side is left without an example of a class.
+    """
+
+    def fail(problem: str) -> ConfigError:
+        return ConfigError("validation", share, f"{problem}; choose another share, or none")
+
+    labels = _labels(train) if task == "classification" else np.zeros(len(train), np.int32)
+    known = np.flatnonzero(labels >= 0)  # what cannot be read stays in the training set, which reports it
+    drawn = np.zeros(len(labels), bool)
+    drawn[known[random_share(labels[known], share, seed, fail)]] = True
+    return Subset(train, np.flatnonzero(~drawn)), Subset(train, np.flatnonzero(drawn))
+
+
+def _labels(source: Source) -> np.ndarray:
+    """Returns the label of each example, -1 for one that cannot be read."""
+    # A source may know them without reading images.
+    known: Any = source.targets if isinstance(source, ArraySource) else getattr(source, "labels", None)
+    if known is not None:
+        return np.asarray(known() if callable(known) else known, np.int64)
+
+    def label(index: int) -> int:
+        try:
+            return int(source[index]["labels"])
+        except BadExample:
+            return -1
+
+    return np.array([label(index) for index in range(len(source))], np.int64)

@@ -38,7 +38,7 @@ class ImagesConfig(Settings):
     paths: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="PATH ...", help_behavior_hint="")]
     """images, and folders to search for images"""
     step: OptionalInt = None
-    """step of the checkpoint (default: the best one)"""
+    """step of the checkpoint (default: the best by validation data, or the last)"""
     on_bad_example: Literal["error", "skip"] = "error"
     """what to do about an image that cannot be read: stop before anything is written, or go on without it"""
 
@@ -102,7 +102,7 @@ def predict(
 
     Args:
         images: files, or arrays uint8 (H, W, C), with the channels and on the scale of the run's dataset.
-        step: which checkpoint; None for the best, or the newest where none was evaluated.
+        step: which checkpoint; None for the best by validation data, or the newest where there are none.
         tile, overlap: in pixels, as the flags.
 
     Raises:

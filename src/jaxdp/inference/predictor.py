@@ -82,7 +82,7 @@ class Predictor:
 
         Args:
             run_dir: folder of the run.
-            step: which checkpoint; None for the best, or the newest where none was evaluated.
+            step: which checkpoint; None for the best by validation data, or the newest where there are none.
 
         Raises:
             ConfigError: if there is no run or no such checkpoint.
@@ -169,7 +169,7 @@ def restore(
     """Returns the step of a checkpoint, and what evaluates of the state in it as NumPy arrays, without the optimizer's state.
 
     Args:
-        step: which; None for the best, or the newest where none was evaluated.
+        step: which; None for the best by validation data, or the newest where there are none.
         model: of the same structure as the one that was trained, where that was an object.
 
     Raises:
@@ -177,7 +177,8 @@ def restore(
     """
     if not run.checkpoints.is_dir():
         raise ConfigError("run_dir", run.path, "holds no checkpoint")
-    checkpoints = SavedCheckpoints(run.checkpoints, best_metric=create_task(config, description).best_metric)
+    best_metric = create_task(config, description).best_metric if description.has_validation else None
+    checkpoints = SavedCheckpoints(run.checkpoints, best_metric=best_metric)
     step = checkpoints.choose(step)
     if step is None:
         raise ConfigError("run_dir", run.path, "holds no checkpoint")

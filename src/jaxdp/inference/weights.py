@@ -92,7 +92,7 @@ def export(run_dir: str, output: pathlib.Path, step: int | None) -> str:
 
     Args:
         output: NAME.safetensors or NAME.stablehlo.
-        step: of the checkpoint; None for the best, or the newest where none was evaluated.
+        step: of the checkpoint; None for the best by validation data, or the newest where there are none.
 
     Returns:
         What was written, for people.

@@ -14,6 +14,8 @@ from jaxdp.models import initializers
 from jaxdp.ops import convolution
 from jaxdp.ops.moments import moments, per_group
 
+Combine = Callable[[Array, Array], tuple[Array, Array]]
+
 
 def conv(  # noqa: PLR0913 - a layer's constructor
     in_features: int, features: int, size: int, *, stride: int = 1, padding: int | None = None, bias: bool = False,
@@ -70,7 +72,7 @@ class BatchNorm(nnx.Module):
         self.momentum, self.epsilon, self.dtype = momentum, epsilon, dtype
         self.use_running_average = False
         self.group_size: int | None = None
-        self.share: Callable[[Any], Any] | None = None
+        self.combine: Combine | None = None
 
     def __call__(self, x: Float[Array, "batch *space features"]) -> Float[Array, "batch *space features"]:
         """Normalizes `x`, and in training updates the running statistics.
@@ -85,10 +87,8 @@ class BatchNorm(nnx.Module):
             raise ValueError(f"batch norm over groups of {group_size} examples needs a multiple of that, got {x.shape[0]}")
         grouped = x.reshape(-1, group_size, *x.shape[1:])
         mean, var = moments(grouped.astype(jnp.promote_types(self.dtype, jnp.float32)))
-        if self.share is not None:
-            # The variance of a union from its parts (Chan et al. 1979): no cancellation, unlike E[x²] - E[x]².
-            local_mean, mean = mean, self.share(mean)
-            var = self.share(var + jnp.square(local_mean - mean))
+        if self.combine is not None:
+            mean, var = self.combine(mean, var)
         self._update(mean, var)
         return self._normalize(grouped, per_group(mean, grouped), per_group(var, grouped)).reshape(x.shape)
 
@@ -104,17 +104,18 @@ class BatchNorm(nnx.Module):
         return (x * factor + offset).astype(self.dtype)
 
 
-def set_batch_norm(model: nnx.Module, *, group_size: int | None, share: Callable[[Any], Any] | None) -> None:
+def set_batch_norm(model: nnx.Module, *, group_size: int | None, combine: Combine | None) -> None:
     """Sets which examples share statistics, for all batch norms of a model.
 
     Args:
         model: the model; other layers stay as they are.
         group_size: examples per group; None for all examples of a call.
-        share: averages statistics over all programs, for statistics of the global batch; None for a program's own statistics.
+        combine: returns the statistics of larger groups, of which those of a call are parts, for each part those of its group; None
+            where the groups of a call are whole.
     """
     for _, module in nnx.iter_modules(model):
         if isinstance(module, BatchNorm):
-            module.group_size, module.share = group_size, share
+            module.group_size, module.combine = group_size, combine
 
 
 def set_remat(model: nnx.Module, remat: str) -> None:

@@ -84,9 +84,9 @@ def print_summary(summary: Mapping[str, Any], run_dir: str, metric_name: str) ->
         table.add_row(split, metrics_text(metrics))
         if details := [f"{name} {value:.4f}" for name, value in metrics.items() if "/" in name][:_MAX_DETAILS]:
             table.add_row("", ", ".join(details))
-    if summary["best"]:
-        best = {name: summary["best"][name] for name in ("loss", metric_name)}
-        table.add_row("best checkpoint", f"step {summary['best']['step']}: {metrics_text(best)}")
+    if result := summary.get("result"):  # version 0.1 did not say
+        by = f" by validation {metric_name}" if result["state"] == "best" else ""
+        table.add_row("result", f"the {result['state']} state{by}, step {result['step']:,}")
     devices = f"{summary['devices']} x {summary['device_kind']} ({summary['strategy']}, batch norm {summary['batch_norm']})"
     seconds = summary["seconds"]
     table.add_row("devices", devices)

@@ -89,11 +89,13 @@ class Run:
 
     @property
     def best(self) -> float | None:
-        """The best value of the task's metric: of the checkpoints, or else of the evaluations so far."""
+        """The task's metric by which the run is ranked: the best on validation data, or without any that of the last evaluation."""
         of_checkpoint = number(self.get("best", self.metric))
         if of_checkpoint is not None and not self.is_open:
             return of_checkpoint
         values = [value for _, value in self.points(self.held_out, self.metric)]
+        if self.held_out == "test":  # test data choose nothing
+            return values[-1] if values else None
         return (max if self.larger_is_better else min)(values, default=None)
 
     def metrics(self, split: str) -> dict[str, Any]:

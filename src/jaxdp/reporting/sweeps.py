@@ -24,12 +24,21 @@ def row(settings: Mapping[str, Any], summary: Mapping[str, Any] | None, reason: 
         summary: of the run, None if it has none.
         reason: why it failed, None if it did not.
     """
-    found: Row = {"settings": dict(settings), "reason": reason, "metric": "", "value": None, "loss": None, "best": None}
+    found: Row = {
+        "settings": dict(settings),
+        "reason": reason,
+        "metric": "",
+        "value": None,
+        "loss": None,
+        "best": None,
+        "split": "",
+    }
     if reason is None and summary is not None:
         name, best = summary["best_metric"]["name"], summary["best"]
-        metrics = summary["metrics"].get("validation") or summary["metrics"]["test"]
+        split = "validation" if "validation" in summary["metrics"] else "test"
+        metrics = summary["metrics"][split]
         sign = 1 if summary["best_metric"]["larger_is_better"] else -1
-        found |= {"metric": name, "sign": sign, "value": metrics[name], "loss": metrics["loss"]}
+        found |= {"metric": name, "sign": sign, "value": metrics[name], "loss": metrics["loss"], "split": split}
         found["best"] = (best[name], best["step"]) if best else None
     return found
 
@@ -73,7 +82,9 @@ def show(rows: Sequence[Row]) -> None:
     names = list(rows[0]["settings"])
     metrics = sorted({row["metric"] for row in rows if row["metric"]})
     failed = any(row["reason"] for row in rows)
-    table = _table([*names, *metrics, "loss", "best", *(["failed"] if failed else [])])
+    split = "validation" if any(row["split"] == "validation" for row in rows) else "test"
+    by = "validation data" if split == "validation" else "test data, which then judge no longer: --validation 0.1 holds out others"
+    table = _table([*names, *metrics, "loss", "best", *(["failed"] if failed else [])], title=f"ranked by {by}")
     for each in ranked(rows):
         best = f"{_text(each['metric'], each['best'][0])} at step {each['best'][1]}" if each["best"] else ""
         values = [_text(name, each["value"]) if name == each["metric"] else "" for name in metrics]

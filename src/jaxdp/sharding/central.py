@@ -1,22 +1,23 @@
 """Defines the strategy `central`: the first device scatters batch and parameters, gathers gradients, and updates alone.
 
 PyTorch's DataParallel and TensorFlow's CentralStorageStrategy work like this. It is slow by design, and there to be compared with
-the others: all traffic passes through one device, which holds the only lasting copy of the parameters.
+the others: all gradients pass through one device, which holds the only lasting copy of the parameters. Among themselves devices
+exchange only what batch norm over more examples than one holds asks for.
 """
 
 import dataclasses
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import Sharding, SingleDeviceSharding
+from jax.sharding import NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding
 
 from jaxdp.data.pipeline import HostBatch
 from jaxdp.data.placement import gather_examples
 from jaxdp.registry import ConfigError
-from jaxdp.sharding import strategy
+from jaxdp.sharding import mesh, strategy
 from jaxdp.sharding.replicas import Replicas
 from jaxdp.step import step
 from jaxdp.step.state import Constants, TrainState
@@ -27,7 +28,7 @@ class Central(strategy.Strategy):
     """The strategy with a central device, for several devices of one process.
 
     Raises:
-        ConfigError: with several processes, or for batch norm over the global batch.
+        ConfigError: with several processes.
     """
 
     name = "central"
@@ -35,26 +36,31 @@ class Central(strategy.Strategy):
     def _build(self) -> None:
         if jax.process_count() > 1:
             raise ConfigError("strategy", self.name, "works in one process; with several use pmap, shard_map or sharded")
-        if self.recipe.batch_norm.kind == "global":
-            remedy = "--strategy central has no statistics across devices; use replica, group:N, or another strategy"
-            raise ConfigError("batch_norm", self.recipe.batch_norm, remedy)
-        kwargs = {"recipe": self.recipe, "replicas": Replicas()}
+        recipe, devices = self.recipe, len(self.devices)
 
         def compute(state: TrainState, batch: step.Batch, constants: Constants) -> Any:
-            (grads, batch_stats, weight), sums = step.accumulate_gradients(state, batch, constants, **kwargs)
-            return (step.narrowed(grads, recipe=self.recipe), batch_stats, weight), sums
+            replicas = Replicas(axis=mesh.DATA_AXIS)
+            (grads, batch_stats, weight), sums = step.accumulate_gradients(
+                state, batch, constants, recipe=recipe, replicas=replicas
+            )
+            return (step.narrowed(grads, recipe=recipe), batch_stats, weight), sums
 
-        def update(state: TrainState, found: list[Any], constants: Constants) -> Any:
-            means, sums = jax.tree.map(lambda *leaves: sum(leaves[1:], leaves[0]), *found)
-            grads, batch_stats, weight = jax.tree.map(lambda leaf: leaf / len(found), means)
-            grads = step.widened(grads, state.params)
-            return step.update_state(state, grads, batch_stats, weight, sums, constants, recipe=self.recipe)
+        def split(batch: step.Batch, data: step.Batch) -> dict[str, jax.Array]:
+            return {name: leaf.reshape(devices, -1, *leaf.shape[1:]) for name, leaf in gather_examples(batch, data).items()}
 
-        # A program runs where its arguments are.
-        self._compute, self._update = jax.jit(compute), jax.jit(update, donate_argnums=0)
-        self._evaluate = jax.jit(functools.partial(step.eval_step, **kwargs))
-        self._split = jax.jit(self._split_batch)
-        self._add = jax.jit(lambda found: jax.tree.map(lambda *leaves: sum(leaves[1:], leaves[0]), *found))
+        def add(found: Any) -> Any:
+            return jax.tree.map(lambda leaf: functools.reduce(jnp.add, leaf), found)
+
+        def update(state: TrainState, found: Any, constants: Constants) -> Any:
+            means, sums = add(found)
+            grads, batch_stats, weight = jax.tree.map(lambda leaf: leaf / devices, means)
+            return step.update_state(state, step.widened(grads, state.params), batch_stats, weight, sums, constants, recipe=recipe)
+
+        wrap = functools.partial(jax.pmap, axis_name=mesh.DATA_AXIS, in_axes=(None, 0, None), devices=self.devices)
+        self._compute = wrap(compute)
+        self._evaluate = wrap(functools.partial(step.eval_step, recipe=recipe, replicas=Replicas()))
+        # A program of jit runs where its arguments are.
+        self._split, self._add, self._update = jax.jit(split), jax.jit(add), jax.jit(update, donate_argnums=0)
         self.train_step, self.eval_step = self._train_step, self._eval_step
 
     @property
@@ -64,25 +70,20 @@ class Central(strategy.Strategy):
     def shard_batch(self, batch: HostBatch) -> dict[str, jax.Array]:
         return jax.device_put(batch, self.devices[0])
 
-    def _split_batch(self, batch: step.Batch, data: step.Batch) -> list[dict[str, jax.Array]]:
-        gathered = gather_examples(batch, data)
-        parts = {name: jnp.split(leaf, len(self.devices)) for name, leaf in gathered.items()}
-        return [{name: leaves[number] for name, leaves in parts.items()} for number in range(len(self.devices))]
-
-    def _scatter(self, whole: Any, batch: Mapping[str, Any], data: Mapping[str, Any]) -> Iterator[Any]:
-        """Yields `whole` and a shard of the batch, on each device."""
-        for device, part in zip(self.devices, self._split(batch, data), strict=True):
-            yield jax.device_put((whole, part), device)
+    def _scatter(self, whole: Any, batch: Mapping[str, Any], data: Mapping[str, Any]) -> tuple[Any, Any]:
+        """Returns `whole` on each device, and on each its share of the batch."""
+        local = mesh.data_mesh(self.devices)
+        return jax.device_put(
+            (whole, self._split(batch, data)), (mesh.replicated(local), NamedSharding(local, PartitionSpec(mesh.DATA_AXIS)))
+        )
 
     def _train_step(self, state: TrainState, batch: Mapping[str, Any], constants: Constants) -> Any:
         own = dataclasses.replace(constants, examples={})
         needed = dataclasses.replace(state, opt_state=(), ema=None), dataclasses.replace(own, learning_rates=())
-        found = [
-            self._compute(state, part, constants) for (state, constants), part in self._scatter(needed, batch, constants.examples)
-        ]
+        (scattered, own_constants), parts = self._scatter(needed, batch, constants.examples)
+        found = self._compute(scattered, parts, own_constants)
         return self._update(state, jax.device_put(found, self.devices[0]), own)
 
     def _eval_step(self, state: TrainState, batch: Mapping[str, Any], data: Mapping[str, Any]) -> Any:
-        needed = dataclasses.replace(state, opt_state=())
-        found = [self._evaluate(state, part, {}) for state, part in self._scatter(needed, batch, data)]
-        return self._add(jax.device_put(found, self.devices[0]))
+        scattered, parts = self._scatter(dataclasses.replace(state, opt_state=()), batch, data)
+        return self._add(jax.device_put(self._evaluate(scattered, parts, {}), self.devices[0]))

@@ -1,6 +1,7 @@
 """Tells how much memory a step takes and which batch fits, by compiling it, before anything is allocated."""
 
 import dataclasses
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -109,8 +110,9 @@ def forecast(strategy: Strategy, abstract_step: AbstractStep) -> Forecast:
 
 
 def _unit(strategy: Strategy) -> int:
-    """Returns what the examples on a device must be a multiple of: parts of the batch, and groups of batch norm in each."""
-    return strategy.recipe.accumulate_steps * (strategy.recipe.batch_norm.group_size or 1)
+    """Returns what the examples on a device must be a multiple of, so that microbatches consist of whole groups of batch norm."""
+    group = strategy.recipe.batch_norm.group_size or 1
+    return strategy.recipe.accumulate_steps * (group // math.gcd(group, strategy.data_shards))
 
 
 def power_of_two(count: int) -> int:

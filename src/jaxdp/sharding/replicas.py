@@ -1,4 +1,4 @@
-"""Combines the values of replicas by collectives; the only file that names pmean, psum and pcast."""
+"""Combines the values of replicas by collectives; the only file that names pmean, psum, pcast and all_gather."""
 
 import dataclasses
 import itertools
@@ -41,6 +41,22 @@ class Replicas:
 
     def sum(self, tree: Any) -> Any:
         return self._reduce(jax.lax.psum, tree)
+
+    def gather(self, array: jax.Array, count: int) -> jax.Array:
+        if self.axis is None:
+            return array
+        return jax.lax.all_gather(array, self.axis, axis_index_groups=self._neighbours(count), tiled=True)
+
+    def own(self, array: jax.Array, count: int) -> jax.Array:
+        if self.axis is None:
+            return array
+        length = len(array) // count
+        return jax.lax.dynamic_slice_in_dim(array, jax.lax.axis_index(self.axis) % count * length, length)
+
+    def _neighbours(self, count: int) -> list[list[int]]:
+        """Returns the numbers of the replicas, `count` consecutive ones together."""
+        assert self.axis is not None
+        return np.arange(jax.lax.axis_size(self.axis)).reshape(-1, count).tolist()
 
     def _reduce(self, collective: Callable[[Any, str], Any], tree: Any) -> Any:
         if self.axis is None:

@@ -79,9 +79,6 @@ class Sharded(strategy.Strategy):
             name: jax.lax.with_sharding_constraint(array, mesh.split_batch(self.mesh, array.ndim)) for name, array in batch.items()
         }
 
-    def examples_per_program(self, global_batch_size: int) -> int:
-        return global_batch_size
-
     def check_rows(self, heights: set[int], fewest: int) -> None:
         pieces = self.mesh.shape.get(mesh.SPACE_AXIS, 1)
         # XLA's partitioner (jaxlib 0.10.2) sums gradients of convolutions over too many devices in both of these cases.

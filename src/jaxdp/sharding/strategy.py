@@ -69,10 +69,6 @@ class Strategy(abc.ABC):
     def _state_sharding(self) -> Sharding:
         return mesh.replicated(self.mesh)
 
-    def examples_per_program(self, global_batch_size: int) -> int:
-        """Returns the number of examples that one program of this strategy sees, which bounds the groups of batch norm."""
-        return global_batch_size // self.num_devices
-
     def check_batch(self, global_batch_size: int) -> None:
         """Raises ConfigError for a global batch that devices, microbatches or batch-norm groups do not divide."""
         shards = self.data_shards
@@ -88,12 +84,24 @@ class Strategy(abc.ABC):
             near = min(divisors, key=lambda count: abs(count - parts))
             remedy = f"does not divide the {each} examples of each device; use e.g. {near}"
             raise ConfigError("accumulate_steps", parts, remedy)
-        group, share = self.recipe.batch_norm.group_size, self.examples_per_program(global_batch_size) // parts
-        if group is not None and share % group:
-            divisors = [size for size in range(1, share + 1) if share % size == 0]
-            near = min(divisors, key=lambda size: abs(size - group))
-            remedy = f"does not divide the {share} examples that {self.name} computes at a time; use e.g. group:{near}"
+        group, together = self.recipe.batch_norm.group_size, global_batch_size // parts
+        if group is not None and together % group:
+            what = "a microbatch" if parts > 1 else "the batch"
+            remedy = f"does not divide the {together} examples of {what}; use e.g. group:{nearest_divisor(together, group)}"
             raise ConfigError("batch_norm", self.recipe.batch_norm, remedy)
+
+    def order_in_batch(self, global_batch_size: int) -> np.ndarray | None:
+        """Returns the positions in a global batch of the examples that are placed one after the other; None for their own order.
+
+        With microbatches, statistics over more examples than a device has of one are those of consecutive examples only if each
+        microbatch is a consecutive part of the global batch. Then each device takes a part of each.
+        """
+        parts, shards, group = self.recipe.accumulate_steps, self.data_shards, self.recipe.batch_norm
+        each = global_batch_size // (parts * shards)
+        spans = group.kind == "global" or (group.group_size is not None and each % group.group_size != 0)
+        if parts == 1 or shards == 1 or not spans:
+            return None
+        return np.arange(global_batch_size).reshape(parts, shards, each).swapaxes(0, 1).ravel()
 
     def check_rows(self, heights: set[int], fewest: int) -> None:  # noqa: B027 - most strategies shard no rows
         """Raises ConfigError for images whose rows the mesh does not divide, or a model that leaves a device too few rows.
@@ -166,6 +174,12 @@ class Strategy(abc.ABC):
         """Places this process's share of a global batch on its devices, in order."""
         sharding = mesh.split_over_data(self.mesh)
         return {name: jax.make_array_from_process_local_data(sharding, array) for name, array in batch.items()}
+
+
+def nearest_divisor(number: int, wanted: int) -> int:
+    """Returns the divisor of a number whose ratio to `wanted` is nearest to 1."""
+    divisors = [size for size in range(1, number + 1) if number % size == 0]
+    return min(divisors, key=lambda size: max(size, wanted) / min(size, wanted))
 
 
 _strategies: Registry[type[Strategy]] = Registry("strategy", "jaxdp.sharding")

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol, runtime_checkable
 
@@ -46,6 +47,14 @@ class Replicas(Protocol):
 
     def sum(self, tree: Any) -> Any:
         """Returns the sum of each array over all replicas."""
+        ...
+
+    def gather(self, array: Array, count: int) -> Array:
+        """Returns the arrays of `count` consecutive replicas, this one among them, joined along the first dim."""
+        ...
+
+    def own(self, array: Array, count: int) -> Array:
+        """Returns what is this replica's of an array that `gather` joined."""
         ...
 
 
@@ -214,12 +223,12 @@ def compute_gradients(
     with jax.named_scope("augment"):
         batch = recipe.preprocess(batch, keys_of(0))
     keys = keys_of(1)(batch["indices"])
-    group_size, share = _statistics(recipe.batch_norm, replicas, len(batch["images"]))
+    group_size, combine = _statistics(recipe.batch_norm, replicas, len(batch["images"]))
 
     def loss_function(params: Tree) -> tuple[Float[Array, ""], tuple[Tree, dict[str, Array]]]:
         model = merge(state, params, state.batch_stats, keys[0] if state.random else None)
         model.train()
-        layers.set_batch_norm(model, group_size=group_size, share=share)
+        layers.set_batch_norm(model, group_size=group_size, combine=combine)
         layers.set_remat(model, recipe.remat)
         outputs = model(batch["images"], keys=keys) if takes_keys(model) else model(batch["images"])
         loss = jnp.mean(batch["weights"] * recipe.task.losses(outputs, batch))
@@ -290,10 +299,36 @@ def fold(keys: Key[Array, "batch"], purpose: int) -> Key[Array, "batch"]:
     return jax.vmap(jax.random.fold_in, (0, None))(keys, purpose)
 
 
-def _statistics(batch_norm: BatchNormMode, replicas: Replicas, examples: int) -> tuple[int | None, Any]:
-    """Returns the group size of this program's batch norms, and the function that shares their statistics, if any."""
+def _statistics(batch_norm: BatchNormMode, replicas: Replicas, examples: int) -> tuple[int | None, layers.Combine | None]:
+    """Returns how many examples of this program batch norms take together, and what makes statistics of larger groups of these.
+
+    A group that is larger than a replica's share, or that does not divide it, consists of parts that do.
+    """
     if batch_norm.kind == "global":
-        return None, replicas.mean if replicas.axis is not None else None
-    if batch_norm.kind == "replica":
-        return examples // replicas.per_program, None
-    return batch_norm.group_size, None
+        return None, functools.partial(_of_all, replicas) if replicas.axis is not None else None
+    share = examples // replicas.per_program
+    if batch_norm.group_size is None:
+        return share, None
+    part = math.gcd(share, batch_norm.group_size)
+    parts = batch_norm.group_size // part
+    return part, functools.partial(_of_groups, replicas, parts) if parts > 1 else None
+
+
+def _of_all(replicas: Replicas, mean: Array, var: Array) -> tuple[Array, Array]:
+    """Returns the moments of the union of all replicas' examples from those of each."""
+    # The variance of a union from its parts (Chan et al. 1979): no cancellation, unlike E[x²] - E[x]².
+    local_mean, mean = mean, replicas.mean(mean)
+    return mean, replicas.mean(var + jnp.square(local_mean - mean))
+
+
+def _of_groups(
+    replicas: Replicas, count: int, mean: Float[Array, "parts features"], var: Float[Array, "parts features"]
+) -> tuple[Array, Array]:
+    """Returns the moments of groups of `count` consecutive parts from those of the parts, for each part those of its group."""
+    gathered = replicas.gather(jnp.stack([mean, var], 1), count)  # so many replicas hold whole groups
+    means, variances = jnp.moveaxis(gathered.reshape(-1, count, *gathered.shape[1:]), 2, 0)
+    group_mean = means.mean(1, keepdims=True)
+    group_var = (variances + jnp.square(means - group_mean)).mean(1, keepdims=True)
+    found = jnp.concatenate([group_mean, group_var], 1)
+    mean, var = jnp.moveaxis(replicas.own(jnp.repeat(found, count, 0), count), 1, 0)
+    return mean, var

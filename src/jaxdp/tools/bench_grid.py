@@ -71,8 +71,6 @@ def cells(
 def _why_not(settings: TrainConfig, strategy: str, devices: int) -> str | None:
     if strategy == "single" and devices > 1:
         return "it uses one"
-    if strategy == "central" and settings.model.batch_norm.kind == "global":
-        return "it has no --batch-norm global"
     if settings.sharding.grad_reduce_dtype and strategy in ("single", "sharded"):
         return "it has no --grad-reduce-dtype"
     if (settings.sharding.mesh or settings.sharding.shard_params) and strategy != "sharded":

@@ -19,7 +19,9 @@ _COLOURS = {"whole": "green", "damaged": "bold red", "unverified": "yellow"}
 
 
 def list_checkpoints(run_dir: str | pathlib.Path, *, verify: bool = False) -> list[Row]:
-    """Returns step, bytes, test metrics (None if it was not evaluated), whether it is the best, verdict and problem of each.
+    """Returns step, bytes, metrics (None if it was not evaluated), whether it is the best, verdict and problem of each.
+
+    Metrics are of validation data under `validation`, or where a run has none of test data under `test`: none is the best then.
 
     Args:
         verify: whether to hash all files; otherwise they have to be there and have their sizes.
@@ -29,15 +31,17 @@ def list_checkpoints(run_dir: str | pathlib.Path, *, verify: bool = False) -> li
     """
     run = RunDirectory(pathlib.Path(run_dir))
     config = run.load_config()
-    best_metric = create_task(config, read_description(run)).best_metric
+    description = read_description(run)
+    split = "validation" if description.has_validation else "test"
+    best_metric = create_task(config, description).best_metric
     rows: list[Row] = []
     for step in integrity.steps(run.checkpoints):
         verdict = integrity.examine(run.checkpoints, step, thorough=verify)
         metrics = integrity.read_metrics(run.checkpoints, step)
-        rows.append({"step": step, "bytes": integrity.size(run.checkpoints, step), "test": metrics, "best": False})
+        rows.append({"step": step, "bytes": integrity.size(run.checkpoints, step), split: metrics, "best": False})
         rows[-1] |= {"verdict": verdict.state, "problem": verdict.problem}
-    usable = {row["step"]: row["test"] for row in rows if row["test"] and row["verdict"] != "damaged"}
-    best = integrity.ranked(usable, best_metric)[:1]
+    usable = {row["step"]: row[split] for row in rows if row[split] and row["verdict"] != "damaged"}
+    best = integrity.ranked(usable, best_metric)[:1] if description.has_validation else []
     if not rows:
         raise ConfigError("run_dir", run.path, "holds no checkpoint")
     return [row | {"best": row["step"] in best} for row in rows]
@@ -48,10 +52,11 @@ def print_table(rows: Sequence[Row]) -> None:
     table = rich.table.Table()
     for title in ("step", "size"):
         table.add_column(title, justify="right", no_wrap=True)
-    table.add_column("test metrics")
+    split = "validation" if "validation" in rows[0] else "test"
+    table.add_column(f"{split} metrics")
     table.add_column("verdict")
     for row in rows:
-        metrics = escape(metrics_text(row["test"])) if row["test"] else "not evaluated"
+        metrics = escape(metrics_text(row[split])) if row[split] else "not evaluated"
         colour = _COLOURS[row["verdict"]]
         verdict = f"[{colour}]{row['verdict']}[/{colour}]" + (f": {escape(row['problem'])}" if row["problem"] else "")
         best = " (best)" if row["best"] else ""

@@ -33,9 +33,8 @@ def import_weights(file: str, config: TrainConfig) -> str:
     description = dataclasses.asdict(setup.dataset.describe())
     run = run_directory.claim(setup.config, description, create=True)
     state = setup.strategy.gather(setup.strategy.restore(create_train_state(model, setup.recipe.optimizer(setup.schedule))))
-    best_metric = setup.recipe.task.best_metric
     with run.exclusive():
-        with contextlib.closing(Checkpoints(run.checkpoints, keep=1, best_metric=best_metric)) as checkpoints:
+        with contextlib.closing(Checkpoints(run.checkpoints, keep=1, best_metric=None)) as checkpoints:
             checkpoints.save(0, state, {}, None)
             checkpoints.wait()
         run.write_dataset(description)

@@ -18,6 +18,7 @@ class Counters:
         train_seconds, train_examples: of all other steps of this process, without evaluating and saving.
         skipped_updates, skipped_in_a_row: updates left out because they were not finite, in the whole run and just now.
         rollbacks: how often the run went back to a checkpoint; each one halved the learning rate.
+        best: the largest rank of an evaluation on validation data, None before there is one; part of a checkpoint.
     """
 
     interval: metrics.Sums = dataclasses.field(default_factory=dict)
@@ -29,6 +30,7 @@ class Counters:
     skipped_updates: int = 0
     skipped_in_a_row: int = 0
     rollbacks: int = 0
+    best: float | None = None
 
     @property
     def learning_rate_factor(self) -> float:
@@ -37,12 +39,13 @@ class Counters:
     def position(self) -> dict[str, Any]:
         """Returns what a checkpoint keeps, so that a run continued goes on as if nothing had happened."""
         sums = {name: metrics.to_json(getattr(self, name)) for name in ("interval", "epoch")}
-        return sums | {name: getattr(self, name) for name in ("skipped_updates", "skipped_in_a_row", "rollbacks")}
+        known = sums | {name: getattr(self, name) for name in ("skipped_updates", "skipped_in_a_row", "rollbacks")}
+        return known if self.best is None else known | {"best": self.best}
 
     @classmethod
     def at(cls, position: Mapping[str, Any]) -> "Counters":
         """Creates the counters of a process that begins where a checkpoint was saved."""
-        names = ("interval", "epoch", "skipped_updates", "skipped_in_a_row", "rollbacks")
+        names = ("interval", "epoch", "skipped_updates", "skipped_in_a_row", "rollbacks", "best")
         return cls(**{name: position[name] for name in names if name in position})
 
     def rolled_back(self, position: Mapping[str, Any]) -> "Counters":

@@ -91,7 +91,8 @@ def _evaluate_and_save(run: "Run", state: TrainState, step: int, *, evaluates: b
         split = setup.evaluation_split
         run.tell({"step": step, "epoch": setup.intervals.epoch(step), "split": split} | found)
         run.emit("on_evaluate", Evaluated, step, split, found)
-        if saved is None and run.ended_early():
+        improved = run.improves(found)
+        if saved is None and (improved or run.ended_early()):
             saved = _copy(run, state, step)
             check_finite(step, setup.strategy.all_finite(state, saved), found, setup.evaluation_split)
     if saved is not None:

@@ -11,6 +11,7 @@ from typing import Any
 from jaxdp.callbacks import CallbackList
 from jaxdp.callbacks.checkpoints import CheckpointWriter
 from jaxdp.checkpoint.checkpoints import Checkpoints
+from jaxdp.checkpoint.integrity import rank
 from jaxdp.events import Activity, Ended, Logged, RolledBack, Started
 from jaxdp.inference.apply import create_predictor
 from jaxdp.registry import ConfigError
@@ -29,7 +30,8 @@ class Trained:
     """What a run leaves.
 
     Attributes:
-        state: the last one, on the devices; None if it diverged, or if there was nothing left to train.
+        state: the result, on the devices: the best by validation data, where there are any and a run directory, or else the last;
+            None if it diverged, or if there was nothing left to train.
         rows: of metrics.jsonl, those that this process made.
         reason: why it ended before its last step, if it did; `complete` if there was nothing left to train.
         last_saved: step of the newest checkpoint.
@@ -76,7 +78,8 @@ class Run:
         if directory is None and setup.config.run.on_divergence == "rollback":
             raise ConfigError("on_divergence", "rollback", "goes back to a checkpoint; give run_dir")
         if directory is not None:
-            self._checkpoints = Checkpoints(directory.checkpoints, keep=setup.config.run.keep, best_metric=task.best_metric)
+            best_metric = task.best_metric if setup.dataset.validation is not None else None
+            self._checkpoints = Checkpoints(directory.checkpoints, keep=setup.config.run.keep, best_metric=best_metric)
             callbacks = [*callbacks, CheckpointWriter(self._checkpoints)]
         self._callbacks = CallbackList(callbacks, primary=group.index == 0)
 
@@ -128,6 +131,16 @@ class Run:
         self._callbacks.call("on_row", self, row)
         self.rows.append(row)
         self._callbacks.call("on_log", self, Logged(row))
+
+    def improves(self, found: Mapping[str, float]) -> bool:
+        """Whether an evaluation on validation data is the best so far, and its state is to be saved."""
+        if self._checkpoints is None or self.setup.dataset.validation is None:
+            return False
+        value, best = rank(found, self.setup.recipe.task.best_metric), self.counters.best
+        if best is not None and value <= best:
+            return False
+        self.counters.best = value
+        return True
 
     def position(self) -> dict[str, Any]:
         """Returns what a checkpoint keeps besides the state, so that the run resumes as if it had never stopped."""
@@ -209,31 +222,36 @@ class Run:
     def _end(self, status: str, step: int, failure: str, outcome: loop.Outcome | None) -> Trained:
         setup = self.setup
         self.emit("on_activity", Activity, "finishing", step, False)
-        sums = outcome.sums if outcome is not None else None
-        if outcome is not None and step == setup.intervals.total_steps and sums is None:  # killed after its last checkpoint
-            sums = setup.evaluate(outcome.state)
+        state, result_step, sums = self._result(outcome, step)
         predict = None
-        if outcome is not None and sums is not None and self.folder is not None:
+        if state is not None and sums is not None and self.folder is not None:
             # By all processes: each may hold a part of it.
-            trained = setup.strategy.gather(dataclasses.replace(outcome.state, opt_state=None))
+            trained = setup.strategy.gather(dataclasses.replace(state, opt_state=None))
             predict = create_predictor(trained, setup.recipe.preprocess)
-        reason = failure or (outcome.early if outcome is not None else "")
-        values = metrics.compute(setup.recipe.task, sums) if sums is not None else None
+        early = outcome.early if outcome is not None else ""
+        task, dataset = setup.recipe.task, setup.dataset
+        found = {setup.evaluation_split: metrics.compute(task, sums)} if sums is not None else {}
+        if found and state is not None and status == "done" and dataset.validation is not None and dataset.test is not None:
+            found["test"] = metrics.compute(task, setup.evaluate(state, split="test"))
         written = summary.summarize(
-            setup, self.counters, summary.End(status, step, outcome.early if outcome is not None else ""), evaluated=values,
-            test=self._test_metrics(outcome), best=self._checkpoints.best() if self._checkpoints is not None else None,
-            started=self._started,
+            setup, self.counters, summary.End(status, step, early, result_step), found,
+            best=self._checkpoints.best() if self._checkpoints is not None else None, started=self._started,
         )  # fmt: skip
-        self.emit("on_end", Ended, status, step, reason, sums, predict, written)
-        state = outcome.state if outcome is not None else None
-        return Trained(status, step, state, self.rows, written, reason, self._saved(), self._directory)
+        self.emit("on_end", Ended, status, step, failure or early, sums, predict, written)
+        return Trained(status, step, state, self.rows, written, failure or early, self._saved(), self._directory)
 
-    def _test_metrics(self, outcome: loop.Outcome | None) -> dict[str, float] | None:
-        """Returns the metrics of test data that chose nothing: those of a dataset that has validation data, too."""
-        dataset = self.setup.dataset
-        if outcome is None or outcome.stopped or dataset.validation is None or dataset.test is None:
-            return None
-        return metrics.compute(self.setup.recipe.task, self.setup.evaluate(outcome.state, split="test"))
+    def _result(self, outcome: loop.Outcome | None, step: int) -> tuple[TrainState | None, int, metrics.Sums | None]:
+        """Returns the state that is the result, the best by validation data or else the last, its step and its evaluation."""
+        if outcome is None:
+            return None, step, None
+        setup, best = self.setup, self._checkpoints.best() if self._checkpoints is not None else None
+        if best is not None and best[0] != step and not outcome.stopped:
+            state = setup.strategy.restore(self._begin(best[0])[0], setup.shapes)
+            return state, best[0], setup.evaluate(state)
+        ended = step == setup.intervals.total_steps
+        # Without sums it was killed after its last checkpoint.
+        sums = setup.evaluate(outcome.state) if ended and outcome.sums is None else outcome.sums
+        return outcome.state, step, sums
 
     def _saved(self) -> int | None:
         return self._checkpoints.latest() if self._checkpoints is not None else None

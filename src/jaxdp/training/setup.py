@@ -16,13 +16,13 @@ from jax.experimental import multihost_utils
 from jaxtyping import Float
 
 from jaxdp.components import NOTHING, Objects, check_model, create_model, create_task, open_data
-from jaxdp.config import TrainConfig
+from jaxdp.config import BatchNormMode, TrainConfig
 from jaxdp.data import augment, pipeline, placement
 from jaxdp.data.sources import CheckedSource, Dataset
 from jaxdp.registry import ConfigError
 from jaxdp.runtime import platform
 from jaxdp.sharding import memory, mesh
-from jaxdp.sharding.strategy import Strategy, create_strategy
+from jaxdp.sharding.strategy import Strategy, create_strategy, nearest_divisor
 from jaxdp.step import metrics, optim
 from jaxdp.step.state import Constants, TrainState, create_train_state
 from jaxdp.step.step import Recipe
@@ -35,6 +35,8 @@ MIN_DEFAULT_CHECKPOINT_STEPS = 100
 DEVICE_DATA_FRACTION = 0.25
 
 Advance = Callable[[str, int, int], None]
+# Examples that share batch-norm statistics by default: as many as one device often has.
+DEFAULT_GROUP = 32
 # What another run of the same compiled step may change: `Setup.reconfigured`.
 _CHANGEABLE = frozenset(
     "learning_rate lr_scaling schedule warmup_fraction epochs steps seed log_every eval_every checkpoint_every keep run_dir resume "
@@ -184,10 +186,11 @@ class Setup:
 
     def train_batches(self, start: int) -> Iterator[Any]:
         """Returns the placed batches from step `start` on, with `--steps-per-execution` those of each call together."""
-        order, paired = self.train_order, bool(self.recipe.preprocess.mixings)
-        if self.intervals.steps_per_execution == 1:
-            return self._batches("train", order, start, paired=paired)
-        return self._batches("train", pipeline.CallOrder(order, self.intervals.calls(start)), 0, paired=paired)
+        order: Any = self.train_order
+        if self.intervals.steps_per_execution > 1:
+            order, start = pipeline.CallOrder(order, self.intervals.calls(start)), 0
+        layout = self.strategy.order_in_batch(self.global_batch_size)
+        return self._batches("train", order, start, paired=bool(self.recipe.preprocess.mixings), layout=layout)
 
     def evaluate(
         self, state: TrainState, batch_done: Callable[[], None] = lambda: None, *, split: str | None = None
@@ -214,11 +217,13 @@ class Setup:
         found = {split: list(self._source(split).skipped.values()) for split in self.dataset.splits()}
         return {split: reasons for split, reasons in found.items() if reasons}
 
-    def _batches(self, split: str, order: Any, start: int, *, paired: bool = False) -> Iterator[Any]:
+    def _batches(
+        self, split: str, order: Any, start: int, *, paired: bool = False, layout: np.ndarray | None = None
+    ) -> Iterator[Any]:
         streams = self.config.data.data_placement == "host"
         read = functools.partial(pipeline.load, self._source(split)) if streams else pipeline.index_batch
         return pipeline.batches(
-            read, order, self.strategy.shard_batch, start=start, paired=paired,
+            read, order, self.strategy.shard_batch, start=start, paired=paired, layout=layout,
             process_index=jax.process_index(), process_count=jax.process_count(),
         )  # fmt: skip
 
@@ -243,7 +248,7 @@ def create_setup(
         dense=task.name != "classification",
     )  # fmt: skip
     tile = augment.output_shape(preprocess.augmentations, dataset.image_shape)
-    fewest_rows = check_model(config, dataset, task, {dataset.image_shape, tile}, objects)
+    fewest_rows, normalizes = check_model(config, dataset, task, {dataset.image_shape, tile}, objects)
     devices = platform.select_devices(
         1 if config.sharding.strategy == "single" and config.sharding.devices is None else config.sharding.devices
     )
@@ -252,13 +257,15 @@ def create_setup(
     )
     asked = config
     config = _with_batch_size(config, dataset, axes.data if axes is not None else len(devices) * jax.process_count())
+    automatic = asked.optimization.global_batch_size == "auto"
+    config = _with_batch_norm(config, grouped=normalizes and training and not automatic)
     config = _with_placement(config, dataset, devices)
     intervals, schedule = _create_schedule(config, len(dataset.train), objects)
     recipe = Recipe(
         task=task,
         optimizer=_optimizer_factory(config, schedule, objects),
         preprocess=preprocess,
-        batch_norm=config.model.batch_norm,
+        batch_norm=config.model.batch_norm or BatchNormMode(),
         ema_decay=config.optimization.ema_decay,
         on_divergence=config.run.on_divergence,
         accumulate_steps=config.optimization.accumulate_steps,
@@ -268,7 +275,6 @@ def create_setup(
     )
     strategy = create_strategy(config.sharding.strategy, recipe, devices, axes, shard_params=config.sharding.shard_params)
     strategy.check_rows({dataset.image_shape[0], tile[0]}, fewest_rows)
-    automatic = asked.optimization.global_batch_size == "auto"
     if training and not automatic:
         strategy.check_batch(int(config.optimization.global_batch_size or 0))
     setup = Setup(
@@ -292,6 +298,20 @@ def _with_batch_size(config: TrainConfig, dataset: Dataset, data_shards: int) ->
         remedy = f"larger than the training set; use at most {len(dataset.train)}"
         raise ConfigError("global_batch_size", batch_size, remedy)
     return config.replace(global_batch_size=batch_size, per_device_batch_size=None)
+
+
+def _with_batch_norm(config: TrainConfig, *, grouped: bool) -> TrainConfig:
+    """Returns the settings with a batch-norm mode.
+
+    Args:
+        grouped: whether the default is groups. Without batch norms of ours it is not: Flax's own normalizes over what one device
+            sees. Nor is it where a batch size is looked for, which groups of another would restrict.
+    """
+    if config.model.batch_norm is not None:
+        return config
+    microbatch = max(int(config.optimization.global_batch_size or 1) // config.optimization.accumulate_steps, 1)
+    mode = BatchNormMode("group", nearest_divisor(microbatch, DEFAULT_GROUP)) if grouped else BatchNormMode("replica")
+    return config.replace(batch_norm=mode)
 
 
 def _with_placement(config: TrainConfig, dataset: Dataset, devices: list[Any]) -> TrainConfig:

@@ -23,28 +23,29 @@ class End:
     Attributes:
         status: `done`, `stopped` or `diverged`.
         early: why a callback ended it before its last step, if one did.
+        result_step: that of the state which is the result: the best by validation data, or else the last.
     """
 
     status: str
     step: int
-    early: str = ""
+    early: str
+    result_step: int
 
 
 def summarize(
-    setup: Setup, counters: Counters, end: End, *, evaluated: dict[str, float] | None, test: dict[str, float] | None,
+    setup: Setup, counters: Counters, end: End, evaluated: dict[str, dict[str, float]], *,
     best: tuple[int, dict[str, float]] | None, started: float,
 ) -> dict[str, Any]:  # fmt: skip
     """Returns what summary.json holds; rates and times are of this process, a run that was resumed has more.
 
     Args:
-        evaluated: metrics of the split that was evaluated during training.
-        test: metrics of test data that chose nothing, where the dataset has validation data, too.
+        evaluated: metrics of the result by split.
+        best: step and metrics of the best checkpoint, where there are validation data.
         started: when the process began, by `time.perf_counter`.
     """
     config, strategy = setup.config, setup.strategy
     task = setup.recipe.task
     train = metrics.compute(task, counters.epoch) if counters.epoch.get("examples") else None
-    splits = {"train": train, setup.evaluation_split: evaluated} | ({"test": test} if test is not None else {})
     state_bytes = strategy.state_bytes(setup.shapes)
     sizes = {"state_bytes": state_bytes["replicated"], "state_bytes_per_device": state_bytes["per_device"]} if state_bytes else {}
     early = {"ended_early": {"reason": end.early, "total_steps": setup.intervals.total_steps}} if end.early else {}
@@ -65,7 +66,8 @@ def summarize(
         "skipped_examples": {split: len(reasons) for split, reasons in setup.skipped().items()},
         "skipped_updates": counters.skipped_updates,
         "rollbacks": counters.rollbacks,
-        "metrics": {split: values for split, values in splits.items() if values is not None},
+        "metrics": ({"train": train} if train is not None else {}) | evaluated,
+        "result": {"state": "best" if best and best[0] == end.result_step else "last", "step": end.result_step},
         "best": {"step": best[0], **best[1]} if best else None,
         "best_metric": dict(zip(("name", "larger_is_better"), task.best_metric, strict=True)),
         "seconds": {

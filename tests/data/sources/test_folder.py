@@ -40,19 +40,42 @@ def read(source: Any) -> dict[str, np.ndarray]:
     return source.read(range(len(source)))
 
 
-@pytest.mark.parametrize("test", ["test", "val", "validation"])
-def test_class_folders_under_train_and_test(tmp_path: pathlib.Path, test: str) -> None:
-    files = classes("cat", "dog", split="train/") | classes("dog", split=f"{test}/")
+@pytest.mark.parametrize(("folder", "part"), [("test", "test"), ("val", "validation"), ("validation", "validation")])
+def test_class_folders_under_train_and_another(tmp_path: pathlib.Path, folder: str, part: str) -> None:
+    files = classes("cat", "dog", split="train/") | classes("dog", split=f"{folder}/")
     more = {"train/cat/deep/er.jpg": noise(9, 5, 6, 3), "train/.hidden/x.png": noise(1, 2, 2), "train/cat/notes.txt": "x"}
     dataset = opened(write(tmp_path, files | more))
     assert (dataset.class_names, dataset.num_classes, dataset.image_shape) == (("cat", "dog"), 2, (5, 6, 3))
-    train, found = read(dataset.train), read(dataset.test)
+    assert list(dataset.splits()) == ["train", part]
+    train, found = read(dataset.train), read(dataset.splits()[part])
     assert list(train["labels"]) == [0, 0, 0, 0, 1, 1, 1]
     assert list(found["labels"]) == [1, 1, 1]
     np.testing.assert_array_equal(train["images"][4], files["train/dog/00.png"])
-    np.testing.assert_array_equal(found["images"][2], files[f"{test}/dog/02.png"])
+    np.testing.assert_array_equal(found["images"][2], files[f"{folder}/dog/02.png"])
     assert dataset.mean == pytest.approx(train["images"].mean((0, 1, 2)), abs=1e-3)
     assert dataset.std == pytest.approx(train["images"].std((0, 1, 2)), abs=1e-3)
+
+
+def test_train_val_and_test_are_three_splits(tmp_path: pathlib.Path) -> None:
+    parts = (("train/", 4), ("val/", 3), ("test/", 2), ("dev/", 1))
+    files: dict[str, Any] = {}
+    for split, count in parts:
+        files |= classes("a", "b", split=split, count=count)
+    root = write(tmp_path, files)
+
+    def sizes(**settings: Any) -> list[int]:
+        return [len(source) for source in opened(root, **settings).splits().values()]
+
+    assert sizes() == [8, 6, 4]
+    assert sizes(validation="none") == [8, 4]
+    assert sizes(validation="dev") == [8, 2, 4]
+    assert sizes(test_split="val") == [8, 6]
+    with pytest.raises(ConfigError, match=r"--validation 0.25: .* has validation data of its own; leave the share out"):
+        opened(root, validation="0.25")
+    (root / "val").rename(root / "more")
+    assert sizes(validation="0.25") == [6, 2, 4]
+    with pytest.raises(ConfigError, match="--validation val: there is no such folder"):
+        opened(root, validation="val")
 
 
 def test_a_tenth_of_each_class_is_held_out_where_there_are_no_parts(tmp_path: pathlib.Path) -> None:

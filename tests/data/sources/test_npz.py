@@ -64,10 +64,11 @@ def test_a_tenth_is_held_out_of_a_file_that_is_not_split() -> None:
 def test_other_splits_go_by_their_names() -> None:
     images = noise(0, 20, 5, 4, 3)
     arrays = split(images, LABELS) | {"val_images": images[:7], "val_labels": LABELS[:7]}
-    assert len(opened(arrays).test) == 3
-    assert len(opened(arrays, test_split="val").test) == 7
+    assert (len(opened(arrays).test), len(opened(arrays).validation)) == (3, 7)
+    assert (len(opened(arrays, test_split="val").test), opened(arrays, test_split="val").validation) == (7, None)
+    assert len(opened(arrays, validation="test", test_split="val").validation) == 3
     del arrays["test_images"]
-    assert len(opened(arrays).test) == 7
+    assert (len(opened(arrays).validation), opened(arrays).test) == (7, None)
     with pytest.raises(ConfigError, match="--test-split dev: there is no such split; there are train, val"):
         opened(arrays, test_split="dev")
 

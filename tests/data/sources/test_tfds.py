@@ -46,6 +46,7 @@ def pairs(images: np.ndarray, targets: np.ndarray) -> collections.Counter[tuple[
     return collections.Counter((image.tobytes(), target.tobytes()) for image, target in zip(images, targets, strict=True))
 
 
+@pytest.mark.slow
 def test_mnist_is_what_its_files_say(prepare: Callable[..., pathlib.Path], shared_data: pathlib.Path) -> None:
     dataset = opened("mnist", prepare("mnist"))
     assert (len(dataset.train), len(dataset.test), dataset.num_classes, dataset.image_shape) == (60000, 10000, 10, (28, 28, 1))
@@ -130,7 +131,10 @@ def test_examples_come_as_they_were_written_one_by_one_or_many_at_once_from_any_
 def test_splits_are_written_in_tfds_own_language(write_tfds: WriteTfds) -> None:
     data_dir = write_tfds("TinyPets", LABELED, {"train": labeled(10), "validation": labeled(3, seed=100)})
     whole = opened("tfds:tiny_pets", data_dir)
-    assert (len(whole.train), len(whole.test)) == (10, 3)  # without a test split, validation
+    assert (len(whole.train), len(whole.validation), whole.test) == (10, 3, None)
+    drawn = opened("tfds:tiny_pets", data_dir, test_split="validation", validation="0.4")
+    assert (len(drawn.train), len(drawn.validation), len(drawn.test)) == (6, 4, 3)
+    assert len(opened("tfds:tiny_pets", data_dir, validation="train[8:]", train_split="train[:8]").validation) == 2
     parts = opened("tfds:tiny_pets:1.0.0", data_dir, train_split="train[:80%]", test_split="train[80%:]")
     assert (len(parts.train), len(parts.test)) == (8, 2)
     together = np.concatenate([read(parts.train)["images"], read(parts.test)["images"]])

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from jaxdp.config import DataConfig
+from jaxdp.data import splits
 from jaxdp.data.checking import CheckedSource as CheckedSource
 from jaxdp.data.checking import check_dataset as check_dataset
 from jaxdp.data.checking import of_other_tasks
@@ -47,6 +48,27 @@ class Request:
         """Returns the error that says what is wrong with the dataset."""
         name = self.config.dataset
         return ConfigError(self.flag, name, remedy if self.flag else f"{name}: {remedy}")
+
+    @property
+    def validation_split(self) -> str | None:
+        """The name of the split to validate on, if `--validation` names one."""
+        wanted = self.config.validation
+        return wanted if wanted not in (None, "none") and self.validation_share is None else None
+
+    @property
+    def validation_share(self) -> float | None:
+        """The share of the training set to validate on, if `--validation` is one.
+
+        Raises:
+            ConfigError: for a number that is no share.
+        """
+        try:
+            share = float(self.config.validation or "")
+        except ValueError:
+            return None
+        if not 0 < share < 1:
+            raise ConfigError("validation", self.config.validation, "must be a share between 0 and 1, a split, or none")
+        return share
 
     def refuse(self, *settings: str) -> None:
         """Raises ConfigError if the user sets what this dataset has no use for."""
@@ -88,8 +110,30 @@ def open_dataset(config: DataConfig | str, tasks: Sequence[str] = (), kind_of: C
 
 def _opened(config: DataConfig, tasks: Sequence[str]) -> Dataset:
     name, _, argument = (config.dataset or "").partition(":")
-    dataset = _datasets[name](Request(config, argument, tuple(tasks)))
+    request = Request(config, argument, tuple(tasks))
+    dataset = _with_validation(_datasets[name](request), request)
     return dataclasses.replace(dataset, name=config.dataset or "", settings=config)
+
+
+def _with_validation(dataset: Dataset, request: Request) -> Dataset:
+    """Returns the dataset with the validation data that the settings ask for; most sources have seen to it themselves.
+
+    Raises:
+        ConfigError: for a split that there is not, or where nothing is left to evaluate on.
+    """
+    wanted, share = request.config.validation, request.validation_share
+    if wanted == "none":
+        dataset = dataclasses.replace(dataset, validation=None)
+        if dataset.test is None:
+            raise ConfigError(
+                "validation", wanted, f"{request.config.dataset} has no test data, so that nothing is left to evaluate"
+            )
+    if request.validation_split is not None and dataset.validation is None:
+        raise ConfigError("validation", wanted, f"{request.config.dataset} has no such split; give a share, e.g. 0.1, or none")
+    if share is not None and dataset.validation is None:
+        train, drawn = splits.draw_validation(dataset.train, dataset.task, share, request.config.seed)
+        dataset = dataclasses.replace(dataset, train=train, validation=drawn)
+    return dataset
 
 
 def load(name: str, *, task: str | None = None, **settings: Any) -> Dataset:

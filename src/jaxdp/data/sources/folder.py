@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -12,16 +13,16 @@ from jaxdp.data.sources.statistics import Properties, check_sizes, create_datase
 from jaxdp.data.splits import held_out
 from jaxdp.registry import ConfigError
 
-_TRAIN_FOLDER = "train"
-_TEST_FOLDERS = ("test", "val", "validation")
+_FOLDERS = {"train": ("train",), "validation": ("val", "validation"), "test": ("test",)}
 _FORM = (
-    "should hold a folder of pictures for each class, or the folders images and masks; either of them under train and test, or not"
+    "should hold a folder of pictures for each class, or the folders images and masks; either of them under train, val and "
+    "test, or not"
 )
 
 
 @sources.register("folder")
 def folder(request: sources.Request) -> sources.Dataset:
-    """Returns what lies in train/ and test/ (or val/ or validation/), or holds a tenth out of a folder that has no such parts.
+    """Returns what lies in train/, val/ (or validation/) and test/; without such parts a tenth of each class is test data.
 
     A class is a folder of pictures, however deep they lie in it; a mask has the name of its image. Hidden files and other kinds of
     files do not count.
@@ -34,20 +35,22 @@ def folder(request: sources.Request) -> sources.Dataset:
     if not request.argument or not path.is_dir():
         raise request.error("there is no such folder" if request.argument else "write folder:PATH")
     places = _split_folders(request, path)
-    is_segmentation = _holds_pairs(places[0])
+    is_segmentation = _holds_pairs(next(iter(places.values())))
     task = request.choose("segmentation" if is_segmentation else "classification")
     if is_segmentation:
-        parts: list[_Pairs] | list[_Pictures] = [_pairs(request, place) for place in places]
+        parts: dict[str, _Pairs] | dict[str, _Pictures] = {split: _pairs(request, place) for split, place in places.items()}
         known = Properties(augment=("flip", "flip_vertical"))
     else:
         parts, names = _pictures(request, places)
         known = Properties(num_classes=len(names), class_names=names)
-    train, test = parts if len(parts) == 2 else parts[0].divided()
-    sizes = {} if request.config.image_size else _sizes([*train.files, *test.files])
+    if list(parts) == [""]:
+        whole: Any = parts[""]
+        parts = dict(zip(("train", "test"), whole.divided(), strict=True))
+    sizes = {} if request.config.image_size else _sizes([file for part in parts.values() for file in part.files])
     check_sizes(request, sizes)
     known = dataclasses.replace(known, size=next(iter(sizes), None))
-    mask = train.mask if isinstance(train, _Pairs) else None
-    return create_dataset(request, task, {"train": train, "test": test}, known, mask)
+    train = parts["train"]
+    return create_dataset(request, task, parts, known, train.mask if isinstance(train, _Pairs) else None)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,44 +122,56 @@ class _Pairs:
         return train, test
 
 
-def _split_folders(request: sources.Request, path: Path) -> list[Path]:
-    """Returns the folders of the training and the test split, or the one folder that holds both."""
+def _split_folders(request: sources.Request, path: Path) -> dict[str, Path]:
+    """Returns the folder of each split, or under an empty name the one folder that holds all."""
     config, present = request.config, _folders(path)
-    for flag, name in (("train_split", config.train_split), ("test_split", config.test_split)):
+    wanted = {
+        "train": ("train_split", config.train_split),
+        "validation": ("validation", request.validation_split),
+        "test": ("test_split", config.test_split),
+    }
+    for flag, name in wanted.values():
         if name and "[" in name:
             raise ConfigError(flag, name, "a folder takes the name of a subfolder; without train and test, a tenth is held out")
         if name and name not in present:
             raise ConfigError(flag, name, f"there is no such folder in {path}; it holds {_listed(path)}")
-    train = config.train_split or (_TRAIN_FOLDER if _TRAIN_FOLDER in present else None)
-    test = config.test_split or next((name for name in _TEST_FOLDERS if name in present), None)
-    if train is None and test is None:
-        return [path]
-    if train is None or test is None:
-        missing, flag = ("train", "train_split") if train is None else ("test", "test_split")
-        remedy = f"{path} has {train or test}, but no {missing}; add it"
-        alone = f", or give folder:{path / train} to have a tenth of it held out" if train else ""
-        raise ConfigError(flag, getattr(config, flag) or missing, remedy + alone)
-    return [path / train, path / test]
+    named = {name for _, name in wanted.values() if name}
+    found = {
+        split: name or next((folder for folder in _FOLDERS[split] if folder in present and folder not in named), None)
+        for split, (_, name) in wanted.items()
+    }
+    if not any(found.values()):
+        return {"": path}
+    if config.validation == "none":
+        found["validation"] = None
+    others = [name for split, name in found.items() if name and split != "train"]
+    if found["train"] is None:
+        raise ConfigError("train_split", "train", f"{path} has {others[0]}, but no train; add it")
+    if not others and request.validation_share is None:
+        whole = path / found["train"]
+        remedy = f"{path} has {found['train']}, but no test; add it, or give folder:{whole} to have a tenth of it held out"
+        raise ConfigError("test_split", config.test_split or "test", remedy)
+    return {split: path / name for split, name in found.items() if name}
 
 
-def _pictures(request: sources.Request, places: Sequence[Path]) -> tuple[list[_Pictures], tuple[str, ...]]:
+def _pictures(request: sources.Request, places: dict[str, Path]) -> tuple[dict[str, _Pictures], tuple[str, ...]]:
     """Returns the pictures of each place, and the names of the classes, which are those of the first."""
-    splits = []
-    for place in places:
+    found = {}
+    for split, place in places.items():
         classes = {name: images.find_pictures(place / name) for name in _folders(place)}
-        splits.append({name: files for name, files in classes.items() if files})
-    names = list(splits[0])
-    if not names:
-        raise request.error(f"{places[0]} {_FORM}; it holds {_listed(places[0])}")
-    unknown = sorted(splits[-1].keys() - splits[0].keys())
-    if unknown:
-        remedy = f"{places[-1]} has classes of which {places[0]} has no picture: {', '.join(unknown)}"
-        raise request.error(remedy)
-    parts, label_of = [], {name: label for label, name in enumerate(names)}
-    for classes in splits:
+        found[split] = {name: files for name, files in classes.items() if files}
+    first, place = next(iter(found.values())), next(iter(places.values()))
+    if not first:
+        raise request.error(f"{place} {_FORM}; it holds {_listed(place)}")
+    for split, classes in found.items():
+        unknown = sorted(classes.keys() - first.keys())
+        if unknown:
+            raise request.error(f"{places[split]} has classes of which {place} has no picture: {', '.join(unknown)}")
+    parts, label_of = {}, {name: label for label, name in enumerate(first)}
+    for split, classes in found.items():
         rows = [(file, label_of[name]) for name, files in classes.items() for file in files]
-        parts.append(_Pictures([file for file, _ in rows], [label for _, label in rows]))
-    return parts, tuple(names)
+        parts[split] = _Pictures([file for file, _ in rows], [label for _, label in rows])
+    return parts, tuple(first)
 
 
 def _holds_pairs(place: Path) -> bool:

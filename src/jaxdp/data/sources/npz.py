@@ -14,8 +14,7 @@ from jaxdp.data.splits import held_out
 from jaxdp.registry import ConfigError
 
 _TASKS = {field: task for task, field in sources.TARGET_FIELDS.items()}
-_TEST_SPLITS = ("test", "val", "validation")
-_FORM = "train_images, train_labels, test_images, test_labels (or ..._masks or ..._targets instead of ..._labels)"
+_FORM = "train_images, train_labels, test_images, test_labels (or ..._masks or ..._targets instead of ..._labels; val_... too)"
 
 
 @sources.register("npz")
@@ -32,14 +31,15 @@ def npz(request: sources.Request) -> sources.Dataset:
         raise request.error("name the file: npz:PATH")
     with _opened(request) as file:
         arrays = _Arrays(request, file)
-        train, test = _splits(arrays)
+        splits = _splits(arrays)
         class_names = arrays.class_names()
+    train = splits["train"]
     task = _TASKS[train.field]
     request.choose(task)
     height, width = train.images.shape[1:3]
-    check_sizes(request, {(split.images.shape[1], split.images.shape[2]): split.where for split in (train, test)})
-    known = Properties(count_classes([train, test]), class_names, (height, width), augment=_augment(task))
-    return create_dataset(request, task, {"train": train, "test": test}, known, mask=lambda index: train.targets[index])
+    check_sizes(request, {(split.images.shape[1], split.images.shape[2]): split.where for split in splits.values()})
+    known = Properties(count_classes(list(splits.values())), class_names, (height, width), augment=_augment(task))
+    return create_dataset(request, task, splits, known, mask=lambda index: train.targets[index])
 
 
 def _augment(task: str) -> tuple[str, ...]:
@@ -58,28 +58,39 @@ def _opened(request: sources.Request) -> Any:
         raise request.error(f"cannot be read: {error}") from error
 
 
-def _splits(arrays: "_Arrays") -> tuple[NamedArrays, NamedArrays]:
-    config = arrays.request.config
+def _splits(arrays: "_Arrays") -> dict[str, NamedArrays]:
+    request, config = arrays.request, arrays.request.config
+    chosen = {"train_split": config.train_split, "validation": request.validation_split, "test_split": config.test_split}
     if "images" in arrays.names:
-        for flag, value in (("train_split", config.train_split), ("test_split", config.test_split)):
+        for flag, value in chosen.items():
             if value:
                 raise ConfigError(flag, value, f"{config.dataset} is not split; it holds {arrays.listed}")
         whole = arrays.split("", "")
         is_test = held_out(whole.targets if whole.field == "labels" else np.zeros(len(whole), np.int32))
-        train, test = (
-            NamedArrays(whole.images[part], whole.targets[part], whole.field, f"{config.dataset} {split}")
+        return {
+            split: NamedArrays(whole.images[part], whole.targets[part], whole.field, f"{config.dataset} {split}")
             for split, part in (("train", ~is_test), ("test", is_test))
-        )
-        return train, test
-    present = [name for name in _TEST_SPLITS if f"{name}_images" in arrays.names or f"x_{name}" in arrays.names]
-    train = arrays.split(config.train_split or "train", "train_split")
-    test = arrays.split(config.test_split or (present or ["test"])[0], "test_split")
-    if train.field != test.field:
-        raise arrays.request.error(f"has {train.field} for training and {test.field} for the test")
-    if train.images.shape[3] != test.images.shape[3]:
-        channels = f"{train.images.shape[3]} channels, those of {test.where} {test.images.shape[3]}"
-        raise arrays.request.error(f"the images of {train.where} have {channels}")
-    return train, test
+        }
+
+    def present(*names: str) -> str | None:
+        found = (name for name in names if f"{name}_images" in arrays.names or f"x_{name}" in arrays.names)
+        return next((name for name in found if name not in chosen.values()), None)
+
+    own = present("val", "validation") if config.validation is None else None
+    validation, test = request.validation_split or own, config.test_split or present("test")
+    found = {"train": arrays.split(config.train_split or "train", "train_split")}
+    if validation is not None:
+        found["validation"] = arrays.split(validation, "validation")
+    if test is not None or (validation is None and request.validation_share is None):
+        found["test"] = arrays.split(test or "test", "test_split")
+    train = found["train"]
+    for split in found.values():
+        if train.field != split.field:
+            raise request.error(f"has {train.field} for training and {split.field} in {split.where}")
+        if train.images.shape[3] != split.images.shape[3]:
+            channels = f"{train.images.shape[3]} channels, those of {split.where} {split.images.shape[3]}"
+            raise request.error(f"the images of {train.where} have {channels}")
+    return found
 
 
 class _Arrays:

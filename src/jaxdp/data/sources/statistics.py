@@ -13,6 +13,7 @@ from jaxdp.data.checking import no_examples
 from jaxdp.data.dataset import IGNORE_LABEL, BadExample, Dataset, Source
 from jaxdp.data.sources import Request
 from jaxdp.data.sources.images import Fitted, Size, name, parse_size
+from jaxdp.data.splits import draw_validation
 from jaxdp.registry import ConfigError
 
 _SAMPLE = 512  # examples that mean and standard deviation are taken over
@@ -67,6 +68,12 @@ def create_dataset(
     if task == "segmentation" and numbering is None and mask is not None and known.num_classes is None:
         num_classes, numbering = _mask_classes(request, mask, len(splits["train"]), skip)
     assert num_classes is not None
+    share = request.validation_share
+    if share is not None and "validation" in splits:
+        raise ConfigError("validation", share, f"{config.dataset} has validation data of its own; leave the share out")
+    if share is not None:
+        train, validation = draw_validation(splits["train"], task, share, config.seed)
+        splits = {**splits, "train": train, "validation": validation}
     size = parse_size(config.image_size) if config.image_size else None
     splits = {split: Fitted(source, size, numbering) for split, source in splits.items()}
     sample = None

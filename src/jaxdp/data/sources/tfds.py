@@ -15,8 +15,10 @@ from jaxdp.data.sources.statistics import Properties, create_dataset
 from jaxdp.registry import ConfigError
 
 _NAME = re.compile(r"\w+(/[\w.+-]+)?(:\d+\.\d+\.\d+)?")
-_TEST_SPLITS = ("test", "validation")
-_TRAIN_ONLY = 'the set comes without a test split; hold some of it out: --train-split "train[:90%]" --test-split "train[90%:]"'
+_TRAIN_ONLY = (
+    "the set comes without a test split; hold some of it out: --validation 0.1, "
+    'or --train-split "train[:90%]" --test-split "train[90%:]"'
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,10 +78,10 @@ def _open(request: sources.Request, name: str) -> sources.Dataset:
     task = request.choose(*fields.tasks)  # before a download that would be of no use
     builder = preparation.prepared(builder, name, request.config)
     target = fields.label if task == "classification" else fields.mask
-    train, test = (
-        _Records(_records(request, builder, flag, split), f"tfds {name} {split}", fields, task)
-        for flag, split in _splits(request, builder).items()
-    )
+    parts = {
+        part: _Records(_records(request, builder, flag, split), f"tfds {name} {split}", fields, task)
+        for part, (flag, split) in _splits(request, builder).items()
+    }
     known = _KNOWN.get(builder.name, _Known())
     properties = Properties(
         num_classes=getattr(builder.info.features[target], "num_classes", None),
@@ -92,21 +94,28 @@ def _open(request: sources.Request, name: str) -> sources.Dataset:
         numbering = (np.arange(256) - 1).astype(np.uint8)  # 0 becomes 255, to be ignored
         names = known.mask_names
         properties = dataclasses.replace(properties, num_classes=len(names), class_names=names, numbering=numbering)
-    dataset = create_dataset(request, task, {"train": train, "test": test}, properties, train.mask)
+    dataset = create_dataset(request, task, parts, properties, parts["train"].mask)
     return dataclasses.replace(dataset, defaults=known.defaults)
 
 
-def _splits(request: sources.Request, builder: Any) -> dict[str, str]:
+def _splits(request: sources.Request, builder: Any) -> dict[str, tuple[str, str]]:
+    """Returns of each split the setting that chooses it and what it is in the language of TFDS."""
     config, available = request.config, list(builder.info.splits)
-    test = config.test_split or next((name for name in _TEST_SPLITS if name in available), None)
     train = config.train_split or ("train" if "train" in available else None)
     if train is None:
         raise ConfigError("train_split", "(not given)", f"{config.dataset} has no split named train, but {', '.join(available)}")
-    if test is None:
+    test = config.test_split or ("test" if "test" in available else None)
+    own = "validation" if "validation" in available and test != "validation" and config.validation is None else None
+    found = {
+        "train": ("train_split", train),
+        "validation": ("validation", request.validation_split or own),
+        "test": ("test_split", test),
+    }
+    if test is None and found["validation"][1] is None and request.validation_share is None:
         others = ", ".join(name for name in available if name != "train")
         remedy = f"{config.dataset} has no split named test or validation, but {others}; name one" if others else _TRAIN_ONLY
         raise ConfigError("test_split", "(not given)", remedy)
-    return {"train_split": train, "test_split": test}
+    return {part: (flag, split) for part, (flag, split) in found.items() if split is not None}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -188,6 +197,16 @@ class _Records:
         except RuntimeError:  # one of them is broken: read alone, it says which
             records = [self._record(number) for number in numbers]
         return [self._example(record, number) for record, number in zip(records, numbers, strict=True)]
+
+    def labels(self) -> list[int]:
+        """Returns all labels; those of broken records are -1."""
+        name, found = self._fields.label, []
+        for index in range(len(self)):
+            try:
+                found.append(self._parse(self._record(index)).features.feature[name].int64_list.value[0])
+            except sources.BadExample:
+                found.append(-1)
+        return found
 
     def mask(self, index: int) -> np.ndarray:
         assert self._fields.mask is not None
