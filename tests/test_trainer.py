@@ -328,3 +328,18 @@ def test_a_figure_shows_in_a_notebook() -> None:
     result = jaxdp.Trainer("cnn", "digits", **SMALL).fit(steps=8)
     figure: Any = result.plot()
     assert figure._repr_png_().startswith(b"\x89PNG")
+
+
+def test_the_default_batch_norm_follows_the_batch_and_data_objects_keep_their_splits() -> None:
+    trainer = jaxdp.Trainer("cnn", "digits", **SMALL)
+    assert str(trainer.config.model.batch_norm) == "group:32"
+    assert trainer.fit(steps=1, global_batch_size=48).summary["batch_norm"] == "group:24"
+    assert trainer.fit(steps=1).summary["batch_norm"] == "group:32"
+    data = jaxdp.data.load("digits", validation=0.25)
+    trainer = jaxdp.Trainer("cnn", data, **SMALL)
+    for refuse in (lambda: trainer.fit(validation="none"), lambda: jaxdp.Trainer("cnn", data, **SMALL, validation=0.1)):
+        with pytest.raises(
+            jaxdp.ConfigError, match=r"--validation .*: data is an object, and settings such as this one are decided"
+        ):
+            refuse()
+    assert set(trainer.fit(steps=1).metrics) >= {"validation", "test"}

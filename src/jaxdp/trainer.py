@@ -41,7 +41,8 @@ if TYPE_CHECKING:
 
 _OF_OPTIMIZER = ("optimizer_kwargs", "learning_rate", "lr_scaling", "schedule", "warmup_fraction", "weight_decay", "clip_norm")
 _OF_SCHEDULE = ("lr_scaling", "schedule", "warmup_fraction")
-_OF_DATASET = ("data_dir", "train_split", "test_split", "num_classes")
+_OF_DATASET = ("data_dir", "train_split", "validation", "test_split", "num_classes")
+_OF_BATCH = ("global_batch_size", "per_device_batch_size", "accumulate_steps")
 _OF_MODEL = ("model_kwargs", "precision")
 
 
@@ -89,6 +90,7 @@ class Trainer:
         devices_lib.ensure(config.sharding.devices, deterministic=config.sharding.deterministic)
         group = processes.start(config.processes)
         self._prepare(setup_lib.create_setup(config, objects), group, callbacks, progress=progress)
+        self._batch_norm = config.model.batch_norm
 
     @classmethod
     def of_setup(cls, setup: setup_lib.Setup, group: Group) -> "Trainer":
@@ -103,6 +105,7 @@ class Trainer:
         for callback in self._callbacks:
             callbacks_lib.create(callback)  # finds what is none
         self._result: Result | None = None
+        self._batch_norm = setup.config.model.batch_norm  # as it was asked for: a default depends on the batch size
 
     @property
     def config(self) -> TrainConfig:
@@ -185,6 +188,10 @@ class Trainer:
         for name in settings:
             if name in ("model", "dataset", "task", "optimizer", "strategy", "devices", "callbacks"):
                 raise ConfigError(name, shown(settings[name]), "is a matter of the Trainer; create another one")
+        if self.setup.objects.dataset is not None:
+            _refuse(settings, _OF_DATASET, "data", "are decided where the dataset is made")
+        if not settings.keys().isdisjoint(_OF_BATCH):
+            settings = {"batch_norm": self._batch_norm, **settings}
         config = self.setup.config.replace(**settings)
         same = self.setup.reconfigured(config)
         return same if same is not None else setup_lib.create_setup(config, self.setup.objects)

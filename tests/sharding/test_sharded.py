@@ -76,6 +76,13 @@ def assert_same(found: tuple[TrainState, Any], expected: tuple[TrainState, Any])
         np.testing.assert_allclose(found[1][name], value, rtol=1e-4, atol=1e-4, err_msg=name)
 
 
+@pytest.mark.parametrize("mesh", ["data=8", pytest.param("data=4,model=2", marks=pytest.mark.slow)])
+def test_groups_over_devices_with_parameters_in_parts(mesh: str) -> None:
+    """Groups of 8 are those of 4, or 2, of the mesh's shards of 16 examples."""
+    found = trained(create(**PYRAMIDNET, mesh=mesh, shard_params=True, batch_norm="group:8"))
+    assert_same(found, oracle("pyramidnet", "group:8"))
+
+
 @pytest.mark.parametrize(("axes", "shard_params"), MESHES)
 def test_parameters_in_parts_train_as_whole_ones(axes: str | None, shard_params: bool) -> None:
     found = trained(create(**PYRAMIDNET, mesh=axes, shard_params=shard_params))
