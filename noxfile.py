@@ -14,8 +14,9 @@ CACHE = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser(
 
 @nox.session
 def lint(session: nox.Session) -> None:
-    """Style and import layers."""
-    session.install(".", *nox.project.dependency_groups(nox.project.load_toml("pyproject.toml"), "lint"))
+    """Style and import layers, which need nothing of what the package needs."""
+    session.install(*nox.project.dependency_groups(nox.project.load_toml("pyproject.toml"), "lint"))
+    session.env["PYTHONPATH"] = "src"
     session.run("ruff", "check")
     session.run("ruff", "format", "--check")
     session.run("lint-imports")

@@ -180,7 +180,7 @@ def test_a_page_needs_nothing_else() -> None:
         assert len(str(attributes["src"])) < 410_000  # 300 kB as text
         assert attributes["alt"]
     assert len(page.run_tables) == 3
-    assert "99.44%" in page.run_tables[0][0]["best accuracy"]
+    assert "99.72%" in page.run_tables[0][0]["best accuracy"]
     assert "iou/1" in page.text
 
 
