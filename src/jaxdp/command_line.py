@@ -3,6 +3,7 @@
 import ast
 import contextlib
 import dataclasses
+import functools
 import inspect
 import io
 import itertools
@@ -10,7 +11,6 @@ import os
 import re
 import signal
 import sys
-import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, TypeVar
 
@@ -100,7 +100,8 @@ def _command(
         known = {inner: values[name] for inner, name in names.items() if name in values}
         shown: Any = _with_flags(group, {inner for inner, name in names.items() if name not in hidden})
         required = any(each.default is each.default_factory for each in dataclasses.fields(group))  # both are MISSING
-        default = dataclasses.field() if required else dataclasses.field(default=shown(**known))
+        default: Any = dataclasses.field() if required else dataclasses.field(default=shown(**known))
+        default.metadata = {"help": group.__doc__}  # else tyro looks through the source for it
         arguments.append((field.name, Annotated[shown, tyro.conf.OmitArgPrefixes], default))
     return dataclasses.make_dataclass("command", arguments, frozen=True, kw_only=True)
 
@@ -108,13 +109,18 @@ def _command(
 def _help_texts(cls: type) -> dict[str, str]:
     """Returns the strings that stand below the fields of a class, without the line breaks of the source, which tyro would keep."""
     texts = {}
-    for section in reversed(cls.__mro__[:-1]):
-        (definition,) = ast.parse(textwrap.dedent(inspect.getsource(section))).body
-        assert isinstance(definition, ast.ClassDef)
-        for field, text in itertools.pairwise(definition.body):
+    for section in reversed(cls.__mro__[: cls.__mro__.index(Settings)]):
+        for field, text in itertools.pairwise(_definitions(section.__module__)[section.__name__].body):
             if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr):
                 texts[ast.unparse(field.target)] = " ".join(ast.literal_eval(text.value).split())  # pyright: ignore[reportArgumentType]
     return texts
+
+
+@functools.cache
+def _definitions(module: str) -> dict[str, ast.ClassDef]:
+    """Returns the classes of a module by name; to look each up with `inspect` takes a second for all of `jaxdp.train`."""
+    source = inspect.getsource(sys.modules[module])
+    return {node.name: node for node in ast.parse(source).body if isinstance(node, ast.ClassDef)}
 
 
 def _with_flags(group: type, names: set[str]) -> type:
