@@ -25,13 +25,7 @@ def measure(experiment: lab.Experiment) -> Any:
     results = {}
     for name, (devices, batch_norm) in CASES.items():
         run = experiment.train(name.replace(" ", "-").replace(",", ""), [*flags, "--batch-norm", batch_norm], devices=devices)
-        results[name] = {
-            "seconds": run.summary["seconds"]["total"],
-            "examples_per_second": run.summary["examples_per_second"],
-            "test": run.summary["metrics"]["test"],
-            "loss": [row["loss"] for row in run.rows if row["split"] == "train"],
-            "where": lab.where(run),
-        }
+        results[name] = run.outcome()
     return results
 
 

@@ -43,6 +43,16 @@ class Run:
         """Returns a figure of all training rows but the first, which waited for the first step."""
         return [row[name] for row in self.rows if row["split"] == "train"][1:]
 
+    def outcome(self) -> dict[str, Any]:
+        """Returns time, speed, test metrics, the training loss of every row and the hardware, as experiments keep them."""
+        return {
+            "seconds": self.summary["seconds"]["total"],
+            "examples_per_second": self.summary["examples_per_second"],
+            "test": self.summary["metrics"]["test"],
+            "loss": [row["loss"] for row in self.rows if row["split"] == "train"],
+            "where": where(self),
+        }
+
 
 class Experiment:
     """One of the scripts of this folder.

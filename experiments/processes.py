@@ -22,16 +22,7 @@ def measure(experiment: lab.Experiment) -> Any:
     results = []
     for count in COUNTS:
         run = experiment.train(f"{count}-processes", flags, processes=count)
-        results.append(
-            {
-                "processes": count,
-                "seconds": run.summary["seconds"]["total"],
-                "examples_per_second": run.summary["examples_per_second"],
-                "test": run.summary["metrics"]["test"],
-                "loss": [row["loss"] for row in run.rows if row["split"] == "train"],
-                "where": lab.where(run),
-            }
-        )
+        results.append({"processes": count, **run.outcome()})
     return results
 
 

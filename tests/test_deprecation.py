@@ -7,6 +7,7 @@ from importlib.metadata import version
 import pytest
 
 from jaxdp import command_line, config, deprecation
+from jaxdp.config.groups import ModelConfig
 from jaxdp.registry import ConfigError
 from jaxdp.tools import sweep_grid as grid
 
@@ -27,7 +28,7 @@ def test_an_old_flag_works_with_one_line_of_warning(words: list[str], capsys: py
 def test_only_flags_are_renamed_and_only_where_the_command_has_them(capsys: pytest.CaptureFixture[str]) -> None:
     assert parse("--plugins", "steps_per_call").plugins == ("steps_per_call",)
     with pytest.raises(ConfigError, match="--steps-per-call: unknown flag"):
-        command_line.parse(config.ModelConfig, ["--steps-per-call", "4"], prog="x", description="x")
+        command_line.parse(ModelConfig, ["--steps-per-call", "4"], prog="x", description="x")
     assert capsys.readouterr().err == ""
 
 

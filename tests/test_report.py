@@ -132,18 +132,18 @@ def test_each_task_has_a_table_with_the_best_run_first_and_what_sets_runs_apart(
     write_run("runs/fine", 0.1, task="regression", model="unet")
     page = written(*sorted(pathlib.Path("runs").iterdir()))
     assert capsys.readouterr().out == "page.html\n"
-    by_task = {next(name for name in table[0] if name.startswith("best")): table for table in page.run_tables}
+    by_task = {next(name for name in table[0] if name.startswith("test")): table for table in page.run_tables}
     assert {name: [row["run"] for row in table] for name, table in by_task.items()} == {
-        "best mse": ["fine", "rough"],
-        "best accuracy": ["high", "low", "none"],
+        "test mse": ["fine", "rough"],
+        "test accuracy": ["high", "low", "none"],
     }
-    first, _, last = by_task["best accuracy"]
+    first, _, last = by_task["test accuracy"]
     assert first == {
-        "run": "high", "best accuracy": "95.00%", "test loss": "0.0500", "learning rate": "0.2", "examples/s": "1,234",
+        "run": "high", "test accuracy": "95.00%", "test loss": "0.0500", "learning rate": "0.2", "examples/s": "1,234",
         "time": "1 min 15 s", "steps": "40", "status": "done", "model": "cnn", "dataset": "digits", "strategy": "pmap",
         "devices": "2", "batch norm": "replica",
     }  # fmt: skip
-    assert (last["best accuracy"], last["status"], last["learning rate"]) == ("–", "diverged", "default")
+    assert (last["test accuracy"], last["status"], last["learning rate"]) == ("–", "diverged", "default")
     assert "5 runs of unet and cnn on digits, which differ in model, seed and learning rate." in page.text
     assert page.figures.count("loss, logarithmic") == 2
     by_model, by_rate = ({"learning_rate", "seed"} & set(names) for names in page.settings)
@@ -180,7 +180,7 @@ def test_a_page_needs_nothing_else() -> None:
         assert len(str(attributes["src"])) < 410_000  # 300 kB as text
         assert attributes["alt"]
     assert len(page.run_tables) == 3
-    assert "99.72%" in page.run_tables[0][0]["best accuracy"]
+    assert "99.72%" in page.run_tables[0][0]["test accuracy"]
     assert "iou/1" in page.text
 
 
@@ -207,8 +207,8 @@ def test_broken_runs_are_shown_with_what_there_is() -> None:
     assert {name: row["status"] for name, row in rows_of.items()} == {
         "begun": "unfinished", "cut": "unfinished", "garbage": "unfinished", "bare": "unfinished", "odd": "done",
     }  # fmt: skip
-    assert (rows_of["cut"]["steps"], rows_of["cut"]["best accuracy"]) == ("40", "90.00%")
-    assert (rows_of["odd"]["steps"], rows_of["odd"]["best accuracy"], rows_of["odd"]["time"]) == ("40", "90.00%", "–")
+    assert (rows_of["cut"]["steps"], rows_of["cut"]["test accuracy"]) == ("40", "90.00%")
+    assert (rows_of["odd"]["steps"], rows_of["odd"]["test accuracy"], rows_of["odd"]["time"]) == ("40", "90.00%", "–")
     assert "Incomplete: there is no summary.json; there is no dataset.json; there is no metrics.jsonl." in page.text
     assert "summary.json cannot be read; dataset.json cannot be read; config.yaml cannot be read" in page.text
     assert "confusion.png cannot be read" in page.text
@@ -242,7 +242,7 @@ def test_a_summary_of_before_a_resume_is_no_result(last: str, status: str) -> No
     folder = write_run("run", summary={"status": "stopped", "best": {"accuracy": 0.1}})
     write_history(folder, ("started", 0), ("stopped", 10), (last, 10))
     (row,) = written(folder).run_tables[0]
-    assert (row["status"], row["best accuracy"]) == (status, "90.00%" if status == "unfinished" else "10.00%")
+    assert (row["status"], row["test accuracy"]) == (status, "90.00%" if status == "unfinished" else "10.00%")
 
 
 @pytest.mark.usefixtures("no_pictures")
@@ -321,7 +321,7 @@ def test_validation_is_a_curve_of_its_own_and_ranks_an_unfinished_run() -> None:
         for step, accuracy in ((10, 0.7), (20, 0.8)):
             file.write(json.dumps({"step": step, "split": "validation", "loss": 0.4, "accuracy": accuracy}) + "\n")
     page = written(folder)
-    assert page.run_tables[0][0]["best accuracy"] == "80.00%"  # of the validation split, not of the test split
+    assert page.run_tables[0][0]["best validation accuracy"] == "80.00%"  # of the validation split, not of the test split
     assert page.titles.count("run, validation") == 2  # loss and accuracy
     assert page.tables[1][0] == ["", "train", "validation", "test"]
 

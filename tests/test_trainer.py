@@ -195,7 +195,8 @@ def test_an_interrupt_stops_at_the_next_step_and_returns_what_there_is() -> None
 def test_a_run_directory_is_resumed_and_early_stopping_remembers(no_pictures: None) -> None:
     def fit(run_dir: str, **settings: Any) -> jaxdp.Result:
         callbacks = [EarlyStopping("accuracy", patience=2, min_delta=2.0)]  # no accuracy is that much better
-        return jaxdp.Trainer("cnn", "digits", **SMALL, callbacks=callbacks, checkpoint_every=8, run_dir=run_dir).fit(**settings)
+        trainer = jaxdp.Trainer("cnn", "digits", **SMALL, validation=0.1, callbacks=callbacks, checkpoint_every=8, run_dir=run_dir)
+        return trainer.fit(**settings)
 
     whole = fit("whole", epochs=5)
     assert whole.summary["steps"] == 24  # the first value counts as an improvement, the next two do not
@@ -205,6 +206,12 @@ def test_a_run_directory_is_resumed_and_early_stopping_remembers(no_pictures: No
     stopped = fit("other", epochs=2)
     assert stopped.summary["steps"] == 16
     assert fit("other", epochs=5).summary["steps"] == 24  # one of the two evaluations was before
+
+
+def test_early_stopping_takes_no_test_data() -> None:
+    trainer = jaxdp.Trainer("cnn", "digits", **SMALL, callbacks=["early_stopping"])
+    with pytest.raises(jaxdp.ConfigError, match=r"early_stopping: stops by validation data.*--validation 0\.1"):
+        trainer.fit(steps=8)
 
 
 class NoCallback:
@@ -328,6 +335,18 @@ def test_a_figure_shows_in_a_notebook() -> None:
     result = jaxdp.Trainer("cnn", "digits", **SMALL).fit(steps=8)
     figure: Any = result.plot()
     assert figure._repr_png_().startswith(b"\x89PNG")
+
+
+def test_a_run_is_resumed_with_its_batch_norm_where_none_is_given() -> None:
+    """The default of version 0.1 was `replica`."""
+    jaxdp.Trainer("cnn", "digits", **SMALL, batch_norm="replica", run_dir="run").fit(steps=4)
+    trainer = jaxdp.Trainer("cnn", "digits", **SMALL)
+    assert trainer.fit(steps=6, run_dir="run").summary["batch_norm"] == "replica"
+    assert jaxdp.Trainer("cnn", "digits", **SMALL, run_dir="run").fit(steps=8).summary["batch_norm"] == "replica"
+    assert [row["step"] for row in jaxdp.load("run").history if row["split"] == "test"] == [4, 6, 8]
+    with pytest.raises(jaxdp.ConfigError, match=r"--batch-norm group:32: the run in run has replica"):
+        trainer.fit(steps=8, run_dir="run", batch_norm="group:32")
+    assert trainer.fit(steps=1).summary["batch_norm"] == "group:32"
 
 
 def test_the_default_batch_norm_follows_the_batch_and_data_objects_keep_their_splits() -> None:

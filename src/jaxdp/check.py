@@ -8,13 +8,7 @@ from typing import Annotated
 import tyro
 
 from jaxdp import command_line
-from jaxdp.config import (
-    NON_NEGATIVE,
-    BatchNormMode,
-    OptimizationConfig,
-    PartsConfig,
-    TrainConfig,
-)
+from jaxdp.config import NON_NEGATIVE, BatchNormMode, OptimizationConfig, PartsConfig, TrainConfig
 from jaxdp.registry import ConfigError
 from jaxdp.runtime import platform
 

@@ -63,10 +63,8 @@ def parse(
     path = _value_of("--config", argv) if defaults_file else None
     values = {name: config_lib.convert(name, value, places[name].field.type) for name, value in defaults.items()}
     values |= config_lib.load(path, cls) if path else {}
-    for pair in config_lib.EXCLUSIVE:
-        for name, partner in (pair, pair[::-1]):
-            if name in given and partner not in given:
-                values.pop(partner, None)
+    for name in config_lib.displaced_by(given) - given:
+        values.pop(name, None)
     parsed = _run_tyro(_command(cls, values, hidden, path, defaults_file=defaults_file), argv, prog, description)
     return cls.of(**{
         name: getattr(parsed if group is None else getattr(parsed, group), field.name) for name, (group, field) in places.items()
@@ -90,8 +88,8 @@ def _command(
     texts = _help_texts(cls)
     places = cls.places()
     for field in dataclasses.fields(cls):
-        group: Any = field.type
-        if field.name in places and places[field.name].group is None:
+        group = cls.groups().get(field.name)
+        if group is None:
             own = dataclasses.field(default=values[field.name]) if field.name in values else _default(field)
             own.metadata = {"help": texts[field.name]}  # pyright: ignore[reportAttributeAccessIssue]
             arguments.append((field.name, field.type, own))

@@ -10,7 +10,7 @@ import optax
 from flax import nnx
 
 from jaxdp import models, tasks
-from jaxdp.config import EXCLUSIVE, TrainConfig
+from jaxdp.config import TrainConfig, displaced_by
 from jaxdp.data.sources import TARGET_FIELDS, Dataset, check_dataset, open_dataset
 from jaxdp.models.layers import BatchNorm
 from jaxdp.registry import ConfigError, load_plugins
@@ -55,14 +55,13 @@ def open_data(config: TrainConfig, objects: Objects = NOTHING) -> tuple[TrainCon
     dataset = dataclasses.replace(dataset, task=task, kind=kind)
     filled: dict[str, Any] = {"task": task}
     settings = config.flat()
+    displaced = displaced_by([name for name, value in settings.items() if value is not None])
     if config.data.augment is None:
         filled["augment"] = dataset.augment
     for name, value in dataset.defaults.items():
         if name == "model_kwargs":
             filled[name] = dict(value.get(config.model.name, {})) | config.model.kwargs
-        elif settings[name] is None and not any(
-            name in pair and any(settings[partner] is not None for partner in pair) for pair in EXCLUSIVE
-        ):
+        elif settings[name] is None and name not in displaced:
             filled[name] = value
     return config.replace(**filled), dataset
 

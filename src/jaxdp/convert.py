@@ -43,7 +43,7 @@ class ExportConfig(Settings):
     output: str
     """file to write: NAME.safetensors (weights) or NAME.stablehlo (program: uint8 images in, outputs out, any batch size)"""
     step: OptionalInt = None
-    """step of the checkpoint (default: the best one)"""
+    """step of the checkpoint (default: the best by validation data, or the last)"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -120,7 +120,7 @@ class Result:
 
         It takes images as training does: float32 (N, H, W, C), normalized by `description.mean` and `description.std`.
         """
-        return evaluation_model(jax.tree.map(_to_device, self.state))
+        return evaluation_model(jax.tree.map(jnp.asarray, self.state))  # pyright: ignore[reportUnknownArgumentType]
 
     def predict(self, images: Any, *, probabilities: bool = False) -> Any:
         """Returns what the model says about images of any size.
@@ -246,10 +246,6 @@ def load(run_dir: str | pathlib.Path, *, step: int | None = None, model: nnx.Mod
     found = restore(directory, config, description, step, model)
     summary = directory.read_summary() or {"status": "stopped", "metrics": {}, "steps": found[0]}
     return Result(config, description, task, summary, History(directory.read_rows()), lambda: found[1], run_dir=directory.path)
-
-
-def _to_device(leaf: Any) -> Any:
-    return jnp.asarray(leaf)
 
 
 def _as_batch(images: Any) -> np.ndarray:

@@ -1,8 +1,8 @@
 """The Trainer: everything that a training run consists of, from names or objects, and the way to train it."""
 
-# pyright: reportUnknownMemberType=false, reportMissingTypeStubs=false
-
 # Over 300 lines: the Trainer, and what turns its keywords into settings and objects.
+
+# pyright: reportUnknownMemberType=false, reportMissingTypeStubs=false
 
 import contextlib
 import dataclasses
@@ -24,7 +24,7 @@ from jaxdp.callbacks.progress import Progress
 from jaxdp.callbacks.run_record import RunRecord
 from jaxdp.callbacks.tensorboard import TensorBoard
 from jaxdp.components import Objects
-from jaxdp.config import OBJECT, TrainConfig
+from jaxdp.config import OBJECT, BatchNormMode, TrainConfig
 from jaxdp.data.dataset import Dataset
 from jaxdp.deprecation import rename_settings
 from jaxdp.models.layers import BatchNorm
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
 _OF_OPTIMIZER = ("optimizer_kwargs", "learning_rate", "lr_scaling", "schedule", "warmup_fraction", "weight_decay", "clip_norm")
 _OF_SCHEDULE = ("lr_scaling", "schedule", "warmup_fraction")
 _OF_DATASET = ("data_dir", "train_split", "validation", "test_split", "num_classes")
-_OF_BATCH = ("global_batch_size", "per_device_batch_size", "accumulate_steps")
 _OF_MODEL = ("model_kwargs", "precision")
 
 
@@ -89,23 +88,24 @@ class Trainer:
         config, objects = resolve(given)
         devices_lib.ensure(config.sharding.devices, deterministic=config.sharding.deterministic)
         group = processes.start(config.processes)
-        self._prepare(setup_lib.create_setup(config, objects), group, callbacks, progress=progress)
-        self._batch_norm = config.model.batch_norm
+        self._prepare(setup_lib.create_setup(config, objects), group, callbacks, config.model.batch_norm, progress=progress)
 
     @classmethod
     def of_setup(cls, setup: setup_lib.Setup, group: Group) -> "Trainer":
         """Creates the trainer of a command, whose devices, processes and setup are there already."""
         trainer = cls.__new__(cls)
-        trainer._prepare(setup, group, setup.config.run.callbacks, progress=True)
+        trainer._prepare(setup, group, setup.config.run.callbacks, setup.config.model.batch_norm, progress=True)
         return trainer
 
-    def _prepare(self, setup: setup_lib.Setup, group: Group, callbacks: Sequence[Any], *, progress: bool) -> None:
+    def _prepare(
+        self, setup: setup_lib.Setup, group: Group, callbacks: Sequence[Any], batch_norm: BatchNormMode | None, *, progress: bool
+    ) -> None:
         self.setup, self._group, self._progress = setup, group, progress
         self._callbacks = list(callbacks)
         for callback in self._callbacks:
             callbacks_lib.create(callback)  # finds what is none
         self._result: Result | None = None
-        self._batch_norm = setup.config.model.batch_norm  # as it was asked for: a default depends on the batch size
+        self._batch_norm = batch_norm  # as it was asked for: a default depends on the batch size
 
     @property
     def config(self) -> TrainConfig:
@@ -190,9 +190,7 @@ class Trainer:
                 raise ConfigError(name, shown(settings[name]), "is a matter of the Trainer; create another one")
         if self.setup.objects.dataset is not None:
             _refuse(settings, _OF_DATASET, "data", "are decided where the dataset is made")
-        if not settings.keys().isdisjoint(_OF_BATCH):
-            settings = {"batch_norm": self._batch_norm, **settings}
-        config = self.setup.config.replace(**settings)
+        config = setup_lib.with_saved_batch_norm(self.setup.config.replace(**{"batch_norm": self._batch_norm, **settings}))
         same = self.setup.reconfigured(config)
         return same if same is not None else setup_lib.create_setup(config, self.setup.objects)
 

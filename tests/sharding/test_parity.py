@@ -19,6 +19,7 @@ from jaxdp.data.sources import open_dataset
 from jaxdp.registry import ConfigError
 from jaxdp.sharding.replicas import Replicas
 from jaxdp.sharding.strategy import Strategy, create_strategy
+from jaxdp.step import batch_norm as batch_norm_lib
 from jaxdp.step import step
 from jaxdp.step.state import Constants, TrainState, create_train_state
 
@@ -145,7 +146,7 @@ def test_without_the_mean_replicas_drift_apart(name: str, monkeypatch: pytest.Mo
 @pytest.mark.parametrize("name", ["pmap", "sharded"])
 def test_groups_over_devices_need_their_statistics(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The mutant: leave out what makes the statistics of a group of those of its parts."""
-    monkeypatch.setattr(step, "_of_groups", lambda replicas, count, mean, var: (mean, var))
+    monkeypatch.setattr(batch_norm_lib, "of_groups", lambda replicas, count, mean, var: (mean, var))
     state, _ = train(create_strategy(name, recipe("group:8"), jax.devices()[:8]), host_batches())
     assert largest_difference(state.params, oracle("group:8", 1)[0].params) > 1e-3
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 from jaxdp.callbacks import register
-from jaxdp.events import Evaluated, Run
+from jaxdp.events import Evaluated, Run, Started
 from jaxdp.registry import ConfigError, nearest
 
 _LOWER_IS_BETTER = ("loss", "mse", "mae")
@@ -11,7 +11,7 @@ _LOWER_IS_BETTER = ("loss", "mse", "mae")
 
 @register("early_stopping")
 class EarlyStopping:
-    """Ends the run, as done, after `patience` evaluations in a row in which a metric did not improve.
+    """Ends the run, as done, after `patience` evaluations in a row in which a metric of the validation data did not improve.
 
     A run that resumes remembers the best value and how long ago that was. Where several processes train, each decides by the same
     numbers, so that all of them end at the same step.
@@ -24,7 +24,8 @@ class EarlyStopping:
             (`loss`, `mse`, `mae`), otherwise larger.
 
     Raises:
-        ConfigError: for a patience below 1 or a negative `min_delta`; in the run, for a metric that the task does not have.
+        ConfigError: for a patience below 1 or a negative `min_delta`; in the run, for a dataset without validation data and for a
+            metric that the task does not have.
     """
 
     every_process = True
@@ -39,6 +40,12 @@ class EarlyStopping:
         self.metric, self.patience, self.min_delta, self.larger_is_better = metric, int(patience), min_delta, larger_is_better
         self.best: float | None = None
         self.best_step = self.evaluations_since_best = 0
+
+    def on_start(self, run: Run, event: Started) -> None:
+        """Makes sure that there are validation data: stopping by test data would make their metrics look better than they are."""
+        if run.setup.evaluation_split != "validation":
+            remedy = "stops by validation data, and this dataset has none; set some apart, e.g. with --validation 0.1"
+            raise ConfigError("callbacks", "early_stopping", remedy)
 
     def on_evaluate(self, run: Run, event: Evaluated) -> None:
         """Compares the metric with the best value so far."""

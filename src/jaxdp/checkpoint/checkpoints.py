@@ -25,7 +25,7 @@ class NotSavedError(OSError):
 
 
 class Checkpoints(SavedCheckpoints):
-    """The checkpoints of a run that is under way: it saves, and of what it has saved the newest few and the best one stay.
+    """The checkpoints of a run that is under way: it saves, and keeps the newest few, and the best one where there is one.
 
     Args:
         directory: its subfolders are named by step.

@@ -73,7 +73,7 @@ def rank(metrics: Mapping[str, float], best_metric: BestMetric) -> float:
 
 
 def ranked(metrics: Mapping[int, Mapping[str, float]], best_metric: BestMetric) -> list[int]:
-    """Returns steps by their test metrics, the best first; of equals the newest.
+    """Returns steps by their validation metrics, the best first; of equals the newest.
 
     Args:
         metrics: those of each step.

@@ -65,7 +65,9 @@ class SavedCheckpoints:
         return {step: metrics for step in self.steps() if (metrics := integrity.read_metrics(self._directory, step))}
 
     def choose(self, step: int | None) -> int | None:
-        """Returns the step if it is not damaged; for None the best usable one, and says on standard error which it passes over.
+        """Returns the step if it is not damaged; for None the best usable one, or the newest where nothing ranks them.
+
+        It says on standard error which it passes over.
 
         Raises:
             ConfigError: if the step is damaged, or all are.

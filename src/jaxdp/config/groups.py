@@ -6,29 +6,28 @@ answered before it starts.
 """
 
 import dataclasses
-import math
 from typing import Annotated, Any, Literal
 
 import tyro
 
 from jaxdp.config.settings import Settings
 from jaxdp.config.values import (
+    BELOW_2_31,
     FRACTION,
     NON_NEGATIVE,
     POSITIVE,
     BatchSize,
     Keywords,
+    NumberAsText,
     OptionalBatchNorm,
     OptionalFloat,
     OptionalInt,
     OptionalPath,
     OptionalProfile,
     OptionalText,
-    Range,
     Words,
 )
 
-BELOW_2_31 = Range("be below 2147483648", -math.inf, 2**31)
 ModelKeywords = Annotated[Keywords, tyro.conf.arg(name="model_kwargs", help_behavior_hint="")]
 TaskKeywords = Annotated[Keywords, tyro.conf.arg(name="task_kwargs", help_behavior_hint="")]
 OptimizerKeywords = Annotated[Keywords, tyro.conf.arg(name="optimizer_kwargs", help_behavior_hint="")]
@@ -67,10 +66,12 @@ class DataConfig(Settings):
     """examples to train on, e.g. train[:90%] (default: the dataset's own)"""
     test_split: Annotated[str | None, tyro.conf.arg(metavar="SPLIT", help_behavior_hint="")] = None
     """test examples, which choose nothing, e.g. train[90%:] (default: the dataset's own)"""
-    validation: Annotated[str | None, tyro.conf.arg(metavar="SHARE|SPLIT|none", help_behavior_hint="")] = None
+    validation: Annotated[
+        str | None, tyro.conf.arg(metavar="SHARE|SPLIT|none", help_behavior_hint=""), NumberAsText((int, float))
+    ] = None
     """examples that choose the best checkpoint: a share of the training set, e.g. 0.1, drawn from each class by the seed; a split;
     or none, which makes the last state the result (default: the dataset's own validation split, if it has one)"""
-    image_size: Annotated[str | None, tyro.conf.arg(metavar="N|HxW", help_behavior_hint="")] = None
+    image_size: Annotated[str | None, tyro.conf.arg(metavar="N|HxW", help_behavior_hint=""), NumberAsText((int,))] = None
     """resize images to N x N or H x W pixels (default: no resizing)"""
     num_classes: Annotated[OptionalInt, POSITIVE] = None
     """number of classes of the labels or masks (default: inferred from the dataset)"""
@@ -174,7 +175,7 @@ class RunConfig(Settings):
     checkpoint_every: Annotated[OptionalInt, POSITIVE] = None
     """steps between checkpoints (default: whole epochs, at least 100 steps); the last step is always saved"""
     keep: Annotated[int, POSITIVE] = 3
-    """number of checkpoints to keep, besides the best one"""
+    """number of newest checkpoints to keep; with validation data the best one by them is kept as well"""
     log_every: Annotated[int, POSITIVE] = 10
     """steps between rows of metrics.jsonl"""
     steps_per_execution: Annotated[int, POSITIVE] = 1

@@ -6,10 +6,10 @@ import math
 import types
 import typing
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
-from jaxdp.config.values import Range, number
+from jaxdp.config.values import NumberAsText, Range, number
 from jaxdp.registry import ConfigError, nearest, shown
 
 OBJECT = "(object)"  # stands for the name of what a program gave as an object
@@ -21,6 +21,12 @@ _TYPE_NAMES: dict[Any, str] = {
 }  # fmt: skip
 
 Some = TypeVar("Some", bound="Settings")
+Mark = TypeVar("Mark")
+
+
+def displaced_by(names: Collection[str]) -> set[str]:
+    """Returns the settings that exclude one of these: the partner of each that is in a pair."""
+    return {partner for pair in EXCLUSIVE for name, partner in (pair, pair[::-1]) if name in names}
 
 
 class Place(NamedTuple):
@@ -49,15 +55,21 @@ class Settings:
 
     @classmethod
     @functools.cache
+    def groups(cls) -> "Mapping[str, type[Settings]]":
+        """Returns the type of each group, by the name of its field."""
+        types_of: dict[str, Any] = {field.name: field.type for field in dataclasses.fields(cls)}
+        return {name: kind for name, kind in types_of.items() if isinstance(kind, type) and issubclass(kind, Settings)}
+
+    @classmethod
+    @functools.cache
     def places(cls) -> Mapping[str, Place]:
         """Returns where each setting is, by its name."""
         found: dict[str, Place] = {}
         for field in dataclasses.fields(cls):
-            group: Any = field.type
-            if not (isinstance(group, type) and issubclass(group, Settings)):
+            if field.name not in cls.groups():
                 found[field.name] = Place(None, field)
                 continue
-            for inner in dataclasses.fields(group):
+            for inner in dataclasses.fields(cls.groups()[field.name]):
                 of_group = {"name": field.name, "kwargs": f"{field.name}_kwargs"}
                 found[of_group.get(inner.name, inner.name)] = Place(field.name, inner)
         return found
@@ -73,8 +85,8 @@ class Settings:
         for name, value in settings.items():
             group, field = cls._place(name, value)
             groups[group][field.name] = convert(name, value, field.type)
-        own, kinds = groups.pop(None, {}), {field.name: field.type for field in dataclasses.fields(cls)}
-        made: Any = {name: typing.cast(Any, kinds[str(name)])(**values) for name, values in groups.items()}
+        own = groups.pop(None, {})
+        made: Any = {name: cls.groups()[str(name)](**values) for name, values in groups.items()}
         return cls(**own, **made)
 
     def replace(self: Some, **settings: Any) -> Some:
@@ -83,10 +95,8 @@ class Settings:
         Raises:
             ConfigError: as for `of`.
         """
-        for pair in EXCLUSIVE:
-            for name, partner in (pair, pair[::-1]):
-                if settings.get(name) is not None and partner not in settings:
-                    settings[partner] = None
+        displaced = displaced_by([name for name, value in settings.items() if value is not None])
+        settings |= dict.fromkeys(displaced - settings.keys())
         changed: dict[str | None, dict[str, Any]] = defaultdict(dict)
         for name, value in settings.items():
             group, field = self._place(name, value)
@@ -130,9 +140,7 @@ def convert(name: str, value: Any, annotation: Any) -> Any:
     if parsed is not None and isinstance(value, str):
         return parsed.parse(value)
     value = number(value) if float in kinds else value
-    # A size of one number, or a share, is a number in YAML and Python.
-    spelled = {"image_size": int, "validation": (int, float)}.get(name, ())
-    if isinstance(value, spelled) and not isinstance(value, bool):
+    if any(isinstance(value, mark.kinds) for mark in _marks(annotation, NumberAsText)) and not isinstance(value, bool):
         value = str(value)
     _check_type(name, value, kinds)
     if float in kinds and isinstance(value, int) and not isinstance(value, bool):
@@ -140,6 +148,11 @@ def convert(name: str, value: Any, annotation: Any) -> Any:
     if isinstance(value, list) and tuple in _origins(kinds):
         return tuple(typing.cast(list[Any], value))
     return typing.cast(Any, value)
+
+
+def _marks(annotation: Any, kind: type[Mark]) -> list[Mark]:
+    """Returns what of this kind stands beside the type in an annotation."""
+    return [each for each in getattr(annotation, "__metadata__", ()) if isinstance(each, kind)]
 
 
 def _kinds(annotation: Any) -> tuple[Any, ...]:
@@ -182,6 +195,5 @@ def _check_range(name: str, value: object, annotation: Any) -> None:
         return
     if not math.isfinite(value):
         raise ConfigError(name, value, "must be a finite number")
-    for each in getattr(annotation, "__metadata__", ()):
-        if isinstance(each, Range):
-            each.check(name, value)
+    for each in _marks(annotation, Range):
+        each.check(name, value)

@@ -57,21 +57,37 @@ class ProfileRange:
 
 @dataclasses.dataclass(frozen=True)
 class Range:
-    """What a number must satisfy, beside the type in a field's annotation."""
+    """What a number must satisfy, beside the type in a field's annotation.
+
+    Attributes:
+        text: says it, after "must".
+        holds: tells whether a number does.
+    """
 
     text: str
-    at_least: int | float
-    below: int | float = float("inf")
+    holds: Callable[[int | float], bool]
 
     def check(self, name: str, value: int | float) -> None:
         """Raises ConfigError for a number that is out of range."""
-        if not self.at_least <= value < self.below:
+        if not self.holds(value):
             raise ConfigError(name, value, f"must {self.text}")
 
 
-POSITIVE = Range("be greater than 0", 5e-324)
-NON_NEGATIVE = Range("not be negative", 0)
-FRACTION = Range("be at least 0 and below 1", 0, 1)
+POSITIVE = Range("be greater than 0", lambda value: value > 0)
+NON_NEGATIVE = Range("not be negative", lambda value: value >= 0)
+FRACTION = Range("be at least 0 and below 1", lambda value: 0 <= value < 1)
+BELOW_2_31 = Range("be below 2147483648", lambda value: value < 2**31)
+
+
+@dataclasses.dataclass(frozen=True)
+class NumberAsText:
+    """Marks a setting of text that is a number in YAML and Python where it consists of one, e.g. a size or a share.
+
+    Attributes:
+        kinds: the types of number that are taken as text.
+    """
+
+    kinds: tuple[type, ...]
 
 
 def parse_batch_size(word: str) -> int | Literal["auto"]:

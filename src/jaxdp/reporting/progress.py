@@ -75,7 +75,7 @@ def print_summary(summary: Mapping[str, Any], run_dir: str, metric_name: str) ->
     """Prints a run's result as a table of a few lines.
 
     Args:
-        metric_name: the metric by which the best checkpoint was found.
+        metric_name: the metric by which validation data, where there are any, choose the best state.
     """
     table = rich.table.Table(title=f"{summary['model']} on {summary['dataset']}: {summary['status']}", show_header=False)
     table.add_column(style="bold")

@@ -118,14 +118,14 @@ def _differing(runs: Sequence[Run]) -> list[str]:
 def _section(task: str, runs: Sequence[Run], *, alone: bool) -> dict[str, Any]:
     """Returns what is shown of the runs of a task, the best first."""
     sign = -1 if runs[0].larger_is_better else 1
-    runs = sorted(runs, key=lambda run: (run.best is None, sign * (run.best or 0)))
+    runs = sorted(runs, key=lambda run: (run.score is None, sign * (run.score or 0)))
     runs = [dataclasses.replace(run, color=min(index, len(COLORS))) for index, run in enumerate(runs)]
     differing, settings = _differing(runs), next((run.settings for run in runs if run.settings), {})
     shared = {name: value for name, value in settings.items() if name not in differing}
     marks = [[dataclasses.replace(mark, text=f"{run.name}: {mark.text}", color=run.color) for mark in run.marks] for run in runs]
     evaluated = {run.held_out for run in runs}
     kinds = {mark.kind for own in marks for mark in own}
-    columns = _columns(runs[0].metric, [name for name in differing if name not in _SHOWN])
+    columns = _columns(runs[0].metric, evaluated, [name for name in differing if name not in _SHOWN])
     return {
         "heading": "Runs" if alone else task.capitalize() or "Runs of an unknown task",
         "runs": runs,
@@ -139,8 +139,14 @@ def _section(task: str, runs: Sequence[Run], *, alone: bool) -> dict[str, Any]:
     }
 
 
-def _columns(metric: str, settings: Sequence[str]) -> list[tuple[str, str, Callable[[Run], str]]]:
-    """Returns title, kind and texts of the columns of a table of runs."""
+def _columns(metric: str, splits: set[str], settings: Sequence[str]) -> list[tuple[str, str, Callable[[Run], str]]]:
+    """Returns title, kind and texts of the columns of a table of runs.
+
+    Args:
+        metric: the task's.
+        splits: by which the runs are compared; only validation data know a best state.
+        settings: those that tell the runs apart.
+    """
 
     def of_setting(name: str) -> Callable[[Run], str]:
         return lambda run: setting_text(run.settings[name]) if name in run.settings else NOTHING
@@ -148,9 +154,15 @@ def _columns(metric: str, settings: Sequence[str]) -> list[tuple[str, str, Calla
     def of_fact(name: str) -> Callable[[Run], str]:
         return lambda run: fact_text(run, name)
 
+    def score(run: Run) -> str:
+        text = metric_text(metric, run.score)
+        return f"{text} (test)" if len(splits) > 1 and run.held_out == "test" and run.score is not None else text
+
+    test_loss = ("test loss", "number", lambda run: metric_text("loss", run.metrics("test").get("loss")))
+    title = f"best validation {metric}" if "validation" in splits else f"test {metric}"
     return [
-        (f"best {metric}", "number", lambda run: metric_text(metric, run.best)),
-        ("test loss", "number", lambda run: metric_text("loss", run.metrics("test").get("loss"))),
+        (title, "number", score),
+        *([test_loss] if title != test_loss[0] else []),
         ("status", "status", lambda run: run.status),
         *((name.replace("_", " "), "text", of_setting(name)) for name in settings),
         ("examples/s", "number", lambda run: speed_text(run.examples_per_second)),

@@ -74,7 +74,7 @@ class Run:
 
     @property
     def held_out(self) -> str:
-        """The split that ranks checkpoints: validation, or test where there is none."""
+        """The split by which runs are compared: validation, or test where there is none."""
         return "validation" if any(row.get("split") == "validation" for row in self.rows) else "test"
 
     def points(self, split: str, name: str) -> list[tuple[float, float]]:
@@ -88,7 +88,7 @@ class Run:
         return found
 
     @property
-    def best(self) -> float | None:
+    def score(self) -> float | None:
         """The task's metric by which the run is ranked: the best on validation data, or without any that of the last evaluation."""
         of_checkpoint = number(self.get("best", self.metric))
         if of_checkpoint is not None and not self.is_open:

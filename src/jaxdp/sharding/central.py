@@ -12,7 +12,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding
+from jax.sharding import Sharding, SingleDeviceSharding
 
 from jaxdp.data.pipeline import HostBatch
 from jaxdp.data.placement import gather_examples
@@ -61,6 +61,8 @@ class Central(strategy.Strategy):
         self._evaluate = wrap(functools.partial(step.eval_step, recipe=recipe, replicas=Replicas()))
         # A program of jit runs where its arguments are.
         self._split, self._add, self._update = jax.jit(split), jax.jit(add), jax.jit(update, donate_argnums=0)
+        local = mesh.data_mesh(self.devices)
+        self._scattered = mesh.replicated(local), mesh.split_over_data(local)
         self.train_step, self.eval_step = self._train_step, self._eval_step
 
     @property
@@ -72,10 +74,7 @@ class Central(strategy.Strategy):
 
     def _scatter(self, whole: Any, batch: Mapping[str, Any], data: Mapping[str, Any]) -> tuple[Any, Any]:
         """Returns `whole` on each device, and on each its share of the batch."""
-        local = mesh.data_mesh(self.devices)
-        return jax.device_put(
-            (whole, self._split(batch, data)), (mesh.replicated(local), NamedSharding(local, PartitionSpec(mesh.DATA_AXIS)))
-        )
+        return jax.device_put((whole, self._split(batch, data)), self._scattered)
 
     def _train_step(self, state: TrainState, batch: Mapping[str, Any], constants: Constants) -> Any:
         own = dataclasses.replace(constants, examples={})

@@ -2,9 +2,8 @@
 
 import dataclasses
 import functools
-import math
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -16,46 +15,13 @@ from jaxdp.config import BatchNormMode
 from jaxdp.data.augment import Preprocess
 from jaxdp.data.placement import gather_examples
 from jaxdp.models import layers
+from jaxdp.step import batch_norm
+from jaxdp.step.replicas import Replicas
 from jaxdp.step.state import Constants, TrainState, Tree, merge, takes_keys
 from jaxdp.tasks import Task
 
 Batch = Mapping[str, Array]
 TrainStep = Callable[[TrainState, Any, Constants], tuple[TrainState, dict[str, Array]]]
-
-
-@runtime_checkable
-class Replicas(Protocol):
-    """The communication of one program of a step with the other replicas; `sharding.replicas` implements it."""
-
-    @property
-    def axis(self) -> str | None:
-        """The name of the mapped axis over which replicas communicate; None if one program sees the whole batch."""
-        ...
-
-    @property
-    def per_program(self) -> int:
-        """The number of replicas that one program computes."""
-        ...
-
-    def local(self, tree: Any) -> Any:
-        """Returns `tree` as values of this replica alone, ready to be differentiated."""
-        ...
-
-    def mean(self, tree: Any) -> Any:
-        """Returns the mean of each array over all replicas."""
-        ...
-
-    def sum(self, tree: Any) -> Any:
-        """Returns the sum of each array over all replicas."""
-        ...
-
-    def gather(self, array: Array, count: int) -> Array:
-        """Returns the arrays of `count` consecutive replicas, this one among them, joined along the first dim."""
-        ...
-
-    def own(self, array: Array, count: int) -> Array:
-        """Returns what is this replica's of an array that `gather` joined."""
-        ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -223,7 +189,7 @@ def compute_gradients(
     with jax.named_scope("augment"):
         batch = recipe.preprocess(batch, keys_of(0))
     keys = keys_of(1)(batch["indices"])
-    group_size, combine = _statistics(recipe.batch_norm, replicas, len(batch["images"]))
+    group_size, combine = batch_norm.statistics(recipe.batch_norm, replicas, len(batch["images"]))
 
     def loss_function(params: Tree) -> tuple[Float[Array, ""], tuple[Tree, dict[str, Array]]]:
         model = merge(state, params, state.batch_stats, keys[0] if state.random else None)
@@ -297,38 +263,3 @@ def example_keys(key: Array, step: Array, indices: Array) -> Key[Array, "batch"]
 def fold(keys: Key[Array, "batch"], purpose: int) -> Key[Array, "batch"]:
     """Returns keys for one purpose, independent of those for another."""
     return jax.vmap(jax.random.fold_in, (0, None))(keys, purpose)
-
-
-def _statistics(batch_norm: BatchNormMode, replicas: Replicas, examples: int) -> tuple[int | None, layers.Combine | None]:
-    """Returns how many examples of this program batch norms take together, and what makes statistics of larger groups of these.
-
-    A group that is larger than a replica's share, or that does not divide it, consists of parts that do.
-    """
-    if batch_norm.kind == "global":
-        return None, functools.partial(_of_all, replicas) if replicas.axis is not None else None
-    share = examples // replicas.per_program
-    if batch_norm.group_size is None:
-        return share, None
-    part = math.gcd(share, batch_norm.group_size)
-    parts = batch_norm.group_size // part
-    return part, functools.partial(_of_groups, replicas, parts) if parts > 1 else None
-
-
-def _of_all(replicas: Replicas, mean: Array, var: Array) -> tuple[Array, Array]:
-    """Returns the moments of the union of all replicas' examples from those of each."""
-    # The variance of a union from its parts (Chan et al. 1979): no cancellation, unlike E[x²] - E[x]².
-    local_mean, mean = mean, replicas.mean(mean)
-    return mean, replicas.mean(var + jnp.square(local_mean - mean))
-
-
-def _of_groups(
-    replicas: Replicas, count: int, mean: Float[Array, "parts features"], var: Float[Array, "parts features"]
-) -> tuple[Array, Array]:
-    """Returns the moments of groups of `count` consecutive parts from those of the parts, for each part those of its group."""
-    gathered = replicas.gather(jnp.stack([mean, var], 1), count)  # so many replicas hold whole groups
-    means, variances = jnp.moveaxis(gathered.reshape(-1, count, *gathered.shape[1:]), 2, 0)
-    group_mean = means.mean(1, keepdims=True)
-    group_var = (variances + jnp.square(means - group_mean)).mean(1, keepdims=True)
-    found = jnp.concatenate([group_mean, group_var], 1)
-    mean, var = jnp.moveaxis(replicas.own(jnp.repeat(found, count, 0), count), 1, 0)
-    return mean, var

@@ -25,7 +25,8 @@ def from_loss(
 ) -> tasks.Task:
     """Makes a task of a loss function, e.g. `optax.softmax_cross_entropy_with_integer_labels`.
 
-    The metrics are `loss` and, for classification, `accuracy`. The checkpoint with the lowest `loss` is the best one.
+    The metrics are `loss` and, for classification, `accuracy`. With validation data and a run directory,
+    the state with the lowest validation `loss` is the result, otherwise the last one.
 
     Args:
         function: (outputs, targets) -> losses (batch, ...), in JAX. Losses with more dims than one, such as one per pixel, are

@@ -99,10 +99,7 @@ def expand(words: Sequence[str], config: TrainConfig, given: Collection[str] = (
     """
     grid = parse(words)
     shared = config.flat()
-    for pair in config_lib.EXCLUSIVE:
-        for name, partner in (pair, pair[::-1]):
-            if name in grid and partner not in grid and partner not in given:
-                shared[partner] = None
+    shared |= dict.fromkeys(config_lib.displaced_by(grid).difference(grid, given))
     cells = []
     for values in itertools.product(*grid.values()):
         settings = dict(zip(grid, values, strict=True))

@@ -4,6 +4,7 @@
 
 import dataclasses
 import functools
+import pathlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -20,6 +21,7 @@ from jaxdp.config import BatchNormMode, TrainConfig
 from jaxdp.data import augment, pipeline, placement
 from jaxdp.data.sources import CheckedSource, Dataset
 from jaxdp.registry import ConfigError
+from jaxdp.run_directory import RunDirectory
 from jaxdp.runtime import platform
 from jaxdp.sharding import memory, mesh
 from jaxdp.sharding.strategy import Strategy, create_strategy, nearest_divisor
@@ -95,6 +97,8 @@ class Setup:
     def reconfigured(self, config: TrainConfig) -> "Setup | None":
         """Returns a setup for other settings that compiles and reads nothing anew, or None where they need another one."""
         before = self.config.flat()
+        if config.model.batch_norm is None:  # the default, which depends on what may not change
+            config = config.replace(batch_norm=self.config.model.batch_norm)
         changed = {name for name, value in config.flat().items() if value != before[name]}
         if not changed <= _CHANGEABLE:
             return None
@@ -260,12 +264,13 @@ def create_setup(
     automatic = asked.optimization.global_batch_size == "auto"
     config = _with_batch_norm(config, grouped=normalizes and training and not automatic)
     config = _with_placement(config, dataset, devices)
+    assert config.model.batch_norm is not None
     intervals, schedule = _create_schedule(config, len(dataset.train), objects)
     recipe = Recipe(
         task=task,
         optimizer=_optimizer_factory(config, schedule, objects),
         preprocess=preprocess,
-        batch_norm=config.model.batch_norm or BatchNormMode(),
+        batch_norm=config.model.batch_norm,
         ema_decay=config.optimization.ema_decay,
         on_divergence=config.run.on_divergence,
         accumulate_steps=config.optimization.accumulate_steps,
@@ -307,11 +312,21 @@ def _with_batch_norm(config: TrainConfig, *, grouped: bool) -> TrainConfig:
         grouped: whether the default is groups. Without batch norms of ours it is not: Flax's own normalizes over what one device
             sees. Nor is it where a batch size is looked for, which groups of another would restrict.
     """
+    config = with_saved_batch_norm(config)
     if config.model.batch_norm is not None:
         return config
     microbatch = max(int(config.optimization.global_batch_size or 1) // config.optimization.accumulate_steps, 1)
     mode = BatchNormMode("group", nearest_divisor(microbatch, DEFAULT_GROUP)) if grouped else BatchNormMode("replica")
     return config.replace(batch_norm=mode)
+
+
+def with_saved_batch_norm(config: TrainConfig) -> TrainConfig:
+    """Returns the settings with the batch norm of the run that they resume, where none is given: the default was another once."""
+    folder = config.run.run_dir
+    if config.model.batch_norm is not None or folder is None or config.run.resume == "never":
+        return config
+    run = RunDirectory(pathlib.Path(folder))
+    return config.replace(batch_norm=run.load_config().model.batch_norm) if run.config_file.is_file() else config
 
 
 def _with_placement(config: TrainConfig, dataset: Dataset, devices: list[Any]) -> TrainConfig:

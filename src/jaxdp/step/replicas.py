@@ -1,0 +1,40 @@
+"""Defines what a step asks of its replicas, so that it can communicate without knowing devices; `sharding.replicas` provides it."""
+
+from typing import Any, Protocol, runtime_checkable
+
+from jaxtyping import Array
+
+
+@runtime_checkable
+class Replicas(Protocol):
+    """The communication of one program of a step with the other replicas; `sharding.replicas` implements it."""
+
+    @property
+    def axis(self) -> str | None:
+        """The name of the mapped axis over which replicas communicate; None if one program sees the whole batch."""
+        ...
+
+    @property
+    def per_program(self) -> int:
+        """The number of replicas that one program computes."""
+        ...
+
+    def local(self, tree: Any) -> Any:
+        """Returns `tree` as values of this replica alone, ready to be differentiated."""
+        ...
+
+    def mean(self, tree: Any) -> Any:
+        """Returns the mean of each array over all replicas."""
+        ...
+
+    def sum(self, tree: Any) -> Any:
+        """Returns the sum of each array over all replicas."""
+        ...
+
+    def gather(self, array: Array, count: int) -> Array:
+        """Returns the arrays of `count` consecutive replicas, this one among them, joined along the first dim."""
+        ...
+
+    def own(self, array: Array, count: int) -> Array:
+        """Returns what is this replica's of an array that `gather` joined."""
+        ...
