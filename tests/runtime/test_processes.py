@@ -41,6 +41,8 @@ CASES = {
     "shard_map": Case(f"{CNN} --strategy shard_map"),
     "sharded": Case(SHARDED),
     "batch norm over all": Case(f"{CNN} --batch-norm global"),
+    "batch norm over two processes": Case(f"{CNN} --batch-norm group:16"),
+    "batch norm over two processes, in two parts": Case(f"{CNN} --batch-norm group:8 --accumulate-steps 2"),
     "parameters in parts": Case(f"{SHARDED} --shard-params --ema-decay 0.9 --optimizer adam"),
     # Each process reads its own examples, so that 4 of one device have no two for the rows of an image.
     "rows over space": Case({1: f"{ROWS} data=2,space=2", 2: f"{ROWS} data=2,space=2", 4: f"{ROWS} data=4,space=1"}),
@@ -136,9 +138,9 @@ def test_every_option_trains_alike_in_1_2_and_4_processes() -> None:
     }
     assert wrong == {}
     for count in (1, 2, 4):  # that the options were in force
-        for name in ("float16", "gradients in bfloat16"):
-            narrow, plain = (arrays(f"{count}/{case}")["params/hidden/kernel"] for case in (name, "pmap"))
-            assert np.abs(narrow - plain).max() > 1e-5 * np.abs(plain).max()
+        for name in ("float16", "gradients in bfloat16", "batch norm over two processes"):
+            other, plain = (arrays(f"{count}/{case}")["params/hidden/kernel"] for case in (name, "pmap"))
+            assert np.abs(other - plain).max() > 1e-5 * np.abs(plain).max()
         cut = json.loads(pathlib.Path(f"{count}/parameters in parts", "summary.json").read_text())
         assert cut["state_bytes_per_device"] < cut["state_bytes"]
         assert (cut["processes"], cut["devices"]) == (count, 4)
