@@ -179,3 +179,18 @@ def test_nobody_reads_what_is_printed(arguments: list[str]) -> None:
         process.stdout.close()
         assert process.stderr.read() == b""
         assert process.wait() == 141
+
+
+def test_a_summary_prints_names_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
+    from jaxdp.reporting.progress import print_summary
+
+    summary = {
+        "model": "cnn", "dataset": "folder:a", "status": "done", "metrics": {}, "devices": 1, "device_kind": "cpu",
+        "strategy": "pmap", "batch_norm": "replica",
+        "parameters": 1, "steps": 1, "epochs": 1.0, "global_batch_size": 1, "examples_per_second": None,
+        "seconds": {"total": 1.0, "first_step": None},
+    }  # fmt: skip
+    print_summary(summary, "runs/[bold]x", "accuracy")
+    printed = capsys.readouterr().out
+    assert "cnn on folder:a: done" in printed  # and no picture of an A
+    assert "runs/[bold]x" in printed

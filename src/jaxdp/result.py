@@ -15,11 +15,14 @@ from flax import nnx
 
 from jaxdp import models, tasks
 from jaxdp.checkpoint.checkpoints import Checkpoints
-from jaxdp.components import NOTHING, Objects, create_task, open_data
+from jaxdp.components import NOTHING, Objects, create_task
 from jaxdp.config import OBJECT, TrainConfig
 from jaxdp.data.checking import check_dataset
 from jaxdp.data.dataset import Dataset, Description
+from jaxdp.data.sources import open_dataset
+from jaxdp.data.splits import with_classes
 from jaxdp.inference.predictor import Predictor, read_description, restore
+from jaxdp.inference.scores import Scores, score
 from jaxdp.registry import ConfigError, load_plugins
 from jaxdp.reporting import plots
 from jaxdp.run_directory import RunDirectory, claim_new, replace_file, rows_text
@@ -151,42 +154,76 @@ class Result:
         """Returns the metrics over every example of a split.
 
         Args:
-            data: another dataset, of the same classes and image shape; None for that of the run.
-            split: `train`, `validation` or `test`; by default what is evaluated during training, and of a dataset that has nothing
-                but training examples, those.
+            data: another dataset, whose classes the model knows; None for that of the run. It is normalized as the training data
+                were, and a name's images are resized to the size of a classifier's.
+            split: `train`, `validation`, `test` or `all`; by default what is evaluated during training, and of a dataset that has
+                nothing but training examples, those.
 
         Raises:
             ConfigError: for a split that is not there, or data that the model is not for.
         """
+        setup, splits = self._evaluated(data, split)
+        state = setup.strategy.restore(self.state)
+        return metrics_lib.compute(self._task, metrics_lib.add(*(setup.evaluate(state, split=each) for each in splits)))
+
+    def evaluate_each(self, data: Dataset | str | None = None, *, split: str | None = None) -> Scores:
+        """Returns the metrics of every example of a split by itself, and confidence intervals of those over all.
+
+        Args:
+            data, split: as for `evaluate`.
+
+        Raises:
+            ConfigError: as `evaluate` does.
+        """
+        setup, splits = self._evaluated(data, split)
+        return score(setup, setup.strategy.restore(self.state), splits, self._task)
+
+    def _evaluated(self, data: Dataset | str | None, split: str | None) -> tuple[Setup, list[str]]:
         setup = self._evaluation_setup(data)
+        known = list(setup.dataset.splits())
         split = split or setup.dataset.evaluation_split or "train"
-        if split not in setup.dataset.splits():
-            known = ", ".join(setup.dataset.splits())
-            raise ConfigError("", split, f"there is no split {split!r} in {setup.config.data.dataset}; there are: {known}")
-        sums = setup.evaluate(setup.strategy.restore(self.state), split=split)
-        return metrics_lib.compute(self._task, sums)
+        if split not in (*known, "all"):
+            there = ", ".join([*known, "all"])
+            raise ConfigError("split", split, f"there is no split {split!r} in {setup.config.data.dataset}; there are: {there}")
+        return setup, known if split == "all" else [split]
 
     def _evaluation_setup(self, data: Dataset | str | None) -> Setup:
-        if self._setup is None:
-            known = isinstance(data, Dataset) or data is None
-            objects = dataclasses.replace(NOTHING, dataset=data if isinstance(data, Dataset) else None)
-            config = self.config if known else self.config.replace(dataset=data)
-            if config.optimization.optimizer == OBJECT:  # evaluation needs none
-                config = config.replace(optimizer="sgd", optimizer_kwargs={})
-            devices.ensure(config.sharding.devices)
-            self._setup = setup_lib.create_setup(config, objects, training=False)
-        setup = self._setup
+        objects = NOTHING if data is None else dataclasses.replace(NOTHING, dataset=self._as_trained_on(data))
+        if self._setup is not None:
+            if objects.dataset is None:
+                return self._setup
+            config = self._setup.config.replace(dataset=objects.dataset.name)
+            return dataclasses.replace(self._setup, config=config, dataset=objects.dataset)
+        config = self.config if objects.dataset is None else self.config.replace(dataset=objects.dataset.name)
+        if config.optimization.optimizer == OBJECT:  # evaluation needs none
+            config = config.replace(optimizer="sgd", optimizer_kwargs={})
+        devices.ensure(config.sharding.devices)
+        setup = setup_lib.create_setup(config, objects, training=False)
         if data is None:
-            return setup
+            self._setup = setup
+        return setup
+
+    def _as_trained_on(self, data: Dataset | str) -> Dataset:
+        """Returns another dataset in the form of the run's: its class numbers, its mean and standard deviation.
+
+        Raises:
+            ConfigError: for data that the model is not for.
+        """
+        ours, config = self.description, self.config.data
         if isinstance(data, str):
-            data = open_data(setup.config.replace(dataset=data), NOTHING)[1]
-        dataset = check_dataset(data, setup.config.data, lambda task: setup.dataset.kind)
+            # What was said of the run's own data says nothing of these, but for the size of the images.
+            config = config.replace(dataset=data, train_split=None, validation=None, test_split=None)
+            if ours.answer == "classification":
+                config = config.replace(image_size="{}x{}".format(*ours.image_shape))
+            data = open_dataset(config, (ours.task,), tasks.kind_of)
+        if ours.answer == "classification":
+            data = with_classes(data, ours.class_names)
+        dataset = check_dataset(data, config, lambda task: ours.answer)
         for name in ("num_classes", "image_shape"):
-            ours, theirs = getattr(self.description, name), getattr(dataset, name)
-            if ours != theirs:
-                raise ConfigError("data", data.name, f"its {name} is {theirs}, and the model's {ours}")
-        config = setup.config.replace(dataset=dataset.name)
-        return dataclasses.replace(setup, config=config, dataset=dataset)  # the recipe normalizes as in training
+            mine, its = getattr(ours, name), getattr(dataset, name)
+            if mine != its:
+                raise ConfigError("dataset", data.name, f"its {name} is {its}, and the model's {mine}")
+        return dataclasses.replace(dataset, mean=ours.mean, std=ours.std)
 
     def plot(self) -> "Figure":
         """Returns a figure of the loss and the task's metric over the steps, which a notebook shows."""

@@ -74,7 +74,7 @@ class _Lines:
     """A line per row."""
 
     def __init__(self, start: int, total_steps: int, steps_per_epoch: int, metric: str) -> None:
-        self._console = rich.console.Console(stderr=True)
+        self._console = rich.console.Console(stderr=True, emoji=False)
         self._total_steps, self._steps_per_epoch, self._names = total_steps, steps_per_epoch, ("loss", metric)
         self._epochs = -(-total_steps // steps_per_epoch)
         self._shown = {"train": "compiling", "evaluation": ""}

@@ -131,12 +131,12 @@ class CheckedSource:
         for name, (shape, dtype) in self._fields.items():
             value = np.asarray(example[name])
             if value.shape != shape:
-                raise BadExample(self._name(index), f"its {name} have the shape {value.shape}, not {shape}")
+                raise BadExample(self.name(index), f"its {name} have the shape {value.shape}, not {shape}")
             if not np.can_cast(value.dtype, dtype, "same_kind") or (np.dtype(dtype) == np.uint8 and value.dtype != np.uint8):
-                raise BadExample(self._name(index), f"its {name} are {value.dtype}, not {np.dtype(dtype)}")
+                raise BadExample(self.name(index), f"its {name} are {value.dtype}, not {np.dtype(dtype)}")
             checked[name] = value.astype(dtype, copy=False)
         if "labels" in checked and not 0 <= int(checked["labels"]) < self._num_classes:
-            raise BadExample(self._name(index), f"its label {checked['labels']} is not one of 0 to {self._num_classes - 1}")
+            raise BadExample(self.name(index), f"its label {checked['labels']} is not one of 0 to {self._num_classes - 1}")
         if "masks" in checked:
             self._check_mask(checked["masks"], index)
         return checked
@@ -146,9 +146,9 @@ class CheckedSource:
             wrong = np.unique(mask[(mask >= self._num_classes) & (mask != IGNORE_LABEL)])
             if len(wrong):
                 allowed = f"0 to {self._num_classes - 1}, or {IGNORE_LABEL} for pixels to ignore"
-                raise BadExample(self._name(index), f"its mask has the value {wrong[0]}, not one of {allowed}")
+                raise BadExample(self.name(index), f"its mask has the value {wrong[0]}, not one of {allowed}")
 
-    def _name(self, index: int) -> str:
-        """A source may know better what an example is called, e.g. its file."""
+    def name(self, index: int) -> str:
+        """Returns what an example is called: its file, if the source knows one, otherwise split and number."""
         name: Any = getattr(self.unchecked, "name", None)
         return name(index) if name else f"{self._where}[{index}]"

@@ -79,6 +79,20 @@ class EvaluationOrder:
         return np.where(numbers < self.num_examples, numbers, -1)
 
 
+@dataclasses.dataclass(frozen=True)
+class SingleOrder:
+    """Each example in a batch of its own, in order, filled up with -1."""
+
+    num_examples: int
+    global_batch_size: int
+
+    def __len__(self) -> int:
+        return self.num_examples
+
+    def __getitem__(self, step: int) -> np.ndarray:
+        return np.where(np.arange(self.global_batch_size) == 0, int(step), -1)
+
+
 def load(source: CheckedSource, numbers: np.ndarray) -> HostBatch:
     """Reads the examples of these numbers into one batch; -1 stands for padding."""
     batch = source.read([max(int(number), 0) for number in numbers])
@@ -92,7 +106,7 @@ def index_batch(numbers: np.ndarray) -> HostBatch:
 
 def batches(
     read: Callable[[np.ndarray], HostBatch],
-    order: TrainingOrder | CallOrder | EvaluationOrder,
+    order: TrainingOrder | CallOrder | EvaluationOrder | SingleOrder,
     place: Callable[[HostBatch], Any],
     *,
     start: int = 0,

@@ -6,12 +6,36 @@ from typing import Any
 
 import numpy as np
 
-from jaxdp.data.dataset import ArraySource, BadExample, Example, Source
+from jaxdp.data.dataset import ArraySource, BadExample, Dataset, Example, Source
 from jaxdp.registry import ConfigError
 
 Fail = Callable[[str], ConfigError]
 _HELD_OUT = 10  # one in so many examples, of a set that comes without a test split
 _STREAM = 1  # of random numbers; the order of training is drawn from (seed, epoch)
+
+
+@dataclasses.dataclass(frozen=True)
+class Relabelled:
+    """A source of labels under other class numbers: `numbers[label]` in place of `label`."""
+
+    source: Source
+    numbers: tuple[int, ...]
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def __getitem__(self, index: int) -> Example:
+        example = self.source[index]
+        return example | {"labels": self.numbers[int(example["labels"])]}
+
+    def name(self, index: int) -> str:
+        """Returns what errors call an example."""
+        return _name_of(self.source, index)
+
+
+def _name_of(source: Source, index: int) -> str:
+    name: Any = getattr(source, "name", None)
+    return name(index) if name is not None else f"example {index}"
 
 
 def stratified(labels: np.ndarray, count: int) -> np.ndarray:
@@ -79,9 +103,29 @@ class Subset:
 
     def name(self, index: int) -> str:
         """Returns what errors call an example."""
-        number = int(self.numbers[index])
-        name: Any = getattr(self.source, "name", None)
-        return name(number) if name is not None else f"example {number}"
+        return _name_of(self.source, int(self.numbers[index]))
+
+
+def with_classes(dataset: Dataset, names: Sequence[str]) -> Dataset:
+    """Returns a dataset of labels with the class numbers of a model, where classes have names, not numbers alone.
+
+    Args:
+        names: of the model's classes.
+
+    Raises:
+        ConfigError: for a class that the model does not know.
+    """
+    theirs, ours = dataset.describe().class_names, tuple(names)
+    if theirs == ours or any(each == tuple(map(str, range(len(each)))) for each in (theirs, ours)):
+        return dataset
+    unknown = [name for name in theirs if name not in ours]
+    if unknown:
+        remedy = f"has classes that the model does not know: {', '.join(unknown)}; it knows {', '.join(ours)}"
+        raise ConfigError("dataset", dataset.name, remedy)
+    numbers = tuple(ours.index(name) for name in theirs)
+    splits = {split: getattr(source, "unchecked", source) for split, source in dataset.splits().items()}
+    relabelled: dict[str, Any] = {split: Relabelled(source, numbers) for split, source in splits.items()}
+    return dataclasses.replace(dataset, **relabelled, num_classes=len(ours), class_names=ours)
 
 
 def draw_validation(train: Source, task: str, share: float, seed: int) -> tuple[Subset, Subset]:

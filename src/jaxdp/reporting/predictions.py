@@ -66,7 +66,7 @@ def print_table(rows: Sequence[Row]) -> None:
         for row in rows:
             height, width = row["size"]
             table.add_row(rich.markup.escape(row["file"]), f"{height}x{width}", *_dense_cells(row))
-    rich.console.Console(highlight=False).print(table)
+    rich.console.Console(highlight=False, emoji=False).print(table)
 
 
 def _dense_cells(row: Row) -> list[str]:
@@ -126,7 +126,7 @@ class Progress:
 
     def __init__(self, total: int, *, hidden: bool = False) -> None:
         self._total, self._done, self._said = total, 0.0, time.monotonic()
-        self._console = rich.console.Console(stderr=True)
+        self._console = rich.console.Console(stderr=True, emoji=False)
         self._bar = rich.progress.Progress(
             rich.progress.TextColumn(f"predicting images: {total}"),
             rich.progress.BarColumn(bar_width=None),

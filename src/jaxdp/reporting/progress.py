@@ -19,7 +19,7 @@ class Reading:
     """Shows how far a dataset is read, once that has taken a second: a bar on a terminal, else a line per split."""
 
     def __init__(self) -> None:
-        self._console = rich.console.Console(stderr=True)
+        self._console = rich.console.Console(stderr=True, emoji=False)
         self._started, self._split = 0.0, ""
         self._bar: rich.progress.Progress | None = None
 
@@ -99,7 +99,7 @@ def print_summary(summary: Mapping[str, Any], run_dir: str, metric_name: str) ->
     first = "" if seconds["first_step"] is None else f", the first step done after {seconds['first_step']:.1f} s"
     table.add_row("time", f"{seconds['total']:.1f} s{first}")
     table.add_row("folder", run_dir)
-    rich.console.Console().print(table)
+    rich.console.Console(markup=False, emoji=False).print(table)
 
 
 def state_bytes_text(state_bytes: dict[str, int]) -> str:

@@ -61,4 +61,4 @@ def print_table(rows: Sequence[Row]) -> None:
         verdict = f"[{colour}]{row['verdict']}[/{colour}]" + (f": {escape(row['problem'])}" if row["problem"] else "")
         best = " (best)" if row["best"] else ""
         table.add_row(str(row["step"]), bytes_text(row["bytes"]), metrics + best, verdict)
-    rich.console.Console().print(table)
+    rich.console.Console(emoji=False).print(table)

@@ -58,7 +58,7 @@ def print_table(configs: Sequence[TrainConfig], found: Sequence[Comparison]) -> 
     table = rich.table.Table("strategy", "devices", *COLUMNS, title=title)
     for config, row in zip(configs, found, strict=True):
         table.add_row(config.sharding.strategy, str(config.sharding.devices), *(f"{each:.1e}" for each in row.differences))
-    rich.console.Console().print(table)
+    rich.console.Console(emoji=False).print(table)
 
 
 def _train(setup: Setup) -> dict[str, Any]:

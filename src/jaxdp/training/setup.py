@@ -206,15 +206,24 @@ class Setup:
             split: None for `evaluation_split`, whose examples may stay on the devices.
         """
         split = split or self.evaluation_split
-        data = self.evaluation_data if split == self.evaluation_split else self._resident(split)
         devices, examples = self.strategy.num_devices, len(self._source(split))
         batch_size = -(-min(self.global_batch_size, examples) // devices) * devices
         sums: metrics.Sums = {}
-        for batch in self._batches(split, pipeline.EvaluationOrder(examples, batch_size), 0):
-            # The host waits for each batch while the next one is read.
-            sums = metrics.add(sums, self.strategy.gather(self.strategy.eval_step(state, batch, data)))
+        for part in self._evaluate(state, split, pipeline.EvaluationOrder(examples, batch_size)):
+            sums = metrics.add(sums, part)
             batch_done()
         return sums
+
+    def evaluate_each(self, state: TrainState, *, split: str) -> Iterator[metrics.Sums]:
+        """Yields the metric sums of each example of a split by itself, in order; of one that is left out they are 0."""
+        order = pipeline.SingleOrder(len(self._source(split)), self.strategy.num_devices)
+        return map(metrics.add, self._evaluate(state, split, order))
+
+    def _evaluate(self, state: TrainState, split: str, order: Any) -> Iterator[metrics.Sums]:
+        data = self.evaluation_data if split == self.evaluation_split else self._resident(split)
+        for batch in self._batches(split, order, 0):
+            # The host waits for each batch while the next one is read.
+            yield self.strategy.gather(self.strategy.eval_step(state, batch, data))
 
     def skipped(self) -> dict[str, list[str]]:
         """Returns of each split which bad examples were left out so far."""
