@@ -126,7 +126,8 @@ class Result:
         """Returns what the model says about images of any size.
 
         Args:
-            images: uint8 (N, H, W, C), or (N, H, W) with one channel, or a list of images that differ in size.
+            images: (N, H, W, C), or (N, H, W) with one channel, or a list of images that differ in size, of the dtype of the
+                dataset, mostly uint8.
             probabilities: for segmentation, return those of each pixel (H, W, classes) instead of class numbers.
 
         Returns:
@@ -139,7 +140,7 @@ class Result:
         if self._predictor is None:
             self._predictor = Predictor(self.state, self.config, self.description, self._task)
         several = isinstance(images, Sequence)
-        given: Any = list(cast(Any, images)) if several else _as_batch(images)
+        given: Any = list(cast(Any, images)) if several else _as_batch(images, self.description.dtype)
         items = [_as_image(image) for image in given]
         answers = [answer for _, answer in self._predictor(items, len(items))]
         if self.description.answer == "segmentation" and not probabilities:
@@ -181,7 +182,7 @@ class Result:
         if isinstance(data, str):
             data = open_data(setup.config.replace(dataset=data), NOTHING)[1]
         dataset = check_dataset(data, setup.config.data, lambda task: setup.dataset.kind)
-        for name in ("num_classes", "image_shape"):
+        for name in ("num_classes", "image_shape", "dtype"):
             ours, theirs = getattr(self.description, name), getattr(dataset, name)
             if ours != theirs:
                 raise ConfigError("data", data.name, f"its {name} is {theirs}, and the model's {ours}")
@@ -248,11 +249,11 @@ def load(run_dir: str | pathlib.Path, *, step: int | None = None, model: nnx.Mod
     return Result(config, description, task, summary, History(directory.read_rows()), lambda: found[1], run_dir=directory.path)
 
 
-def _as_batch(images: Any) -> np.ndarray:
+def _as_batch(images: Any, dtype: str) -> np.ndarray:
     array = np.asarray(images)
-    if array.ndim not in (3, 4) or array.dtype != np.uint8:
+    if array.ndim not in (3, 4) or array.dtype != dtype:
         raise ConfigError(
-            "", array.shape, f"images are {array.dtype} {array.shape}; give uint8 (N, H, W, C) or (N, H, W), or a list"
+            "", array.shape, f"images are {array.dtype} {array.shape}; give {dtype} (N, H, W, C) or (N, H, W), or a list"
         )
     return array
 

@@ -214,6 +214,8 @@ class Setup:
             # The host waits for each batch while the next one is read.
             sums = metrics.add(sums, self.strategy.gather(self.strategy.eval_step(state, batch, data)))
             batch_done()
+        if not sums["examples"]:
+            raise self._source(split).nothing_left()
         return sums
 
     def skipped(self) -> dict[str, list[str]]:
@@ -249,7 +251,7 @@ def create_setup(
     task = create_task(config, dataset, objects)
     preprocess = augment.create_preprocess(
         config.data.augment or (), mean=dataset.mean, std=dataset.std, per_image=config.data.normalize == "image",
-        dense=task.name != "classification",
+        dense=task.name != "classification", pixel_range=dataset.pixel_range, padded=dataset.padded,
     )  # fmt: skip
     tile = augment.output_shape(preprocess.augmentations, dataset.image_shape)
     fewest_rows, normalizes = check_model(config, dataset, task, {dataset.image_shape, tile}, objects)

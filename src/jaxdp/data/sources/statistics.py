@@ -1,4 +1,4 @@
-"""Measures what training must know of a dataset and its source is not told: size, mean, standard deviation, classes."""
+"""Measures what training must know of a dataset and its source is not told: size, mean, standard deviation, range, classes."""
 
 import concurrent.futures
 import contextlib
@@ -9,15 +9,18 @@ from typing import Any
 
 import numpy as np
 
-from jaxdp.data.checking import no_examples
+from jaxdp.data.checking import NOT_FINITE, commonest, no_examples
 from jaxdp.data.dataset import IGNORE_LABEL, BadExample, Dataset, Source
 from jaxdp.data.sources import Request
-from jaxdp.data.sources.images import Fitted, Size, name, parse_size
+from jaxdp.data.sources.fitting import Fitted, ImageSize, name
+from jaxdp.data.sources.images import Size
 from jaxdp.data.splits import draw_validation
 from jaxdp.registry import ConfigError
 
 _SAMPLE = 512  # examples that mean and standard deviation are taken over
 _SMALL_SAMPLE = 16  # enough to see that a split cannot be read at all
+_RANGE_PIXELS = 2**22  # drawn for the percentile range, over all examples of the sample
+_PERCENTILES = (0.1, 99.9)
 _MOST_CLASSES_FOUND = 200  # more values than that in masks are no classes, but shades
 _NOT_GIVEN = "(not given)"
 
@@ -31,6 +34,10 @@ class Properties:
         size: height and width of all images.
         moments: mean and standard deviation per channel, in the units of the stored pixels.
         numbering: the class of each stored value of a mask, uint8 (256,).
+        dtype: of the images.
+        fit: how images are resized where `--image-size` does not say it.
+        padded: height and width that images are filled up to.
+        defaults: settings that suit the dataset, by name.
     """
 
     num_classes: int | None = None
@@ -39,6 +46,10 @@ class Properties:
     moments: tuple[tuple[float, ...], tuple[float, ...]] | None = None
     numbering: np.ndarray | None = None
     augment: tuple[str, ...] = ()
+    dtype: str = "uint8"
+    fit: ImageSize | None = None
+    padded: Size | None = None
+    defaults: Mapping[str, Any] = dataclasses.field(default_factory=dict[str, Any])
 
 
 def create_dataset(
@@ -74,24 +85,33 @@ def create_dataset(
     if share is not None:
         train, validation = draw_validation(splits["train"], task, share, config.seed)
         splits = {**splits, "train": train, "validation": validation}
-    size = parse_size(config.image_size) if config.image_size else None
-    splits = {split: Fitted(source, size, numbering) for split, source in splits.items()}
+    fit = ImageSize.parse(config.image_size) if config.image_size else known.fit
+    if fit is not None and fit.kind != "stretch" and task != "classification":
+        raise ConfigError("image_size", config.image_size, f"is for classification, not for {task}; give N or HxW")
+    splits = {split: Fitted(source, fit, numbering) for split, source in splits.items()}
     sample = None
-    if skip or not known.moments or not (size or known.size):
+    if skip or not known.moments or not (fit or known.size):
         samples = {
-            split: _sample(request, source, _SAMPLE if split == "train" else _SMALL_SAMPLE, skip)
+            split: _sample(request, (split, source), _SAMPLE if split == "train" else _SMALL_SAMPLE, known, skip)
             for split, source in splits.items()
             if split == "train" or (skip and len(source))
         }
         sample = samples["train"]
-    mean, std = known.moments or (sample.moments() if sample else ((), ()))
-    height, width = size or known.size or (sample.shape[:2] if sample else (0, 0))
+    pixel_range = sample.pixel_range() if sample and known.dtype != "uint8" else None
+    mean, std = known.moments or (sample.moments(pixel_range) if sample else ((), ()))
+    height, width = (fit.size if fit else None) or known.padded or known.size or (sample.shape[:2] if sample else (0, 0))
+    if known.padded:
+        splits = {split: dataclasses.replace(source, padded=known.padded) for split, source in splits.items()}
     return Dataset(
         **{"test": None, **splits},
         num_classes=num_classes,
         image_shape=(height, width, len(mean)),
         mean=mean,
         std=std,
+        dtype=known.dtype,
+        pixel_range=pixel_range,
+        padded=known.padded is not None,
+        defaults=known.defaults,
         task=task,
         augment=known.augment,
         class_names=known.class_names if len(known.class_names) == num_classes else (),
@@ -118,19 +138,37 @@ def check_sizes(request: Request, sizes: Mapping[Size, str]) -> None:
 
 @dataclasses.dataclass
 class _Sample:
-    """Sums over the pixels of some examples; integers, so that the order in which threads finish changes nothing."""
+    """Sums over the pixels of some examples, of uint8 as integers; `add` in the order of the examples changes nothing otherwise.
+
+    Attributes:
+        drawn: some pixels of each example, where their range is wanted.
+    """
 
     shape: tuple[int, ...]
     pixels: int = 0
     total: Any = 0
     squares: Any = 0
+    drawn: list[np.ndarray] = dataclasses.field(default_factory=list[np.ndarray])
 
     def add(self, part: "_Sample") -> None:
         self.pixels, self.total, self.squares = self.pixels + part.pixels, self.total + part.total, self.squares + part.squares
+        self.drawn += part.drawn
 
-    def moments(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    def pixel_range(self) -> tuple[float, float]:
+        """Returns the percentile range of the drawn pixels; never an empty one."""
+        pixels = np.concatenate(self.drawn).astype(np.float64)
+        low, high = map(float, np.percentile(pixels, _PERCENTILES))
+        if low == high:  # hardly any pixel differs
+            low, high = float(pixels.min()), float(pixels.max())
+        return low, high if high > low else low + 1.0
+
+    def moments(self, pixel_range: tuple[float, float] | None = None) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """Returns mean and standard deviation of each channel; with a range, of pixels mapped from it to 0 to 255."""
         mean = self.total / self.pixels
         variance = self.squares / self.pixels - mean**2
+        if pixel_range is not None:
+            scale = 255 / (pixel_range[1] - pixel_range[0])
+            mean, variance = (mean - pixel_range[0]) * scale, variance * scale**2
         # Without contrast there is nothing to divide by.
         std = [float(np.sqrt(value)) if value > 1e-6 else 1.0 for value in variance]
         return tuple(round(float(value), 3) for value in mean), tuple(round(value, 3) for value in std)
@@ -146,22 +184,45 @@ def moments_of(images: np.ndarray) -> tuple[tuple[float, ...], tuple[float, ...]
 
 def _sums(images: np.ndarray) -> _Sample:
     """Returns the sums over an image (H, W, C), or several (N, H, W, C)."""
+    pixels = images[..., 0].size
+    if images.dtype != np.uint8:
+        values = images.reshape(-1, images.shape[-1]).astype(np.float64)
+        return _Sample(images.shape, pixels, values.sum(0), (values**2).sum(0))
     counts = [np.bincount(images[..., channel].ravel(), minlength=256) for channel in range(images.shape[-1])]
     values = np.arange(256)
-    return _Sample(images.shape, images[..., 0].size, np.dot(counts, values), np.dot(counts, values**2))
+    return _Sample(images.shape, pixels, np.dot(counts, values), np.dot(counts, values**2))
 
 
-def _sample(request: Request, source: Source, count: int, skip: bool) -> _Sample:
-    """Returns the sums of evenly spaced examples; the first readable one says how many channels there are."""
+def _draw(image: np.ndarray, count: int, index: int) -> np.ndarray:
+    """Returns at most `count` pixels of an image, those that the number of the example draws: the same in every run."""
+    pixels = image.ravel()
+    return pixels if len(pixels) <= count else pixels[np.random.default_rng(index).integers(0, len(pixels), count)]
+
+
+def _measure(source: Source, index: int, drawn: int) -> _Sample | BadExample:
+    """Returns the sums of an example, with at most so many of its pixels."""
+    try:
+        image = source[index]["images"]
+    except BadExample as error:
+        return error
+    if image.dtype.kind == "f" and not np.isfinite(image).all():
+        return BadExample(name(source, index), NOT_FINITE)
+    sums = _sums(image)
+    if drawn:
+        sums.drawn.append(_draw(image, drawn, index))
+    return sums
+
+
+def _sample(request: Request, named: tuple[str, Source], count: int, known: Properties, skip: bool) -> _Sample:
+    """Returns the sums of evenly spaced examples of a split; the first readable one says how many channels there are."""
     whole: _Sample | None = None
     sizes: dict[Size, str] = {}
-    problem = None
+    problems: list[BadExample] = []
+    split, source = named
+    each = -(-_RANGE_PIXELS // max(min(count, len(source)), 1))
 
     def measure(index: int) -> tuple[int, _Sample | BadExample]:
-        try:
-            return index, _sums(source[index]["images"])
-        except BadExample as error:
-            return index, error
+        return index, _measure(source, index, each if known.dtype != "uint8" else 0)
 
     with in_threads(measure, _evenly(len(source), count)) as parts:
         for index, part in parts:
@@ -171,7 +232,7 @@ def _sample(request: Request, source: Source, count: int, skip: bool) -> _Sample
             if isinstance(part, BadExample):
                 if not skip:
                     raise part
-                problem = problem or part
+                problems.append(part)
                 continue
             sizes.setdefault((part.shape[0], part.shape[1]), name(source, index))
             if whole is None:
@@ -179,9 +240,9 @@ def _sample(request: Request, source: Source, count: int, skip: bool) -> _Sample
             else:
                 whole.add(part)
     if whole is None:
-        assert problem is not None
-        raise request.error(f"nothing of it can be used; {problem.where}: {problem.problem}")
-    check_sizes(request, sizes)
+        raise request.error(f"of its {split} examples nothing of it can be used; {commonest(problems)}")
+    if known.padded is None:
+        check_sizes(request, sizes)
     return whole
 
 
