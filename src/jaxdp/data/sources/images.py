@@ -118,19 +118,17 @@ def decode_image(
         BadExample: if it cannot be read, has another dtype or number of channels, or NaN or infinite pixels.
     """
     picture = data if isinstance(data, Picture) else Picture(data) if isinstance(data, pathlib.Path) else None
-    frame = 0
-    pixels = None
-    if picture is not None and is_tiff(picture.path):
-        found = _read_tiff(picture, where)
-        if isinstance(found, int):
-            frame = found
-        else:
-            pixels = _convert_array(*found, channels, where)
-    if pixels is None:
+    found, layout = _read_tiff(picture, where)
+    if isinstance(found, int):
         source = picture.path if picture is not None else data
         assert not isinstance(source, Picture)
-        with _opened(source, where, frame) as image:
+        with _opened(source, where, found) as image:
             pixels = _convert_picture(image, channels, where)
+        if layout is not None and not layout.converted and pixels.dtype != _dtype_of(layout.dtype):
+            raise BadExample(where, "is compressed in a way that takes pip install imagecodecs; or save it uncompressed")
+    else:
+        assert layout is not None
+        pixels = _convert_array(found, layout, channels, where)
     if dtype is not None and pixels.dtype != dtype:
         problem = f"has {_bits(pixels.dtype)} bits a channel ({pixels.dtype}), not {_bits(np.dtype(dtype))} ({dtype})"
         raise BadExample(where, f"{problem}; save it as those")
@@ -148,15 +146,12 @@ def decode_mask(data: bytes | pathlib.Path | Picture, where: object) -> np.ndarr
         BadExample: if it cannot be read, or has several channels or values that are no class numbers.
     """
     picture = data if isinstance(data, Picture) else Picture(data) if isinstance(data, pathlib.Path) else None
-    frame = 0
-    if picture is not None and is_tiff(picture.path):
-        found = _read_tiff(picture, where)
-        if not isinstance(found, int):
-            return _class_numbers(found[0], where)
-        frame = found
+    found, _ = _read_tiff(picture, where)
+    if not isinstance(found, int):
+        return _class_numbers(found, where)
     source = picture.path if picture is not None else data
     assert not isinstance(source, Picture)
-    with _opened(source, where, frame) as image:
+    with _opened(source, where, found) as image:
         if image.mode not in ("L", "P", "1", "I") and not image.mode.startswith("I;16"):
             raise BadExample(where, _wrong_mode(image.mode, "class numbers, greyscale or with a palette (P)"))
         return _class_numbers(np.asarray(image)[..., None], where)
@@ -179,12 +174,15 @@ def is_tiff(path: pathlib.Path) -> bool:
     return path.suffix.lower() in tiff.SUFFIXES
 
 
-def _read_tiff(picture: Picture, where: object) -> tuple[np.ndarray, tiff.Layout] | int:
+def _read_tiff(picture: Picture | None, where: object) -> tuple[np.ndarray | int, tiff.Layout | None]:
+    """Returns what `tiff.read` does, and of a file of another format its first frame."""
+    if picture is None or not is_tiff(picture.path):
+        return 0, None
     try:
         return tiff.read(picture.path, picture.page or 0, picture.tiff)
     except Exception as error:
-        if _is_no_tiff(picture.path):  # a file of another format, whatever its name says
-            return 0
+        if _is_no_tiff(picture.path):  # whatever its name says
+            return 0, None
         raise BadExample(where, f"cannot be read as an image ({_cause(error)})") from error
 
 
@@ -199,15 +197,17 @@ def _is_no_tiff(path: pathlib.Path) -> bool:
 def _convert_array(pixels: np.ndarray, layout: tiff.Layout, channels: int | None, where: object) -> np.ndarray:
     """Returns an array (H, W, C) with the channels that are wanted, at its own depth."""
     pixels = _standard(pixels, where)
-    stored = 4 if layout.transparent else pixels.shape[2]
-    if pixels.dtype == np.uint8 and stored in (1, 3, 4) and (layout.transparent or stored != 4):
+    stored = pixels.shape[2]
+    if pixels.dtype == np.uint8 and (stored in (1, 3) or layout.transparent):
         return _convert_picture(Image.fromarray(pixels[..., 0] if stored == 1 else pixels), channels, where)
     opaque = 1.0 if pixels.dtype.kind == "f" else float(np.iinfo(pixels.dtype).max)
-    if channels == 4 and stored in (1, 3):
-        colour = np.broadcast_to(pixels, (*pixels.shape[:2], 3))
-        return np.concatenate([colour, np.full_like(pixels[..., :1], opaque)], axis=-1)
-    if layout.transparent and channels != 4:
-        pixels = _rounded(pixels[..., :3] * (pixels[..., 3:].astype(np.float32) / opaque), pixels.dtype)
+    opacity = np.full_like(pixels[..., :1], opaque)
+    if layout.transparent:
+        pixels, opacity = pixels[..., :-1], pixels[..., -1:]
+    if channels == 4 and pixels.shape[2] in (1, 3):
+        return np.concatenate([np.broadcast_to(pixels, (*pixels.shape[:2], 3)), opacity], axis=-1)
+    if layout.transparent:
+        pixels = _rounded(pixels * (opacity.astype(np.float32) / opaque), pixels.dtype)
     if channels == 3 and pixels.shape[2] == 1:
         return np.repeat(pixels, 3, axis=-1)
     if channels == 1 and pixels.shape[2] == 3:

@@ -240,7 +240,7 @@ def _sample(request: Request, named: tuple[str, Source], count: int, known: Prop
             else:
                 whole.add(part)
     if whole is None:
-        raise request.error(f"of its {split} examples nothing of it can be used; {commonest(problems)}")
+        raise request.error(f"nothing of it can be used; {commonest(problems)} (most often of its {split} examples)")
     if known.padded is None:
         check_sizes(request, sizes)
     return whole

@@ -24,7 +24,7 @@ class Layout:
         dtype: of the stored pixels.
         planes: of the file's series, the planes of each example, int (examples, planes).
         converted: whether Pillow has to make grey or colour of the stored pixels.
-        transparent: whether the last of four channels is the opacity.
+        transparent: whether one more channel is the opacity.
     """
 
     size: tuple[int, int]
@@ -56,8 +56,8 @@ def read_layout(path: pathlib.Path, choice: str | None) -> list[Layout]:
         return [_layout(series, choice) for series in _used(file)]
 
 
-def read(path: pathlib.Path, page: int, choice: str | None) -> tuple[np.ndarray, Layout] | int:
-    """Returns the pixels (H, W, C) of an example as they are stored, or the number of the frame that Pillow has to convert.
+def read(path: pathlib.Path, page: int, choice: str | None) -> tuple[np.ndarray | int, Layout]:
+    """Returns the pixels (H, W, C) of an example as they are stored, or the number of the frame that Pillow has to read.
 
     Args:
         page: number of the example.
@@ -72,14 +72,14 @@ def read(path: pathlib.Path, page: int, choice: str | None) -> tuple[np.ndarray,
             numbers = layout.planes[page].tolist()
             frame = series.keyframe.index + numbers[0]
             if layout.converted:
-                return frame
+                return frame, layout
             try:
-                planes = _planes(series, numbers)
-            except ValueError:  # a compression that takes the package imagecodecs
+                planes = _planes(series, numbers, choice)
+            except (ValueError, KeyError):  # a compression that takes the package imagecodecs
                 if len(numbers) > 1:
                     raise
-                return frame
-            pixels = np.concatenate([_channels_last(plane, series) for plane in planes], axis=-1)
+                return frame, layout
+            pixels = np.concatenate([_channels_last(plane, _plane(series, choice)[0]) for plane in planes], axis=-1)
             return pixels.astype(pixels.dtype.newbyteorder("="), copy=False), layout
     raise IndexError(f"there is no page {page} in it")
 
@@ -91,13 +91,19 @@ def _used(file: Any) -> list[Any]:
     return list(file.series[:1])
 
 
+def _plane(series: Any, choice: str | None) -> tuple[str, tuple[int, ...]]:
+    """Returns axes and shape of a plane; where planes are pages, what is stored as separate samples is, too."""
+    page = series.keyframe
+    apart = choice == "pages" and page.axes.startswith("S")
+    return (page.axes[1:], page.shape[1:]) if apart else (page.axes, page.shape)
+
+
 def _layout(series: Any, choice: str | None) -> Layout:
     page = series.keyframe
-    samples = page.samplesperpixel if "S" in page.axes else 1
-    axes, shape = series.axes, series.shape
-    stacked = [(axis, length) for axis, length in zip(axes, shape, strict=True) if axis not in "YX"]
-    if "S" in page.axes:
-        stacked = [(axis, length) for axis, length in stacked if axis != "S"]
+    plane_axes, _ = _plane(series, choice)
+    samples = page.samplesperpixel if "S" in plane_axes else 1
+    within = "YX" + "S" * ("S" in plane_axes)
+    stacked = [(axis, length) for axis, length in zip(series.axes, series.shape, strict=True) if axis not in within]
     lengths = [length for _, length in stacked]
     numbers = np.arange(math.prod(lengths)).reshape(lengths)
 
@@ -108,32 +114,32 @@ def _layout(series: Any, choice: str | None) -> Layout:
     channels = math.prod(length for axis, length in stacked if is_channel(axis))
     planes = numbers.transpose(order).reshape(-1, channels) if lengths else numbers.reshape(1, 1)
     photometric = getattr(page.photometric, "name", "")
-    is_colour = photometric in ("RGB", *_CONVERTED) and photometric != "MINISWHITE" and channels == 1
+    is_colour = photometric in ("RGB", *_CONVERTED) and photometric != "MINISWHITE" and channels == 1 and plane_axes == page.axes
     opacity = bool(page.extrasamples) and int(page.extrasamples[-1]) in (1, 2)
-    transparent = photometric == "RGB" and samples == 4 and channels == 1 and opacity
+    transparent = (photometric, samples) in (("RGB", 4), ("MINISBLACK", 2)) and channels == 1 and opacity
     converted = photometric in _CONVERTED and channels == 1 and series.dtype.itemsize == 1
     size = (int(page.imagelength), int(page.imagewidth))
-    total = 3 if is_colour and (converted or transparent) else channels * samples
+    total = 3 if is_colour and converted else channels * samples - transparent
     return Layout(size, total, np.dtype(series.dtype), planes, converted, transparent)
 
 
-def _planes(series: Any, numbers: list[int]) -> list[np.ndarray]:
+def _planes(series: Any, numbers: list[int], choice: str | None) -> list[np.ndarray]:
     """Returns planes of a series, without reading the others where their places in the file are known."""
-    count = math.prod(series.shape) // math.prod(series.keyframe.shape)
+    _, shape = _plane(series, choice)
+    count = math.prod(series.shape) // math.prod(shape)
     if count == 1:
-        return [series.asarray().reshape(series.keyframe.shape)]
+        return [series.asarray().reshape(shape)]
     if series.dataoffset is not None:  # one after the other and uncompressed: ImageJ writes no header for each
         file = series.parent
         dtype = np.dtype(series.dtype).newbyteorder(file.byteorder)
-        stack = np.memmap(file.filehandle.path, dtype, "r", series.dataoffset, (count, *series.keyframe.shape))
+        stack = np.memmap(file.filehandle.path, dtype, "r", series.dataoffset, (count, *shape))
         return [np.array(stack[number]) for number in numbers]
     if len(series.pages) == count:
         return [series.pages[number].asarray() for number in numbers]
-    return list(series.asarray().reshape(count, *series.keyframe.shape)[numbers])
+    return list(series.asarray().reshape(count, *shape)[numbers])
 
 
-def _channels_last(plane: np.ndarray, series: Any) -> np.ndarray:
-    axes = series.keyframe.axes
+def _channels_last(plane: np.ndarray, axes: str) -> np.ndarray:
     if "S" not in axes:
         return plane.reshape(*plane.shape[-2:], 1)
     return np.moveaxis(plane, axes.index("S"), -1)
