@@ -175,7 +175,11 @@ class Result:
             if config.optimization.optimizer == OBJECT:  # evaluation needs none
                 config = config.replace(optimizer="sgd", optimizer_kwargs={})
             devices.ensure(config.sharding.devices)
-            self._setup = setup_lib.create_setup(config, objects, training=False)
+            config, dataset = open_data(config, objects)
+            if len(self.description.mean) == dataset.image_shape[-1]:  # normalized as in training, whatever the data are now
+                recorded = {name: getattr(self.description, name) for name in ("mean", "std", "pixel_range")}
+                dataset = dataclasses.replace(dataset, **recorded)
+            self._setup = setup_lib.create_setup(config, dataclasses.replace(objects, dataset=dataset), training=False)
         setup = self._setup
         if data is None:
             return setup

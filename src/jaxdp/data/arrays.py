@@ -10,7 +10,8 @@ import numpy as np
 from jaxdp.data.checking import check_dataset
 from jaxdp.data.dataset import DTYPES, TARGET_FIELDS, ArraySource, Dataset
 from jaxdp.data.sources import Request, read_settings
-from jaxdp.data.sources.statistics import Properties, create_dataset, moments_of
+from jaxdp.data.sources.sampling import moments_of
+from jaxdp.data.sources.statistics import Properties, create_dataset
 from jaxdp.data.splits import random_share
 from jaxdp.registry import ConfigError
 

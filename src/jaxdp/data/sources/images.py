@@ -6,23 +6,20 @@ import io
 import os
 import pathlib
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 from PIL import Image, ImageOps
 
-from jaxdp.data.dataset import DTYPES, BadExample
+from jaxdp.data.dataset import BadExample
 from jaxdp.data.sources import tiff
+from jaxdp.data.sources.conversion import bits_of, convert_array, convert_picture, dtype_of, dtype_of_mode, is_grey
 
 Size = tuple[int, int]  # height, width
 
 SUFFIXES = (".bmp", ".gif", ".jfif", ".jpeg", ".jpg", ".pbm", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
-_GREY_MODES = ("1", "L", "LA", "La", "I", "F")
-_AS_FLOAT = ("int8", "int16", "float16", "float64")
 _PHOTOGRAPHS = ("JPEG", "MPO")
 _TURNED = (5, 6, 7, 8)  # values of the EXIF tag Orientation that swap height and width
 _ORIENTATION = 0x0112
-_LUMA = np.array([0.299, 0.587, 0.114], np.float32)  # ITU-R 601-2, as Pillow makes grey of colour
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,12 +82,12 @@ def read_header(path: pathlib.Path, choice: str | None = None) -> Header | None:
             layouts = tiff.read_layout(path, choice)
             first = layouts[0]
             sizes = tuple(layout.size for layout in layouts for _ in range(len(layout)))
-            return Header(first.channels, _dtype_of(first.dtype), sizes)
+            return Header(first.channels, dtype_of(first.dtype), sizes)
         with Image.open(path) as image:
             width, height = image.size
             turned = image.format in _PHOTOGRAPHS and image.getexif().get(_ORIENTATION) in _TURNED
             size = (width, height) if turned else (height, width)
-            return Header(1 if _is_grey(image) else 3, _dtype_of_mode(image.mode), (size,))
+            return Header(1 if is_grey(image) else 3, dtype_of_mode(image.mode), (size,))
     return None
 
 
@@ -123,14 +120,14 @@ def decode_image(
         source = picture.path if picture is not None else data
         assert not isinstance(source, Picture)
         with _opened(source, where, found) as image:
-            pixels = _convert_picture(image, channels, where)
-        if layout is not None and not layout.converted and pixels.dtype != _dtype_of(layout.dtype):
+            pixels = convert_picture(image, channels, where)
+        if layout is not None and not layout.converted and pixels.dtype != dtype_of(layout.dtype):
             raise BadExample(where, "is compressed in a way that takes pip install imagecodecs; or save it uncompressed")
     else:
         assert layout is not None
-        pixels = _convert_array(found, layout, channels, where)
+        pixels = convert_array(found, channels, where, transparent=layout.transparent)
     if dtype is not None and pixels.dtype != dtype:
-        problem = f"has {_bits(pixels.dtype)} bits a channel ({pixels.dtype}), not {_bits(np.dtype(dtype))} ({dtype})"
+        problem = f"has {bits_of(pixels.dtype)} bits a channel ({pixels.dtype}), not {bits_of(np.dtype(dtype))} ({dtype})"
         raise BadExample(where, f"{problem}; save it as those")
     if pixels.dtype.kind == "f" and not np.isfinite(pixels).all():
         raise BadExample(where, "has NaN or infinite pixels")
@@ -192,83 +189,6 @@ def _is_no_tiff(path: pathlib.Path) -> bool:
             return file.read(2) not in (b"II", b"MM")
     except OSError:
         return False
-
-
-def _convert_array(pixels: np.ndarray, layout: tiff.Layout, channels: int | None, where: object) -> np.ndarray:
-    """Returns an array (H, W, C) with the channels that are wanted, at its own depth."""
-    pixels = _standard(pixels, where)
-    stored = pixels.shape[2]
-    if pixels.dtype == np.uint8 and (stored in (1, 3) or layout.transparent):
-        return _convert_picture(Image.fromarray(pixels[..., 0] if stored == 1 else pixels), channels, where)
-    opaque = 1.0 if pixels.dtype.kind == "f" else float(np.iinfo(pixels.dtype).max)
-    opacity = np.full_like(pixels[..., :1], opaque)
-    if layout.transparent:
-        pixels, opacity = pixels[..., :-1], pixels[..., -1:]
-    if channels == 4 and pixels.shape[2] in (1, 3):
-        return np.concatenate([np.broadcast_to(pixels, (*pixels.shape[:2], 3)), opacity], axis=-1)
-    if layout.transparent:
-        pixels = _rounded(pixels * (opacity.astype(np.float32) / opaque), pixels.dtype)
-    if channels == 3 and pixels.shape[2] == 1:
-        return np.repeat(pixels, 3, axis=-1)
-    if channels == 1 and pixels.shape[2] == 3:
-        return _rounded((pixels @ _LUMA)[..., None], pixels.dtype)
-    return pixels
-
-
-def _convert_picture(image: Image.Image, channels: int | None, where: object) -> np.ndarray:
-    """Returns a picture as an array (H, W, C) with the channels that are wanted: all that training and prediction convert."""
-    if image.mode in ("I", "F") or image.mode.startswith("I;16"):
-        pixels = _standard(np.asarray(image), where)[..., None]
-        if channels in (3, 4):
-            return _convert_array(pixels, tiff.Layout(pixels.shape[:2], 1, pixels.dtype, np.zeros((1, 1))), channels, where)
-        return pixels
-    if channels == 4:
-        return np.asarray(image.convert("RGBA"))
-    is_grey = _is_grey(image)
-    if image.has_transparency_data:
-        black = Image.new("RGBA", image.size, (0, 0, 0, 255))
-        image = Image.alpha_composite(black, image.convert("RGBA")).convert("L" if is_grey else "RGB")
-    if channels in (1, 3):
-        is_grey = channels == 1
-    mode = "L" if is_grey else "RGB"
-    pixels = np.asarray(image if image.mode == mode else image.convert(mode))
-    return pixels if pixels.ndim == 3 else pixels[..., None]
-
-
-def _rounded(values: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
-    return (values if dtype.kind == "f" else values.round()).astype(dtype)
-
-
-def _standard(pixels: np.ndarray, where: object) -> np.ndarray:
-    """Returns pixels as uint8, uint16 or float32, without loss."""
-    if pixels.dtype == np.bool_:
-        return pixels.astype(np.uint8) * np.uint8(255)
-    if pixels.dtype.name in DTYPES:
-        return pixels
-    if pixels.dtype.name in _AS_FLOAT:
-        return pixels.astype(np.float32)
-    if pixels.dtype.kind in "iu" and pixels.min(initial=0) >= 0 and pixels.max(initial=0) < 2**16:
-        return pixels.astype(np.uint16)
-    bits = f"has {_bits(pixels.dtype)} bits a pixel ({pixels.dtype})"
-    raise BadExample(where, f"{bits}; save it as uint8, uint16 or float32")
-
-
-def _dtype_of(dtype: np.dtype[Any]) -> str:
-    if dtype == np.bool_:
-        return "uint8"
-    return dtype.name if dtype.name in DTYPES else "float32" if dtype.name in _AS_FLOAT else "uint16"
-
-
-def _dtype_of_mode(mode: str) -> str:
-    return "float32" if mode == "F" else "uint16" if mode.startswith("I") else "uint8"
-
-
-def _bits(dtype: np.dtype[Any]) -> int:
-    return dtype.itemsize * 8
-
-
-def _is_grey(image: Image.Image) -> bool:
-    return image.mode in _GREY_MODES or image.mode.startswith("I;16")
 
 
 @contextlib.contextmanager

@@ -1,26 +1,23 @@
 """Measures what training must know of a dataset and its source is not told: size, mean, standard deviation, range, classes."""
 
-import concurrent.futures
-import contextlib
 import dataclasses
-import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
-from jaxdp.data.checking import NOT_FINITE, commonest, no_examples
+from jaxdp.data.checking import commonest, no_examples
 from jaxdp.data.dataset import IGNORE_LABEL, BadExample, Dataset, Source
 from jaxdp.data.sources import Request
 from jaxdp.data.sources.fitting import Fitted, ImageSize, name
 from jaxdp.data.sources.images import Size
+from jaxdp.data.sources.sampling import Sample, evenly, in_threads, measure
 from jaxdp.data.splits import draw_validation
 from jaxdp.registry import ConfigError
 
 _SAMPLE = 512  # examples that mean and standard deviation are taken over
 _SMALL_SAMPLE = 16  # enough to see that a split cannot be read at all
 _RANGE_PIXELS = 2**22  # drawn for the percentile range, over all examples of the sample
-_PERCENTILES = (0.1, 99.9)
 _MOST_CLASSES_FOUND = 200  # more values than that in masks are no classes, but shades
 _NOT_GIVEN = "(not given)"
 
@@ -136,97 +133,20 @@ def check_sizes(request: Request, sizes: Mapping[Size, str]) -> None:
     raise ConfigError("image_size", _NOT_GIVEN, remedy)
 
 
-@dataclasses.dataclass
-class _Sample:
-    """Sums over the pixels of some examples, of uint8 as integers; `add` in the order of the examples changes nothing otherwise.
-
-    Attributes:
-        drawn: some pixels of each example, where their range is wanted.
-    """
-
-    shape: tuple[int, ...]
-    pixels: int = 0
-    total: Any = 0
-    squares: Any = 0
-    drawn: list[np.ndarray] = dataclasses.field(default_factory=list[np.ndarray])
-
-    def add(self, part: "_Sample") -> None:
-        self.pixels, self.total, self.squares = self.pixels + part.pixels, self.total + part.total, self.squares + part.squares
-        self.drawn += part.drawn
-
-    def pixel_range(self) -> tuple[float, float]:
-        """Returns the percentile range of the drawn pixels; never an empty one."""
-        pixels = np.concatenate(self.drawn).astype(np.float64)
-        low, high = map(float, np.percentile(pixels, _PERCENTILES))
-        if low == high:  # hardly any pixel differs
-            low, high = float(pixels.min()), float(pixels.max())
-        return low, high if high > low else low + 1.0
-
-    def moments(self, pixel_range: tuple[float, float] | None = None) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """Returns mean and standard deviation of each channel; with a range, of pixels mapped from it to 0 to 255."""
-        mean = self.total / self.pixels
-        variance = self.squares / self.pixels - mean**2
-        if pixel_range is not None:
-            scale = 255 / (pixel_range[1] - pixel_range[0])
-            mean, variance = (mean - pixel_range[0]) * scale, variance * scale**2
-        # Without contrast there is nothing to divide by.
-        std = [float(np.sqrt(value)) if value > 1e-6 else 1.0 for value in variance]
-        return tuple(round(float(value), 3) for value in mean), tuple(round(value, 3) for value in std)
-
-
-def moments_of(images: np.ndarray) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Returns mean and standard deviation of each channel of uint8 images (N, H, W, C), over all of them."""
-    whole = _sums(images[:_SAMPLE])
-    for start in range(_SAMPLE, len(images), _SAMPLE):
-        whole.add(_sums(images[start : start + _SAMPLE]))
-    return whole.moments()
-
-
-def _sums(images: np.ndarray) -> _Sample:
-    """Returns the sums over an image (H, W, C), or several (N, H, W, C)."""
-    pixels = images[..., 0].size
-    if images.dtype != np.uint8:
-        values = images.reshape(-1, images.shape[-1]).astype(np.float64)
-        return _Sample(images.shape, pixels, values.sum(0), (values**2).sum(0))
-    counts = [np.bincount(images[..., channel].ravel(), minlength=256) for channel in range(images.shape[-1])]
-    values = np.arange(256)
-    return _Sample(images.shape, pixels, np.dot(counts, values), np.dot(counts, values**2))
-
-
-def _draw(image: np.ndarray, count: int, index: int) -> np.ndarray:
-    """Returns at most `count` pixels of an image, those that the number of the example draws: the same in every run."""
-    pixels = image.ravel()
-    return pixels if len(pixels) <= count else pixels[np.random.default_rng(index).integers(0, len(pixels), count)]
-
-
-def _measure(source: Source, index: int, drawn: int) -> _Sample | BadExample:
-    """Returns the sums of an example, with at most so many of its pixels."""
-    try:
-        image = source[index]["images"]
-    except BadExample as error:
-        return error
-    if image.dtype.kind == "f" and not np.isfinite(image).all():
-        return BadExample(name(source, index), NOT_FINITE)
-    sums = _sums(image)
-    if drawn:
-        sums.drawn.append(_draw(image, drawn, index))
-    return sums
-
-
-def _sample(request: Request, named: tuple[str, Source], count: int, known: Properties, skip: bool) -> _Sample:
+def _sample(request: Request, named: tuple[str, Source], count: int, known: Properties, skip: bool) -> Sample:
     """Returns the sums of evenly spaced examples of a split; the first readable one says how many channels there are."""
-    whole: _Sample | None = None
+    whole: Sample | None = None
     sizes: dict[Size, str] = {}
     problems: list[BadExample] = []
     split, source = named
     each = -(-_RANGE_PIXELS // max(min(count, len(source)), 1))
 
-    def measure(index: int) -> tuple[int, _Sample | BadExample]:
-        return index, _measure(source, index, each if known.dtype != "uint8" else 0)
+    def indexed(index: int) -> tuple[int, Sample | BadExample]:
+        return index, measure(source, index, each if known.dtype != "uint8" else 0)
 
-    with in_threads(measure, _evenly(len(source), count)) as parts:
+    with in_threads(indexed, evenly(len(source), count)) as parts:
         for index, part in parts:
-            if isinstance(part, _Sample) and whole is not None and part.shape[-1] != whole.shape[-1]:
+            if isinstance(part, Sample) and whole is not None and part.shape[-1] != whole.shape[-1]:
                 wanted = (*part.shape[:2], whole.shape[-1])
                 part = BadExample(name(source, index), f"its images have the shape {part.shape}, not {wanted}")
             if isinstance(part, BadExample):
@@ -244,21 +164,6 @@ def _sample(request: Request, named: tuple[str, Source], count: int, known: Prop
     if known.padded is None:
         check_sizes(request, sizes)
     return whole
-
-
-def _evenly(length: int, count: int) -> list[int]:
-    count = min(length, count)
-    return [position * length // count for position in range(count)]
-
-
-@contextlib.contextmanager
-def in_threads(function: Callable[[Any], Any], values: Iterable[Any]) -> Iterator[Iterator[Any]]:
-    """Context of the results, in order: decoding leaves the interpreter's lock, so that it is worth several threads."""
-    pool = concurrent.futures.ThreadPoolExecutor(min(8, os.cpu_count() or 1))
-    try:
-        yield pool.map(function, values)
-    finally:
-        pool.shutdown(cancel_futures=True)  # an error does not wait for the examples that nobody asks for any more
 
 
 def _classes(request: Request, task: str, found: int | None) -> int | None:
@@ -289,7 +194,7 @@ def _mask_classes(request: Request, mask: Callable[[int], np.ndarray], length: i
             return error
 
     present = np.zeros(256, bool)
-    with in_threads(values, _evenly(length, _SAMPLE) if given else range(length)) as parts:
+    with in_threads(values, evenly(length, _SAMPLE) if given else range(length)) as parts:
         for found in parts:
             if not isinstance(found, BadExample):
                 present |= found

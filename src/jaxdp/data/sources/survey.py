@@ -14,7 +14,8 @@ from jaxdp.data.dataset import DTYPES, BadExample
 from jaxdp.data.sources import Request, images
 from jaxdp.data.sources.fitting import ImageSize
 from jaxdp.data.sources.images import Header, Picture, Size
-from jaxdp.data.sources.statistics import Properties, in_threads
+from jaxdp.data.sources.sampling import in_threads
+from jaxdp.data.sources.statistics import Properties
 from jaxdp.registry import ConfigError
 
 _PHOTOGRAPH_SIDES = (16, 32, 48, 64, 96, 128, 160, 192, 224)
