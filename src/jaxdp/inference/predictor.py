@@ -152,7 +152,7 @@ class Predictor:
 
         pixels: np.ndarray = resize(image, self._trained) if self.resized else image
         if self._normalize_first:
-            pixels = np.asarray(_normalize(self._preprocess.scale(pixels[None].astype(np.float32))))[0]
+            pixels = np.asarray(_normalize(self._preprocess.scale(jnp.asarray(pixels[None], jnp.float32))))[0]
         return _resize_answer(self._tiles.predict(network, pixels, advance), image.shape[:2])
 
     def _output_side(self, side: int) -> int:

@@ -51,11 +51,9 @@ class ImageSize:
             return resize(pixels, self.size, nearest=nearest)
         side = self.size[0]
         shorter, longer = sorted((height, width))
-        if self.kind == "resize_crop":
-            scaled = (side, int(side * longer / shorter))
-        else:
-            scaled = (max(round(side * shorter / longer), 1), side)
-        resized = resize(pixels, scaled if height <= width else scaled[::-1], nearest=nearest)
+        larger, smaller = (side, int(side * longer / shorter)), (max(round(side * shorter / longer), 1), side)
+        new = larger if self.kind == "resize_crop" else smaller
+        resized = resize(pixels, new if height <= width else (new[1], new[0]), nearest=nearest)
         if self.kind == "resize_crop":
             top, left = (round((have - side) / 2) for have in resized.shape[:2])
             return resized[top : top + side, left : left + side]
