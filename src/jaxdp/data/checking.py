@@ -44,7 +44,7 @@ def check_dataset(
     if config.image_size is not None:
         from jaxdp.data.sources.fitting import Fitted, ImageSize  # Pillow, which a dataset of arrays does without
 
-        fit = ImageSize.parse(config.image_size)
+        fit = ImageSize.parse(config.image_size).check(checked.kind)
         if fit.size != dataset.image_shape[:2]:
             checked = dataclasses.replace(checked, image_shape=(*fit.size, dataset.image_shape[2]))
             sources = {split: Fitted(source, fit) for split, source in sources.items()}

@@ -140,8 +140,9 @@ def test_broken_files_are_one_line() -> None:
 
 def test_masks_are_class_numbers_of_any_depth() -> None:
     for dtype in (np.uint8, np.uint16, np.float32, np.int32):
-        tifffile.imwrite(PATH, np.array([[0, 3], [255, 1]], dtype))
-        np.testing.assert_array_equal(decode_mask(PATH, PATH), np.array([[0, 3], [255, 1]], np.uint8))
+        path = pathlib.Path(f"{np.dtype(dtype)}.tif")
+        tifffile.imwrite(path, np.array([[0, 3], [255, 1]], dtype))
+        np.testing.assert_array_equal(decode_mask(path, path), np.array([[0, 3], [255, 1]], np.uint8))
     for wrong, problem in (
         (np.full((2, 2), 300, np.uint16), "values from 0 to 300; class numbers are 0 to 255"),
         (np.full((2, 2), -1, np.int16), "values from -1 to 0"),
@@ -216,3 +217,11 @@ def test_numbers_of_channels_that_do_not_fit_are_one_line(tmp_path: pathlib.Path
     tifffile.imwrite(tmp_path / "images" / "03.tif", deep(6, 8), photometric="minisblack")
     with pytest.raises(ConfigError, match=r"00\.tif has 5 channels and .*03\.tif 1; give --tiff pages"):
         opened(tmp_path)
+
+
+def test_a_file_that_is_written_again_is_read_again() -> None:
+    tifffile.imwrite(PATH, deep(3, 5, 6), photometric="minisblack")
+    assert len(decoded()) == 3
+    again = deep(4, 7, 5)
+    tifffile.imwrite(PATH, again, photometric="minisblack")
+    np.testing.assert_array_equal(np.stack(decoded())[..., 0], again)

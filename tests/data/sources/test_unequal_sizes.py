@@ -140,3 +140,5 @@ def test_photos_of_several_sizes_are_cropped_by_default(
 def test_masks_keep_the_proportions_of_their_images(tmp_path: pathlib.Path) -> None:
     with pytest.raises(ConfigError, match="--image-size letterbox:32: is for classification, not for segmentation; give N or HxW"):
         opened(pairs(tmp_path), image_size="letterbox:32")
+    with pytest.raises(ConfigError, match="--image-size resize_crop:32: is for classification, not for segmentation"):
+        open_dataset(DataConfig(dataset="cells", image_size="resize_crop:32"))

@@ -41,6 +41,13 @@ class ImageSize:
         kind: Any = squared[1] if squared else "stretch"
         return cls(size, kind)
 
+    def check(self, task: str) -> "ImageSize":
+        """Returns itself; raises ConfigError for a task whose answers are images, which are made the size of the original."""
+        if self.kind != "stretch" and task != "classification":
+            text = f"{self.kind}:{self.size[0]}"
+            raise ConfigError("image_size", text, f"is for classification, not for {task}; give N or HxW")
+        return self
+
     def apply(self, pixels: np.ndarray, *, nearest: bool = False) -> np.ndarray:
         """Returns pixels (H, W, C) or (H, W) at the size.
 

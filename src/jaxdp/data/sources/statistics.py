@@ -82,9 +82,7 @@ def create_dataset(
     if share is not None:
         train, validation = draw_validation(splits["train"], task, share, config.seed)
         splits = {**splits, "train": train, "validation": validation}
-    fit = ImageSize.parse(config.image_size) if config.image_size else known.fit
-    if fit is not None and fit.kind != "stretch" and task != "classification":
-        raise ConfigError("image_size", config.image_size, f"is for classification, not for {task}; give N or HxW")
+    fit = ImageSize.parse(config.image_size).check(task) if config.image_size else known.fit
     splits = {split: Fitted(source, fit, numbering) for split, source in splits.items()}
     sample = None
     if skip or not known.moments or not (fit or known.size):

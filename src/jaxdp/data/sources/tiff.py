@@ -46,14 +46,38 @@ def _library() -> Any:
     return tifffile
 
 
+@dataclasses.dataclass(frozen=True)
+class _Series:
+    """Where the planes of a series are, so that one can be read without reading the headers of all again.
+
+    Attributes:
+        number: among the series of its file.
+        axes, shape: of a plane.
+        count: how many planes there are.
+        first: number of its first page in the file.
+        offset: of planes that follow each other uncompressed, in bytes; None for others.
+        pages: number in the file of the page of each plane; none where a page holds several.
+        stored: dtype with its byte order.
+    """
+
+    layout: Layout
+    number: int
+    axes: str
+    shape: tuple[int, ...]
+    count: int
+    first: int
+    offset: int | None
+    pages: tuple[int, ...]
+    stored: np.dtype[Any]
+
+
 def read_layout(path: pathlib.Path, choice: str | None) -> list[Layout]:
     """Returns the layout of each series of a file: one of all its planes, or several where they differ in size.
 
     Args:
         choice: `pages` or `channels` says what the planes of a stack are; None leaves that to the metadata.
     """
-    with _library().TiffFile(path) as file:
-        return [_layout(series, choice) for series in _used(file)]
+    return [series.layout for series in _all_series(path, choice)]
 
 
 def read(path: pathlib.Path, page: int, choice: str | None) -> tuple[np.ndarray | int, Layout]:
@@ -63,25 +87,46 @@ def read(path: pathlib.Path, page: int, choice: str | None) -> tuple[np.ndarray 
         page: number of the example.
         choice: as for `read_layout`.
     """
-    with _library().TiffFile(path) as file:
-        for series in _used(file):
-            layout = _layout(series, choice)
-            if page >= len(layout):
-                page -= len(layout)
-                continue
-            numbers = layout.planes[page].tolist()
-            frame = series.keyframe.index + numbers[0]
-            if layout.converted:
-                return frame, layout
-            try:
-                planes = _planes(series, numbers, choice)
-            except (ValueError, KeyError):  # a compression that takes the package imagecodecs
-                if len(numbers) > 1:
-                    raise
-                return frame, layout
-            pixels = np.concatenate([_channels_last(plane, _plane(series, choice)[0]) for plane in planes], axis=-1)
-            return pixels.astype(pixels.dtype.newbyteorder("="), copy=False), layout
+    for series in _all_series(path, choice):
+        layout = series.layout
+        if page >= len(layout):
+            page -= len(layout)
+            continue
+        numbers = layout.planes[page].tolist()
+        frame = series.pages[numbers[0]] if series.pages else series.first + numbers[0]
+        if layout.converted:
+            return frame, layout
+        try:
+            planes = _planes(path, series, numbers)
+        except (ValueError, KeyError):  # a compression that takes the package imagecodecs
+            if len(numbers) > 1:
+                raise
+            return frame, layout
+        pixels = np.concatenate([_channels_last(plane, series.axes) for plane in planes], axis=-1)
+        return pixels.astype(pixels.dtype.newbyteorder("="), copy=False), layout
     raise IndexError(f"there is no page {page} in it")
+
+
+def _all_series(path: pathlib.Path, choice: str | None) -> tuple[_Series, ...]:
+    """Reads the headers of all pages, once for a file that does not change."""
+    status = path.stat()
+    return _read_series(path.absolute(), (status.st_mtime_ns, status.st_size), choice)
+
+
+@functools.lru_cache(maxsize=256)
+def _read_series(path: pathlib.Path, version: tuple[int, int], choice: str | None) -> tuple[_Series, ...]:
+    found = []
+    with _library().TiffFile(path) as file:
+        for number, series in enumerate(_used(file)):
+            axes, shape = _plane(series, choice)
+            count = math.prod(series.shape) // math.prod(shape)
+            own = len(series.pages) == count and all(page is not None and page.parent is file for page in series.pages)
+            pages = tuple(page.index for page in series.pages) if own else ()
+            stored = np.dtype(series.dtype).newbyteorder(file.byteorder)
+            offset = series.dataoffset if count > 1 else None
+            first = series.keyframe.index
+            found.append(_Series(_layout(series, choice), number, axes, tuple(shape), count, first, offset, pages, stored))
+    return tuple(found)
 
 
 def _used(file: Any) -> list[Any]:
@@ -123,20 +168,15 @@ def _layout(series: Any, choice: str | None) -> Layout:
     return Layout(size, total, np.dtype(series.dtype), planes, converted, transparent)
 
 
-def _planes(series: Any, numbers: list[int], choice: str | None) -> list[np.ndarray]:
+def _planes(path: pathlib.Path, series: _Series, numbers: list[int]) -> list[np.ndarray]:
     """Returns planes of a series, without reading the others where their places in the file are known."""
-    _, shape = _plane(series, choice)
-    count = math.prod(series.shape) // math.prod(shape)
-    if count == 1:
-        return [series.asarray().reshape(shape)]
-    if series.dataoffset is not None:  # one after the other and uncompressed: ImageJ writes no header for each
-        file = series.parent
-        dtype = np.dtype(series.dtype).newbyteorder(file.byteorder)
-        stack = np.memmap(file.filehandle.path, dtype, "r", series.dataoffset, (count, *shape))
+    if series.offset is not None:  # ImageJ writes no header for each
+        stack = np.memmap(path, series.stored, "r", series.offset, (series.count, *series.shape))
         return [np.array(stack[number]) for number in numbers]
-    if len(series.pages) == count:
-        return [series.pages[number].asarray() for number in numbers]
-    return list(series.asarray().reshape(count, *shape)[numbers])
+    with _library().TiffFile(path) as file:
+        if series.pages:
+            return [file.pages[series.pages[number]].asarray().reshape(series.shape) for number in numbers]
+        return list(_used(file)[series.number].asarray().reshape(series.count, *series.shape)[numbers])
 
 
 def _channels_last(plane: np.ndarray, axes: str) -> np.ndarray:
