@@ -143,15 +143,18 @@ def test_masks_are_class_numbers_of_any_depth() -> None:
         path = pathlib.Path(f"{np.dtype(dtype)}.tif")
         tifffile.imwrite(path, np.array([[0, 3], [255, 1]], dtype))
         np.testing.assert_array_equal(decode_mask(path, path), np.array([[0, 3], [255, 1]], np.uint8))
-    for wrong, problem in (
-        (np.full((2, 2), 300, np.uint16), "values from 0 to 300; class numbers are 0 to 255"),
-        (np.full((2, 2), -1, np.int16), "values from -1 to 0"),
-        (np.full((2, 2), 0.5, np.float32), "has fractions"),
-        (np.zeros((5, 6, 3), np.uint8), "wrong number of channels"),
+    for number, (wrong, problem) in enumerate(
+        (
+            (np.full((2, 2), 300, np.uint16), "values from 0 to 300; class numbers are 0 to 255"),
+            (np.full((2, 2), -1, np.int16), "values from -1 to 0"),
+            (np.full((2, 2), 0.5, np.float32), "has fractions"),
+            (np.zeros((5, 6, 3), np.uint8), "wrong number of channels"),
+        )
     ):
-        tifffile.imwrite(PATH, wrong, photometric="rgb" if wrong.ndim == 3 else "minisblack")
+        path = pathlib.Path(f"{number}.tif")
+        tifffile.imwrite(path, wrong, photometric="rgb" if wrong.ndim == 3 else "minisblack")
         with pytest.raises(BadExample, match=problem):
-            decode_mask(PATH, PATH)
+            decode_mask(path, path)
 
 
 def opened(root: pathlib.Path, **settings: Any) -> Dataset:
