@@ -41,7 +41,7 @@ class ExportConfig(Settings):
     run_dir: Annotated[str, tyro.conf.Positional]
     """folder of the run"""
     output: str
-    """file to write: NAME.safetensors (weights) or NAME.stablehlo (program: uint8 images in, outputs out, any batch size)"""
+    """file to write: NAME.safetensors (weights) or NAME.stablehlo (program: images as stored in, outputs out, any batch size)"""
     step: OptionalInt = None
     """step of the checkpoint (default: the best by validation data, or the last)"""
 

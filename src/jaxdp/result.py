@@ -15,8 +15,8 @@ from flax import nnx
 
 from jaxdp import models, tasks
 from jaxdp.checkpoint.checkpoints import Checkpoints
-from jaxdp.components import NOTHING, Objects, create_task
-from jaxdp.config import OBJECT, TrainConfig
+from jaxdp.components import NOTHING, Objects, create_task, open_data
+from jaxdp.config import OBJECT, DataConfig, TrainConfig
 from jaxdp.data.checking import check_dataset
 from jaxdp.data.dataset import Dataset, Description
 from jaxdp.data.sources import open_dataset
@@ -129,7 +129,8 @@ class Result:
         """Returns what the model says about images of any size.
 
         Args:
-            images: uint8 (N, H, W, C), or (N, H, W) with one channel, or a list of images that differ in size.
+            images: (N, H, W, C), or (N, H, W) with one channel, or a list of images that differ in size, of the dtype of the
+                dataset, mostly uint8.
             probabilities: for segmentation, return those of each pixel (H, W, classes) instead of class numbers.
 
         Returns:
@@ -142,7 +143,7 @@ class Result:
         if self._predictor is None:
             self._predictor = Predictor(self.state, self.config, self.description, self._task)
         several = isinstance(images, Sequence)
-        given: Any = list(cast(Any, images)) if several else _as_batch(images)
+        given: Any = list(cast(Any, images)) if several else _as_batch(images, self.description.dtype)
         items = [_as_image(image) for image in given]
         answers = [answer for _, answer in self._predictor(items, len(items))]
         if self.description.answer == "segmentation" and not probabilities:
@@ -188,42 +189,55 @@ class Result:
         return setup, known if split == "all" else [split]
 
     def _evaluation_setup(self, data: Dataset | str | None) -> Setup:
-        objects = NOTHING if data is None else dataclasses.replace(NOTHING, dataset=self._as_trained_on(data))
-        if self._setup is not None:
-            if objects.dataset is None:
-                return self._setup
-            config = self._setup.config.replace(dataset=objects.dataset.name)
-            return dataclasses.replace(self._setup, config=config, dataset=objects.dataset)
-        config = self.config if objects.dataset is None else self.config.replace(dataset=objects.dataset.name)
+        if data is None and self._setup is not None:
+            return self._setup
+        dataset = self._as_trained_on(data)
+        config = (self._setup or self).config.replace(dataset=dataset.name)
+        if data is not None and self._setup is not None:
+            return dataclasses.replace(self._setup, config=config, dataset=dataset)
         if config.optimization.optimizer == OBJECT:  # evaluation needs none
             config = config.replace(optimizer="sgd", optimizer_kwargs={})
         devices.ensure(config.sharding.devices)
-        setup = setup_lib.create_setup(config, objects, training=False)
+        setup = setup_lib.create_setup(config, dataclasses.replace(NOTHING, dataset=dataset), training=False)
         if data is None:
             self._setup = setup
         return setup
 
-    def _as_trained_on(self, data: Dataset | str) -> Dataset:
-        """Returns another dataset in the form of the run's: its class numbers, its mean and standard deviation.
+    def _as_trained_on(self, data: Dataset | str | None) -> Dataset:
+        """Returns the run's dataset, or another one in its form: with its class numbers, normalized as in training.
 
         Raises:
             ConfigError: for data that the model is not for.
         """
         ours, config = self.description, self.config.data
-        if isinstance(data, str):
-            # What was said of the run's own data says nothing of these, but for the size of the images.
-            config = config.replace(dataset=data, train_split=None, validation=None, test_split=None)
+        if data is None:
+            dataset = open_data(self.config)[1]
+        else:
+            if isinstance(data, str):
+                data = open_dataset(self._settings_of(data), (ours.task,), tasks.kind_of)
             if ours.answer == "classification":
-                config = config.replace(image_size="{}x{}".format(*ours.image_shape))
-            data = open_dataset(config, (ours.task,), tasks.kind_of)
-        if ours.answer == "classification":
-            data = with_classes(data, ours.class_names)
-        dataset = check_dataset(data, config, lambda task: ours.answer)
-        for name in ("num_classes", "image_shape"):
-            mine, its = getattr(ours, name), getattr(dataset, name)
+                data = with_classes(data, ours.class_names)
+            dataset = check_dataset(data, config.replace(dataset=data.name), lambda task: ours.answer)
+        ours_by_name = {
+            "num_classes": (ours.num_classes, dataset.num_classes),
+            "image_shape": (ours.image_shape, dataset.image_shape),
+            "dtype": (ours.dtype, dataset.dtype),
+        }
+        if ours.answer != "classification":  # then images may be of any size
+            ours_by_name["image_shape"] = (ours.image_shape[-1:], dataset.image_shape[-1:])
+        for name, (mine, its) in ours_by_name.items():
             if mine != its:
-                raise ConfigError("dataset", data.name, f"its {name} is {its}, and the model's {mine}")
-        return dataclasses.replace(dataset, mean=ours.mean, std=ours.std)
+                raise ConfigError("dataset", dataset.name, f"its {name} is {its}, and the model's {mine}")
+        return dataclasses.replace(dataset, mean=ours.mean, std=ours.std, pixel_range=ours.pixel_range)
+
+    def _settings_of(self, name: str) -> DataConfig:
+        """Returns the settings to open other data: what was said of the run's own says nothing of these, but for size and colour."""
+        height, width, channels = self.description.image_shape
+        config = self.config.data.replace(dataset=name, train_split=None, validation=None, test_split=None)
+        if self.description.answer == "classification" and config.image_size is None:
+            config = config.replace(image_size=f"{height}x{width}")
+        known = name.startswith("folder:") and self.description.dtype == "uint8" and channels in (1, 3, 4)
+        return config.replace(channels=channels) if known else config
 
     def plot(self) -> "Figure":
         """Returns a figure of the loss and the task's metric over the steps, which a notebook shows."""
@@ -285,11 +299,11 @@ def load(run_dir: str | pathlib.Path, *, step: int | None = None, model: nnx.Mod
     return Result(config, description, task, summary, History(directory.read_rows()), lambda: found[1], run_dir=directory.path)
 
 
-def _as_batch(images: Any) -> np.ndarray:
+def _as_batch(images: Any, dtype: str) -> np.ndarray:
     array = np.asarray(images)
-    if array.ndim not in (3, 4) or array.dtype != np.uint8:
+    if array.ndim not in (3, 4) or array.dtype != dtype:
         raise ConfigError(
-            "", array.shape, f"images are {array.dtype} {array.shape}; give uint8 (N, H, W, C) or (N, H, W), or a list"
+            "", array.shape, f"images are {array.dtype} {array.shape}; give {dtype} (N, H, W, C) or (N, H, W), or a list"
         )
     return array
 

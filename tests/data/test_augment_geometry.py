@@ -63,3 +63,68 @@ def test_rotate90_turns_each_way_alike() -> None:
     moved = apply("rotate90", {"images": IMAGE[:5], "masks": MASK[:5]}, 800)
     assert_alike(count_matches(moved["images"], [np.rot90(IMAGE[:5], turns) for turns in range(4)]))
     np.testing.assert_array_equal(moved["images"][..., 0], moved["masks"])
+
+
+def test_crop_of_images_that_were_filled_up_lies_on_what_is_real() -> None:
+    mask = np.full((12, 10), 255, np.int32)
+    mask[2:9, 3:7] = np.arange(28).reshape(7, 4)
+    image = np.arange(120, dtype=np.float32).reshape(12, 10, 1)
+
+    def cropped(word: str, mask: np.ndarray) -> dict[str, np.ndarray]:
+        keys, crop = jax.random.split(jax.random.key(0), 2000), create(word).inside()
+        moved = jax.jit(jax.vmap(crop, (None, 0)))({"images": jnp.asarray(image), "masks": jnp.asarray(mask)}, keys)
+        return {name: np.asarray(value) for name, value in moved.items()}
+
+    moved = cropped("crop:3", mask)
+    tiles = [image[row : row + 3, column : column + 3] for row in range(2, 7) for column in range(3, 5)]
+    assert_alike(count_matches(moved["images"], tiles))
+    assert (moved["masks"] != 255).all()
+    assert ((cropped("crop:8", mask)["masks"] != 255).sum((1, 2)) == 28).all()  # larger than what is real: all of that
+    assert cropped("crop:3", np.full_like(mask, 255))["images"].shape == (2000, 3, 3, 1)
+
+
+PHOTO = np.random.default_rng(0).uniform(0, 255, (40, 60, 3)).astype(np.float32)
+
+
+def test_random_resized_crop_is_a_crop_that_pillow_resizes() -> None:
+    crop: Any = create("random_resized_crop:16")
+    keys = jax.random.split(jax.random.key(1), 40)
+    for key in keys:
+        corner, sides = (np.asarray(part).astype(int) for part in crop.box(40, 60, key))
+        found = np.asarray(crop({"images": jnp.asarray(PHOTO)}, key)["images"])
+        part = PHOTO[corner[0] : corner[0] + sides[0], corner[1] : corner[1] + sides[1]]
+        bands = [Image.fromarray(np.ascontiguousarray(part[..., band])) for band in range(3)]
+        wanted = np.stack([np.asarray(band.resize((16, 16), Image.Resampling.BILINEAR)) for band in bands], -1)
+        np.testing.assert_allclose(found, wanted, atol=0.01)
+
+
+@pytest.mark.parametrize("shape", [(40, 60), (64, 64), (10, 400), (300, 9), (3, 3)])
+def test_random_resized_crop_draws_as_torchvision_does(shape: tuple[int, int]) -> None:
+    crop: Any = create("random_resized_crop:16")
+    height, width = shape
+    boxes = jax.vmap(lambda key: jnp.concatenate(crop.box(height, width, key)))(jax.random.split(jax.random.key(0), 4000))
+    top, left, tall, wide = np.asarray(boxes).astype(int).T
+    assert min(top.min(), left.min(), tall.min() - 1, wide.min() - 1) >= 0
+    assert max((top + tall).max() - height, (left + wide).max() - width) <= 0
+
+    rng, theirs = np.random.default_rng(0), []
+    for _ in range(4000):  # torchvision.transforms.RandomResizedCrop.get_params
+        for _ in range(10):
+            area, ratio = height * width * rng.uniform(0.08, 1), np.exp(rng.uniform(np.log(3 / 4), np.log(4 / 3)))
+            w, h = round(np.sqrt(area * ratio)), round(np.sqrt(area / ratio))
+            if 0 < w <= width and 0 < h <= height:
+                theirs.append((rng.integers(0, height - h + 1), rng.integers(0, width - w + 1), h, w))
+                break
+        else:
+            w, h = width, height
+            if width / height < 3 / 4:
+                h = round(w / (3 / 4))
+            elif width / height > 4 / 3:
+                w = round(h * 4 / 3)
+            theirs.append(((height - h) // 2, (width - w) // 2, h, w))
+    for ours, other in zip((top, left, tall, wide), np.transpose(theirs), strict=True):
+        spread = max(other.std(), 1e-9)
+        assert abs(ours.mean() - other.mean()) < 5 * spread * np.sqrt(2 / 4000) + 1e-9
+        np.testing.assert_allclose(
+            np.percentile(ours, (10, 50, 90)), np.percentile(other, (10, 50, 90)), atol=max(0.25 * spread, 1)
+        )

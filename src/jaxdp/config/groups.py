@@ -71,13 +71,24 @@ class DataConfig(Settings):
     ] = None
     """examples that choose the best checkpoint: a share of the training set, e.g. 0.1, drawn from each class by the seed; a split;
     or none, which makes the last state the result (default: the dataset's own validation split, if it has one)"""
-    image_size: Annotated[str | None, tyro.conf.arg(metavar="N|HxW", help_behavior_hint=""), NumberAsText((int,))] = None
-    """resize images to N x N or H x W pixels (default: no resizing)"""
+    image_size: Annotated[
+        str | None, tyro.conf.arg(metavar="N|HxW|resize_crop:N|letterbox:N", help_behavior_hint=""), NumberAsText((int,))
+    ] = None
+    """resize images to N x N or H x W pixels; for classification resize_crop:N (shorter side to N, middle of the longer one) or
+    letterbox:N (longer side to N, black bars) keep their proportions (default: no resizing; for folders of photos that differ in
+    size, resize_crop:224 or less)"""
+    channels: Annotated[Literal[1, 3, 4] | None, tyro.conf.arg(help_behavior_hint="")] = None
+    """channels that the images of a folder are converted to: 1 (grey), 3 (RGB) or 4 (RGB and opacity) (default: 3 if any is in
+    colour, else 1; of TIFF files as many as they have)"""
+    tiff: Annotated[Literal["pages", "channels"] | None, tyro.conf.arg(help_behavior_hint="")] = None
+    """what the planes of a TIFF file in a folder are: examples (pages) or channels of one example (default: channels where the
+    metadata of ImageJ or OME say so, otherwise pages)"""
     num_classes: Annotated[OptionalInt, POSITIVE] = None
     """number of classes of the labels or masks (default: inferred from the dataset)"""
     augment: Words = None
     """random augmentations of training images, in this order, e.g. pad_crop:4 flip; none for none (default: the dataset's own):
-    pad_crop crop shift flip flip_vertical rotate90 rotate affine elastic brightness contrast cutout mixup cutmix"""
+    pad_crop crop random_resized_crop shift flip flip_vertical rotate90 rotate affine elastic brightness contrast cutout mixup
+    cutmix"""
     normalize: Literal["channel", "image"] = "channel"
     """subtract the mean and divide by the standard deviation, of each channel over the training set or of each image"""
     data_placement: Annotated[Literal["device", "host"] | None, tyro.conf.arg(help_behavior_hint="")] = None

@@ -180,7 +180,7 @@ def _check_type(name: str, value: Any, kinds: tuple[Any, ...]) -> None:
         return
     if choices and not others:
         if not (value is None and types.NoneType in kinds):
-            raise ConfigError(name, value, nearest(str(value), choices))
+            raise ConfigError(name, value, nearest(str(value), list(map(str, choices))))
         return
     allowed = _origins(kinds)
     accepted = (*allowed, int) if float in allowed else allowed

@@ -8,9 +8,10 @@ from typing import Any, cast
 import numpy as np
 
 from jaxdp.data.checking import check_dataset
-from jaxdp.data.dataset import TARGET_FIELDS, ArraySource, Dataset
+from jaxdp.data.dataset import DTYPES, TARGET_FIELDS, ArraySource, Dataset
 from jaxdp.data.sources import Request, read_settings
-from jaxdp.data.sources.statistics import Properties, create_dataset, moments_of
+from jaxdp.data.sources.sampling import moments_of
+from jaxdp.data.sources.statistics import Properties, create_dataset
 from jaxdp.data.splits import random_share
 from jaxdp.registry import ConfigError
 
@@ -49,7 +50,7 @@ def from_arrays(  # noqa: PLR0913 - each keyword says one more thing about the a
     Mean and standard deviation are those of the images that are left for training.
 
     Args:
-        images: uint8 (N, H, W, C), or (N, H, W) for grey ones.
+        images: uint8, uint16 or float32 (N, H, W, C), or (N, H, W) for grey ones.
         targets: decide the task: integers (N,) are labels, integers (N, H, W) masks, with 255 for pixels to ignore; uint8
             (N, H, W, C) are images to be learned.
         validation: a share between 0 and 1 of each class, which is drawn from the examples and no longer trained on; or a pair of
@@ -80,12 +81,15 @@ def from_arrays(  # noqa: PLR0913 - each keyword says one more thing about the a
         splits |= _divided(train, validation, config.seed, name, fail)
     trained_on = splits["train"]
     height, width = train.images.shape[1:3]
+    for split, source in splits.items():
+        _check_finite(source.images, f"the images of {split}", fail)
     known = Properties(
         num_classes=count_classes(list(splits.values())),
         class_names=tuple(map(str, class_names)),
         size=(height, width),
-        moments=moments_of(trained_on.images),
+        moments=moments_of(trained_on.images) if trained_on.images.dtype == np.uint8 else None,
         augment=config.augment or (),
+        dtype=trained_on.images.dtype.name,
     )
     dataset = create_dataset(request, _TASKS[train.field], splits, known, mask=lambda index: trained_on.targets[index])
     if dataset.class_names != known.class_names:
@@ -99,26 +103,27 @@ def from_arrays(  # noqa: PLR0913 - each keyword says one more thing about the a
 
 
 def check_pair(
-    images: np.ndarray, targets: np.ndarray, field: str, names: tuple[str, str], fail: Fail
+    images: np.ndarray, targets: np.ndarray, field: str, names: tuple[str, str], fail: Fail, dtypes: Sequence[str] = DTYPES
 ) -> tuple[np.ndarray, np.ndarray]:
     """Returns images and targets in the form of an `ArraySource`.
 
     Args:
         field: `labels`, `masks` or `targets`.
         names: what errors call the two.
+        dtypes: that images may have.
 
     Raises:
         ConfigError: made by `fail`, if they are of another kind or shape or do not fit each other.
     """
     if images.ndim not in (3, 4) or 0 in images.shape[1:]:
         raise fail(f"{names[0]} has the shape {images.shape}, not (N, H, W, C) or (N, H, W)")
-    _check_pixels(images, names[0], fail)
+    _check_pixels(images, names[0], fail, dtypes)
     if len(images) != len(targets):
         raise fail(f"{names[0]} has {len(images)} examples, but {names[1]} {len(targets)}")
     images = images if images.ndim == 4 else images[..., None]
     if field == "targets":
         targets = targets[..., None] if targets.ndim == 3 else targets
-        _check_pixels(targets, names[1], fail)
+        _check_pixels(targets, names[1], fail, ("uint8",))
     if field == "masks" and targets.shape[3:] == (1,):
         targets = targets[..., 0]
     if field == "labels" and targets.shape[1:] == (1,):
@@ -132,9 +137,16 @@ def check_pair(
     return images, targets
 
 
-def _check_pixels(values: np.ndarray, name: str, fail: Fail) -> None:
-    if values.dtype == np.uint8:
+def _check_finite(images: np.ndarray, name: str, fail: Fail) -> None:
+    if images.dtype.kind == "f" and not np.isfinite(images).all():
+        raise fail(f"{name} hold NaN or infinity, first in {_first_infinite(images)}")
+
+
+def _check_pixels(values: np.ndarray, name: str, fail: Fail, dtypes: Sequence[str]) -> None:
+    if values.dtype.name in dtypes:
         return
+    if "uint8" not in dtypes:
+        raise fail(f"{name} is {values.dtype}; those of the training set are {' or '.join(dtypes)}")
     wrong = f"{name} is {values.dtype}; pixels must be uint8, 0 to 255"
     if values.dtype.kind not in "fiub":
         raise fail(wrong)
@@ -142,10 +154,12 @@ def _check_pixels(values: np.ndarray, name: str, fail: Fail) -> None:
         raise fail(f"{wrong}, and {name} holds NaN or infinity, first in {_first_infinite(values)}")
     lowest, highest = (values.min(), values.max()) if values.size else (0, 0)
     if lowest < 0 or highest > 255:
-        raise fail(f"{wrong}; these go from {lowest:g} to {highest:g}: scale them to 0 to 255, then use .astype('uint8')")
+        wider = f", or {name}.astype('float32')" if "float32" in dtypes else ""
+        raise fail(f"{wrong}; these go from {lowest:g} to {highest:g}: scale them to 0 to 255, then use .astype('uint8'){wider}")
     rounded = ".round()" * (values.dtype.kind == "f")
     scaled = f"({name} * 255)" if values.dtype.kind == "b" or (rounded and highest <= 1) else name
-    raise fail(f"{wrong}: use {scaled}{rounded}.astype('uint8')")
+    wider = f", or {name}.astype('float32')" if rounded and "float32" in dtypes else ""
+    raise fail(f"{wrong}: use {scaled}{rounded}.astype('uint8'){wider}")
 
 
 def _class_numbers(values: np.ndarray, field: str, name: str, fail: Fail) -> np.ndarray:
@@ -187,7 +201,8 @@ def _checked_split(pair: tuple[Any, Any], names: tuple[str, str], where: str, tr
     field = _field_of(targets, names[1], fail)
     if train is not None and field != train.field:
         raise fail(f"{names[1]} is for {_TASKS[field]}, but the training targets are for {_TASKS[train.field]}")
-    images, targets = check_pair(images, targets, field, names, fail)
+    dtypes = DTYPES if train is None else (train.images.dtype.name,)
+    images, targets = check_pair(images, targets, field, names, fail, dtypes)
     if train is not None:
         for name, mine, theirs in ((names[0], images, train.images), (names[1], targets, train.targets)):
             if mine.shape[1:] != theirs.shape[1:]:

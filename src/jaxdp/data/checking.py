@@ -1,5 +1,6 @@
 """Checks a dataset before it is used, and each example as it is read: shapes, types and values are those that were promised."""
 
+import collections
 import dataclasses
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -13,6 +14,7 @@ from jaxdp.registry import ConfigError
 
 # Threads that read a source at a time: decoding releases the interpreter's lock, and more would compete with the step for it.
 READ_THREADS = 2
+NOT_FINITE = "has NaN or infinite pixels"
 
 
 def check_dataset(
@@ -30,6 +32,8 @@ def check_dataset(
         ConfigError: for a task that the dataset has no targets for, or a split without examples.
     """
     name = dataset.name or config.dataset or ""
+    if dataset.dtype != "uint8" and dataset.pixel_range is None:
+        raise ConfigError("", dataset.dtype, f"{name}: a dataset of {dataset.dtype} needs a pixel_range, which becomes 0 to 255")
     if tasks and dataset.task not in tasks:
         raise of_other_tasks(name, (dataset.task,), tasks)
     for split, source in dataset.splits().items():
@@ -38,12 +42,12 @@ def check_dataset(
     checked = dataclasses.replace(dataset, kind=kind_of(dataset.task), name=name)
     sources: Mapping[str, Source] = {split: _unchecked(source) for split, source in dataset.splits().items()}
     if config.image_size is not None:
-        from jaxdp.data.sources.images import Fitted, parse_size  # Pillow, which a dataset of arrays does without
+        from jaxdp.data.sources.fitting import Fitted, ImageSize  # Pillow, which a dataset of arrays does without
 
-        size = parse_size(config.image_size)
-        if size != dataset.image_shape[:2]:
-            checked = dataclasses.replace(checked, image_shape=(*size, dataset.image_shape[2]))
-            sources = {split: Fitted(source, size) for split, source in sources.items()}
+        fit = ImageSize.parse(config.image_size).check(checked.kind)
+        if fit.size != dataset.image_shape[:2]:
+            checked = dataclasses.replace(checked, image_shape=(*fit.size, dataset.image_shape[2]))
+            sources = {split: Fitted(source, fit) for split, source in sources.items()}
     wrapped: dict[str, Source] = {}
     for split, before in dataset.splits().items():
         skip = config.on_bad_example == "skip" or (isinstance(before, CheckedSource) and before.skip)
@@ -65,6 +69,12 @@ def no_examples(split: str, name: str, config: DataConfig) -> ConfigError:
     return ConfigError(flag, getattr(config, flag) or split, f"{name} has no example there")
 
 
+def commonest(problems: Sequence[BadExample]) -> str:
+    """Returns the problem that most of these examples have, and the first one that has it."""
+    problem = collections.Counter(error.problem for error in problems).most_common(1)[0][0]
+    return f"{next(error.where for error in problems if error.problem == problem)}: {problem}"
+
+
 def _unchecked(source: Source) -> Source:
     return source.unchecked if isinstance(source, CheckedSource) else source
 
@@ -81,7 +91,9 @@ class CheckedSource:
         self.unchecked, self._where, self.skip = source, where, skip
         self._fields, self._num_classes = dataset.fields(), dataset.num_classes
         self._lock = threading.Lock()
+        self._errors: dict[int, BadExample] = {}
         self.skipped: dict[int, str] = {}
+        self.pixel_range = dataset.pixel_range
 
     def __len__(self) -> int:
         return len(self.unchecked)
@@ -123,8 +135,17 @@ class CheckedSource:
             raise error
         with self._lock:
             self.skipped[index] = f"{error.where}: {error.problem}"
+            self._errors[index] = error
+            if len(self.skipped) == len(self):
+                raise self.nothing_left()
         zeros = {name: np.zeros(shape, dtype) for name, (shape, dtype) in self._fields.items()}
         return zeros | {"weights": np.float32(0)}
+
+    def nothing_left(self) -> ConfigError:
+        """Returns the error that says that every example was left out, and most often why."""
+        reason = f", most often as {commonest(list(self._errors.values()))}" if self._errors else ""
+        remedy = f"nothing is left of {self._where}: none of its {len(self)} examples can be used{reason}"
+        return ConfigError("on_bad_example", "skip", remedy)
 
     def _checked(self, example: Mapping[str, Any], index: int) -> Example:
         checked: Example = {"weights": np.float32(1)}
@@ -132,8 +153,11 @@ class CheckedSource:
             value = np.asarray(example[name])
             if value.shape != shape:
                 raise BadExample(self.name(index), f"its {name} have the shape {value.shape}, not {shape}")
-            if not np.can_cast(value.dtype, dtype, "same_kind") or (np.dtype(dtype) == np.uint8 and value.dtype != np.uint8):
+            exact = name == "images" or np.dtype(dtype) == np.uint8
+            if not np.can_cast(value.dtype, dtype, "same_kind") or (exact and value.dtype != dtype):
                 raise BadExample(self.name(index), f"its {name} are {value.dtype}, not {np.dtype(dtype)}")
+            if name == "images" and value.dtype.kind == "f" and not np.isfinite(value).all():
+                raise BadExample(self.name(index), NOT_FINITE)
             checked[name] = value.astype(dtype, copy=False)
         if "labels" in checked and not 0 <= int(checked["labels"]) < self._num_classes:
             raise BadExample(self.name(index), f"its label {checked['labels']} is not one of 0 to {self._num_classes - 1}")

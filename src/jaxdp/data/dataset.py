@@ -11,6 +11,7 @@ from jaxdp.registry import ConfigError
 
 Example = dict[str, Any]
 IGNORE_LABEL = 255  # pixels of a mask that count neither in the loss nor in the metrics
+DTYPES = ("uint8", "uint16", "float32")  # of pixels, from narrow to wide
 TARGET_FIELDS = {"classification": "labels", "segmentation": "masks", "regression": "targets"}
 
 
@@ -18,9 +19,9 @@ TARGET_FIELDS = {"classification": "labels", "segmentation": "masks", "regressio
 class Source(Protocol):
     """Random access to the examples of one split, from several threads at a time.
 
-    `source[i]` is a dict of `images` (uint8, H x W x C) and what the task wants to know: `labels` (a class number), `masks` (uint8,
-    H x W, class numbers and IGNORE_LABEL), `targets` (uint8, H x W x C, an image), or for a task of your own what
-    `Dataset.targets` declares. It raises BadExample for a broken one.
+    `source[i]` is a dict of `images` (`Dataset.dtype`, mostly uint8, H x W x C) and what the task wants to know: `labels` (a class
+    number), `masks` (uint8, H x W, class numbers and IGNORE_LABEL), `targets` (uint8, H x W x C, an image), or for a task of your
+    own what `Dataset.targets` declares. It raises BadExample for a broken one.
     A source may also have `__getitems__(numbers)` for reading several at once.
     """
 
@@ -48,7 +49,7 @@ class ArraySource:
     """A split that fits in memory.
 
     Attributes:
-        images: uint8 (N, H, W, C).
+        images: uint8, uint16 or float32 (N, H, W, C).
         targets: as the task wants them, with the same N: integers (N,), masks (N, H, W) or images (N, H, W, C).
         field: `labels`, `masks` or `targets`.
     """
@@ -66,7 +67,12 @@ class ArraySource:
 
 @dataclasses.dataclass(frozen=True)
 class Description:
-    """What a trained model needs to know of its dataset, when the dataset itself is elsewhere: `dataset.json` of a run."""
+    """What a trained model needs to know of its dataset, when the dataset itself is elsewhere: `dataset.json` of a run.
+
+    Attributes:
+        dtype: of the stored pixels: `uint8`, `uint16` or `float32`.
+        pixel_range: the stored values that become 0 and 255 before anything else, for pixels other than uint8.
+    """
 
     task: str
     num_classes: int
@@ -76,6 +82,8 @@ class Description:
     class_names: tuple[str, ...]
     examples: dict[str, int]
     kind: str = ""
+    dtype: str = "uint8"
+    pixel_range: tuple[float, float] | None = None
 
     @property
     def has_validation(self) -> bool:
@@ -102,6 +110,7 @@ class Dataset:
         num_classes: classes of labels or masks; for regression the channels of a target.
         image_shape: (height, width, channels) of the stored images.
         mean, std: per channel, in the units of the stored pixels; images are normalized by them inside the compiled step.
+            With a `pixel_range`, in units of 0 to 255.
         task: which its examples have targets for.
         augment: what `--augment` is by default.
         class_names: one per class, or none.
@@ -112,6 +121,9 @@ class Dataset:
         validation: None for a dataset without validation data.
         name: what titles and errors call it.
         settings: those that open it again; None for one that exists in memory alone.
+        dtype: of the stored pixels: `uint8`, `uint16` or `float32`.
+        pixel_range: the stored values that become 0 and 255 inside the compiled step, which goes on beyond them; None for uint8.
+        padded: whether images were filled up to `image_shape` at the bottom and on the right, where their masks are to be ignored.
     """
 
     train: Source
@@ -129,6 +141,9 @@ class Dataset:
     validation: Source | None = None
     name: str = ""
     settings: DataConfig | None = None
+    dtype: str = "uint8"
+    pixel_range: tuple[float, float] | None = None
+    padded: bool = False
 
     def splits(self) -> dict[str, Source]:
         """Returns the splits that there are, by name."""
@@ -144,15 +159,17 @@ class Dataset:
         examples = {name: len(source) for name, source in self.splits().items()}
         names = self.class_names or tuple(map(str, range(self.num_classes)))
         kind = self.kind if self.kind != self.task else ""  # what is known of the three needs no second place
-        return Description(self.task, self.num_classes, self.image_shape, self.mean, self.std, names, examples, kind)
+        return Description(
+            self.task, self.num_classes, self.image_shape, self.mean, self.std, names, examples, kind, self.dtype, self.pixel_range
+        )
 
     def fields(self) -> dict[str, tuple[tuple[int, ...], Any]]:
         """Returns shape and dtype of each field of an example."""
         if self.targets:
-            return {"images": (self.image_shape, np.uint8), **self.targets}
+            return {"images": (self.image_shape, np.dtype(self.dtype)), **self.targets}
         target = {
             "classification": ((), np.int32),
             "segmentation": (self.image_shape[:2], np.uint8),
             "regression": ((*self.image_shape[:2], self.num_classes), np.uint8),
         }[self.kind or self.task]
-        return {"images": (self.image_shape, np.uint8), TARGET_FIELDS[self.kind or self.task]: target}
+        return {"images": (self.image_shape, np.dtype(self.dtype)), TARGET_FIELDS[self.kind or self.task]: target}

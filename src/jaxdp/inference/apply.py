@@ -5,13 +5,13 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, UInt8
+from jaxtyping import Array, Float, Shaped
 
 from jaxdp.data.augment import Preprocess
 from jaxdp.step.state import TrainState
 from jaxdp.step.step import evaluation_model
 
-Apply = Callable[[Any, UInt8[Array, "batch height width channels"]], Float[Array, "batch ..."]]
+Apply = Callable[[Any, Shaped[Array, "batch height width channels"]], Float[Array, "batch ..."]]
 
 
 def create_apply(preprocess: Preprocess) -> Apply:

@@ -2,7 +2,6 @@
 
 import concurrent.futures
 import dataclasses
-import io
 import os
 import pathlib
 from collections.abc import Callable, Iterable, Sequence
@@ -11,7 +10,7 @@ import numpy as np
 from PIL import Image
 
 from jaxdp.data.sources import BadExample
-from jaxdp.data.sources.images import SUFFIXES, decode_image, find_pictures
+from jaxdp.data.sources.images import SUFFIXES, Picture, decode_image, find_pictures, is_tiff, pages_of, read_header
 from jaxdp.registry import ConfigError
 
 # What a picture may have to undergo, as one says it of pictures.
@@ -28,13 +27,15 @@ class ImageFile:
     Attributes:
         path: as a person would write it.
         name: of what is written about it: without suffix, and relative to the folder that it was found in.
+        picture: which image in the file, where it holds several.
     """
 
     path: pathlib.Path
     name: pathlib.PurePath
+    picture: Picture | None = None
 
     def __str__(self) -> str:
-        return os.fsencode(self.path).decode(errors="replace")  # a name need not be valid text
+        return os.fsencode(str(self.picture or self.path)).decode(errors="replace")  # a name need not be valid text
 
 
 def find(paths: Sequence[str | pathlib.Path], leave_out: pathlib.Path | None = None) -> list[ImageFile]:
@@ -77,38 +78,45 @@ def check_names(files: Iterable[ImageFile]) -> None:
             raise ConfigError("", file, remedy)
 
 
-def read(path: pathlib.Path, channels: int) -> tuple[np.ndarray, tuple[str, ...]]:
-    """Returns a picture as uint8 (H, W, channels), and which changes that took, e.g. GREYED.
+def pages(path: pathlib.Path, tiff: str | None) -> list[Picture]:
+    """Returns the images in a file: the pages of a TIFF file.
 
     Args:
-        channels: 1 or 3.
+        tiff: `--tiff` of the run.
+    """
+    return pages_of(path, read_header(path, tiff) if is_tiff(path) else None, tiff)
+
+
+def paged(files: Iterable[ImageFile], tiff: str | None) -> list[ImageFile]:
+    """Returns the images in these files: a TIFF file may hold several."""
+    found: list[ImageFile] = []
+    for file in files:
+        for picture in pages(file.path, tiff):
+            name = file.name if picture.page is None else file.name.with_name(f"{file.name.name}[{picture.page}]")
+            found.append(ImageFile(file.path, name, picture))
+    return found
+
+
+def read(path: pathlib.Path | Picture, channels: int, dtype: str = "uint8") -> tuple[np.ndarray, tuple[str, ...]]:
+    """Returns a picture as (H, W, channels), as training decodes it, and which changes that took, e.g. GREYED.
 
     Raises:
-        BadExample: if it cannot be read or has more than 8 bits a channel.
+        BadExample: if it cannot be read, or has another depth or a number of channels that is not converted.
     """
+    picture = path if isinstance(path, Picture) else Picture(path)
     changes: list[str] = []
-    data: pathlib.Path | bytes = path
     try:
-        with Image.open(path) as image:
-            is_grey = image.mode in ("1", "L", "LA")
-            if is_grey != (channels == 1):
+        with Image.open(picture.path) as image:
+            is_grey = image.mode in ("1", "L", "LA", "F") or image.mode.startswith("I")
+            if channels in (1, 3, 4) and is_grey != (channels == 1):
                 changes.append(COLOURED if is_grey else GREYED)
-            if getattr(image, "n_frames", 1) > 1:
+            if getattr(image, "n_frames", 1) > 1 and not isinstance(path, Picture):
                 changes.append(FIRST)
-            if image.has_transparency_data:
+            if image.has_transparency_data and channels != 4:
                 changes.append(FLATTENED)
-                data = _flatten(image, "L" if is_grey else "RGB")
     except Exception:  # broken data make Pillow raise almost anything; the decoder will say it in one line
-        data = path
-    return decode_image(data, path, channels), tuple(changes)
-
-
-def _flatten(image: Image.Image, mode: str) -> bytes:
-    """Returns an uncompressed file of the picture on black: below full transparency lies whatever the program left there."""
-    black = Image.new("RGBA", image.size, (0, 0, 0, 255))
-    stored = io.BytesIO()
-    Image.alpha_composite(black, image.convert("RGBA")).convert(mode).save(stored, format="BMP")
-    return stored.getvalue()
+        changes = []
+    return decode_image(picture, picture, channels, dtype), tuple(changes)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,15 +127,19 @@ class SurveyedImage:
         size: height and width.
         highest: pixel of each channel.
         changes: as `read` gives them.
+        spread: the 0.1 % and 99.9 % percentiles of the pixels.
     """
 
     file: ImageFile
     size: tuple[int, int]
-    highest: tuple[int, ...]
+    highest: tuple[float | int, ...]
     changes: tuple[str, ...]
+    spread: tuple[float, float] = (0.0, 0.0)
 
 
-def survey(files: Sequence[ImageFile], channels: int, left_out: Callable[[BadExample], None] | None) -> list[SurveyedImage]:
+def survey(
+    files: Sequence[ImageFile], channels: int, left_out: Callable[[BadExample], None] | None, dtype: str = "uint8"
+) -> list[SurveyedImage]:
     """Reads every file once, so that a broken one is known before anything is computed or written.
 
     Args:
@@ -139,10 +151,12 @@ def survey(files: Sequence[ImageFile], channels: int, left_out: Callable[[BadExa
 
     def look(file: ImageFile) -> SurveyedImage | BadExample:
         try:
-            pixels, changes = read(file.path, channels)
+            pixels, changes = read(file.picture or file.path, channels, dtype)
         except BadExample as error:
             return error
-        return SurveyedImage(file, (pixels.shape[0], pixels.shape[1]), tuple(map(int, pixels.max((0, 1)))), changes)
+        low, high = (0.0, 0.0) if dtype == "uint8" else map(float, np.percentile(pixels, (0.1, 99.9)))
+        highest = tuple(pixels.max((0, 1)).tolist())
+        return SurveyedImage(file, (pixels.shape[0], pixels.shape[1]), highest, changes, (low, high))
 
     known: list[SurveyedImage] = []
     with concurrent.futures.ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:  # decoding leaves the interpreter's lock

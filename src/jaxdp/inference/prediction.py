@@ -69,6 +69,15 @@ class TilesConfig(Settings):
 
 
 @dataclasses.dataclass(frozen=True)
+class Stored:
+    """What the images of a run are like: their channels, the dtype of their pixels, and what planes of TIFF files are."""
+
+    channels: int
+    dtype: str
+    tiff: str | None
+
+
+@dataclasses.dataclass(frozen=True)
 class PredictConfig(Settings):
     """What `python -m jaxdp.predict` takes."""
 
@@ -98,10 +107,10 @@ def predict(
     """Returns a model's answer to each image, as float32.
 
     For classification the probabilities of the classes (classes,); for segmentation those of each pixel (H, W, classes); for
-    regression pixels (H, W, channels), about from 0 to 1. H and W are those of the image.
+    regression pixels (H, W, channels), about from 0 to 1. H and W are those of the image. Each page of a TIFF file is an image.
 
     Args:
-        images: files, or arrays uint8 (H, W, C), with the channels and on the scale of the run's dataset.
+        images: files, or arrays (H, W, C), with the dtype, the channels and on the scale of the run's dataset, mostly uint8.
         step: which checkpoint; None for the best by validation data, or the newest where there are none.
         tile, overlap: in pixels, as the flags.
 
@@ -114,9 +123,14 @@ def predict(
     from jaxdp.inference.predictor import Predictor
 
     predictor = Predictor.of_run(run_dir, step=step, tile=tile, overlap=overlap)
-    channels = predictor.description.image_shape[-1]
-    items = list(images)
-    pixels = (files.read(pathlib.Path(item), channels)[0] if isinstance(item, str | pathlib.Path) else item for item in items)
+    channels, dtype = predictor.description.image_shape[-1], predictor.description.dtype
+    tiff = RunDirectory(pathlib.Path(run_dir)).load_config().data.tiff
+    items = [
+        each
+        for item in images
+        for each in (files.pages(pathlib.Path(item), tiff) if isinstance(item, str | pathlib.Path) else [item])
+    ]
+    pixels = (files.read(item, channels, dtype)[0] if isinstance(item, files.Picture) else item for item in items)
     return [answer for _, answer in predictor(pixels, len(items))]
 
 
@@ -126,8 +140,8 @@ def predict_files(config: PredictConfig) -> None:
     Raises:
         ConfigError: for whatever cannot work; then nothing is written.
     """
-    channels = _check_run(config)
-    known, left_out = _survey(config, channels)
+    stored = _check_run(config)
+    known, left_out = _survey(config, stored)
     platform.configure(None)
     from jaxdp.inference.predictor import Predictor
 
@@ -139,7 +153,7 @@ def predict_files(config: PredictConfig) -> None:
     if config.results.output:
         check_folder("output", pathlib.Path(config.results.output).parent)
     _say_changes(known, predictor.description, resized=predictor.resized)
-    rows = _predict_each(config, known, predictor, channels)
+    rows = _predict_each(config, known, predictor)
     from jaxdp.reporting import predictions
 
     if config.results.output:
@@ -150,7 +164,7 @@ def predict_files(config: PredictConfig) -> None:
         _say(f"warning: {left_out} of {len(known) + left_out} images were left out")
 
 
-def _survey(config: PredictConfig, channels: int) -> "tuple[list[SurveyedImage], int]":
+def _survey(config: PredictConfig, stored: Stored) -> "tuple[list[SurveyedImage], int]":
     """Finds and reads the images, and returns those that can be used, and how many are left out."""
     from jaxdp.inference import files
 
@@ -158,11 +172,11 @@ def _survey(config: PredictConfig, channels: int) -> "tuple[list[SurveyedImage],
     if folder and folder.is_dir() and any(folder.samefile(path) for path in config.images.paths if pathlib.Path(path).exists()):
         remedy = "is searched for images, so a second run would take masks for some; give another"
         raise ConfigError("output_dir", folder, remedy)
-    found = files.find(config.images.paths, leave_out=folder)
+    found = files.paged(files.find(config.images.paths, leave_out=folder), stored.tiff)
     if folder:
         files.check_names(found)
     bad: list[BadExample] = []
-    known = files.survey(found, channels, bad.append if config.images.on_bad_example == "skip" else None)
+    known = files.survey(found, stored.channels, bad.append if config.images.on_bad_example == "skip" else None, stored.dtype)
     for error in bad:
         _say(f"warning: {error.where}: {error.problem}")
     if not known:
@@ -170,14 +184,15 @@ def _survey(config: PredictConfig, channels: int) -> "tuple[list[SurveyedImage],
     return known, len(bad)
 
 
-def _predict_each(config: PredictConfig, known: "Sequence[SurveyedImage]", predictor: "Predictor", channels: int) -> list[Row]:
+def _predict_each(config: PredictConfig, known: "Sequence[SurveyedImage]", predictor: "Predictor") -> list[Row]:
     """Writes masks and images as they come, and returns the rows of all."""
     from jaxdp.inference import files
     from jaxdp.reporting import predictions
 
     folder = pathlib.Path(config.results.output_dir) if config.results.output_dir else None
     rows: list[Row] = []
-    images = (files.read(each.file.path, channels)[0] for each in known)
+    channels, dtype = predictor.description.image_shape[-1], predictor.description.dtype
+    images = (files.read(each.file.picture or each.file.path, channels, dtype)[0] for each in known)
     with predictions.Progress(len(known), hidden=config.results.json and sys.stdout.isatty()) as progress:
         for each, (image, answer) in zip(known, predictor(images, len(known), progress.advance), strict=True):
             rows.append({"file": str(each.file)})
@@ -187,18 +202,16 @@ def _predict_each(config: PredictConfig, known: "Sequence[SurveyedImage]", predi
     return rows
 
 
-def _check_run(config: PredictConfig) -> int:
-    """Returns the channels of the run's images.
+def _check_run(config: PredictConfig) -> Stored:
+    """Returns what the run's images are like.
 
     Raises:
         ConfigError: if there is no run, or what its task writes has no place.
     """
     run = RunDirectory(pathlib.Path(config.images.run_dir))
-    run.load_config()
+    settings = run.load_config()
     content = run.read_dataset()
     task, channels = content.get("kind") or content["task"], content["image_shape"][-1]
-    if channels not in (1, 3):
-        raise ConfigError("run_dir", run.path, f"its images have {channels} channels, files 1 or 3; use predict() from Python")
     if task == "regression" and content["num_classes"] not in (1, 3):
         remedy = f"its targets have {content['num_classes']} channels, files 1 or 3; use predict() from Python"
         raise ConfigError("run_dir", run.path, remedy)
@@ -213,7 +226,7 @@ def _check_run(config: PredictConfig) -> int:
     if task != "classification" and config.results.output_dir is None:
         what = "masks" if task == "segmentation" else "images"
         raise ConfigError("output_dir", _NOT_GIVEN, f"the run is one of {task}, whose results are {what}; give a folder for them")
-    return channels
+    return Stored(channels, content.get("dtype", "uint8"), settings.data.tiff)
 
 
 def _say_changes(known: "Sequence[SurveyedImage]", description: "Description", *, resized: bool) -> None:
@@ -227,6 +240,9 @@ def _say_changes(known: "Sequence[SurveyedImage]", description: "Description", *
             changed.setdefault(f"not {height}x{width} pixels: resized, as the model was trained at that size", []).append(facts)
     for change, those in changed.items():
         _say(f"note: {len(those)} of {len(known)} images {'is' if len(those) == 1 else 'are'} {change} (e.g. {those[0].file})")
+    if description.pixel_range is not None:
+        _say_range(known, description.pixel_range)
+        return
     for highest, mean, std in zip(
         zip(*(facts.highest for facts in known), strict=True), description.mean, description.std, strict=True
     ):
@@ -239,6 +255,19 @@ def _say_changes(known: "Sequence[SurveyedImage]", description: "Description", *
             return
 
 
+def _say_range(known: "Sequence[SurveyedImage]", pixel_range: tuple[float, float]) -> None:
+    """Warns of images most of whose pixels lie beyond half a range outside that of the training set."""
+    low, high = pixel_range
+    margin = (high - low) / 2
+    outside = [facts for facts in known if facts.spread[0] < low - margin or facts.spread[1] > high + margin]
+    if outside:
+        first = outside[0]
+        _say(
+            f"warning: pixels of {len(outside)} of {len(known)} images lie far outside {low:g} to {high:g}, the range of the run's "
+            f"dataset (e.g. {first.spread[0]:g} to {first.spread[1]:g} in {first.file}); are these images on its scale?"
+        )
+
+
 def _say(text: str) -> None:
     print(text, file=sys.stderr)
 
@@ -248,7 +277,7 @@ def _result(
     top_k: int,
 ) -> Row:  # fmt: skip
     """Writes what is to be written of one image, and returns its metrics."""
-    from jaxdp.reporting import predictions
+    from jaxdp.reporting import pictures, predictions
 
     if description.answer == "classification":
         return predictions.likeliest(answer, description.class_names, top_k)
@@ -256,6 +285,7 @@ def _result(
     if description.answer == "segmentation":
         mask = answer.argmax(-1).astype("uint8")
         metrics = predictions.shares(mask, description.class_names)
-        return metrics | predictions.write_mask(folder, name, image, mask, description.num_classes)
+        picture = pictures.as_picture(image, description.pixel_range)
+        return metrics | predictions.write_mask(folder, name, picture, mask, description.num_classes)
     pixels = (answer.clip(0, 1) * 255).round().astype("uint8")
     return predictions.brightness(pixels) | predictions.write_prediction(folder, name, pixels)

@@ -10,15 +10,17 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from flax import nnx
-from jaxtyping import Float, Float32, UInt8
+from jaxtyping import Float, Float32, Shaped
 from PIL import Image
 
 from jaxdp.checkpoint.restore import SavedCheckpoints
 from jaxdp.components import create_model, create_task
 from jaxdp.config import TrainConfig
 from jaxdp.data import augment
+from jaxdp.data.checking import NOT_FINITE
 from jaxdp.data.sources import Description
-from jaxdp.data.sources.images import Size, resize
+from jaxdp.data.sources.fitting import ImageSize, resize
+from jaxdp.data.sources.images import Size
 from jaxdp.inference.apply import create_predictor
 from jaxdp.inference.tiles import Tiles
 from jaxdp.registry import ConfigError
@@ -28,10 +30,18 @@ from jaxdp.tasks import Task
 
 TILE, OVERLAP = 512, 64  # pixels
 BATCH = 64  # images that a classifier is given at a time
-Pixels = UInt8[np.ndarray, "height width channels"]
+Pixels = Shaped[np.ndarray, "height width channels"]
 Advance = Callable[[float], None]
 # Where each image is normalized by its own mean and deviation, that comes before tiling: a tile's own are not its neighbours'.
 _normalize = jax.jit(augment.Preprocess((), (), per_image=True).normalize)
+
+
+def fit_of(config: TrainConfig, description: Description) -> ImageSize:
+    """Returns how images are made the size at which the model was trained."""
+    height, width, _ = description.image_shape
+    text = config.data.image_size
+    fit = ImageSize.parse(text) if text else None
+    return fit if fit is not None and fit.size == (height, width) else ImageSize((height, width))
 
 
 class Predictor:
@@ -65,12 +75,13 @@ class Predictor:
         self.resized = is_resized(config, self.description)
         height, width, channels = self.description.image_shape
         self._trained: Size = (height, width)
+        self._fit = fit_of(config, description)
+        self._preprocess = augment.Preprocess(
+            description.mean, description.std, per_image=config.data.normalize == "image", pixel_range=description.pixel_range
+        )
         self._normalize_first = config.data.normalize == "image" and self.description.answer != "classification"
-        if self._normalize_first:  # then nothing is left to do
-            preprocess = augment.Preprocess((0.0,) * channels, (1.0,) * channels)
-        else:
-            preprocess = augment.Preprocess(self.description.mean, self.description.std, per_image=config.data.normalize == "image")
-        self._network = create_predictor(state, preprocess)
+        nothing = augment.Preprocess((0.0,) * channels, (1.0,) * channels)
+        self._network = create_predictor(state, nothing if self._normalize_first else self._preprocess)
         self._probabilities = jax.jit(getattr(task, "probabilities", jax.nn.softmax))
         self._tiles = Tiles(self._output_side, tile=tile, overlap=overlap, exact=self._trained)
 
@@ -101,7 +112,7 @@ class Predictor:
         classes); for regression pixels (height, width, channels), about from 0 to 1.
 
         Args:
-            images: uint8 (height, width, channels), with the channels and on the scale of the run's dataset.
+            images: (height, width, channels), with the dtype and the channels and on the scale of the run's dataset.
             count: how many there are.
             advance: is told how many more images are done; a large one counts by its tiles.
 
@@ -116,15 +127,17 @@ class Predictor:
                 yield image, self._answer(image, advance)
 
     def _checked(self, image: np.ndarray) -> Pixels:
-        channels = self.description.image_shape[-1]
-        if image.dtype != np.uint8 or image.ndim != 3 or image.shape[-1] != channels or not image.size:
-            remedy = f"an image is {image.dtype} {image.shape}; give uint8 (height, width, {channels})"
+        channels, dtype = self.description.image_shape[-1], self.description.dtype
+        if image.dtype != dtype or image.ndim != 3 or image.shape[-1] != channels or not image.size:
+            remedy = f"an image is {image.dtype} {image.shape}; give {dtype} (height, width, {channels})"
             raise ConfigError("", image.shape, remedy)
+        if image.dtype.kind == "f" and not np.isfinite(image).all():
+            raise ConfigError("", image.shape, f"an image {NOT_FINITE}")
         return image
 
     def _classify(self, images: Iterator[Pixels], batch: int, advance: Advance) -> Iterator[tuple[Pixels, np.ndarray]]:
         while some := list(itertools.islice(images, batch)):
-            resized = [resize(image, self._trained) for image in some]
+            resized = [self._fit.apply(image) for image in some]
             filled = resized + resized[-1:] * (batch - len(some))  # a last batch of another size would be another program
             probabilities = np.asarray(self._probabilities(self._network(np.stack(filled))))
             advance(float(len(some)))
@@ -139,12 +152,12 @@ class Predictor:
 
         pixels: np.ndarray = resize(image, self._trained) if self.resized else image
         if self._normalize_first:
-            pixels = np.asarray(_normalize(pixels[None].astype(np.float32)))[0]
+            pixels = np.asarray(_normalize(self._preprocess.scale(jnp.asarray(pixels[None], jnp.float32))))[0]
         return _resize_answer(self._tiles.predict(network, pixels, advance), image.shape[:2])
 
     def _output_side(self, side: int) -> int:
         shape = (1, side, side, self.description.image_shape[-1])
-        return jax.eval_shape(self._network, jax.ShapeDtypeStruct(shape, jnp.uint8)).shape[1]
+        return jax.eval_shape(self._network, jax.ShapeDtypeStruct(shape, jnp.dtype(self.description.dtype))).shape[1]
 
 
 def read_description(run: RunDirectory) -> Description:

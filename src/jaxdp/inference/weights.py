@@ -125,9 +125,14 @@ def _safetensors(state: TrainState, config: TrainConfig, description: Descriptio
 
 
 def _stablehlo(state: TrainState, config: TrainConfig, description: Description) -> bytes:
-    """Returns a program that `jax.export.deserialize` reads: its `call` maps uint8 (batch, H, W, C) to the model's outputs."""
-    apply = create_apply(Preprocess(description.mean, description.std, per_image=config.data.normalize == "image"))
-    images = jax.ShapeDtypeStruct((*jax.export.symbolic_shape("batch"), *description.image_shape), jnp.uint8)
+    """Returns a program that `jax.export.deserialize` reads: its `call` maps stored pixels (batch, H, W, C) to the model's outputs.
+
+    Their dtype is that of the dataset; what becomes 0 to 255 of them, mean and standard deviation are in the program.
+    """
+    per_image = config.data.normalize == "image"
+    apply = create_apply(Preprocess(description.mean, description.std, per_image=per_image, pixel_range=description.pixel_range))
+    shape = (*jax.export.symbolic_shape("batch"), *description.image_shape)
+    images = jax.ShapeDtypeStruct(shape, jnp.dtype(description.dtype))
     placed = jax.tree.map(jnp.asarray, state)
     program = jax.jit(lambda images: apply(placed, images))
     return bytes(jax.export.export(program, platforms=PLATFORMS)(images).serialize())

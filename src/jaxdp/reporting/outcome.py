@@ -44,5 +44,6 @@ def draw(
     else:
         truths = list(np.asarray(center_crop(examples["targets"], outputs.shape[1:3])))
         found = list((outputs.clip(0, 1) * 255).round().astype(np.uint8))
-    rows = [[pictures.stretch(image), truth, prediction] for image, truth, prediction in zip(images, truths, found, strict=True)]
+    shown = [pictures.stretch(pictures.as_picture(image, getattr(source, "pixel_range", None))) for image in images]
+    rows = [list(row) for row in zip(shown, truths, found, strict=True)]
     return {"predictions": pictures.plot_rows(rows, ("image", "truth", "prediction"), directory / "predictions.png")}

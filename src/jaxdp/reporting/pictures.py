@@ -34,6 +34,20 @@ def overlay(image: np.ndarray, mask: np.ndarray, num_classes: int) -> np.ndarray
     return mixed.round().astype(np.uint8)
 
 
+def as_picture(image: np.ndarray, pixel_range: tuple[float, float] | None = None) -> np.ndarray:
+    """Returns stored pixels (H, W, C) as uint8 (H, W, 1 or 3): the first three of several channels, the mean of two.
+
+    Args:
+        pixel_range: what becomes black and white, for pixels other than uint8.
+    """
+    if pixel_range is not None:
+        low, high = pixel_range
+        image = np.clip((image.astype(np.float32) - low) * (255 / (high - low)), 0, 255).round().astype(np.uint8)
+    if image.shape[-1] == 2:
+        return image.mean(-1, keepdims=True).round().astype(np.uint8)
+    return image if image.shape[-1] in (1, 3) else image[..., :3]
+
+
 def stretch(image: np.ndarray) -> np.ndarray:
     """Returns a dark image made brighter: pixels of the digits dataset end at 16."""
     high = float(image.max(initial=0))

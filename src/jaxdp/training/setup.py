@@ -212,6 +212,8 @@ class Setup:
         for part in self._evaluate(state, split, pipeline.EvaluationOrder(examples, batch_size)):
             sums = metrics.add(sums, part)
             batch_done()
+        if not sums["examples"]:
+            raise self._source(split).nothing_left()
         return sums
 
     def evaluate_each(self, state: TrainState, *, split: str) -> Iterator[metrics.Sums]:
@@ -258,7 +260,7 @@ def create_setup(
     task = create_task(config, dataset, objects)
     preprocess = augment.create_preprocess(
         config.data.augment or (), mean=dataset.mean, std=dataset.std, per_image=config.data.normalize == "image",
-        dense=task.name != "classification",
+        dense=task.name != "classification", pixel_range=dataset.pixel_range, padded=dataset.padded,
     )  # fmt: skip
     tile = augment.output_shape(preprocess.augmentations, dataset.image_shape)
     fewest_rows, normalizes = check_model(config, dataset, task, {dataset.image_shape, tile}, objects)

@@ -1,7 +1,7 @@
 """Augments and normalizes images on the device, inside the compiled step, with one random key per example.
 
 An augmentation is registered by name and made from a word such as `pad_crop:4`; `--augment` takes a list of them. It changes one
-example: `images` (float32, H x W x C, in the units of the stored pixels) and, where there are any, the dense targets on the same
+example: `images` (float32, H x W x C, in the units of uint8 pixels) and, where there are any, the dense targets on the same
 grid, `masks` (int32, H x W) or `targets` (float32, H x W x C), which take part in every change of geometry.
 """
 
@@ -118,12 +118,14 @@ class Preprocess:
         std: standard deviation of each channel, in the same units.
         augmentations: applied in turn, each `Augmentation` with its own key; of several `Mixing`s each example draws one.
         per_image: whether to normalize each image by its own mean and standard deviation instead.
+        pixel_range: the stored values that become 0 and 255 first, linearly and without clipping; None for pixels of uint8.
     """
 
     mean: tuple[float, ...]
     std: tuple[float, ...]
     augmentations: tuple[Any, ...] = ()
     per_image: bool = False
+    pixel_range: tuple[float, float] | None = None
 
     @property
     def mixings(self) -> tuple[Mixing, ...]:
@@ -172,7 +174,15 @@ class Preprocess:
 
     def _floats(self, batch: Batch, prefix: str) -> Example:
         kinds = {"images": jnp.float32, "masks": jnp.int32, "targets": jnp.float32}
-        return {name: batch[prefix + name].astype(kind) for name, kind in kinds.items() if prefix + name in batch}
+        floats = {name: batch[prefix + name].astype(kind) for name, kind in kinds.items() if prefix + name in batch}
+        return floats | {"images": self.scale(floats["images"])}
+
+    def scale(self, images: Float[Array, "..."]) -> Float[Array, "..."]:
+        """Returns stored pixels, as float32, in units of 0 to 255."""
+        if self.pixel_range is None:
+            return images
+        low, high = self.pixel_range
+        return (images - low) * (255.0 / (high - low))
 
     def _augment(self, example: Example, key: Key[Array, ""]) -> Example:
         for position, augmentation in enumerate(self.augmentations):
@@ -190,8 +200,9 @@ class Preprocess:
 
 
 def create_preprocess(
-    words: Sequence[str], *, mean: tuple[float, ...], std: tuple[float, ...], per_image: bool, dense: bool
-) -> Preprocess:
+    words: Sequence[str], *, mean: tuple[float, ...], std: tuple[float, ...], per_image: bool, dense: bool,
+    pixel_range: tuple[float, float] | None = None, padded: bool = False,
+) -> Preprocess:  # fmt: skip
     """Creates the preprocessing of a dataset from the words of `--augment`.
 
     Args:
@@ -200,6 +211,8 @@ def create_preprocess(
         std: standard deviation of each channel, in the same units.
         per_image: whether to normalize each image by its own mean and standard deviation instead.
         dense: whether targets are images, too, which the mixings cannot mix.
+        pixel_range: the stored values that become 0 and 255; None for pixels of uint8.
+        padded: whether images were filled up to one size, which crops then leave out as far as they can.
 
     Raises:
         ConfigError: for a word that cannot be used.
@@ -209,4 +222,8 @@ def create_preprocess(
     for word, augmentation in zip(words, augmentations, strict=False):  # none, which makes no augmentation, stands alone
         remedy = "mixes the labels of whole images; it works with --task classification only"
         require(not (dense and isinstance(augmentation, Mixing)), word, remedy)
-    return Preprocess(mean, std, augmentations, per_image)
+        alone = getattr(augmentation, "of_classes", False)
+        require(not (dense and alone), word, "works with --task classification only; use crop or affine")
+    if padded:
+        augmentations = tuple(item.inside() if hasattr(item, "inside") else item for item in augmentations)
+    return Preprocess(mean, std, augmentations, per_image, pixel_range)

@@ -1,13 +1,19 @@
 """Provides the augmentations that move whole pixels: crops, flips and quarter turns, of an image and its dense targets alike."""
 
 import dataclasses
+import math
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Key
+from jaxtyping import Array, Bool, Float, Key
 
 from jaxdp.data import augment
 from jaxdp.data.augment import Example, Shape, is_dense, map_grid, require
+from jaxdp.data.dataset import IGNORE_LABEL
+
+_TRIES = 10
+_AREA = (0.08, 1.0)
+_RATIO = 4 / 3
 
 
 @augment.register("pad_crop")
@@ -47,9 +53,15 @@ class PadCrop:
 @augment.register("crop")
 @dataclasses.dataclass(frozen=True)
 class Crop:
-    """Crops a random tile of `size` x `size` pixels from a larger image; evaluation sees whole images."""
+    """Crops a random tile of `size` x `size` pixels from a larger image; evaluation sees whole images.
+
+    Attributes:
+        real: whether the tile is to lie on pixels whose masks are not ignored, as far down and to the right as there are any: the
+            rest was filled up.
+    """
 
     size: float | int
+    real: bool = dataclasses.field(default=False, kw_only=True)
 
     def __post_init__(self) -> None:
         whole = isinstance(self.size, int) and self.size >= 1
@@ -64,8 +76,61 @@ class Crop:
 
     def __call__(self, example: Example, key: Key[Array, ""]) -> Example:
         size, (height, width) = int(self.size), example["images"].shape[:2]
-        corner = jax.random.randint(key, (2,), 0, jnp.array([height - size + 1, width - size + 1]))
+        low, high = 0, jnp.array([height - size + 1, width - size + 1])
+        if self.real and "masks" in example:
+            low, high = _real_corners(example["masks"] != IGNORE_LABEL, size)
+        corner = jax.random.randint(key, (2,), low, high)
         return map_grid(example, lambda pixels: _window(pixels, corner, size, size))
+
+    def inside(self) -> "Crop":
+        """Returns the crop for images that were filled up."""
+        return dataclasses.replace(self, real=True)
+
+
+@augment.register("random_resized_crop")
+@dataclasses.dataclass(frozen=True)
+class RandomResizedCrop:
+    """Crops a random part of an image and resizes it to `size` x `size` pixels, bilinearly and antialiased.
+
+    The part has 0.08 to 1 of the area and a ratio of width to height of 3/4 to 4/3, evenly in the logarithm, at a place drawn
+    evenly. Of ten draws the first that fits is taken; if none does, the largest part in the middle with a ratio in that range.
+
+    Source: Szegedy et al., Going Deeper with Convolutions, 2015, section 6, as torchvision's RandomResizedCrop has it.
+    """
+
+    size: float | int
+    of_classes = True
+
+    def __post_init__(self) -> None:
+        whole = isinstance(self.size, int) and self.size >= 1
+        require(whole, f"random_resized_crop:{self.size}", "must be a whole number of pixels, 1 or more")
+
+    def output_shape(self, image_shape: Shape) -> Shape:
+        return int(self.size), int(self.size), image_shape[2]
+
+    def box(self, height: int, width: int, key: Key[Array, ""]) -> tuple[Array, Array]:
+        """Returns the first row and column of the part, and its height and width, as whole numbers in float32."""
+        of_area, of_ratio, of_place = jax.random.split(key, 3)
+        area = height * width * jax.random.uniform(of_area, (_TRIES,), minval=_AREA[0], maxval=_AREA[1])
+        bound = math.log(_RATIO)
+        ratio = jnp.exp(jax.random.uniform(of_ratio, (_TRIES,), minval=-bound, maxval=bound))
+        sides = jnp.round(jnp.stack([jnp.sqrt(area / ratio), jnp.sqrt(area * ratio)], -1))
+        whole = jnp.array([height, width], jnp.float32)
+        fits = jnp.all((sides > 0) & (sides <= whole), -1)
+        found = sides[jnp.argmax(fits)]
+        middle = jnp.round(jnp.minimum(whole, whole[::-1] * jnp.array([_RATIO, _RATIO])))
+        sides = jnp.where(fits.any(), found, middle)
+        free = whole - sides
+        drawn = jnp.floor(jax.random.uniform(of_place, (2,)) * (free + 1))
+        return jnp.where(fits.any(), jnp.minimum(drawn, free), jnp.floor(free / 2)), sides
+
+    def __call__(self, example: Example, key: Key[Array, ""]) -> Example:
+        image = example["images"]
+        corner, sides = self.box(image.shape[0], image.shape[1], key)
+        down, across = (_triangle(length, int(self.size), corner[dim], sides[dim]) for dim, length in enumerate(image.shape[:2]))
+        # By hand, since jax.image.scale_and_translate would also see what lies beyond the part.
+        resized = jnp.einsum("ih,hwc,jw->ijc", down, image, across, precision="highest")
+        return example | {"images": resized}
 
 
 @augment.register("flip")
@@ -106,6 +171,26 @@ class Rotate90:
             return jnp.where(half, pixels[::-1, ::-1], pixels)
 
         return map_grid(example, move)
+
+
+def _real_corners(real: Bool[Array, "height width"], size: int) -> tuple[Array, Array]:
+    """Returns the first, and one more than the last, row and column at which a tile holds as much that is real as it can."""
+    low, high = [], []
+    for side, present in zip(real.shape, (real.any(1), real.any(0)), strict=True):
+        numbers = jnp.arange(side)
+        low.append(jnp.minimum(jnp.min(jnp.where(present, numbers, side)), side - size))
+        high.append(jnp.maximum(jnp.max(jnp.where(present, numbers + 1, 0)) - size, low[-1]) + 1)
+    return jnp.stack(low), jnp.stack(high)
+
+
+def _triangle(length: int, size: int, start: Array, side: Array) -> Float[Array, "size length"]:
+    """Returns by how much each of `size` pixels sees each of `length`, of which `side` ones from `start` on are resized."""
+    scale = side / size
+    centres = start + (jnp.arange(size) + 0.5) * scale
+    pixels = jnp.arange(length) + 0.5
+    weights = jnp.maximum(1 - jnp.abs(pixels - centres[:, None]) / jnp.maximum(scale, 1.0), 0.0)
+    weights = jnp.where((pixels > start) & (pixels < start + side), weights, 0.0)
+    return weights / jnp.sum(weights, 1, keepdims=True)
 
 
 def _window(pixels: Array, corner: Array, height: int, width: int) -> Array:

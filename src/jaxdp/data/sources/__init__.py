@@ -141,8 +141,8 @@ def load(name: str, *, task: str | None = None, **settings: Any) -> Dataset:
 
     Args:
         task: which of its targets to read, where it has several, e.g. `segmentation` for `oxford_iiit_pet`.
-        **settings: `data_dir`, `train_split`, `test_split`, `image_size`, `num_classes`, `augment` and `on_bad_example`, as the
-            flags of these names.
+        **settings: `data_dir`, `train_split`, `test_split`, `image_size`, `channels`, `tiff`, `num_classes`, `augment` and
+            `on_bad_example`, as the flags of these names.
 
     Raises:
         ConfigError: for an unknown name or setting, a value that it cannot have, or data that cannot be read.

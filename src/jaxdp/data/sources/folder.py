@@ -1,7 +1,6 @@
 """Pictures in folders: a folder for each class, or `images` beside `masks`: `--dataset folder:PATH`."""
 
 import dataclasses
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +8,9 @@ import numpy as np
 
 from jaxdp.data import sources
 from jaxdp.data.sources import images
-from jaxdp.data.sources.statistics import Properties, check_sizes, create_dataset, in_threads
+from jaxdp.data.sources.images import Picture
+from jaxdp.data.sources.statistics import create_dataset
+from jaxdp.data.sources.survey import Survey, known_of_pairs, known_of_photographs
 from jaxdp.data.splits import held_out
 from jaxdp.registry import ConfigError
 
@@ -25,11 +26,10 @@ def folder(request: sources.Request) -> sources.Dataset:
     """Returns what lies in train/, val/ (or validation/) and test/; without such parts a tenth of each class is test data.
 
     A class is a folder of pictures, however deep they lie in it; a mask has the name of its image. Hidden files and other kinds of
-    files do not count.
+    files do not count. The pages of a TIFF file are examples. Headers of all files decide channels and depth.
 
     Raises:
-        ConfigError: for a folder of another form, less than two classes, images of several sizes without `--image-size`, or names
-            that fit nothing.
+        ConfigError: for a folder of another form, less than two classes, or names that fit nothing.
     """
     path = Path(request.argument).expanduser()
     if not request.argument or not path.is_dir():
@@ -37,20 +37,51 @@ def folder(request: sources.Request) -> sources.Dataset:
     places = _split_folders(request, path)
     is_segmentation = _holds_pairs(next(iter(places.values())))
     task = request.choose("segmentation" if is_segmentation else "classification")
+    names: tuple[str, ...] = ()
     if is_segmentation:
-        parts: dict[str, _Pairs] | dict[str, _Pictures] = {split: _pairs(request, place) for split, place in places.items()}
-        known = Properties(augment=("flip", "flip_vertical"))
+        files: dict[str, Any] = {split: _pairs(request, place) for split, place in places.items()}
+        survey = Survey.of(request, [image for rows in files.values() for image, _ in rows if image is not None])
     else:
-        parts, names = _pictures(request, places)
-        known = Properties(num_classes=len(names), class_names=names)
-    if list(parts) == [""]:
-        whole: Any = parts[""]
-        parts = dict(zip(("train", "test"), whole.divided(), strict=True))
-    sizes = {} if request.config.image_size else _sizes([file for part in parts.values() for file in part.files])
-    check_sizes(request, sizes)
-    known = dataclasses.replace(known, size=next(iter(sizes), None))
+        files, names = _pictures(request, places)
+        survey = Survey.of(request, [file for rows in files.values() for file, _ in rows])
+    if list(files) == [""]:
+        files = _divided(files[""], survey)
+    if is_segmentation:
+        parts: dict[str, Any] = {split: _Pairs.of(rows, survey) for split, rows in files.items()}
+        known = known_of_pairs(request, survey)
+    else:
+        parts = {split: _Pictures.of(rows, survey) for split, rows in files.items()}
+        known = dataclasses.replace(known_of_photographs(request, survey), num_classes=len(names), class_names=names)
     train = parts["train"]
     return create_dataset(request, task, parts, known, train.mask if isinstance(train, _Pairs) else None)
+
+
+_FEWEST_FILES = 10  # of which whole ones are held out, so that neighbouring pages of one are not on both sides
+
+
+def _divided(rows: list[Any], survey: Survey) -> dict[str, list[Any]]:
+    """Returns training and test files; of a few files of several pages, training and test pages."""
+    if len(rows) < _FEWEST_FILES and any(len(survey.pictures(row[0])) > 1 for row in rows if isinstance(row[0], Path)):
+        rows = [page for row in rows for page in _paged(row, survey)]
+    labels = [row[1] if isinstance(row[1], int) else 0 for row in rows]
+    held = held_out(labels) if rows else np.zeros(0, bool)
+    parts = {"train": ~held, "test": held}
+    return {split: [row for row, wanted in zip(rows, mask, strict=True) if wanted] for split, mask in parts.items()}
+
+
+def _paged(row: tuple[Any, Any], survey: Survey) -> list[tuple[Any, Any]]:
+    """Returns the pages of an image and its mask, or of an image with its label; those that are single already, as they are."""
+    first, second = row
+    if isinstance(first, Picture) or isinstance(second, Picture):
+        return [row]
+    images_of = survey.pictures(first) if first is not None else []
+    if isinstance(second, int):
+        return [(picture, second) for picture in images_of]
+    masks_of = survey.masks(second) if second is not None else []
+    if images_of and masks_of and len(images_of) != len(masks_of):
+        return [row]  # reading it says so
+    count = max(len(images_of), len(masks_of))
+    return list(zip(images_of or [None] * count, masks_of or [None] * count, strict=True))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,8 +92,14 @@ class _Pictures:
         labels: of the files, in the same order.
     """
 
-    files: list[Path]
+    files: list[Picture]
     labels: list[int]
+    survey: Survey
+
+    @classmethod
+    def of(cls, rows: list[Any], survey: Survey) -> "_Pictures":
+        pages = [page for row in rows for page in _paged(row, survey)]
+        return cls([picture for picture, _ in pages], [label for _, label in pages], survey)
 
     def __len__(self) -> int:
         return len(self.files)
@@ -71,16 +108,7 @@ class _Pictures:
         return str(self.files[index])
 
     def __getitem__(self, index: int) -> sources.Example:
-        return {"images": images.decode_image(self.files[index], self.name(index)), "labels": self.labels[index]}
-
-    def divided(self) -> "tuple[_Pictures, _Pictures]":
-        """Returns training and test pictures."""
-        rows = list(zip(self.files, self.labels, held_out(self.labels) if self.labels else [], strict=True))
-        train, test = (
-            _Pictures([file for file, _, held in rows if held == kind], [label for _, label, held in rows if held == kind])
-            for kind in (False, True)
-        )
-        return train, test
+        return {"images": self.survey.decode(self.files[index]), "labels": self.labels[index]}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,11 +119,12 @@ class _Pairs:
         pairs: image and mask; one of them is missing where the other has no partner.
     """
 
-    pairs: list[tuple[Path | None, Path | None]]
+    pairs: list[tuple[Any, Any]]
+    survey: Survey
 
-    @property
-    def files(self) -> list[Path]:
-        return [image for image, _ in self.pairs if image is not None]
+    @classmethod
+    def of(cls, rows: list[Any], survey: Survey) -> "_Pairs":
+        return cls([page for row in rows for page in _paged(row, survey)], survey)
 
     def __len__(self) -> int:
         return len(self.pairs)
@@ -108,18 +137,16 @@ class _Pairs:
         if image is None:
             raise sources.BadExample(self.name(index), "is a mask without an image of the same name")
         mask = self.mask(index)
-        return {"images": images.decode_image(image, image), "masks": mask}
+        return {"images": self.survey.decode(image), "masks": mask}
 
     def mask(self, index: int) -> np.ndarray:
-        _, mask = self.pairs[index]
+        image, mask = self.pairs[index]
         if mask is None:
             raise sources.BadExample(self.name(index), "is an image without a mask of the same name")
+        if isinstance(mask, Path):
+            counts = f"{len(self.survey.pictures(image))} pages, but its mask {len(self.survey.masks(mask))}"
+            raise sources.BadExample(image, f"has {counts}; give each its own, or say by --tiff what its planes are")
         return images.decode_mask(mask, mask)
-
-    def divided(self) -> "tuple[_Pairs, _Pairs]":
-        held = held_out(np.zeros(len(self), np.int32)) if self.pairs else np.zeros(0, bool)
-        train, test = (_Pairs([pair for pair, out in zip(self.pairs, held, strict=True) if out == kind]) for kind in (False, True))
-        return train, test
 
 
 def _split_folders(request: sources.Request, path: Path) -> dict[str, Path]:
@@ -154,8 +181,8 @@ def _split_folders(request: sources.Request, path: Path) -> dict[str, Path]:
     return {split: path / name for split, name in found.items() if name}
 
 
-def _pictures(request: sources.Request, places: dict[str, Path]) -> tuple[dict[str, _Pictures], tuple[str, ...]]:
-    """Returns the pictures of each place, and the names of the classes, which are those of the first."""
+def _pictures(request: sources.Request, places: dict[str, Path]) -> tuple[dict[str, list[tuple[Path, int]]], tuple[str, ...]]:
+    """Returns the files of each place with their labels, and the names of the classes, which are those of the first."""
     found = {}
     for split, place in places.items():
         classes = {name: images.find_pictures(place / name) for name in _folders(place)}
@@ -169,8 +196,7 @@ def _pictures(request: sources.Request, places: dict[str, Path]) -> tuple[dict[s
             raise request.error(f"{places[split]} has classes of which {place} has no picture: {', '.join(unknown)}")
     parts, label_of = {}, {name: label for label, name in enumerate(first)}
     for split, classes in found.items():
-        rows = [(file, label_of[name]) for name, files in classes.items() for file in files]
-        parts[split] = _Pictures([file for file, _ in rows], [label for _, label in rows])
+        parts[split] = [(file, label_of[name]) for name, files in classes.items() for file in files]
     return parts, tuple(first)
 
 
@@ -178,7 +204,7 @@ def _holds_pairs(place: Path) -> bool:
     return (place / "images").is_dir() and (place / "masks").is_dir()
 
 
-def _pairs(request: sources.Request, place: Path) -> _Pairs:
+def _pairs(request: sources.Request, place: Path) -> list[tuple[Path | None, Path | None]]:
     if not _holds_pairs(place):
         raise request.error(f"{place} has no folders images and masks; it holds {_listed(place)}")
     by_name: list[dict[str, Path]] = []
@@ -193,7 +219,7 @@ def _pairs(request: sources.Request, place: Path) -> _Pairs:
     if pictures and masks and not pictures.keys() & masks.keys():
         names = f"{next(iter(pictures.values()))} and {next(iter(masks.values()))}"
         raise request.error(f"no mask has the name of an image: {names}; rename the masks")
-    return _Pairs([(pictures.get(stem), masks.get(stem)) for stem in sorted(pictures.keys() | masks.keys())])
+    return [(pictures.get(stem), masks.get(stem)) for stem in sorted(pictures.keys() | masks.keys())]
 
 
 def _folders(path: Path) -> list[str]:
@@ -204,13 +230,3 @@ def _listed(path: Path) -> str:
     """Returns what is in a folder, for whoever expected something else."""
     entries = [entry.name + "/" * entry.is_dir() for entry in sorted(path.iterdir()) if not images.is_hidden(entry.name)]
     return (", ".join(entries[:5]) + f" and {len(entries) - 5} more" * (len(entries) > 5)) or "nothing"
-
-
-def _sizes(files: Sequence[Path]) -> dict[images.Size, str]:
-    """Returns each size that occurs, with a file that has it; unreadable ones do not count here."""
-    sizes: dict[images.Size, str] = {}
-    with in_threads(images.stored_size, files) as found:
-        for file, size in zip(files, found, strict=True):
-            if size is not None:
-                sizes.setdefault(size, str(file))
-    return sizes

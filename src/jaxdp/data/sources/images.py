@@ -1,28 +1,56 @@
-"""Pictures on disk: which files are pictures, and reading them as arrays of the right size."""
+"""Pictures on disk: which files are pictures, what their headers say, and decoding them as arrays."""
 
 import contextlib
 import dataclasses
 import io
 import os
 import pathlib
-import re
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator
 
 import numpy as np
 from PIL import Image, ImageOps
 
-from jaxdp.data.dataset import BadExample, Example, Source
-from jaxdp.registry import ConfigError
+from jaxdp.data.dataset import BadExample
+from jaxdp.data.sources import tiff
+from jaxdp.data.sources.conversion import bits_of, convert_array, convert_picture, dtype_of, dtype_of_mode, is_grey
 
 Size = tuple[int, int]  # height, width
 
 SUFFIXES = (".bmp", ".gif", ".jfif", ".jpeg", ".jpg", ".pbm", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
-_STANDARD_MODE = {"P": "RGB", "1": "L"}
 _PHOTOGRAPHS = ("JPEG", "MPO")
 _TURNED = (5, 6, 7, 8)  # values of the EXIF tag Orientation that swap height and width
 _ORIENTATION = 0x0112
-_LARGEST_SIDE = 65535
+
+
+@dataclasses.dataclass(frozen=True)
+class Picture:
+    """An image in a file.
+
+    Attributes:
+        page: its number, in a TIFF file of several.
+        tiff: what the planes of a TIFF file are, `pages` or `channels`, whatever its metadata say.
+    """
+
+    path: pathlib.Path
+    page: int | None = None
+    tiff: str | None = None
+
+    def __str__(self) -> str:
+        return str(self.path) if self.page is None else f"{self.path}[{self.page}]"
+
+
+@dataclasses.dataclass(frozen=True)
+class Header:
+    """What `decode_image` would give.
+
+    Attributes:
+        channels: 1 for grey, 3 for colour; otherwise as many as there are.
+        sizes: height and width of each page.
+    """
+
+    channels: int
+    dtype: str
+    sizes: tuple[Size, ...]
 
 
 def is_hidden(name: str) -> bool:
@@ -43,52 +71,128 @@ def find_pictures(folder: pathlib.Path) -> list[pathlib.Path]:
     return found
 
 
-def decode_image(data: bytes | pathlib.Path, where: object, channels: int | None = None) -> np.ndarray:
-    """Returns uint8 (H, W, C) with C = 1 for greyscale and 3 for colour; photographs are turned as their EXIF data say.
+def read_header(path: pathlib.Path, choice: str | None = None) -> Header | None:
+    """Returns what a file holds, from its header alone; None if that cannot be read, which whoever decodes it will say.
 
     Args:
-        where: names the picture in errors.
-        channels: 1 or 3 converts between grey and colour; None leaves that as it is stored.
-
-    Raises:
-        BadExample: if it cannot be read, is transparent, has more than 8 bits a channel, or is neither grey nor colour.
+        choice: of `--tiff`.
     """
-    with _opened(data, where) as image:
-        image.info.pop("transparency", None)  # of a palette: Pillow would warn that it is dropped
-        mode = _STANDARD_MODE.get(image.mode, image.mode)
-        if channels and mode in ("L", "RGB", "RGBA", "CMYK"):
-            mode = "L" if channels == 1 else "RGB"
-        if mode not in ("L", "RGB"):
-            raise BadExample(where, _wrong_mode(mode, "8-bit greyscale (L) or RGB"))
-        pixels = np.asarray(image if image.mode == mode else image.convert(mode))
-    return pixels if pixels.ndim == 3 else pixels[..., None]
-
-
-def decode_mask(data: bytes | pathlib.Path, where: object) -> np.ndarray:
-    """Returns uint8 (H, W): the numbers of the classes; of a picture with a palette the places in it.
-
-    Raises:
-        BadExample: if it cannot be read or has several channels or more than 8 bits.
-    """
-    with _opened(data, where) as image:
-        if image.mode not in ("L", "P", "1"):
-            raise BadExample(where, _wrong_mode(image.mode, "class numbers, 8-bit greyscale (L) or with a palette (P)"))
-        return np.asarray(image).astype(np.uint8, copy=False)
-
-
-def stored_size(path: pathlib.Path) -> Size | None:
-    """Returns what `decode_image` would give, from the header alone; None if that cannot be read."""
-    try:
+    with contextlib.suppress(Exception):
+        if is_tiff(path):
+            layouts = tiff.read_layout(path, choice)
+            first = layouts[0]
+            sizes = tuple(layout.size for layout in layouts for _ in range(len(layout)))
+            return Header(first.channels, dtype_of(first.dtype), sizes)
         with Image.open(path) as image:
             width, height = image.size
             turned = image.format in _PHOTOGRAPHS and image.getexif().get(_ORIENTATION) in _TURNED
-            return (width, height) if turned else (height, width)
-    except Exception:  # whoever reads it will say what is wrong
-        return None
+            size = (width, height) if turned else (height, width)
+            return Header(1 if is_grey(image) else 3, dtype_of_mode(image.mode), (size,))
+    return None
+
+
+def pages_of(path: pathlib.Path, header: Header | None, choice: str | None = None) -> list[Picture]:
+    """Returns the images in a file; one that cannot be read counts as one."""
+    count = len(header.sizes) if header is not None else 1
+    return [Picture(path, page if count > 1 else None, choice) for page in range(count)]
+
+
+def decode_image(
+    data: bytes | pathlib.Path | Picture, where: object, channels: int | None = None, dtype: str | None = None
+) -> np.ndarray:
+    """Returns pixels (H, W, C) as uint8, uint16 or float32; photographs are turned as their EXIF data say.
+
+    Palettes, CMYK and the like become RGB. Unless four channels are asked for, what is transparent is laid on black: below full
+    transparency lies whatever the program left there.
+
+    Args:
+        where: names the picture in errors.
+        channels: 1 makes it grey, 3 colour, 4 colour and opacity; None leaves it grey or colour. Other numbers of channels, which
+            TIFF files may have, are not converted.
+        dtype: that it must have; None for any.
+
+    Raises:
+        BadExample: if it cannot be read, has another dtype or number of channels, or NaN or infinite pixels.
+    """
+    picture = data if isinstance(data, Picture) else Picture(data) if isinstance(data, pathlib.Path) else None
+    found, layout = _read_tiff(picture, where)
+    if isinstance(found, int):
+        source = picture.path if picture is not None else data
+        assert not isinstance(source, Picture)
+        with _opened(source, where, found) as image:
+            pixels = convert_picture(image, channels, where)
+        if layout is not None and not layout.converted and pixels.dtype != dtype_of(layout.dtype):
+            raise BadExample(where, "is compressed in a way that takes pip install imagecodecs; or save it uncompressed")
+    else:
+        assert layout is not None
+        pixels = convert_array(found, channels, where, transparent=layout.transparent)
+    if dtype is not None and pixels.dtype != dtype:
+        problem = f"has {bits_of(pixels.dtype)} bits a channel ({pixels.dtype}), not {bits_of(np.dtype(dtype))} ({dtype})"
+        raise BadExample(where, f"{problem}; save it as those")
+    if pixels.dtype.kind == "f" and not np.isfinite(pixels).all():
+        raise BadExample(where, "has NaN or infinite pixels")
+    if channels is not None and pixels.shape[2] != channels:
+        raise BadExample(where, f"has {pixels.shape[2]} channels, not {channels}")
+    return pixels
+
+
+def decode_mask(data: bytes | pathlib.Path | Picture, where: object) -> np.ndarray:
+    """Returns uint8 (H, W): the numbers of the classes; of a picture with a palette the places in it.
+
+    Raises:
+        BadExample: if it cannot be read, or has several channels or values that are no class numbers.
+    """
+    picture = data if isinstance(data, Picture) else Picture(data) if isinstance(data, pathlib.Path) else None
+    found, _ = _read_tiff(picture, where)
+    if not isinstance(found, int):
+        return _class_numbers(found, where)
+    source = picture.path if picture is not None else data
+    assert not isinstance(source, Picture)
+    with _opened(source, where, found) as image:
+        if image.mode not in ("L", "P", "1", "I") and not image.mode.startswith("I;16"):
+            raise BadExample(where, _wrong_mode(image.mode, "class numbers, greyscale or with a palette (P)"))
+        return _class_numbers(np.asarray(image)[..., None], where)
+
+
+def _class_numbers(values: np.ndarray, where: object) -> np.ndarray:
+    if values.shape[2] != 1:
+        raise BadExample(where, f"has the wrong number of channels ({values.shape[2]}); save it as class numbers, greyscale")
+    highest, lowest = values.max(initial=0), values.min(initial=0)
+    if not 0 <= lowest <= highest <= 255:  # nor is NaN
+        raise BadExample(where, f"has values from {lowest:g} to {highest:g}; class numbers are 0 to 255")
+    numbers = values[..., 0].astype(np.uint8)
+    if values.dtype.kind == "f" and (numbers != values[..., 0]).any():
+        raise BadExample(where, "has fractions; class numbers are integers")
+    return numbers
+
+
+def is_tiff(path: pathlib.Path) -> bool:
+    """Returns whether the name of a file says that it is TIFF."""
+    return path.suffix.lower() in tiff.SUFFIXES
+
+
+def _read_tiff(picture: Picture | None, where: object) -> tuple[np.ndarray | int, tiff.Layout | None]:
+    """Returns what `tiff.read` does, and of a file of another format its first frame."""
+    if picture is None or not is_tiff(picture.path):
+        return 0, None
+    try:
+        return tiff.read(picture.path, picture.page or 0, picture.tiff)
+    except Exception as error:
+        if _is_no_tiff(picture.path):  # whatever its name says
+            return 0, None
+        raise BadExample(where, f"cannot be read as an image ({_cause(error)})") from error
+
+
+def _is_no_tiff(path: pathlib.Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            return file.read(2) not in (b"II", b"MM")
+    except OSError:
+        return False
 
 
 @contextlib.contextmanager
-def _opened(data: bytes | pathlib.Path, where: object) -> Iterator[Image.Image]:
+def _opened(data: bytes | pathlib.Path, where: object, frame: int = 0) -> Iterator[Image.Image]:
     # Broken data make Pillow's decoders raise almost anything.
     try:
         image = Image.open(io.BytesIO(data) if isinstance(data, bytes) else data)
@@ -96,6 +200,8 @@ def _opened(data: bytes | pathlib.Path, where: object) -> Iterator[Image.Image]:
         raise BadExample(where, f"cannot be read as an image ({_cause(error)})") from error
     with image:
         try:
+            if frame:
+                image.seek(frame)
             image.load()
             if image.format in _PHOTOGRAPHS:
                 ImageOps.exif_transpose(image, in_place=True)
@@ -112,80 +218,4 @@ def _cause(error: Exception) -> str:
 
 
 def _wrong_mode(mode: str, wanted: str) -> str:
-    if mode.startswith(("I", "F")):
-        return f"has {'16' if ';16' in mode else '32'} bits a pixel (mode {mode}); save it as {wanted}"
     return f"has the wrong number of channels (mode {mode}); save it as {wanted}"
-
-
-def parse_size(text: str) -> Size:
-    """Returns height and width that `--image-size` asks for.
-
-    Raises:
-        ConfigError: if it is neither N nor HxW.
-    """
-    match = re.fullmatch(r"(\d+)(?:x(\d+))?", text)
-    size = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
-    if not all(0 < side <= _LARGEST_SIDE for side in size):
-        raise ConfigError("image_size", text, "must be N or HxW in pixels, e.g. 64 or 48x64")
-    return size
-
-
-def resize(pixels: np.ndarray, size: Size, *, nearest: bool = False) -> np.ndarray:
-    """Returns uint8 (H, W, C) or (H, W) at another size: antialiased bilinear, or the nearest pixel, as masks want it."""
-    if pixels.shape[:2] == size:
-        return pixels
-    if pixels.ndim == 3 and pixels.shape[2] not in (1, 3):
-        return np.stack([resize(pixels[..., channel], size, nearest=nearest) for channel in range(pixels.shape[2])], axis=-1)
-    image = Image.fromarray(pixels[..., 0] if pixels.shape[2:] == (1,) else pixels)
-    method = Image.Resampling.NEAREST if nearest else Image.Resampling.BILINEAR
-    return np.asarray(image.resize((size[1], size[0]), method)).reshape(*size, *pixels.shape[2:])
-
-
-@dataclasses.dataclass(frozen=True)
-class Fitted:
-    """A source whose pictures are resized and whose masks are renumbered.
-
-    Attributes:
-        size: height and width of images, masks and targets, or None to leave them.
-        numbering: the class of each stored value of a mask, uint8 (256,), or None to leave them.
-    """
-
-    source: Source
-    size: Size | None = None
-    numbering: np.ndarray | None = None
-
-    def __len__(self) -> int:
-        return len(self.source)
-
-    def name(self, index: int) -> str:
-        return name(self.source, index)
-
-    def __getitem__(self, index: int) -> Example:
-        return self._fit(self.source[index], index)
-
-    def __getitems__(self, numbers: Sequence[int]) -> list[Example]:
-        several: Any = getattr(self.source, "__getitems__", None)
-        examples = several(numbers) if several else [self.source[number] for number in numbers]
-        return [self._fit(example, number) for example, number in zip(examples, numbers, strict=True)]
-
-    def _fit(self, example: Example, index: int) -> Example:
-        mask = example.get("masks")
-        if mask is not None and mask.shape != example["images"].shape[:2]:
-            sizes = f"{_times(mask.shape)} pixels, but its image {_times(example['images'].shape[:2])}"
-            raise BadExample(self.name(index), f"its mask has {sizes}")
-        if mask is not None and self.numbering is not None:
-            example = example | {"masks": self.numbering[mask]}
-        if self.size is not None:
-            pictures = {key: example[key] for key in ("images", "masks", "targets") if key in example}
-            example = example | {key: resize(value, self.size, nearest=key == "masks") for key, value in pictures.items()}
-        return example
-
-
-def name(source: Source, index: int) -> str:
-    """Returns what an error calls an example: a source may know better than its number, e.g. a file."""
-    named: Any = getattr(source, "name", None)
-    return named(index) if named else f"example {index}"
-
-
-def _times(shape: Sequence[int]) -> str:
-    return "x".join(map(str, shape))

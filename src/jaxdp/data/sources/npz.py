@@ -21,14 +21,15 @@ _FORM = "train_images, train_labels, test_images, test_labels (or ..._masks or .
 def npz(request: sources.Request) -> sources.Dataset:
     """Returns the splits that the names of the arrays tell, or holds a tenth of each class out where there is only one.
 
-    Images are uint8 (N, H, W, C) or (N, H, W); labels integers (N,), masks integers (N, H, W), targets uint8 images. The spelling
-    x_train, y_train, x_test, y_test will do for labels. `class_names` may hold text, one for each class.
+    Images are uint8, uint16 or float32 (N, H, W, C) or (N, H, W); labels integers (N,), masks integers (N, H, W), targets uint8
+    images. The spelling x_train, y_train, x_test, y_test will do for labels. `class_names` may hold text, one for each class.
 
     Raises:
         ConfigError: if the file cannot be read without unpickling, or its arrays are missing, of another kind or do not fit.
     """
     if not request.argument:
         raise request.error("name the file: npz:PATH")
+    request.refuse("channels", "tiff")
     with _opened(request) as file:
         arrays = _Arrays(request, file)
         splits = _splits(arrays)
@@ -38,7 +39,9 @@ def npz(request: sources.Request) -> sources.Dataset:
     request.choose(task)
     height, width = train.images.shape[1:3]
     check_sizes(request, {(split.images.shape[1], split.images.shape[2]): split.where for split in splits.values()})
-    known = Properties(count_classes(list(splits.values())), class_names, (height, width), augment=_augment(task))
+    known = Properties(
+        count_classes(list(splits.values())), class_names, (height, width), augment=_augment(task), dtype=train.images.dtype.name
+    )
     return create_dataset(request, task, splits, known, mask=lambda index: train.targets[index])
 
 
@@ -83,14 +86,22 @@ def _splits(arrays: "_Arrays") -> dict[str, NamedArrays]:
         found["validation"] = arrays.split(validation, "validation")
     if test is not None or (validation is None and request.validation_share is None):
         found["test"] = arrays.split(test or "test", "test_split")
+    _check_alike(request, found)
+    return found
+
+
+def _check_alike(request: sources.Request, found: dict[str, NamedArrays]) -> None:
+    """Raises ConfigError unless all splits have the same targets, dtype and channels."""
     train = found["train"]
     for split in found.values():
         if train.field != split.field:
             raise request.error(f"has {train.field} for training and {split.field} in {split.where}")
+        if train.images.dtype != split.images.dtype:
+            dtypes = f"{train.images.dtype}, those of {split.where} {split.images.dtype}; convert one of them"
+            raise request.error(f"the images of {train.where} are {dtypes}")
         if train.images.shape[3] != split.images.shape[3]:
             channels = f"{train.images.shape[3]} channels, those of {split.where} {split.images.shape[3]}"
             raise request.error(f"the images of {train.where} have {channels}")
-    return found
 
 
 class _Arrays:

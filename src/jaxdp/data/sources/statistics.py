@@ -1,23 +1,23 @@
-"""Measures what training must know of a dataset and its source is not told: size, mean, standard deviation, classes."""
+"""Measures what training must know of a dataset and its source is not told: size, mean, standard deviation, range, classes."""
 
-import concurrent.futures
-import contextlib
 import dataclasses
-import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
-from jaxdp.data.checking import no_examples
+from jaxdp.data.checking import commonest, no_examples
 from jaxdp.data.dataset import IGNORE_LABEL, BadExample, Dataset, Source
 from jaxdp.data.sources import Request
-from jaxdp.data.sources.images import Fitted, Size, name, parse_size
+from jaxdp.data.sources.fitting import Fitted, ImageSize, name
+from jaxdp.data.sources.images import Size
+from jaxdp.data.sources.sampling import Sample, evenly, in_threads, measure
 from jaxdp.data.splits import draw_validation
 from jaxdp.registry import ConfigError
 
 _SAMPLE = 512  # examples that mean and standard deviation are taken over
 _SMALL_SAMPLE = 16  # enough to see that a split cannot be read at all
+_RANGE_PIXELS = 2**22  # drawn for the percentile range, over all examples of the sample
 _MOST_CLASSES_FOUND = 200  # more values than that in masks are no classes, but shades
 _NOT_GIVEN = "(not given)"
 
@@ -31,6 +31,10 @@ class Properties:
         size: height and width of all images.
         moments: mean and standard deviation per channel, in the units of the stored pixels.
         numbering: the class of each stored value of a mask, uint8 (256,).
+        dtype: of the images.
+        fit: how images are resized where `--image-size` does not say it.
+        padded: height and width that images are filled up to.
+        defaults: settings that suit the dataset, by name.
     """
 
     num_classes: int | None = None
@@ -39,6 +43,10 @@ class Properties:
     moments: tuple[tuple[float, ...], tuple[float, ...]] | None = None
     numbering: np.ndarray | None = None
     augment: tuple[str, ...] = ()
+    dtype: str = "uint8"
+    fit: ImageSize | None = None
+    padded: Size | None = None
+    defaults: Mapping[str, Any] = dataclasses.field(default_factory=dict[str, Any])
 
 
 def create_dataset(
@@ -74,24 +82,31 @@ def create_dataset(
     if share is not None:
         train, validation = draw_validation(splits["train"], task, share, config.seed)
         splits = {**splits, "train": train, "validation": validation}
-    size = parse_size(config.image_size) if config.image_size else None
-    splits = {split: Fitted(source, size, numbering) for split, source in splits.items()}
+    fit = ImageSize.parse(config.image_size).check(task) if config.image_size else known.fit
+    splits = {split: Fitted(source, fit, numbering) for split, source in splits.items()}
     sample = None
-    if skip or not known.moments or not (size or known.size):
+    if skip or not known.moments or not (fit or known.size):
         samples = {
-            split: _sample(request, source, _SAMPLE if split == "train" else _SMALL_SAMPLE, skip)
+            split: _sample(request, (split, source), _SAMPLE if split == "train" else _SMALL_SAMPLE, known, skip)
             for split, source in splits.items()
             if split == "train" or (skip and len(source))
         }
         sample = samples["train"]
-    mean, std = known.moments or (sample.moments() if sample else ((), ()))
-    height, width = size or known.size or (sample.shape[:2] if sample else (0, 0))
+    pixel_range = sample.pixel_range() if sample and known.dtype != "uint8" else None
+    mean, std = known.moments or (sample.moments(pixel_range) if sample else ((), ()))
+    height, width = (fit.size if fit else None) or known.padded or known.size or (sample.shape[:2] if sample else (0, 0))
+    if known.padded:
+        splits = {split: dataclasses.replace(source, padded=known.padded) for split, source in splits.items()}
     return Dataset(
         **{"test": None, **splits},
         num_classes=num_classes,
         image_shape=(height, width, len(mean)),
         mean=mean,
         std=std,
+        dtype=known.dtype,
+        pixel_range=pixel_range,
+        padded=known.padded is not None,
+        defaults=known.defaults,
         task=task,
         augment=known.augment,
         class_names=known.class_names if len(known.class_names) == num_classes else (),
@@ -116,62 +131,26 @@ def check_sizes(request: Request, sizes: Mapping[Size, str]) -> None:
     raise ConfigError("image_size", _NOT_GIVEN, remedy)
 
 
-@dataclasses.dataclass
-class _Sample:
-    """Sums over the pixels of some examples; integers, so that the order in which threads finish changes nothing."""
-
-    shape: tuple[int, ...]
-    pixels: int = 0
-    total: Any = 0
-    squares: Any = 0
-
-    def add(self, part: "_Sample") -> None:
-        self.pixels, self.total, self.squares = self.pixels + part.pixels, self.total + part.total, self.squares + part.squares
-
-    def moments(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        mean = self.total / self.pixels
-        variance = self.squares / self.pixels - mean**2
-        # Without contrast there is nothing to divide by.
-        std = [float(np.sqrt(value)) if value > 1e-6 else 1.0 for value in variance]
-        return tuple(round(float(value), 3) for value in mean), tuple(round(value, 3) for value in std)
-
-
-def moments_of(images: np.ndarray) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Returns mean and standard deviation of each channel of uint8 images (N, H, W, C), over all of them."""
-    whole = _sums(images[:_SAMPLE])
-    for start in range(_SAMPLE, len(images), _SAMPLE):
-        whole.add(_sums(images[start : start + _SAMPLE]))
-    return whole.moments()
-
-
-def _sums(images: np.ndarray) -> _Sample:
-    """Returns the sums over an image (H, W, C), or several (N, H, W, C)."""
-    counts = [np.bincount(images[..., channel].ravel(), minlength=256) for channel in range(images.shape[-1])]
-    values = np.arange(256)
-    return _Sample(images.shape, images[..., 0].size, np.dot(counts, values), np.dot(counts, values**2))
-
-
-def _sample(request: Request, source: Source, count: int, skip: bool) -> _Sample:
-    """Returns the sums of evenly spaced examples; the first readable one says how many channels there are."""
-    whole: _Sample | None = None
+def _sample(request: Request, named: tuple[str, Source], count: int, known: Properties, skip: bool) -> Sample:
+    """Returns the sums of evenly spaced examples of a split; the first readable one says how many channels there are."""
+    whole: Sample | None = None
     sizes: dict[Size, str] = {}
-    problem = None
+    problems: list[BadExample] = []
+    split, source = named
+    each = -(-_RANGE_PIXELS // max(min(count, len(source)), 1))
 
-    def measure(index: int) -> tuple[int, _Sample | BadExample]:
-        try:
-            return index, _sums(source[index]["images"])
-        except BadExample as error:
-            return index, error
+    def indexed(index: int) -> tuple[int, Sample | BadExample]:
+        return index, measure(source, index, each if known.dtype != "uint8" else 0)
 
-    with in_threads(measure, _evenly(len(source), count)) as parts:
+    with in_threads(indexed, evenly(len(source), count)) as parts:
         for index, part in parts:
-            if isinstance(part, _Sample) and whole is not None and part.shape[-1] != whole.shape[-1]:
+            if isinstance(part, Sample) and whole is not None and part.shape[-1] != whole.shape[-1]:
                 wanted = (*part.shape[:2], whole.shape[-1])
                 part = BadExample(name(source, index), f"its images have the shape {part.shape}, not {wanted}")
             if isinstance(part, BadExample):
                 if not skip:
                     raise part
-                problem = problem or part
+                problems.append(part)
                 continue
             sizes.setdefault((part.shape[0], part.shape[1]), name(source, index))
             if whole is None:
@@ -179,25 +158,10 @@ def _sample(request: Request, source: Source, count: int, skip: bool) -> _Sample
             else:
                 whole.add(part)
     if whole is None:
-        assert problem is not None
-        raise request.error(f"nothing of it can be used; {problem.where}: {problem.problem}")
-    check_sizes(request, sizes)
+        raise request.error(f"nothing of it can be used; {commonest(problems)} (most often of its {split} examples)")
+    if known.padded is None:
+        check_sizes(request, sizes)
     return whole
-
-
-def _evenly(length: int, count: int) -> list[int]:
-    count = min(length, count)
-    return [position * length // count for position in range(count)]
-
-
-@contextlib.contextmanager
-def in_threads(function: Callable[[Any], Any], values: Iterable[Any]) -> Iterator[Iterator[Any]]:
-    """Context of the results, in order: decoding leaves the interpreter's lock, so that it is worth several threads."""
-    pool = concurrent.futures.ThreadPoolExecutor(min(8, os.cpu_count() or 1))
-    try:
-        yield pool.map(function, values)
-    finally:
-        pool.shutdown(cancel_futures=True)  # an error does not wait for the examples that nobody asks for any more
 
 
 def _classes(request: Request, task: str, found: int | None) -> int | None:
@@ -228,7 +192,7 @@ def _mask_classes(request: Request, mask: Callable[[int], np.ndarray], length: i
             return error
 
     present = np.zeros(256, bool)
-    with in_threads(values, _evenly(length, _SAMPLE) if given else range(length)) as parts:
+    with in_threads(values, evenly(length, _SAMPLE) if given else range(length)) as parts:
         for found in parts:
             if not isinstance(found, BadExample):
                 present |= found

@@ -1,0 +1,196 @@
+"""The files that people have, from training over evaluation to prediction, by the commands."""
+
+import json
+import pathlib
+from typing import Any
+
+import jax
+import jax.export
+import numpy as np
+import pytest
+import tifffile
+from PIL import Image
+
+import jaxdp
+from jaxdp import convert, evaluate, predict, train
+from jaxdp.inference import predictor
+from jaxdp.registry import ConfigError
+from jaxdp.reporting import outcome
+from jaxdp.run_directory import RunDirectory
+
+SIZES = [(40, 60), (33, 70), (52, 47), (64, 64), (38, 41), (45, 50), (57, 36), (60, 61), (44, 44), (50, 39), (35, 62), (48, 55)]
+
+
+def field(height: int, width: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Bright cells on a dark ground, uint16 around 2000 and 11000, and which pixels are cells."""
+    rng, (rows, columns) = np.random.default_rng(seed), np.mgrid[:height, :width]
+    mask = np.zeros((height, width), bool)
+    for _ in range(6):
+        row, column, radius = rng.integers(0, height), rng.integers(0, width), rng.integers(4, 9)
+        mask |= (rows - row) ** 2 + (columns - column) ** 2 < radius**2
+    return (2000 + 9000.0 * mask + rng.normal(0, 500, mask.shape)).astype(np.uint16), mask.astype(np.uint8)
+
+
+def microscopy(root: pathlib.Path) -> int:
+    """Writes 16-bit PNG files and TIFF stacks of two pages, with masks; returns how many pixels there are."""
+    for part in ("images", "masks"):
+        (root / part).mkdir(parents=True)
+    pixels = 0
+    for number, size in enumerate(SIZES):
+        pages = [field(*size, 10 * number + page) for page in range(1 + number % 2)]
+        pixels += len(pages) * size[0] * size[1]
+        if len(pages) == 1:
+            Image.fromarray(pages[0][0]).save(root / "images" / f"{number:02d}.png")
+            Image.fromarray(pages[0][1] * np.uint8(255)).save(root / "masks" / f"{number:02d}.png")
+        else:
+            for part, stack in zip(("images", "masks"), zip(*pages, strict=True), strict=True):
+                planes = np.stack(stack) * (np.uint8(255) if part == "masks" else np.uint16(1))
+                tifffile.imwrite(root / part / f"{number:02d}.tif", planes, imagej=number % 4 == 1, metadata={"axes": "ZYX"})
+    return pixels
+
+
+FLAGS = (
+    "--model unet --model-kwargs base_channels=8 levels=1 --global-batch-size 4 --strategy single --optimizer adam "
+    "--learning-rate 0.01 --steps 40 --run-dir run"
+)
+
+
+def dataset_json() -> dict[str, Any]:
+    return json.loads(pathlib.Path("run/dataset.json").read_text())
+
+
+def test_deep_stacks_of_unequal_size_from_training_to_masks(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    microscopy(pathlib.Path("slides/train"))
+    real = microscopy(pathlib.Path("slides/test"))
+    seen: list[float] = []
+    monkeypatch.setattr(outcome, "draw", lambda *_, sums, **__: seen.append(float(np.sum(sums["actual"]))) or {})
+    assert train.main([*FLAGS.split(), "--dataset", "folder:slides", "--augment", "flip", "crop:32"]) == 0
+    assert seen == [real]  # the pixels that are there, and none that was filled up
+    content = dataset_json()
+    assert (content["dtype"], content["image_shape"], content["examples"]) == ("uint16", [64, 80, 1], {"train": 18, "test": 18})
+    assert 0 < content["pixel_range"][0] < 2000 < 11000 < content["pixel_range"][1] < 14000
+    capsys.readouterr()
+
+    _, metrics = evaluate.evaluate("run")
+    assert metrics["iou"] > 0.9
+    summary = json.loads(pathlib.Path("run/summary.json").read_text())
+    assert metrics == pytest.approx(summary["metrics"]["test"], rel=1e-4)
+
+    assert predict.main(["run", "slides/test/images", "--output-dir", "out"]) == 0
+    said = capsys.readouterr()
+    assert said.err == ""
+    for number, size in enumerate(SIZES):
+        for page in range(1 + number % 2):
+            name = f"{number:02d}[{page}]" if number % 2 else f"{number:02d}"
+            mask = np.asarray(Image.open(f"out/{name}-mask.png"))
+            assert mask.shape == size
+            truth = field(*size, 10 * number + page)[1]
+            assert (mask == truth).mean() > 0.95
+    overlay = np.asarray(Image.open("out/00-overlay.png"))
+    assert overlay.max() > 150  # shown on the scale of the training set
+
+    answers = jaxdp.predict.predict("run", ["slides/test/images/01.tif", field(*SIZES[0], 0)[0][..., None]])
+    assert [answer.shape for answer in answers] == [(33, 70, 2), (33, 70, 2), (40, 60, 2)]
+
+
+@pytest.fixture
+def trained(no_pictures: None) -> str:
+    microscopy(pathlib.Path("slides"))
+    flags = FLAGS.replace("--steps 40", "--steps 2").split()
+    assert train.main([*flags, "--dataset", "folder:slides"]) == 0
+    return "run"
+
+
+def test_pixels_on_another_scale_are_warned_of_or_refused(trained: str, capsys: pytest.CaptureFixture[str]) -> None:
+    image, _ = field(40, 44, 3)
+    pathlib.Path("new").mkdir()
+    Image.fromarray(image).save("new/same.png")
+    capsys.readouterr()
+    assert predict.main([trained, "new", "--output-dir", "out"]) == 0
+    assert capsys.readouterr().err == ""
+    Image.fromarray(image * np.uint16(4)).save("new/bright.png")
+    assert predict.main([trained, "new", "--output-dir", "out"]) == 0
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("warning: pixels of 1 of 2 images lie far outside ")
+    assert "in new/bright.png); are these images on its scale?" in line
+    Image.fromarray((image >> 8).astype(np.uint8)).save("new/shallow.png")
+    assert predict.main([trained, "new", "--output-dir", "out"]) == 2
+    assert "new/shallow.png: has 8 bits a channel (uint8), not 16 (uint16)" in capsys.readouterr().err
+    with pytest.raises(ConfigError, match=r"give uint16 \(height, width, 1\)"):
+        predict.predict(trained, [np.zeros((40, 40, 1), np.uint8)])
+    with pytest.raises(ConfigError, match=r"give uint16 \(N, H, W, C\)"):
+        jaxdp.load(trained).predict(np.zeros((1, 40, 40, 1), np.uint8))
+
+
+def test_an_exported_program_takes_stored_pixels(trained: str) -> None:
+    assert convert.main(["export", trained, "--output", "program.stablehlo"]) == 0
+    program = jax.export.deserialize(bytearray(pathlib.Path("program.stablehlo").read_bytes()))
+    description = predictor.read_description(RunDirectory(pathlib.Path(trained)))
+    height, width, _ = description.image_shape
+    image = np.resize(field(64, 64, 5)[0], (height, width, 1))
+    (expected,) = jaxdp.load(trained).predict([image], probabilities=True)
+    outputs = program.call(image[None])
+    np.testing.assert_allclose(jax.nn.softmax(outputs)[0], expected, atol=1e-5)
+
+
+def test_a_folder_from_before_there_was_depth_is_read(trained: str) -> None:
+    directory = RunDirectory(pathlib.Path(trained))
+    content = directory.read_dataset()
+    directory.write_dataset({name: value for name, value in content.items() if name not in ("dtype", "pixel_range")})
+    description = predictor.read_description(directory)
+    assert (description.dtype, description.pixel_range) == ("uint8", None)
+
+
+def test_photos_of_any_kind_and_size_are_trained_on_as_they_are_predicted(
+    capsys: pytest.CaptureFixture[str], no_pictures: None
+) -> None:
+    rng = np.random.default_rng(0)
+    modes = ["L", "CMYK", "RGB", "RGBA", "P", "RGB"]
+    for number in range(24):
+        label = number % 2
+        size = (int(rng.integers(40, 70)), int(rng.integers(40, 70)), 3)
+        pixels = rng.normal(70 + 110 * label, 20, size).clip(0, 255).astype(np.uint8)
+        mode = modes[number % 6]
+        path = pathlib.Path("photos", ["dark", "light"][label], f"{number:02d}.{'jpg' if mode in ('L', 'CMYK', 'RGB') else 'png'}")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(pixels).convert(mode).save(path)
+    flags = "--model cnn --dataset folder:photos --global-batch-size 8 --steps 6 --strategy single --run-dir run".split()
+    assert train.main(flags) == 0
+    said = capsys.readouterr().err
+    assert (
+        "note: folder:photos: images differ in size: --image-size resize_crop:48 and --augment flip random_resized_crop:48" in said
+    )
+    assert dataset_json()["image_shape"] == [48, 48, 3]
+    settings = RunDirectory(pathlib.Path("run")).load_config()
+    assert (settings.data.image_size, settings.data.augment) == ("resize_crop:48", ("flip", "random_resized_crop:48"))
+    summary = json.loads(pathlib.Path("run/summary.json").read_text())
+    assert (summary["metrics"]["test"]["examples"], summary["skipped_examples"]) == (2, {})
+    _, metrics = evaluate.evaluate("run")
+    assert metrics == pytest.approx(summary["metrics"]["test"], rel=1e-4)
+    assert "note" not in capsys.readouterr().err
+
+    dataset = jaxdp.data.from_folder("photos", image_size="resize_crop:48")
+    path = pathlib.Path(dataset.test.unchecked.name(0))
+    (from_file,) = predict.predict("run", [path])
+    (from_data,) = jaxdp.load("run").predict([dataset.test[0]["images"]])
+    np.testing.assert_allclose(from_file, from_data, atol=1e-6)
+
+
+@pytest.mark.parametrize("placement", ["device", "host"])
+def test_a_run_does_not_end_on_no_examples(placement: str, capsys: pytest.CaptureFixture[str], no_pictures: None) -> None:
+    for split in ("train", "test"):
+        microscopy(pathlib.Path("slides", split))
+    for path in pathlib.Path("slides/test/masks").iterdir():
+        if path.suffix == ".tif":
+            tifffile.imwrite(path, tifffile.imread(path) // 255 + np.uint8(7), photometric="minisblack")
+        else:
+            Image.fromarray(np.asarray(Image.open(path)) // 255 + np.uint8(7)).save(path)
+    flags = f"{FLAGS} --steps 2 --dataset folder:slides --on-bad-example skip --data-placement {placement}"
+    assert train.main(flags.replace("--steps 40", "").split()) == 2
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert (
+        "--on-bad-example skip: nothing is left of folder:slides test: none of its 18 examples can be used, most often as" in error
+    )
+    assert ": its mask has the value 7, not one of 0 to 1" in error
