@@ -231,7 +231,7 @@ class Result:
         return dataclasses.replace(dataset, mean=ours.mean, std=ours.std, pixel_range=ours.pixel_range)
 
     def _settings_of(self, name: str) -> DataConfig:
-        """Returns the settings to open other data: what was said of the run's own says nothing of these, but for size and colour."""
+        """Returns the settings to open other data: of what was said of the run's own only size and colour hold for them."""
         height, width, channels = self.description.image_shape
         config = self.config.data.replace(dataset=name, train_split=None, validation=None, test_split=None)
         if self.description.answer == "classification" and config.image_size is None:
