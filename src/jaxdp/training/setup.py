@@ -390,10 +390,9 @@ def with_saved_defaults(config: TrainConfig) -> TrainConfig:
     folder = config.run.run_dir
     if folder is None or config.run.resume == "never" or not (run := RunDirectory(pathlib.Path(folder))).config_file.is_file():
         return config
-    saved = run.load_config()
-    if config.model.batch_norm is None:
+    saved, sizes = run.load_config(), config.optimization
+    if config.model.batch_norm is None and sizes.global_batch_size in (None, saved.optimization.global_batch_size):
         config = config.replace(batch_norm=saved.model.batch_norm)
-    sizes = config.optimization
     if sizes.global_batch_size is None and sizes.per_device_batch_size is None:
         config = config.replace(global_batch_size=saved.optimization.global_batch_size)
     return config
