@@ -228,8 +228,8 @@ def apply_gradients(state: TrainState, grads: Tree, batch_stats: Tree, learning_
     if state.ema is not None:
         # With the full decay, early averages would be mostly initial weights: it starts at 0.1 and rises.
         decay = jnp.minimum(recipe.ema_decay, (1.0 + state.step) / (10.0 + state.step))
-        averages, statistics = optax.incremental_update((params, batch_stats), state.ema, 1 - decay)
-        ema = (_choose(recipe.frozen, params, averages), statistics)
+        averages: Any = optax.incremental_update((params, batch_stats), state.ema, 1 - decay)
+        ema = (_choose(recipe.frozen, params, averages[0]), averages[1])
     return dataclasses.replace(state, step=state.step + 1, params=params, batch_stats=batch_stats, opt_state=opt_state, ema=ema)
 
 

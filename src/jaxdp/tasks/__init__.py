@@ -169,14 +169,13 @@ def checked_names(num_classes: int, class_names: Sequence[str]) -> tuple[str, ..
 
 def check_class_weights(weights: Any, num_classes: int) -> None:
     """Raises ConfigError for weights that are neither none nor one number of at least 0 per class, not all 0."""
-    numbers = isinstance(weights, tuple | list) and all(
-        isinstance(w, int | float) and not isinstance(w, bool) and 0 <= w < np.inf for w in weights
-    )
-    if not numbers:
-        raise ConfigError("task_kwargs", {"class_weights": weights}, "must be numbers of at least 0, e.g. [1,2.5]")
-    if weights and (len(weights) != num_classes or sum(weights) == 0):
+    given: dict[str, Any] = {"class_weights": weights}
+    found: list[Any] = [*weights] if isinstance(weights, tuple | list) else [None]
+    if not all(isinstance(weight, int | float) and not isinstance(weight, bool) and 0 <= weight < np.inf for weight in found):
+        raise ConfigError("task_kwargs", given, "must be numbers of at least 0, e.g. [1,2.5]")
+    if found and (len(found) != num_classes or sum(found) == 0):
         remedy = f"must be {num_classes} numbers, one per class, not all 0"
-        raise ConfigError("task_kwargs", {"class_weights": list(weights)}, remedy)
+        raise ConfigError("task_kwargs", {"class_weights": found}, remedy)
 
 
 def ratio(part: Any, whole: Any) -> Any:

@@ -269,7 +269,8 @@ def create_setup(
         ConfigError: for the first setting that cannot work.
     """
     config = with_saved_defaults(config)
-    is_default = config.optimization.global_batch_size is None  # so that a size that there is later is the dataset's own
+    sizes = config.optimization
+    is_default = sizes.global_batch_size is None and sizes.per_device_batch_size is None  # what there is later is the dataset's own
     config, dataset = open_data(config, objects)
     if training:
         _check_learning(config, dataset)
