@@ -202,10 +202,13 @@ class Trainer:
             chosen.append(Profiler(config.run.profile.first, config.run.profile.last))
         chosen += [Progress()] if self._progress else []
         chosen += [JsonLines(), Plots(), TensorBoard()] if writes else []
+        own = [callbacks_lib.create(each) for each in self._callbacks]
         if config.run.early_stop is not None:
+            if any(isinstance(each, EarlyStopping) for each in own):
+                raise ConfigError("early_stop", config.run.early_stop, "callbacks has EarlyStopping, too; give one of them")
             metric, larger = self.setup.recipe.task.best_metric
             chosen.append(EarlyStopping(metric, config.run.early_stop, larger_is_better=larger))
-        chosen += [callbacks_lib.create(each) for each in self._callbacks]
+        chosen += own
         return [*chosen, RunRecord()] if writes else chosen
 
 

@@ -291,3 +291,6 @@ def test_one_flag_stops_early_by_the_tasks_own_metric(no_pictures: None, capsys:
     assert "validation accuracy has not improved" in summary["ended_early"]["reason"]
     assert train.main([*flags.split(), "--run-dir", "other", "--callbacks", "early_stopping"]) == 2
     assert "--early-stop 2: --callbacks has early_stopping, too" in capsys.readouterr().err
+    trainer = jaxdp.Trainer("cnn", "digits", validation=0.1, early_stop=2, callbacks=[jaxdp.callbacks.EarlyStopping()], **SMALL)
+    with pytest.raises(ConfigError, match="--early-stop 2: callbacks has EarlyStopping, too; give one of them"):
+        trainer.fit(steps=1)
