@@ -43,7 +43,7 @@ BAD = [
     ("--weight-decay inf", ["--weight-decay inf", "finite"]),
     ("--ema-decay 1", ["--ema-decay 1", "below 1"]),
     ("--label-smoothing 1.5", ["--label-smoothing 1.5", "below 1"]),
-    ("--loss dice", ["--loss dice", "known: label_smoothing (for classification)"]),
+    ("--loss dice", ["--loss dice", "known: class_weights, label_smoothing (for classification)"]),
     ("--model unet --loss dicee", ["--loss dicee", "did you mean dice?"]),
     ("--label-smoothing 0.1 --task-kwargs label_smoothing=0.2", ["--label-smoothing 0.1", "--task-kwargs", "give one"]),
     ("--batch-norm grup:8", ["--batch-norm grup:8", "group:N"]),

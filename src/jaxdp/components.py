@@ -14,6 +14,7 @@ from jaxdp.config import TrainConfig, displaced_by
 from jaxdp.data.sources import TARGET_FIELDS, Dataset, check_dataset, open_dataset
 from jaxdp.models.layers import BatchNorm
 from jaxdp.registry import ConfigError, load_plugins
+from jaxdp.step.state import array_name
 
 DEFAULT_DATASETS = {"classification": "digits", "segmentation": "cells", "regression": "digits-denoise"}
 
@@ -115,8 +116,13 @@ def create_model(config: TrainConfig, dataset: Any, *, rngs: nnx.Rngs, dtype: An
     )
 
 
-def create_task(config: TrainConfig, dataset: Any, objects: Objects = NOTHING) -> tasks.Task:
+def create_task(
+    config: TrainConfig, dataset: Any, objects: Objects = NOTHING, *, class_weights: tuple[float, ...] = ()
+) -> tasks.Task:
     """Returns the task that was given, or creates the one that the settings name.
+
+    Args:
+        class_weights: what `--class-weights` comes to on the training set; nothing where no loss is computed.
 
     Raises:
         ConfigError: for keywords that it does not take, and a task made for another number of classes than the dataset has.
@@ -131,19 +137,49 @@ def create_task(config: TrainConfig, dataset: Any, objects: Objects = NOTHING) -
     if objects.loss is not None:
         return tasks.from_loss(objects.loss, kind=dataset.kind, num_classes=dataset.num_classes, class_names=dataset.class_names)
     load_plugins(config.plugins)
-    flags = {"loss": config.task.loss, "label_smoothing": config.optimization.label_smoothing}
+    flags: dict[str, Any] = {"loss": config.task.loss, "label_smoothing": config.optimization.label_smoothing}
+    flags["class_weights"] = class_weights
     flags = {name: value for name, value in flags.items() if value}
     for name, value in flags.items():
         if name in config.task.kwargs:
             raise ConfigError(name, value, f"is among --task-kwargs, too: {name}={config.task.kwargs[name]}; give one of them")
-    kwargs = flags | config.task.kwargs
+    loss = str(config.task.loss or config.task.kwargs.get("loss", ""))
+    of_batch = "class_weights" in flags and dataset.task == "segmentation" and "dice" not in loss
+    kwargs = flags | ({"weighted_over": "batch"} if of_batch else {}) | config.task.kwargs
     try:
         return tasks.create(dataset.task, num_classes=dataset.num_classes, class_names=dataset.class_names, **kwargs)
     except ConfigError as error:
         for name, value in flags.items():
-            if error.value == {name: value}:
+            if isinstance(error.value, dict) and name in error.value:
+                value = getattr(config.task, name, value)
                 raise ConfigError(name, value, f"{error.remedy} (for {dataset.task})") from error
         raise
+
+
+def array_shapes(
+    config: TrainConfig, dataset: Any, objects: Objects = NOTHING
+) -> tuple[dict[str, tuple[int, ...]], dict[str, tuple[int, ...]]]:
+    """Returns the shapes of a model's parameters, and of its batch statistics, by name, e.g. `head/kernel`; nothing is computed.
+
+    Args:
+        dataset: whatever tells `num_classes` and `image_shape`.
+    """
+    model = abstract_model(config, dataset, objects)
+    found = [nnx.to_pure_dict(nnx.state(model, kind)) for kind in (nnx.Param, nnx.BatchStat)]
+    named = [jax.tree_util.tree_leaves_with_path(tree) for tree in found]
+    params, batch_stats = ({array_name(path): tuple(leaf.shape) for path, leaf in leaves} for leaves in named)
+    return params, batch_stats
+
+
+def abstract_model(config: TrainConfig, dataset: Any, objects: Objects = NOTHING) -> Any:
+    """Returns the model with shapes in place of arrays; nothing is computed."""
+
+    def create() -> nnx.Module:
+        if objects.model is not None:
+            return nnx.clone(objects.model)
+        return create_model(config, dataset, rngs=nnx.Rngs(0), dtype=jnp.float32)
+
+    return nnx.eval_shape(create)
 
 
 def check_model(
@@ -158,14 +194,8 @@ def check_model(
     Raises:
         ConfigError: for keywords that it does not take, a size that it cannot work on, or outputs that do not fit the task.
     """
-
-    def create() -> nnx.Module:
-        if objects.model is not None:
-            return nnx.clone(objects.model)
-        return create_model(config, dataset, rngs=nnx.Rngs(0), dtype=jnp.float32)
-
     # Batch statistics change in training, so that training mode would need another transform: its shapes are the same.
-    model: Any = nnx.eval_shape(create)
+    model = abstract_model(config, dataset, objects)
     model.eval()
     graphdef, arrays = nnx.split(model)
     rows = []

@@ -20,8 +20,10 @@ Row = dict[str, Any]  # plain values by name: a line of metrics.jsonl, of a tabl
 # A checkpoint continues only under the settings that give its arrays, and its place in the data, their meaning.
 FIXED_ON_RESUME = (
     "model", "model_kwargs", "optimizer", "optimizer_kwargs", "dataset", "task", "train_split", "validation", "image_size",
-    "channels", "tiff", "batch_norm", "global_batch_size", "seed",
+    "channels", "tiff", "global_batch_size", "batch_norm", "sampler", "seed",
 )  # fmt: skip
+# Another run may change these and start from the weights of the first.
+_MATTER_OF_THE_START = ("optimizer", "optimizer_kwargs", "batch_norm", "global_batch_size", "sampler", "dataset")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,7 +114,8 @@ class RunDirectory:
 
         Args:
             event: started, resumed, rollback, stopped, diverged or done.
-            **facts: what else there is to say, as plain values.
+            **facts: what else there is to say, as plain values: e.g. of a resumed run which settings `changed`, each with its old
+                and its new value.
         """
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         line = json.dumps({"time": now, "event": event, "step": step} | facts) + "\n"
@@ -160,9 +163,8 @@ def claim(config: TrainConfig, description: Mapping[str, Any], *, create: bool) 
     Raises:
         ConfigError: if it cannot be written, or holds a run that the settings do not continue.
     """
-    dataset = str(config.data.dataset).replace("/", "_").replace(":", "-")
-    default = pathlib.Path("runs", f"{config.model.name}-{dataset}-{config_lib.run_hash(config)}")
-    run = RunDirectory(pathlib.Path(config.run.run_dir) if config.run.run_dir else default)
+    run = RunDirectory(_folder(config))
+    default = run.path
     if config.run.resume == "never" and not config.run.run_dir:
         number = 2
         while run.config_file.exists():
@@ -175,6 +177,20 @@ def claim(config: TrainConfig, description: Mapping[str, Any], *, create: bool) 
         return run
     check_folder("run_dir", run.path)
     return run
+
+
+def will_resume(config: TrainConfig) -> bool:
+    """Whether there is a checkpoint from which a configuration whose batch size is filled in goes on."""
+    checkpoints = RunDirectory(_folder(config)).checkpoints
+    return config.run.resume != "never" and checkpoints.is_dir() and any(path.name.isdecimal() for path in checkpoints.iterdir())
+
+
+def _folder(config: TrainConfig) -> pathlib.Path:
+    """Returns the folder that `--run-dir` names, or the one for these settings."""
+    if config.run.run_dir:
+        return pathlib.Path(config.run.run_dir)
+    dataset = str(config.data.dataset).replace("/", "_").replace(":", "-")
+    return pathlib.Path("runs", f"{config.model.name}-{dataset}-{config_lib.run_hash(config)}")
 
 
 def claim_new(path: pathlib.Path) -> RunDirectory:
@@ -237,7 +253,9 @@ def _check_same_run(config: TrainConfig, description: Mapping[str, Any], run: Ru
         ours, theirs = ours_by_name[name], saved[name]
         # An average may change its pace, but not begin or end.
         if (bool(ours) != bool(theirs)) if name == "ema_decay" else ours != theirs:
-            raise ConfigError(name, ours, f"the run in {run.path} has {shown(theirs)}; use that, or another --run-dir")
+            fresh = f", which --init-from {run.path} starts from its weights" if name in _MATTER_OF_THE_START else ""
+            remedy = f"the run in {run.path} has {shown(theirs)}; use that, or another --run-dir{fresh}"
+            raise ConfigError(name, ours, remedy)
     before = run.read_dataset() if run.dataset_file.is_file() else description
     for name in ("num_classes", "image_shape", "class_names", "examples"):
         now, then = (json.dumps(content[name]) for content in (description, before))

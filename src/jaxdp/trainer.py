@@ -17,6 +17,7 @@ from flax import nnx
 from jaxdp import callbacks as callbacks_lib
 from jaxdp import models, run_directory, tasks
 from jaxdp.callbacks.device_monitor import DeviceMonitor
+from jaxdp.callbacks.early_stopping import EarlyStopping
 from jaxdp.callbacks.json_lines import JsonLines
 from jaxdp.callbacks.plots import Plots
 from jaxdp.callbacks.profiler import Profiler
@@ -43,6 +44,7 @@ _OF_OPTIMIZER = ("optimizer_kwargs", "learning_rate", "lr_scaling", "schedule", 
 _OF_SCHEDULE = ("lr_scaling", "schedule", "warmup_fraction")
 _OF_DATASET = ("data_dir", "train_split", "validation", "test_split", "num_classes", "channels", "tiff")
 _OF_MODEL = ("model_kwargs", "precision")
+_OF_TASK = ("loss", "label_smoothing", "class_weights", "task_kwargs")
 
 
 class Trainer:
@@ -190,7 +192,7 @@ class Trainer:
                 raise ConfigError(name, shown(settings[name]), "is a matter of the Trainer; create another one")
         if self.setup.objects.dataset is not None:
             _refuse(settings, _OF_DATASET, "data", "are decided where the dataset is made")
-        config = setup_lib.with_saved_batch_norm(self.setup.config.replace(**{"batch_norm": self._batch_norm, **settings}))
+        config = setup_lib.with_saved_defaults(self.setup.config.replace(**{"batch_norm": self._batch_norm, **settings}))
         same = self.setup.reconfigured(config)
         return same if same is not None else setup_lib.create_setup(config, self.setup.objects)
 
@@ -200,7 +202,13 @@ class Trainer:
             chosen.append(Profiler(config.run.profile.first, config.run.profile.last))
         chosen += [Progress()] if self._progress else []
         chosen += [JsonLines(), Plots(), TensorBoard()] if writes else []
-        chosen += [callbacks_lib.create(each) for each in self._callbacks]
+        own = [callbacks_lib.create(each) for each in self._callbacks]
+        if config.run.early_stop is not None:
+            if any(isinstance(each, EarlyStopping) for each in own):
+                raise ConfigError("early_stop", config.run.early_stop, "callbacks has EarlyStopping, too; give one of them")
+            metric, larger = self.setup.recipe.task.best_metric
+            chosen.append(EarlyStopping(metric, config.run.early_stop, larger_is_better=larger))
+        chosen += own
         return [*chosen, RunRecord()] if writes else chosen
 
 
@@ -252,7 +260,9 @@ def _take_data_and_task(values: dict[str, Any], objects: dict[str, Any]) -> None
         return
     if isinstance(task, type):
         raise ConfigError("task", task.__name__, f"is a class; give an object, e.g. {task.__name__}(10)")
-    _refuse(values, ("loss", "label_smoothing", "task_kwargs"), "task", "are decided where the task object is made")
+    _refuse(
+        values, ("loss", "label_smoothing", "class_weights", "task_kwargs"), "task", "are decided where the task object is made"
+    )
     if isinstance(task, tasks.Task):
         objects["task"], values["task"] = task, task.name
     elif callable(task):

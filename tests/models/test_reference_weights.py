@@ -16,6 +16,11 @@ MODELS = [
     ("pyramidnet", {"depth": 11, "alpha": 6, "bottleneck": True}),
     ("unet", {"base_channels": 2, "levels": 2}),
     ("unet", {"base_channels": 2, "levels": 3, "upsampling": "bilinear"}),
+    ("resnet", {"depth": 18, "width": 4}),
+    ("resnet", {"depth": 50, "width": 2}),
+    ("resnet", {"depth": 8, "width": 2}),
+    ("vgg", {"depth": 11, "width": 2}),
+    ("vgg", {"depth": 11, "width": 1, "head": "imagenet", "batch_norm": False}),
 ]
 
 
@@ -36,6 +41,13 @@ def leaf(model, path) -> jax.Array:
     for part in path:
         model = getattr(model, part) if isinstance(part, str) else model[part]
     return model[...]
+
+
+def shape_of(model, path) -> tuple[int, ...]:
+    """Also of a model of shapes."""
+    for part in path:
+        model = getattr(model, part) if isinstance(part, str) else model[part]
+    return model.shape
 
 
 def arrays(model) -> list[np.ndarray]:
@@ -89,6 +101,8 @@ def test_arrays_land_in_our_order_of_dims(name: str, kwargs: dict, prefix: str) 
     load_reference_weights(model, {prefix + key: array for key, array in (state | counters).items()})
     for key, (path, _) in reference_names(model).items():
         theirs, ours = state[key], np.asarray(leaf(model, path))
+        if key == "classifier.0.weight":  # of 7x7 positions, with PyTorch's channels first
+            theirs = theirs.reshape(len(theirs), -1, 49).transpose(0, 2, 1).reshape(len(theirs), -1)
         if theirs.ndim > 1:
             theirs = np.einsum({4: "iohw->hwio" if ".up." in key else "oihw->hwio", 2: "oi->io"}[theirs.ndim], theirs)
         np.testing.assert_array_equal(ours, theirs)
@@ -152,13 +166,63 @@ def test_what_does_not_fit_is_listed_and_changes_nothing(change, message: str) -
 @pytest.mark.parametrize(
     ("name", "kwargs"),
     [
-        ("vgg", {"depth": 11, "width": 2}),
-        ("resnet", {"depth": 8}),
         ("cnn", {}),
         ("unet", {"padding": "valid", "base_channels": 2}),
         ("unet", {"upsampling": "resize", "base_channels": 2}),
     ],
 )
 def test_models_without_a_table_say_which_have_one(name: str, kwargs: dict) -> None:
-    with pytest.raises(ConfigError, match="known for: PyramidNet, and UNet with same padding"):
+    with pytest.raises(ConfigError, match="known for: PyramidNet, ResNet, VGG, and UNet with same padding"):
         load_reference_weights(create(name, **kwargs), {})
+
+
+def torchvision_resnet(convs: int, units: tuple[int, ...], *, first_projects: bool) -> set[str]:
+    """The names in the state dicts that torchvision publishes, without num_batches_tracked."""
+    names = {"conv1.weight", "fc.weight", "fc.bias"} | {f"bn1.{vector}" for vector in VECTORS}
+    for stage, count in enumerate(units, 1):
+        for unit in (f"layer{stage}.{index}" for index in range(count)):
+            names |= {f"{unit}.conv{part}.weight" for part in range(1, convs + 1)}
+            names |= {f"{unit}.bn{part}.{vector}" for part in range(1, convs + 1) for vector in VECTORS}
+        if stage > 1 or first_projects:
+            names |= {f"layer{stage}.0.downsample.0.weight"} | {f"layer{stage}.0.downsample.1.{vector}" for vector in VECTORS}
+    return names
+
+
+@pytest.mark.parametrize(
+    ("depth", "convs", "units", "entries"),
+    [(18, 2, (2, 2, 2, 2), 102), (34, 2, (3, 4, 6, 3), 182), (50, 3, (3, 4, 6, 3), 267), (152, 3, (3, 8, 36, 3), 777)],
+)
+def test_the_names_of_torchvisions_resnets(depth: int, convs: int, units: tuple[int, ...], entries: int) -> None:
+    model = nnx.eval_shape(lambda: models.create("resnet", num_classes=1000, in_channels=3, rngs=nnx.Rngs(0), depth=depth))
+    names = reference_names(model)
+    assert set(names) == torchvision_resnet(convs, units, first_projects=depth >= 50)
+    assert len(names) == entries
+
+    def shape(name: str) -> tuple[int, ...]:
+        path, axes = names[name]
+        return tuple(np.take(shape_of(model, path), np.argsort(axes)).tolist())
+
+    assert shape("conv1.weight") == (64, 3, 7, 7)
+    width = 2048 if depth >= 50 else 512
+    assert (shape("fc.weight"), shape("layer4.1.bn2.running_var")) == ((1000, width), (512,))
+    assert shape("layer2.0.downsample.0.weight") == ((512, 256, 1, 1) if depth >= 50 else (128, 64, 1, 1))
+
+
+@pytest.mark.parametrize(
+    ("depth", "batch_norm", "convs"),
+    [
+        (11, False, [0, 3, 6, 8, 11, 13, 16, 18]),
+        (16, False, [0, 2, 5, 7, 10, 12, 14, 17, 19, 21, 24, 26, 28]),
+        (16, True, [0, 3, 7, 10, 14, 17, 20, 24, 27, 30, 34, 37, 40]),
+    ],
+)
+def test_the_names_of_torchvisions_vggs(depth: int, batch_norm: bool, convs: list[int]) -> None:
+    kwargs = {"depth": depth, "head": "imagenet", "batch_norm": batch_norm}
+    model = nnx.eval_shape(lambda: models.create("vgg", num_classes=1000, in_channels=3, rngs=nnx.Rngs(0), **kwargs))
+    expected = {f"features.{number}.{kind}" for number in convs for kind in ("weight", "bias")}
+    expected |= {f"features.{number + 1}.{vector}" for number in convs for vector in VECTORS if batch_norm}
+    expected |= {f"classifier.{number}.{kind}" for number in (0, 3, 6) for kind in ("weight", "bias")}
+    names = reference_names(model)
+    assert set(names) == expected
+    path, axes = names["classifier.0.weight"]
+    assert tuple(np.take(shape_of(model, path), np.argsort(axes)).tolist()) == (4096, 25088)

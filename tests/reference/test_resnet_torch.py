@@ -9,6 +9,7 @@ import pytest
 from flax import nnx
 
 from jaxdp import models
+from jaxdp.models.reference_weights import reference_names
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed; `nox -s reference` has it")
 
@@ -90,3 +91,46 @@ def test_bottlenecks_agree(assert_agreement, names_alike) -> None:
         model = models.create("resnet", num_classes=10, in_channels=3, rngs=nnx.Rngs(0), **kwargs)
         reference = Reference(4, (3, 4, 6, 3), True, True)
         assert_agreement(reference, model, names_alike(model), torch.randn(8, 3, 64, 49), torch.arange(8))
+
+
+class TorchvisionUnit(torch.nn.Module):
+    """torchvision's BasicBlock, with its names."""
+
+    def __init__(self, inputs: int, width: int, stride: int) -> None:
+        super().__init__()
+        self.conv1, self.bn1 = conv(inputs, width, 3, stride), torch.nn.BatchNorm2d(width)
+        self.conv2, self.bn2 = conv(width, width, 3), torch.nn.BatchNorm2d(width)
+        self.downsample = None
+        if stride == 2 or inputs != width:
+            self.downsample = torch.nn.Sequential(conv(inputs, width, 1, stride), torch.nn.BatchNorm2d(width))
+
+    def forward(self, x):
+        branch = self.bn2(self.conv2(torch.relu(self.bn1(self.conv1(x)))))
+        return torch.relu(branch + (x if self.downsample is None else self.downsample(x)))
+
+
+class TorchvisionResNet18(torch.nn.Module):
+    """torchvision's resnet18, narrower, with its names."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.conv1, self.bn1 = conv(3, width, 7, 2), torch.nn.BatchNorm2d(width)
+        channels = width
+        for stage in range(4):
+            units = []
+            for index in range(2):
+                units.append(TorchvisionUnit(channels, width * 2**stage, 2 if stage and not index else 1))
+                channels = width * 2**stage
+            setattr(self, f"layer{stage + 1}", torch.nn.Sequential(*units))
+        self.fc = torch.nn.Linear(channels, 10)
+
+    def forward(self, x):
+        x = torch.nn.functional.max_pool2d(torch.relu(self.bn1(self.conv1(x))), 3, 2, 1)
+        return self.fc(self.layer4(self.layer3(self.layer2(self.layer1(x)))).mean((2, 3)))
+
+
+def test_torchvisions_names_are_the_same_network(assert_agreement) -> None:
+    torch.manual_seed(0)
+    model = models.create("resnet", num_classes=10, in_channels=3, rngs=nnx.Rngs(0), width=4, depth=18)
+    images, labels = torch.randn(8, 3, 64, 49), torch.arange(8)
+    assert_agreement(TorchvisionResNet18(4), model, reference_names(model), images, labels)

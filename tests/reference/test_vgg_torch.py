@@ -5,10 +5,12 @@ Runs in `nox -s reference`, which installs PyTorch.
 
 import itertools
 
+import numpy as np
 import pytest
 from flax import nnx
 
 from jaxdp import models
+from jaxdp.models.reference_weights import load_reference_weights
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed; `nox -s reference` has it")
 
@@ -51,3 +53,34 @@ def test_logits_gradients_and_statistics_agree(assert_agreement, names_alike, he
     model = models.create("vgg", num_classes=10, in_channels=3, rngs=nnx.Rngs(0), **kwargs)
     reference = Reference(4, head == "imagenet", batch_norm)
     assert_agreement(reference, model, names_alike(model), torch.randn(8, 3, *size), torch.arange(8))
+
+
+def test_torchvisions_names_are_the_same_network() -> None:
+    """vgg11_bn, narrower, as torchvision builds it: its first dense layer sees channels first."""
+    torch.manual_seed(0)
+    features, channels = [], 3
+    for out in (2, "M", 4, "M", 8, 8, "M", 16, 16, "M", 16, 16, "M"):
+        if out == "M":
+            features.append(torch.nn.MaxPool2d(2, 2))
+            continue
+        features += [torch.nn.Conv2d(channels, out, 3, padding=1), torch.nn.BatchNorm2d(out), torch.nn.ReLU()]
+        channels = out
+    reference = torch.nn.Module()
+    reference.features = torch.nn.Sequential(*features)
+    layers = [torch.nn.Linear(49 * 16, 128), torch.nn.ReLU(), torch.nn.Dropout(0.5)]
+    layers += [torch.nn.Linear(128, 128), torch.nn.ReLU(), torch.nn.Dropout(0.5), torch.nn.Linear(128, 10)]
+    reference.classifier = torch.nn.Sequential(*layers)
+    for layer in reference.features:
+        if isinstance(layer, torch.nn.BatchNorm2d):
+            layer.running_mean.uniform_(-0.5, 0.5)
+            layer.running_var.uniform_(0.5, 1.5)
+    kwargs = {"depth": 11, "width": 2, "head": "imagenet"}
+    model = models.create("vgg", num_classes=10, in_channels=3, rngs=nnx.Rngs(0), **kwargs)
+    load_reference_weights(model, {name: tensor.numpy() for name, tensor in reference.state_dict().items()})
+    model.eval()
+    reference.eval()
+    images = torch.randn(4, 3, 224, 224)
+    with torch.no_grad():
+        expected = reference.classifier(reference.features(images).flatten(1)).numpy()
+    found = model(images.numpy().transpose(0, 2, 3, 1))
+    np.testing.assert_allclose(found, expected, atol=1e-5)

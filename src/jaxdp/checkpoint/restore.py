@@ -99,6 +99,19 @@ class SavedCheckpoints:
             stored = _Stored.of(path)
             return stored.load(stored.shapes)
 
+    def model_arrays(self, step: int) -> dict[str, np.ndarray]:
+        """Returns the parameters and batch statistics of a checkpoint by name, e.g. `head/kernel`: averages where it has them.
+
+        Raises:
+            ConfigError: if there is no such step, or it cannot be read.
+        """
+        with self._reading(step) as path:
+            stored = _Stored.of(path)
+            averaged = any(name.startswith("ema/") for name in stored.shapes)
+            prefixes = ("ema/0/", "ema/1/") if averaged else ("params/", "batch_stats/")
+            found = stored.load({name: shape for name, shape in stored.shapes.items() if name.startswith(prefixes)})
+        return {next(name.removeprefix(each) for each in prefixes if name.startswith(each)): array for name, array in found.items()}
+
     def restore(self, step: int, like: TrainState, parts: TrainState | None = None) -> tuple[TrainState, Position]:
         """Returns the saved state in the structure of `like`, and the position.
 

@@ -19,6 +19,7 @@ from jaxdp.config.settings import displaced_by as displaced_by
 from jaxdp.config.values import NON_NEGATIVE as NON_NEGATIVE
 from jaxdp.config.values import POSITIVE as POSITIVE
 from jaxdp.config.values import BatchNormMode as BatchNormMode
+from jaxdp.config.values import ClassWeights as ClassWeights
 from jaxdp.config.values import OptionalInt as OptionalInt
 from jaxdp.config.values import OptionalPath as OptionalPath
 from jaxdp.config.values import number as number

@@ -20,6 +20,7 @@ from jaxdp.config.values import (
     Keywords,
     NumberAsText,
     OptionalBatchNorm,
+    OptionalClassWeights,
     OptionalFloat,
     OptionalInt,
     OptionalPath,
@@ -110,6 +111,10 @@ class TaskConfig(Settings):
     """segmentation: cross_entropy, dice or cross_entropy+dice; regression: l2, l1 or huber (default: the first)"""
     kwargs: TaskKeywords = dataclasses.field(default_factory=dict[str, Any])
     """further keyword arguments of the task, e.g. class_weights=[1,5] ignore_label=255 or delta=0.1 (default: the task's own)"""
+    class_weights: OptionalClassWeights = None
+    """classification and segmentation: weight of each class in the training loss, which is divided by the sum of the weights, as in
+    PyTorch; balanced weighs a class by N / (classes * its count), over examples or pixels of the training set, e.g. balanced or
+    1,2.5,1 (default: all alike)"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -139,7 +144,8 @@ class OptimizationConfig(Settings):
     """Flags that choose the batch size, the length of training and the optimizer."""
 
     global_batch_size: Annotated[BatchSize, POSITIVE] = None
-    """examples per step, over all devices; auto: as many as fit in memory (default: 128, or the dataset's own)"""
+    """examples per step, over all devices; auto: as many as fit in memory (default: 128, at most a quarter of the training set, or
+    the dataset's own)"""
     per_device_batch_size: Annotated[OptionalInt, POSITIVE] = None
     """examples per device and microbatch, instead of --global-batch-size"""
     accumulate_steps: Annotated[int, POSITIVE] = 1
@@ -173,6 +179,22 @@ class OptimizationConfig(Settings):
 
 
 @dataclasses.dataclass(frozen=True)
+class LearningConfig(Settings):
+    """Flags that choose which weights training starts from, which ones it changes, and how often it sees each class."""
+
+    init_from: Annotated[str | None, tyro.conf.arg(metavar="RUN|FILE", help_behavior_hint="")] = None
+    """start from the weights of a run (its best or last checkpoint) or of a file: .safetensors, .npz or, with PyTorch, .pt, with
+    the names that convert export writes or those of PyTorch. A head for another number of classes keeps its own initialization;
+    everything else must fit. A run that resumes goes on from its own checkpoint"""
+    freeze: Annotated[str | None, tyro.conf.arg(metavar="PATTERN", help_behavior_hint="")] = None
+    """keep the parameters whose name begins with a match of this regular expression as they are, e.g. "stem|units/[0-3]/", or
+    "(?!head)" for all but the head; batch norms keep updating their running statistics, as in PyTorch (default: train all)"""
+    sampler: Annotated[Literal["balanced"] | None, tyro.conf.arg(help_behavior_hint="")] = None
+    """balanced: draw all classes of a classification equally often, those of rare ones repeatedly (default: every example once an
+    epoch)"""
+
+
+@dataclasses.dataclass(frozen=True)
 class RunConfig(Settings):
     """Flags that choose the folder of a run, and when it logs and saves."""
 
@@ -197,6 +219,9 @@ class RunConfig(Settings):
     and continue from there with half the learning rate"""
     max_divergences: Annotated[int, POSITIVE] = 5
     """stop nevertheless after this many skipped updates in a row, or this many rollbacks"""
+    early_stop: Annotated[OptionalInt, POSITIVE] = None
+    """end the run after this many evaluations in a row that did not improve the task's metric (accuracy, iou, mse) on the
+    validation data; for another metric use --callbacks early_stopping:patience=N,metric=NAME (default: train to the end)"""
     callbacks: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME[:KEY=VALUE,...]", help_behavior_hint="")] = ()
     """further callbacks, e.g. early_stopping:patience=5,metric=accuracy or wandb:project=mine; plugins may register more:
     early_stopping, learning_rate_monitor, profiler, wandb, mlflow"""
@@ -243,5 +268,6 @@ class TrainConfig(PartsConfig):
 
     sharding: ShardingConfig = ShardingConfig()
     optimization: OptimizationConfig = OptimizationConfig()
+    learning: LearningConfig = LearningConfig()
     run: RunConfig = RunConfig()
     processes: ProcessConfig = ProcessConfig()

@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
-from jaxdp.config.values import NumberAsText, Range, number
+from jaxdp.config.values import ClassWeights, NumberAsText, Range, number
 from jaxdp.registry import ConfigError, nearest, shown
 
 OBJECT = "(object)"  # stands for the name of what a program gave as an object
@@ -137,6 +137,8 @@ def convert(name: str, value: Any, annotation: Any) -> Any:
     """
     kinds = _kinds(annotation)
     parsed = next((kind for kind in kinds if hasattr(kind, "parse")), None)
+    if parsed is ClassWeights and isinstance(value, list | tuple):
+        value = ",".join(map(str, typing.cast(list[Any], value)))
     if parsed is not None and isinstance(value, str):
         return parsed.parse(value)
     value = number(value) if float in kinds else value

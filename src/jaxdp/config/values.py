@@ -1,6 +1,7 @@
 """Values of settings that are more than a number or a name, each parsed once, and how a flag reads them."""
 
 import dataclasses
+import math
 from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
@@ -53,6 +54,36 @@ class ProfileRange:
 
     def __str__(self) -> str:
         return f"{self.first}:{self.last}"
+
+
+@dataclasses.dataclass(frozen=True)
+class ClassWeights:
+    """How much each class counts in the loss.
+
+    Attributes:
+        values: one number for each class; None for weights that balance the classes of the training set.
+    """
+
+    values: tuple[float, ...] | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> "ClassWeights":
+        """Reads `balanced` or numbers with commas; raises ConfigError for anything else."""
+        if text == "balanced":
+            return cls()
+        try:
+            values = tuple(float(word) for word in text.split(","))
+        except ValueError:
+            values = ()
+        if not values or not all(0 <= value < math.inf for value in values) or not any(values):
+            remedy = "must be balanced, or a number of at least 0 for each class, e.g. 1,2.5,1"
+            raise ConfigError("class_weights", text, remedy)
+        return cls(values)
+
+    def __str__(self) -> str:
+        if self.values is None:
+            return "balanced"
+        return ",".join(str(int(value)) if value.is_integer() else repr(value) for value in self.values)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -153,4 +184,5 @@ Keywords = Annotated[dict[str, Any], _KEYWORDS]
 Words = Annotated[tuple[str, ...] | None, _QUIET, _WORDS]
 BatchSize = Annotated[int | Literal["auto"] | None, _QUIET, _flag("INT|auto", parse_batch_size)]
 OptionalBatchNorm = Annotated[BatchNormMode | None, _QUIET, _flag("{replica,global,group:N}", BatchNormMode.parse)]
+OptionalClassWeights = Annotated[ClassWeights | None, _QUIET, _flag("balanced|W,W,...", ClassWeights.parse)]
 OptionalProfile = Annotated[ProfileRange | None, _QUIET, _flag("START:STOP", ProfileRange.parse)]

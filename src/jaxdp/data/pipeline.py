@@ -15,6 +15,10 @@ from jaxdp.data.checking import READ_THREADS, CheckedSource
 
 HostBatch = dict[str, np.ndarray]
 
+# Of random numbers: those of the order are drawn from (seed, epoch), and those of validation data from (seed, label, 1).
+_ROUNDS, _TURNS = 2, 3
+_ROUNDS_AT_ONCE = 256
+
 
 @dataclasses.dataclass(frozen=True)
 class TrainingOrder:
@@ -46,6 +50,61 @@ def _permutation(num_examples: int, seed: int, epoch: int) -> np.ndarray:
     return np.random.default_rng((seed, epoch)).permutation(num_examples)
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class BalancedOrder:
+    """Every class equally often: one round of one example of each class after the other, split into global batches.
+
+    The classes of a round are in random order. The examples of a class come in a seeded permutation, and in a new one once all of
+    them have been drawn, so that those of a rare class come more often. An epoch is as many examples as the training set has.
+
+    Indexing with a step returns the example numbers of its global batch.
+
+    Attributes:
+        labels: of the examples, integers (N,); those below 0 are left out.
+    """
+
+    labels: np.ndarray
+    global_batch_size: int
+    seed: int
+    total_steps: int
+
+    @property
+    def steps_per_epoch(self) -> int:
+        return len(self.labels) // self.global_batch_size
+
+    @functools.cached_property
+    def _examples(self) -> list[np.ndarray]:
+        """The example numbers of each class that has any."""
+        return [np.flatnonzero(self.labels == label) for label in np.unique(self.labels[self.labels >= 0])]
+
+    def __len__(self) -> int:
+        return self.total_steps
+
+    def __getitem__(self, step: int) -> np.ndarray:
+        first = int(step) * self.global_batch_size
+        return np.array([self._drawn(position) for position in range(first, first + self.global_batch_size)])
+
+    def _drawn(self, position: int) -> int:
+        """Returns the example at a position of the run: a class is drawn once in each round, so that the round counts its draws."""
+        number, place = divmod(position, len(self._examples))
+        block, row = divmod(number, _ROUNDS_AT_ONCE)
+        index = int(_rounds(len(self._examples), self.seed, block)[row, place])
+        examples = self._examples[index]
+        turn, which = divmod(number, len(examples))
+        return int(examples[_turn(len(examples), self.seed, index, turn)[which]])
+
+
+@functools.lru_cache(maxsize=4)
+def _rounds(classes: int, seed: int, block: int) -> np.ndarray:
+    order = np.tile(np.arange(classes), (_ROUNDS_AT_ONCE, 1))
+    return np.random.default_rng((seed, block, _ROUNDS)).permuted(order, axis=1)
+
+
+@functools.lru_cache(maxsize=4096)
+def _turn(examples: int, seed: int, index: int, turn: int) -> np.ndarray:
+    return np.random.default_rng((seed, index, turn, _TURNS)).permutation(examples)
+
+
 @dataclasses.dataclass(frozen=True)
 class CallOrder:
     """The steps of each call to the devices together; indexing with a call returns example numbers (batch, steps).
@@ -54,7 +113,7 @@ class CallOrder:
         calls: the steps of each, counted from 0.
     """
 
-    order: TrainingOrder
+    order: TrainingOrder | BalancedOrder
     calls: Sequence[range]
 
     def __len__(self) -> int:
@@ -106,7 +165,7 @@ def index_batch(numbers: np.ndarray) -> HostBatch:
 
 def batches(
     read: Callable[[np.ndarray], HostBatch],
-    order: TrainingOrder | CallOrder | EvaluationOrder | SingleOrder,
+    order: TrainingOrder | BalancedOrder | CallOrder | EvaluationOrder | SingleOrder,
     place: Callable[[HostBatch], Any],
     *,
     start: int = 0,

@@ -141,16 +141,18 @@ def draw_validation(train: Source, task: str, share: float, seed: int) -> tuple[
     def fail(problem: str) -> ConfigError:
         return ConfigError("validation", share, f"{problem}; choose another share, or none")
 
-    labels = _labels(train) if task == "classification" else np.zeros(len(train), np.int32)
-    known = np.flatnonzero(labels >= 0)  # what cannot be read stays in the training set, which reports it
-    drawn = np.zeros(len(labels), bool)
-    drawn[known[random_share(labels[known], share, seed, fail)]] = True
+    found = labels(train) if task == "classification" else np.zeros(len(train), np.int64)
+    known = np.flatnonzero(found >= 0)  # what cannot be read stays in the training set, which reports it
+    drawn = np.zeros(len(found), bool)
+    drawn[known[random_share(found[known], share, seed, fail)]] = True
     return Subset(train, np.flatnonzero(~drawn)), Subset(train, np.flatnonzero(drawn))
 
 
-def _labels(source: Source) -> np.ndarray:
+def labels(source: Source) -> np.ndarray:
     """Returns the label of each example, -1 for one that cannot be read."""
-    # A source may know them without reading images.
+    if isinstance(source, Subset):
+        return labels(source.source)[source.numbers]
+    # Others may know them without reading images.
     known: Any = source.targets if isinstance(source, ArraySource) else getattr(source, "labels", None)
     if known is not None:
         return np.asarray(known() if callable(known) else known, np.int64)

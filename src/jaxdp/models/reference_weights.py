@@ -4,7 +4,7 @@ state = safetensors.numpy.load_file("pyramidnet.safetensors")
 load_reference_weights(model, state)
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -12,7 +12,9 @@ import numpy as np
 from flax import nnx
 
 from jaxdp.models.pyramidnet import PyramidNet
+from jaxdp.models.resnet import ResNet
 from jaxdp.models.unet import UNet
+from jaxdp.models.vgg import POSITIONS, VGG, CifarHead
 from jaxdp.registry import ConfigError
 
 # The order of PyTorch's dims that gives ours: (out, in, h, w) -> (h, w, in, out), and the like. No dim is reversed: the kernel of
@@ -36,6 +38,10 @@ class Place(NamedTuple):
 
     path: tuple[str | int, ...]
     axes: tuple[int, ...]
+
+
+class OfPositions(Place):
+    """The place of the kernel of a dense layer on POSITIONS x POSITIONS pixels, which PyTorch flattens with channels first."""
 
 
 Table = dict[str, Place]
@@ -65,17 +71,26 @@ def load_reference_weights(model: nnx.Module, state: Mapping[str, np.ndarray], n
             continue
         expected = tuple(np.take(variables[name].shape, np.argsort(place.axes)).tolist())
         if arrays[name].shape != expected:
-            misshaped.append(f"{name} {_shape(arrays[name].shape)}, expected {_shape(expected)}")
-        elif not _is_finite(arrays[name]):
+            misshaped.append(f"{name} {shape_text(arrays[name].shape)}, expected {shape_text(expected)}")
+        elif not is_finite(arrays[name]):
             unusable.append(name)
     kinds = {"missing": missing, "unexpected": unexpected, "of another shape": misshaped, "not finite numbers": unusable}
-    problems = [f"{len(found)} {kind}: {_some(found)}" for kind, found in kinds.items() if found]
+    problems = [f"{len(found)} {kind}: {some(found)}" for kind, found in kinds.items() if found]
     if problems:
         raise ConfigError("", None, f"reference weights do not fit the {type(model).__name__}: {'; '.join(problems)}")
     for name, place in table.items():
         # A copy: on CPU device_put may keep the memory it is given, which may still be PyTorch's.
-        array = np.array(np.transpose(arrays[name], place.axes), np.float32, order="C")
+        array = np.array(in_our_order(arrays[name], place), np.float32, order="C")
         variables[name].set_value(jax.device_put(array))
+
+
+def in_our_order(array: np.ndarray, place: Place) -> np.ndarray:
+    """Returns an array of a PyTorch state with its dims in our order; one with another number of dims as it is."""
+    if array.ndim != len(place.axes):
+        return array
+    if isinstance(place, OfPositions) and array.shape[1] % POSITIONS**2 == 0:
+        return array.reshape(len(array), -1, POSITIONS, POSITIONS).transpose(2, 3, 1, 0).reshape(-1, len(array))
+    return np.transpose(array, place.axes)
 
 
 def reference_names(model: nnx.Module) -> Table:
@@ -108,6 +123,44 @@ def _pyramidnet(model: PyramidNet) -> Iterator[tuple[str, Place]]:
     yield "fc.bias", Place(("head", "bias"), _VECTOR)
 
 
+def _resnet(model: ResNet) -> Iterator[tuple[str, Place]]:
+    """Yields the names of torchvision's ResNets; those with three stages are called alike, to layer3."""
+    yield from _conv("conv1", ("stem_conv",))
+    yield from _batch_norm("bn1", ("stem_norm",))
+    stage, position, features = 0, 0, 0
+    for index, unit in enumerate(model.units):
+        if unit.features != features:  # it begins a stage
+            stage, position, features = stage + 1, 0, unit.features
+        name, path = f"layer{stage}.{position}", ("units", index)
+        for part in range(len(unit.convs)):
+            yield from _conv(f"{name}.conv{part + 1}", (*path, "convs", part))
+            yield from _batch_norm(f"{name}.bn{part + 1}", (*path, "norms", part))
+        if unit.projection is not None:
+            yield from _conv(f"{name}.downsample.0", (*path, "projection", "conv"))
+            yield from _batch_norm(f"{name}.downsample.1", (*path, "projection", "norm"))
+        position += 1
+    yield from _dense("fc", ("head",))
+
+
+def _vgg(model: VGG) -> Iterator[tuple[str, Place]]:
+    """Yields the names of torchvision's VGGs; the dense layer of the CIFAR head is called `classifier`."""
+    number = 0  # in a sequence that counts ReLUs and poolings, too
+    for index, stage in enumerate(model.stages):
+        for part in range(len(stage.convs)):
+            path = ("stages", index, "convs", part)
+            yield from _conv(f"features.{number}", path)
+            yield f"features.{number}.bias", Place((*path, "bias"), _VECTOR)
+            if stage.norms:
+                yield from _batch_norm(f"features.{number + 1}", ("stages", index, "norms", part))
+            number += 3 if stage.norms else 2
+        number += 1
+    if isinstance(model.head, CifarHead):
+        yield from _dense("classifier", ("head", "dense"))
+        return
+    for index in range(len(model.head.denses)):  # a ReLU and a dropout follow each
+        yield from _dense(f"classifier.{3 * index}", ("head", "denses", index), OfPositions if index == 0 else Place)
+
+
 def _unet(model: UNet) -> Iterator[tuple[str, Place]]:
     """Yields the names of the common PyTorch U-Net; its bilinear up-sampling has no weights."""
     if model.padding == "valid" or model.upsampling == "resize":
@@ -127,11 +180,18 @@ def _unet(model: UNet) -> Iterator[tuple[str, Place]]:
 
 
 # One row per model; its function yields PyTorch's names with their places.
-_TABLES: dict[type[nnx.Module], Callable[[Any], Iterator[tuple[str, Place]]]] = {PyramidNet: _pyramidnet, UNet: _unet}
+_TABLES: dict[type[nnx.Module], Callable[[Any], Iterator[tuple[str, Place]]]] = {
+    PyramidNet: _pyramidnet, ResNet: _resnet, UNet: _unet, VGG: _vgg,
+}  # fmt: skip
 
 
 def _conv(name: str, path: tuple[str | int, ...]) -> Iterator[tuple[str, Place]]:
     yield f"{name}.weight", Place((*path, "kernel"), _CONV)
+
+
+def _dense(name: str, path: tuple[str | int, ...], kind: type[Place] = Place) -> Iterator[tuple[str, Place]]:
+    yield f"{name}.weight", kind((*path, "kernel"), _DENSE)
+    yield f"{name}.bias", Place((*path, "bias"), _VECTOR)
 
 
 def _batch_norm(name: str, path: tuple[str | int, ...]) -> Iterator[tuple[str, Place]]:
@@ -150,7 +210,8 @@ def _bare(name: str) -> str:
     return name.removeprefix(_PREFIX)
 
 
-def _is_finite(array: np.ndarray) -> bool:
+def is_finite(array: np.ndarray) -> bool:
+    """Whether all elements are finite numbers, also as float32."""
     try:
         with np.errstate(over="ignore"):
             return array.dtype.kind != "c" and bool(np.isfinite(array.astype(np.float32)).all())
@@ -158,15 +219,17 @@ def _is_finite(array: np.ndarray) -> bool:
         return False
 
 
-def _shape(shape: tuple[int, ...]) -> str:
+def shape_text(shape: tuple[int, ...]) -> str:
+    """Returns a shape as errors show it."""
     return "x".join(map(str, shape)) or "scalar"
 
 
-def _some(names: list[str]) -> str:
+def some(names: Sequence[str]) -> str:
+    """Returns the first few of some names, and how many more there are."""
     more = len(names) - _NAMES_SHOWN
     return ", ".join(names[:_NAMES_SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
 def _no_table(name: str) -> ConfigError:
-    known = "PyramidNet, and UNet with same padding and transposed or bilinear up-sampling"
+    known = "PyramidNet, ResNet, VGG, and UNet with same padding and transposed or bilinear up-sampling"
     return ConfigError("", None, f"no reference weights are known for {name}; known for: {known}")

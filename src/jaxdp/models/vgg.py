@@ -18,7 +18,7 @@ from jaxdp.models import initializers, layers, resampling
 # Convolutions per stage; a pooling follows each.
 _CONVS = {11: (1, 1, 2, 2, 2), 13: (2, 2, 2, 2, 2), 16: (2, 2, 3, 3, 3), 19: (2, 2, 4, 4, 4)}
 # The ImageNet head sees 7x7 positions, as many as an image of 224x224 leaves.
-_POSITIONS = 7
+POSITIONS = 7
 
 
 @models.register("vgg")
@@ -120,7 +120,7 @@ class ImageNetHead(nnx.Module):
 
     def __init__(self, features: int, num_classes: int, *, dropout: float | int, dtype: Any, rngs: nnx.Rngs) -> None:
         hidden = 8 * features
-        shapes = itertools.pairwise([_POSITIONS**2 * features, hidden, hidden, num_classes])
+        shapes = itertools.pairwise([POSITIONS**2 * features, hidden, hidden, num_classes])
         init: Any = {"kernel_init": _normal, "bias_init": initializers.zeros}
         self.denses = nnx.List([nnx.Linear(*shape, dtype=dtype, rngs=rngs, **init) for shape in shapes])
         self.dropouts = nnx.List([layers.Dropout(dropout, index=index, rngs=rngs) for index in range(2)] if dropout else [])
@@ -128,7 +128,7 @@ class ImageNetHead(nnx.Module):
     def __call__(
         self, x: Float[Array, "batch height width features"], keys: Key[Array, "batch"] | None
     ) -> Float[Array, "batch classes"]:
-        x = resampling.adaptive_average_pool(x, _POSITIONS)
+        x = resampling.adaptive_average_pool(x, POSITIONS)
         x = x.reshape(len(x), -1)
         for position, dense in enumerate(self.denses[:-1]):
             x = nnx.relu(dense(x))

@@ -128,6 +128,11 @@ def create_train_state(
     )
 
 
+def array_name(path: Any) -> str:
+    """Returns the name of a parameter or batch statistic from its path in the tree, e.g. `units/0/convs/1/kernel`."""
+    return jax.tree_util.keystr(path, simple=True, separator="/")
+
+
 def takes_keys(model: nnx.Module) -> bool:
     """Whether a model is called with `keys`, one for each example, for what it draws at random."""
     parameters = inspect.signature(type(model).__call__).parameters.values()

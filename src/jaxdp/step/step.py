@@ -17,7 +17,7 @@ from jaxdp.data.placement import gather_examples
 from jaxdp.models import layers
 from jaxdp.step import batch_norm
 from jaxdp.step.replicas import Replicas
-from jaxdp.step.state import Constants, TrainState, Tree, merge, takes_keys
+from jaxdp.step.state import Constants, TrainState, Tree, array_name, merge, takes_keys
 from jaxdp.tasks import Task
 
 Batch = Mapping[str, Array]
@@ -40,6 +40,8 @@ class Recipe:
             convolutions in loops very slowly.
         remat: which activations the backward pass recomputes: `none`, `blocks` or `full`.
         grad_reduce_dtype: format in which gradients are averaged over replicas; None for that of the parameters.
+        frozen: names of the parameters that stay as they are. Their gradients are 0 and are not computed; batch norms go on
+            updating their running statistics, as in PyTorch.
     """
 
     task: Task
@@ -52,6 +54,7 @@ class Recipe:
     scan: bool = False
     remat: str = "none"
     grad_reduce_dtype: str | None = None
+    frozen: frozenset[str] = frozenset()
 
 
 def train_step(
@@ -121,7 +124,7 @@ def update_state(
         state: before the update.
         grads: of the weighted loss, as means over replicas.
         batch_stats: new running statistics of batch norm, as means over replicas.
-        weight: mean weight of the examples, as a mean over replicas.
+        weight: mean weight of the examples, times the task's divisors if it has any, as a mean over replicas.
         sums: metric sums of the global batch.
         constants: holds the learning rates.
         recipe: the settings of a step.
@@ -175,6 +178,8 @@ def compute_gradients(
 ) -> tuple[tuple[Tree, Tree, Float[Array, ""]], dict[str, Array]]:
     """Returns (gradients of the weighted loss, new batch statistics, mean weight) and metric sums, all of this replica's examples.
 
+    The gradients are yet to be divided by the mean weight of the global batch.
+
     Args:
         state: before the update.
         batch: this replica's examples, not yet augmented.
@@ -191,8 +196,9 @@ def compute_gradients(
     keys = keys_of(1)(batch["indices"])
     group_size, combine = batch_norm.statistics(recipe.batch_norm, replicas, len(batch["images"]))
 
-    def loss_function(params: Tree) -> tuple[Float[Array, ""], tuple[Tree, dict[str, Array]]]:
-        model = merge(state, params, state.batch_stats, keys[0] if state.random else None)
+    def loss_function(params: Tree) -> tuple[Float[Array, ""], tuple[Tree, Float[Array, ""], dict[str, Array]]]:
+        trained = _choose(recipe.frozen, jax.lax.stop_gradient(params), params)
+        model = merge(state, trained, state.batch_stats, keys[0] if state.random else None)
         model.train()
         layers.set_batch_norm(model, group_size=group_size, combine=combine)
         layers.set_remat(model, recipe.remat)
@@ -200,13 +206,15 @@ def compute_gradients(
         loss = jnp.mean(batch["weights"] * recipe.task.losses(outputs, batch))
         if state.loss_scale is not None:
             loss = loss * state.loss_scale.factor
-        return loss, (nnx.to_pure_dict(nnx.state(model, nnx.BatchStat)), recipe.task.sums(outputs, batch, training=True))
+        divisors = getattr(recipe.task, "divisors", None)
+        weight = jnp.mean(batch["weights"] if divisors is None else batch["weights"] * divisors(outputs, batch))
+        return loss, (nnx.to_pure_dict(nnx.state(model, nnx.BatchStat)), weight, recipe.task.sums(outputs, batch, training=True))
 
     with jax.named_scope("forward"):
-        loss, pull_back, (batch_stats, metrics) = jax.vjp(loss_function, replicas.local(state.params), has_aux=True)
+        loss, pull_back, (batch_stats, weight, metrics) = jax.vjp(loss_function, replicas.local(state.params), has_aux=True)
     with jax.named_scope("backward"):
         (grads,) = pull_back(jnp.ones_like(loss))
-    return (grads, batch_stats, jnp.mean(batch["weights"])), metrics
+    return (grads, batch_stats, weight), metrics
 
 
 def apply_gradients(state: TrainState, grads: Tree, batch_stats: Tree, learning_rates: Array, *, recipe: Recipe) -> TrainState:
@@ -214,13 +222,22 @@ def apply_gradients(state: TrainState, grads: Tree, batch_stats: Tree, learning_
     # A count beyond the last rate reads the last one, as JAX clamps indices.
     optimizer = recipe.optimizer(lambda count: learning_rates[count])
     updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
-    params = optax.apply_updates(state.params, updates)
+    # Weight decay and the like would change what has no gradient.
+    params = _choose(recipe.frozen, state.params, optax.apply_updates(state.params, updates))
     ema = None
     if state.ema is not None:
         # With the full decay, early averages would be mostly initial weights: it starts at 0.1 and rises.
         decay = jnp.minimum(recipe.ema_decay, (1.0 + state.step) / (10.0 + state.step))
-        ema = optax.incremental_update((params, batch_stats), state.ema, 1 - decay)
+        averages: Any = optax.incremental_update((params, batch_stats), state.ema, 1 - decay)
+        ema = (_choose(recipe.frozen, params, averages[0]), averages[1])
     return dataclasses.replace(state, step=state.step + 1, params=params, batch_stats=batch_stats, opt_state=opt_state, ema=ema)
+
+
+def _choose(names: frozenset[str], named: Tree, others: Tree) -> Tree:
+    """Returns a tree of parameters with those of these names from the first tree and all others from the second."""
+    if not names:
+        return others
+    return jax.tree_util.tree_map_with_path(lambda path, one, other: one if array_name(path) in names else other, named, others)
 
 
 def eval_step(state: TrainState, batch: Batch, data: Batch, *, recipe: Recipe, replicas: Replicas) -> dict[str, Array]:

@@ -30,6 +30,7 @@ __all__ = [
     "Sums",
     "Task",
     "candidates",
+    "check_class_weights",
     "checked_names",
     "create",
     "from_loss",
@@ -67,6 +68,8 @@ class Task(Protocol):
     - `kind`: `classification` (the default), `segmentation` or `regression`, whose models and datasets serve this task, too.
     - `target`: the field of a batch that it learns from, if it is not that of its kind; `Dataset.targets` then declares it.
     - `probabilities(outputs)`: what predictions are made from, where that is not the softmax (for regression: the outputs).
+    - `divisors(outputs, batch)`: one number per example, where the training loss of a batch is not the mean of `losses` but their
+      sum divided by the sum of these: over the global batch, whatever devices and microbatches it is computed in.
     """
 
     @property
@@ -162,6 +165,17 @@ def checked_names(num_classes: int, class_names: Sequence[str]) -> tuple[str, ..
     if isinstance(num_classes, bool) or not isinstance(num_classes, int | np.integer) or num_classes < 1:
         raise ConfigError("num_classes", num_classes, "must be a whole number of at least 1")
     return tuple(class_names) or tuple(map(str, range(num_classes)))
+
+
+def check_class_weights(weights: Any, num_classes: int) -> None:
+    """Raises ConfigError for weights that are neither none nor one number of at least 0 per class, not all 0."""
+    given: dict[str, Any] = {"class_weights": weights}
+    found: list[Any] = [*weights] if isinstance(weights, tuple | list) else [None]
+    if not all(isinstance(weight, int | float) and not isinstance(weight, bool) and 0 <= weight < np.inf for weight in found):
+        raise ConfigError("task_kwargs", given, "must be numbers of at least 0, e.g. [1,2.5]")
+    if found and (len(found) != num_classes or sum(found) == 0):
+        remedy = f"must be {num_classes} numbers, one per class, not all 0"
+        raise ConfigError("task_kwargs", {"class_weights": found}, remedy)
 
 
 def ratio(part: Any, whole: Any) -> Any:

@@ -26,6 +26,10 @@ class Classification:
         class_names: one per class; by default the classes are counted from "0".
         label_smoothing: share of the target that is spread evenly over all classes, in the training loss only; the reported
             `loss` is computed without it, so that runs can be compared. Source: Szegedy et al. 2016, section 7.
+        class_weights: weight of each class in the training loss, whose mean over the global batch is sum(weight * loss) /
+            sum(weight), as that of PyTorch's `CrossEntropyLoss(weight, label_smoothing=...)`: with smoothing each class's share of
+            the target has the class's weight, and the divisor is that of the labels. Where images are mixed, so are the weights in
+            the divisor. The reported `loss` is computed without them.
 
     Raises:
         ConfigError: for a value out of range.
@@ -34,6 +38,7 @@ class Classification:
     num_classes: int
     class_names: tuple[str, ...] = ()
     label_smoothing: float | int = 0.0
+    class_weights: tuple[float | int, ...] | list[float | int] = ()
     name = "classification"
     best_metric = ("accuracy", True)
 
@@ -41,14 +46,25 @@ class Classification:
         object.__setattr__(self, "class_names", tasks.checked_names(self.num_classes, self.class_names))
         if not 0 <= self.label_smoothing < 1:
             raise ConfigError("task_kwargs", {"label_smoothing": self.label_smoothing}, "must be at least 0 and below 1")
+        tasks.check_class_weights(self.class_weights, self.num_classes)
 
     def losses(self, outputs: Float[Array, "batch classes"], batch: Mapping[str, Array]) -> Float[Array, "batch"]:
         """Returns the training loss of each example; where images are mixed, so are labels (Zhang et al. 2018, section 2)."""
+        targets = optax.smooth_labels(self._targets(outputs, batch), self.label_smoothing)
+        return optax.softmax_cross_entropy(outputs, targets * jnp.asarray(self.class_weights) if self.class_weights else targets)
+
+    def divisors(self, outputs: Float[Array, "batch classes"], batch: Mapping[str, Array]) -> Float[Array, "batch"]:
+        """Returns the class weight of each example, by whose mean the mean loss is divided."""
+        if not self.class_weights:
+            return jnp.ones(len(outputs))
+        return self._targets(outputs, batch) @ jnp.asarray(self.class_weights, jnp.float32)
+
+    def _targets(self, outputs: Array, batch: Mapping[str, Array]) -> Float[Array, "batch classes"]:
         targets = jax.nn.one_hot(batch["labels"], outputs.shape[-1])
         if "partner_share" in batch:
             share = batch["partner_share"][:, None]
             targets = (1 - share) * targets + share * jax.nn.one_hot(batch["partner_labels"], outputs.shape[-1])
-        return optax.softmax_cross_entropy(outputs, optax.smooth_labels(targets, self.label_smoothing))
+        return targets
 
     def sums(
         self, outputs: Float[Array, "batch classes"], batch: Mapping[str, Array], *, training: bool

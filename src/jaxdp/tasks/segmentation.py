@@ -31,7 +31,10 @@ class Segmentation:
         class_names: one per class; by default the classes are counted from "0".
         loss: `cross_entropy` (mean over an image's pixels), `dice` (1 - mean soft Dice of the classes of an image; Milletari et
             al. 2016, section 3, without squares) or `cross_entropy+dice`, their sum.
-        class_weights: weight of each class in the cross-entropy, which is then a weighted mean.
+        class_weights: weight of each class in the cross-entropy of the training loss, which is then a weighted mean; the reported
+            `loss` is computed without them.
+        weighted_over: which pixels share the divisor of that mean, the sum of their weights: those of an `image`, or of the whole
+            `batch`, as in PyTorch's `CrossEntropyLoss(weight)`. A loss with `dice` is one of images and takes `image` only.
         ignore_label: pixels of this value count in no loss and no metric.
 
     Raises:
@@ -43,6 +46,7 @@ class Segmentation:
     loss: str = "cross_entropy"
     class_weights: tuple[float | int, ...] | list[float | int] = ()
     ignore_label: int = 255
+    weighted_over: str = "image"
     name = "segmentation"
     best_metric = ("iou", True)
 
@@ -50,21 +54,34 @@ class Segmentation:
         object.__setattr__(self, "class_names", tasks.checked_names(self.num_classes, self.class_names))
         if self.loss not in LOSSES:
             raise ConfigError("task_kwargs", {"loss": self.loss}, nearest(self.loss, list(LOSSES)))
-        weights = self.class_weights
-        if not isinstance(weights, tuple | list) or not all(isinstance(w, int | float) and 0 <= w < np.inf for w in weights):
-            raise ConfigError("task_kwargs", {"class_weights": weights}, "must be numbers of at least 0, e.g. [1,2.5]")
-        if weights and (len(weights) != self.num_classes or sum(weights) == 0):
-            remedy = f"must be {self.num_classes} numbers, one per class, not all 0"
-            raise ConfigError("task_kwargs", {"class_weights": list(weights)}, remedy)
+        tasks.check_class_weights(self.class_weights, self.num_classes)
+        if self.weighted_over not in ("image", "batch"):
+            raise ConfigError("task_kwargs", {"weighted_over": self.weighted_over}, "must be image or batch")
+        if self.weighted_over == "batch" and self.loss != "cross_entropy":
+            raise ConfigError("task_kwargs", {"weighted_over": "batch"}, f"is for loss=cross_entropy; with {self.loss} use image")
 
     def losses(self, outputs: Float[Array, "batch h w classes"], batch: Mapping[str, Array]) -> Float[Array, "batch"]:
         masks, counted = self._masks(outputs, batch)
         loss = jnp.zeros(len(outputs))
+        if self._pools:
+            losses = optax.softmax_cross_entropy_with_integer_labels(outputs, masks)
+            return jnp.mean(self._pixel_weights(masks, counted) * losses, (1, 2))
         if "cross_entropy" in self.loss:
             loss += self._cross_entropy(outputs, masks, counted, jnp.asarray(self.class_weights or (1.0,) * self.num_classes))
         if "dice" in self.loss:
             loss += self._dice_loss(outputs, masks, counted)
         return loss
+
+    def divisors(self, outputs: Float[Array, "batch h w classes"], batch: Mapping[str, Array]) -> Float[Array, "batch"]:
+        """Returns the mean weight of each image's pixels, where the batch shares the divisor of the loss, and otherwise 1."""
+        return jnp.mean(self._pixel_weights(*self._masks(outputs, batch)), (1, 2)) if self._pools else jnp.ones(len(outputs))
+
+    @property
+    def _pools(self) -> bool:
+        return bool(self.class_weights) and self.weighted_over == "batch"
+
+    def _pixel_weights(self, masks: Array, counted: Array) -> Float[Array, "batch h w"]:
+        return jnp.where(counted, jnp.asarray(self.class_weights, jnp.float32)[masks], 0.0)
 
     def sums(
         self, outputs: Float[Array, "batch h w classes"], batch: Mapping[str, Array], *, training: bool

@@ -187,7 +187,10 @@ class Run:
         self.counters = Counters.at(position)
         if self._directory is not None:
             self.counters.rollbacks = max(self.counters.rollbacks, self._directory.read_rollbacks())
-            message = f"continuing {self.folder} after step {saved}" if saved is not None else ""
+        if saved is not None:
+            message = f"continuing {self.folder} after step {saved}"
+        elif setup.initial_weights is not None:
+            message = setup.initial_weights.text()
         _ = setup.train_data, setup.evaluation_data  # read before the progress begins
         self._signals.check()
         self._signals.training = True

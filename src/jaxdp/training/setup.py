@@ -16,9 +16,10 @@ from flax import nnx
 from jax.experimental import multihost_utils
 from jaxtyping import Float
 
-from jaxdp.components import NOTHING, Objects, check_model, create_model, create_task, open_data
+from jaxdp import run_directory, tasks
+from jaxdp.components import NOTHING, Objects, array_shapes, check_model, create_model, create_task, open_data
 from jaxdp.config import BatchNormMode, TrainConfig
-from jaxdp.data import augment, pipeline, placement
+from jaxdp.data import augment, class_counts, pipeline, placement
 from jaxdp.data.sources import CheckedSource, Dataset
 from jaxdp.registry import ConfigError
 from jaxdp.run_directory import RunDirectory
@@ -28,6 +29,7 @@ from jaxdp.sharding.strategy import Strategy, create_strategy, nearest_divisor
 from jaxdp.step import metrics, optim
 from jaxdp.step.state import Constants, TrainState, create_train_state
 from jaxdp.step.step import Recipe
+from jaxdp.training import class_weights, transfer
 from jaxdp.training.intervals import Intervals
 
 DEFAULT_EPOCHS = 20
@@ -42,7 +44,7 @@ DEFAULT_GROUP = 32
 # What another run of the same compiled step may change: `Setup.reconfigured`.
 _CHANGEABLE = frozenset(
     "learning_rate lr_scaling schedule warmup_fraction epochs steps seed log_every eval_every checkpoint_every keep run_dir resume "
-    "max_divergences profile step_timeout callbacks".split()
+    "max_divergences profile step_timeout callbacks early_stop".split()
 )
 
 
@@ -102,28 +104,44 @@ class Setup:
         changed = {name for name, value in config.flat().items() if value != before[name]}
         if not changed <= _CHANGEABLE:
             return None
+        _check_learning(config, self.dataset)
         intervals, schedule = _create_schedule(config, len(self.dataset.train), self.objects)
         return self._sharing_data(dataclasses.replace(self, config=config, intervals=intervals, schedule=schedule))
 
     def _sharing_data(self, setup: "Setup") -> "Setup":
-        for name in ("train_data", "evaluation_data"):  # what is on the devices already is not put there twice
+        for name in ("train_data", "evaluation_data", "_train_labels", "initial_weights"):  # what was read is not read twice
             if name in vars(self):
                 vars(setup)[name] = vars(self)[name]
         return setup
 
     def create_state(self) -> TrainState:
         """Creates the initial state, on the default device or where the strategy wants it."""
+        initial = self.initial_weights
         with self.strategy.creating():
-            model = self.create_model()
-            optimizer = self.recipe.optimizer(self.schedule)
-            scaled = self.config.model.precision == "float16"
-            return create_train_state(model, optimizer, with_ema=self.config.optimization.ema_decay > 0, with_loss_scale=scaled)
+            return self._create_state(initial.load_into if initial is not None else lambda model: None)
+
+    def _create_state(self, fill: Callable[[nnx.Module], None]) -> TrainState:
+        model = self.create_model()
+        fill(model)
+        optimizer = self.recipe.optimizer(self.schedule)
+        scaled = self.config.model.precision == "float16"
+        return create_train_state(model, optimizer, with_ema=self.config.optimization.ema_decay > 0, with_loss_scale=scaled)
 
     def create_model(self) -> nnx.Module:
-        """Returns a new model with the initial weights: drawn from the seed, or those of the model that was given."""
+        """Returns a new model with weights drawn from the seed, or those of the model that was given."""
         if self.objects.model is not None:
             return nnx.clone(self.objects.model)
         return create_model(self.config, self.dataset, rngs=nnx.Rngs(self.config.data.seed), dtype=self.dtype)
+
+    @functools.cached_property
+    def initial_weights(self) -> transfer.InitialWeights | None:
+        """The weights of `--init-from`, once they are read.
+
+        Raises:
+            ConfigError: if they cannot be read, or do not fit.
+        """
+        path = self.config.learning.init_from
+        return transfer.read_initial(path, self.config, self.dataset, self.objects) if path is not None else None
 
     def abstract_step(self, global_batch_size: int) -> tuple[TrainState, Any, Any]:
         """Returns the shapes of what a training step takes, state, batch and constants; it reads one example of the dataset."""
@@ -149,7 +167,7 @@ class Setup:
     @functools.cached_property
     def shapes(self) -> TrainState:
         """The shapes of a state as the model knows it; nothing is computed."""
-        return jax.eval_shape(self.create_state)
+        return jax.eval_shape(lambda: self._create_state(lambda model: None))
 
     @functools.cached_property
     def train_data(self) -> Mapping[str, jax.Array]:
@@ -182,11 +200,16 @@ class Setup:
         return source
 
     @property
-    def train_order(self) -> pipeline.TrainingOrder:
+    def train_order(self) -> pipeline.TrainingOrder | pipeline.BalancedOrder:
         """Which examples are in which step."""
-        return pipeline.TrainingOrder(
-            len(self.dataset.train), self.global_batch_size, self.config.data.seed, self.intervals.total_steps
-        )
+        how = (self.global_batch_size, self.config.data.seed, self.intervals.total_steps)
+        if self.config.learning.sampler == "balanced":
+            return pipeline.BalancedOrder(self._train_labels, *how)
+        return pipeline.TrainingOrder(len(self.dataset.train), *how)
+
+    @functools.cached_property
+    def _train_labels(self) -> np.ndarray:
+        return class_counts.labels(self.dataset)
 
     def train_batches(self, start: int) -> Iterator[Any]:
         """Returns the placed batches from step `start` on, with `--steps-per-execution` those of each call together."""
@@ -256,8 +279,13 @@ def create_setup(
     Raises:
         ConfigError: for the first setting that cannot work.
     """
+    config = with_saved_defaults(config)
+    sizes = config.optimization
+    is_default = sizes.global_batch_size is None and sizes.per_device_batch_size is None  # what there is later is the dataset's own
     config, dataset = open_data(config, objects)
-    task = create_task(config, dataset, objects)
+    if training:
+        _check_learning(config, dataset)
+    task = create_task(config, dataset, objects, class_weights=class_weights.resolve(config, dataset) if training else ())
     preprocess = augment.create_preprocess(
         config.data.augment or (), mean=dataset.mean, std=dataset.std, per_image=config.data.normalize == "image",
         dense=task.name != "classification", pixel_range=dataset.pixel_range, padded=dataset.padded,
@@ -271,24 +299,16 @@ def create_setup(
         mesh.MeshShape.parse(config.sharding.mesh, len(devices) * jax.process_count()) if config.sharding.mesh is not None else None
     )
     asked = config
-    config = _with_batch_size(config, dataset, axes.data if axes is not None else len(devices) * jax.process_count())
+    data_shards = axes.data if axes is not None else len(devices) * jax.process_count()
+    config = _with_batch_size(config, dataset, data_shards, is_default=is_default)
     automatic = asked.optimization.global_batch_size == "auto"
     config = _with_batch_norm(config, grouped=normalizes and training and not automatic)
     config = _with_placement(config, dataset, devices)
-    assert config.model.batch_norm is not None
     intervals, schedule = _create_schedule(config, len(dataset.train), objects)
-    recipe = Recipe(
-        task=task,
-        optimizer=_optimizer_factory(config, schedule, objects),
-        preprocess=preprocess,
-        batch_norm=config.model.batch_norm,
-        ema_decay=config.optimization.ema_decay,
-        on_divergence=config.run.on_divergence,
-        accumulate_steps=config.optimization.accumulate_steps,
-        scan=devices[0].platform != "cpu",
-        remat=config.model.remat,
-        grad_reduce_dtype=config.sharding.grad_reduce_dtype,
-    )
+    optimizer, frozen = _optimizer_factory(config, schedule, objects), frozenset[str]()
+    if training and config.learning.freeze is not None:
+        frozen = transfer.frozen_names(config.learning.freeze, array_shapes(config, dataset, objects)[0])
+    recipe = _create_recipe(config, task, preprocess, optimizer, frozen, scan=devices[0].platform != "cpu")
     strategy = create_strategy(config.sharding.strategy, recipe, devices, axes, shard_params=config.sharding.shard_params)
     strategy.check_rows({dataset.image_shape[0], tile[0]}, fewest_rows)
     if training and not automatic:
@@ -297,6 +317,8 @@ def create_setup(
         config, jnp.dtype(dtype or config.model.precision), dataset, recipe, schedule, strategy, intervals, objects, advance
     )
     if not automatic:
+        if training and config.run.resume != "must" and not run_directory.will_resume(config):
+            _ = setup.initial_weights  # finds what does not fit
         return setup
     size = memory.largest_batch(strategy, setup.abstract_step, len(dataset.train))
     # The devices of some processes may have less memory than those of others.
@@ -305,11 +327,56 @@ def create_setup(
     return create_setup(chosen, objects, training=training, dtype=dtype, advance=advance)
 
 
-def _with_batch_size(config: TrainConfig, dataset: Dataset, data_shards: int) -> TrainConfig:
-    """Returns the settings with the global batch size as a number, which for `auto` is 1 until it is known."""
-    per_device = config.optimization.per_device_batch_size
-    given = per_device * data_shards * config.optimization.accumulate_steps if per_device else config.optimization.global_batch_size
-    batch_size = 1 if given == "auto" else int(given or optim.DEFAULT_BATCH_SIZE)
+def _create_recipe(
+    config: TrainConfig,
+    task: tasks.Task,
+    preprocess: augment.Preprocess,
+    optimizer: Callable[[optax.Schedule], optax.GradientTransformation],
+    frozen: frozenset[str],
+    *,
+    scan: bool,
+) -> Recipe:
+    assert config.model.batch_norm is not None
+    return Recipe(
+        task=task,
+        optimizer=optimizer,
+        preprocess=preprocess,
+        batch_norm=config.model.batch_norm,
+        ema_decay=config.optimization.ema_decay,
+        on_divergence=config.run.on_divergence,
+        accumulate_steps=config.optimization.accumulate_steps,
+        scan=scan,
+        remat=config.model.remat,
+        grad_reduce_dtype=config.sharding.grad_reduce_dtype,
+        frozen=frozen,
+    )
+
+
+def _check_learning(config: TrainConfig, dataset: Dataset) -> None:
+    """Raises ConfigError for a sampler without classes, and for stopping early without validation data."""
+    if config.learning.sampler is not None and "labels" not in dataset.fields():
+        remedy = f"draws classes equally often, and {dataset.task} has none; it is for classification"
+        raise ConfigError("sampler", config.learning.sampler, remedy)
+    if config.run.early_stop is None:
+        return
+    if dataset.validation is None:
+        remedy = "stops by validation data, and this dataset has none; set some apart, e.g. with --validation 0.1"
+        raise ConfigError("early_stop", config.run.early_stop, remedy)
+    if any(str(each).partition(":")[0] == "early_stopping" for each in config.run.callbacks):
+        raise ConfigError("early_stop", config.run.early_stop, "--callbacks has early_stopping, too; give one of them")
+
+
+def _with_batch_size(config: TrainConfig, dataset: Dataset, data_shards: int, *, is_default: bool) -> TrainConfig:
+    """Returns the settings with the global batch size as a number, which for `auto` is 1 until it is known.
+
+    Args:
+        is_default: whether a size that there is already is the dataset's own, which holds where it fits.
+    """
+    per_device, parts = config.optimization.per_device_batch_size, data_shards * config.optimization.accumulate_steps
+    given = per_device * parts if per_device else config.optimization.global_batch_size
+    if given is None or (is_default and given != "auto" and given > len(dataset.train)):
+        given = optim.default_batch_size(len(dataset.train), parts)
+    batch_size = 1 if given == "auto" else given
     if batch_size > len(dataset.train):
         remedy = f"larger than the training set; use at most {len(dataset.train)}"
         raise ConfigError("global_batch_size", batch_size, remedy)
@@ -323,7 +390,6 @@ def _with_batch_norm(config: TrainConfig, *, grouped: bool) -> TrainConfig:
         grouped: whether the default is groups. Without batch norms of ours it is not: Flax's own normalizes over what one device
             sees. Nor is it where a batch size is looked for, which groups of another would restrict.
     """
-    config = with_saved_batch_norm(config)
     if config.model.batch_norm is not None:
         return config
     microbatch = max(int(config.optimization.global_batch_size or 1) // config.optimization.accumulate_steps, 1)
@@ -331,13 +397,17 @@ def _with_batch_norm(config: TrainConfig, *, grouped: bool) -> TrainConfig:
     return config.replace(batch_norm=mode)
 
 
-def with_saved_batch_norm(config: TrainConfig) -> TrainConfig:
-    """Returns the settings with the batch norm of the run that they resume, where none is given: the default was another once."""
+def with_saved_defaults(config: TrainConfig) -> TrainConfig:
+    """Returns the settings with batch norm and batch size of the run that they resume, where none are given: defaults change."""
     folder = config.run.run_dir
-    if config.model.batch_norm is not None or folder is None or config.run.resume == "never":
+    if folder is None or config.run.resume == "never" or not (run := RunDirectory(pathlib.Path(folder))).config_file.is_file():
         return config
-    run = RunDirectory(pathlib.Path(folder))
-    return config.replace(batch_norm=run.load_config().model.batch_norm) if run.config_file.is_file() else config
+    saved, sizes = run.load_config(), config.optimization
+    if config.model.batch_norm is None and sizes.global_batch_size in (None, saved.optimization.global_batch_size):
+        config = config.replace(batch_norm=saved.model.batch_norm)
+    if sizes.global_batch_size is None and sizes.per_device_batch_size is None:
+        config = config.replace(global_batch_size=saved.optimization.global_batch_size)
+    return config
 
 
 def _with_placement(config: TrainConfig, dataset: Dataset, devices: list[Any]) -> TrainConfig:

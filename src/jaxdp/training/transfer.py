@@ -1,0 +1,186 @@
+"""Starts from the weights of another run or of a file, and finds the parameters that stay as they are."""
+
+import dataclasses
+import difflib
+import pathlib
+import re
+import types
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from flax import nnx
+
+from jaxdp.checkpoint.restore import SavedCheckpoints
+from jaxdp.components import NOTHING, Objects, abstract_model, array_shapes, create_task
+from jaxdp.config import TrainConfig
+from jaxdp.inference.predictor import read_description
+from jaxdp.inference.weights import read_weights
+from jaxdp.models.reference_weights import in_our_order, is_finite, reference_names, shape_text, some
+from jaxdp.registry import ConfigError
+from jaxdp.run_directory import RunDirectory
+from jaxdp.step.state import array_name
+
+Shapes = Mapping[str, tuple[int, ...]]
+
+
+@dataclasses.dataclass(frozen=True)
+class InitialWeights:
+    """Weights to start from.
+
+    Attributes:
+        source: the run and step, or the file.
+        arrays: parameters and batch statistics by name, float32.
+        parameters: how many numbers of them are parameters.
+        skipped: names in the source of what the model does not have.
+        fresh: names in the model of what keeps its own initialization.
+    """
+
+    source: str
+    arrays: Mapping[str, np.ndarray]
+    parameters: int
+    skipped: tuple[str, ...]
+    fresh: tuple[str, ...]
+
+    def load_into(self, model: nnx.Module) -> None:
+        """Fills the arrays of a model."""
+        arrays = nnx.state(model, (nnx.Param, nnx.BatchStat))
+
+        def filled(path: Any, leaf: Any) -> Any:
+            found = self.arrays.get(array_name(path))
+            return leaf if found is None else jax.device_put(found.astype(leaf.dtype))
+
+        nnx.replace_by_pure_dict(arrays, jax.tree_util.tree_map_with_path(filled, nnx.to_pure_dict(arrays)))
+        nnx.update(model, arrays)
+
+    def text(self) -> str:
+        """Returns the three lines that say what became of the weights."""
+        return "\n".join([
+            f"loaded {self.parameters:,} parameters ({len(self.arrays)} arrays) from {self.source}",
+            f"skipped (there, not in the model): {some(self.skipped) or 'nothing'}",
+            f"fresh (in the model, not from there): {some(self.fresh) or 'nothing'}",
+        ])  # fmt: skip
+
+    def facts(self) -> dict[str, Any]:
+        """Returns what history.jsonl keeps of it."""
+        return {
+            "init_from": self.source,
+            "loaded_parameters": self.parameters,
+            "skipped_arrays": len(self.skipped),
+            "fresh": list(self.fresh),
+        }
+
+
+def read_initial(path: str, config: TrainConfig, dataset: Any, objects: Objects = NOTHING) -> InitialWeights:
+    """Reads weights that fit a model, all but a head for another number of classes.
+
+    Args:
+        path: folder of a run, or a file of weights: those that `jaxdp.convert export` wrote, or a PyTorch state dict.
+        config: names the model.
+        dataset: whatever tells `num_classes` and `image_shape`.
+
+    Raises:
+        ConfigError: if the weights cannot be read, or do not fit.
+    """
+    params, batch_stats = array_shapes(config, dataset, objects)
+    expected = {**params, **batch_stats}
+    try:
+        if pathlib.Path(path).is_dir():
+            source, found, names = _of_run(RunDirectory(pathlib.Path(path)))
+        else:
+            source, found, names = path, _of_file(path, expected, config, dataset, objects), ()
+    except ConfigError as error:
+        raise ConfigError("init_from", path, error.remedy) from error
+    heads = _heads(config, dataset, objects, expected)
+    alike = {name for name, array in found.items() if name in expected and array.shape == expected[name]}
+    # With as many classes that are others, nothing of a head fits, either.
+    fresh = heads if _are_others(names, dataset.class_names) else heads - alike
+    loaded = {name: found[name] for name in expected if name in alike - fresh}
+    model = config.model.name
+    if not loaded:
+        examples = f"e.g. {next(iter(found), 'none')} there, {next(iter(expected), 'none')} here"
+        raise ConfigError("init_from", path, f"none of its {len(found)} arrays fits {model} by name and shape ({examples})")
+    others = [name for name in expected if name not in loaded and name not in fresh]
+    misshaped = [
+        f"{name} {shape_text(found[name].shape)}, expected {shape_text(expected[name])}" for name in others if name in found
+    ]
+    missing = [name for name in others if name not in found]
+    unusable = [name for name, array in loaded.items() if not is_finite(array)]
+    kinds = {"of another shape": misshaped, "missing": missing, "not finite numbers": unusable}
+    problems = [f"{len(names)} {kind}: {some(names)}" for kind, names in kinds.items() if names]
+    if problems:
+        raise ConfigError("init_from", path, f"does not fit {model}, head aside; {'; '.join(problems)}")
+    skipped = tuple(name for name in found if name not in expected)
+    count = sum(array.size for name, array in loaded.items() if name in params)
+    return InitialWeights(source, loaded, count, skipped, tuple(name for name in expected if name in fresh))
+
+
+def frozen_names(pattern: str, names: Collection[str]) -> frozenset[str]:
+    """Returns the parameters whose name begins with a match of a regular expression.
+
+    Args:
+        names: of all parameters, e.g. `head/kernel`.
+
+    Raises:
+        ConfigError: for a pattern that is no regular expression, or that matches no parameter or all.
+    """
+    try:
+        expression = re.compile(pattern)
+    except re.error as error:
+        raise ConfigError("freeze", pattern, f"is no regular expression: {error}") from error
+    frozen = frozenset(name for name in names if expression.match(name))
+    if not frozen:
+        close = difflib.get_close_matches(pattern, list(names), n=3, cutoff=0.0)
+        parts = dict.fromkeys(name.partition("/")[0] for name in names)
+        remedy = f"no parameter's name begins with a match; nearest: {', '.join(close)}; names begin with {', '.join(parts)}"
+        raise ConfigError("freeze", pattern, remedy)
+    if len(frozen) == len(names):
+        raise ConfigError(
+            "freeze", pattern, 'matches every parameter, and leaves none to train; "(?!head)" matches all but the head'
+        )
+    return frozen
+
+
+def _of_run(run: RunDirectory) -> tuple[str, dict[str, np.ndarray], tuple[str, ...]]:
+    """Returns what a run's result is called, the best state by validation data or else the last, its arrays and its classes."""
+    config, description = run.load_config(), read_description(run)
+    if not run.checkpoints.is_dir():
+        raise ConfigError("", run.path, "holds no checkpoint")
+    best_metric = create_task(config, description).best_metric if description.has_validation else None
+    checkpoints = SavedCheckpoints(run.checkpoints, best_metric=best_metric)
+    step = checkpoints.choose(None)
+    if step is None:
+        raise ConfigError("", run.path, "holds no checkpoint")
+    return f"step {step} of {run.path}", checkpoints.model_arrays(step), description.class_names
+
+
+def _are_others(before: Sequence[str], now: Sequence[str]) -> bool:
+    """Whether two sets of classes are known to differ, which numbers in place of names do not tell."""
+    named = all(not all(name.isdecimal() for name in names) for names in (before, now))
+    return named and tuple(before) != tuple(now)
+
+
+def _of_file(path: str, expected: Shapes, config: TrainConfig, dataset: Any, objects: Objects) -> dict[str, np.ndarray]:
+    """Returns the arrays of a file by our names; those that the model does not have keep theirs."""
+    weights, own = read_weights(path)
+    ours = {name.replace(".", "/"): array for name, array in weights.items()}
+    if own or set(ours) & set(expected):
+        return ours
+    bare = {name.removeprefix("module."): array for name, array in weights.items() if not name.endswith("num_batches_tracked")}
+    places = reference_names(abstract_model(config, dataset, objects))
+    found: dict[str, np.ndarray] = {}
+    for name, array in bare.items():
+        place = places.get(name)
+        found[name if place is None else "/".join(map(str, place.path))] = array if place is None else in_our_order(array, place)
+    return found
+
+
+def _heads(config: TrainConfig, dataset: Any, objects: Objects, expected: Shapes) -> set[str]:
+    """Returns the names of the arrays whose shape depends on the number of classes."""
+    classes = dataset.num_classes
+    if objects.model is not None:  # it cannot be made for other classes
+        return {name for name, shape in expected.items() if shape and shape[-1] == classes}
+    other = types.SimpleNamespace(num_classes=classes + 1, image_shape=dataset.image_shape)
+    params, batch_stats = array_shapes(config, other, objects)
+    return {name for name, shape in {**params, **batch_stats}.items() if shape != expected.get(name)}

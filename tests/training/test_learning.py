@@ -1,0 +1,296 @@
+"""The default batch of small sets, class weights, the balanced sampler and early stopping by one flag."""
+
+import dataclasses
+import itertools
+import json
+import pathlib
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from sklearn.utils.class_weight import compute_class_weight
+
+import jaxdp
+from jaxdp import data, tasks, train
+from jaxdp.config import ClassWeights, TrainConfig, run_hash
+from jaxdp.data import class_counts, pipeline
+from jaxdp.data.sources import open_dataset
+from jaxdp.registry import ConfigError
+from jaxdp.run_directory import read_lines
+from jaxdp.tasks.classification import Classification
+from jaxdp.training.setup import create_setup
+
+RNG = np.random.default_rng(0)
+COUNTS = (60, 25, 11)  # of each class
+SMALL: dict[str, Any] = {"model_kwargs": {"width": 2, "hidden": 8}, "progress": False}
+
+
+def uneven(counts: tuple[int, ...] = COUNTS, **more: Any) -> data.Dataset:
+    labels = RNG.permutation(np.repeat(np.arange(len(counts)), counts))
+    images = RNG.integers(0, 256, (len(labels), 8, 8, 1), np.uint8)
+    return data.from_arrays(images, labels, test=(images[:9], labels[:9]), **more)
+
+
+def masked() -> data.Dataset:
+    masks = RNG.choice(4, (24, 8, 8), p=[0.5, 0.3, 0.1, 0.1]).astype(np.uint8)
+    masks[masks == 3] = 255
+    masks[0] = 255  # an image without a pixel that counts
+    images = RNG.integers(0, 256, (24, 8, 8, 1), np.uint8)
+    return data.from_arrays(images, masks, test=(images[:4], masks[:4]))
+
+
+def setup_of(dataset: data.Dataset, devices: int = 1, model: str = "cnn", **settings: Any) -> Any:
+    kwargs = {"width": 2, "hidden": 8} if model == "cnn" else {"base_channels": 2, "levels": 1}
+    return jaxdp.Trainer(model, dataset, model_kwargs=kwargs, devices=devices, **({"progress": False} | settings)).setup
+
+
+@pytest.mark.parametrize(
+    ("examples", "devices", "settings", "expected"),
+    [
+        (24, 1, {}, 6),
+        (24, 2, {}, 6),
+        (24, 4, {}, 4),
+        (24, 8, {}, 8),
+        (24, 2, {"accumulate_steps": 2}, 4),
+        (511, 1, {}, 127),
+        (512, 4, {}, 128),
+        (24, 1, {"global_batch_size": 24}, 24),
+    ],
+)
+def test_the_default_batch_is_at_most_a_quarter_of_the_training_set(
+    examples: int, devices: int, settings: dict, expected: int
+) -> None:
+    images = np.zeros((examples, 8, 8, 1), np.uint8)
+    dataset = data.from_arrays(images, np.arange(examples) % 2, test=(images[:2], np.array([0, 1])))
+    assert setup_of(dataset, devices, **settings).global_batch_size == expected
+    with pytest.raises(ConfigError, match=rf"^--global-batch-size 600: larger than the training set; use at most {examples}$"):
+        setup_of(dataset, global_batch_size=600)
+
+
+def test_a_default_of_the_dataset_holds_where_it_fits() -> None:
+    large, small = (dataclasses.replace(uneven((size, size)), defaults={"global_batch_size": 40}) for size in (30, 15))
+    assert setup_of(large).global_batch_size == 40
+    assert setup_of(small).global_batch_size == 7
+    for model, batch_size in (("cnn", 128), ("unet", 16)):  # digits and cells
+        assert create_setup(TrainConfig.of(model=model)).global_batch_size == batch_size
+
+
+def test_an_older_run_keeps_its_batch(no_pictures: None) -> None:
+    first = jaxdp.Trainer("cnn", uneven(), global_batch_size=64, run_dir="run", steps=1, **SMALL)
+    first.fit()
+    again = jaxdp.Trainer("cnn", uneven(), run_dir="run", steps=2, **SMALL)
+    assert (again.setup.global_batch_size, setup_of(uneven()).global_batch_size) == (64, 24)
+
+
+def test_new_settings_leave_the_names_of_runs_alone() -> None:
+    assert run_hash(TrainConfig.of(early_stop=3)) == run_hash(TrainConfig())
+    for name, value in {"class_weights": "balanced", "sampler": "balanced", "init_from": "x", "freeze": "y"}.items():
+        assert run_hash(TrainConfig.of(**{name: value})) != run_hash(TrainConfig())
+
+
+@pytest.mark.parametrize("dataset", [uneven(), masked()])
+def test_balanced_weights_are_those_of_scikit_learn(dataset: data.Dataset) -> None:
+    dataset = setup_of(dataset, model=_model(dataset)).dataset
+    field = "labels" if dataset.task == "classification" else "masks"
+    values = np.concatenate([np.ravel(dataset.train[index][field]) for index in range(len(dataset.train))])
+    values = values[values != 255]
+    expected = compute_class_weight("balanced", classes=np.unique(values), y=values)
+    np.testing.assert_allclose(class_counts.balanced_weights(class_counts.count(dataset), "abc"), expected, rtol=1e-12)
+    made = setup_of(dataset, model=_model(dataset), class_weights="balanced").recipe.task
+    np.testing.assert_allclose(made.class_weights, expected, rtol=1e-12)
+
+
+def _model(dataset: data.Dataset) -> str:
+    return "cnn" if dataset.task == "classification" else "unet"
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.2])
+def test_the_weighted_loss_is_pytorchs(smoothing: float) -> None:
+    """sum(w_y * nll) / sum(w_y); with smoothing as in ATen's cross_entropy_loss_label_smoothing, written again here."""
+    weights, logits, labels = np.array([0.5, 2.0, 3.5]), RNG.normal(size=(7, 3)), RNG.integers(0, 3, 7)
+    log_probabilities = logits - np.log(np.exp(logits).sum(1, keepdims=True))
+    own = weights[labels]
+    nll = -(own * log_probabilities[np.arange(7), labels]).sum() / own.sum()
+    smooth = -(weights * log_probabilities).sum() / own.sum()
+    task = Classification(3, label_smoothing=smoothing, class_weights=tuple(weights))
+    outputs, batch = jnp.asarray(logits, jnp.float32), {"labels": jnp.asarray(labels)}
+    found = task.losses(outputs, batch).sum() / task.divisors(outputs, batch).sum()
+    np.testing.assert_allclose(found, (1 - smoothing) * nll + smoothing / 3 * smooth, rtol=1e-6)
+
+
+def trained(dataset: data.Dataset, devices: int, model: str, strategy: str = "pmap", **settings: Any) -> tuple[Any, list[Any]]:
+    """State after two steps, and the batches."""
+    settings = {"batch_norm": "global", "global_batch_size": 16, "learning_rate": 0.05, "schedule": "constant"} | settings
+    setup = setup_of(dataset, devices, model, strategy=strategy, steps=2, **settings)
+    state, sums = setup.strategy.init(setup.create_state), []
+    for batch in itertools.islice(setup.train_batches(0), 2):
+        state, found = setup.strategy.train_step(state, batch, setup.constants)
+        sums.append(setup.strategy.gather(found))
+    return setup.strategy.gather(state), sums
+
+
+def distance(left: Any, right: Any) -> float:
+    return max(jax.tree.leaves(jax.tree.map(lambda a, b: float(np.abs(np.float64(a) - b).max(initial=0)), left, right)))
+
+
+@pytest.mark.parametrize("model", ["cnn", "unet"])
+@pytest.mark.parametrize(
+    ("devices", "strategy", "accumulate"),
+    [(4, "pmap", 1), (4, "shard_map", 2), (4, "sharded", 1), (2, "central", 1)],
+)
+def test_the_divisor_is_that_of_the_global_batch(
+    model: str, devices: int, strategy: str, accumulate: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each device, and each microbatch, has classes of other weights; divided there, the step is another one: the mutant."""
+    dataset = uneven() if model == "cnn" else masked()
+    settings: dict[str, Any] = {"class_weights": "0.1,5,20", "batch_norm": "group:4"}
+    expected, sums = trained(dataset, 1, model, **settings)
+    state, same_sums = trained(dataset, devices, model, strategy, accumulate_steps=accumulate, **settings)
+    assert distance(expected.params, state.params) <= 1e-5
+    assert distance(sums, same_sums) <= 1e-3
+    if strategy == "sharded":  # one program, to which mean and global mean are the same
+        return
+    kind: Any = type(setup_of(dataset, 1, model).recipe.task)
+    losses, divisors = kind.losses, kind.divisors
+    monkeypatch.setattr(kind, "losses", lambda self, *args: losses(self, *args) / jnp.mean(divisors(self, *args)))
+    monkeypatch.setattr(kind, "divisors", lambda self, outputs, batch: jnp.ones(len(outputs)))
+    mutant, _ = trained(dataset, devices, model, strategy, accumulate_steps=accumulate, **settings)
+    assert distance(expected.params, mutant.params) > 1e-4
+
+
+def test_a_step_with_class_weights_is_the_gradient_of_pytorchs_loss() -> None:
+    """The gradient of the whole batch's loss, written down as one formula, against what the step did with SGD."""
+    dataset, weights = uneven(), np.array([0.1, 5, 20])
+    settings: dict[str, Any] = {"optimizer": "sgd", "weight_decay": 0.0, "class_weights": "0.1,5,20"}
+    settings = {"global_batch_size": 16, "learning_rate": 0.5, "schedule": "constant", "batch_norm": "global"} | settings
+    setup = setup_of(dataset, 4, "cnn", steps=1, **settings)
+    before = setup.create_state()
+    numbers = setup.train_order[0]
+    batch = setup.dataset.train.read(numbers.tolist())
+    images = setup.recipe.preprocess(jax.tree.map(jnp.asarray, batch | {"indices": numbers}), None)["images"]
+
+    def loss(params: Any) -> jax.Array:
+        from jaxdp.step.state import merge
+
+        model = merge(before, params, before.batch_stats)
+        model.train()
+        losses = optax.softmax_cross_entropy_with_integer_labels(model(images), batch["labels"])
+        own = jnp.asarray(weights)[batch["labels"]]
+        return jnp.sum(own * losses) / jnp.sum(own)
+
+    expected = jax.tree.map(lambda param, grad: param - 0.5 * grad, before.params, jax.grad(loss)(before.params))
+    state, _ = setup.strategy.train_step(setup.strategy.init(setup.create_state), next(setup.train_batches(0)), setup.constants)
+    assert distance(expected, setup.strategy.gather(state).params) <= 1e-5
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"class_weights": "1,2"}, "--class-weights 1,2: must be 3 numbers, one for each class"),
+        ({"class_weights": [1, -2, 3]}, "--class-weights 1,-2,3: must be balanced, or a number of at least 0 for each class"),
+        ({"class_weights": "even"}, "--class-weights even: must be balanced, or a number"),
+        ({"class_weights": "1,1,1", "task_kwargs": {"class_weights": [1, 1, 2]}}, "is among --task-kwargs, too"),
+        ({"class_weights": "balanced", "sampler": "balanced"}, "--sampler balanced draws all classes equally often already"),
+        ({"early_stop": 3}, "--early-stop 3: stops by validation data, and this dataset has none"),
+        ({"early_stop": 0}, "--early-stop 0: must be greater than 0"),
+        ({"validation": "none", "num_classes": 4}, "are decided where the dataset is made"),
+    ],
+)
+def test_what_cannot_be_learned_from_is_one_line(settings: dict, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        setup_of(uneven(), **settings)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_data_without_classes_have_no_balance() -> None:
+    with pytest.raises(ConfigError, match="--class-weights balanced: is for classification and segmentation"):
+        create_setup(TrainConfig.of(model="unet", dataset="digits-denoise", class_weights="balanced"))
+    with pytest.raises(ConfigError, match="--sampler balanced: draws classes equally often, and segmentation has none"):
+        setup_of(masked(), model="unet", sampler="balanced")
+    with pytest.raises(ConfigError, match="--class-weights balanced: class 1 does not occur in the training set"):
+        setup_of(uneven((20, 0, 9)), class_weights="balanced")
+    with pytest.raises(ConfigError, match="--class-weights 1,1: task is an object"):
+        jaxdp.Trainer("cnn", uneven(), tasks.Classification(3), class_weights="1,1", **SMALL)
+
+
+@pytest.mark.parametrize("text", ["balanced", "1,2.5,1", "0,0.1,3"])
+def test_class_weights_are_written_as_they_are_read(text: str) -> None:
+    assert str(ClassWeights.parse(text)) == text
+    assert TrainConfig.of(class_weights=text).plain()["class_weights"] == text
+
+
+def test_the_balanced_sampler_draws_classes_equally_often() -> None:
+    labels = np.repeat([0, 1, 2, -1], [*COUNTS, 4])
+    order = pipeline.BalancedOrder(labels, 24, seed=3, total_steps=40)
+    assert (len(order), order.steps_per_epoch) == (40, 4)
+    drawn = np.concatenate([order[step] for step in range(40)])
+    for epoch in np.split(drawn, 10):
+        counts = np.bincount(labels[epoch], minlength=3)
+        assert counts.max() - counts.min() <= 2
+        assert counts.sum() == 96
+    for step in range(40):
+        assert np.ptp(np.bincount(labels[order[step]], minlength=3)) <= 2
+    for label, size in enumerate(COUNTS):  # each example of a class once before any comes again
+        own = drawn[labels[drawn] == label]
+        for turn in range(len(own) // size):
+            np.testing.assert_array_equal(np.sort(own[turn * size : (turn + 1) * size]), np.flatnonzero(labels == label))
+    again = pipeline.BalancedOrder(labels, 24, seed=3, total_steps=99)
+    np.testing.assert_array_equal(again[37], order[37])
+    assert not np.array_equal(pipeline.BalancedOrder(labels, 24, 4, 40)[0], order[0])
+    half = pipeline.BalancedOrder(labels, 12, 3, 80)  # a function of the position, whatever the batch
+    np.testing.assert_array_equal(np.concatenate([half[6], half[7]]), order[3])
+
+
+def test_the_sampler_knows_the_labels_of_a_part() -> None:
+    whole = open_dataset(TrainConfig.of(dataset="digits", validation="0.2").data)
+    labels = class_counts.labels(whole)
+    assert labels[:50].tolist() == [int(whole.train[index]["labels"]) for index in range(50)]
+
+
+def test_a_run_with_the_sampler_resumes_bit_for_bit_and_is_the_same_on_four_devices(no_pictures: None) -> None:
+    dataset = uneven()
+
+    def fit(devices: int = 1, **settings: Any) -> Any:
+        settings = {"batch_norm": "global", "global_batch_size": 16, "sampler": "balanced", "devices": devices} | settings
+        return jaxdp.Trainer("cnn", dataset, **SMALL, **settings).fit(steps=9).state
+
+    whole = fit()
+    assert fit(run_dir="run", checkpoint_every=4, callbacks=[_StopAt(5)]).step == 5
+    pathlib.Path("run", "summary.json").unlink()  # as if it had been killed
+    resumed = fit(run_dir="run")
+    assert distance(whole.params, resumed.params) == 0
+    assert distance(whole.params, fit(4).params) <= 1e-4
+    other = fit(sampler=None)
+    assert distance(whole.params, other.params) > 1e-3
+
+
+class _StopAt:
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def on_step_end(self, run: Any, event: Any) -> None:
+        if event.step == self.step:
+            run.stop("enough")
+
+
+def test_one_flag_stops_early_by_the_tasks_own_metric(no_pictures: None, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = "--model cnn --model-kwargs width=2 hidden=8 --devices 1 --validation 0.1 --learning-rate 0 --epochs 9 --early-stop 2"
+    assert train.main([*flags.split(), "--run-dir", "run"]) == 0
+    summary = json.loads(pathlib.Path("run", "summary.json").read_text())
+    rows = [row for row in read_lines(pathlib.Path("run", "metrics.jsonl")) if row["split"] == "validation"]
+    accuracies = [row["accuracy"] for row in rows]
+    assert summary["steps"] == rows[-1]["step"] < 90
+    best = int(np.argmax(accuracies))  # the first of equals
+    assert len(accuracies) == best + 1 + 2
+    assert [row["loss"] for row in rows] == sorted(row["loss"] for row in rows)  # by the loss it would have ended after the third
+    assert len(rows) > 3
+    assert "validation accuracy has not improved" in summary["ended_early"]["reason"]
+    assert train.main([*flags.split(), "--run-dir", "other", "--callbacks", "early_stopping"]) == 2
+    assert "--early-stop 2: --callbacks has early_stopping, too" in capsys.readouterr().err
+    trainer = jaxdp.Trainer("cnn", "digits", validation=0.1, early_stop=2, callbacks=[jaxdp.callbacks.EarlyStopping()], **SMALL)
+    with pytest.raises(ConfigError, match="--early-stop 2: callbacks has EarlyStopping, too; give one of them"):
+        trainer.fit(steps=1)
