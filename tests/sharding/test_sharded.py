@@ -303,8 +303,8 @@ def test_processes_write_and_read_each_its_parts() -> None:
     """2 processes of 2 devices, continued over the same mesh and over another, end as one process without parts does."""
     settings: Any = PYRAMIDNET | {"model_kwargs": {"depth": 8, "alpha": 30}, "clip_norm": None}
     flags = (
-        "--model-kwargs depth=8 alpha=30 --ema-decay 0.9 --batch-norm global --global-batch-size 16 --learning-rate 0.01 "
-        "--schedule constant --checkpoint-every 2 --strategy sharded"
+        "--model pyramidnet --model-kwargs depth=8 alpha=30 --ema-decay 0.9 --batch-norm global --global-batch-size 16 "
+        "--learning-rate 0.01 --schedule constant --checkpoint-every 2 --strategy sharded"
     ).split()
 
     def launch(*more: str) -> None:
