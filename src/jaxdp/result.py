@@ -218,14 +218,13 @@ class Result:
             if ours.answer == "classification":
                 data = with_classes(data, ours.class_names)
             dataset = check_dataset(data, config.replace(dataset=data.name), lambda task: ours.answer)
-        ours_by_name = {
+        known = 0 if ours.answer == "classification" else -1  # where each pixel has an answer, images may be of any size
+        compared = {
             "num_classes": (ours.num_classes, dataset.num_classes),
-            "image_shape": (ours.image_shape, dataset.image_shape),
+            "image_shape": (ours.image_shape[known:], dataset.image_shape[known:]),
             "dtype": (ours.dtype, dataset.dtype),
         }
-        if ours.answer != "classification":  # then images may be of any size
-            ours_by_name["image_shape"] = (ours.image_shape[-1:], dataset.image_shape[-1:])
-        for name, (mine, its) in ours_by_name.items():
+        for name, (mine, its) in compared.items():
             if mine != its:
                 raise ConfigError("dataset", dataset.name, f"its {name} is {its}, and the model's {mine}")
         return dataclasses.replace(dataset, mean=ours.mean, std=ours.std, pixel_range=ours.pixel_range)
