@@ -71,8 +71,7 @@ def _train(config: TrainConfig) -> int:
         setup = setup_lib.create_setup(config.replace(plugins=with_script(config.plugins)), advance=reading)
         signals.check()
         trained = Trainer.of_setup(setup, group).run(setup, signals, writes=True, callbacks=[watchdog], started=_STARTED)
-    if group.index == 0:
-        progress.print_outcome(trained, setup.skipped())
+    progress.print_outcome(trained, setup.skipped() if group.index == 0 else None)
     return {"done": 0, "diverged": EXIT_DIVERGED, "stopped": EXIT_STOPPED}[trained.status]
 
 

@@ -43,32 +43,38 @@ class Reading:
                 self._bar = None
 
 
-def print_outcome(trained: Any, skipped: Mapping[str, Sequence[str]]) -> None:
+def print_outcome(trained: Any, skipped: Mapping[str, Sequence[str]] | None) -> None:
     """Prints what a run ended with: a table on standard output, and what there is to warn of on standard error.
 
     Args:
         trained: a `training.run.Trained` with a run directory.
-        skipped: reasons of bad examples that were left out, by split.
+        skipped: reasons of bad examples that were left out, by split; None in all processes but the first, which say no more than
+            why the run did not come to its end, as each may have a log of its own.
     """
+    if skipped is not None:
+        _print_result(trained, skipped)
+    if trained.status == "stopped":
+        _say(f"stopped by a signal after saving step {trained.step}; the same command continues")
+    elif trained.status == "diverged":
+        _say(f"diverged: {trained.reason}; the last checkpoint is that of step {trained.last_saved or 0}")
 
-    def say(text: str) -> None:
-        print(text, file=sys.stderr)
 
+def _print_result(trained: Any, skipped: Mapping[str, Sequence[str]]) -> None:
     summary, folder = trained.summary, trained.directory.path
     print_summary(summary, str(folder), summary["best_metric"]["name"])
     if trained.reason == "complete":
-        say(f"{folder} is complete: --epochs or --steps extends it, --resume never starts another run.")
+        _say(f"{folder} is complete: --epochs or --steps extends it, --resume never starts another run.")
         return
     for split, reasons in skipped.items():
-        say(f"warning: {len(reasons)} bad {split} examples were left out, e.g. {reasons[0]}")
+        _say(f"warning: {len(reasons)} bad {split} examples were left out, e.g. {reasons[0]}")
     if summary["skipped_updates"]:
-        say(f"warning: {summary['skipped_updates']} updates were skipped: loss or gradients were not finite")
-    if trained.status == "stopped":
-        say(f"stopped by a signal after saving step {trained.step}; the same command continues")
-    elif trained.status == "diverged":
-        say(f"diverged: {trained.reason}; the last checkpoint is that of step {trained.last_saved or 0}")
-    elif trained.reason:
-        say(f"ended early at step {trained.step}: {trained.reason}")
+        _say(f"warning: {summary['skipped_updates']} updates were skipped: loss or gradients were not finite")
+    if trained.status == "done" and trained.reason:
+        _say(f"ended early at step {trained.step}: {trained.reason}")
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr)
 
 
 def print_summary(summary: Mapping[str, Any], run_dir: str, metric_name: str) -> None:
