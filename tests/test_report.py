@@ -430,6 +430,14 @@ def test_a_browser_shows_it_without_complaint() -> None:
     shown = browse("page.html", "--dump-dom")
     assert shown.count("<svg") >= 14
     assert re.search(r"<title>(3[0-9]{2}) of \1</title>", browse("phone.html", "--dump-dom"))  # but for a scroll bar
+    pathlib.Path("axis.html").write_text(
+        '<iframe src="page.html"></iframe><script>onload = () => { const page = frames[0].document;'
+        'const shown = () => ["base", "epoch", "time"].filter(axis => '
+        "frames[0].getComputedStyle(page.querySelector(`svg .over.${axis}`)).display !== 'none');"
+        'const found = [shown()]; for (const axis of ["time", "epoch", "base"]) {'
+        "page.querySelector(`input[value=${axis}]`).click(); found.push(shown()); } document.title = found.join('; ')}</script>"
+    )
+    assert "<title>base; time; epoch; base</title>" in browse("axis.html", "--dump-dom")
     browse("page.html", "--screenshot=wide.png", "--window-size=1280,2000")
     with Image.open("wide.png") as picture:
         colors = {color for _, color in picture.convert("RGB").getcolors(2**24) or []}
@@ -536,10 +544,11 @@ def paths(axis: str) -> list[list[tuple[float, float]]]:
 
 
 def test_curves_are_drawn_over_steps_epochs_and_time() -> None:
-    folder = write_run("run", global_batch_size=36)
+    folder = write_run("run", global_batch_size=36, summary={"steps": 60})
     (folder / "dataset.json").write_text(json.dumps({"examples": {"train": 360 + 35, "test": 10}}))  # 10 steps an epoch
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    for row, seconds in zip([row for row in rows if row["split"] == "train"], (1.0, 1.0, 4.0, 2.0), strict=True):
+    rows.append(rows[-2] | {"step": 60})
+    for row, seconds in zip([row for row in rows if row["split"] == "train"], (1.0, 1.0, 4.0, 2.0, 1.0), strict=True):
         row["step_seconds"] = seconds
     (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     page = written(folder)
@@ -552,9 +561,11 @@ def test_curves_are_drawn_over_steps_epochs_and_time() -> None:
     def shares(line: list[tuple[float, float]]) -> list[float]:
         return [round((x - report_figures._LEFT) / (report_figures._RIGHT - report_figures._LEFT), 2) for x, _ in line]
 
-    assert shares(steps[0]) == [0.25, 0.5, 0.75, 1.0]
-    assert shares(seconds[0]) == [0.12, 0.25, 0.75, 1.0]  # 10, 20, 60 and 80 of 80 seconds
+    assert shares(steps[0]) == [0.17, 0.33, 0.5, 0.67, 1.0]
+    assert shares(seconds[0]) == [0.1, 0.2, 0.6, 0.8, 1.0]  # 10, 20, 60, 80 and 100 of 100 seconds
     assert [[y for _, y in line] for line in steps] == [[y for _, y in line] for line in seconds]
+    epoch_axis, *_ = re.findall(r'<g class="over epoch">(.*?)</g>', pathlib.Path("page.html").read_text(), re.DOTALL)
+    assert re.findall(r">(\w+)</text>", epoch_axis) == ["0", "1", "2", "3", "4", "5", "6", "epoch"]
     for title in ("step", "epoch", "training time, seconds", "loss", "accuracy", "learning rate", "examples per second"):
         assert f">{title}</text>" in pathlib.Path("page.html").read_text()
 
