@@ -46,9 +46,14 @@ def test_it_is_legible_for_few_and_for_many_classes(count: int, every: int, figu
     matrix = np.diag(np.arange(1.0, count + 1))
     matrix[0, 1] = 7
     names = [f"a class {index}" for index in range(count)]
-    drawing = confusion.plot(matrix, names, pathlib.Path("c.png"), title="t")
+    drawing = confusion.plot(
+        matrix, names, pathlib.Path("c.png"), title="resnet-18 on folder:my photos, 16 devices, shard_map, batch norm group:32"
+    )
     (figure,) = figures
     assert drawing.dtype == np.uint8
+    title = figure.findobj(lambda artist: artist is figure._suptitle)[0].get_window_extent()  # pyright: ignore
+    assert title.x0 >= 0
+    assert title.x1 <= drawing.shape[1]
     assert labels(figure) == (names[::every], names[::every])
     assert not overlaps(figure)
     assert min(drawing.shape[:2]) >= (1400 if count > 30 else 440)
@@ -82,7 +87,7 @@ def test_names_that_no_font_has_are_numbers_without_a_warning(monkeypatch: pytes
         plots.plot_curves([{"step": 1, "split": "train", "loss": 1.0}], pathlib.Path("p.png"), title="写真 $", metric_name="iou")
     (figure,) = figures
     assert labels(figure)[0] == ["cat", "1", "2"]
-    assert figure.axes[0].get_title() == "folder:??"
+    assert figure.get_suptitle() == "folder:??"
     assert "no font" in figure.get_supxlabel()
 
 

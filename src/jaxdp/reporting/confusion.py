@@ -3,6 +3,7 @@
 import csv
 import io
 import pathlib
+import textwrap
 from collections.abc import Sequence
 
 import matplotlib
@@ -17,6 +18,7 @@ from jaxdp.run_directory import replace_file
 _MOST_NUMBERS = 30  # classes whose counts are legible in the cells
 _LONGEST_NAME = 24  # characters beside a matrix
 _INCHES_OF_MANY = 13.0  # side of the figure; the report shows it in nearly full size
+_LETTERS_AN_INCH = 10  # of the title
 _STEPS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)  # between the classes that are named
 _COLUMNS = ["actual", "predicted", "images"]
 
@@ -44,7 +46,8 @@ def plot(confusion: np.ndarray, class_names: Sequence[str], path: pathlib.Path, 
         shown = axes.imshow(shares, cmap="Blues", norm=PowerNorm(1.0 if few else 0.4, 0, 1))
         ticks = None if few else [0, 0.01, 0.05, 0.1, 0.2, 0.5, 1]
         figure.colorbar(shown, ax=axes, label="share of the actual class", shrink=0.85, ticks=ticks)
-        axes.set_title(fonts.drawn(title, fonts.lettering([title])[1]), fontsize=12)
+        title = fonts.drawn(title, fonts.lettering([title])[1])
+        figure.suptitle(textwrap.fill(title, int(_LETTERS_AN_INCH * (side + room + 0.8))), fontsize=12)
         axes.set(xlabel="predicted class", ylabel="actual class")
         if notes:
             figure.supxlabel("; ".join(notes), fontsize=10 if few else 11, wrap=True)
