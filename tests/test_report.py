@@ -1,5 +1,6 @@
 """A page about runs says what their folders say, whole or broken, and needs nothing else to be read."""
 
+import csv
 import html.parser
 import json
 import os
@@ -16,10 +17,10 @@ import yaml
 from PIL import Image
 
 from jaxdp import report, train
-from jaxdp.reporting import report_figures, report_page
+from jaxdp.reporting import confusion, report_figures, report_page
 
 EXPERIMENTS = pathlib.Path(__file__).parents[1] / "experiments"
-EMPTY = {"meta", "img"}
+EMPTY = {"meta", "img", "input"}
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
 
@@ -29,6 +30,7 @@ class Page(html.parser.HTMLParser):
     elements: names and attributes of all.
     settings: names in each list of settings.
     titles: what is said of a curve or a mark when one points at it.
+    headings: of the sections.
     """
 
     def __init__(self, text: str) -> None:
@@ -36,6 +38,7 @@ class Page(html.parser.HTMLParser):
         self.tables: list[list[list[str]]] = []
         self.elements: list[tuple[str, dict[str, str | None]]] = []
         self.titles: list[str] = []
+        self.headings: list[str] = []
         self.settings: list[list[str]] = []
         self.text = ""
         self._open: list[str] = []
@@ -54,6 +57,8 @@ class Page(html.parser.HTMLParser):
             self.tables[-1][-1].append("")
         elif tag == "title":
             self.titles.append("")
+        elif tag == "h2":
+            self.headings.append("")
         elif tag == "dl" and ("class", "settings") in attrs:
             self.settings.append([])
 
@@ -66,6 +71,8 @@ class Page(html.parser.HTMLParser):
             self.tables[-1][-1][-1] += data
         if self._open and self._open[-1] == "title":
             self.titles[-1] += data
+        if self._open and self._open[-1] == "h2":
+            self.headings[-1] += data
         if self._open[-3:] == ["dl", "div", "dt"]:
             self.settings[-1].append(data)
 
@@ -76,7 +83,11 @@ class Page(html.parser.HTMLParser):
 
     @property
     def figures(self) -> list[str]:
-        return [str(attributes["aria-label"]).partition(":")[0] for name, attributes in self.elements if "aria-label" in attributes]
+        return [
+            str(attributes["aria-label"]).partition(":")[0]
+            for name, attributes in self.elements
+            if name == "svg" and "aria-label" in attributes
+        ]
 
 
 def write_run(
@@ -181,7 +192,10 @@ def test_a_page_needs_nothing_else() -> None:
         assert attributes["alt"]
     assert len(page.run_tables) == 3
     assert "99.72%" in page.run_tables[0][0]["test accuracy"]
-    assert "iou/1" in page.text
+    (of_classes,) = [table for table in page.tables if table[0][0] == "class"]
+    assert of_classes[0] == ["class", "iou, train", "iou, test", "dice, train", "dice, test"]
+    assert [row[0] for row in of_classes[1:]] == ["0", "1"]
+    assert of_classes[2][2] == f"{json.loads((EXPERIMENTS / 'isbi2012/summary.json').read_text())['metrics']['test']['iou/1']:.4f}"
 
 
 def test_broken_runs_are_shown_with_what_there_is() -> None:
@@ -416,6 +430,14 @@ def test_a_browser_shows_it_without_complaint() -> None:
     shown = browse("page.html", "--dump-dom")
     assert shown.count("<svg") >= 14
     assert re.search(r"<title>(3[0-9]{2}) of \1</title>", browse("phone.html", "--dump-dom"))  # but for a scroll bar
+    pathlib.Path("axis.html").write_text(
+        '<iframe src="page.html"></iframe><script>onload = () => { const page = frames[0].document;'
+        'const shown = () => ["base", "epoch", "time"].filter(axis => '
+        "frames[0].getComputedStyle(page.querySelector(`svg .over.${axis}`)).display !== 'none');"
+        'const found = [shown()]; for (const axis of ["time", "epoch", "base"]) {'
+        "page.querySelector(`input[value=${axis}]`).click(); found.push(shown()); } document.title = found.join('; ')}</script>"
+    )
+    assert "<title>base; time; epoch; base</title>" in browse("axis.html", "--dump-dom")
     browse("page.html", "--screenshot=wide.png", "--window-size=1280,2000")
     with Image.open("wide.png") as picture:
         colors = {color for _, color in picture.convert("RGB").getcolors(2**24) or []}
@@ -428,3 +450,130 @@ def test_other_commands_can_write_it() -> None:
     report_page.write_report([write_run("run")], pathlib.Path("deep/er/page.html"), title="A <sweep>")
     assert Page(pathlib.Path("deep/er/page.html").read_text()).titles[0] == "A <sweep>"
     assert not list(pathlib.Path("deep").rglob("*.new"))
+
+
+def sections(page: Page) -> list[tuple[str, list[str]]]:
+    """Returns of each section its heading and its runs."""
+    headings = [name for name in page.headings if not name.startswith("Training throughput")]
+    return list(zip(headings, ([row["run"] for row in table] for table in page.run_tables), strict=True))
+
+
+def test_runs_are_compared_on_the_same_data_alone() -> None:
+    write_run("runs/a", 0.9, dataset="mnist")
+    write_run("runs/b", 0.8)
+    write_run("runs/c", 0.7, task="segmentation", dataset="mnist")
+    write_run("runs/d", 0.95)
+    assert sections(written(*sorted(pathlib.Path("runs").iterdir()))) == [
+        ("Runs on mnist, by accuracy", ["a"]), ("Runs on digits, by accuracy", ["d", "b"]), ("Runs on mnist, by iou", ["c"]),
+    ]  # fmt: skip
+    assert sections(written("runs/b", "runs/d")) == [("Runs", ["d", "b"])]
+
+
+@pytest.mark.parametrize("count", [3, 40])
+def test_metrics_of_classes_are_a_table_with_a_row_for_each(count: int) -> None:
+    names = [f"種{index}/a b" for index in range(count)]
+    of_classes = {
+        f"{kind}/{name}": (index + start) / 100 for start, kind in enumerate(("iou", "dice")) for index, name in enumerate(names)
+    }
+    figures = {"loss": 0.1, "iou": 0.5, "examples": 4}
+    folder = write_run(
+        "run", task="segmentation", summary={"metrics": {"train": figures, "test": figures | of_classes}, "best": None}
+    )
+    page = written(folder)
+    (table,) = [table for table in page.tables if table[0][0] == "class"]
+    assert table[0] == ["class", "iou, train", "iou, test", "dice, train", "dice, test"]
+    assert [row[0] for row in table[1:]] == names
+    assert table[3] == ["種2/a b", "–", "0.0200", "–", "0.0300"]
+    (whole,) = [table for table in page.tables if table[0] == ["", "train", "test"]]
+    assert [row[0] for row in whole[1:]] == ["loss", "iou", "examples"]
+    opened = [attributes for name, attributes in page.elements if name == "details" and "open" in attributes]
+    assert len(opened) == (count == 3)  # many classes are folded
+
+
+def test_accuracy_of_each_class_comes_from_the_confusion_matrix() -> None:
+    folder, names = write_run("run"), ["cat", 'dog, "small"', "鳥", "never seen"]
+    counts = np.array([[8.0, 2, 0, 0], [0, 5, 0, 0], [1, 3, 6, 0], [0, 0, 0, 0]])
+    confusion.write(counts, names, folder / "plots/confusion.csv")
+    (table,) = [table for table in written(folder).tables if table[0][0] == "class"]
+    assert table == [
+        ["class", "accuracy, test", "images", "most often mistaken for"],
+        ["cat", "80.00%", "10", 'dog, "small" (2)'],
+        ['dog, "small"', "100.00%", "5", "–"],
+        ["鳥", "60.00%", "10", 'dog, "small" (3)'],
+        ["never seen", "–", "0", "–"],
+    ]
+    with (folder / "plots/confusion.csv").open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert sum(int(row["images"]) for row in rows) == 25
+    for broken in (b"\xff\xfe", b"actual,predicted,images\na,b\n", b"x\n", b""):
+        (folder / "plots/confusion.csv").write_bytes(broken)
+        assert not [table for table in written(folder).tables if table[0][0] == "class"]
+
+
+def test_settings_changed_on_resuming_are_told() -> None:
+    folder = write_run("run")
+    changed = {"learning_rate": [0.1, 0.05], "augment": [["flip"], ["flip", "crop:4"]], "epochs": [20, None], "odd": 3}
+    events: list[dict[str, Any]] = [
+        {"event": "started", "step": 0}, {"event": "resumed", "step": 20, "changed": changed},
+        {"event": "resumed", "step": 1000, "changed": "?"}, {"event": "done", "step": 1040},
+    ]  # fmt: skip
+    (folder / "history.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
+    (table,) = [table for table in written(folder).tables if table[0][0] == "setting"]
+    assert table == [
+        ["setting", "after step", "before", "since"],
+        ["learning rate", "20", "0.1", "0.05"],
+        ["augment", "20", "flip", "flip crop:4"],
+        ["epochs", "20", "20", "default"],
+    ]
+    write_history(folder, ("started", 0), ("resumed", 20), ("done", 40))
+    assert not [table for table in written(folder).tables if table[0][0] == "setting"]
+
+
+def test_wide_tables_can_be_reached_with_the_keyboard_and_have_names() -> None:
+    page = written(write_run("run"), write_run("other", seed=3))
+    boxes = [attributes for name, attributes in page.elements if attributes.get("class") == "box"]
+    assert len(boxes) == len(page.tables)
+    assert {(box["tabindex"], box["role"]) for box in boxes} == {("0", "region")}
+    assert {box["aria-label"] for box in boxes} == {"Runs", "metrics of run", "metrics of other"}
+
+
+def paths(axis: str) -> list[list[tuple[float, float]]]:
+    """Returns the points of the lines that page.html draws over an axis."""
+    groups = re.findall(rf'<g class="over {axis}">\s*<path class="line[^"]*" d="([^"]*)"', pathlib.Path("page.html").read_text())
+    return [[tuple(map(float, point.split())) for point in re.split("[ML]", line)[1:]] for line in groups]  # pyright: ignore
+
+
+def test_curves_are_drawn_over_steps_epochs_and_time() -> None:
+    folder = write_run("run", global_batch_size=36, summary={"steps": 60})
+    (folder / "dataset.json").write_text(json.dumps({"examples": {"train": 360 + 35, "test": 10}}))  # 10 steps an epoch
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    rows.append(rows[-2] | {"step": 60})
+    for row, seconds in zip([row for row in rows if row["split"] == "train"], (1.0, 1.0, 4.0, 2.0, 1.0), strict=True):
+        row["step_seconds"] = seconds
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    page = written(folder)
+    chosen = [attributes for name, attributes in page.elements if name == "input"]
+    assert [(each["value"], "checked" in each) for each in chosen] == [("base", True), ("epoch", False), ("time", False)]
+    steps, epochs, seconds = (paths(axis) for axis in ("base", "epoch", "time"))
+    assert len(steps) == len(epochs) == len(seconds) == 7  # loss and accuracy of two splits, rate, speed, waiting
+    assert steps == epochs  # one is 10 of the other
+
+    def shares(line: list[tuple[float, float]]) -> list[float]:
+        return [round((x - report_figures._LEFT) / (report_figures._RIGHT - report_figures._LEFT), 2) for x, _ in line]
+
+    assert shares(steps[0]) == [0.17, 0.33, 0.5, 0.67, 1.0]
+    assert shares(seconds[0]) == [0.1, 0.2, 0.6, 0.8, 1.0]  # 10, 20, 60, 80 and 100 of 100 seconds
+    assert [[y for _, y in line] for line in steps] == [[y for _, y in line] for line in seconds]
+    epoch_axis, *_ = re.findall(r'<g class="over epoch">(.*?)</g>', pathlib.Path("page.html").read_text(), re.DOTALL)
+    assert re.findall(r">(\w+)</text>", epoch_axis) == ["0", "1", "2", "3", "4", "5", "6", "epoch"]
+    for title in ("step", "epoch", "training time, seconds", "loss", "accuracy", "learning rate", "examples per second"):
+        assert f">{title}</text>" in pathlib.Path("page.html").read_text()
+
+
+def test_an_axis_that_is_not_known_of_a_run_is_not_offered_or_says_so() -> None:
+    bare = write_run("bare")
+    assert not [name for name, _ in written(bare).elements if name == "input"]
+    page = written(bare, write_run("known", summary={"epochs": 4.0}))
+    assert [attributes["value"] for name, attributes in page.elements if name == "input"] == ["base", "epoch"]
+    assert "Not known of bare." in page.text
+    assert len(paths("base")) == 2 * len(paths("epoch"))

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from jaxdp.data.sources import IGNORE_LABEL, TARGET_FIELDS
-from jaxdp.reporting import pictures
+from jaxdp.reporting import confusion, pictures
 from jaxdp.tasks.segmentation import center_crop
 
 ROWS = 3  # pictures shown, evenly spaced over the test set
@@ -29,8 +29,10 @@ def draw(
     if kind == "classification" and "confusion" not in sums:
         return {}
     if kind == "classification":
-        name, path = "confusion", directory / "confusion.png"
-        return {name: pictures.plot_confusion(np.asarray(sums["confusion"]), task.class_names, path, title=title)}
+        counts = np.asarray(sums["confusion"])
+        drawing = confusion.plot(counts, task.class_names, directory / "confusion.png", title=title)
+        confusion.write(counts, task.class_names, directory / "confusion.csv")
+        return {"confusion": drawing}
     numbers = np.linspace(0, len(source) - 1, min(ROWS, len(source))).round().astype(int)
     examples = source.read(numbers.tolist())
     outputs = np.asarray(predict(examples["images"]))

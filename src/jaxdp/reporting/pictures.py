@@ -1,4 +1,4 @@
-"""Draws masks in color, overlays, rows of image, truth and prediction, and the confusion matrix."""
+"""Draws masks in color, overlays, and rows of image, truth and prediction."""
 
 import pathlib
 from collections.abc import Sequence
@@ -10,7 +10,6 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 _STYLE: Any = {"font.size": 11}
-_MAX_LABELS = 30  # class names that fit beside a confusion matrix
 
 
 def class_colors(count: int) -> np.ndarray:
@@ -67,31 +66,11 @@ def plot_rows(rows: Sequence[Sequence[np.ndarray]], titles: Sequence[str], path:
                 axes.set_axis_off()
         for axes, title in zip(grid[0], titles, strict=True):
             axes.set_title(title, fontsize=12)
-        return _save(figure, path)
+        return save(figure, path)
 
 
-def plot_confusion(confusion: np.ndarray, class_names: Sequence[str], path: pathlib.Path, *, title: str) -> np.ndarray:
-    """Draws counts (actual, predicted), colored by their share of the actual class; returns the drawing as uint8 (H, W, 3)."""
-    count = len(class_names)
-    shares = confusion / np.maximum(confusion.sum(1, keepdims=True), 1)
-    with matplotlib.rc_context(_STYLE):
-        side = min(max(3.5, 0.5 * count + 1.5), 14)
-        figure = Figure(figsize=(side + 0.6, side), layout="constrained")
-        axes = figure.subplots()
-        shown = axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
-        figure.colorbar(shown, ax=axes, label="share of the actual class", shrink=0.85)
-        axes.set(xlabel="predicted", ylabel="actual")
-        axes.set_title(title, fontsize=12)
-        if count <= _MAX_LABELS:
-            axes.set_xticks(range(count), class_names, rotation=45 if max(map(len, class_names)) > 2 else 0, ha="center")
-            axes.set_yticks(range(count), class_names)
-            for row, column in np.argwhere(confusion > 0):
-                color = "white" if shares[row, column] > 0.5 else "black"
-                axes.text(column, row, f"{confusion[row, column]:.0f}", ha="center", va="center", color=color, fontsize=8)
-        return _save(figure, path)
-
-
-def _save(figure: Figure, path: pathlib.Path) -> np.ndarray:
+def save(figure: Figure, path: pathlib.Path) -> np.ndarray:
+    """Writes a figure and returns it as uint8 (H, W, 3)."""
     canvas = FigureCanvasAgg(figure)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=110)

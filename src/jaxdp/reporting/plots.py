@@ -10,6 +10,8 @@ from typing import Any
 import matplotlib
 from matplotlib.figure import Figure
 
+from jaxdp.reporting import fonts
+
 COLORS = {"train": "#7a8ba6", "validation": "#2e8b8b", "test": "#d1495b"}  # of splits
 _STYLE: Any = {"font.size": 11, "axes.spines.top": False, "axes.spines.right": False, "svg.fonttype": "none"}
 _DPI = 150
@@ -24,7 +26,8 @@ def curves_figure(rows: Sequence[dict[str, Any]], *, title: str, metric_name: st
     Returns:
         A figure that Jupyter shows where it is the value of a cell, and that pyplot knows nothing of.
     """
-    with matplotlib.rc_context(_STYLE):
+    letters, (title, named) = fonts.style([title, metric_name])
+    with matplotlib.rc_context(_STYLE | letters):
         figure = Figure(figsize=(9, 3.6), layout="constrained")
         for axes, name in zip(figure.subplots(1, 2), ("loss", metric_name), strict=True):
             for split, color in COLORS.items():
@@ -34,7 +37,7 @@ def curves_figure(rows: Sequence[dict[str, Any]], *, title: str, metric_name: st
                     steps, values = zip(*points, strict=True)
                     marker = "o" if split != "train" or len(points) == 1 else None
                     axes.plot(steps, values, color=color, label=split, marker=marker, markersize=3.5, linewidth=1.8)
-            axes.set(xlabel="step", ylabel=name)
+            axes.set(xlabel="step", ylabel="loss" if name == "loss" else named)
             axes.grid(alpha=0.25)
             if name == "loss":
                 axes.set_yscale("log")

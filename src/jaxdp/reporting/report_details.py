@@ -9,7 +9,7 @@ from PIL import Image
 
 from jaxdp import units
 from jaxdp.config import TrainConfig
-from jaxdp.reporting import progress
+from jaxdp.reporting import confusion, progress
 from jaxdp.reporting.report_figures import STROKES
 from jaxdp.reporting.report_runs import NOTHING, Run, number, setting_text
 
@@ -17,8 +17,9 @@ Column = tuple[str, str]  # of a table: title, and number, text or another class
 TableRow = tuple[Any, dict[str, Any], list[str]]  # what heads it, attributes of the element, texts of its cells
 _LARGEST_PICTURE = 300_000  # bytes
 _WIDTHS = (1400, 1000, 700, 500, 350)  # of larger ones, in pixels
+_WIDE, _WIDE_CONFUSION = 1100, 600  # pixels from which a picture has a row of its own; its texts would be too small to read
 _PICTURES = {"confusion": "confusion matrix", "predictions": "images, truth and predictions"}
-_MANY = 12  # metrics of single classes that a person reads at a glance
+MANY = 12  # classes that a person reads at a glance
 _CURVES = "curves"  # drawn on the page already
 
 
@@ -70,18 +71,57 @@ def notes(run: Run) -> list[str]:
     return found + ([f"{skipped} updates skipped in all"] if number(skipped) else [])
 
 
-def metrics(run: Run) -> tuple[list[Column], list[TableRow], list[TableRow]]:
-    """Returns a table's columns, one for each split, and its rows; those of single classes apart where there are many."""
+def _splits(run: Run) -> dict[str, dict[str, Any]]:
+    """Returns metrics by split, and those of the best state where it is another than the last."""
     splits = {split: run.metrics(split) for split in STROKES}
     best = run.get("best")
     if isinstance(best, dict) and not run.is_open and best.get("step") != run.get("steps"):
         splits[f"best, step {best.get('step')}"] = best
-    splits = {split: found for split, found in splits.items() if found}
-    names = [name for name in dict.fromkeys(name for found in splits.values() for name in found) if name != "step"]
-    rows = {name: (name.replace("_", " "), {}, [metric_text(name, found.get(name)) for found in splits.values()]) for name in names}
-    many = sum("/" in name for name in names) > _MANY
-    of_classes = [rows.pop(name) for name in names if many and "/" in name]
-    return [(split, "number") for split in splits], list(rows.values()), of_classes
+    return {split: found for split, found in splits.items() if found}
+
+
+def metrics(run: Run) -> tuple[list[Column], list[TableRow]]:
+    """Returns a table's columns, one for each split, and its rows, one for each metric of all classes together."""
+    splits = _splits(run)
+    names = dict.fromkeys(name for found in splits.values() for name in found if name != "step" and "/" not in name)
+    rows = [(name.replace("_", " "), {}, [metric_text(name, found.get(name)) for found in splits.values()]) for name in names]
+    return [(split, "number") for split in splits], rows
+
+
+def classes(run: Run) -> tuple[list[Column], list[TableRow]]:
+    """Returns a table's columns and its rows, one for each class: its metrics (`METRIC/CLASS`), or what it was taken for."""
+    splits = _splits(run)
+    found = dict.fromkeys(tuple(name.split("/", 1)) for metrics in splits.values() for name in metrics if "/" in name)
+    if not found:
+        return _confused(run)
+    kinds, names = dict.fromkeys(kind for kind, _ in found), dict.fromkeys(name for _, name in found)
+    columns = [(f"{kind.replace('_', ' ')}, {split}", "number") for kind in kinds for split in splits]
+    return columns, [
+        (name, {}, [metric_text(kind, of_split.get(f"{kind}/{name}")) for kind in kinds for of_split in splits.values()])
+        for name in names
+    ]
+
+
+def _confused(run: Run) -> tuple[list[Column], list[TableRow]]:
+    """Returns accuracy and most frequent mistake of each class, from the confusion matrix of the evaluation."""
+    try:
+        counts = confusion.read(run.directory.plots / "confusion.csv")
+    except (OSError, ValueError):  # runs of earlier versions have none
+        return [], []
+    columns = [(f"accuracy, {run.held_out}", "number"), ("images", "number"), ("most often mistaken for", "text")]
+    rows: list[TableRow] = []
+    for name, predicted in counts.items():
+        images, right = sum(predicted.values()), predicted.get(name, 0)
+        wrong = max((other for other in predicted if other != name), key=predicted.__getitem__, default=None)
+        mistaken = NOTHING if wrong is None else f"{wrong} ({predicted[wrong]:,})"
+        rows.append((name, {}, [metric_text("accuracy", right / images if images else None), f"{images:,}", mistaken]))
+    return columns, rows
+
+
+def changes(run: Run) -> tuple[list[Column], list[TableRow]]:
+    """Returns a table's columns and its rows, one for each setting that was changed when the run was resumed."""
+    columns = [("after step", "number"), ("before", "text"), ("since", "text")]
+    return columns, [(name, {}, [f"{step:,}", old, new]) for name, step, old, new in run.changes]
 
 
 def facts(run: Run) -> dict[str, str]:
@@ -121,6 +161,7 @@ def pictures(run: Run) -> list[dict[str, Any]]:
         else:
             picture["source"] = f"data:image/{kind};base64,{base64.b64encode(content).decode()}"
             picture |= {"caption": f"{_PICTURES.get(path.stem, path.stem)} of {run.name}", "width": size[0], "height": size[1]}
+            picture["wide"] = size[0] > (_WIDE_CONFUSION if path.stem == "confusion" else _WIDE)
         found.append(picture)
     return found
 

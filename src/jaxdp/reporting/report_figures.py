@@ -3,7 +3,7 @@
 import dataclasses
 import math
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from markupsafe import Markup
@@ -22,14 +22,39 @@ SHAPES = {
     "diverged": "M0-5L5 0L0 5L-5 0Z",
     "out of memory": "M-4-4L4 4M-4 4L4-4",
 }
+BASE = "base"  # key of the axis that curves are given for, in most figures steps
 Number = float | int
 Point = tuple[Number, Number]
-_WIDTH = 360
-_LEFT, _RIGHT, _TOP, _BOTTOM = 44, 350, 14, 188
+Clock = Callable[[Number], Number]  # from a step to what an axis tells instead of it
+_WIDTH = 376
+_LEFT, _RIGHT, _TOP, _BOTTOM = 60, 366, 14, 188
 
 
 @dataclasses.dataclass(frozen=True)
-class Mark:
+class Axis:
+    """Something other than steps over which all curves of a section can be drawn; the page's reader chooses."""
+
+    key: str  # epoch or time
+    name: str  # among the choices
+    title: str  # beneath the axis
+    last: Number
+
+
+@dataclasses.dataclass(frozen=True)
+class _Placed:
+    """What is at steps, and where that is on other axes."""
+
+    clocks: Mapping[str, Clock] = dataclasses.field(default_factory=dict, kw_only=True)  # by key of the axis
+
+    def on(self, axis: str, step: Number) -> Number | None:
+        """Returns where a step is on an axis, None where that is not known."""
+        if axis == BASE:
+            return step
+        return self.clocks[axis](step) if axis in self.clocks else None
+
+
+@dataclasses.dataclass(frozen=True)
+class Mark(_Placed):
     """Something that happened at a step."""
 
     kind: str  # a key of SHAPES
@@ -39,7 +64,7 @@ class Mark:
 
 
 @dataclasses.dataclass(frozen=True)
-class Curve:
+class Curve(_Placed):
     """A line through points."""
 
     name: str
@@ -108,14 +133,15 @@ def thin(points: Sequence[Point]) -> list[Point]:
 
 def panel(
     title: str, curves: Sequence[Curve], marks: Sequence[Mark] = (), *, last_step: Number, log: bool = False, zero: bool = False,
-    text: Callable[[Number], str] = compact,
+    text: Callable[[Number], str] = compact, others: Sequence[Axis] = (),
 ) -> Markup:  # fmt: skip
-    """Draws curves over steps; returns nothing where no curve has points.
+    """Draws curves over steps and whatever else is to choose from; returns nothing where no curve has points.
 
     Args:
         log: whether the axis of positive values is logarithmic.
         zero: whether the axis of nonnegative values begins at 0.
         text: how values are written.
+        others: axes beside that of the steps.
     """
     values = [value for curve in curves for _, value in curve.points]
     if not values:
@@ -129,31 +155,40 @@ def panel(
     else:
         margin = 0.04 * (high - low) or 0.1 * abs(high) or 1.0
         low, high = low - margin, high + margin
-    x, y = Scale(0, max(last_step, 1), _LEFT, _RIGHT, title="step"), Scale(low, high, _BOTTOM, _TOP, log, text=text)
-    return _figure(title + ", logarithmic" * log, x, y=y, curves=curves, marks=marks)
+    y = Scale(low, high, _BOTTOM, _TOP, log, title.replace(", mean", ""), text)
+    return _figure(title + ", logarithmic" * log, _scales(last_step, others, _LEFT), y=y, curves=curves, marks=marks)
 
 
 def panel_of_sizes(title: str, curves: Sequence[Curve], marks: Sequence[Mark], *, sizes: Sequence[int], highest: Number) -> Markup:
     """Draws curves over global batch sizes, from 0 to the highest value; returns nothing where no curve has points."""
     x = Scale(sizes[0] / 1.3, sizes[-1] * 1.3, _LEFT, _RIGHT, log=True, title="global batch size", text=str, chosen=sizes)
-    return _figure(title, x, y=Scale(0, 1.04 * highest or 1.0, _BOTTOM, _TOP), curves=curves, marks=marks)
+    y = Scale(0, 1.04 * highest or 1.0, _BOTTOM, _TOP, title="images per second")
+    return _figure(title, {BASE: x}, y=y, curves=curves, marks=marks)
 
 
-def timeline(tracks: Sequence[tuple[str, int, Number]], marks: Sequence[Sequence[Mark]]) -> Markup:
+def timeline(tracks: Sequence[Curve], marks: Sequence[Sequence[Mark]], others: Sequence[Axis] = ()) -> Markup:
     """Draws what happened to each run.
 
     Args:
-        tracks: name, color and last step of each run.
+        tracks: of each run its name and color, and its last step as the only point.
         marks: of each run.
+        others: axes beside that of the steps.
     """
-    x = Scale(0, max(1.0, *(steps for *_, steps in tracks)), 8, _RIGHT, title="step")
-    return _figure("what happened, by step", x, tracks=tracks, marks=marks, bottom=_TOP + 30 * len(tracks))
+    scales = _scales(max(track.points[0][0] for track in tracks), others, 8)
+    return _figure("what happened, by step", scales, tracks=tracks, marks=marks, bottom=_TOP + 30 * len(tracks))
 
 
-def _figure(title: str, x: Scale, *, curves: Sequence[Curve] = (), tracks: Sequence[Any] = (), **values: object) -> Markup:
+def _scales(last_step: Number, others: Sequence[Axis], left: int) -> dict[str, Scale]:
+    scales = {BASE: Scale(0, max(last_step, 1), left, _RIGHT, title="step")}
+    return scales | {axis.key: Scale(0, axis.last, left, _RIGHT, title=axis.title) for axis in others}
+
+
+def _figure(
+    title: str, scales: Mapping[str, Scale], *, curves: Sequence[Curve] = (), tracks: Sequence[Curve] = (), **values: object
+) -> Markup:
     curves = [curve for curve in curves if curve.points]
     if not curves and not tracks:
         return Markup()
-    names = dict.fromkeys([curve.name for curve in curves] + [name for name, *_ in tracks])
-    defaults = {"width": _WIDTH, "top": _TOP, "bottom": _BOTTOM, "shapes": SHAPES, "thin": thin}
-    return render("figure.svg.jinja", title=title, names=names, x=x, curves=curves, tracks=tracks, **(defaults | values))
+    names = dict.fromkeys(curve.name for curve in (*curves, *tracks))
+    defaults = {"width": _WIDTH, "top": _TOP, "bottom": _BOTTOM, "shapes": SHAPES, "thin": thin, "y_start": _LEFT, "y_end": _RIGHT}
+    return render("figure.svg.jinja", title=title, names=names, scales=scales, curves=curves, tracks=tracks, **(defaults | values))

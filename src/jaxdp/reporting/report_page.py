@@ -12,9 +12,9 @@ from markupsafe import Markup
 
 import jaxdp
 from jaxdp.registry import ConfigError
-from jaxdp.reporting import benchmarks, report_benchmarks, report_details, report_runs
+from jaxdp.reporting import benchmarks, report_axes, report_benchmarks, report_details, report_runs
 from jaxdp.reporting.report_details import metric_text, speed_text, time_text
-from jaxdp.reporting.report_figures import COLORS, SHAPES, STROKES, Curve, Mark, compact, panel, percent, timeline
+from jaxdp.reporting.report_figures import COLORS, SHAPES, STROKES, Axis, Clock, Curve, Mark, compact, panel, percent, timeline
 from jaxdp.reporting.report_runs import NOTHING, Run, fact_text, setting_text
 from jaxdp.reporting.templates import render
 from jaxdp.run_directory import replace_file
@@ -49,14 +49,14 @@ def write_report(folders: Sequence[pathlib.Path], output: pathlib.Path, title: s
 
 
 def _page(runs: Sequence[Run], grids: dict[str, list[benchmarks.Record]], title: str | None) -> str:
-    by_task: dict[str, list[Run]] = {}
+    alike: dict[tuple[str, str], list[Run]] = {}  # scores compare only on the same data
     for run in runs:
-        by_task.setdefault(run.task, []).append(run)
+        alike.setdefault((fact_text(run, "dataset"), run.metric), []).append(run)
     return render(
         "page.html.jinja",
         title=title or (_subject(runs) if runs else "Training throughput"),
         introduction=_introduction(runs, len(grids)),
-        sections=[_section(task, of_task, alone=len(by_task) == 1) for task, of_task in by_task.items()],
+        sections=[_section(_heading(*what) if len(alike) > 1 else "Runs", found) for what, found in alike.items()],
         benchmarks=[(name, report_benchmarks.grids(records)) for name, records in grids.items()],
         details=report_details,
         colors=COLORS,
@@ -115,19 +115,25 @@ def _differing(runs: Sequence[Run]) -> list[str]:
     return [name for name in names if len({json.dumps(settings.get(name), default=str) for settings in known}) > 1]
 
 
-def _section(task: str, runs: Sequence[Run], *, alone: bool) -> dict[str, Any]:
-    """Returns what is shown of the runs of a task, the best first."""
+def _heading(dataset: str, metric: str) -> str:
+    return f"Runs on {'an unknown dataset' if dataset == NOTHING else dataset}, by {metric.replace('_', ' ')}"
+
+
+def _section(heading: str, runs: Sequence[Run]) -> dict[str, Any]:
+    """Returns what is shown of the runs of one dataset that are compared by one metric, the best first."""
     sign = -1 if runs[0].larger_is_better else 1
     runs = sorted(runs, key=lambda run: (run.score is None, sign * (run.score or 0)))
     runs = [dataclasses.replace(run, color=min(index, len(COLORS))) for index, run in enumerate(runs)]
     differing, settings = _differing(runs), next((run.settings for run in runs if run.settings), {})
     shared = {name: value for name, value in settings.items() if name not in differing}
-    marks = [[dataclasses.replace(mark, text=f"{run.name}: {mark.text}", color=run.color) for mark in run.marks] for run in runs]
+    axes = report_axes.of_runs(runs)
+    clocks = {run.name: {axis.key: axis.clocks[run.name] for axis in axes if run.name in axis.clocks} for run in runs}
+    marks = [[_mark(run, mark, clocks[run.name]) for mark in run.marks] for run in runs]
     evaluated = {run.held_out for run in runs}
     kinds = {mark.kind for own in marks for mark in own}
     columns = _columns(runs[0].metric, evaluated, [name for name in differing if name not in _SHOWN])
     return {
-        "heading": "Runs" if alone else task.capitalize() or "Runs of an unknown task",
+        "heading": heading,
         "runs": runs,
         "columns": [(title, kind) for title, kind, _ in columns],
         "rows": [(run, {"class": f"k{run.color} {run.status}"}, [text(run) for *_, text in columns]) for run in runs],
@@ -135,8 +141,13 @@ def _section(task: str, runs: Sequence[Run], *, alone: bool) -> dict[str, Any]:
         "names": {run.name: run.color for run in runs},
         "strokes": {split: STROKES[split] for split in STROKES if split != "validation" or split in evaluated},
         "marks": [kind for kind in SHAPES if kind in kinds],
-        "figures": _evaluated(runs, marks),
+        "figures": _evaluated(runs, marks, axes, clocks),
+        "axes": [(axis, [run.name for run in runs if run.name not in axis.clocks]) for axis in axes],
     }
+
+
+def _mark(run: Run, mark: Mark, clocks: dict[str, Clock]) -> Mark:
+    return dataclasses.replace(mark, text=f"{run.name}: {mark.text}", color=run.color, clocks=clocks)
 
 
 def _columns(metric: str, splits: set[str], settings: Sequence[str]) -> list[tuple[str, str, Callable[[Run], str]]]:
@@ -172,7 +183,16 @@ def _columns(metric: str, splits: set[str], settings: Sequence[str]) -> list[tup
     ]
 
 
-def _evaluated(runs: Sequence[Run], marks: Sequence[Sequence[Mark]]) -> list[Markup]:
+def _evaluated(
+    runs: Sequence[Run], marks: Sequence[Sequence[Mark]], axes: Sequence[Axis], clocks: dict[str, dict[str, Clock]]
+) -> list[Markup]:
+    """Draws the curves and events of runs.
+
+    Args:
+        marks: of each run.
+        axes: beside that of the steps.
+        clocks: of each run, by key of the axis.
+    """
     metric, last_step = runs[0].metric, max(run.steps for run in runs)
     all_marks = [mark for own in marks for mark in own]
 
@@ -181,8 +201,8 @@ def _evaluated(runs: Sequence[Run], marks: Sequence[Sequence[Mark]]) -> list[Mar
         for run in reversed(runs):  # the best one last, above the others
             for split in splits:
                 points = [(step, value / unit) for step, value in run.points(split, name)]
-                curves.append(Curve(f"{run.name}, {split}", run.color, points, STROKES[split]))
-        return panel(title, curves, all_marks, last_step=last_step, **look)
+                curves.append(Curve(f"{run.name}, {split}", run.color, points, STROKES[split], clocks=clocks[run.name]))
+        return panel(title, curves, all_marks, last_step=last_step, others=axes, **look)
 
     figures = [
         draw("loss", "loss", splits=STROKES, log=True),
@@ -195,5 +215,6 @@ def _evaluated(runs: Sequence[Run], marks: Sequence[Sequence[Mark]]) -> list[Mar
         draw("memory of a host process, mean, MiB", "host_memory_bytes", zero=True, unit=2**20),
     ]
     if all_marks:
-        figures.append(timeline([(run.name, run.color, run.steps) for run in runs], marks))
+        tracks = [Curve(run.name, run.color, [(run.steps, 0)], clocks=clocks[run.name]) for run in runs]
+        figures.append(timeline(tracks, marks, axes))
     return [figure for figure in figures if figure]

@@ -38,6 +38,7 @@ class Run:
     metric: str
     larger_is_better: bool
     color: int = 0  # index of its color on the page
+    description: dict[str, Any] = dataclasses.field(default_factory=dict)  # what dataset.json has, perhaps nothing
 
     def get(self, *names: str) -> Any:
         """Returns what the summary has under these names, one inside the other, None where it has nothing."""
@@ -85,6 +86,18 @@ class Run:
             numbers = [number(value) for value in (values if isinstance(values, list) else [values])]
             if row.get("split") == split and numbers and None not in numbers:
                 found.append((float(row["step"]), sum(filter(None, numbers)) / len(numbers)))
+        return found
+
+    @property
+    def changes(self) -> list[tuple[str, int, str, str]]:
+        """The settings that were changed when the run was resumed: name, after which step, former and new value."""
+        found = []
+        for event in self.history:
+            changed = event.get("changed")
+            for name, values in changed.items() if isinstance(changed, dict) else ():
+                if isinstance(values, list) and len(values) == 2:
+                    old, new = map(setting_text, values)
+                    found.append((str(name).replace("_", " "), int(event["step"]), old, new))
         return found
 
     @property
@@ -172,7 +185,9 @@ def read(folder: pathlib.Path, name: str) -> Run:
     metric, larger = "loss", False
     with contextlib.suppress(ConfigError):  # a task of another package, or of none
         metric, larger = tasks.create(task, num_classes=2).best_metric
-    return Run(name, directory, text, settings, rows, summary, history, status, problems, task, metric, larger)
+    return Run(
+        name, directory, text, settings, rows, summary, history, status, problems, task, metric, larger, description=description
+    )
 
 
 def _with_step(rows: Sequence[Row]) -> list[Row]:

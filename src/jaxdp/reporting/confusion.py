@@ -1,0 +1,113 @@
+"""A classifier's confusion matrix: as a figure for few classes or many, and as a table of counts, `confusion.csv`."""
+
+import csv
+import io
+import pathlib
+import textwrap
+from collections.abc import Sequence
+
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import PowerNorm
+from matplotlib.figure import Figure
+
+from jaxdp.reporting import fonts, pictures
+from jaxdp.run_directory import replace_file
+
+_MOST_NUMBERS = 30  # classes whose counts are legible in the cells
+_LONGEST_NAME = 24  # characters beside a matrix
+_INCHES_OF_MANY = 13.0  # side of the figure; the report shows it in nearly full size
+_LETTERS_AN_INCH = 10  # of the title
+_STEPS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)  # between the classes that are named
+_COLUMNS = ["actual", "predicted", "images"]
+
+
+def plot(confusion: np.ndarray, class_names: Sequence[str], path: pathlib.Path, *, title: str) -> np.ndarray:
+    """Draws counts (actual, predicted), colored by their share of the actual class; returns the drawing as uint8 (H, W, 3).
+
+    Up to 30 classes have their counts in the cells. With more of them the counts are left out, as many names as are legible are
+    kept, and a line beneath says so.
+    """
+    count = len(class_names)
+    names, families, notes = _labels(class_names, title)
+    few = count <= _MOST_NUMBERS
+    side = min(max(4.0, 0.5 * count + 2.0), 15.0) if few else _INCHES_OF_MANY
+    every = 1 if few else next((step for step in _STEPS if 72 * 0.75 * side * step / count >= 11), count)
+    if not few:
+        which = "" if every == 1 else f"every {every}{'nd' if every == 2 else 'th'} is named, "
+        notes.insert(0, f"{count} classes: {which}counts are left out (confusion.csv beside this figure has them)")
+    room = 0.09 * max(map(len, names)) if few else 0.0  # for the names
+    with matplotlib.rc_context({"font.size": 11 if few else 13, "font.family": families}):
+        figure = Figure(figsize=(side + room + 0.8, side + 0.7 * room), layout="constrained")
+        axes = figure.subplots()
+        shares = confusion / np.maximum(confusion.sum(1, keepdims=True), 1)
+        # Of many classes each is confused with few others and rarely: a linear scale would show the diagonal alone.
+        shown = axes.imshow(shares, cmap="Blues", norm=PowerNorm(1.0 if few else 0.4, 0, 1))
+        ticks = None if few else [0, 0.01, 0.05, 0.1, 0.2, 0.5, 1]
+        figure.colorbar(shown, ax=axes, label="share of the actual class", shrink=0.85, ticks=ticks)
+        title = fonts.drawn(title, fonts.lettering([title])[1])
+        figure.suptitle(textwrap.fill(title, int(_LETTERS_AN_INCH * (side + room + 0.8))), fontsize=12)
+        axes.set(xlabel="predicted class", ylabel="actual class")
+        if notes:
+            figure.supxlabel("; ".join(notes), fontsize=10 if few else 11, wrap=True)
+        _ticks(axes, names, every, few=few)
+        if few:
+            for row, column in np.argwhere(confusion > 0):
+                color = "white" if shares[row, column] > 0.5 else "black"
+                text = f"{confusion[row, column]:.0f}"
+                axes.text(column, row, text, ha="center", va="center", color=color, fontsize=11 if count <= 12 else 8)
+        return pictures.save(figure, path)
+
+
+def _labels(class_names: Sequence[str], title: str) -> tuple[list[str], list[str], list[str]]:
+    """Returns the classes' labels, the font families that show them, and what to say of labels that are not the names."""
+    families, missing = fonts.lettering([*class_names, title])
+    unshown = [bool(missing & set(name)) for name in class_names]
+    short = [name if len(name) <= _LONGEST_NAME else name[: _LONGEST_NAME - 1] + "…" for name in class_names]
+    labels = [str(index) if hidden else fonts.drawn(name) for index, (name, hidden) in enumerate(zip(short, unshown, strict=True))]
+    notes = ["numbers from 0 stand for names that no font on this machine can show"] if any(unshown) else []
+    return labels, families, notes
+
+
+def _ticks(axes: Axes, names: Sequence[str], every: int, *, few: bool) -> None:
+    at, chosen = range(0, len(names), every), names[::every]
+    longest = max(map(len, chosen))
+    axes.set_yticks(at, chosen, fontsize=None if few else 9)
+    if not few:
+        axes.set_xticks(at, chosen, rotation=90, fontsize=9)
+    elif longest > 2:
+        axes.set_xticks(at, chosen, rotation=45, ha="right", rotation_mode="anchor")
+    else:
+        axes.set_xticks(at, chosen)
+
+
+def write(confusion: np.ndarray, class_names: Sequence[str], path: pathlib.Path) -> None:
+    """Writes the counts that are not 0, and each class's own, as lines `actual,predicted,images`, quoted as RFC 4180 says."""
+    text = io.StringIO()
+    writer = csv.writer(text)
+    writer.writerow(_COLUMNS)
+    for row, column in np.argwhere((confusion > 0) | np.eye(len(class_names), dtype=bool)):
+        writer.writerow([class_names[row], class_names[column], f"{confusion[row, column]:.0f}"])
+    path.parent.mkdir(parents=True, exist_ok=True)
+    replace_file(path, text.getvalue())
+
+
+def read(path: pathlib.Path) -> dict[str, dict[str, int]]:
+    """Returns what `write` wrote: of each actual class the number of images by predicted class.
+
+    Raises:
+        ValueError: if the file holds something else.
+        OSError: if it cannot be read.
+    """
+    counts: dict[str, dict[str, int]] = {}
+    with path.open(newline="", encoding="utf-8") as file:
+        lines = csv.reader(file, strict=True)
+        try:
+            if next(lines, None) != _COLUMNS:
+                raise ValueError(f"{path} has other columns than {','.join(_COLUMNS)}")
+            for actual, predicted, images in lines:
+                counts.setdefault(actual, {})[predicted] = int(images)
+        except csv.Error as error:
+            raise ValueError(f"{path}: {error}") from error
+    return counts

@@ -1,0 +1,115 @@
+"""A confusion matrix is legible for few and for many classes, and in any script that a font on the machine has."""
+
+import itertools
+import pathlib
+import warnings
+
+import matplotlib.text
+import numpy as np
+import pytest
+from matplotlib import font_manager
+from matplotlib.figure import Figure
+
+from jaxdp.reporting import confusion, fonts, plots
+
+LATIN = font_manager.findfont(font_manager.FontProperties(family=["DejaVu Sans"]))
+
+
+@pytest.fixture
+def figures(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
+    """Every figure that is written."""
+    found: list[Figure] = []
+    save = confusion.pictures.save
+    monkeypatch.setattr(confusion.pictures, "save", lambda figure, path: (found.append(figure), save(figure, path))[1])
+    return found
+
+
+def texts(figure: Figure) -> list[matplotlib.text.Text]:
+    return [text for text in figure.findobj(matplotlib.text.Text) if text.get_visible() and text.get_text()]  # pyright: ignore
+
+
+def labels(figure: Figure) -> tuple[list[str], list[str]]:
+    axes = figure.axes[0]
+    return tuple([tick.get_text() for tick in ticks] for ticks in (axes.get_xticklabels(), axes.get_yticklabels()))  # pyright: ignore
+
+
+def overlaps(figure: Figure) -> bool:
+    """Whether names beside the matrix overlap one another, as they were drawn."""
+    tops = sorted((box.y0, box.y1) for box in (tick.get_window_extent() for tick in figure.axes[0].get_yticklabels()))
+    lefts = sorted((box.x0, box.x1) for box in (tick.get_window_extent() for tick in figure.axes[0].get_xticklabels()))
+    turned = figure.axes[0].get_xticklabels()[0].get_rotation() == 45
+    return any(high > low for each in ([tops] if turned else [tops, lefts]) for (_, high), (low, _) in itertools.pairwise(each))
+
+
+@pytest.mark.parametrize(("count", "every"), [(4, 1), (30, 1), (31, 1), (100, 2), (1000, 20)])
+def test_it_is_legible_for_few_and_for_many_classes(count: int, every: int, figures: list[Figure]) -> None:
+    matrix = np.diag(np.arange(1.0, count + 1))
+    matrix[0, 1] = 7
+    names = [f"a class {index}" for index in range(count)]
+    drawing = confusion.plot(
+        matrix, names, pathlib.Path("c.png"), title="resnet-18 on folder:my photos, 16 devices, shard_map, batch norm group:32"
+    )
+    (figure,) = figures
+    assert drawing.dtype == np.uint8
+    title = figure.findobj(lambda artist: artist is figure._suptitle)[0].get_window_extent()  # pyright: ignore
+    assert title.x0 >= 0
+    assert title.x1 <= drawing.shape[1]
+    assert labels(figure) == (names[::every], names[::every])
+    assert not overlaps(figure)
+    assert min(drawing.shape[:2]) >= (1400 if count > 30 else 440)
+    cells = [text.get_text() for text in figure.axes[0].texts]
+    note = figure.get_supxlabel()
+    if count > 30:
+        assert cells == []
+        assert note.startswith(f"{count} classes: ")
+        assert ("named" in note) == (every > 1)
+        assert "confusion.csv" in note
+    else:
+        assert sorted(cells) == sorted([*map(str, range(1, count + 1)), "7"])
+        assert note == ""
+    axes = figure.axes[0]
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("predicted class", "actual class")
+
+
+def test_long_names_are_shortened_and_dollars_are_no_mathematics(figures: list[Figure]) -> None:
+    confusion.plot(np.eye(2), ["x" * 60, "$a$ \\frac{"], pathlib.Path("c.png"), title="folder:$x_$y_{")
+    (figure,) = figures
+    assert labels(figure)[0] == ["x" * 23 + "…", "\\$a\\$ \\frac{"]
+    # What is drawn: Matplotlib takes the backslashes off, and reads no mathematics.
+    assert [text._preprocess_math(text.get_text())[:2] for text in figure.axes[0].get_xticklabels()][1] == ("$a$ \\frac{", False)  # pyright: ignore
+
+
+def test_names_that_no_font_has_are_numbers_without_a_warning(monkeypatch: pytest.MonkeyPatch, figures: list[Figure]) -> None:
+    monkeypatch.setattr(fonts, "_installed", list)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        confusion.plot(np.eye(3), ["cat", "犬", "鳥"], pathlib.Path("c.png"), title="folder:写真")
+        plots.plot_curves([{"step": 1, "split": "train", "loss": 1.0}], pathlib.Path("p.png"), title="写真 $", metric_name="iou")
+    (figure,) = figures
+    assert labels(figure)[0] == ["cat", "1", "2"]
+    assert figure.get_suptitle() == "folder:??"
+    assert "no font" in figure.get_supxlabel()
+
+
+def test_a_font_that_has_the_characters_is_asked_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """DejaVu Sans Mono and Serif lack what DejaVu Sans has: here Matplotlib's own font and two that are installed."""
+    mono, serif = (font_manager.findfont(font_manager.FontProperties(family=[f"DejaVu {name}"])) for name in ("Sans Mono", "Serif"))
+    monkeypatch.setattr(fonts, "_installed", lambda: [("DejaVu Serif", serif), ("DejaVu Sans", LATIN)])
+    of_sans, of_mono, of_serif = (set(font_manager.get_font(path).get_charmap()) for path in (LATIN, mono, serif))
+    lacking = chr(min(of_sans - of_mono - of_serif))
+    with matplotlib.rc_context({"font.family": ["DejaVu Sans Mono"]}):
+        assert fonts.lettering(["plain"]) == (["DejaVu Sans Mono"], frozenset())
+        assert fonts.lettering([f"a {lacking}", "犬"]) == (["DejaVu Sans Mono", "DejaVu Sans"], frozenset("犬"))
+
+
+@pytest.mark.skipif(not fonts._installed(), reason="no font with Chinese, Japanese and Korean characters")
+def test_chinese_japanese_and_korean_names_are_drawn_with_an_installed_font(figures: list[Figure]) -> None:
+    names = ["猫", "いぬ", "새", "cat"]
+    families, missing = fonts.lettering(names)
+    if missing:
+        pytest.skip("the installed fonts have some of these scripts alone")
+    drawn = confusion.plot(np.eye(4), names, pathlib.Path("c.png"), title="写真")
+    assert labels(figures[0])[0] == names
+    boxes = confusion.plot(np.eye(4), ["\ufffd", "\ufffd\ufffd", "\ufffd", "cat"], pathlib.Path("c.png"), title="\ufffd\ufffd")
+    assert drawn.shape != boxes.shape or (drawn != boxes).any()
+    assert families[0] == matplotlib.rcParams["font.family"][0]  # what Latin names look like stays
