@@ -20,7 +20,7 @@ Row = dict[str, Any]  # plain values by name: a line of metrics.jsonl, of a tabl
 # A checkpoint continues only under the settings that give its arrays, and its place in the data, their meaning.
 FIXED_ON_RESUME = (
     "model", "model_kwargs", "optimizer", "optimizer_kwargs", "dataset", "task", "train_split", "validation", "image_size",
-    "channels", "tiff", "batch_norm", "global_batch_size", "seed",
+    "channels", "tiff", "mask_values", "batch_norm", "global_batch_size", "seed",
 )  # fmt: skip
 
 

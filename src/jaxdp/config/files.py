@@ -15,7 +15,7 @@ from jaxdp.registry import ConfigError, nearest
 
 # How a command runs, rather than what it trains.
 OF_ONE_COMMAND = ("run_dir", "resume", "profile", "step_timeout", *(field.name for field in dataclasses.fields(ProcessConfig)))
-_NEWER = ("plugins", "validation", "channels", "tiff")
+_NEWER = ("plugins", "validation", "channels", "tiff", "mask_values", "class_names")
 _NOT_DEFINING = (*OF_ONE_COMMAND, "callbacks", "keep", "log_every", "steps_per_execution", "on_divergence", "max_divergences")
 
 
