@@ -87,14 +87,16 @@ def number_arrays(masks: np.ndarray, values: MaskValues, name: str, fail: Callab
 
 
 def _looked_up(stored: np.ndarray, wanted: tuple[int, ...], values: MaskValues, where: object) -> np.ndarray:
-    order = np.argsort(wanted)
-    ascending = np.array(wanted)[order]
-    places = np.minimum(np.searchsorted(ascending, stored), len(wanted) - 1)
-    numbers = order.astype(np.uint8)[places]
-    unknown = ascending[places] != stored
-    if not values.colours:
-        ignored = unknown & (stored == IGNORE_LABEL)
-        numbers[ignored], unknown = IGNORE_LABEL, unknown & ~ignored
+    if values.colours:
+        order = np.argsort(wanted)
+        ascending = np.array(wanted, np.uint32)[order]
+        places = np.minimum(np.searchsorted(ascending, stored), len(wanted) - 1)
+        numbers, unknown = order.astype(np.uint8)[places], ascending[places] != stored
+    else:
+        table = np.full(_HIGHEST + 1, IGNORE_LABEL, np.uint8)  # which is no class number
+        table[list(wanted)] = np.arange(len(wanted))
+        numbers = table[stored.astype(np.uint16, copy=False)]
+        unknown = (numbers == IGNORE_LABEL) & (stored != IGNORE_LABEL)
     if unknown.any():
         kind, first = "colour" if values.colours else "value", int(stored[unknown][0])
         raise BadExample(where, f"its mask has the {kind} {values.show(first)}, not one of --mask-values {values}")
