@@ -232,7 +232,7 @@ class Result:
     def _settings_of(self, name: str) -> DataConfig:
         """Returns the settings to open other data: of what was said of the run's own only size and colour hold for them."""
         height, width, channels = self.description.image_shape
-        config = self.config.data.replace(dataset=name, train_split=None, validation=None, test_split=None)
+        config = self.config.data.replace(dataset=name, train_split=None, validation=None, test_split=None, class_names=None)
         if self.description.answer == "classification" and config.image_size is None:
             config = config.replace(image_size=f"{height}x{width}")
         known = name.startswith("folder:") and self.description.dtype == "uint8" and channels in (1, 3, 4)

@@ -15,7 +15,18 @@ from jaxdp.registry import ConfigError, nearest
 
 # How a command runs, rather than what it trains.
 OF_ONE_COMMAND = ("run_dir", "resume", "profile", "step_timeout", *(field.name for field in dataclasses.fields(ProcessConfig)))
-_NEWER = ("plugins", "validation", "channels", "tiff", "class_weights", "init_from", "freeze", "sampler")
+_NEWER = (
+    "plugins",
+    "validation",
+    "channels",
+    "tiff",
+    "mask_values",
+    "class_names",
+    "class_weights",
+    "init_from",
+    "freeze",
+    "sampler",
+)
 _NOT_DEFINING = (
     *OF_ONE_COMMAND, "callbacks", "early_stop", "keep", "log_every", "steps_per_execution", "on_divergence", "max_divergences",
 )  # fmt: skip

@@ -23,6 +23,8 @@ from jaxdp.config.values import (
     OptionalClassWeights,
     OptionalFloat,
     OptionalInt,
+    OptionalMaskValues,
+    OptionalNames,
     OptionalPath,
     OptionalProfile,
     OptionalText,
@@ -86,6 +88,11 @@ class DataConfig(Settings):
     metadata of ImageJ or OME say so, otherwise pages)"""
     num_classes: Annotated[OptionalInt, POSITIVE] = None
     """number of classes of the labels or masks (default: inferred from the dataset)"""
+    mask_values: OptionalMaskValues = None
+    """stored values of masks that are class 0, 1, ...: numbers, e.g. 0,128,255; colours, e.g. 000000,ff0000; or binary: 0 is class
+    0, everything else class 1. 255 is ignored unless it is among the numbers (default: the numbers themselves)"""
+    class_names: OptionalNames = None
+    """names of the classes, in the order of their numbers, e.g. background,cell (default: the dataset's own)"""
     augment: Words = None
     """random augmentations of training images, in this order, e.g. pad_crop:4 flip; none for none (default: the dataset's own):
     pad_crop crop random_resized_crop shift flip flip_vertical rotate90 rotate affine elastic brightness contrast cutout mixup

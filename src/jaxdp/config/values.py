@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import re
 from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
@@ -9,6 +10,8 @@ import tyro
 import yaml
 
 from jaxdp.registry import ConfigError
+
+_MOST_CLASSES = 255  # of masks: 255 itself stands for pixels to ignore
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,6 +87,47 @@ class ClassWeights:
         if self.values is None:
             return "balanced"
         return ",".join(str(int(value)) if value.is_integer() else repr(value) for value in self.values)
+
+
+@dataclasses.dataclass(frozen=True)
+class MaskValues:
+    """Which stored values of masks are the classes.
+
+    Attributes:
+        values: of class 0, 1, ...: numbers, or colours as 0xRRGGBB; None makes 0 class 0, and everything else class 1.
+        colours: whether they are colours.
+    """
+
+    values: tuple[int, ...] | None
+    colours: bool = False
+
+    @classmethod
+    def parse(cls, text: str) -> "MaskValues":
+        """Reads `binary`, `0,128,255` or `000000,ff0000`; raises ConfigError for anything else."""
+        if text == "binary":
+            return cls(None)
+        words = [word.strip() for word in text.split(",")]
+        colours = all(re.fullmatch(r"#?[0-9a-fA-F]{6}", word) for word in words)
+        if not colours and not all(word.isdecimal() and word.isascii() and int(word) < 2**16 for word in words):
+            remedy = "must be binary, numbers below 65536, e.g. 0,128,255, or colours of 6 hexadecimal digits, e.g. 000000,ff0000"
+            raise ConfigError("mask_values", text, remedy)
+        values = tuple(int(word.lstrip("#"), 16) if colours else int(word) for word in words)
+        if len(set(values)) < len(values):
+            raise ConfigError("mask_values", text, "names a value twice; give each class one of its own")
+        if not 2 <= len(values) <= _MOST_CLASSES:
+            raise ConfigError("mask_values", text, f"must be at least 2 values and at most {_MOST_CLASSES}, one for each class")
+        return cls(values, colours)
+
+    def show(self, value: int) -> str:
+        """Returns a stored value as `parse` reads it."""
+        return f"{value:06x}" if self.colours else str(value)
+
+    def __str__(self) -> str:
+        return "binary" if self.values is None else ",".join(map(self.show, self.values))
+
+    @property
+    def num_classes(self) -> int:
+        return 2 if self.values is None else len(self.values)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -175,6 +219,13 @@ _WORDS = tyro.constructors.PrimitiveConstructorSpec(
     is_instance=lambda value: value is None or isinstance(value, tuple),
     str_from_instance=lambda value: list(value or ()),
 )
+_NAMES = tyro.constructors.PrimitiveConstructorSpec(
+    nargs=1,
+    metavar="NAME,NAME,...",
+    instance_from_str=lambda words: tuple(word.strip() for word in words[0].split(",")),
+    is_instance=lambda value: value is None or isinstance(value, tuple),
+    str_from_instance=lambda value: [",".join(value)] if value else [],
+)
 
 OptionalInt = Annotated[int | None, tyro.conf.arg(metavar="INT", help_behavior_hint="")]
 OptionalFloat = Annotated[float | None, tyro.conf.arg(metavar="FLOAT", help_behavior_hint="")]
@@ -185,4 +236,6 @@ Words = Annotated[tuple[str, ...] | None, _QUIET, _WORDS]
 BatchSize = Annotated[int | Literal["auto"] | None, _QUIET, _flag("INT|auto", parse_batch_size)]
 OptionalBatchNorm = Annotated[BatchNormMode | None, _QUIET, _flag("{replica,global,group:N}", BatchNormMode.parse)]
 OptionalClassWeights = Annotated[ClassWeights | None, _QUIET, _flag("balanced|W,W,...", ClassWeights.parse)]
+OptionalMaskValues = Annotated[MaskValues | None, _QUIET, _flag("VALUE,VALUE,...|binary", MaskValues.parse)]
+OptionalNames = Annotated[tuple[str, ...] | None, _QUIET, _NAMES]
 OptionalProfile = Annotated[ProfileRange | None, _QUIET, _flag("START:STOP", ProfileRange.parse)]

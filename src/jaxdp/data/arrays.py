@@ -7,9 +7,11 @@ from typing import Any, cast
 
 import numpy as np
 
+from jaxdp.config.values import MaskValues
 from jaxdp.data.checking import check_dataset
 from jaxdp.data.dataset import DTYPES, TARGET_FIELDS, ArraySource, Dataset
 from jaxdp.data.sources import Request, read_settings
+from jaxdp.data.sources.masks import Distinct, number_arrays
 from jaxdp.data.sources.sampling import moments_of
 from jaxdp.data.sources.statistics import Properties, create_dataset
 from jaxdp.data.splits import random_share
@@ -32,6 +34,10 @@ class NamedArrays(ArraySource):
     def name(self, index: int) -> str:
         return f"{self.where}[{index}]"
 
+    def distinct(self, index: int) -> Distinct:
+        """Returns what the mask of an example holds."""
+        return Distinct.of(self.targets[index], self.name(index))
+
 
 def from_arrays(  # noqa: PLR0913 - each keyword says one more thing about the arrays
     images: Any,
@@ -41,6 +47,7 @@ def from_arrays(  # noqa: PLR0913 - each keyword says one more thing about the a
     test: Sequence[Any] | None = None,
     class_names: Sequence[str] = (),
     num_classes: int | None = None,
+    mask_values: str | None = None,
     augment: Sequence[str] = (),
     name: str = "arrays",
     seed: int = 0,
@@ -58,6 +65,7 @@ def from_arrays(  # noqa: PLR0913 - each keyword says one more thing about the a
         test: a pair of images and targets.
         class_names: one per class.
         num_classes: of labels or masks, if more than occur.
+        mask_values: values of masks that are class 0, 1, ..., e.g. `"0,128,255"`, or `"binary"`: 0 and everything else.
         augment: words as for `--augment`, e.g. `("pad_crop:4", "flip")`.
         name: for titles and errors.
         seed: of the draw of validation examples, which depends on it and the labels alone.
@@ -65,18 +73,20 @@ def from_arrays(  # noqa: PLR0913 - each keyword says one more thing about the a
     Raises:
         ConfigError: for arrays of another kind or shape, or that do not fit each other.
     """
-    config = read_settings({"dataset": name, "num_classes": num_classes, "augment": augment, "seed": seed})
+    settings = {"num_classes": num_classes, "mask_values": mask_values, "augment": augment, "seed": seed}
+    config = read_settings({"dataset": name, **settings})
     request = Request(config, argument="", tasks=(), flag="")
     fail = request.error
     if isinstance(class_names, str):
         raise fail(f"class_names must be a list of names, not the text {class_names!r}")
-    train = _checked_split((images, targets), ("images", "targets"), f"{name} train", None, fail)
+    values = config.mask_values
+    train = _checked_split((images, targets), ("images", "targets"), f"{name} train", None, fail, values)
     splits = {"train": train}
     is_share = isinstance(validation, numbers.Real)
     for split, pair in {"validation": None if is_share else validation, "test": test}.items():
         if pair is not None:
             names = (f"{split}[0]", f"{split}[1]")
-            splits[split] = _checked_split(_pair(split, pair, fail), names, f"{name} {split}", train, fail)
+            splits[split] = _checked_split(_pair(split, pair, fail), names, f"{name} {split}", train, fail, values)
     if is_share:
         splits |= _divided(train, validation, config.seed, name, fail)
     trained_on = splits["train"]
@@ -91,7 +101,7 @@ def from_arrays(  # noqa: PLR0913 - each keyword says one more thing about the a
         augment=config.augment or (),
         dtype=trained_on.images.dtype.name,
     )
-    dataset = create_dataset(request, _TASKS[train.field], splits, known, mask=lambda index: trained_on.targets[index])
+    dataset = create_dataset(request, _TASKS[train.field], splits, known, trained_on.distinct)
     if dataset.class_names != known.class_names:
         raise fail(f"class_names has {len(known.class_names)} names for {dataset.num_classes} classes; give one for each")
     dataset = check_dataset(dataset, config)
@@ -171,7 +181,8 @@ def _class_numbers(values: np.ndarray, field: str, name: str, fail: Fail) -> np.
     lowest, highest = (int(values.min()), int(values.max())) if values.size else (0, 0)
     if lowest < 0 or highest > (255 if field == "masks" else 2**31 - 1):
         limit = "0 to 255" if field == "masks" else "at least 0"
-        raise fail(f"{name} has values from {lowest} to {highest}; class numbers must be {limit}")
+        remedy = "; list the values that are classes by --mask-values, or give --mask-values binary" * (field == "masks")
+        raise fail(f"{name} has values from {lowest} to {highest}; class numbers must be {limit}{remedy}")
     return values.astype(np.uint8 if field == "masks" else np.int32, copy=False)
 
 
@@ -186,12 +197,15 @@ def _pair(split: str, pair: Any, fail: Fail) -> tuple[Any, Any]:
     raise fail(f"{split} must be {'a share between 0 and 1, or ' * (split == 'validation')}a pair of images and targets")
 
 
-def _checked_split(pair: tuple[Any, Any], names: tuple[str, str], where: str, train: ArraySource | None, fail: Fail) -> ArraySource:
+def _checked_split(
+    pair: tuple[Any, Any], names: tuple[str, str], where: str, train: ArraySource | None, fail: Fail, values: MaskValues | None
+) -> NamedArrays:
     """Checks the images and targets of a split, and returns them as a source of examples.
 
     Args:
         names: what errors call the two arrays.
         train: the training split, which this one has to be like; None if this is it.
+        values: of masks, that are the classes.
     """
     images, targets = (_as_array(values, name, fail) for values, name in zip(pair, names, strict=True))
     if not len(images):
@@ -201,6 +215,8 @@ def _checked_split(pair: tuple[Any, Any], names: tuple[str, str], where: str, tr
     field = _field_of(targets, names[1], fail)
     if train is not None and field != train.field:
         raise fail(f"{names[1]} is for {_TASKS[field]}, but the training targets are for {_TASKS[train.field]}")
+    if field == "masks" and values is not None:
+        targets = number_arrays(targets, values, names[1], fail)
     dtypes = DTYPES if train is None else (train.images.dtype.name,)
     images, targets = check_pair(images, targets, field, names, fail, dtypes)
     if train is not None:
@@ -233,7 +249,7 @@ def _field_of(targets: np.ndarray, name: str, fail: Fail) -> str:
     return fields[targets.ndim]
 
 
-def _divided(whole: ArraySource, share: Any, seed: int, name: str, fail: Fail) -> dict[str, ArraySource]:
+def _divided(whole: ArraySource, share: Any, seed: int, name: str, fail: Fail) -> dict[str, NamedArrays]:
     if isinstance(share, bool) or not 0 < share < 1:
         raise fail(f"validation must be a share between 0 and 1, or a pair of images and targets, not {share}")
     labels = whole.targets if whole.field == "labels" else np.zeros(len(whole), np.int32)

@@ -18,6 +18,7 @@ from example_files import noise, png, read_idx
 from PIL import Image
 
 from jaxdp.config import DataConfig
+from jaxdp.config.values import MaskValues
 from jaxdp.data.sources import CheckedSource, Dataset, open_dataset
 from jaxdp.registry import ConfigError
 
@@ -100,6 +101,7 @@ def test_reading_imports_no_tensorflow_and_says_nothing(write_tfds: WriteTfds) -
     script = f"""
 import sys
 from jaxdp.config import DataConfig
+from jaxdp.config.values import MaskValues
 from jaxdp.data.sources import open_dataset
 dataset = open_dataset(DataConfig(dataset="tfds:tiny_pets", data_dir={str(data_dir)!r}))
 assert len(dataset.train.read([0, 1])["labels"]) == 2
@@ -224,6 +226,9 @@ def test_pets_have_labels_and_masks_from_0_on_and_a_grey_photograph_among_them(w
     assert (masks.task, masks.class_names, masks.num_classes) == ("segmentation", ("pet", "background", "border"), 3)
     found = read(masks.train)["masks"]
     assert {mask.tobytes() for mask in found} == {noise(row, 8, 6, high=3).tobytes() for row in range(3)}
+    listed = opened("oxford_iiit_pet", data_dir, tasks=("segmentation",), mask_values=MaskValues.parse("3,2,1"))
+    np.testing.assert_array_equal(read(listed.train)["masks"], 2 - found)
+    assert (listed.num_classes, listed.class_names) == (3, ())  # the names are in another order
 
 
 def test_pets_of_several_sizes_need_one(write_tfds: WriteTfds) -> None:

@@ -111,8 +111,31 @@ def open_dataset(config: DataConfig | str, tasks: Sequence[str] = (), kind_of: C
 def _opened(config: DataConfig, tasks: Sequence[str]) -> Dataset:
     name, _, argument = (config.dataset or "").partition(":")
     request = Request(config, argument, tuple(tasks))
-    dataset = _with_validation(_datasets[name](request), request)
+    dataset = _named_classes(_with_validation(_datasets[name](request), request), request)
     return dataclasses.replace(dataset, name=config.dataset or "", settings=config)
+
+
+def _named_classes(dataset: Dataset, request: Request) -> Dataset:
+    """Returns the dataset with the names of `--class-names`.
+
+    Raises:
+        ConfigError: for names that are too many, too few or not of their own, and where the classes have other names already.
+    """
+    names, name = request.config.class_names, request.config.dataset
+    if names is None or names == dataset.class_names:
+        return dataset
+    given = ",".join(names)
+    if dataset.class_names:
+        known = ", ".join(dataset.class_names[:6]) + ", ..." * (len(dataset.class_names) > 6)
+        raise ConfigError("class_names", given, f"the classes of {name} have names already ({known}); leave it out")
+    if dataset.task not in ("classification", "segmentation"):
+        raise ConfigError("class_names", given, f"{name} has no classes, but targets for {dataset.task}; leave it out")
+    if len(names) != dataset.num_classes:
+        remedy = f"has {len(names)} names for the {dataset.num_classes} classes of {name}; give one for each, in their order"
+        raise ConfigError("class_names", given, remedy)
+    if len(set(names)) < len(names) or not all(names):
+        raise ConfigError("class_names", given, "must be names that differ and are not empty")
+    return dataclasses.replace(dataset, class_names=names)
 
 
 def _with_validation(dataset: Dataset, request: Request) -> Dataset:
@@ -141,8 +164,8 @@ def load(name: str, *, task: str | None = None, **settings: Any) -> Dataset:
 
     Args:
         task: which of its targets to read, where it has several, e.g. `segmentation` for `oxford_iiit_pet`.
-        **settings: `data_dir`, `train_split`, `test_split`, `image_size`, `channels`, `tiff`, `num_classes`, `augment` and
-            `on_bad_example`, as the flags of these names.
+        **settings: `data_dir`, `train_split`, `test_split`, `image_size`, `channels`, `tiff`, `num_classes`, `mask_values`,
+            `class_names`, `augment` and `on_bad_example`, as the flags of these names.
 
     Raises:
         ConfigError: for an unknown name or setting, a value that it cannot have, or data that cannot be read.

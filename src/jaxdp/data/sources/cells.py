@@ -20,7 +20,7 @@ _FOCUS = 0.9  # standard deviation of the microscope's blur, in pixels
 def cells(request: sources.Request) -> sources.Dataset:
     """Returns 256 training and 64 test images of 96 x 96 pixels: touching cells, uneven light, blur and noise."""
     request.choose("segmentation")
-    request.refuse("train_split", "test_split", "num_classes", "channels", "tiff")
+    request.refuse("train_split", "test_split", "num_classes", "channels", "tiff", "mask_values")
     return sources.Dataset(
         train=Cells(0, TRAIN_EXAMPLES),
         test=Cells(TRAIN_EXAMPLES, TEST_EXAMPLES),

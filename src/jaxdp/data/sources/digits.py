@@ -23,7 +23,7 @@ def digits(request: sources.Request) -> sources.Dataset:
     The writers follow each other in the file, so that each has digits in both splits.
     """
     request.choose("classification")
-    request.refuse("train_split", "test_split", "num_classes", "channels", "tiff")
+    request.refuse("train_split", "test_split", "num_classes", "channels", "tiff", "mask_values")
     images, labels = read()
     test = stratified(labels, _TEST_EXAMPLES)
     return sources.Dataset(
@@ -60,7 +60,7 @@ def digits_denoise(request: sources.Request) -> sources.Dataset:
     mean squared error of 0.036.
     """
     request.choose("regression")
-    request.refuse("train_split", "test_split", "num_classes", "channels", "tiff")
+    request.refuse("train_split", "test_split", "num_classes", "channels", "tiff", "mask_values")
     images, labels = read()
     enlarged = [PIL.Image.fromarray(image[..., 0] * 15).resize((16, 16), PIL.Image.Resampling.BICUBIC) for image in images]
     clean = np.stack([np.asarray(image) for image in enlarged])[..., None]

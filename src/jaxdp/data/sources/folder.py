@@ -9,6 +9,7 @@ import numpy as np
 from jaxdp.data import sources
 from jaxdp.data.sources import images
 from jaxdp.data.sources.images import Picture
+from jaxdp.data.sources.masks import Distinct
 from jaxdp.data.sources.statistics import create_dataset
 from jaxdp.data.sources.survey import Survey, known_of_pairs, known_of_photographs
 from jaxdp.data.splits import held_out
@@ -35,7 +36,7 @@ def folder(request: sources.Request) -> sources.Dataset:
     if not request.argument or not path.is_dir():
         raise request.error("there is no such folder" if request.argument else "write folder:PATH")
     places = _split_folders(request, path)
-    is_segmentation = _holds_pairs(next(iter(places.values())))
+    is_segmentation = _holds_pairs(request, next(iter(places.values())))
     task = request.choose("segmentation" if is_segmentation else "classification")
     names: tuple[str, ...] = ()
     if is_segmentation:
@@ -53,7 +54,7 @@ def folder(request: sources.Request) -> sources.Dataset:
         parts = {split: _Pictures.of(rows, survey) for split, rows in files.items()}
         known = dataclasses.replace(known_of_photographs(request, survey), num_classes=len(names), class_names=names)
     train = parts["train"]
-    return create_dataset(request, task, parts, known, train.mask if isinstance(train, _Pairs) else None)
+    return create_dataset(request, task, parts, known, train.distinct if isinstance(train, _Pairs) else None)
 
 
 _FEWEST_FILES = 10  # of which whole ones are held out, so that neighbouring pages of one are not on both sides
@@ -140,13 +141,25 @@ class _Pairs:
         return {"images": self.survey.decode(image), "masks": mask}
 
     def mask(self, index: int) -> np.ndarray:
+        """Returns class numbers."""
+        mask = self._mask_of(index)
+        return images.decode_mask(mask, mask, self.survey.mask_values)
+
+    def distinct(self, index: int) -> Distinct:
+        """Returns what the mask of an example holds: stored values, or class numbers where `--mask-values` tells them."""
+        mask = self._mask_of(index)
+        if self.survey.mask_values is not None:
+            return Distinct.of(self.mask(index), mask)
+        return Distinct.of(images.read_mask(mask, mask), mask)
+
+    def _mask_of(self, index: int) -> Picture:
         image, mask = self.pairs[index]
         if mask is None:
             raise sources.BadExample(self.name(index), "is an image without a mask of the same name")
         if isinstance(mask, Path):
             counts = f"{len(self.survey.pictures(image))} pages, but its mask {len(self.survey.masks(mask))}"
             raise sources.BadExample(image, f"has {counts}; give each its own, or say by --tiff what its planes are")
-        return images.decode_mask(mask, mask)
+        return mask
 
 
 def _split_folders(request: sources.Request, path: Path) -> dict[str, Path]:
@@ -200,12 +213,17 @@ def _pictures(request: sources.Request, places: dict[str, Path]) -> tuple[dict[s
     return parts, tuple(first)
 
 
-def _holds_pairs(place: Path) -> bool:
-    return (place / "images").is_dir() and (place / "masks").is_dir()
+def _holds_pairs(request: sources.Request, place: Path) -> bool:
+    """Returns whether images and masks are there; raises ConfigError for one folder without the other."""
+    present = [kind for kind in ("images", "masks") if (place / kind).is_dir()]
+    if len(present) == 1 and _folders(place) == present:
+        other = "masks" if present == ["images"] else "images"
+        raise request.error(f"{place} has the folder {present[0]}, but no {other}; add it: a mask has the name of its image")
+    return len(present) == 2
 
 
 def _pairs(request: sources.Request, place: Path) -> list[tuple[Path | None, Path | None]]:
-    if not _holds_pairs(place):
+    if not _holds_pairs(request, place):
         raise request.error(f"{place} has no folders images and masks; it holds {_listed(place)}")
     by_name: list[dict[str, Path]] = []
     for kind in ("images", "masks"):
@@ -216,7 +234,10 @@ def _pairs(request: sources.Request, place: Path) -> list[tuple[Path | None, Pat
             if other != file:
                 raise request.error(f"{other} and {file} have the same name; keep one of them")
     pictures, masks = by_name
-    if pictures and masks and not pictures.keys() & masks.keys():
+    if not pictures or not masks:
+        counts = f"{place / 'images'} holds {len(pictures) or 'no'} images and {place / 'masks'} {len(masks) or 'no'} masks"
+        raise request.error(f"{counts}; a mask has the name of its image, and is a picture: {', '.join(images.SUFFIXES)}")
+    if not pictures.keys() & masks.keys():
         names = f"{next(iter(pictures.values()))} and {next(iter(masks.values()))}"
         raise request.error(f"no mask has the name of an image: {names}; rename the masks")
     return [(pictures.get(stem), masks.get(stem)) for stem in sorted(pictures.keys() | masks.keys())]

@@ -10,9 +10,11 @@ from collections.abc import Iterator
 import numpy as np
 from PIL import Image, ImageOps
 
+from jaxdp.config.values import MaskValues
 from jaxdp.data.dataset import BadExample
 from jaxdp.data.sources import tiff
 from jaxdp.data.sources.conversion import bits_of, convert_array, convert_picture, dtype_of, dtype_of_mode, is_grey
+from jaxdp.data.sources.masks import to_class_numbers
 
 Size = tuple[int, int]  # height, width
 
@@ -136,34 +138,36 @@ def decode_image(
     return pixels
 
 
-def decode_mask(data: bytes | pathlib.Path | Picture, where: object) -> np.ndarray:
-    """Returns uint8 (H, W): the numbers of the classes; of a picture with a palette the places in it.
+def decode_mask(data: bytes | pathlib.Path | Picture, where: object, values: MaskValues | None = None) -> np.ndarray:
+    """Returns uint8 (H, W): the numbers of the classes; of a picture with a palette the places in it, or its colours.
+
+    Args:
+        values: of `--mask-values`; colours there are looked up, of palettes as well.
 
     Raises:
         BadExample: if it cannot be read, or has several channels or values that are no class numbers.
     """
+    return to_class_numbers(read_mask(data, where, values), values, where)
+
+
+def read_mask(data: bytes | pathlib.Path | Picture, where: object, values: MaskValues | None = None) -> np.ndarray:
+    """Returns a mask as it is stored: numbers (H, W), or colours (H, W, C).
+
+    Raises:
+        BadExample: if it cannot be read.
+    """
     picture = data if isinstance(data, Picture) else Picture(data) if isinstance(data, pathlib.Path) else None
     found, _ = _read_tiff(picture, where)
     if not isinstance(found, int):
-        return _class_numbers(found, where)
+        return found[..., 0] if found.shape[2] == 1 else found
     source = picture.path if picture is not None else data
     assert not isinstance(source, Picture)
     with _opened(source, where, found) as image:
-        if image.mode not in ("L", "P", "1", "I") and not image.mode.startswith("I;16"):
-            raise BadExample(where, _wrong_mode(image.mode, "class numbers, greyscale or with a palette (P)"))
-        return _class_numbers(np.asarray(image)[..., None], where)
-
-
-def _class_numbers(values: np.ndarray, where: object) -> np.ndarray:
-    if values.shape[2] != 1:
-        raise BadExample(where, f"has the wrong number of channels ({values.shape[2]}); save it as class numbers, greyscale")
-    highest, lowest = values.max(initial=0), values.min(initial=0)
-    if not 0 <= lowest <= highest <= 255:  # nor is NaN
-        raise BadExample(where, f"has values from {lowest:g} to {highest:g}; class numbers are 0 to 255")
-    numbers = values[..., 0].astype(np.uint8)
-    if values.dtype.kind == "f" and (numbers != values[..., 0]).any():
-        raise BadExample(where, "has fractions; class numbers are integers")
-    return numbers
+        if image.mode == "P" and values is not None and values.colours:
+            return np.asarray(image.convert("RGB"))
+        if image.mode in ("L", "P", "1", "I", "F") or image.mode.startswith("I;16"):
+            return np.asarray(image)
+        return np.asarray(image.convert("RGBA" if image.has_transparency_data else "RGB"))
 
 
 def is_tiff(path: pathlib.Path) -> bool:
@@ -215,7 +219,3 @@ def _cause(error: Exception) -> str:
         return "no known format"
     text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     return " ".join(text.split()) or type(error).__name__
-
-
-def _wrong_mode(mode: str, wanted: str) -> str:
-    return f"has the wrong number of channels (mode {mode}); save it as {wanted}"

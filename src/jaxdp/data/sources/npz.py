@@ -9,6 +9,7 @@ import numpy as np
 
 from jaxdp.data import sources
 from jaxdp.data.arrays import NamedArrays, check_pair, count_classes
+from jaxdp.data.sources.masks import number_arrays
 from jaxdp.data.sources.statistics import Properties, check_sizes, create_dataset
 from jaxdp.data.splits import held_out
 from jaxdp.registry import ConfigError
@@ -42,7 +43,7 @@ def npz(request: sources.Request) -> sources.Dataset:
     known = Properties(
         count_classes(list(splits.values())), class_names, (height, width), augment=_augment(task), dtype=train.images.dtype.name
     )
-    return create_dataset(request, task, splits, known, mask=lambda index: train.targets[index])
+    return create_dataset(request, task, splits, known, train.distinct)
 
 
 def _augment(task: str) -> tuple[str, ...]:
@@ -137,8 +138,11 @@ class _Arrays:
         return tuple(map(str, names))
 
     def _checked(self, images_name: str, targets_name: str, field: str, split: str) -> NamedArrays:
-        arrays = self._read(images_name), self._read(targets_name)
-        images, targets = check_pair(*arrays, field, (images_name, targets_name), self.request.error)
+        images, targets = self._read(images_name), self._read(targets_name)
+        values = self.request.config.mask_values
+        if field == "masks" and values is not None:
+            targets = number_arrays(targets, values, targets_name, self.request.error)
+        images, targets = check_pair(images, targets, field, (images_name, targets_name), self.request.error)
         return NamedArrays(images, targets, field, " ".join(filter(None, (self.request.config.dataset, split))))
 
     def _read(self, name: str) -> np.ndarray:

@@ -1,16 +1,17 @@
 """Measures what training must know of a dataset and its source is not told: size, mean, standard deviation, range, classes."""
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from jaxdp.data.checking import commonest, no_examples
-from jaxdp.data.dataset import IGNORE_LABEL, BadExample, Dataset, Source
+from jaxdp.data.dataset import BadExample, Dataset, Source
 from jaxdp.data.sources import Request
 from jaxdp.data.sources.fitting import Fitted, ImageSize, name
 from jaxdp.data.sources.images import Size
+from jaxdp.data.sources.mask_classes import ReadMask, find_classes
 from jaxdp.data.sources.sampling import Sample, evenly, in_threads, measure
 from jaxdp.data.splits import draw_validation
 from jaxdp.registry import ConfigError
@@ -18,7 +19,6 @@ from jaxdp.registry import ConfigError
 _SAMPLE = 512  # examples that mean and standard deviation are taken over
 _SMALL_SAMPLE = 16  # enough to see that a split cannot be read at all
 _RANGE_PIXELS = 2**22  # drawn for the percentile range, over all examples of the sample
-_MOST_CLASSES_FOUND = 200  # more values than that in masks are no classes, but shades
 _NOT_GIVEN = "(not given)"
 
 
@@ -54,14 +54,14 @@ def create_dataset(
     task: str,
     splits: Mapping[str, Source],
     known: Properties,
-    mask: Callable[[int], np.ndarray] | None = None,
+    mask: ReadMask | None = None,
 ) -> Dataset:
     """Returns the dataset of these splits as `--image-size` and `--num-classes` want it.
 
     Args:
         splits: `train` and, where there are any, `validation` and `test`.
         known: spares the reading that would find it.
-        mask: reads the mask of a training example by its number, without its image.
+        mask: tells what the mask of a training example holds, by its number: stored values, or with `--mask-values` class numbers.
 
     Raises:
         ConfigError: for an empty training split, images of several sizes that nothing makes equal, classes that cannot be, or a
@@ -72,9 +72,13 @@ def create_dataset(
     if not len(splits["train"]):
         raise no_examples("train", config.dataset or "", config)
     skip = config.on_bad_example == "skip"
-    num_classes, numbering = _classes(request, task, known.num_classes), known.numbering
-    if task == "segmentation" and numbering is None and mask is not None and known.num_classes is None:
-        num_classes, numbering = _mask_classes(request, mask, len(splits["train"]), skip)
+    values = config.mask_values
+    if values is not None and task != "segmentation":
+        raise ConfigError("mask_values", str(values), f"is for segmentation, not for {task}; leave it out")
+    num_classes, numbering = _classes(request, task, values.num_classes if values else known.num_classes), known.numbering
+    if task == "segmentation" and numbering is None and mask is not None and (values or known.num_classes is None):
+        found, numbering = find_classes(request, mask, len(splits["train"]), skip)
+        num_classes = found or num_classes
     assert num_classes is not None
     share = request.validation_share
     if share is not None and "validation" in splits:
@@ -176,39 +180,3 @@ def _classes(request: Request, task: str, found: int | None) -> int | None:
     if given is None and found == 1:
         raise request.error("has one class only; there is nothing to tell apart")
     return given or found
-
-
-def _mask_classes(request: Request, mask: Callable[[int], np.ndarray], length: int, skip: bool) -> tuple[int, np.ndarray | None]:
-    """Returns how many classes the training masks have, and how their values are to be numbered.
-
-    All masks are read once, unless `--num-classes` is given: then a sample of them shows whether 255 is a class.
-    """
-    given = request.config.num_classes
-
-    def values(index: int) -> np.ndarray | BadExample:
-        try:
-            return np.bincount(mask(index).ravel(), minlength=256) > 0
-        except BadExample as error:
-            return error
-
-    present = np.zeros(256, bool)
-    with in_threads(values, evenly(length, _SAMPLE) if given else range(length)) as parts:
-        for found in parts:
-            if not isinstance(found, BadExample):
-                present |= found
-            elif not skip:
-                raise found
-    if list(np.flatnonzero(present)) == [0, 255]:  # black and white: nobody ignores all that is not background
-        return given or 2, np.where(np.arange(256) == 255, 1, np.arange(256)).astype(np.uint8)
-    if given:
-        return given, None
-    classes = np.flatnonzero(present[:IGNORE_LABEL])
-    count = int(classes.max(initial=-1)) + 1
-    if count < 2:
-        where = request.config.dataset
-        raise ConfigError("num_classes", _NOT_GIVEN, f"the training masks of {where} hold one class only; give --num-classes")
-    if count > min(2 * len(classes), _MOST_CLASSES_FOUND):
-        listed = ", ".join(map(str, classes[:6])) + (", ..." if len(classes) > 6 else "")
-        remedy = f"the training masks hold {len(classes)} values up to {count - 1} ({listed}); number the classes 0, 1, 2, ... and "
-        raise ConfigError("num_classes", _NOT_GIVEN, remedy + f"{IGNORE_LABEL} for ignored pixels, or give --num-classes {count}")
-    return count, None

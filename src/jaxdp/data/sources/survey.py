@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from jaxdp.config.values import MaskValues
 from jaxdp.data.dataset import DTYPES, BadExample
 from jaxdp.data.sources import Request, images
 from jaxdp.data.sources.fitting import ImageSize
@@ -32,12 +33,14 @@ class Survey:
         channels: that all images are decoded to.
         dtype: that most files have, the wider one of two; the others are bad examples.
         tiff: `--tiff`.
+        mask_values: `--mask-values`.
     """
 
     headers: Mapping[Path, Header | None]
     channels: int
     dtype: str
     tiff: str | None
+    mask_values: MaskValues | None = None
 
     @classmethod
     def of(cls, request: Request, files: Sequence[Path]) -> "Survey":
@@ -52,7 +55,7 @@ class Survey:
         known = {file: header for file, header in headers.items() if header is not None}
         dtypes = collections.Counter(header.dtype for header in known.values())
         dtype = max(dtypes, key=lambda name: (dtypes[name], DTYPES.index(name)), default="uint8")
-        return cls(headers, _channels(request, known), dtype, choice)
+        return cls(headers, _channels(request, known), dtype, choice, request.config.mask_values)
 
     def pictures(self, file: Path) -> list[Picture]:
         """Returns the images in a file, its pages."""

@@ -9,8 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from jaxdp.config.values import MaskValues
 from jaxdp.data import sources
 from jaxdp.data.sources import images, preparation
+from jaxdp.data.sources.masks import Distinct
 from jaxdp.data.sources.statistics import Properties, create_dataset
 from jaxdp.registry import ConfigError
 
@@ -91,11 +93,13 @@ def _open(request: sources.Request, name: str) -> sources.Dataset:
         moments=known.moments,
         augment=known.augment.get(task, _AUGMENT.get(task, ())),
     )
-    if task == "segmentation" and known.mask_names:
+    if request.config.mask_values is not None:
+        properties = dataclasses.replace(properties, class_names=())  # in whose order the values need not be
+    elif task == "segmentation" and known.mask_names:
         numbering = (np.arange(256) - 1).astype(np.uint8)  # 0 becomes 255, to be ignored
         names = known.mask_names
         properties = dataclasses.replace(properties, num_classes=len(names), class_names=names, numbering=numbering)
-    dataset = create_dataset(request, task, parts, properties, parts["train"].mask)
+    dataset = create_dataset(request, task, parts, properties, parts["train"].distinct)
     return dataclasses.replace(dataset, defaults=known.defaults)
 
 
@@ -125,6 +129,7 @@ class _Fields:
 
     Attributes:
         size: of the images, None if they differ or nobody knows.
+        mask_values: `--mask-values`.
     """
 
     image: str
@@ -132,6 +137,7 @@ class _Fields:
     mask: str | None
     channels: int
     size: images.Size | None
+    mask_values: MaskValues | None = None
 
     @property
     def tasks(self) -> list[str]:
@@ -167,7 +173,8 @@ class _Fields:
             remedy = f"has no 8-bit image with a label or a mask; its features: {kinds}"
             raise request.error(remedy)
         height, width, channels = pictures[image].shape
-        return cls(image, label, masks[0] if masks else None, channels, (height, width) if height and width else None)
+        size = (height, width) if height and width else None
+        return cls(image, label, masks[0] if masks else None, channels, size, request.config.mask_values)
 
 
 class _Records:
@@ -209,9 +216,12 @@ class _Records:
                 found.append(-1)
         return found
 
-    def mask(self, index: int) -> np.ndarray:
+    def distinct(self, index: int) -> Distinct:
+        """Returns what the mask of an example holds: stored values, or class numbers where `--mask-values` tells them."""
         assert self._fields.mask is not None
-        return images.decode_mask(self._bytes(self._parse(self._record(index)), self._fields.mask), self.name(index))
+        stored, values = self._bytes(self._parse(self._record(index)), self._fields.mask), self._fields.mask_values
+        read = images.read_mask if values is None else images.decode_mask
+        return Distinct.of(read(stored, self.name(index), values), self.name(index))
 
     def _record(self, index: int) -> bytes:
         try:
@@ -225,7 +235,7 @@ class _Records:
         if self._task == "classification":
             return {"images": pixels, "labels": stored.features.feature[fields.label].int64_list.value[0]}
         assert fields.mask is not None
-        return {"images": pixels, "masks": images.decode_mask(self._bytes(stored, fields.mask), where)}
+        return {"images": pixels, "masks": images.decode_mask(self._bytes(stored, fields.mask), where, fields.mask_values)}
 
     @staticmethod
     def _bytes(stored: Any, name: str) -> bytes:

@@ -1,0 +1,66 @@
+"""Masks of colours and of object numbers, from training over evaluation to prediction, by the commands."""
+
+import json
+import pathlib
+
+import numpy as np
+import pytest
+import yaml
+from PIL import Image
+
+from jaxdp import evaluate, predict, train
+
+FLAGS = (
+    "--model unet --model-kwargs base_channels=8 levels=1 --global-batch-size 4 --strategy single --optimizer adam "
+    "--learning-rate 0.01 --steps 30 --run-dir run"
+)
+
+
+def slides(root: pathlib.Path, kind: str, count: int = 8) -> None:
+    """Writes bright cells on a dark ground, with masks of two colours or 16-bit object numbers from 1 on."""
+    for split in ("train", "test"):
+        for part in ("images", "masks"):
+            (root / split / part).mkdir(parents=True)
+        for number in range(count):
+            rng = np.random.default_rng(number)
+            mask = np.zeros((32, 32), np.uint16)
+            corners = [(row, column) for row in range(0, 32, 8) for column in range(0, 32, 8)]
+            for place, corner in enumerate(rng.permutation(corners)[: 5 + number], 1):
+                mask[corner[0] : corner[0] + 6, corner[1] : corner[1] + 6] = place
+            image = (40 + 150 * (mask > 0) + rng.normal(0, 10, mask.shape)).astype(np.uint8)
+            Image.fromarray(image).save(root / split / "images" / f"{number}.png")
+            colours = np.array([[0, 0, 255], [255, 200, 0]], np.uint8)[(mask > 0).astype(int)]
+            Image.fromarray(mask if kind == "objects" else colours).save(root / split / "masks" / f"{number}.png")
+
+
+@pytest.mark.parametrize(
+    ("kind", "asks", "values"),
+    [
+        ("colours", "hold 2 colours; name those of class 0, 1, ...: --mask-values 0000ff,ffc800", "0000ff,ffc800"),
+        ("objects", "hold numbers up to 12, in each from 1 on without gaps, like numbers of objects; give --mask-values", "binary"),
+    ],
+)
+def test_masks_that_one_line_asks_about_train_as_it_says(
+    kind: str, asks: str, values: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    slides(pathlib.Path("slides"), kind)
+    flags = [*FLAGS.split(), "--dataset", "folder:slides"]
+    assert train.main(flags) == 2
+    said = capsys.readouterr().err
+    assert asks in said
+    assert said.count("\n") == 1
+    assert train.main([*flags, "--mask-values", values, "--class-names", "background,cell"]) == 0
+    capsys.readouterr()
+
+    config = yaml.safe_load(pathlib.Path("run/config.yaml").read_text())
+    assert (config["mask_values"], config["class_names"]) == (values, ["background", "cell"])
+    assert json.loads(pathlib.Path("run/dataset.json").read_text())["class_names"] == ["background", "cell"]
+    trained = json.loads(pathlib.Path("run/summary.json").read_text())["metrics"]["test"]
+    assert trained["iou/cell"] > 0.8
+    assert evaluate.evaluate("run")[1] == pytest.approx(trained, rel=1e-4)  # reads the masks in the same way
+    pathlib.Path("slides").rename("others")
+    assert evaluate.main(["run", "--dataset", "folder:others", "--split", "test", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["iou/cell"] == pytest.approx(trained["iou/cell"], rel=1e-4)
+
+    assert predict.main(["run", "others/test/images/0.png", "--json", "--output-dir", "out"]) == 0
+    assert '"cell"' in capsys.readouterr().out
