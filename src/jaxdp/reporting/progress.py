@@ -9,6 +9,7 @@ import rich.console
 import rich.progress
 import rich.table
 
+from jaxdp.data.sources import BadExample
 from jaxdp.units import bytes_text
 
 _FRACTIONS = ("accuracy", "top5_accuracy", "pixel_accuracy")
@@ -43,12 +44,12 @@ class Reading:
                 self._bar = None
 
 
-def print_outcome(trained: Any, skipped: Mapping[str, Sequence[str]]) -> None:
+def print_outcome(trained: Any, skipped: Mapping[str, Sequence[BadExample]]) -> None:
     """Prints what a run ended with: a table on standard output, and what there is to warn of on standard error.
 
     Args:
         trained: a `training.run.Trained` with a run directory.
-        skipped: reasons of bad examples that were left out, by split.
+        skipped: bad examples that were left out, by split.
     """
 
     def say(text: str) -> None:
@@ -59,8 +60,10 @@ def print_outcome(trained: Any, skipped: Mapping[str, Sequence[str]]) -> None:
     if trained.reason == "complete":
         say(f"{folder} is complete: --epochs or --steps extends it, --resume never starts another run.")
         return
-    for split, reasons in skipped.items():
-        say(f"warning: {len(reasons)} bad {split} examples were left out, e.g. {reasons[0]}")
+    for split, errors in skipped.items():
+        say(f"warning: {len(errors)} bad {split} examples were left out, e.g. {errors[0].where}: {errors[0].problem}")
+    if skipped:
+        say(f"warning: {trained.directory.skipped_file} lists what was left out and why")
     if summary["skipped_updates"]:
         say(f"warning: {summary['skipped_updates']} updates were skipped: loss or gradients were not finite")
     if trained.status == "stopped":
