@@ -211,6 +211,19 @@ def test_tiles_of_a_network_agree_with_the_whole(runs: Runs) -> None:
     assert np.mean(tiled.argmax(-1) == whole.argmax(-1)) > 0.998
 
 
+def test_no_seam_is_visible_in_labels(runs: Runs) -> None:
+    images = cells(24)
+    image = np.concatenate([np.concatenate(images[row : row + 6], 1) for row in range(0, 24, 6)])
+    (whole,) = predict.predict(runs["cells"], [image], tile=1024)
+
+    def differing(overlap: int) -> float:
+        (tiled,) = predict.predict(runs["cells"], [image], tile=128, overlap=overlap)
+        return float(np.mean(tiled.argmax(-1) != whole.argmax(-1)))
+
+    assert differing(64) < 0.0005
+    assert differing(0) > 0.0005
+
+
 def test_unpadded_networks_answer_for_the_border_too(runs: Runs) -> None:
     image = large_cells()
     (whole,) = predict.predict(runs["valid"], [image])

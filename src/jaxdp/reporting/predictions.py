@@ -109,7 +109,7 @@ def write_mask(directory: pathlib.Path, name: pathlib.PurePath, image: np.ndarra
     """
     picture = Image.fromarray(mask)
     picture.putpalette(pictures.class_colors(num_classes).tobytes())  # it only colours the numbers, which stay
-    shown = pictures.by_rows(lambda *rows: pictures.overlay(*rows, num_classes), pictures.stretch(image), mask)
+    shown = pictures.by_rows(lambda pixels, labels: pictures.overlay(pixels, labels, num_classes), pictures.stretch(image), mask)
     above = Image.fromarray(shown)
     return {"mask": _save(picture, directory / f"{name}-mask.png"), "overlay": _save(above, directory / f"{name}-overlay.png")}
 
