@@ -1,5 +1,6 @@
 """The files that people have, from training over evaluation to prediction, by the commands."""
 
+import csv
 import json
 import pathlib
 from typing import Any
@@ -194,3 +195,38 @@ def test_a_run_does_not_end_on_no_examples(placement: str, capsys: pytest.Captur
         "--on-bad-example skip: nothing is left of folder:slides test: none of its 18 examples can be used, most often as" in error
     )
     assert ": its mask has the value 7, not one of 0 to 1" in error
+
+
+@pytest.mark.parametrize("placement", ["device", "host"])
+def test_what_is_left_out_is_listed_and_counted_by_reason(
+    placement: str, capsys: pytest.CaptureFixture[str], no_pictures: None
+) -> None:
+    for split in ("train", "test"):
+        microscopy(pathlib.Path("slides", split))
+    cut = pathlib.Path("slides/train/images/00.png")
+    cut.write_bytes(cut.read_bytes()[:300])
+    odd = pathlib.Path('slides/train/masks/a, "b".png')
+    pathlib.Path("slides/train/masks/02.png").rename(odd)
+    pathlib.Path("slides/train/images/02.png").rename(odd.parent.parent / "images" / odd.name)
+    for path, size in ((odd, (7, 9)), (pathlib.Path("slides/train/masks/04.png"), (5, 6))):
+        Image.new("L", size).save(path)
+    flags = f"{FLAGS.replace('--steps 40', '')} --dataset folder:slides --on-bad-example skip --data-placement {placement}"
+    assert train.main(f"{flags} --steps 8".split()) == 0
+    said = capsys.readouterr().err
+    assert "warning: 3 bad train examples were left out, e.g. slides/train/" in said
+    assert "run/skipped.csv lists" in said
+    with pathlib.Path("run/skipped.csv").open(newline="") as file:
+        rows = {row["example"]: row for row in csv.DictReader(file)}
+    assert rows.keys() == {"slides/train/images/00.png", f"slides/train/images/{odd.name}", "slides/train/images/04.png"}
+    assert {row["split"] for row in rows.values()} == {"train"}
+    assert rows[f"slides/train/images/{odd.name}"]["reason"].startswith("its mask has 9x7 pixels")
+    summary = json.loads(pathlib.Path("run/summary.json").read_text())
+    assert summary["skipped_examples"] == {"train": 3}
+    (sizes, cuts) = summary["skipped_reasons"]["train"].items()
+    assert (sizes[1], cuts[1]) == (2, 1)
+    assert sizes[0].startswith("its mask has NxN pixels")
+    assert cuts[0] == rows["slides/train/images/00.png"]["reason"]
+
+    assert train.main(f"{flags} --steps 9".split()) == 0  # resumed: it need not come upon each of them again
+    with pathlib.Path("run/skipped.csv").open(newline="") as file:
+        assert {row["example"]: row for row in csv.DictReader(file)} == rows

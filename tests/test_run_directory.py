@@ -143,3 +143,13 @@ def test_a_lock_file_of_somebody_else_is_explained(run: RunDirectory) -> None:
     run.lock_file.mkdir()
     with pytest.raises(ConfigError, match=r"writer\.lock in it cannot be written"), run.exclusive():
         pass
+
+
+def test_what_was_left_out_before_a_resume_stays_listed(run: RunDirectory) -> None:
+    run.write_skipped([])
+    assert not run.skipped_file.exists()
+    run.write_skipped([("train", 'a, "b".png', "is cut"), ("test", "c.png", "is cut")])
+    run.write_skipped([("test", "c.png", "has gone"), ("train", "d\udcff.png", "is cut")])
+    assert run.skipped_file.read_bytes() == (
+        b'split,example,reason\r\ntrain,"a, ""b"".png",is cut\r\ntest,c.png,has gone\r\ntrain,d?.png,is cut\r\n'
+    )

@@ -1,8 +1,10 @@
 """The folder of a run: what is in it, who may write to it, and how files are written there so that a kill leaves them whole."""
 
 import contextlib
+import csv
 import dataclasses
 import datetime
+import io
 import json
 import os
 import pathlib
@@ -51,6 +53,10 @@ class RunDirectory:
     @property
     def dataset_file(self) -> pathlib.Path:
         return self.path / "dataset.json"
+
+    @property
+    def skipped_file(self) -> pathlib.Path:
+        return self.path / "skipped.csv"
 
     @property
     def plots(self) -> pathlib.Path:
@@ -151,6 +157,21 @@ class RunDirectory:
 
     def write_summary(self, summary: dict[str, Any]) -> None:
         replace_file(self.summary_file, json.dumps(summary, indent=2) + "\n")
+
+    def write_skipped(self, skipped: Iterable[tuple[str, str, str]]) -> None:
+        """Adds examples that were left out, as (split, example, reason), to skipped.csv; what was there before a resume stays."""
+        # A name of a file need not be valid text.
+        found = {(split, example.encode(errors="replace").decode()): reason for split, example, reason in skipped}
+        if not found:
+            return
+        if self.skipped_file.is_file():
+            with self.skipped_file.open(newline="", encoding="utf-8") as file:
+                found = {(row[0], row[1]): row[2] for row in list(csv.reader(file))[1:] if len(row) == 3} | found
+        text = io.StringIO()
+        writer = csv.writer(text)
+        writer.writerow(["split", "example", "reason"])
+        writer.writerows((*key, reason) for key, reason in found.items())
+        replace_file(self.skipped_file, text.getvalue())
 
 
 def claim(config: TrainConfig, description: Mapping[str, Any], *, create: bool) -> RunDirectory:

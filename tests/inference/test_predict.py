@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
+import tifffile
 import yaml
 from PIL import Image
 
@@ -21,7 +22,7 @@ from jaxdp.data.sources import open_dataset
 from jaxdp.inference import predictor as predictor_module
 from jaxdp.inference.apply import create_predictor
 from jaxdp.registry import ConfigError
-from jaxdp.reporting import outcome, pictures, predictions
+from jaxdp.reporting import outcome, pictures, predictions, probabilities
 from jaxdp.run_directory import RunDirectory
 
 Runs = dict[str, pathlib.Path]
@@ -210,6 +211,19 @@ def test_tiles_of_a_network_agree_with_the_whole(runs: Runs) -> None:
     assert np.mean(tiled.argmax(-1) == whole.argmax(-1)) > 0.998
 
 
+def test_no_seam_is_visible_in_labels(runs: Runs) -> None:
+    images = cells(24)
+    image = np.concatenate([np.concatenate(images[row : row + 6], 1) for row in range(0, 24, 6)])
+    (whole,) = predict.predict(runs["cells"], [image], tile=1024)
+
+    def differing(overlap: int) -> float:
+        (tiled,) = predict.predict(runs["cells"], [image], tile=128, overlap=overlap)
+        return float(np.mean(tiled.argmax(-1) != whole.argmax(-1)))
+
+    assert differing(64) < 0.0005
+    assert differing(0) > 0.0005
+
+
 def test_unpadded_networks_answer_for_the_border_too(runs: Runs) -> None:
     image = large_cells()
     (whole,) = predict.predict(runs["valid"], [image])
@@ -316,6 +330,13 @@ BAD = [
     ("digits", "a.png --output-dir out", ["--output-dir out", "--output FILE.csv"]),
     ("digits", "a.png --output /dev/null/x.csv", ["--output /dev/null", "cannot be written"]),
     ("digits", "a.png --output nothing", ["--output nothing", "is a folder"]),
+    ("digits", "a.png --csv nothing", ["--csv nothing", "is a folder"]),
+    ("digits", "a.png --csv /dev/null/x.csv", ["--csv /dev/null", "cannot be written"]),
+    ("digits", "a.png --csv x.csv --output x.csv", ["--csv x.csv", "the file of --output"]),
+    ("digits", "a.png --probabilities npy", ["--probabilities npy", "--csv FILE.csv"]),
+    ("denoise", "a.png --probabilities npy --output-dir out", ["--probabilities npy", "is for segmentation"]),
+    ("denoise", "a.png --csv x.csv --output-dir out", ["--csv x.csv", "is for classes"]),
+    ("cells", "a.png --csv x.csv --probabilities tiff", ["--output-dir", "masks"]),
     ("cells", "a.png", ["--output-dir", "masks"]),
     ("denoise", "a.png", ["--output-dir", "images"]),
     ("cells", "a.png --output x.csv", ["--output x.csv", "--output-dir FOLDER"]),
@@ -402,6 +423,73 @@ def test_names_are_quoted_in_csv_and_whole_in_a_narrow_table(
     assert "[bold]" in shown
     assert "[0], class" in shown
     assert "4th" in shown
+
+
+def test_a_column_a_class(runs: Runs) -> None:
+    test = open_dataset("digits").test
+    odd = save('a, "b"\n.png', test[0]["images"])
+    plain = save("plain.png", test[1]["images"])
+    assert predict.main([str(runs["digits"]), odd, plain, "--csv", "kept/wide.csv", "--output", "long.csv"]) == 0
+    assert pathlib.Path("kept/wide.csv").read_bytes().startswith(b'file,0,1,2,3,4,5,6,7,8,9\r\n"a, ""b""\n.png",0.')
+    with pathlib.Path("kept/wide.csv").open(newline="") as file:
+        rows = list(csv.reader(file))
+    assert [row[0] for row in rows[1:]] == [odd, plain]
+    expected = softmax(network(runs["digits"])(np.stack([test[0]["images"], test[1]["images"]])))
+    np.testing.assert_allclose(np.array([row[1:] for row in rows[1:]], float), expected, atol=1e-5)
+    assert pathlib.Path("long.csv").read_text().startswith("file,class,probability")
+
+
+def test_a_column_a_class_of_pixels(runs: Runs) -> None:
+    images = cells()
+    save("in/one.png", images[0]), save("in/two.png", images[1])
+    assert predict.main([str(runs["cells"]), "in", "--csv", "shares.csv"]) == 0
+    assert sorted(str(path) for path in pathlib.Path().iterdir()) == ["in", "shares.csv"]  # masks were not asked for
+    with pathlib.Path("shares.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    masks = network(runs["cells"])(np.stack(images)).argmax(-1)
+    assert [row["file"] for row in rows] == ["in/one.png", "in/two.png"]
+    assert [float(row["cell"]) for row in rows] == pytest.approx(list(masks.mean((1, 2))), abs=1e-6)
+    assert [float(row["background"]) + float(row["cell"]) for row in rows] == pytest.approx([1, 1], abs=2e-6)
+
+
+@pytest.mark.parametrize("kind", ["npy", "tiff", "large tiff"])
+def test_probabilities_of_pixels(
+    kind: str, runs: Runs, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    image = large_cells()
+    save("in/large.png", image)
+    if kind == "large tiff":
+        monkeypatch.setattr(probabilities, "_IMAGEJ_BYTES", 1000)
+    flags = ["in", "--output-dir", "out", "--tile", "64", "--overlap", "32", "--json", "--probabilities", kind.split()[-1]]
+    assert predict.main([str(runs["cells"]), *flags]) == 0
+    (expected,) = predict.predict(runs["cells"], [image], tile=64, overlap=32)
+    path = pathlib.Path(json.loads(capsys.readouterr().out)["probabilities"])
+    assert path == pathlib.Path("out/large-probabilities.npy" if kind == "npy" else "out/large-probabilities.tif")
+    if kind == "npy":
+        found = np.load(path)
+    else:
+        with tifffile.TiffFile(path) as file:
+            assert file.series[0].axes == "CYX"
+            if kind == "tiff":
+                assert file.imagej_metadata is not None
+                assert (file.imagej_metadata["channels"], file.imagej_metadata["Labels"]) == (2, ["background", "cell"])
+            else:
+                assert 'SizeC="2"' in (file.ome_metadata or "")
+                assert 'Name="cell"' in (file.ome_metadata or "")
+            found = np.moveaxis(file.asarray(), 0, -1)
+    assert found.dtype == np.float32
+    np.testing.assert_array_equal(found, expected)
+    np.testing.assert_array_equal(source_images.decode_mask(pathlib.Path("out/large-mask.png"), ""), expected.argmax(-1))
+    assert sorted(path.name for path in pathlib.Path("out").iterdir()) == ["large-mask.png", "large-overlay.png", path.name]
+
+
+def test_images_that_are_resized_are_written_as_predicted(runs: Runs) -> None:
+    run = edited(runs["cells"], image_size="96x96")
+    image = large_cells()
+    save("large.png", image)
+    assert predict.main([run, "large.png", "--output-dir", "out", "--probabilities", "npy"]) == 0
+    (expected,) = predict.predict(run, [image])
+    np.testing.assert_array_equal(np.load("out/large-probabilities.npy"), expected)
 
 
 def test_progress_says_a_line_now_and_then(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

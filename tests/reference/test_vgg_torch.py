@@ -5,6 +5,7 @@ Runs in `nox -s reference`, which installs PyTorch.
 
 import itertools
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
@@ -82,5 +83,5 @@ def test_torchvisions_names_are_the_same_network() -> None:
     images = torch.randn(4, 3, 224, 224)
     with torch.no_grad():
         expected = reference.classifier(reference.features(images).flatten(1)).numpy()
-    found = model(images.numpy().transpose(0, 2, 3, 1))
+    found = model(jnp.asarray(images.numpy().transpose(0, 2, 3, 1)))
     np.testing.assert_allclose(found, expected, atol=1e-5)

@@ -6,7 +6,7 @@ from jaxdp.run_directory import RunDirectory
 
 
 class RunRecord:
-    """Writes config.yaml, dataset.json, history.jsonl, rollbacks.json and summary.json."""
+    """Writes config.yaml, dataset.json, history.jsonl, rollbacks.json, skipped.csv and summary.json."""
 
     def __init__(self) -> None:
         self._started = False
@@ -35,6 +35,8 @@ class RunRecord:
         """Writes how the run ended."""
         directory = _directory(run)
         directory.record(event.status, event.step, **({"reason": event.reason} if event.reason else {}), **run.where())
+        lost = run.setup.skipped().items()
+        directory.write_skipped((split, error.where, error.problem) for split, errors in lost for error in errors)
         directory.write_summary(dict(event.summary))
 
 

@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -75,6 +76,18 @@ def commonest(problems: Sequence[BadExample]) -> str:
     return f"{next(error.where for error in problems if error.problem == problem)}: {problem}"
 
 
+def by_reason(problems: Sequence[BadExample]) -> dict[str, int]:
+    """Returns how many of these examples have each problem, the commonest first.
+
+    Problems that differ only in numbers, such as the sizes of masks, are one; where they do, `N` stands for the numbers.
+    """
+    groups: dict[str, list[str]] = {}
+    for error in problems:
+        groups.setdefault(re.sub(r"\d+", "N", error.problem), []).append(error.problem)
+    counts = {kind if len(set(texts)) > 1 else texts[0]: len(texts) for kind, texts in groups.items()}
+    return dict(sorted(counts.items(), key=lambda item: -item[1]))
+
+
 def _unchecked(source: Source) -> Source:
     return source.unchecked if isinstance(source, CheckedSource) else source
 
@@ -84,19 +97,26 @@ class CheckedSource:
 
     Args:
         where: names the split in errors.
-        skip: whether to leave bad examples out, and count them in `skipped`, instead of raising.
+        skip: whether to leave bad examples out, instead of raising.
+
+    Attributes:
+        errors: what was wrong with those that were left out so far, by their numbers.
     """
 
     def __init__(self, source: Source, dataset: Dataset, *, where: str, skip: bool) -> None:
         self.unchecked, self._where, self.skip = source, where, skip
         self._fields, self._num_classes = dataset.fields(), dataset.num_classes
         self._lock = threading.Lock()
-        self._errors: dict[int, BadExample] = {}
-        self.skipped: dict[int, str] = {}
+        self.errors: dict[int, BadExample] = {}
         self.pixel_range = dataset.pixel_range
 
     def __len__(self) -> int:
         return len(self.unchecked)
+
+    @property
+    def skipped(self) -> dict[int, str]:
+        """Returns the bad examples that were left out so far and why, by their numbers."""
+        return {index: f"{error.where}: {error.problem}" for index, error in list(self.errors.items())}
 
     @property
     def bytes(self) -> int:
@@ -134,16 +154,15 @@ class CheckedSource:
         if not self.skip:
             raise error
         with self._lock:
-            self.skipped[index] = f"{error.where}: {error.problem}"
-            self._errors[index] = error
-            if len(self.skipped) == len(self):
+            self.errors[index] = error
+            if len(self.errors) == len(self):
                 raise self.nothing_left()
         zeros = {name: np.zeros(shape, dtype) for name, (shape, dtype) in self._fields.items()}
         return zeros | {"weights": np.float32(0)}
 
     def nothing_left(self) -> ConfigError:
         """Returns the error that says that every example was left out, and most often why."""
-        reason = f", most often as {commonest(list(self._errors.values()))}" if self._errors else ""
+        reason = f", most often as {commonest(list(self.errors.values()))}" if self.errors else ""
         remedy = f"nothing is left of {self._where}: none of its {len(self)} examples can be used{reason}"
         return ConfigError("on_bad_example", "skip", remedy)
 

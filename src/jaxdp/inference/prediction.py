@@ -14,7 +14,7 @@ import tyro
 
 from jaxdp.config import POSITIVE, OptionalInt, OptionalPath, Settings
 from jaxdp.registry import ConfigError
-from jaxdp.run_directory import Row, RunDirectory, check_file, check_folder
+from jaxdp.run_directory import Row, RunDirectory
 from jaxdp.runtime import platform
 
 if TYPE_CHECKING:
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from jaxdp.data.sources import BadExample, Description
     from jaxdp.inference.files import SurveyedImage
     from jaxdp.inference.predictor import Predictor
+    from jaxdp.inference.results import Results
 
-_NOT_GIVEN = "(not given)"
 _LEAST_TILE = 64
 _FAR = 20  # deviations from the mean of a dataset at which pixels are hardly on its scale
 
@@ -50,10 +50,16 @@ class ResultsConfig(Settings):
     top_k: Annotated[int, POSITIVE] = 3
     """classification: how many classes to name for each image, the likeliest first"""
     output: OptionalPath = None
-    """classification: CSV file for these classes and their probabilities"""
+    """classification: CSV file for these classes and their probabilities, a line for each image and class"""
+    csv: OptionalPath = None
+    """CSV file with a line for each image and a column for each class: classification: its probability; segmentation: its share of
+    the pixels"""
     output_dir: OptionalPath = None
     """segmentation: folder for NAME-mask.png, whose pixels are class numbers, and NAME-overlay.png; regression: for
     NAME-prediction.png. In it are the same folders as in the one that was searched for images"""
+    probabilities: Annotated[Literal["npy", "tiff"] | None, tyro.conf.arg(help_behavior_hint="")] = None
+    """segmentation: write the probabilities of the classes beside the masks, too: NAME-probabilities.npy, float32 (height, width,
+    classes), or NAME-probabilities.tif with a channel for each class, as ImageJ and napari show it"""
     json: tyro.conf.FlagCreatePairsOff[bool] = False
     """print a line of JSON for each image instead of a table"""
 
@@ -143,23 +149,17 @@ def predict_files(config: PredictConfig) -> None:
     stored = _check_run(config)
     known, left_out = _survey(config, stored)
     platform.configure(None)
+    from jaxdp.inference import results
     from jaxdp.inference.predictor import Predictor
 
     predictor = Predictor.of_run(
         config.images.run_dir, step=config.images.step, tile=config.tiles.tile, overlap=config.tiles.overlap
     )
-    if config.results.output_dir:
-        check_folder("output_dir", pathlib.Path(config.results.output_dir))
-    if config.results.output:
-        check_folder("output", pathlib.Path(config.results.output).parent)
+    results.check_writable(config.results)
     _say_changes(known, predictor.description, resized=predictor.resized)
-    rows = _predict_each(config, known, predictor)
-    from jaxdp.reporting import predictions
-
-    if config.results.output:
-        predictions.write_csv(pathlib.Path(config.results.output), rows)
-    if not config.results.json:
-        predictions.print_table(rows)
+    found = results.Results(config.results, predictor.description)
+    _predict_each(config, known, predictor, found)
+    found.finish()
     if left_out:
         _say(f"warning: {left_out} of {len(known) + left_out} images were left out")
 
@@ -184,22 +184,25 @@ def _survey(config: PredictConfig, stored: Stored) -> "tuple[list[SurveyedImage]
     return known, len(bad)
 
 
-def _predict_each(config: PredictConfig, known: "Sequence[SurveyedImage]", predictor: "Predictor") -> list[Row]:
-    """Writes masks and images as they come, and returns the rows of all."""
+def _predict_each(config: PredictConfig, known: "Sequence[SurveyedImage]", predictor: "Predictor", found: "Results") -> None:
+    """Predicts, and hands over what comes out as it comes."""
     from jaxdp.inference import files
     from jaxdp.reporting import predictions
 
-    folder = pathlib.Path(config.results.output_dir) if config.results.output_dir else None
-    rows: list[Row] = []
     channels, dtype = predictor.description.image_shape[-1], predictor.description.dtype
     images = (files.read(each.file.picture or each.file.path, channels, dtype)[0] for each in known)
     with predictions.Progress(len(known), hidden=config.results.json and sys.stdout.isatty()) as progress:
-        for each, (image, answer) in zip(known, predictor(images, len(known), progress.advance), strict=True):
-            rows.append({"file": str(each.file)})
-            rows[-1] |= _result(image, answer, predictor.description, folder, each.file.name, config.results.top_k)
-            if config.results.json:
-                print(json.dumps(rows[-1]), flush=True)
-    return rows
+        if predictor.description.answer == "classification":
+            for each, (_, answer) in zip(known, predictor(images, len(known), progress.advance), strict=True):
+                _say_row(config, found.add_classes(each.file, answer))
+        else:
+            for each, (image, strips) in zip(known, predictor.strips(images, progress.advance), strict=True):
+                _say_row(config, found.add_pixels(each.file, image, strips))
+
+
+def _say_row(config: PredictConfig, row: Row) -> None:
+    if config.results.json:
+        print(json.dumps(row), flush=True)
 
 
 def _check_run(config: PredictConfig) -> Stored:
@@ -208,6 +211,8 @@ def _check_run(config: PredictConfig) -> Stored:
     Raises:
         ConfigError: if there is no run, or what its task writes has no place.
     """
+    from jaxdp.inference import results
+
     run = RunDirectory(pathlib.Path(config.images.run_dir))
     settings = run.load_config()
     content = run.read_dataset()
@@ -215,17 +220,7 @@ def _check_run(config: PredictConfig) -> Stored:
     if task == "regression" and content["num_classes"] not in (1, 3):
         remedy = f"its targets have {content['num_classes']} channels, files 1 or 3; use predict() from Python"
         raise ConfigError("run_dir", run.path, remedy)
-    if task == "classification" and config.results.output_dir is not None:
-        raise ConfigError(
-            "output_dir", config.results.output_dir, "is for images; the run is one of classification: use --output FILE.csv"
-        )
-    if config.results.output is not None:
-        check_file("output", pathlib.Path(config.results.output), "predictions.csv")
-    if task != "classification" and config.results.output is not None:
-        raise ConfigError("output", config.results.output, f"is for classes; the run is one of {task}: use --output-dir FOLDER")
-    if task != "classification" and config.results.output_dir is None:
-        what = "masks" if task == "segmentation" else "images"
-        raise ConfigError("output_dir", _NOT_GIVEN, f"the run is one of {task}, whose results are {what}; give a folder for them")
+    results.check(config.results, task)
     return Stored(channels, content.get("dtype", "uint8"), settings.data.tiff)
 
 
@@ -270,22 +265,3 @@ def _say_range(known: "Sequence[SurveyedImage]", pixel_range: tuple[float, float
 
 def _say(text: str) -> None:
     print(text, file=sys.stderr)
-
-
-def _result(
-    image: "np.ndarray", answer: "np.ndarray", description: "Description", folder: pathlib.Path | None, name: pathlib.PurePath,
-    top_k: int,
-) -> Row:  # fmt: skip
-    """Writes what is to be written of one image, and returns its metrics."""
-    from jaxdp.reporting import pictures, predictions
-
-    if description.answer == "classification":
-        return predictions.likeliest(answer, description.class_names, top_k)
-    assert folder is not None
-    if description.answer == "segmentation":
-        mask = answer.argmax(-1).astype("uint8")
-        metrics = predictions.shares(mask, description.class_names)
-        picture = pictures.as_picture(image, description.pixel_range)
-        return metrics | predictions.write_mask(folder, name, picture, mask, description.num_classes)
-    pixels = (answer.clip(0, 1) * 255).round().astype("uint8")
-    return predictions.brightness(pixels) | predictions.write_prediction(folder, name, pixels)

@@ -126,6 +126,16 @@ class Predictor:
             for image in checked:
                 yield image, self._answer(image, advance)
 
+    def strips(
+        self, images: Iterable[np.ndarray], advance: Advance = lambda share: None
+    ) -> Iterator[tuple[Pixels, Iterator[Float32[np.ndarray, "rows width outputs"]]]]:
+        """Yields each image and the answer for each of its pixels, from top to bottom; arguments as those of a call.
+
+        What is held of the answer is a row of tiles, however large the image is; where images are resized, all of it.
+        """
+        for image in map(self._checked, images):
+            yield image, self._strips(image, advance)
+
     def _checked(self, image: np.ndarray) -> Pixels:
         channels, dtype = self.description.image_shape[-1], self.description.dtype
         if image.dtype != dtype or image.ndim != 3 or image.shape[-1] != channels or not image.size:
@@ -144,16 +154,26 @@ class Predictor:
             yield from zip(some, probabilities, strict=False)  # what filled the batch up is left
 
     def _answer(self, image: Pixels, advance: Advance) -> Float32[np.ndarray, "height width outputs"]:
-        is_classes = self.description.answer == "segmentation"
+        answer = self._tiles.predict(self._network_of_tiles, self._prepared(image), advance)
+        return _resize_answer(answer, image.shape[:2])
 
-        def network(tiles: np.ndarray) -> np.ndarray:
-            outputs = self._network(tiles)
-            return np.asarray(self._probabilities(outputs) if is_classes else outputs)
+    def _strips(self, image: Pixels, advance: Advance) -> Iterator[Float32[np.ndarray, "rows width outputs"]]:
+        pixels = self._prepared(image)
+        if pixels.shape[:2] == image.shape[:2]:
+            yield from self._tiles.strips(self._network_of_tiles, pixels, advance)
+        else:
+            yield _resize_answer(self._tiles.predict(self._network_of_tiles, pixels, advance), image.shape[:2])
 
+    def _network_of_tiles(self, tiles: np.ndarray) -> np.ndarray:
+        outputs = self._network(tiles)
+        return np.asarray(self._probabilities(outputs) if self.description.answer == "segmentation" else outputs)
+
+    def _prepared(self, image: Pixels) -> np.ndarray:
+        """Returns an image as it is cut into tiles."""
         pixels: np.ndarray = resize(image, self._trained) if self.resized else image
         if self._normalize_first:
             pixels = np.asarray(_normalize(self._preprocess.scale(jnp.asarray(pixels[None], jnp.float32))))[0]
-        return _resize_answer(self._tiles.predict(network, pixels, advance), image.shape[:2])
+        return pixels
 
     def _output_side(self, side: int) -> int:
         shape = (1, side, side, self.description.image_shape[-1])

@@ -5,7 +5,7 @@ answers lie side by side; where an answer is as large as its tile, ours overlap 
 """
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 from jaxtyping import Float, Shaped
@@ -92,7 +92,25 @@ class Tiles:
         image: Shaped[np.ndarray, "height width channels"],
         advance: Callable[[float], None] = lambda share: None,
     ) -> Float[np.ndarray, "height width outputs"]:
-        """Returns the network's answer for each pixel of an image, averaged where tiles overlap.
+        """Returns the network's answer for each pixel of an image, averaged where tiles overlap; arguments as of `strips`."""
+        answer, top = None, 0
+        for strip in self.strips(network, image, advance):
+            if answer is None:
+                answer = np.empty((*image.shape[:2], strip.shape[-1]), np.float32)
+            answer[top : top + len(strip)] = strip
+            top += len(strip)
+        assert answer is not None
+        return answer
+
+    def strips(
+        self,
+        network: Callable[[np.ndarray], np.ndarray],
+        image: Shaped[np.ndarray, "height width channels"],
+        advance: Callable[[float], None] = lambda share: None,
+    ) -> Iterator[Float[np.ndarray, "rows width outputs"]]:
+        """Yields the network's answer for each pixel, averaged where tiles overlap, from top to bottom.
+
+        A strip is what no further row of tiles changes. The answers of one row of tiles are held, however high the image is.
 
         Args:
             network: maps tiles (batch, h, w, channels) to (batch, h', w', outputs); let these be probabilities, not logits, which
@@ -104,24 +122,36 @@ class Tiles:
         """
         rows, columns = self.sides(image.shape)
         padded = np.pad(image, (rows.padding, columns.padding, (0, 0)), mode="symmetric")
+        by_row, by_column = rows.weights(), columns.weights()
+        blended = np.zeros((0, 0, 0), np.float32)
+        for row, column, answer in self._answers(network, padded, rows, columns, advance):
+            if column == 0:
+                fresh = np.zeros((rows.output_size, columns.covered, answer.shape[-1]), np.float32)
+                fresh[: len(blended)] = blended.reshape(len(blended), *fresh.shape[1:])
+                blended = fresh
+            left = columns.starts[column]
+            weights = by_row[row][:, None, None] * by_column[column][:, None]
+            blended[:, left : left + columns.output_size] += weights * answer
+            if column == len(columns.starts) - 1:
+                done = (rows.starts[row + 1] if row + 1 < len(rows.starts) else rows.size) - rows.starts[row]
+                yield blended[:done, : columns.size]
+                blended = blended[done:]
+
+    @staticmethod
+    def _answers(
+        network: Callable[[np.ndarray], np.ndarray], padded: np.ndarray, rows: Side, columns: Side, advance: Callable[[float], None]
+    ) -> Iterator[tuple[int, int, np.ndarray]]:
+        """Yields the row and the column of each tile, and the answer to it, row by row."""
         places = [(row, column) for row in range(len(rows.starts)) for column in range(len(columns.starts))]
         batch = 1 if len(places) == 1 else BATCH
-        by_row, by_column = rows.weights(), columns.weights()
-        blended = None
         for begin in range(0, len(places), batch):
             some = places[begin : begin + batch]
             filled = some + some[-1:] * (batch - len(some))  # a last batch of another size would be another program
             answers = network(np.stack([_cut(padded, rows, row, columns, column) for row, column in filled]))
             assert answers.shape[1:3] == (rows.output_size, columns.output_size), answers.shape
-            if blended is None:
-                blended = np.zeros((rows.covered, columns.covered, answers.shape[-1]), np.float32)
             for (row, column), answer in zip(some, answers, strict=False):  # what filled the batch up is left
-                top, left = rows.starts[row], columns.starts[column]
-                weights = by_row[row][:, None, None] * by_column[column][:, None]
-                blended[top : top + rows.output_size, left : left + columns.output_size] += weights * answer
+                yield row, column, answer
             advance(len(some) / len(places))
-        assert blended is not None
-        return blended[: rows.size, : columns.size]
 
     def _fit(self, wanted: int) -> tuple[int, int]:
         """Returns the smallest input side whose answer is at least as wanted, and the side of that answer.

@@ -1,7 +1,7 @@
 """Draws masks in color, overlays, and rows of image, truth and prediction."""
 
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import matplotlib
@@ -45,6 +45,12 @@ def as_picture(image: np.ndarray, pixel_range: tuple[float, float] | None = None
     if image.shape[-1] == 2:
         return image.mean(-1, keepdims=True).round().astype(np.uint8)
     return image if image.shape[-1] in (1, 3) else image[..., :3]
+
+
+def by_rows(function: Callable[..., np.ndarray], *images: np.ndarray, rows: int = 256) -> np.ndarray:
+    """Returns what a function of each pixel gives, of a few rows at a time: in between it may take many bytes a pixel."""
+    parts = [function(*(image[top : top + rows] for image in images)) for top in range(0, len(images[0]), rows)]
+    return np.concatenate(parts)
 
 
 def stretch(image: np.ndarray) -> np.ndarray:

@@ -28,7 +28,8 @@ def likeliest(probabilities: np.ndarray, class_names: Sequence[str], top_k: int)
 
 def shares(mask: np.ndarray, class_names: Sequence[str]) -> Row:
     """Returns the size of a mask and the share of its pixels that each class has."""
-    counts = np.bincount(mask.ravel(), minlength=len(class_names)).tolist()
+    # Row by row: it takes 8 bytes a pixel.
+    counts = sum((np.bincount(row, minlength=len(class_names)) for row in mask), np.zeros(len(class_names), np.int64)).tolist()
     return {
         "size": list(mask.shape),
         "shares": {name: round(count / mask.size, 6) for name, count in zip(class_names, counts, strict=True)},
@@ -86,6 +87,16 @@ def write_csv(path: pathlib.Path, rows: Sequence[Row]) -> None:
     replace_file(path, text.getvalue())
 
 
+def write_wide_csv(path: pathlib.Path, class_names: Sequence[str], files: Sequence[str], shares: Sequence[Sequence[float]]) -> None:
+    """Writes a line for each image and a column for each class, quoted as RFC 4180 says."""
+    text = io.StringIO()
+    writer = csv.writer(text)
+    writer.writerow(["file", *class_names])
+    for file, values in zip(files, shares, strict=True):
+        writer.writerow([file, *(f"{value:.6f}" for value in values)])
+    replace_file(path, text.getvalue())
+
+
 def write_mask(directory: pathlib.Path, name: pathlib.PurePath, image: np.ndarray, mask: np.ndarray, num_classes: int) -> Row:
     """Writes a mask whose pixels are class numbers, with a palette to look at, and the image overlaid with it.
 
@@ -98,7 +109,8 @@ def write_mask(directory: pathlib.Path, name: pathlib.PurePath, image: np.ndarra
     """
     picture = Image.fromarray(mask)
     picture.putpalette(pictures.class_colors(num_classes).tobytes())  # it only colours the numbers, which stay
-    above = Image.fromarray(pictures.overlay(pictures.stretch(image), mask, num_classes))
+    shown = pictures.by_rows(lambda pixels, labels: pictures.overlay(pixels, labels, num_classes), pictures.stretch(image), mask)
+    above = Image.fromarray(shown)
     return {"mask": _save(picture, directory / f"{name}-mask.png"), "overlay": _save(above, directory / f"{name}-overlay.png")}
 
 

@@ -9,6 +9,7 @@ import rich.console
 import rich.progress
 import rich.table
 
+from jaxdp.data.sources import BadExample
 from jaxdp.units import bytes_text
 
 _FRACTIONS = ("accuracy", "top5_accuracy", "pixel_accuracy")
@@ -43,12 +44,12 @@ class Reading:
                 self._bar = None
 
 
-def print_outcome(trained: Any, skipped: Mapping[str, Sequence[str]] | None) -> None:
+def print_outcome(trained: Any, skipped: Mapping[str, Sequence[BadExample]] | None) -> None:
     """Prints what a run ended with: a table on standard output, and what there is to warn of on standard error.
 
     Args:
         trained: a `training.run.Trained` with a run directory.
-        skipped: reasons of bad examples that were left out, by split; None in all processes but the first, which say no more than
+        skipped: bad examples that were left out, by split; None in all processes but the first, which say no more than
             why the run did not come to its end, as each may have a log of its own.
     """
     if skipped is not None:
@@ -59,14 +60,16 @@ def print_outcome(trained: Any, skipped: Mapping[str, Sequence[str]] | None) -> 
         _say(f"diverged: {trained.reason}; the last checkpoint is that of step {trained.last_saved or 0}")
 
 
-def _print_result(trained: Any, skipped: Mapping[str, Sequence[str]]) -> None:
+def _print_result(trained: Any, skipped: Mapping[str, Sequence[BadExample]]) -> None:
     summary, folder = trained.summary, trained.directory.path
     print_summary(summary, str(folder), summary["best_metric"]["name"])
     if trained.reason == "complete":
         _say(f"{folder} is complete: --epochs or --steps extends it, --resume never starts another run.")
         return
-    for split, reasons in skipped.items():
-        _say(f"warning: {len(reasons)} bad {split} examples were left out, e.g. {reasons[0]}")
+    for split, errors in skipped.items():
+        _say(f"warning: {len(errors)} bad {split} examples were left out, e.g. {errors[0].where}: {errors[0].problem}")
+    if skipped:
+        _say(f"warning: {trained.directory.skipped_file} lists what was left out and why")
     if summary["skipped_updates"]:
         _say(f"warning: {summary['skipped_updates']} updates were skipped: loss or gradients were not finite")
     if trained.status == "done" and trained.reason:

@@ -20,7 +20,7 @@ from jaxdp import run_directory, tasks
 from jaxdp.components import NOTHING, Objects, array_shapes, check_model, create_model, create_task, open_data
 from jaxdp.config import BatchNormMode, TrainConfig
 from jaxdp.data import augment, class_counts, pipeline, placement
-from jaxdp.data.sources import CheckedSource, Dataset
+from jaxdp.data.sources import BadExample, CheckedSource, Dataset
 from jaxdp.registry import ConfigError
 from jaxdp.run_directory import RunDirectory
 from jaxdp.runtime import platform
@@ -250,10 +250,10 @@ class Setup:
             # The host waits for each batch while the next one is read.
             yield self.strategy.gather(self.strategy.eval_step(state, batch, data))
 
-    def skipped(self) -> dict[str, list[str]]:
-        """Returns of each split which bad examples were left out so far."""
-        found = {split: list(self._source(split).skipped.values()) for split in self.dataset.splits()}
-        return {split: reasons for split, reasons in found.items() if reasons}
+    def skipped(self) -> dict[str, list[BadExample]]:
+        """Returns of each split which bad examples this process left out so far, in the order of the split."""
+        found = {split: self._source(split).errors for split in self.dataset.splits()}
+        return {split: [errors[index] for index in sorted(errors)] for split, errors in found.items() if errors}
 
     def _batches(
         self, split: str, order: Any, start: int, *, paired: bool = False, layout: np.ndarray | None = None

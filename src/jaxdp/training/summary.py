@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 
+from jaxdp.data.checking import by_reason
 from jaxdp.runtime import platform
 from jaxdp.step import metrics
 from jaxdp.training.counters import Counters
@@ -48,6 +49,7 @@ def summarize(
     train = metrics.compute(task, counters.epoch) if counters.epoch.get("examples") else None
     state_bytes = strategy.state_bytes(setup.shapes)
     sizes = {"state_bytes": state_bytes["replicated"], "state_bytes_per_device": state_bytes["per_device"]} if state_bytes else {}
+    skipped = setup.skipped()
     early = {"ended_early": {"reason": end.early, "total_steps": setup.intervals.total_steps}} if end.early else {}
     return {
         "model": config.model.name,
@@ -63,7 +65,8 @@ def summarize(
         "global_batch_size": setup.global_batch_size,
         "batch_norm": str(config.model.batch_norm),
         "data_placement": config.data.data_placement,
-        "skipped_examples": {split: len(reasons) for split, reasons in setup.skipped().items()},
+        "skipped_examples": {split: len(errors) for split, errors in skipped.items()},
+        "skipped_reasons": {split: by_reason(errors) for split, errors in skipped.items()},
         "skipped_updates": counters.skipped_updates,
         "rollbacks": counters.rollbacks,
         "metrics": ({"train": train} if train is not None else {}) | evaluated,

@@ -1,0 +1,113 @@
+"""Writes what a model says about the images that the command names, and collects it for tables."""
+
+import pathlib
+from collections.abc import Iterator
+
+import numpy as np
+
+from jaxdp.data.sources import Description
+from jaxdp.inference.files import ImageFile
+from jaxdp.inference.prediction import ResultsConfig
+from jaxdp.registry import ConfigError
+from jaxdp.reporting import pictures, predictions
+from jaxdp.reporting.probabilities import ProbabilityFile
+from jaxdp.run_directory import Row, check_file, check_folder
+
+_NOT_GIVEN = "(not given)"
+
+
+def check(results: ResultsConfig, task: str) -> None:
+    """Raises ConfigError if what a task gives has no place, or what was asked for is not what it gives.
+
+    Args:
+        task: classification, segmentation or regression.
+    """
+    if task == "classification" and results.output_dir is not None:
+        raise ConfigError(
+            "output_dir", results.output_dir, "is for images; the run is one of classification: use --output FILE.csv"
+        )
+    if task != "segmentation" and results.probabilities is not None:
+        remedy = "use --csv FILE.csv" if task == "classification" else "it has none"
+        raise ConfigError("probabilities", results.probabilities, f"is for segmentation; the run is one of {task}: {remedy}")
+    if task == "regression" and results.csv is not None:
+        raise ConfigError("csv", results.csv, "is for classes; the run is one of regression: use --output-dir FOLDER")
+    for field in ("output", "csv"):
+        if (path := getattr(results, field)) is not None:
+            check_file(field, pathlib.Path(path), "predictions.csv")
+    if task != "classification" and results.output is not None:
+        raise ConfigError("output", results.output, f"is for classes; the run is one of {task}: use --output-dir FOLDER")
+    if results.csv is not None and results.output is not None and pathlib.Path(results.csv) == pathlib.Path(results.output):
+        raise ConfigError("csv", results.csv, "is the file of --output, too; give another")
+    if task != "classification" and results.output_dir is None and (results.csv is None or results.probabilities is not None):
+        what = "masks" if task == "segmentation" else "images"
+        raise ConfigError("output_dir", _NOT_GIVEN, f"the run is one of {task}, whose results are {what}; give a folder for them")
+
+
+def check_writable(results: ResultsConfig) -> None:
+    """Makes sure that there are folders for the results, and that files can be written there.
+
+    Raises:
+        ConfigError: if not.
+    """
+    if results.output_dir:
+        check_folder("output_dir", pathlib.Path(results.output_dir))
+    for field in ("output", "csv"):
+        if path := getattr(results, field):
+            check_folder(field, pathlib.Path(path).parent)
+
+
+class Results:
+    """The results of all images; masks, images and probabilities are written as they come, tables at the end."""
+
+    def __init__(self, config: ResultsConfig, description: Description) -> None:
+        self._config, self._description = config, description
+        self._folder = pathlib.Path(config.output_dir) if config.output_dir else None
+        self._rows: list[Row] = []
+        self._shares: list[list[float]] = []
+
+    def add_classes(self, file: ImageFile, probabilities: np.ndarray) -> Row:
+        """Takes the probabilities of an image's classes, and returns what there is to say of the image."""
+        self._shares.append([float(value) for value in probabilities])
+        return self._add(file, predictions.likeliest(probabilities, self._description.class_names, self._config.top_k))
+
+    def add_pixels(self, file: ImageFile, image: np.ndarray, strips: Iterator[np.ndarray]) -> Row:
+        """Takes what the model says of each pixel of an image, from top to bottom, and returns what there is to say."""
+        if self._description.answer == "segmentation":
+            return self._add(file, self._segment(file, image, strips))
+        assert self._folder is not None
+        pixels = np.concatenate([(strip.clip(0, 1) * 255).round().astype("uint8") for strip in strips])
+        return self._add(file, predictions.brightness(pixels) | predictions.write_prediction(self._folder, file.name, pixels))
+
+    def _segment(self, file: ImageFile, image: np.ndarray, strips: Iterator[np.ndarray]) -> Row:
+        names, size = self._description.class_names, (image.shape[0], image.shape[1])
+        if self._config.probabilities is None or self._folder is None:
+            written = None
+        else:
+            path = self._folder / f"{file.name}-probabilities"
+            written = ProbabilityFile(path, self._config.probabilities, size, names)
+        parts: list[np.ndarray] = []
+        for strip in strips:
+            parts.append(strip.argmax(-1).astype("uint8"))
+            if written is not None:
+                written.write(strip)
+        mask = np.concatenate(parts)
+        row = predictions.shares(mask, names)
+        self._shares.append(list(row["shares"].values()))
+        if self._folder is not None:
+            picture = pictures.by_rows(lambda rows: pictures.as_picture(rows, self._description.pixel_range), image)
+            row |= predictions.write_mask(self._folder, file.name, picture, mask, self._description.num_classes)
+        return row if written is None else row | {"probabilities": written.close()}
+
+    def _add(self, file: ImageFile, row: Row) -> Row:
+        self._rows.append({"file": str(file)} | row)
+        return self._rows[-1]
+
+    def finish(self) -> None:
+        """Writes and prints the tables."""
+        if self._config.output:
+            predictions.write_csv(pathlib.Path(self._config.output), self._rows)
+        if self._config.csv:
+            files = [row["file"] for row in self._rows]
+            predictions.write_wide_csv(pathlib.Path(self._config.csv), self._description.class_names, files, self._shares)
+        if not self._config.json:
+            predictions.print_table(self._rows)
