@@ -1,5 +1,7 @@
 """The result of a run: its metrics, its history and its model, in memory or from a run directory."""
 
+# Over 300 lines: all that can be asked of a result is one class.
+
 # pyright: reportUnknownMemberType=false, reportMissingTypeStubs=false
 
 import contextlib

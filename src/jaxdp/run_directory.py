@@ -1,5 +1,7 @@
 """The folder of a run: what is in it, who may write to it, and how files are written there so that a kill leaves them whole."""
 
+# Over 300 lines: what a file is called, who may write it and how belong together.
+
 import contextlib
 import csv
 import dataclasses
