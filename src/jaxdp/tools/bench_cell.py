@@ -72,6 +72,8 @@ def run_cell(request: dict[str, Any], cache: str) -> Record:
 
 def failure(reason: str, text: str) -> Record:
     """Returns status and reason of a cell that failed, given all that it said."""
+    # A traceback's lines of source, which are indented, may speak of memory before the error itself does.
+    text = "\n".join(line for line in text.splitlines() if not line.startswith(" "))
     match = _OUT_OF_MEMORY.search(text)
     line = (text[match.start() :] if match else reason).splitlines()[0][:_REASON_LENGTH]
     return {"status": "oom" if match else "failed", "reason": f"out of memory: {line}" if match else line}
