@@ -34,6 +34,7 @@ from jaxdp.runtime import devices as devices_lib
 from jaxdp.runtime import processes
 from jaxdp.runtime.processes import Group
 from jaxdp.runtime.signals import StopSignals
+from jaxdp.training import defaults
 from jaxdp.training import setup as setup_lib
 from jaxdp.training.run import Run, Trained
 
@@ -194,7 +195,7 @@ class Trainer:
                 raise ConfigError(name, shown(settings[name]), "is a matter of the Trainer; create another one")
         if self.setup.objects.dataset is not None:
             _refuse(settings, _OF_DATASET, "data", "are decided where the dataset is made")
-        config = setup_lib.with_saved_defaults(self.setup.config.replace(**{"batch_norm": self._batch_norm, **settings}))
+        config = defaults.with_saved_defaults(self.setup.config.replace(**{"batch_norm": self._batch_norm, **settings}))
         same = self.setup.reconfigured(config)
         return same if same is not None else setup_lib.create_setup(config, self.setup.objects)
 
