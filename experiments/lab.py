@@ -11,6 +11,7 @@ import argparse
 import dataclasses
 import json
 import pathlib
+import re
 import shlex
 import shutil
 import subprocess
@@ -29,6 +30,8 @@ import tables  # noqa: E402
 
 # Okabe and Ito's, which people of any colour vision tell apart.
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#4d4d4d", "#e69f00")
+# What of a run folder is in the repository: no checkpoints and no TensorBoard events.
+KEPT = ("config.yaml", "dataset.json", "history.jsonl", "metrics.jsonl", "summary.json", "plots")
 STYLE: Any = {"font.size": 12, "axes.spines.top": False, "axes.spines.right": False, "svg.fonttype": "none"}
 
 
@@ -130,6 +133,19 @@ def command(*words: str) -> None:
     done = subprocess.run([sys.executable, "-m", f"jaxdp.{words[0]}", *words[1:]], check=False)
     if done.returncode:
         sys.exit(done.returncode)
+
+
+def keep(run: pathlib.Path, folder: pathlib.Path) -> None:
+    """Copies what a reader may want to see of a run, without the place where this machine has its datasets."""
+    folder.mkdir(exist_ok=True)
+    for name in KEPT:
+        if (run / name).is_dir():
+            shutil.rmtree(folder / name, ignore_errors=True)
+            shutil.copytree(run / name, folder / name)
+        else:
+            shutil.copy(run / name, folder)
+    config = folder / "config.yaml"
+    config.write_text(re.sub("(?m)^data_dir:.*$", "data_dir: null", config.read_text()))
 
 
 def create_figure(columns: int, *, title: str, subtitle: str, height: float = 4.2) -> tuple[Figure, list[Any]]:
