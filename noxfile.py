@@ -130,7 +130,7 @@ def experiments(session: nox.Session) -> None:
     """Every experiment in a tiny form, each with its figure; `python experiments/NAME.py --write` is the real one."""
     session.install(".")
     keep_what_is_compiled(session)
-    for name in ("throughput", "input_pipeline", "unet_two_ways", "processes", "scaling", "devices"):
+    for name in ("throughput", "input_pipeline", "unet_two_ways", "processes", "scaling", "devices", "batch_norm"):
         session.run("python", f"experiments/{name}.py", "--tiny", "--output", f"build/experiments/{name}")
 
 

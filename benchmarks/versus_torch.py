@@ -2,7 +2,7 @@
 
     python benchmarks/versus_torch.py [--rounds N] [--output FILE] [--write FILE] [--rows NAME ...]
 
-The same nets (those of the tests in tests/reference, whose logits and gradients agree), batches, loss and optimizer, in float32, on
+The same models (those of the tests in tests/reference, whose logits and gradients agree), batches, loss and optimizer, in float32, on
 this machine's CPU: jaxdp on one device and on two simulated ones, PyTorch eager with as many threads as cores, channels first and
 last, and DistributedDataParallel with two processes of half the threads. Each measurement is a process of its own, and they take
 turns, since a machine's speed drifts; a ratio is the median over rounds of the ratios within one round.
@@ -170,7 +170,7 @@ def has_torch() -> bool:
 
 
 def torch_model(name: str, kwargs: dict):
-    """Returns a net of tests/reference; VGG, which has names of its own there, is plain enough to be written here."""
+    """Returns a model of tests/reference; VGG, which has names of its own there, is plain enough to be written here."""
     torch: Any = importlib.import_module("torch")
 
     sys.path.insert(0, str(REFERENCE))

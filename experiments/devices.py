@@ -1,7 +1,7 @@
 """The first command on one and on eight devices: how far do two runs of the same training part, and what does that cost?
 
 Batch norm takes the statistics of every 32 consecutive examples wherever they lie, so that every step is the same to rounding.
-Rounding grows while a net trains; batch norm per replica, as DistributedDataParallel has it, is another training from the first
+Rounding grows while a model trains; batch norm per replica, as DistributedDataParallel has it, is another training from the first
 step on.
 """
 

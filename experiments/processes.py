@@ -1,7 +1,7 @@
 """MNIST on several processes: one, two and four of them, synchronous. How long does it take, and do they agree?
 
 The same global batch each time, and batch norm over groups of 32 examples, so that nothing but rounding can differ. Rounding
-grows while a net trains; what two runs of the same mathematics must share is their beginning.
+grows while a model trains; what two runs of the same mathematics must share is their beginning.
 """
 
 from typing import Any

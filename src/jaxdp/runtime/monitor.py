@@ -63,7 +63,7 @@ class Monitor:
 
 
 def join(parts: Sequence[Figures]) -> Figures:
-    """Puts the figures of processes one after the other, those that all of them have."""
+    """Puts the metrics of processes one after the other, those that all of them have."""
     return {name: [value for part in parts for value in part[name]] for name in FIELDS if all(name in part for part in parts)}
 
 

@@ -90,7 +90,7 @@ class Run:
 
     @property
     def title(self) -> str:
-        """What stands above the figures of the run."""
+        """What stands above the metrics of the run."""
         return summary.title(self.setup)
 
     def where(self) -> dict[str, int]:

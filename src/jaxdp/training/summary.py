@@ -88,7 +88,7 @@ def summarize(
 
 
 def title(setup: Setup) -> str:
-    """Returns what stands above the figures of a run."""
+    """Returns what stands above the metrics of a run."""
     config, count = setup.config, setup.strategy.num_devices
     devices = f"{count} device{'s' if count > 1 else ''}"
     return (
