@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import tifffile
 from PIL import Image
+from shared_run import copy_here, make_once
 
 import jaxdp
 from jaxdp import convert, evaluate, predict, train
@@ -96,11 +97,20 @@ def test_deep_stacks_of_unequal_size_from_training_to_masks(
     assert [answer.shape for answer in answers] == [(33, 70, 2), (33, 70, 2), (40, 60, 2)]
 
 
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    def make() -> int:
+        microscopy(pathlib.Path("slides"))
+        return train.main([*FLAGS.replace("--steps 40", "--steps 2").split(), "--dataset", "folder:slides"])
+
+    folder, code = make_once(tmp_path_factory, make)
+    assert code == 0
+    return folder
+
+
 @pytest.fixture
-def trained(no_pictures: None) -> str:
-    microscopy(pathlib.Path("slides"))
-    flags = FLAGS.replace("--steps 40", "--steps 2").split()
-    assert train.main([*flags, "--dataset", "folder:slides"]) == 0
+def trained(made: pathlib.Path) -> str:
+    copy_here(made)
     return "run"
 
 
@@ -197,7 +207,7 @@ def test_a_run_does_not_end_on_no_examples(placement: str, capsys: pytest.Captur
     assert ": its mask has the value 7, not one of 0 to 1" in error
 
 
-@pytest.mark.parametrize("placement", ["device", "host"])
+@pytest.mark.parametrize("placement", ["device", pytest.param("host", marks=pytest.mark.slow)])
 def test_what_is_left_out_is_listed_and_counted_by_reason(
     placement: str, capsys: pytest.CaptureFixture[str], no_pictures: None
 ) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import scipy.stats
 from PIL import Image
+from shared_run import copy_here, make_once
 
 import jaxdp
 from jaxdp import evaluate
@@ -30,10 +31,19 @@ def write(folder: str, names: list[str], *, count: int = 20, side: int = 8, adde
             Image.fromarray(pixels.astype(np.uint8)).save(place / f"{index}.png")
 
 
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[pathlib.Path, jaxdp.Result]:
+    def make() -> jaxdp.Result:
+        write("ours", list(BRIGHTNESS))
+        return jaxdp.Trainer("cnn", "folder:ours", **SETTINGS, run_dir="run").fit(epochs=15)
+
+    return make_once(tmp_path_factory, make)
+
+
 @pytest.fixture
-def result(no_pictures: None) -> jaxdp.Result:
-    write("ours", list(BRIGHTNESS))
-    return jaxdp.Trainer("cnn", "folder:ours", **SETTINGS, run_dir="run").fit(epochs=15)
+def result(made: tuple[pathlib.Path, jaxdp.Result]) -> jaxdp.Result:
+    copy_here(made[0])
+    return made[1]
 
 
 def test_another_folder_counts_by_the_names_of_its_classes(result: jaxdp.Result, capsys: pytest.CaptureFixture[str]) -> None:

@@ -121,6 +121,9 @@ def test_the_weighted_loss_is_pytorchs(smoothing: float) -> None:
     np.testing.assert_allclose(found, (1 - smoothing) * nll + smoothing / 3 * smooth, rtol=1e-6)
 
 
+EVERY_SESSION = {("cnn", "pmap"), ("unet", "shard_map")}
+
+
 def trained(dataset: data.Dataset, devices: int, model: str, strategy: str = "pmap", **settings: Any) -> tuple[Any, list[Any]]:
     """State after two steps, and the batches."""
     settings = {"batch_norm": "global", "global_batch_size": 16, "learning_rate": 0.05, "schedule": "constant"} | settings
@@ -136,10 +139,13 @@ def distance(left: Any, right: Any) -> float:
     return max(jax.tree.leaves(jax.tree.map(lambda a, b: float(np.abs(np.float64(a) - b).max(initial=0)), left, right)))
 
 
-@pytest.mark.parametrize("model", ["cnn", "unet"])
 @pytest.mark.parametrize(
-    ("devices", "strategy", "accumulate"),
-    [(4, "pmap", 1), (4, "shard_map", 2), (4, "sharded", 1), (2, "central", 1)],
+    ("model", "devices", "strategy", "accumulate"),
+    [
+        pytest.param(model, *case, marks=() if (model, case[1]) in EVERY_SESSION else pytest.mark.slow)
+        for model in ("cnn", "unet")
+        for case in ((4, "pmap", 1), (4, "shard_map", 2), (4, "sharded", 1), (2, "central", 1))
+    ],
 )
 def test_the_divisor_is_that_of_the_global_batch(
     model: str, devices: int, strategy: str, accumulate: int, monkeypatch: pytest.MonkeyPatch

@@ -52,7 +52,7 @@ def stop_at(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
     ("strategy", "placement", "model"),
     [
         pytest.param("pmap", "device", CNN, id="pmap-device"),
-        pytest.param("sharded", "host", CNN, id="sharded-host"),
+        pytest.param("sharded", "host", CNN, id="sharded-host", marks=pytest.mark.slow),
         *(
             pytest.param(strategy, placement, PYRAMIDNET, id=f"{strategy}-{placement}-pyramidnet", marks=pytest.mark.slow)
             for strategy in ("single", "pmap", "shard_map", "sharded")

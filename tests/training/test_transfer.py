@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 from flax import nnx
+from shared_run import copy_here, make_once
 
 import jaxdp
 from jaxdp import convert, data, evaluate, models, train
@@ -36,10 +37,17 @@ def by_name(tree: Any) -> dict[str, np.ndarray]:
     return {array_name(path): np.asarray(leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
 
 
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[pathlib.Path, Any]:
+    trainer = jaxdp.Trainer("cnn", some_digits(0, 6), run_dir="first", **SMALL)
+    return make_once(tmp_path_factory, lambda: trainer.fit(steps=3))
+
+
 @pytest.fixture
-def first() -> Any:
-    """A run on the digits 0 to 6, in a folder of its own."""
-    return jaxdp.Trainer("cnn", some_digits(0, 6), run_dir="first", **SMALL).fit(steps=3)
+def first(made: tuple[pathlib.Path, Any]) -> Any:
+    """A run on the digits 0 to 6, in the folder `first`."""
+    copy_here(made[0])
+    return made[1]
 
 
 def test_a_head_for_other_classes_is_fresh_and_all_else_is_the_runs(first: Any, capsys: pytest.CaptureFixture[str]) -> None:
