@@ -70,8 +70,9 @@ class TilesConfig(Settings):
 
     tile: int = 512
     """segmentation, regression: side of the tiles in which larger images are predicted, in pixels"""
-    overlap: int = 64
-    """how many pixels neighbouring tiles share at least"""
+    overlap: OptionalInt = None
+    """how many pixels neighbouring tiles share at least (default: as many as make the result that of the whole image, for which
+    small tiles grow)"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,17 +99,17 @@ class PredictConfig(Settings):
         check_tiles(self.tiles.tile, self.tiles.overlap)
 
 
-def check_tiles(tile: int, overlap: int) -> None:
+def check_tiles(tile: int, overlap: int | None) -> None:
     """Raises ConfigError if tiles are too small, or if their overlap is negative or more than half a tile."""
     if tile < _LEAST_TILE:
         raise ConfigError("tile", tile, f"must be at least {_LEAST_TILE}")
-    if not 0 <= overlap <= tile // 2:
+    if overlap is not None and not 0 <= overlap <= tile // 2:
         raise ConfigError("overlap", overlap, f"must be from 0 to {tile // 2}, half of --tile")
 
 
 def predict(
     run_dir: str | pathlib.Path, images: "Iterable[str | pathlib.Path | np.ndarray]", *, step: int | None = None, tile: int = 512,
-    overlap: int = 64,
+    overlap: int | None = None,
 ) -> "list[np.ndarray]":  # fmt: skip
     """Returns a model's answer to each image, as float32.
 
@@ -118,7 +119,7 @@ def predict(
     Args:
         images: files, or arrays (H, W, C), with the dtype, the channels and on the scale of the run's dataset, mostly uint8.
         step: which checkpoint; None for the best by validation data, or the newest where there are none.
-        tile, overlap: in pixels, as the flags.
+        tile, overlap: in pixels, as the flags; by default tiles grow where the model sees too far for them.
 
     Raises:
         ConfigError: if there is no run or no such checkpoint, or an image cannot be used.
@@ -157,6 +158,8 @@ def predict_files(config: PredictConfig) -> None:
     )
     results.check_writable(config.results)
     _say_changes(known, predictor.description, resized=predictor.resized)
+    if note := predictor.note_on_tiles(each.size for each in known):
+        _say(f"note: {note}")
     found = results.Results(config.results, predictor.description)
     _predict_each(config, known, predictor, found)
     found.finish()
