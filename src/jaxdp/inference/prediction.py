@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import tyro
 
 from jaxdp.config import POSITIVE, OptionalInt, OptionalPath, Settings
+from jaxdp.config.values import MaskValues
 from jaxdp.registry import ConfigError
 from jaxdp.run_directory import Row, RunDirectory
 from jaxdp.runtime import platform
@@ -55,7 +56,7 @@ class ResultsConfig(Settings):
     """CSV file with a line for each image and a column for each class: classification: its probability; segmentation: its share of
     the pixels"""
     output_dir: OptionalPath = None
-    """segmentation: folder for NAME-mask.png, whose pixels are class numbers, and NAME-overlay.png; regression: for
+    """segmentation: folder for NAME-mask.png, with the values or colours of training, and NAME-overlay.png; regression: for
     NAME-prediction.png. In it are the same folders as in the one that was searched for images"""
     probabilities: Annotated[Literal["npy", "tiff"] | None, tyro.conf.arg(help_behavior_hint="")] = None
     """segmentation: write the probabilities of the classes beside the masks, too: NAME-probabilities.npy, float32 (height, width,
@@ -77,11 +78,12 @@ class TilesConfig(Settings):
 
 @dataclasses.dataclass(frozen=True)
 class Stored:
-    """What the images of a run are like: their channels, the dtype of their pixels, and what planes of TIFF files are."""
+    """What the images of a run are like: their channels, the dtype of their pixels, what planes of TIFF files are, its masks."""
 
     channels: int
     dtype: str
     tiff: str | None
+    mask_values: MaskValues | None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -160,7 +162,7 @@ def predict_files(config: PredictConfig) -> None:
     _say_changes(known, predictor.description, resized=predictor.resized)
     if note := predictor.note_on_tiles(each.size for each in known):
         _say(f"note: {note}")
-    found = results.Results(config.results, predictor.description)
+    found = results.Results(config.results, predictor.description, stored.mask_values)
     _predict_each(config, known, predictor, found)
     found.finish()
     if left_out:
@@ -224,7 +226,7 @@ def _check_run(config: PredictConfig) -> Stored:
         remedy = f"its targets have {content['num_classes']} channels, files 1 or 3; use predict() from Python"
         raise ConfigError("run_dir", run.path, remedy)
     results.check(config.results, task)
-    return Stored(channels, content.get("dtype", "uint8"), settings.data.tiff)
+    return Stored(channels, content.get("dtype", "uint8"), settings.data.tiff, settings.data.mask_values)
 
 
 def _say_changes(known: "Sequence[SurveyedImage]", description: "Description", *, resized: bool) -> None:
