@@ -151,8 +151,8 @@ class OptimizationConfig(Settings):
     """Flags that choose the batch size, the length of training and the optimizer."""
 
     global_batch_size: Annotated[BatchSize, POSITIVE] = None
-    """examples per step, over all devices; auto: as many as fit in memory (default: 128, at most a quarter of the training set, or
-    the dataset's own)"""
+    """examples per step, over all devices; auto: as many as fit in memory (default: 128, or the dataset's own; of a training set
+    with less than four such batches the largest power of two that is at most a quarter)"""
     per_device_batch_size: Annotated[OptionalInt, POSITIVE] = None
     """examples per device and microbatch, instead of --global-batch-size"""
     accumulate_steps: Annotated[int, POSITIVE] = 1

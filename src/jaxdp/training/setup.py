@@ -148,6 +148,8 @@ class Setup:
         streams = self.config.data.data_placement == "host"
         example = pipeline.load(self._source("train"), np.zeros(1, np.int32))
         of_batch = example if streams else pipeline.index_batch(np.zeros(1, np.int32))
+        if self.config.learning.sampler is not None:
+            of_batch = of_batch | {"draws": of_batch["indices"]}
         if self.recipe.preprocess.mixings:
             of_batch = of_batch | {f"partner_{name}": values for name, values in of_batch.items()}
 
@@ -375,7 +377,7 @@ def _with_batch_size(config: TrainConfig, dataset: Dataset, data_shards: int, *,
     per_device, parts = config.optimization.per_device_batch_size, data_shards * config.optimization.accumulate_steps
     given = per_device * parts if per_device else config.optimization.global_batch_size
     if given is None or (is_default and given != "auto" and given > len(dataset.train)):
-        given = optim.default_batch_size(len(dataset.train), parts)
+        given = optim.default_batch_size(len(dataset.train))
     batch_size = 1 if given == "auto" else given
     if batch_size > len(dataset.train):
         remedy = f"larger than the training set; use at most {len(dataset.train)}"
