@@ -97,8 +97,9 @@ class DataConfig(Settings):
     """random augmentations of training images, in this order, e.g. pad_crop:4 flip; none for none (default: the dataset's own):
     pad_crop crop random_resized_crop shift flip flip_vertical rotate90 rotate affine elastic brightness contrast cutout mixup
     cutmix"""
-    normalize: Literal["channel", "image"] = "channel"
-    """subtract the mean and divide by the standard deviation, of each channel over the training set or of each image"""
+    normalize: Literal["channel", "image", "imagenet"] = "channel"
+    """subtract the mean and divide by the standard deviation, of each channel over the training set, of each image, or of each
+    channel over ImageNet, as the weights of torchvision's models expect it"""
     data_placement: Annotated[Literal["device", "host"] | None, tyro.conf.arg(help_behavior_hint="")] = None
     """device: keep the dataset in device memory; host: stream it from host threads (default: device if the dataset takes at most a
     quarter of that memory)"""
