@@ -11,6 +11,7 @@ from jaxtyping import Float
 
 _SIDES = (512, 1024, 2048)  # of the probes, in pixels: half of one must be farther than the network sees
 _TRIES = 2  # probes of noise: in one alone a maximum or a ReLU may hide what a pixel changes
+_ROUNDING = 1e-6  # of the spread of the answers, by which two runs of one program may differ on a GPU
 _TOLERANCE = 0.01  # of the spread of the answers, by which a part alone may differ from the whole: bfloat16 rounds that much
 
 Network = Callable[[np.ndarray], np.ndarray]
@@ -43,7 +44,8 @@ def measure(network: Network, fit: Callable[[int], tuple[int, int]], mean: tuple
         answers = np.asarray(network(images), np.float32)
         columns = np.arange(width)[:, None] < before + border
         changed = [np.asarray(network(np.where(columns == left, others, images)), np.float32) for left in (True, False)]
-        right, left = ((answers != each).any((0, 1, 3)) for each in changed)
+        least = _ROUNDING * np.ptp(answers)
+        right, left = ((np.abs(answers - each) > least).any((0, 1, 3)) for each in changed)
         if not right[-1] and not left[0]:
             reach = max(int(right[border:].sum()), int(left[:border].sum()))
             return reach if _is_whole(network, fit, images, answers, reach) else None
