@@ -98,7 +98,15 @@ def snippets(session: nox.Session) -> None:
     """The Python of README and documentation, run as printed."""
     session.install(".[dev]")
     keep_what_is_compiled(session)
-    session.run("pytest", "-m", "slow", "tests/test_snippets.py", *session.posargs)
+    session.run("pytest", "-m", "slow", "tests/test_snippets.py", "-k", "not walk", *session.posargs)
+
+
+@nox.session
+def walks(session: nox.Session) -> None:
+    """The walks in docs/walks, from files to predictions: every program and command, run as printed."""
+    session.install(".[dev]")
+    keep_what_is_compiled(session)
+    session.run("pytest", "-m", "slow or not slow", "tests/test_snippets.py", "-k", "walk", *session.posargs)
 
 
 @nox.session

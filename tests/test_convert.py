@@ -1,5 +1,6 @@
 """Weights go out and come in again without loss; a program is the evaluation that it was made of."""
 
+import json
 import pathlib
 
 import jax
@@ -77,6 +78,13 @@ def test_exports_are_what_the_run_evaluates(trained: str, capsys: pytest.Capture
         logits = program.call(np.stack([example["images"] for example in examples]))
         correct += int(np.sum(np.argmax(logits, -1) == np.array([example["labels"] for example in examples])))
     assert correct / 360 == pytest.approx(figures["accuracy"])
+    about = json.loads(pathlib.Path("program.stablehlo.json").read_text())
+    with safetensors.safe_open("out/weights.safetensors", framework="numpy") as file:
+        assert json.loads(file.metadata()["about"]) | {"step": step} == about
+    assert about["class_names"] == [str(digit) for digit in range(10)]
+    assert (about["dtype"], about["image_shape"], about["normalize"]) == ("uint8", [8, 8, 1], "image")
+    described = json.loads((pathlib.Path(trained) / "dataset.json").read_text())
+    assert (about["mean"], about["std"]) == (described["mean"], described["std"])
 
 
 @pytest.mark.parametrize("kind", ["safetensors", "npz"])

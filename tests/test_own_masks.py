@@ -9,6 +9,9 @@ import yaml
 from PIL import Image
 
 from jaxdp import evaluate, predict, train
+from jaxdp.config.values import MaskValues
+from jaxdp.data.sources.images import decode_mask
+from jaxdp.reporting import predictions
 
 FLAGS = (
     "--model unet --model-kwargs base_channels=8 levels=1 --global-batch-size 4 --strategy single --optimizer adam "
@@ -64,3 +67,24 @@ def test_masks_that_one_line_asks_about_train_as_it_says(
 
     assert predict.main(["run", "others/test/images/0.png", "--json", "--output-dir", "out"]) == 0
     assert '"cell"' in capsys.readouterr().out
+    with Image.open("out/0-mask.png") as written:
+        assert written.info["Description"] == "0: background, 1: cell"
+        assert written.mode == "P"
+        if kind == "colours":  # as in training, to any program
+            with Image.open("others/test/masks/0.png") as truth:
+                assert np.mean(np.asarray(written.convert("RGB")) == np.asarray(truth)) > 0.9
+
+
+@pytest.mark.parametrize(("text", "mode"), [("7,128,255", "L"), ("0,300,65535", "I;16"), ("000000,ff0000,00ff80", "P")])
+def test_predicted_masks_have_the_values_of_training(text: str, mode: str) -> None:
+    values, names = MaskValues.parse(text), ("ground", "nucleus", "Zellmembran 细胞膜")
+    mask = np.random.default_rng(0).integers(0, 3, (20, 30)).astype(np.uint8)
+    image = np.zeros((20, 30, 1), np.uint8)
+    row = predictions.write_mask(pathlib.Path("out"), pathlib.PurePath("deep/a"), image, mask, names, values)
+    with Image.open(row["mask"]) as written:
+        assert written.mode == mode
+        pixels = np.asarray(written.convert("RGB") if mode == "P" else written)
+        assert written.info["Description"].endswith(": Zellmembran 细胞膜")
+    stored = [[0, 0, 0], [255, 0, 0], [0, 255, 128]] if mode == "P" else [int(word) for word in text.split(",")]
+    np.testing.assert_array_equal(pixels, np.array(stored)[mask])
+    np.testing.assert_array_equal(decode_mask(pathlib.Path(row["mask"]), "", values), mask)  # and can be trained on

@@ -1,5 +1,9 @@
-"""The Python in README and documentation runs as printed, page by page, in an empty folder and a process of its own."""
+"""The Python in README and documentation runs as printed, page by page, in an empty folder and a process of its own.
 
+So do the walks, from files to predictions, with their commands.
+"""
+
+import itertools
 import os
 import pathlib
 import re
@@ -10,16 +14,65 @@ import pytest
 
 ROOT = pathlib.Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+WALKS = sorted((ROOT / "docs" / "walks").glob("*.md"))
+# What a walk says there is at its end.
+LEFT = {
+    "stacks": [
+        "run/plots/predictions.png",
+        "scores.csv",
+        "masks/field-12[2]-mask.png",
+        "masks/field-12[2]-overlay.png",
+        "shares.csv",
+    ],
+    "photos": ["run/plots/confusion.png", "classes.csv"],
+    "notebook": ["digits-run/config.yaml"],
+    "cluster": ["run/summary.json"],
+}
 
 
 def blocks(page: pathlib.Path) -> list[str]:
-    return re.findall(r"^```python\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
+    return [code for language, code in parts(page) if language == "python"]
+
+
+def parts(page: pathlib.Path) -> list[tuple[str, str]]:
+    return re.findall(r"^```(python|console)\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
+
+
+def script(console: str) -> str:
+    """Returns the commands of a console, which begin with a dollar sign; what they answer is left out."""
+    commands = re.findall(r"^\$ ((?:.*\\\n)*.*)", console, re.MULTILINE)
+    return "\n".join(["set -e", *commands])
+
+
+def run(*words: str) -> str:
+    environment = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
+    environment["PATH"] = os.pathsep.join([os.path.dirname(sys.executable), environment["PATH"]])
+    done = subprocess.run(words, capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, f"{done.stdout[-1000:]}\n{done.stderr[-2000:]}"
+    return done.stdout
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page)], ids=lambda page: page.name)
 def test_python_runs_as_printed(page: pathlib.Path) -> None:
-    environment = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
-    code = "\n".join(blocks(page))
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
-    assert done.returncode == 0, done.stderr[-2000:]
+    run(sys.executable, "-c", "\n".join(blocks(page)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", WALKS, ids=lambda page: page.stem)
+def test_walks_lead_from_files_to_predictions(page: pathlib.Path) -> None:
+    said = ""
+    for language, group in itertools.groupby(parts(page), key=lambda part: part[0]):
+        code = [text for _, text in group]
+        words = [sys.executable, "-c", "\n".join(code)] if language == "python" else ["bash", "-c", "\n".join(map(script, code))]
+        said += run(*words)
+    for path in LEFT[page.stem]:
+        assert pathlib.Path(path).is_file(), path
+    if page.stem == "cluster":  # it was stopped in between, and went on
+        assert "exit code 75" in said
+        assert '"resumed"' in pathlib.Path("run/history.jsonl").read_text()
+
+
+def test_every_walk_is_run() -> None:
+    assert sorted(LEFT) == [page.stem for page in WALKS]
+    assert script("$ a \\\n    b\nanswer\n$ c\n") == "set -e\na \\\n    b\nc"

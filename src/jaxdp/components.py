@@ -16,6 +16,9 @@ from jaxdp.models.layers import BatchNorm
 from jaxdp.registry import ConfigError, load_plugins
 from jaxdp.step.state import array_name
 
+# Mean and standard deviation of red, green and blue over ImageNet, in units of 0 to 255.
+# Source: torchvision's `ImageClassification` transforms, (0.485, 0.456, 0.406) and (0.229, 0.224, 0.225).
+IMAGENET_MEAN, IMAGENET_STD = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)
 DEFAULT_DATASETS = {"classification": "digits", "segmentation": "cells", "regression": "digits-denoise"}
 
 
@@ -53,7 +56,7 @@ def open_data(config: TrainConfig, objects: Objects = NOTHING) -> tuple[TrainCon
         config = config.replace(dataset=config.data.dataset or DEFAULT_DATASETS[dataset.kind])
     task = objects.task.name if objects.task is not None else config.task.name or dataset.task
     kind = _kind_of(objects)(task)
-    dataset = dataclasses.replace(dataset, task=task, kind=kind)
+    dataset = _normalized(config, dataclasses.replace(dataset, task=task, kind=kind))
     filled: dict[str, Any] = {"task": task}
     settings = config.flat()
     displaced = displaced_by([name for name, value in settings.items() if value is not None])
@@ -65,6 +68,19 @@ def open_data(config: TrainConfig, objects: Objects = NOTHING) -> tuple[TrainCon
         elif settings[name] is None and name not in displaced:
             filled[name] = value
     return config.replace(**filled), dataset
+
+
+def _normalized(config: TrainConfig, dataset: Dataset) -> Dataset:
+    """Returns the dataset with ImageNet's mean and standard deviation, where the settings ask for them."""
+    if config.data.normalize != "imagenet":
+        return dataset
+    channels = dataset.image_shape[-1]
+    if channels != 3:
+        remedy = (
+            f"is of red, green and blue, and the images have {channels} channels; give --channels 3 for a folder, or leave it out"
+        )
+        raise ConfigError("normalize", "imagenet", remedy)
+    return dataclasses.replace(dataset, mean=IMAGENET_MEAN, std=IMAGENET_STD)
 
 
 def _kind_of(objects: Objects) -> Callable[[str], str]:

@@ -41,7 +41,8 @@ class ExportConfig(Settings):
     run_dir: Annotated[str, tyro.conf.Positional]
     """folder of the run"""
     output: str
-    """file to write: NAME.safetensors (weights) or NAME.stablehlo (program: images as stored in, outputs out, any batch size)"""
+    """file to write: NAME.safetensors (weights) or NAME.stablehlo (program: images as stored in, outputs out, any batch size; class
+    names and normalization are in NAME.stablehlo.json)"""
     step: OptionalInt = None
     """step of the checkpoint (default: the best by validation data, or the last)"""
 

@@ -15,6 +15,7 @@ import tifffile
 import yaml
 from PIL import Image
 
+import jaxdp
 from jaxdp import evaluate, predict, train
 from jaxdp.data import augment
 from jaxdp.data.sources import images as source_images
@@ -23,6 +24,7 @@ from jaxdp.inference import predictor as predictor_module
 from jaxdp.inference.apply import create_predictor
 from jaxdp.registry import ConfigError
 from jaxdp.reporting import outcome, pictures, predictions, probabilities
+from jaxdp.result import Result
 from jaxdp.run_directory import RunDirectory
 
 Runs = dict[str, pathlib.Path]
@@ -224,6 +226,29 @@ def test_no_seam_is_visible_in_labels(runs: Runs) -> None:
     assert differing(0) > 0.0005
 
 
+def test_small_tiles_of_a_deep_network_are_the_whole(capsys: pytest.CaptureFixture[str]) -> None:
+    kwargs = {"base_channels": 4, "levels": 4}
+    trainer = jaxdp.Trainer("unet", "cells", model_kwargs=kwargs, devices=1, data_placement="host", progress=False)
+    Result.untrained(trainer.setup).save("deep")
+    images = cells(30)
+    image = np.concatenate([np.concatenate(images[row : row + 6], 1) for row in range(0, 30, 6)])[:, :500]
+    (whole,) = predict.predict("deep", [image], tile=1024)
+    middle = np.median(whole[..., 1])  # an untrained network may take one class for all; this divides the pixels in halves
+
+    def differing(answer: np.ndarray) -> float:
+        return float(np.mean((answer[..., 1] > middle) != (whole[..., 1] > middle)))
+
+    (tiled,) = predict.predict("deep", [image], tile=64)
+    np.testing.assert_allclose(tiled, whole, atol=1e-5)
+    assert differing(tiled) <= 0.0005
+    (nearer,) = predict.predict("deep", [image], tile=128, overlap=64)
+    assert differing(nearer) > 0.0005
+    save("large.png", image)
+    assert predict.main("deep large.png --output-dir out --tile 128".split()) == 0
+    assert "note: tiles have 384 pixels a side, not 128, to meet without a seam" in capsys.readouterr().err
+    np.testing.assert_array_equal(source_images.decode_mask(pathlib.Path("out/large-mask.png"), ""), tiled.argmax(-1))
+
+
 def test_unpadded_networks_answer_for_the_border_too(runs: Runs) -> None:
     image = large_cells()
     (whole,) = predict.predict(runs["valid"], [image])
@@ -235,6 +260,8 @@ def test_unpadded_networks_answer_for_the_border_too(runs: Runs) -> None:
     for overlap in (0, 32):
         (tiled,) = predict.predict(runs["valid"], [image], tile=64, overlap=overlap)
         np.testing.assert_allclose(tiled, whole, atol=1e-5)
+    (tiled,) = predict.predict(runs["valid"], [image], tile=64)
+    np.testing.assert_allclose(tiled, whole, atol=1e-5)
 
 
 def test_images_normalized_each_by_itself_are_so_before_they_are_cut(runs: Runs) -> None:

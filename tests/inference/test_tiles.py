@@ -6,6 +6,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from jaxdp.inference import reach
 from jaxdp.inference.tiles import ALIGNMENT, BATCH, Tiles
 
 RNG = np.random.default_rng(0)
@@ -248,3 +249,53 @@ def test_a_row_of_tiles_is_held_however_high_the_image() -> None:
         tracemalloc.stop()
         assert rows == height
     assert peaks[1] < 1.2 * peaks[0] < 0.5 * 4 * 16 * 3200 * 128
+
+
+class Sees:
+    """Sums over so far a window, zeros beyond the image, with a pooling: what the whole would give depends on the grid as well."""
+
+    def __init__(self, far: int) -> None:
+        self.far = far
+
+    def __call__(self, batch: np.ndarray) -> np.ndarray:
+        pooled = batch.astype(np.float32).reshape(len(batch), batch.shape[1] // 2, 2, batch.shape[2] // 2, 2, -1).max((2, 4))
+        return box_sum(pooled, self.far // 2).repeat(2, 1).repeat(2, 2)
+
+
+def far_of(network: Callable[[np.ndarray], np.ndarray], dropped: int = 0) -> int | None:
+    return reach.measure(network, lambda side: (side + 2 * dropped, side), (100.0, 50.0), (30.0, 60.0))
+
+
+@pytest.mark.parametrize("far", [0, 2, 12, 40])
+def test_how_far_a_network_sees(far: int) -> None:
+    assert far_of(Sees(far)) == far
+    dropped = 4 + far  # all that it does not know, and more
+    assert far_of(lambda batch: Sees(far)(batch)[:, dropped:-dropped, dropped:-dropped], dropped) == far
+
+
+def test_far_networks_and_those_that_no_tile_stands_for() -> None:
+    def shifted(batch: np.ndarray) -> np.ndarray:
+        return batch + np.pad(batch, ((0, 0), (0, 0), (0, 300), (0, 0)))[:, :, 300:]
+
+    assert far_of(shifted) == 300  # more than half of the first probe
+    assert far_of(lambda batch: batch + batch.mean((1, 2), keepdims=True)) is None
+    assert far_of(lambda batch: batch * np.linspace(0, 1, batch.shape[2])[:, None]) is None  # sees one pixel, and the size
+
+
+@pytest.mark.parametrize("far", [2, 30, 40])
+@pytest.mark.parametrize("tile", [64, 128, 256])
+def test_tiles_of_a_network_whose_reach_is_known_are_the_whole(far: int, tile: int) -> None:
+    picture, network = image(333, 600), Network(Sees(far), lambda side: side)
+    tiler = Tiles(network.output_side, tile=tile, overlap=0, reach=far)
+    assert tiler.tile == max(tile, 4 * -(-far // ALIGNMENT) * ALIGNMENT)
+    answer = tiler.predict(network, picture)
+    assert max(shape[1] for shape in network.shapes) <= tiler.tile  # what is held does not grow with the image
+    np.testing.assert_allclose(answer, whole(network, picture, exact=False), rtol=1e-5)
+    if far > 2:
+        nearer = Tiles(network.output_side, tile=tiler.tile, overlap=0, reach=far - 4).predict(network, picture)
+        assert np.abs(nearer - whole(network, picture, exact=False)).max() > 1
+
+
+def test_a_network_that_drops_what_it_does_not_know_needs_no_more() -> None:
+    tiler = Tiles(VALID.output_side, tile=64, overlap=0, reach=2)
+    assert (tiler.tile, tiler.side(128).margin, tiler.side(128).starts) == (64, 0, (0, 64))

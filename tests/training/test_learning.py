@@ -1,6 +1,7 @@
 """The default batch of small sets, class weights, the balanced sampler and early stopping by one flag."""
 
 import dataclasses
+import functools
 import itertools
 import json
 import pathlib
@@ -20,6 +21,7 @@ from jaxdp.data import class_counts, pipeline
 from jaxdp.data.sources import open_dataset
 from jaxdp.registry import ConfigError
 from jaxdp.run_directory import read_lines
+from jaxdp.step.step import example_keys
 from jaxdp.tasks.classification import Classification
 from jaxdp.training.setup import create_setup
 
@@ -50,12 +52,13 @@ def setup_of(dataset: data.Dataset, devices: int = 1, model: str = "cnn", **sett
 @pytest.mark.parametrize(
     ("examples", "devices", "settings", "expected"),
     [
-        (24, 1, {}, 6),
-        (24, 2, {}, 6),
+        (24, 1, {}, 4),
+        (24, 2, {}, 4),
         (24, 4, {}, 4),
-        (24, 8, {}, 8),
         (24, 2, {"accumulate_steps": 2}, 4),
-        (511, 1, {}, 127),
+        (3, 1, {}, 1),
+        (32, 8, {}, 8),
+        (511, 1, {}, 64),
         (512, 4, {}, 128),
         (24, 1, {"global_batch_size": 24}, 24),
     ],
@@ -70,10 +73,17 @@ def test_the_default_batch_is_at_most_a_quarter_of_the_training_set(
         setup_of(dataset, global_batch_size=600)
 
 
+def test_devices_that_do_not_divide_the_default_batch_are_an_error() -> None:
+    images = np.zeros((24, 8, 8, 1), np.uint8)
+    dataset = data.from_arrays(images, np.arange(24) % 2, test=(images[:2], np.array([0, 1])))
+    with pytest.raises(ConfigError, match=r"^--global-batch-size 4: 8 devices do not divide it; use 8$"):
+        setup_of(dataset, 8)
+
+
 def test_a_default_of_the_dataset_holds_where_it_fits() -> None:
     large, small = (dataclasses.replace(uneven((size, size)), defaults={"global_batch_size": 40}) for size in (30, 15))
     assert setup_of(large).global_batch_size == 40
-    assert setup_of(small).global_batch_size == 7
+    assert setup_of(small).global_batch_size == 4
     for model, batch_size in (("cnn", 128), ("unet", 16)):  # digits and cells
         assert create_setup(TrainConfig.of(model=model)).global_batch_size == batch_size
 
@@ -82,7 +92,7 @@ def test_an_older_run_keeps_its_batch(no_pictures: None) -> None:
     first = jaxdp.Trainer("cnn", uneven(), global_batch_size=64, run_dir="run", steps=1, **SMALL)
     first.fit()
     again = jaxdp.Trainer("cnn", uneven(), run_dir="run", steps=2, **SMALL)
-    assert (again.setup.global_batch_size, setup_of(uneven()).global_batch_size) == (64, 24)
+    assert (again.setup.global_batch_size, setup_of(uneven()).global_batch_size) == (64, 16)
 
 
 def test_new_settings_leave_the_names_of_runs_alone() -> None:
@@ -251,6 +261,34 @@ def test_the_balanced_sampler_draws_classes_equally_often() -> None:
     np.testing.assert_array_equal(np.concatenate([half[6], half[7]]), order[3])
 
 
+@pytest.mark.parametrize("placement", ["device", "host"])
+def test_copies_of_an_example_in_a_batch_are_augmented_each_by_itself(placement: str) -> None:
+    dataset = uneven((7, 1), augment=["shift:3"])
+    settings = {"batch_norm": "global", "global_batch_size": 8, "sampler": "balanced", "data_placement": placement}
+    keys_of = functools.partial(example_keys, jax.random.key_data(jax.random.key(0)), jnp.int32(0))
+    for devices in (1, 4):
+        setup = setup_of(dataset, devices, **settings)
+        placed = next(setup.train_batches(0))
+        batch = {field: np.asarray(placed[field]).reshape(8) for field in ("indices", "draws")}  # of all devices
+        rare = int(np.flatnonzero(np.array([dataset.train[index]["labels"] for index in range(8)]))[0])
+        copies = np.flatnonzero(batch["indices"] == rare)
+        assert len(copies) == 4
+        np.testing.assert_array_equal(batch["draws"][copies], rare + 8 * np.arange(4))
+        images = np.repeat(dataset.train[rare]["images"][None], 8, 0)
+        augmented = setup.recipe.preprocess(jax.tree.map(jnp.asarray, batch | {"images": images}), keys_of)["images"]
+        seen = np.asarray(augmented)[copies]
+        assert len({image.tobytes() for image in seen}) > 1
+    for each in setup_of(dataset, global_batch_size=8).train_batches(0):  # where none comes twice, nothing has changed
+        assert "draws" not in each
+        break
+
+
+def test_what_is_drawn_again_in_a_batch_has_a_number_of_its_own() -> None:
+    numbers = np.array([5, 2, 5, 5, 2, 0])
+    np.testing.assert_array_equal(pipeline.draw_numbers(numbers, 10), [5, 2, 15, 25, 12, 0])
+    np.testing.assert_array_equal(pipeline.draw_numbers(np.stack([numbers, [1, 2, 3, 4, 5, 1]], -1), 10)[:, 1], [1, 2, 3, 4, 5, 11])
+
+
 def test_the_sampler_knows_the_labels_of_a_part() -> None:
     whole = open_dataset(TrainConfig.of(dataset="digits", validation="0.2").data)
     labels = class_counts.labels(whole)
@@ -258,7 +296,7 @@ def test_the_sampler_knows_the_labels_of_a_part() -> None:
 
 
 def test_a_run_with_the_sampler_resumes_bit_for_bit_and_is_the_same_on_four_devices(no_pictures: None) -> None:
-    dataset = uneven()
+    dataset = uneven(augment=["shift:1"])
 
     def fit(devices: int = 1, **settings: Any) -> Any:
         settings = {"batch_norm": "global", "global_batch_size": 16, "sampler": "balanced", "devices": devices} | settings

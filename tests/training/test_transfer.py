@@ -135,6 +135,32 @@ def test_pytorch_names_of_a_model_for_other_classes(name: str, kwargs: dict, the
             np.testing.assert_array_equal(array, arrays[key], err_msg=key)
 
 
+def test_weights_for_imagenet_want_its_normalization() -> None:
+    images = np.random.default_rng(0).integers(0, 256, (40, 32, 32, 3), np.uint8)
+    colour = data.from_arrays(images, np.arange(40) % 2, test=(images[:4], np.arange(4) % 2))
+    other = models.create("resnet", num_classes=1000, in_channels=3, rngs=nnx.Rngs(7), depth=18, width=2)
+    arrays = by_name(nnx.to_pure_dict(nnx.state(other, (nnx.Param, nnx.BatchStat))))
+    places = {key: ("/".join(map(str, place.path)), np.argsort(place.axes)) for key, place in reference_names(other).items()}
+    state = {key: np.ascontiguousarray(np.transpose(arrays[path], axes)) for key, (path, axes) in places.items()}
+    safetensors.numpy.save_file(state, "resnet18.safetensors")
+
+    def trainer(dataset: data.Dataset = colour, model: str = "resnet", **settings: Any) -> jaxdp.Trainer:
+        kwargs = {"depth": 18, "width": 2} if model == "resnet" else {"width": 2, "hidden": 8}
+        return jaxdp.Trainer(model, dataset, model_kwargs=kwargs, devices=1, progress=False, **settings)
+
+    assert trainer(init_from="resnet18.safetensors").setup.initial_weights.note.startswith("note: torchvision's weights")
+    setup = trainer(init_from="resnet18.safetensors", normalize="imagenet").setup
+    assert setup.initial_weights.note == ""
+    given = setup.recipe.preprocess({"images": jax.numpy.asarray(images[:2])}, None)["images"]
+    expected = (images[:2] / 255 - np.array([0.485, 0.456, 0.406])) / np.array([0.229, 0.224, 0.225])  # torchvision's
+    np.testing.assert_allclose(given, expected, atol=1e-5)
+    result = trainer(model="cnn", normalize="imagenet").fit(steps=1)
+    result.save("run")
+    assert jaxdp.load("run").description.mean == (123.675, 116.28, 103.53)
+    with pytest.raises(ConfigError, match=r"^--normalize imagenet: is of red, green and blue, and the images have 1 ch"):
+        _ = trainer(some_digits(7, 9), normalize="imagenet").setup
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

@@ -97,8 +97,9 @@ class DataConfig(Settings):
     """random augmentations of training images, in this order, e.g. pad_crop:4 flip; none for none (default: the dataset's own):
     pad_crop crop random_resized_crop shift flip flip_vertical rotate90 rotate affine elastic brightness contrast cutout mixup
     cutmix"""
-    normalize: Literal["channel", "image"] = "channel"
-    """subtract the mean and divide by the standard deviation, of each channel over the training set or of each image"""
+    normalize: Literal["channel", "image", "imagenet"] = "channel"
+    """subtract the mean and divide by the standard deviation, of each channel over the training set, of each image, or of each
+    channel over ImageNet, as the weights of torchvision's models expect it"""
     data_placement: Annotated[Literal["device", "host"] | None, tyro.conf.arg(help_behavior_hint="")] = None
     """device: keep the dataset in device memory; host: stream it from host threads (default: device if the dataset takes at most a
     quarter of that memory)"""
@@ -151,8 +152,8 @@ class OptimizationConfig(Settings):
     """Flags that choose the batch size, the length of training and the optimizer."""
 
     global_batch_size: Annotated[BatchSize, POSITIVE] = None
-    """examples per step, over all devices; auto: as many as fit in memory (default: 128, at most a quarter of the training set, or
-    the dataset's own)"""
+    """examples per step, over all devices; auto: as many as fit in memory (default: 128, or the dataset's own; of a training set
+    with less than four such batches the largest power of two that is at most a quarter)"""
     per_device_batch_size: Annotated[OptionalInt, POSITIVE] = None
     """examples per device and microbatch, instead of --global-batch-size"""
     accumulate_steps: Annotated[int, POSITIVE] = 1

@@ -84,6 +84,10 @@ class BalancedOrder:
         first = int(step) * self.global_batch_size
         return np.array([self._drawn(position) for position in range(first, first + self.global_batch_size)])
 
+    def draws(self, numbers: np.ndarray) -> np.ndarray:
+        """Returns a number for each example of a batch, and another one for each copy."""
+        return draw_numbers(numbers, len(self.labels))
+
     def _drawn(self, position: int) -> int:
         """Returns the example at a position of the run: a class is drawn once in each round, so that the round counts its draws."""
         number, place = divmod(position, len(self._examples))
@@ -115,6 +119,10 @@ class CallOrder:
 
     order: TrainingOrder | BalancedOrder
     calls: Sequence[range]
+
+    @property
+    def draws(self) -> Callable[[np.ndarray], np.ndarray] | None:
+        return getattr(self.order, "draws", None)
 
     def __len__(self) -> int:
         return len(self.calls)
@@ -163,6 +171,23 @@ def index_batch(numbers: np.ndarray) -> HostBatch:
     return {"indices": np.maximum(numbers, 0).astype(np.int32), "weights": (numbers >= 0).astype(np.float32)}
 
 
+def draw_numbers(numbers: np.ndarray, num_examples: int) -> np.ndarray:
+    """Returns for each example number of a batch one that no other has: N more for each time that it came before in the batch.
+
+    Args:
+        numbers: (batch,), or (batch, steps) of several batches.
+        num_examples: N.
+    """
+    if numbers.ndim > 1:
+        return np.stack([draw_numbers(column, num_examples) for column in numbers.T], -1)
+    order = np.argsort(numbers, kind="stable")
+    ascending, places = numbers[order], np.arange(len(numbers))
+    first = np.maximum.accumulate(np.where(np.diff(ascending, prepend=-1) != 0, places, 0))
+    drawn = np.empty(len(numbers), np.int32)
+    drawn[order] = ascending + num_examples * (places - first)
+    return drawn
+
+
 def batches(
     read: Callable[[np.ndarray], HostBatch],
     order: TrainingOrder | BalancedOrder | CallOrder | EvaluationOrder | SingleOrder,
@@ -176,6 +201,8 @@ def batches(
 ) -> Iterator[Any]:
     """Yields this process's share of the batches from step `start` on, read and placed by background threads ahead of use.
 
+    Where an example may come twice in a batch, a field `draws` tells the copies apart: each has random numbers of its own.
+
     Args:
         read: `load` of a source, or `index_batch`.
         place: puts a host batch on this process's devices; up to 4 placed batches wait there.
@@ -185,15 +212,21 @@ def batches(
             global batch, so that pairs do not depend on processes or devices either.
         layout: positions in the global batch in the order in which they are placed; None for one after the other.
     """
+    draws_of: Callable[[np.ndarray], np.ndarray] | None = getattr(order, "draws", None)
 
     def read_share(numbers: np.ndarray) -> Any:
         share = len(numbers) // process_count
         mine = slice(process_index * share, (process_index + 1) * share)
         positions = (np.arange(len(numbers)) if layout is None else layout)[mine]
+        draws = {"draws": draws_of(numbers)} if draws_of is not None else {}
+
+        def read_positions(wanted: np.ndarray) -> HostBatch:
+            return read(numbers[wanted]) | {name: values[wanted] for name, values in draws.items()}
+
         if not paired:
-            return place(read(numbers[positions]))
+            return place(read_positions(positions))
         needed, places = np.unique(np.concatenate([positions, (positions - 1) % len(numbers)]), return_inverse=True)
-        both = read(numbers[needed])
+        both = read_positions(needed)
         pairs = {f"partner_{name}": values[places[share:]] for name, values in both.items()}
         return place({name: values[places[:share]] for name, values in both.items()} | pairs)
 

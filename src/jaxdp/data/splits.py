@@ -56,12 +56,13 @@ def held_out(labels: Sequence[int] | np.ndarray) -> np.ndarray:
     return stratified(np.asarray(labels), max(round(len(labels) / _HELD_OUT), 1))
 
 
-def random_share(labels: np.ndarray, share: float, seed: int, fail: Fail) -> np.ndarray:
+def random_share(labels: np.ndarray, share: float, seed: int, fail: Fail, unit: str = "example") -> np.ndarray:
     """Returns a mask of `share` of the examples of each class, rounded to the nearest whole number and drawn at random.
 
     Args:
         labels: integers (N,), none below 0; all the same for examples without classes.
         fail: makes an error of what is wrong.
+        unit: what they are called in it.
 
     Raises:
         ConfigError: if one side is left without an example of a class.
@@ -73,7 +74,7 @@ def random_share(labels: np.ndarray, share: float, seed: int, fail: Fail) -> np.
         if not 0 < count < size:
             side = "training" if count else "validation"
             of_class = f"class {label}, which has {size}" if len(classes) > 1 else f"the {size} that there are"
-            raise fail(f"leaves no {side} example of {of_class}")
+            raise fail(f"leaves no {side} {unit} of {of_class}")
         drawn = np.random.default_rng((seed, label, _STREAM)).permutation(size)[:count]
         mask[np.flatnonzero(labels == label)[drawn]] = True
     return mask
@@ -131,20 +132,27 @@ def with_classes(dataset: Dataset, names: Sequence[str]) -> Dataset:
 def draw_validation(train: Source, task: str, share: float, seed: int) -> tuple[Subset, Subset]:
     """Returns what is left to train on, and `share` of the examples of each class, drawn at random.
 
+    A source may tell by `groups` which examples belong together: of these all are drawn or none. The pages of a stack are such.
+
     Args:
         task: which the examples have targets for; classes count for classification alone.
 
     Raises:
-        ConfigError: if one side is left without an example of a class.
+        ConfigError: if one side is left without an example of a class, or a file of one.
     """
+    found = labels(train) if task == "classification" else np.zeros(len(train), np.int64)
+    groups = np.asarray(getattr(train, "groups", np.arange(len(train))))
+    known = np.flatnonzero(found >= 0)  # what cannot be read stays in the training set, which reports it
+    _, first, belongs = np.unique(groups[known], return_index=True, return_inverse=True)
+    together = len(first) < len(known)
 
     def fail(problem: str) -> ConfigError:
-        return ConfigError("validation", share, f"{problem}; choose another share, or none")
+        why = " (pages of a file are never divided: neighbours look alike)" if together else ""
+        return ConfigError("validation", share, f"{problem}{why}; choose another share, or none")
 
-    found = labels(train) if task == "classification" else np.zeros(len(train), np.int64)
-    known = np.flatnonzero(found >= 0)  # what cannot be read stays in the training set, which reports it
+    chosen = random_share(found[known][first], share, seed, fail, "file" if together else "example")
     drawn = np.zeros(len(found), bool)
-    drawn[known[random_share(found[known], share, seed, fail)]] = True
+    drawn[known] = chosen[belongs]
     return Subset(train, np.flatnonzero(~drawn)), Subset(train, np.flatnonzero(drawn))
 
 

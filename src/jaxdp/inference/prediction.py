@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import tyro
 
 from jaxdp.config import POSITIVE, OptionalInt, OptionalPath, Settings
+from jaxdp.config.values import MaskValues
 from jaxdp.registry import ConfigError
 from jaxdp.run_directory import Row, RunDirectory
 from jaxdp.runtime import platform
@@ -55,7 +56,7 @@ class ResultsConfig(Settings):
     """CSV file with a line for each image and a column for each class: classification: its probability; segmentation: its share of
     the pixels"""
     output_dir: OptionalPath = None
-    """segmentation: folder for NAME-mask.png, whose pixels are class numbers, and NAME-overlay.png; regression: for
+    """segmentation: folder for NAME-mask.png, with the values or colours of training, and NAME-overlay.png; regression: for
     NAME-prediction.png. In it are the same folders as in the one that was searched for images"""
     probabilities: Annotated[Literal["npy", "tiff"] | None, tyro.conf.arg(help_behavior_hint="")] = None
     """segmentation: write the probabilities of the classes beside the masks, too: NAME-probabilities.npy, float32 (height, width,
@@ -70,17 +71,19 @@ class TilesConfig(Settings):
 
     tile: int = 512
     """segmentation, regression: side of the tiles in which larger images are predicted, in pixels"""
-    overlap: int = 64
-    """how many pixels neighbouring tiles share at least"""
+    overlap: OptionalInt = None
+    """how many pixels neighbouring tiles share at least (default: as many as make the result that of the whole image, for which
+    small tiles grow)"""
 
 
 @dataclasses.dataclass(frozen=True)
 class Stored:
-    """What the images of a run are like: their channels, the dtype of their pixels, and what planes of TIFF files are."""
+    """What the images of a run are like: their channels, the dtype of their pixels, what planes of TIFF files are, its masks."""
 
     channels: int
     dtype: str
     tiff: str | None
+    mask_values: MaskValues | None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,17 +101,17 @@ class PredictConfig(Settings):
         check_tiles(self.tiles.tile, self.tiles.overlap)
 
 
-def check_tiles(tile: int, overlap: int) -> None:
+def check_tiles(tile: int, overlap: int | None) -> None:
     """Raises ConfigError if tiles are too small, or if their overlap is negative or more than half a tile."""
     if tile < _LEAST_TILE:
         raise ConfigError("tile", tile, f"must be at least {_LEAST_TILE}")
-    if not 0 <= overlap <= tile // 2:
+    if overlap is not None and not 0 <= overlap <= tile // 2:
         raise ConfigError("overlap", overlap, f"must be from 0 to {tile // 2}, half of --tile")
 
 
 def predict(
     run_dir: str | pathlib.Path, images: "Iterable[str | pathlib.Path | np.ndarray]", *, step: int | None = None, tile: int = 512,
-    overlap: int = 64,
+    overlap: int | None = None,
 ) -> "list[np.ndarray]":  # fmt: skip
     """Returns a model's answer to each image, as float32.
 
@@ -118,7 +121,7 @@ def predict(
     Args:
         images: files, or arrays (H, W, C), with the dtype, the channels and on the scale of the run's dataset, mostly uint8.
         step: which checkpoint; None for the best by validation data, or the newest where there are none.
-        tile, overlap: in pixels, as the flags.
+        tile, overlap: in pixels, as the flags; by default tiles grow where the model sees too far for them.
 
     Raises:
         ConfigError: if there is no run or no such checkpoint, or an image cannot be used.
@@ -157,7 +160,9 @@ def predict_files(config: PredictConfig) -> None:
     )
     results.check_writable(config.results)
     _say_changes(known, predictor.description, resized=predictor.resized)
-    found = results.Results(config.results, predictor.description)
+    if note := predictor.note_on_tiles(each.size for each in known):
+        _say(f"note: {note}")
+    found = results.Results(config.results, predictor.description, stored.mask_values)
     _predict_each(config, known, predictor, found)
     found.finish()
     if left_out:
@@ -221,7 +226,7 @@ def _check_run(config: PredictConfig) -> Stored:
         remedy = f"its targets have {content['num_classes']} channels, files 1 or 3; use predict() from Python"
         raise ConfigError("run_dir", run.path, remedy)
     results.check(config.results, task)
-    return Stored(channels, content.get("dtype", "uint8"), settings.data.tiff)
+    return Stored(channels, content.get("dtype", "uint8"), settings.data.tiff, settings.data.mask_values)
 
 
 def _say_changes(known: "Sequence[SurveyedImage]", description: "Description", *, resized: bool) -> None:

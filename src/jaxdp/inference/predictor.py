@@ -1,5 +1,6 @@
 """Makes a function of images from a checkpoint of a run; neither the run's dataset nor its devices need be there."""
 
+import functools
 import itertools
 import pathlib
 from collections.abc import Callable, Iterable, Iterator
@@ -21,6 +22,7 @@ from jaxdp.data.checking import NOT_FINITE
 from jaxdp.data.sources import Description
 from jaxdp.data.sources.fitting import ImageSize, resize
 from jaxdp.data.sources.images import Size
+from jaxdp.inference import reach
 from jaxdp.inference.apply import create_predictor
 from jaxdp.inference.tiles import Tiles
 from jaxdp.registry import ConfigError
@@ -28,7 +30,8 @@ from jaxdp.run_directory import RunDirectory
 from jaxdp.step.state import TrainState, create_train_state
 from jaxdp.tasks import Task
 
-TILE, OVERLAP = 512, 64  # pixels
+TILE = 512  # pixels
+_OVERLAP = 64  # pixels, where no overlap would make the tiles agree with the whole image
 BATCH = 64  # images that a classifier is given at a time
 Pixels = Shaped[np.ndarray, "height width channels"]
 Advance = Callable[[float], None]
@@ -54,7 +57,8 @@ class Predictor:
         state: of the trained model.
         config: settings of its run.
         task: says how outputs become probabilities.
-        tile, overlap: side of the tiles of large images, and what neighbours share, in pixels.
+        tile: side of the tiles of large images, in pixels.
+        overlap: what neighbours share; None for as much as makes their answer that of the whole image, for which tiles grow.
 
     Attributes:
         description: of the dataset that the model was trained on.
@@ -69,7 +73,7 @@ class Predictor:
         task: Task,
         *,
         tile: int = TILE,
-        overlap: int = OVERLAP,
+        overlap: int | None = None,
     ) -> None:
         self.description = description
         self.resized = is_resized(config, self.description)
@@ -83,11 +87,12 @@ class Predictor:
         nothing = augment.Preprocess((0.0,) * channels, (1.0,) * channels)
         self._network = create_predictor(state, nothing if self._normalize_first else self._preprocess)
         self._probabilities = jax.jit(getattr(task, "probabilities", jax.nn.softmax))
-        self._tiles = Tiles(self._output_side, tile=tile, overlap=overlap, exact=self._trained)
+        self._overlap = overlap
+        self._plain = Tiles(self._output_side, tile=tile, overlap=_OVERLAP if overlap is None else overlap, exact=self._trained)
 
     @classmethod
     def of_run(
-        cls, run_dir: str | pathlib.Path, *, step: int | None = None, tile: int = TILE, overlap: int = OVERLAP
+        cls, run_dir: str | pathlib.Path, *, step: int | None = None, tile: int = TILE, overlap: int | None = None
     ) -> "Predictor":
         """Returns the predictor of a run.
 
@@ -154,15 +159,53 @@ class Predictor:
             yield from zip(some, probabilities, strict=False)  # what filled the batch up is left
 
     def _answer(self, image: Pixels, advance: Advance) -> Float32[np.ndarray, "height width outputs"]:
-        answer = self._tiles.predict(self._network_of_tiles, self._prepared(image), advance)
+        pixels = self._prepared(image)
+        answer = self._tiles(pixels.shape).predict(self._network_of_tiles, pixels, advance)
         return _resize_answer(answer, image.shape[:2])
 
     def _strips(self, image: Pixels, advance: Advance) -> Iterator[Float32[np.ndarray, "rows width outputs"]]:
         pixels = self._prepared(image)
+        tiles = self._tiles(pixels.shape)
         if pixels.shape[:2] == image.shape[:2]:
-            yield from self._tiles.strips(self._network_of_tiles, pixels, advance)
+            yield from tiles.strips(self._network_of_tiles, pixels, advance)
         else:
-            yield _resize_answer(self._tiles.predict(self._network_of_tiles, pixels, advance), image.shape[:2])
+            yield _resize_answer(tiles.predict(self._network_of_tiles, pixels, advance), image.shape[:2])
+
+    def _tiles(self, shape: tuple[int, ...]) -> Tiles:
+        """Returns what cuts an image of this shape."""
+        return self._plain if self._overlap is not None or max(shape[:2]) <= self._plain.tile else self._seamless
+
+    @functools.cached_property
+    def _reach(self) -> int | None:
+        described = self.description
+        # With a range of stored values, mean and deviation are in units of 0 to 255.
+        low, high = described.pixel_range or (0.0, 255.0)
+        mean = (low + (high - low) / 255 * np.array(described.mean)).tolist()
+        std = ((high - low) / 255 * np.array(described.std)).tolist()
+        if self._normalize_first:
+            mean, std = [0.0] * len(mean), [1.0] * len(std)
+        return reach.measure(self._network, self._plain.fit, tuple(mean), tuple(std))
+
+    @functools.cached_property
+    def _seamless(self) -> Tiles:
+        """What cuts images so that the answer is that of the whole image, if the network lets it."""
+        if self._reach is None:
+            return self._plain
+        return Tiles(self._output_side, tile=self._plain.tile, overlap=0, reach=self._reach, exact=self._trained)
+
+    def note_on_tiles(self, sizes: Iterable[Size]) -> str | None:
+        """Returns what there is to say of the tiles in which images of these sizes are predicted."""
+        large = any(max(size) > self._plain.tile for size in sizes)
+        if self.resized or not large or self._overlap is not None:
+            return None
+        if self._reach is None:
+            seen = "what the model says of a pixel depends on the size of the image, or on pixels more than 1024 away"
+            return f"{seen}: tiles do not quite give what the whole image would; larger ones (--tile) come nearer"
+        asked, used = self._plain.tile, self._seamless.tile
+        if used == asked:
+            return None
+        seen = f"the model sees {self._reach} pixels far"
+        return f"tiles have {used} pixels a side, not {asked}, to meet without a seam: {seen}; with --overlap N they stay small"
 
     def _network_of_tiles(self, tiles: np.ndarray) -> np.ndarray:
         outputs = self._network(tiles)

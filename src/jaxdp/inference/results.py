@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from jaxdp.config.values import MaskValues
 from jaxdp.data.sources import Description
 from jaxdp.inference.files import ImageFile
 from jaxdp.inference.prediction import ResultsConfig
@@ -57,10 +58,14 @@ def check_writable(results: ResultsConfig) -> None:
 
 
 class Results:
-    """The results of all images; masks, images and probabilities are written as they come, tables at the end."""
+    """The results of all images; masks, images and probabilities are written as they come, tables at the end.
 
-    def __init__(self, config: ResultsConfig, description: Description) -> None:
-        self._config, self._description = config, description
+    Args:
+        mask_values: of the run, which predicted masks have as well.
+    """
+
+    def __init__(self, config: ResultsConfig, description: Description, mask_values: MaskValues | None = None) -> None:
+        self._config, self._description, self._mask_values = config, description, mask_values
         self._folder = pathlib.Path(config.output_dir) if config.output_dir else None
         self._rows: list[Row] = []
         self._shares: list[list[float]] = []
@@ -95,7 +100,7 @@ class Results:
         self._shares.append(list(row["shares"].values()))
         if self._folder is not None:
             picture = pictures.by_rows(lambda rows: pictures.as_picture(rows, self._description.pixel_range), image)
-            row |= predictions.write_mask(self._folder, file.name, picture, mask, self._description.num_classes)
+            row |= predictions.write_mask(self._folder, file.name, picture, mask, names, self._mask_values)
         return row if written is None else row | {"probabilities": written.close()}
 
     def _add(self, file: ImageFile, row: Row) -> Row:

@@ -26,12 +26,14 @@ class Side:
         input_size: of each tile, as the network takes it.
         output_size: of the answer to it, which belongs to the middle of the tile.
         starts: where in the image each answer begins.
+        margin: how far from the end of a tile, where the image goes on, an answer counts nothing.
     """
 
     size: int
     input_size: int
     output_size: int
     starts: tuple[int, ...]
+    margin: int = 0
 
     @property
     def padding(self) -> tuple[int, int]:
@@ -46,15 +48,19 @@ class Side:
     def weights(self) -> Float[np.ndarray, "tiles output_size"]:
         """Returns by how much each pixel of each answer counts: at each pixel of the image the weights sum to 1.
 
-        They rise as a squared sine over the overlap, because an answer is worst where its tile ends.
+        They rise as a squared sine over what tiles share beside the margins, because an answer is worst where its tile ends.
         """
         overlap = self.output_size - max(np.diff(self.starts), default=self.output_size)
-        from_edge = np.minimum(np.arange(self.output_size), np.arange(self.output_size)[::-1])
-        rising = np.sin(np.pi / 2 * np.minimum((from_edge + 0.5) / max(overlap, 0.5), 1)) ** 2
+        from_edge = np.arange(self.output_size) - self.margin
+        rising = np.clip((from_edge + 0.5) / max(overlap - 2 * self.margin, 0.5), 0, 1)
+        weights = np.ones((len(self.starts), self.output_size))
+        weights[1:] *= np.sin(np.pi / 2 * rising) ** 2
+        weights[:-1] *= np.sin(np.pi / 2 * rising[::-1]) ** 2
         total = np.zeros(self.covered)
-        for start in self.starts:
-            total[start : start + self.output_size] += rising
-        return np.stack([rising / total[start : start + self.output_size] for start in self.starts]).astype(np.float32)
+        for start, each in zip(self.starts, weights, strict=True):
+            total[start : start + self.output_size] += each
+        shares = [each / total[start : start + self.output_size] for start, each in zip(self.starts, weights, strict=True)]
+        return np.stack(shares).astype(np.float32)
 
 
 class Tiles:
@@ -63,24 +69,36 @@ class Tiles:
     Args:
         output_side: side of the network's answer to a square image of that side; may raise ValueError or TypeError where the image
             does not suit it. Height and width are taken to behave alike, independently of each other.
-        tile: side of the answers to large images, in pixels, at least twice ALIGNMENT; rounded up to a multiple of that.
+        tile: side of the answers to large images, in pixels, at least twice ALIGNMENT; rounded up to a multiple of that, and to
+            four times the margin that `reach` asks for, of which half of a tile remains.
         overlap: least number of pixels that neighbours share, at most half a tile; what the network drops at its border counts.
+        reach: how far the network sees, as `reach.measure` tells it. Answers nearer than that to the end of their tile count
+            nothing, so that those of tiles are those of the whole image. 0 lets all answers count.
         exact: height and width that are not filled up to multiples of ALIGNMENT: those that the network was trained at.
     """
 
-    def __init__(self, output_side: Callable[[int], int], *, tile: int, overlap: int, exact: tuple[int, ...] = ()) -> None:
-        self._output_side, self._tile, self._overlap, self._exact = output_side, _round_up(tile), overlap, exact
+    def __init__(
+        self, output_side: Callable[[int], int], *, tile: int, overlap: int, reach: int = 0, exact: tuple[int, ...] = ()
+    ) -> None:
+        self._output_side, self._overlap, self._reach, self._exact = output_side, overlap, reach, exact
         self._fits: dict[int, tuple[int, int]] = {}
+        self.tile = _round_up(tile)
+        self.tile = max(self.tile, 4 * _round_up(self._margin(*self.fit(self.tile)))) if reach else self.tile
+
+    def _margin(self, input_size: int, output_size: int) -> int:
+        """Returns how far from its end an answer counts nothing; what the network drops there need not be dropped again."""
+        return max(self._reach - (input_size - output_size) // 2, 0)
 
     def side(self, size: int, *, exact: bool = False) -> Side:
         """Returns how to cover a height or width; images up to the size of a tile are one tile."""
-        input_size, output_size = self._fit(min(size if exact else _round_up(size), self._tile))
+        input_size, output_size = self.fit(min(size if exact else _round_up(size), self.tile))
+        margin = self._margin(input_size, output_size)
         steps = max(-(-(size - output_size) // ALIGNMENT), 0)  # from the first start to the last
-        shared = max(self._overlap - (input_size - output_size), 0)
+        shared = max(self._overlap - (input_size - output_size), 2 * margin, 0)
         longest = max((output_size - shared) // ALIGNMENT, 1)
         gaps = -(-steps // longest)
         starts = tuple(round(index * steps / max(gaps, 1)) * ALIGNMENT for index in range(gaps + 1))
-        return Side(size, input_size, output_size, starts)
+        return Side(size, input_size, output_size, starts, margin)
 
     def sides(self, shape: tuple[int, ...]) -> tuple[Side, Side]:
         exact = shape[:2] == self._exact
@@ -153,7 +171,7 @@ class Tiles:
                 yield row, column, answer
             advance(len(some) / len(places))
 
-    def _fit(self, wanted: int) -> tuple[int, int]:
+    def fit(self, wanted: int) -> tuple[int, int]:
         """Returns the smallest input side whose answer is at least as wanted, and the side of that answer.
 
         The smallest is also the best: where poolings drop odd pixels, answers grow in jumps, and just at a jump nothing is dropped.

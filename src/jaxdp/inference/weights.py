@@ -91,7 +91,7 @@ def export(run_dir: str, output: pathlib.Path, step: int | None) -> str:
     """Writes weights (averaged ones where the run has them) or a program; the file is complete or not there at all.
 
     Args:
-        output: NAME.safetensors or NAME.stablehlo.
+        output: NAME.safetensors or NAME.stablehlo, beside which NAME.stablehlo.json holds class names, normalization and the like.
         step: of the checkpoint; None for the best by validation data, or the newest where there are none.
 
     Returns:
@@ -107,21 +107,31 @@ def export(run_dir: str, output: pathlib.Path, step: int | None) -> str:
     config, description = run.load_config(), predictor.read_description(run)
     found, state = predictor.restore(run, config, description, step)
     content = (_safetensors if output.suffix == ".safetensors" else _stablehlo)(state, config, description)
+    beside = output.with_name(output.name + ".json")
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
+        if output.suffix == ".stablehlo":  # which has no place for it
+            replace_file(beside, json.dumps(_about(config, description) | {"step": found}, indent=2) + "\n")
         replace_file(output, content)
     except OSError as error:
         raise ConfigError("output", output, f"cannot be written ({error.strerror})") from error
-    return f"{output}: step {found} of {run_dir}, {len(content):,} bytes"
+    more = f"; classes and normalization in {beside}" if output.suffix == ".stablehlo" else ""
+    return f"{output}: step {found} of {run_dir}, {len(content):,} bytes{more}"
+
+
+def _about(config: TrainConfig, description: Description) -> dict[str, Any]:
+    """Returns what whoever serves a model must know of it."""
+    values = config.data.mask_values
+    about = {"model": config.model.name, "model_kwargs": config.model.kwargs, "normalize": config.data.normalize}
+    about |= {"mask_values": str(values)} if values is not None else {}
+    return about | dataclasses.asdict(description)
 
 
 def _safetensors(state: TrainState, config: TrainConfig, description: Description) -> bytes:
     params, batch_stats = (state.params, state.batch_stats) if state.ema is None else state.ema
     leaves = [leaf for tree in (params, batch_stats) for leaf in jax.tree_util.tree_leaves_with_path(tree)]
     arrays = {jax.tree_util.keystr(path, simple=True, separator="."): np.asarray(leaf) for path, leaf in leaves}
-    about = {"model": config.model.name, "model_kwargs": config.model.kwargs, "normalize": config.data.normalize}
-    about |= dataclasses.asdict(description)
-    return safetensors.numpy.save(arrays, metadata={"format": "jaxdp", "about": json.dumps(about)})
+    return safetensors.numpy.save(arrays, metadata={"format": "jaxdp", "about": json.dumps(_about(config, description))})
 
 
 def _stablehlo(state: TrainState, config: TrainConfig, description: Description) -> bytes:

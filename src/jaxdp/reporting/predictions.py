@@ -12,7 +12,9 @@ import rich.markup
 import rich.progress
 import rich.table
 from PIL import Image
+from PIL.PngImagePlugin import PngInfo
 
+from jaxdp.config.values import MaskValues
 from jaxdp.reporting import pictures
 from jaxdp.run_directory import Row, replace_file
 
@@ -97,21 +99,39 @@ def write_wide_csv(path: pathlib.Path, class_names: Sequence[str], files: Sequen
     replace_file(path, text.getvalue())
 
 
-def write_mask(directory: pathlib.Path, name: pathlib.PurePath, image: np.ndarray, mask: np.ndarray, num_classes: int) -> Row:
-    """Writes a mask whose pixels are class numbers, with a palette to look at, and the image overlaid with it.
+def write_mask(
+    directory: pathlib.Path, name: pathlib.PurePath, image: np.ndarray, mask: np.ndarray, names: Sequence[str],
+    values: MaskValues | None = None,
+) -> Row:  # fmt: skip
+    """Writes a mask with the values that masks of training have, and the image overlaid with it.
 
     Args:
         image: uint8 (H, W, 1 or 3).
-        mask: uint8 (H, W).
+        mask: class numbers, uint8 (H, W).
+        names: of the classes; the PNG file has them as its description.
+        values: of `--mask-values`: numbers are what is written; colours are the palette of the class numbers. Otherwise the palette
+            is only to look at.
 
     Returns:
         The two paths, for the row of the image.
     """
-    picture = Image.fromarray(mask)
-    picture.putpalette(pictures.class_colors(num_classes).tobytes())  # it only colours the numbers, which stay
-    shown = pictures.by_rows(lambda pixels, labels: pictures.overlay(pixels, labels, num_classes), pictures.stretch(image), mask)
+    stored = range(len(names))
+    if values is not None and values.values is not None and not values.colours:
+        stored = values.values
+        picture = Image.fromarray(np.array(stored, np.uint8 if max(stored) < 256 else np.uint16)[mask])
+    else:
+        picture = Image.fromarray(mask)
+        colours = np.array(values.values if values is not None and values.colours else (), ">u4")
+        palette = colours.view(np.uint8).reshape(-1, 4)[:, 1:] if len(colours) else pictures.class_colors(len(names))
+        picture.putpalette(palette.tobytes())
+    about = PngInfo()
+    about.add_text("Description", ", ".join(f"{value}: {each}" for value, each in zip(stored, names, strict=True)))
+    shown = pictures.by_rows(lambda pixels, labels: pictures.overlay(pixels, labels, len(names)), pictures.stretch(image), mask)
     above = Image.fromarray(shown)
-    return {"mask": _save(picture, directory / f"{name}-mask.png"), "overlay": _save(above, directory / f"{name}-overlay.png")}
+    return {
+        "mask": _save(picture, directory / f"{name}-mask.png", about),
+        "overlay": _save(above, directory / f"{name}-overlay.png"),
+    }
 
 
 def write_prediction(directory: pathlib.Path, name: pathlib.PurePath, image: np.ndarray) -> Row:
@@ -120,10 +140,10 @@ def write_prediction(directory: pathlib.Path, name: pathlib.PurePath, image: np.
     return {"prediction": _save(picture, directory / f"{name}-prediction.png")}
 
 
-def _save(picture: Image.Image, path: pathlib.Path) -> str:
+def _save(picture: Image.Image, path: pathlib.Path, about: PngInfo | None = None) -> str:
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(path.name + ".new")
-    picture.save(beside, format="PNG")
+    picture.save(beside, format="PNG", pnginfo=about)
     beside.replace(path)
     return str(path)
 

@@ -40,19 +40,21 @@ _SGD_FAMILY = ("sgd", "momentum", "nesterov")
 MULTISTEP_MILESTONES = (0.5, 0.75)  # the PyramidNet recipe: epochs 150 and 225 of 300
 ONECYCLE_WARMUP = 0.3
 DEFAULT_BATCH_SIZE = 128  # which the default learning rates are for
-FEWEST_DEFAULT_STEPS = 4  # of an epoch: of a small training set the default batch is a quarter
+FEWEST_DEFAULT_STEPS = 4  # of an epoch: of a small training set the default batch is at most a quarter
 WARMUP_EPOCHS = 5
 
 
-def default_batch_size(examples: int, parts: int) -> int:
-    """Returns the default batch size, at most a quarter of the training set.
+def default_batch_size(examples: int) -> int:
+    """Returns the default batch size: of a small training set the largest power of two that is at most a quarter of it.
+
+    It depends on the set alone, so that the result does not depend on the devices; powers of two are what most numbers of devices
+    divide.
 
     Args:
         examples: of the training set.
-        parts: devices times microbatches, which divide a quarter that is rounded down to a multiple of them, but not to 0.
     """
-    quarter = examples // FEWEST_DEFAULT_STEPS
-    return DEFAULT_BATCH_SIZE if quarter >= DEFAULT_BATCH_SIZE else max(quarter // parts, 1) * parts
+    quarter = max(examples // FEWEST_DEFAULT_STEPS, 1)
+    return min(DEFAULT_BATCH_SIZE, 1 << (quarter.bit_length() - 1))
 
 
 def create_schedule(config: OptimizationConfig, total_steps: int, steps_per_epoch: int = 0) -> optax.Schedule:

@@ -12,6 +12,7 @@ from flax import nnx
 from jaxtyping import Array, Bool, Float, Key
 
 from jaxdp.config import BatchNormMode
+from jaxdp.data import augment
 from jaxdp.data.augment import Preprocess
 from jaxdp.data.placement import gather_examples
 from jaxdp.models import layers
@@ -193,7 +194,7 @@ def compute_gradients(
 
     with jax.named_scope("augment"):
         batch = recipe.preprocess(batch, keys_of(0))
-    keys = keys_of(1)(batch["indices"])
+    keys = keys_of(1)(augment.numbers(batch))
     group_size, combine = batch_norm.statistics(recipe.batch_norm, replicas, len(batch["images"]))
 
     def loss_function(params: Tree) -> tuple[Float[Array, ""], tuple[Tree, Float[Array, ""], dict[str, Array]]]:
@@ -272,7 +273,7 @@ def example_keys(key: Array, step: Array, indices: Array) -> Key[Array, "batch"]
     Args:
         key: data of the run's random key.
         step: number of updates done.
-        indices: of the examples in the dataset.
+        indices: of the examples in the dataset, or numbers that tell copies of an example in a batch apart.
     """
     return jax.vmap(jax.random.fold_in, (None, 0))(jax.random.fold_in(jax.random.wrap_key_data(key), step), indices)
 

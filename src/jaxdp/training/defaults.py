@@ -61,7 +61,7 @@ def with_batch_size(config: TrainConfig, dataset: Dataset, data_shards: int, *, 
     per_device, parts = config.optimization.per_device_batch_size, data_shards * config.optimization.accumulate_steps
     given = per_device * parts if per_device else config.optimization.global_batch_size
     if given is None or (is_default and given != "auto" and given > len(dataset.train)):
-        given = optim.default_batch_size(len(dataset.train), parts)
+        given = optim.default_batch_size(len(dataset.train))
     batch_size = 1 if given == "auto" else given
     if batch_size > len(dataset.train):
         remedy = f"larger than the training set; use at most {len(dataset.train)}"

@@ -138,6 +138,8 @@ class Setup:
         streams = self.config.data.data_placement == "host"
         example = pipeline.load(self._source("train"), np.zeros(1, np.int32))
         of_batch = example if streams else pipeline.index_batch(np.zeros(1, np.int32))
+        if self.config.learning.sampler is not None:
+            of_batch = of_batch | {"draws": of_batch["indices"]}
         if self.recipe.preprocess.mixings:
             of_batch = of_batch | {f"partner_{name}": values for name, values in of_batch.items()}
 

@@ -22,6 +22,9 @@ from jaxdp.registry import ConfigError
 from jaxdp.run_directory import RunDirectory
 from jaxdp.step.state import array_name
 
+# What ResNets and VGGs for ImageNet have, and those for CIFAR, or others, do not.
+_OF_TORCHVISION = ("layer4.0.conv1.weight", "features.0.weight")
+_NORMALIZATION = "note: torchvision's weights were trained with --normalize imagenet; this run normalizes otherwise"
 Shapes = Mapping[str, tuple[int, ...]]
 
 
@@ -35,6 +38,7 @@ class InitialWeights:
         parameters: how many numbers of them are parameters.
         skipped: names in the source of what the model does not have.
         fresh: names in the model of what keeps its own initialization.
+        note: what else there is to say; nothing if empty.
     """
 
     source: str
@@ -42,6 +46,7 @@ class InitialWeights:
     parameters: int
     skipped: tuple[str, ...]
     fresh: tuple[str, ...]
+    note: str = ""
 
     def load_into(self, model: nnx.Module) -> None:
         """Fills the arrays of a model."""
@@ -55,11 +60,12 @@ class InitialWeights:
         nnx.update(model, arrays)
 
     def text(self) -> str:
-        """Returns the three lines that say what became of the weights."""
+        """Returns the lines that say what became of the weights."""
         return "\n".join([
             f"loaded {self.parameters:,} parameters ({len(self.arrays)} arrays) from {self.source}",
             f"skipped (there, not in the model): {some(self.skipped) or 'nothing'}",
             f"fresh (in the model, not from there): {some(self.fresh) or 'nothing'}",
+            *filter(None, [self.note]),
         ])  # fmt: skip
 
     def facts(self) -> dict[str, Any]:
@@ -88,8 +94,10 @@ def read_initial(path: str, config: TrainConfig, dataset: Any, objects: Objects 
     try:
         if pathlib.Path(path).is_dir():
             source, found, names = _of_run(RunDirectory(pathlib.Path(path)))
+            note = ""
         else:
-            source, found, names = path, _of_file(path, expected, config, dataset, objects), ()
+            source, names = path, ()
+            found, note = _of_file(path, expected, config, dataset, objects)
     except ConfigError as error:
         raise ConfigError("init_from", path, error.remedy) from error
     heads = _heads(config, dataset, objects, expected)
@@ -113,7 +121,7 @@ def read_initial(path: str, config: TrainConfig, dataset: Any, objects: Objects 
         raise ConfigError("init_from", path, f"does not fit {model}, head aside; {'; '.join(problems)}")
     skipped = tuple(name for name in found if name not in expected)
     count = sum(array.size for name, array in loaded.items() if name in params)
-    return InitialWeights(source, loaded, count, skipped, tuple(name for name in expected if name in fresh))
+    return InitialWeights(source, loaded, count, skipped, tuple(name for name in expected if name in fresh), note)
 
 
 def frozen_names(pattern: str, names: Collection[str]) -> frozenset[str]:
@@ -161,19 +169,20 @@ def _are_others(before: Sequence[str], now: Sequence[str]) -> bool:
     return named and tuple(before) != tuple(now)
 
 
-def _of_file(path: str, expected: Shapes, config: TrainConfig, dataset: Any, objects: Objects) -> dict[str, np.ndarray]:
-    """Returns the arrays of a file by our names; those that the model does not have keep theirs."""
+def _of_file(path: str, expected: Shapes, config: TrainConfig, dataset: Any, objects: Objects) -> tuple[dict[str, np.ndarray], str]:
+    """Returns the arrays of a file by our names, those that the model does not have by theirs, and what there is to say of them."""
     weights, own = read_weights(path)
     ours = {name.replace(".", "/"): array for name, array in weights.items()}
     if own or set(ours) & set(expected):
-        return ours
+        return ours, ""
     bare = {name.removeprefix("module."): array for name, array in weights.items() if not name.endswith("num_batches_tracked")}
     places = reference_names(abstract_model(config, dataset, objects))
     found: dict[str, np.ndarray] = {}
     for name, array in bare.items():
         place = places.get(name)
         found[name if place is None else "/".join(map(str, place.path))] = array if place is None else in_our_order(array, place)
-    return found
+    likely = not bare.keys().isdisjoint(_OF_TORCHVISION) and dataset.image_shape[-1] == 3
+    return found, _NORMALIZATION if likely and config.data.normalize != "imagenet" else ""
 
 
 def _heads(config: TrainConfig, dataset: Any, objects: Objects, expected: Shapes) -> set[str]:

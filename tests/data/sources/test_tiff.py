@@ -11,6 +11,7 @@ from PIL import Image
 from jaxdp.config import DataConfig
 from jaxdp.data.sources import BadExample, CheckedSource, Dataset, open_dataset
 from jaxdp.data.sources.images import Picture, decode_image, decode_mask, pages_of, read_header
+from jaxdp.data.splits import random_share
 from jaxdp.registry import ConfigError
 
 RNG = np.random.default_rng(0)
@@ -197,10 +198,62 @@ def test_a_mask_stack_pairs_page_by_page_and_whole_files_are_held_out(tmp_path: 
     assert dataset.test.unchecked.name(1).endswith(".tif[1]")
 
 
-def test_pages_of_a_single_file_are_held_out(tmp_path: pathlib.Path) -> None:
+def test_a_single_stack_cannot_be_held_out(tmp_path: pathlib.Path) -> None:
     stacks(tmp_path, pages=20, files=1)
-    dataset = opened(tmp_path)
-    assert (len(dataset.train), len(dataset.test)) == (18, 2)
+    with pytest.raises(ConfigError, match=r"holds one file only, of 20 pages, and whole files are held out as test data; add"):
+        opened(tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["masks", "classes"])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_pages_of_a_file_are_all_in_one_split(kind: str, seed: int, tmp_path: pathlib.Path) -> None:
+    rng = np.random.default_rng(0)
+    for number in range(24):
+        pages = int(rng.integers(1, 5))
+        if kind == "classes":
+            places, photometric = [tmp_path / ["left", "right"][number % 2]], "minisblack"
+        else:
+            places, photometric = [tmp_path / "images", tmp_path / "masks"], "minisblack"
+        for place in places:
+            place.mkdir(exist_ok=True)
+            stored = deep(pages, 6, 8) if place.name != "masks" else (deep(pages, 6, 8) % 2).astype(np.uint8)
+            tifffile.imwrite(place / f"{number:02d}.tif", stored, photometric=photometric)
+    dataset = opened(tmp_path, validation="0.25", seed=seed)
+    files = {
+        split: [name.partition("[")[0] for name in map(source.name, range(len(source)))]
+        for split, source in dataset.splits().items()
+    }
+    assert sorted(files) == ["test", "train", "validation"]
+    whole = [name for names in files.values() for name in set(names)]
+    assert len(whole) == len(set(whole)) == 24  # no file is in two splits
+    counts = {split: len(set(names)) for split, names in files.items()}
+    assert counts == {"train": 16, "validation": 6, "test": 2}
+    if kind == "classes":
+        for split, count in (("validation", 3), ("test", 1)):
+            assert sum("left" in name for name in set(files[split])) == count
+    again, other = (opened(tmp_path, validation="0.25", seed=each).validation for each in (seed, seed + 7))
+    assert [again.name(index) for index in range(len(again))] == [dataset.validation.name(index) for index in range(len(again))]
+    assert {other.name(index) for index in range(len(other))} != {again.name(index) for index in range(len(again))}
+
+
+def test_too_few_stacks_for_a_share_are_one_line(tmp_path: pathlib.Path) -> None:
+    stacks(tmp_path, pages=30, files=3)
+    with pytest.raises(
+        ConfigError, match=r"^--validation 0.1: leaves no validation file of the 2 that there are \(pages of a file"
+    ):
+        opened(tmp_path, validation="0.1")
+    dataset = opened(tmp_path, validation="0.5")
+    assert {split: len(source) for split, source in dataset.splits().items()} == {"train": 30, "validation": 30, "test": 30}
+
+
+def test_single_pictures_are_drawn_one_by_one_as_before(tmp_path: pathlib.Path) -> None:
+    stacks(tmp_path, pages=1, files=30)
+    dataset = opened(tmp_path, validation="0.2", seed=5)
+    expected = random_share(np.zeros(27, int), 0.2, 5, lambda text: ConfigError("", "", text))
+    train = sorted(path for path in (tmp_path / "images").iterdir())
+    kept = [path for path in train if path.stem not in {pathlib.Path(dataset.test.name(index)).stem for index in range(3)}]
+    drawn = [dataset.validation.name(index) for index in range(len(dataset.validation))]
+    assert drawn == [str(path) for path, wanted in zip(kept, expected, strict=True) if wanted]
 
 
 def test_channels_by_the_flag_and_masks_of_one_page(tmp_path: pathlib.Path) -> None:

@@ -87,6 +87,11 @@ def require(condition: bool, word: str, remedy: str) -> None:
         raise ConfigError("augment", word, remedy)
 
 
+def numbers(batch: Batch, prefix: str = "") -> Array:
+    """Returns what random keys are made from: the indices of the examples, or `draws`, which tells copies of one apart."""
+    return batch.get(prefix + "draws", batch[prefix + "indices"])
+
+
 def is_dense(example: Example) -> bool:
     """Returns whether pixels have targets; a border is then filled with the mirrored image, as black would need its own class."""
     return any(name in example for name in DENSE)
@@ -149,11 +154,11 @@ class Preprocess:
         if keys_of is not None:
             height, width, channels = batch["images"].shape[1:]
             output_shape(self.augmentations, (height, width, channels))
-            keys = keys_of(batch["indices"])
+            keys = keys_of(numbers(batch))
             fields = [name for name in ("images", *DENSE) if name in batch]
             out |= jax.vmap(self._augment)({name: out[name] for name in fields}, keys)
             if self.mixings:
-                partners = jax.vmap(self._augment)(self._floats(batch, "partner_"), keys_of(batch["partner_indices"]))
+                partners = jax.vmap(self._augment)(self._floats(batch, "partner_"), keys_of(numbers(batch, "partner_")))
                 mixed = jax.vmap(self._mix)({"images": out["images"]}, partners, keys)
                 usable = batch["partner_weights"] > 0
                 out["images"] = jnp.where(usable[:, None, None, None], mixed[0], out["images"])

@@ -1,6 +1,7 @@
 """Pictures in folders: a folder for each class, or `images` beside `masks`: `--dataset folder:PATH`."""
 
 import dataclasses
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +47,7 @@ def folder(request: sources.Request) -> sources.Dataset:
         files, names = _pictures(request, places)
         survey = Survey.of(request, [file for rows in files.values() for file, _ in rows])
     if list(files) == [""]:
-        files = _divided(files[""], survey)
+        files = _divided(request, files[""], survey)
     if is_segmentation:
         parts: dict[str, Any] = {split: _Pairs.of(rows, survey) for split, rows in files.items()}
         known = known_of_pairs(request, survey)
@@ -57,16 +58,25 @@ def folder(request: sources.Request) -> sources.Dataset:
     return create_dataset(request, task, parts, known, train.distinct if isinstance(train, _Pairs) else None)
 
 
-_FEWEST_FILES = 10  # of which whole ones are held out, so that neighbouring pages of one are not on both sides
+def _divided(request: sources.Request, rows: list[Any], survey: Survey) -> dict[str, list[Any]]:
+    """Returns training and test files: whole ones, so that the pages of a stack, whose neighbours are alike, stay together.
 
-
-def _divided(rows: list[Any], survey: Survey) -> dict[str, list[Any]]:
-    """Returns training and test files; of a few files of several pages, training and test pages."""
-    if len(rows) < _FEWEST_FILES and any(len(survey.pictures(row[0])) > 1 for row in rows if isinstance(row[0], Path)):
-        rows = [page for row in rows for page in _paged(row, survey)]
+    Raises:
+        ConfigError: if there is one file only, or one of a class.
+    """
+    if len(rows) == 1:
+        pages = len(survey.pictures(rows[0][0])) if rows[0][0] is not None else 1
+        held = "holds one file only" + f", of {pages} pages" * (pages > 1)
+        remedy = "add others, or put some of its pages into a file under test/ and the rest into one under train/"
+        raise request.error(f"{held}, and whole files are held out as test data; {remedy}")
     labels = [row[1] if isinstance(row[1], int) else 0 for row in rows]
-    held = held_out(labels) if rows else np.zeros(0, bool)
-    parts = {"train": ~held, "test": held}
+    is_test = held_out(labels) if rows else np.zeros(0, bool)
+    parts = {"train": ~is_test, "test": is_test}
+    lost = set(labels) - {label for label, wanted in zip(labels, is_test, strict=True) if not wanted}
+    if lost:
+        first = next(row[0] for row in rows if row[1] in lost)
+        remedy = "the only file of its class; add others, or divide them by folders train/ and test/"
+        raise request.error(f"{first} would be held out as test data, {remedy}")
     return {split: [row for row, wanted in zip(rows, mask, strict=True) if wanted] for split, mask in parts.items()}
 
 
@@ -102,6 +112,11 @@ class _Pictures:
         pages = [page for row in rows for page in _paged(row, survey)]
         return cls([picture for picture, _ in pages], [label for _, label in pages], survey)
 
+    @property
+    def groups(self) -> np.ndarray:
+        """The number of the file of each example."""
+        return _numbers(picture.path for picture in self.files)
+
     def __len__(self) -> int:
         return len(self.files)
 
@@ -126,6 +141,11 @@ class _Pairs:
     @classmethod
     def of(cls, rows: list[Any], survey: Survey) -> "_Pairs":
         return cls([page for row in rows for page in _paged(row, survey)], survey)
+
+    @property
+    def groups(self) -> np.ndarray:
+        """The number of the file of each example."""
+        return _numbers(getattr(first, "path", first) for first in (image or mask for image, mask in self.pairs))
 
     def __len__(self) -> int:
         return len(self.pairs)
@@ -160,6 +180,12 @@ class _Pairs:
             counts = f"{len(self.survey.pictures(image))} pages, but its mask {len(self.survey.masks(mask))}"
             raise sources.BadExample(image, f"has {counts}; give each its own, or say by --tiff what its planes are")
         return mask
+
+
+def _numbers(files: Iterable[Path]) -> np.ndarray:
+    """Returns a number for each file, in the order in which they come first."""
+    known: dict[Path, int] = {}
+    return np.array([known.setdefault(file, len(known)) for file in files], np.int64)
 
 
 def _split_folders(request: sources.Request, path: Path) -> dict[str, Path]:
