@@ -86,7 +86,7 @@ def slurm(session: nox.Session) -> None:
 
 @nox.session
 def slow(session: nox.Session) -> None:
-    """What takes minutes: the default run on 1 and 8 devices, kills, long runs, the rest of the parity matrix; Slurm has its own."""
+    """What takes minutes: accuracy of the default run, kills, long runs, the rest of the parity matrix; Slurm has its own."""
     session.install(".[dev]")
     keep_what_is_compiled(session)
     share = ["-n", "2", "--dist", "worksteal", "--ignore", "tests/slurm"]

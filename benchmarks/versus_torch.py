@@ -2,11 +2,10 @@
 
     python benchmarks/versus_torch.py [--rounds N] [--output FILE] [--write FILE] [--rows NAME ...]
 
-The same models (those of the tests in tests/reference, whose logits and gradients agree), batches, loss and optimizer, in float32, on
-this machine's CPU: jaxdp on one device and on two simulated ones, PyTorch eager with as many threads as cores, channels first and
-last, and DistributedDataParallel with two processes of half the threads. Each measurement is a process of its own, and they take
-turns, since a machine's speed drifts; a ratio is the median over rounds of the ratios within one round.
-"""
+The same models (those of the tests in tests/reference, whose logits and gradients agree), batches, loss and optimizer, in
+float32, on this machine's CPU: jaxdp on one device and on two simulated ones, PyTorch eager with as many threads as cores,
+channels first and last, and DistributedDataParallel with two processes of half the threads. Each measurement is a process of its
+own, and they take turns, since a machine's speed drifts; a ratio is the median over rounds of the ratios within one round."""
 
 import argparse
 import functools
