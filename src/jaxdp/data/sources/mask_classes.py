@@ -187,6 +187,7 @@ def _count(request: Request, numbers: list[int]) -> int:
     binary = "--mask-values binary if 0 is background and everything else class 1"
     pasted = f"--mask-values {','.join(map(str, numbers))} if each is a class" if len(numbers) <= _MOST_LISTED else binary
     renumber = f"number the classes 0, 1, 2, ... and {IGNORE_LABEL} for ignored pixels"
+    objects = "; or --instances if they are numbers of objects" * (len(classes) > 2)
     if wide:
-        raise ConfigError("mask_values", _NOT_GIVEN, f"{held}; give {pasted}, or {renumber}")
-    raise ConfigError("num_classes", _NOT_GIVEN, f"{held}; give {pasted}, {renumber}, or give --num-classes {count}")
+        raise ConfigError("mask_values", _NOT_GIVEN, f"{held}; give {pasted}, or {renumber}{objects}")
+    raise ConfigError("num_classes", _NOT_GIVEN, f"{held}; give {pasted}, {renumber}, or give --num-classes {count}{objects}")
