@@ -93,8 +93,8 @@ class DataConfig(Settings):
     """stored values of masks that are class 0, 1, ...: numbers, e.g. 0,128,255; colours, e.g. 000000,ff0000; or binary: 0 is class
     0, everything else class 1. 255 is ignored unless it is among the numbers (default: the numbers themselves)"""
     instances: tyro.conf.FlagCreatePairsOff[bool] = False
-    """tell objects apart: masks are numbers of objects, of 8 or 16 bits with 0 for background. Trains background, cell and border with
-    the border weights of the U-Net paper; predicts objects by watershed; needs pip install 'jaxdp[instances]'"""
+    """tell objects apart: masks are numbers of objects, of 8 or 16 bits with 0 for background. Trains background, cell and border
+    with the border weights of the U-Net paper, and predicts objects by watershed; needs pip install 'jaxdp[instances]'"""
     class_names: OptionalNames = None
     """names of the classes, in the order of their numbers, e.g. background,cell (default: the dataset's own)"""
     augment: Words = None

@@ -11,6 +11,7 @@ import numpy as np
 from jaxdp.config import DataConfig
 from jaxdp.data.checking import check_dataset
 from jaxdp.data.dataset import DTYPES, TARGET_FIELDS, ArraySource, Dataset
+from jaxdp.data.instances import CLASS_NAMES
 from jaxdp.data.sources import Request, read_settings
 from jaxdp.data.sources.masks import Distinct, number_arrays
 from jaxdp.data.sources.sampling import moments_of
@@ -82,12 +83,9 @@ def from_arrays(  # noqa: PLR0913 - each keyword says one more thing about the a
     fail = request.error
     if isinstance(class_names, str):
         raise fail(f"class_names must be a list of names, not the text {class_names!r}")
-    if instances and class_names:
-        raise fail("with instances the classes are background, cell and border; leave class_names out")
     check = functools.partial(_checked_split, fail=fail, config=config)
     train = check((images, targets), ("images", "targets"), f"{name} train", None)
-    if instances and train.field != "masks":
-        raise fail("instances=True takes masks of object numbers, integers (N, H, W)")
+    _check_instances(instances, train, class_names, fail)
     splits = {"train": train}
     is_share = isinstance(validation, numbers.Real)
     for split, pair in {"validation": None if is_share else validation, "test": test}.items():
@@ -109,7 +107,7 @@ def from_arrays(  # noqa: PLR0913 - each keyword says one more thing about the a
         dtype=trained_on.images.dtype.name,
     )
     dataset = create_dataset(request, _TASKS[train.field], splits, known, trained_on.distinct)
-    if not instances and dataset.class_names != known.class_names:
+    if dataset.class_names != (CLASS_NAMES if instances else known.class_names):
         raise fail(f"class_names has {len(known.class_names)} names for {dataset.num_classes} classes; give one for each")
     dataset = check_dataset(dataset, config)
     if train.field == "masks":  # the classes were counted in the training masks, or given
@@ -117,6 +115,14 @@ def from_arrays(  # noqa: PLR0913 - each keyword says one more thing about the a
             for index in range(len(source)):
                 _ = source[index]
     return dataset
+
+
+def _check_instances(instances: bool, train: ArraySource, class_names: Sequence[str], fail: Fail) -> None:
+    """Raises an error if objects are to be told apart in targets that are no masks, or if their classes are to have other names."""
+    if instances and train.field != "masks":
+        raise fail("instances=True takes masks of object numbers, integers (N, H, W)")
+    if instances and class_names:
+        raise fail("with instances the classes are background, cell and border; leave class_names out")
 
 
 def check_pair(
@@ -190,7 +196,8 @@ def _class_numbers(values: np.ndarray, field: str, name: str, fail: Fail) -> np.
     lowest, highest = (int(values.min()), int(values.max())) if values.size else (0, 0)
     if lowest < 0 or highest > (255 if field == "masks" else 2**31 - 1):
         limit = "0 to 255" if field == "masks" else "at least 0"
-        remedy = "; list the values that are classes by --mask-values, or give --mask-values binary, or --instances for numbers of objects" * (field == "masks")
+        listed = "; list the values that are classes by --mask-values, or give --mask-values binary"
+        remedy = f"{listed}, or --instances for numbers of objects" * (field == "masks")
         raise fail(f"{name} has values from {lowest} to {highest}; class numbers must be {limit}{remedy}")
     return values.astype(np.uint8 if field == "masks" else np.int32, copy=False)
 

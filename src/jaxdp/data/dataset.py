@@ -128,8 +128,8 @@ class Dataset:
         dtype: of the stored pixels: `uint8`, `uint16` or `float32`.
         pixel_range: the stored values that become 0 and 255 inside the compiled step, which goes on beyond them; None for uint8.
         padded: whether images were filled up to `image_shape` at the bottom and on the right, where their masks are to be ignored.
-        instances: whether the masks of the sources are numbers of objects, int32 with 0 for background. What is learned of them is in
-            `masks`, the classes background, cell and border, and `border_weights`, of which `data.instances` makes them.
+        instances: whether the masks of the sources are numbers of objects, int32 with 0 for background. What is learned of them,
+            which `data.instances` makes, is in `masks`, the classes background, cell and border, and in `border_weights`.
     """
 
     train: Source

@@ -8,6 +8,7 @@ from jaxtyping import Float, Int, Integer, Shaped, UInt8
 
 from jaxdp.data.dataset import IGNORE_LABEL, OUTSIDE, BadExample
 
+Objects = Integer[np.ndarray, "height width"]  # numbers of objects
 CLASS_NAMES = ("background", "cell", "border")
 BACKGROUND, CELL, BORDER = range(3)
 # Equation 2 of the U-Net paper, and its values of w0 and sigma, in pixels.
@@ -28,7 +29,8 @@ def object_numbers(stored: np.ndarray, where: object) -> Int[np.ndarray, "height
         BadExample: for colours, fractions and numbers out of range.
     """
     if stored.ndim != 2:
-        raise BadExample(where, f"has {stored.shape[2]} channels; save the numbers of its objects as a greyscale picture of 8 or 16 bits")
+        remedy = "save the numbers of its objects as a greyscale picture of 8 or 16 bits"
+        raise BadExample(where, f"has {stored.shape[2]} channels; {remedy}")
     lowest, highest = stored.min(initial=0), stored.max(initial=0)
     if not 0 <= lowest <= highest <= _HIGHEST:  # nor is NaN
         raise BadExample(where, f"has values from {lowest:g} to {highest:g}; numbers of objects are 0 to {_HIGHEST}")
@@ -37,7 +39,7 @@ def object_numbers(stored: np.ndarray, where: object) -> Int[np.ndarray, "height
     return stored.astype(np.int32)
 
 
-def distances(objects: Integer[np.ndarray, "height width"]) -> tuple[Float[np.ndarray, "height width"], Float[np.ndarray, "height width"]]:
+def distances(objects: Objects) -> tuple[Float[np.ndarray, "height width"], Float[np.ndarray, "height width"]]:
     """Returns each pixel's distance to the border of the nearest object, d1, and of the second nearest, d2, in pixels.
 
     The border of an object are its pixels that have a neighbour, above, below or beside, which is not of it; where the image ends
@@ -59,7 +61,7 @@ def distances(objects: Integer[np.ndarray, "height width"]) -> tuple[Float[np.nd
     return nearest, second
 
 
-def targets(objects: Integer[np.ndarray, "height width"]) -> tuple[UInt8[np.ndarray, "height width"], Shaped[np.ndarray, "height width"]]:
+def targets(objects: Objects) -> tuple[UInt8[np.ndarray, "height width"], Shaped[np.ndarray, "height width"]]:
     """Returns the class of each pixel, uint8, and the second term of its weight, float16.
 
     Border are the pixels, of an object or between objects, with d1 + d2 of at most 3 pixels: where objects touch, the two outermost
@@ -77,7 +79,7 @@ def targets(objects: Integer[np.ndarray, "height width"]) -> tuple[UInt8[np.ndar
     return classes, weights
 
 
-def real_size(objects: Integer[np.ndarray, "height width"]) -> tuple[int, int]:
+def real_size(objects: Objects) -> tuple[int, int]:
     """Returns height and width of an image without what it was filled up by, at the bottom and on the right."""
     real = objects != OUTSIDE
     return int(real.any(1).sum()), int(real.any(0).sum())
@@ -89,7 +91,7 @@ class Targets:
     def __init__(self) -> None:
         self._kept: dict[int, tuple[bytes, bytes]] = {}
 
-    def __call__(self, index: int, objects: Integer[np.ndarray, "height width"]) -> dict[str, np.ndarray]:
+    def __call__(self, index: int, objects: Objects) -> dict[str, np.ndarray]:
         """Returns the fields `masks` and `border_weights` of an example from its objects' numbers."""
         if index not in self._kept:
             classes, weights = targets(objects)

@@ -17,7 +17,7 @@ from jaxdp.registry import ConfigError
 from jaxdp.step.metrics import Sums
 from jaxdp.tasks import instances
 
-SMOOTHING = 1.0  # standard deviation in pixels: noise makes no seeds
+SMOOTHING = 1.5  # standard deviation in pixels: noise makes no seeds
 RISE = 0.75  # pixels by which the middle of an object is farther from what is not cell than where it meets another
 SMALLEST = 16  # pixels of an object
 _HIGHEST = 2**16 - 1

@@ -55,8 +55,9 @@ class ResultsConfig(Settings):
     """CSV file with a line for each image and a column for each class: classification: its probability; segmentation: its share of
     the pixels, or of a run with --instances the number of objects and their mean area in pixels"""
     output_dir: OptionalPath = None
-    """segmentation: folder for NAME-mask.png, whose pixels are class numbers, or of a run with --instances NAME-instances.png, whose
-    pixels are numbers of objects in 16 bits, and NAME-overlay.png; regression: for NAME-prediction.png. In it are the same folders as in the one that was searched for images"""
+    """segmentation: folder for NAME-mask.png, whose pixels are class numbers, or of a run with --instances for NAME-instances.png,
+    whose pixels are numbers of objects in 16 bits, and NAME-overlay.png; regression: for NAME-prediction.png. In it are the same
+    folders as in the one that was searched for images"""
     probabilities: Annotated[Literal["npy", "tiff"] | None, tyro.conf.arg(help_behavior_hint="")] = None
     """segmentation: write the probabilities of the classes beside the masks, too: NAME-probabilities.npy, float32 (height, width,
     classes), or NAME-probabilities.tif with a channel for each class, as ImageJ and napari show it"""

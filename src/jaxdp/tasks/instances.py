@@ -8,7 +8,7 @@ from jaxtyping import Integer
 
 from jaxdp import tasks
 
-# Of the intersection over union that makes a predicted object a true one, in twentieths: 0.5 to 0.95. Whole numbers compare exactly.
+# Of the intersection over union that makes a predicted object a true one, in twentieths, which compare exactly: 0.5 to 0.95.
 THRESHOLDS = range(10, 20)
 
 
@@ -37,8 +37,8 @@ def metrics(sums: Mapping[str, Any]) -> dict[str, float]:
     """Returns `f1`, at an IoU above 0.5, and `average_precision`; nothing where there are no objects, nor predicted ones.
 
     Source: Caicedo et al., Nucleus segmentation across imaging experiments: the 2018 Data Science Bowl, 2019, for both; the average
-    precision is TP / (TP + FP + FN) at thresholds of 0.5, 0.55, ... 0.95, averaged over these. There it is averaged over images, too;
-    here counts are summed over images first, so that an image of few objects does not weigh as much as one of many.
+    precision is TP / (TP + FP + FN) at thresholds of 0.5, 0.55, ... 0.95, averaged over these. There it is averaged over images,
+    too; here counts are summed over images first, so that an image of few objects does not weigh as much as one of many.
     """
     both = sums.get("objects", 0.0) + sums.get("predicted_objects", 0.0)
     if not both:

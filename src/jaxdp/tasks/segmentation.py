@@ -28,8 +28,8 @@ class Segmentation:
     weigh as much as one full of it. `iou` and `dice` are means over the classes that occur. Where objects are told apart, the sums
     may count those that were found, and then `f1` and `average_precision` are among the metrics (`tasks.instances`).
 
-    A batch with `border_weights` (batch, height, width) has them added to the class weight of each pixel: the two terms of equation 2
-    of the U-Net paper.
+    A batch with `border_weights` (batch, height, width) has them added to the class weight of each pixel: the two terms of
+    equation 2 of the U-Net paper.
 
     Attributes:
         num_classes: number of logits per pixel.

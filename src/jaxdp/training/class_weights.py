@@ -13,7 +13,8 @@ _MOST_NAMES = 10  # that a line of an error has room for
 def resolve(config: TrainConfig, dataset: Dataset) -> tuple[float, ...]:
     """Returns what `--class-weights` comes to: a weight for each class, or nothing where it is not given.
 
-    Where objects are told apart the classes are balanced, unless weights are given: the first term of equation 2 of the U-Net paper.
+    Where objects are told apart the classes are balanced, unless weights are given: the first term of equation 2 of the U-Net
+    paper.
 
     Raises:
         ConfigError: for data without classes, weights that are not one per class, a class that does not occur in the training set,
@@ -44,4 +45,5 @@ def resolve(config: TrainConfig, dataset: Dataset) -> tuple[float, ...]:
 def _check_loss(config: TrainConfig) -> None:
     loss = config.task.loss or config.task.kwargs.get("loss")
     if loss == "dice":
-        raise ConfigError("loss", loss, "has no border weights, which --instances trains with; use cross_entropy or cross_entropy+dice")
+        remedy = "has no border weights, which --instances trains with; use cross_entropy or cross_entropy+dice"
+        raise ConfigError("loss", loss, remedy)

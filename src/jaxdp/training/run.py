@@ -13,9 +13,7 @@ from jaxdp.callbacks.checkpoints import CheckpointWriter
 from jaxdp.checkpoint.checkpoints import Checkpoints
 from jaxdp.checkpoint.integrity import rank
 from jaxdp.events import Activity, Ended, Logged, RolledBack, Started
-from jaxdp.inference import instances
 from jaxdp.inference.apply import create_predictor
-from jaxdp.inference.predictor import Predictor
 from jaxdp.registry import ConfigError
 from jaxdp.run_directory import Row, RunDirectory
 from jaxdp.runtime.processes import Group
@@ -235,28 +233,19 @@ class Run:
             predict = create_predictor(trained, setup.recipe.preprocess) if self.folder is not None else None
         early = outcome.early if outcome is not None else ""
         dataset = setup.dataset
-        found = {setup.evaluation_split: self._metrics(setup.evaluation_split, sums, trained)} if sums is not None else {}
+        found = (
+            {setup.evaluation_split: summary.split_metrics(setup, setup.evaluation_split, sums, trained)}
+            if sums is not None
+            else {}
+        )
         if found and state is not None and status == "done" and dataset.validation is not None and dataset.test is not None:
-            found["test"] = self._metrics("test", setup.evaluate(state, split="test"), trained)
+            found["test"] = summary.split_metrics(setup, "test", setup.evaluate(state, split="test"), trained)
         written = summary.summarize(
             setup, self.counters, summary.End(status, step, early, result_step), found,
             best=self._checkpoints.best() if self._checkpoints is not None else None, started=self._started,
         )  # fmt: skip
         self.emit("on_end", Ended, status, step, failure or early, sums, predict, written)
         return Trained(status, step, state, self.rows, written, failure or early, self._saved(), self._directory)
-
-    def _metrics(self, split: str, sums: metrics.Sums, trained: TrainState | None) -> dict[str, float]:
-        """Returns the metrics of a split, and where objects are told apart those of objects.
-
-        Args:
-            sums: of its evaluation.
-            trained: on the host.
-        """
-        setup = self.setup
-        if setup.dataset.instances and trained is not None:
-            predictor = Predictor(trained, setup.config, setup.dataset.describe(), setup.recipe.task)
-            sums = metrics.add(sums, *instances.count(predictor, setup.source(split)))
-        return metrics.compute(setup.recipe.task, sums)
 
     def _result(self, outcome: loop.Outcome | None, step: int) -> tuple[TrainState | None, int, metrics.Sums | None]:
         """Returns the state that is the result, the best by validation data or else the last, its step and its evaluation."""

@@ -1,7 +1,8 @@
 """Provides the augmentations that move pixels by fractions: shifts, rotations, affine and elastic deformations.
 
 Each maps a pixel of the result to a position in the original. Images and dense targets are interpolated bilinearly between the four
-pixels around that position; masks, and the weights of their pixels, take the nearest. Beyond the border is black, or the mirrored image where pixels have targets.
+pixels around that position; masks, and the weights of their pixels, take the nearest. Beyond the border is black, or the mirrored
+image where pixels have targets.
 """
 
 import dataclasses
