@@ -23,6 +23,7 @@ from jaxdp.data.checking import check_dataset
 from jaxdp.data.dataset import Dataset, Description
 from jaxdp.data.sources import open_dataset
 from jaxdp.data.splits import with_classes
+from jaxdp.inference import instances
 from jaxdp.inference.predictor import Predictor, read_description, restore
 from jaxdp.inference.scores import Scores, score
 from jaxdp.registry import ConfigError, load_plugins
@@ -136,22 +137,28 @@ class Result:
             probabilities: for segmentation, return those of each pixel (H, W, classes) instead of class numbers.
 
         Returns:
-            For classification probabilities, float32 (N, classes). For segmentation masks of class numbers, uint8 (N, H, W); for
+            For classification probabilities, float32 (N, classes). For segmentation masks of class numbers, uint8 (N, H, W), or
+            where objects are told apart of their numbers, uint16 (N, H, W), from 1 on in each image; for
             regression images, float32 (N, H, W, C), about from 0 to 1; for a list of images a list of these.
 
         Raises:
             ConfigError: for arrays that are no such images.
         """
-        if self._predictor is None:
-            self._predictor = Predictor(self.state, self.config, self.description, self._task)
         several = isinstance(images, Sequence)
         given: Any = list(cast(Any, images)) if several else _as_batch(images, self.description.dtype)
         items = [_as_image(image) for image in given]
-        answers = [answer for _, answer in self._predictor(items, len(items))]
+        answers = [answer for _, answer in self._predict(items, len(items))]
         if self.description.answer == "segmentation" and not probabilities:
-            answers = [answer.argmax(-1).astype(np.uint8) for answer in answers]
+            separate = instances.separate if self.description.instances else lambda answer: answer.argmax(-1).astype(np.uint8)
+            answers = [separate(answer) for answer in answers]
         as_list = several and self.description.answer != "classification"
         return answers if as_list or not answers else np.stack(answers)
+
+    @property
+    def _predict(self) -> Predictor:
+        if self._predictor is None:
+            self._predictor = Predictor(self.state, self.config, self.description, self._task)
+        return self._predictor
 
     def evaluate(self, data: Dataset | str | None = None, *, split: str | None = None) -> dict[str, float]:
         """Returns the metrics over every example of a split.
@@ -167,7 +174,10 @@ class Result:
         """
         setup, splits = self._evaluated(data, split)
         state = setup.strategy.restore(self.state)
-        return metrics_lib.compute(self._task, metrics_lib.add(*(setup.evaluate(state, split=each) for each in splits)))
+        sums = [setup.evaluate(state, split=each) for each in splits]
+        if self.description.instances:
+            sums += [part for each in splits for part in instances.count(self._predict, setup.source(each))]
+        return metrics_lib.compute(self._task, metrics_lib.add(*sums))
 
     def evaluate_each(self, data: Dataset | str | None = None, *, split: str | None = None) -> Scores:
         """Returns the metrics of every example of a split by itself, and confidence intervals of those over all.
@@ -179,7 +189,8 @@ class Result:
             ConfigError: as `evaluate` does.
         """
         setup, splits = self._evaluated(data, split)
-        return score(setup, setup.strategy.restore(self.state), splits, self._task)
+        predictor = self._predict if self.description.instances else None
+        return score(setup, setup.strategy.restore(self.state), splits, self._task, predictor)
 
     def _evaluated(self, data: Dataset | str | None, split: str | None) -> tuple[Setup, list[str]]:
         setup = self._evaluation_setup(data)
@@ -225,6 +236,7 @@ class Result:
             "num_classes": (ours.num_classes, dataset.num_classes),
             "image_shape": (ours.image_shape[known:], dataset.image_shape[known:]),
             "dtype": (ours.dtype, dataset.dtype),
+            "instances": (ours.instances, dataset.instances),
         }
         for name, (mine, its) in compared.items():
             if mine != its:
@@ -234,7 +246,8 @@ class Result:
     def _settings_of(self, name: str) -> DataConfig:
         """Returns the settings to open other data: of what was said of the run's own only size and colour hold for them."""
         height, width, channels = self.description.image_shape
-        config = self.config.data.replace(dataset=name, train_split=None, validation=None, test_split=None, class_names=None)
+        others = {"train_split": None, "validation": None, "test_split": None, "class_names": None}
+        config = self.config.data.replace(dataset=name, instances=self.description.instances, **others)
         if self.description.answer == "classification" and config.image_size is None:
             config = config.replace(image_size=f"{height}x{width}")
         known = name.startswith("folder:") and self.description.dtype == "uint8" and channels in (1, 3, 4)

@@ -24,7 +24,7 @@ Row = dict[str, Any]  # plain values by name: a line of metrics.jsonl, of a tabl
 # A checkpoint continues only under the settings that give its arrays, and its place in the data, their meaning.
 FIXED_ON_RESUME = (
     "model", "model_kwargs", "optimizer", "optimizer_kwargs", "dataset", "task", "train_split", "validation", "image_size",
-    "channels", "tiff", "mask_values", "global_batch_size", "batch_norm", "sampler", "seed",
+    "channels", "tiff", "mask_values", "instances", "global_batch_size", "batch_norm", "sampler", "seed",
 )  # fmt: skip
 # Another run may change these and start from the weights of the first.
 _MATTER_OF_THE_START = ("optimizer", "optimizer_kwargs", "batch_norm", "global_batch_size", "sampler", "dataset")

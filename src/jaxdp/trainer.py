@@ -44,7 +44,8 @@ if TYPE_CHECKING:
 _OF_OPTIMIZER = ("optimizer_kwargs", "learning_rate", "lr_scaling", "schedule", "warmup_fraction", "weight_decay", "clip_norm")
 _OF_SCHEDULE = ("lr_scaling", "schedule", "warmup_fraction")
 _OF_DATASET = (
-    "data_dir", "train_split", "validation", "test_split", "num_classes", "channels", "tiff", "mask_values", "class_names",
+    "data_dir", "train_split", "validation", "test_split", "num_classes", "channels", "tiff", "mask_values", "instances",
+    "class_names",
 )  # fmt: skip
 _OF_MODEL = ("model_kwargs", "precision")
 _OF_TASK = ("loss", "label_smoothing", "class_weights", "task_kwargs")

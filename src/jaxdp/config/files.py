@@ -21,6 +21,7 @@ _NEWER = (
     "channels",
     "tiff",
     "mask_values",
+    "instances",
     "class_names",
     "class_weights",
     "init_from",

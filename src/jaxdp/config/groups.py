@@ -30,6 +30,7 @@ from jaxdp.config.values import (
     OptionalText,
     Words,
 )
+from jaxdp.registry import ConfigError
 
 ModelKeywords = Annotated[Keywords, tyro.conf.arg(name="model_kwargs", help_behavior_hint="")]
 TaskKeywords = Annotated[Keywords, tyro.conf.arg(name="task_kwargs", help_behavior_hint="")]
@@ -91,6 +92,9 @@ class DataConfig(Settings):
     mask_values: OptionalMaskValues = None
     """stored values of masks that are class 0, 1, ...: numbers, e.g. 0,128,255; colours, e.g. 000000,ff0000; or binary: 0 is class
     0, everything else class 1. 255 is ignored unless it is among the numbers (default: the numbers themselves)"""
+    instances: tyro.conf.FlagCreatePairsOff[bool] = False
+    """tell objects apart: masks are numbers of objects, of 8 or 16 bits with 0 for background. Trains background, cell and border
+    with the border weights of the U-Net paper, and predicts objects by watershed; needs pip install 'jaxdp[instances]'"""
     class_names: OptionalNames = None
     """names of the classes, in the order of their numbers, e.g. background,cell (default: the dataset's own)"""
     augment: Words = None
@@ -108,6 +112,13 @@ class DataConfig(Settings):
     seed: Annotated[int, NON_NEGATIVE, BELOW_2_31] = 0
     """random seed of the initial weights, the order of examples, augmentation and dropout"""
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("mask_values", "num_classes", "class_names") if self.instances else ():
+            if (value := getattr(self, name)) is not None:
+                why = "with --instances masks are numbers of objects, and the classes background, cell and border"
+                raise ConfigError(name, ",".join(value) if name == "class_names" else value, f"{why}; leave one of them out")
+
 
 @dataclasses.dataclass(frozen=True)
 class TaskConfig(Settings):
@@ -122,7 +133,7 @@ class TaskConfig(Settings):
     class_weights: OptionalClassWeights = None
     """classification and segmentation: weight of each class in the training loss, which is divided by the sum of the weights, as in
     PyTorch; balanced weighs a class by N / (classes * its count), over examples or pixels of the training set, e.g. balanced or
-    1,2.5,1 (default: all alike)"""
+    1,2.5,1 (default: all alike; with --instances balanced)"""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,15 +1,17 @@
 """Datasets of arrays: what images and targets may be, and `from_arrays`."""
 
 import dataclasses
+import functools
 import numbers
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import numpy as np
 
-from jaxdp.config.values import MaskValues
+from jaxdp.config import DataConfig
 from jaxdp.data.checking import check_dataset
 from jaxdp.data.dataset import DTYPES, TARGET_FIELDS, ArraySource, Dataset
+from jaxdp.data.instances import CLASS_NAMES
 from jaxdp.data.sources import Request, read_settings
 from jaxdp.data.sources.masks import Distinct, number_arrays
 from jaxdp.data.sources.sampling import moments_of
@@ -48,6 +50,7 @@ def from_arrays(  # noqa: PLR0913 - each keyword says one more thing about the a
     class_names: Sequence[str] = (),
     num_classes: int | None = None,
     mask_values: str | None = None,
+    instances: bool = False,
     augment: Sequence[str] = (),
     name: str = "arrays",
     seed: int = 0,
@@ -66,6 +69,7 @@ def from_arrays(  # noqa: PLR0913 - each keyword says one more thing about the a
         class_names: one per class.
         num_classes: of labels or masks, if more than occur.
         mask_values: values of masks that are class 0, 1, ..., e.g. `"0,128,255"`, or `"binary"`: 0 and everything else.
+        instances: whether masks are numbers of objects, which are to be told apart, with 0 for background.
         augment: words as for `--augment`, e.g. `("pad_crop:4", "flip")`.
         name: for titles and errors.
         seed: of the draw of validation examples, which depends on it and the labels alone.
@@ -73,20 +77,21 @@ def from_arrays(  # noqa: PLR0913 - each keyword says one more thing about the a
     Raises:
         ConfigError: for arrays of another kind or shape, or that do not fit each other.
     """
-    settings = {"num_classes": num_classes, "mask_values": mask_values, "augment": augment, "seed": seed}
+    settings = {"num_classes": num_classes, "mask_values": mask_values, "instances": instances, "augment": augment, "seed": seed}
     config = read_settings({"dataset": name, **settings})
     request = Request(config, argument="", tasks=(), flag="")
     fail = request.error
     if isinstance(class_names, str):
         raise fail(f"class_names must be a list of names, not the text {class_names!r}")
-    values = config.mask_values
-    train = _checked_split((images, targets), ("images", "targets"), f"{name} train", None, fail, values)
+    check = functools.partial(_checked_split, fail=fail, config=config)
+    train = check((images, targets), ("images", "targets"), f"{name} train", None)
+    _check_instances(instances, train, class_names, fail)
     splits = {"train": train}
     is_share = isinstance(validation, numbers.Real)
     for split, pair in {"validation": None if is_share else validation, "test": test}.items():
         if pair is not None:
             names = (f"{split}[0]", f"{split}[1]")
-            splits[split] = _checked_split(_pair(split, pair, fail), names, f"{name} {split}", train, fail, values)
+            splits[split] = check(_pair(split, pair, fail), names, f"{name} {split}", train)
     if is_share:
         splits |= _divided(train, validation, config.seed, name, fail)
     trained_on = splits["train"]
@@ -102,7 +107,7 @@ def from_arrays(  # noqa: PLR0913 - each keyword says one more thing about the a
         dtype=trained_on.images.dtype.name,
     )
     dataset = create_dataset(request, _TASKS[train.field], splits, known, trained_on.distinct)
-    if dataset.class_names != known.class_names:
+    if dataset.class_names != (CLASS_NAMES if instances else known.class_names):
         raise fail(f"class_names has {len(known.class_names)} names for {dataset.num_classes} classes; give one for each")
     dataset = check_dataset(dataset, config)
     if train.field == "masks":  # the classes were counted in the training masks, or given
@@ -112,15 +117,25 @@ def from_arrays(  # noqa: PLR0913 - each keyword says one more thing about the a
     return dataset
 
 
+def _check_instances(instances: bool, train: ArraySource, class_names: Sequence[str], fail: Fail) -> None:
+    """Raises an error if objects are to be told apart in targets that are no masks, or if their classes are to have other names."""
+    if instances and train.field != "masks":
+        raise fail("instances=True takes masks of object numbers, integers (N, H, W)")
+    if instances and class_names:
+        raise fail("with instances the classes are background, cell and border; leave class_names out")
+
+
 def check_pair(
-    images: np.ndarray, targets: np.ndarray, field: str, names: tuple[str, str], fail: Fail, dtypes: Sequence[str] = DTYPES
-) -> tuple[np.ndarray, np.ndarray]:
+    images: np.ndarray, targets: np.ndarray, field: str, names: tuple[str, str], fail: Fail, dtypes: Sequence[str] = DTYPES, *,
+    objects: bool = False,
+) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
     """Returns images and targets in the form of an `ArraySource`.
 
     Args:
         field: `labels`, `masks` or `targets`.
         names: what errors call the two.
         dtypes: that images may have.
+        objects: whether masks are numbers of objects.
 
     Raises:
         ConfigError: made by `fail`, if they are of another kind or shape or do not fit each other.
@@ -139,7 +154,7 @@ def check_pair(
     if field == "labels" and targets.shape[1:] == (1,):
         targets = targets[:, 0]
     if field != "targets":
-        targets = _class_numbers(targets, field, names[1], fail)
+        targets = _class_numbers(targets, "objects" if objects and field == "masks" else field, names[1], fail)
     shape = {"labels": (), "masks": images.shape[1:3], "targets": (*images.shape[1:3], *targets.shape[3:])}[field]
     if targets.shape[1:] != shape or (field == "targets" and targets.ndim != 4):
         wanted = " x ".join(map(str, ("N", *shape)))
@@ -173,7 +188,7 @@ def _check_pixels(values: np.ndarray, name: str, fail: Fail, dtypes: Sequence[st
 
 
 def _class_numbers(values: np.ndarray, field: str, name: str, fail: Fail) -> np.ndarray:
-    """Returns int32 labels or uint8 masks."""
+    """Returns int32 labels or numbers of objects, or uint8 masks."""
     if values.dtype.kind == "f" and not np.isfinite(values).all():
         raise fail(f"{name} holds NaN or infinity, first in {_first_infinite(values)}; class numbers must be integers")
     if values.dtype.kind not in "iub":
@@ -181,7 +196,8 @@ def _class_numbers(values: np.ndarray, field: str, name: str, fail: Fail) -> np.
     lowest, highest = (int(values.min()), int(values.max())) if values.size else (0, 0)
     if lowest < 0 or highest > (255 if field == "masks" else 2**31 - 1):
         limit = "0 to 255" if field == "masks" else "at least 0"
-        remedy = "; list the values that are classes by --mask-values, or give --mask-values binary" * (field == "masks")
+        listed = "; list the values that are classes by --mask-values, or give --mask-values binary"
+        remedy = f"{listed}, or --instances for numbers of objects" * (field == "masks")
         raise fail(f"{name} has values from {lowest} to {highest}; class numbers must be {limit}{remedy}")
     return values.astype(np.uint8 if field == "masks" else np.int32, copy=False)
 
@@ -198,14 +214,14 @@ def _pair(split: str, pair: Any, fail: Fail) -> tuple[Any, Any]:
 
 
 def _checked_split(
-    pair: tuple[Any, Any], names: tuple[str, str], where: str, train: ArraySource | None, fail: Fail, values: MaskValues | None
+    pair: tuple[Any, Any], names: tuple[str, str], where: str, train: ArraySource | None, fail: Fail, config: DataConfig
 ) -> NamedArrays:
     """Checks the images and targets of a split, and returns them as a source of examples.
 
     Args:
         names: what errors call the two arrays.
         train: the training split, which this one has to be like; None if this is it.
-        values: of masks, that are the classes.
+        config: says which values of masks are the classes, or that they are numbers of objects.
     """
     images, targets = (_as_array(values, name, fail) for values, name in zip(pair, names, strict=True))
     if not len(images):
@@ -215,10 +231,10 @@ def _checked_split(
     field = _field_of(targets, names[1], fail)
     if train is not None and field != train.field:
         raise fail(f"{names[1]} is for {_TASKS[field]}, but the training targets are for {_TASKS[train.field]}")
-    if field == "masks" and values is not None:
-        targets = number_arrays(targets, values, names[1], fail)
+    if field == "masks" and config.mask_values is not None:
+        targets = number_arrays(targets, config.mask_values, names[1], fail)
     dtypes = DTYPES if train is None else (train.images.dtype.name,)
-    images, targets = check_pair(images, targets, field, names, fail, dtypes)
+    images, targets = check_pair(images, targets, field, names, fail, dtypes, objects=config.instances)
     if train is not None:
         for name, mine, theirs in ((names[0], images, train.images), (names[1], targets, train.targets)):
             if mine.shape[1:] != theirs.shape[1:]:

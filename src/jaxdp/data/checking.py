@@ -109,6 +109,11 @@ class CheckedSource:
         self._lock = threading.Lock()
         self.errors: dict[int, BadExample] = {}
         self.pixel_range = dataset.pixel_range
+        self._targets_of: Any = None
+        if dataset.instances:
+            from jaxdp.data.instances import Targets  # SciPy, which others do without
+
+            self._targets_of = Targets()
 
     def __len__(self) -> int:
         return len(self.unchecked)
@@ -168,6 +173,8 @@ class CheckedSource:
 
     def _checked(self, example: Mapping[str, Any], index: int) -> Example:
         checked: Example = {"weights": np.float32(1)}
+        if self._targets_of is not None:
+            example = {**example, **self._targets_of(index, example["masks"])}
         for name, (shape, dtype) in self._fields.items():
             value = np.asarray(example[name])
             if value.shape != shape:

@@ -11,6 +11,7 @@ from jaxdp.registry import ConfigError
 
 Example = dict[str, Any]
 IGNORE_LABEL = 255  # pixels of a mask that count neither in the loss nor in the metrics
+OUTSIDE = -1  # in place of an object's number: pixels beyond those that there are
 DTYPES = ("uint8", "uint16", "float32")  # of pixels, from narrow to wide
 TARGET_FIELDS = {"classification": "labels", "segmentation": "masks", "regression": "targets"}
 
@@ -20,8 +21,9 @@ class Source(Protocol):
     """Random access to the examples of one split, from several threads at a time.
 
     `source[i]` is a dict of `images` (`Dataset.dtype`, mostly uint8, H x W x C) and what the task wants to know: `labels` (a class
-    number), `masks` (uint8, H x W, class numbers and IGNORE_LABEL), `targets` (uint8, H x W x C, an image), or for a task of your
-    own what `Dataset.targets` declares. It raises BadExample for a broken one.
+    number), `masks` (uint8, H x W, class numbers and IGNORE_LABEL; of a dataset whose objects are told apart int32, their numbers),
+    `targets` (uint8, H x W x C, an image), or for a task of your own what `Dataset.targets` declares. It raises BadExample for a
+    broken one.
     A source may also have `__getitems__(numbers)` for reading several at once.
     """
 
@@ -72,6 +74,7 @@ class Description:
     Attributes:
         dtype: of the stored pixels: `uint8`, `uint16` or `float32`.
         pixel_range: the stored values that become 0 and 255 before anything else, for pixels other than uint8.
+        instances: whether the classes are background, cell and border, from which objects are told apart.
     """
 
     task: str
@@ -84,6 +87,7 @@ class Description:
     kind: str = ""
     dtype: str = "uint8"
     pixel_range: tuple[float, float] | None = None
+    instances: bool = False
 
     @property
     def has_validation(self) -> bool:
@@ -124,6 +128,8 @@ class Dataset:
         dtype: of the stored pixels: `uint8`, `uint16` or `float32`.
         pixel_range: the stored values that become 0 and 255 inside the compiled step, which goes on beyond them; None for uint8.
         padded: whether images were filled up to `image_shape` at the bottom and on the right, where their masks are to be ignored.
+        instances: whether the masks of the sources are numbers of objects, int32 with 0 for background. What is learned of them,
+            which `data.instances` makes, is in `masks`, the classes background, cell and border, and in `border_weights`.
     """
 
     train: Source
@@ -144,6 +150,7 @@ class Dataset:
     dtype: str = "uint8"
     pixel_range: tuple[float, float] | None = None
     padded: bool = False
+    instances: bool = False
 
     def splits(self) -> dict[str, Source]:
         """Returns the splits that there are, by name."""
@@ -160,8 +167,9 @@ class Dataset:
         names = self.class_names or tuple(map(str, range(self.num_classes)))
         kind = self.kind if self.kind != self.task else ""  # what is known of the three needs no second place
         return Description(
-            self.task, self.num_classes, self.image_shape, self.mean, self.std, names, examples, kind, self.dtype, self.pixel_range
-        )
+            self.task, self.num_classes, self.image_shape, self.mean, self.std, names, examples, kind, self.dtype,
+            self.pixel_range, self.instances,
+        )  # fmt: skip
 
     def fields(self) -> dict[str, tuple[tuple[int, ...], Any]]:
         """Returns shape and dtype of each field of an example."""
@@ -172,4 +180,5 @@ class Dataset:
             "segmentation": (self.image_shape[:2], np.uint8),
             "regression": ((*self.image_shape[:2], self.num_classes), np.uint8),
         }[self.kind or self.task]
-        return {"images": (self.image_shape, np.dtype(self.dtype)), TARGET_FIELDS[self.kind or self.task]: target}
+        weights = {"border_weights": (self.image_shape[:2], np.float16)} if self.instances else {}
+        return {"images": (self.image_shape, np.dtype(self.dtype)), TARGET_FIELDS[self.kind or self.task]: target} | weights

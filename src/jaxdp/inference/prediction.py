@@ -54,10 +54,11 @@ class ResultsConfig(Settings):
     """classification: CSV file for these classes and their probabilities, a line for each image and class"""
     csv: OptionalPath = None
     """CSV file with a line for each image and a column for each class: classification: its probability; segmentation: its share of
-    the pixels"""
+    the pixels, or of a run with --instances the number of objects and their mean area in pixels"""
     output_dir: OptionalPath = None
-    """segmentation: folder for NAME-mask.png, with the values or colours of training, and NAME-overlay.png; regression: for
-    NAME-prediction.png. In it are the same folders as in the one that was searched for images"""
+    """segmentation: folder for NAME-mask.png, with the values or colours of training, or of a run with --instances for
+    NAME-instances.png, whose pixels are numbers of objects in 16 bits, and NAME-overlay.png; regression: for NAME-prediction.png.
+    In it are the same folders as in the one that was searched for images"""
     probabilities: Annotated[Literal["npy", "tiff"] | None, tyro.conf.arg(help_behavior_hint="")] = None
     """segmentation: write the probabilities of the classes beside the masks, too: NAME-probabilities.npy, float32 (height, width,
     classes), or NAME-probabilities.tif with a channel for each class, as ImageJ and napari show it"""
@@ -216,7 +217,7 @@ def _check_run(config: PredictConfig) -> Stored:
     Raises:
         ConfigError: if there is no run, or what its task writes has no place.
     """
-    from jaxdp.inference import results
+    from jaxdp.inference import instances, results
 
     run = RunDirectory(pathlib.Path(config.images.run_dir))
     settings = run.load_config()
@@ -226,6 +227,8 @@ def _check_run(config: PredictConfig) -> Stored:
         remedy = f"its targets have {content['num_classes']} channels, files 1 or 3; use predict() from Python"
         raise ConfigError("run_dir", run.path, remedy)
     results.check(config.results, task)
+    if content.get("instances"):
+        instances.require()
     return Stored(channels, content.get("dtype", "uint8"), settings.data.tiff, settings.data.mask_values)
 
 

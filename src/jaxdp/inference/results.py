@@ -1,5 +1,6 @@
 """Writes what a model says about the images that the command names, and collects it for tables."""
 
+import functools
 import pathlib
 from collections.abc import Iterator
 
@@ -7,6 +8,7 @@ import numpy as np
 
 from jaxdp.config.values import MaskValues
 from jaxdp.data.sources import Description
+from jaxdp.inference import instances
 from jaxdp.inference.files import ImageFile
 from jaxdp.inference.prediction import ResultsConfig
 from jaxdp.registry import ConfigError
@@ -85,6 +87,7 @@ class Results:
 
     def _segment(self, file: ImageFile, image: np.ndarray, strips: Iterator[np.ndarray]) -> Row:
         names, size = self._description.class_names, (image.shape[0], image.shape[1])
+        picture_of = functools.partial(pictures.as_picture, pixel_range=self._description.pixel_range)
         if self._config.probabilities is None or self._folder is None:
             written = None
         else:
@@ -92,15 +95,21 @@ class Results:
             written = ProbabilityFile(path, self._config.probabilities, size, names)
         parts: list[np.ndarray] = []
         for strip in strips:
-            parts.append(strip.argmax(-1).astype("uint8"))
+            # A watershed needs the probabilities of the whole image.
+            parts.append(strip.copy() if self._description.instances else strip.argmax(-1).astype("uint8"))
             if written is not None:
                 written.write(strip)
-        mask = np.concatenate(parts)
-        row = predictions.shares(mask, names)
-        self._shares.append(list(row["shares"].values()))
+        whole = np.concatenate(parts)
+        if self._description.instances:
+            objects = instances.separate(whole)
+            row = predictions.count_objects(objects)
+            write = functools.partial(predictions.write_objects, objects=objects)
+        else:
+            row = predictions.shares(whole, names)
+            self._shares.append(list(row["shares"].values()))
+            write = functools.partial(predictions.write_mask, mask=whole, names=names, values=self._mask_values)
         if self._folder is not None:
-            picture = pictures.by_rows(lambda rows: pictures.as_picture(rows, self._description.pixel_range), image)
-            row |= predictions.write_mask(self._folder, file.name, picture, mask, names, self._mask_values)
+            row |= write(self._folder, file.name, pictures.by_rows(picture_of, image))
         return row if written is None else row | {"probabilities": written.close()}
 
     def _add(self, file: ImageFile, row: Row) -> Row:
@@ -111,7 +120,9 @@ class Results:
         """Writes and prints the tables."""
         if self._config.output:
             predictions.write_csv(pathlib.Path(self._config.output), self._rows)
-        if self._config.csv:
+        if self._config.csv and self._description.instances:
+            predictions.write_object_csv(pathlib.Path(self._config.csv), self._rows)
+        elif self._config.csv:
             files = [row["file"] for row in self._rows]
             predictions.write_wide_csv(pathlib.Path(self._config.csv), self._description.class_names, files, self._shares)
         if not self._config.json:

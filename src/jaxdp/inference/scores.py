@@ -4,12 +4,15 @@ import collections
 import csv
 import dataclasses
 import io
+import itertools
 import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from jaxdp.inference import instances
+from jaxdp.inference.predictor import Predictor
 from jaxdp.run_directory import Row, replace_file
 from jaxdp.step import metrics
 
@@ -73,22 +76,25 @@ class Scores:
         return {name: (float(low), float(high)) for name, values in found.items() for low, high in [np.quantile(values, tails)]}
 
 
-def score(setup: Any, state: Any, splits: Sequence[str], task: Any) -> Scores:
+def score(setup: Any, state: Any, splits: Sequence[str], task: Any, predictor: Predictor | None = None) -> Scores:
     """Evaluates every example of some splits by itself.
 
     Args:
         setup: `training.setup.Setup`.
         state: placed as the setup's strategy wants it.
         task: whose metrics are wanted.
+        predictor: of the same state, where objects are told apart.
     """
     names: list[str] = []
     all_sums: list[metrics.Sums] = []
     classes: list[tuple[str, str]] = []
     for split in splits:
         source = setup.dataset.splits()[split]
-        for index, sums in enumerate(setup.evaluate_each(state, split=split)):
+        objects = instances.count(predictor, source) if predictor is not None else itertools.repeat({})
+        for index, (sums, of_objects) in enumerate(zip(setup.evaluate_each(state, split=split), objects, strict=False)):
             if not sums["examples"]:  # a bad one, which is left out
                 continue
+            sums |= of_objects
             confusion = sums.pop("confusion", None)  # a square of classes for each example would fill the memory
             if confusion is not None:
                 actual, predicted = np.unravel_index(int(np.argmax(confusion)), confusion.shape)

@@ -10,6 +10,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 _STYLE: Any = {"font.size": 11}
+_COLORS = 18  # of objects, which they take in turn
 
 
 def class_colors(count: int) -> np.ndarray:
@@ -31,6 +32,22 @@ def overlay(image: np.ndarray, mask: np.ndarray, num_classes: int) -> np.ndarray
     base = np.broadcast_to(image, (*image.shape[:2], 3)).astype(np.float32)
     mixed = np.where((mask > 0)[..., None], 0.55 * base + 0.45 * color_mask(mask, num_classes), base)
     return mixed.round().astype(np.uint8)
+
+
+def overlay_objects(image: np.ndarray, objects: np.ndarray) -> np.ndarray:
+    """Returns an image (H, W, 1 or 3), uint8, covered by the colors of objects, whose outlines hide it."""
+    numbers = np.where(objects > 0, (objects - 1) % _COLORS + 1, 0).astype(np.uint8)
+    outline = np.zeros(objects.shape, bool)
+    for axis in (0, 1):
+        changes = np.diff(objects, axis=axis) != 0
+        for before, after in ((0, 1), (1, 0)):
+            outline |= np.pad(changes, [(before, after) if axis == other else (0, 0) for other in (0, 1)])
+    outline &= objects > 0
+
+    def draw(pixels: np.ndarray, numbers: np.ndarray, outline: np.ndarray) -> np.ndarray:
+        return np.where(outline[..., None], color_mask(numbers, _COLORS + 1), overlay(pixels, numbers, _COLORS + 1))
+
+    return by_rows(draw, image, numbers, outline)
 
 
 def as_picture(image: np.ndarray, pixel_range: tuple[float, float] | None = None) -> np.ndarray:

@@ -14,6 +14,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jaxdp import tasks
 from jaxdp.registry import ConfigError, nearest
+from jaxdp.tasks import instances
 
 LOSSES = ("cross_entropy", "dice", "cross_entropy+dice")
 
@@ -24,7 +25,11 @@ class Segmentation:
     """Cross-entropy, Dice loss or both; intersection over union (IoU) and Dice per class, and pixel accuracy.
 
     The metrics are those of the whole set: pixels are counted over all images first, so that an image without a class does not
-    weigh as much as one full of it. `iou` and `dice` are means over the classes that occur.
+    weigh as much as one full of it. `iou` and `dice` are means over the classes that occur. Where objects are told apart, the sums
+    may count those that were found, and then `f1` and `average_precision` are among the metrics (`tasks.instances`).
+
+    A batch with `border_weights` (batch, height, width) has them added to the class weight of each pixel: the two terms of
+    equation 2 of the U-Net paper.
 
     Attributes:
         num_classes: number of logits per pixel.
@@ -65,31 +70,34 @@ class Segmentation:
         loss = jnp.zeros(len(outputs))
         if self._pools:
             losses = optax.softmax_cross_entropy_with_integer_labels(outputs, masks)
-            return jnp.mean(self._pixel_weights(masks, counted) * losses, (1, 2))
+            return jnp.mean(self._pixel_weights(batch, masks, counted) * losses, (1, 2))
         if "cross_entropy" in self.loss:
-            loss += self._cross_entropy(outputs, masks, counted, jnp.asarray(self.class_weights or (1.0,) * self.num_classes))
+            loss += self._cross_entropy(outputs, masks, self._pixel_weights(batch, masks, counted))
         if "dice" in self.loss:
             loss += self._dice_loss(outputs, masks, counted)
         return loss
 
     def divisors(self, outputs: Float[Array, "batch h w classes"], batch: Mapping[str, Array]) -> Float[Array, "batch"]:
         """Returns the mean weight of each image's pixels, where the batch shares the divisor of the loss, and otherwise 1."""
-        return jnp.mean(self._pixel_weights(*self._masks(outputs, batch)), (1, 2)) if self._pools else jnp.ones(len(outputs))
+        return jnp.mean(self._pixel_weights(batch, *self._masks(outputs, batch)), (1, 2)) if self._pools else jnp.ones(len(outputs))
 
     @property
     def _pools(self) -> bool:
         return bool(self.class_weights) and self.weighted_over == "batch"
 
-    def _pixel_weights(self, masks: Array, counted: Array) -> Float[Array, "batch h w"]:
-        return jnp.where(counted, jnp.asarray(self.class_weights, jnp.float32)[masks], 0.0)
+    def _pixel_weights(self, batch: Mapping[str, Array], masks: Array, counted: Array) -> Float[Array, "batch h w"]:
+        weights = jnp.asarray(self.class_weights or (1.0,) * self.num_classes, jnp.float32)[masks]
+        if "border_weights" in batch:
+            weights += center_crop(batch["border_weights"], masks.shape[1:3])
+        return jnp.where(counted, weights, 0.0)
 
     def sums(
         self, outputs: Float[Array, "batch h w classes"], batch: Mapping[str, Array], *, training: bool
     ) -> dict[str, Float[Array, "..."]]:
         masks, counted = self._masks(outputs, batch)
         weights = batch["weights"]
-        # Without class weights, so that runs can be compared.
-        losses = self._cross_entropy(outputs, masks, counted, jnp.ones(self.num_classes))
+        # Without weights of classes or borders, so that runs can be compared.
+        losses = self._cross_entropy(outputs, masks, counted.astype(jnp.float32))
         if self.loss != "cross_entropy":
             losses = self._dice_loss(outputs, masks, counted) + (losses if "cross_entropy" in self.loss else 0)
         counts = counted * weights[:, None, None]
@@ -114,7 +122,7 @@ class Segmentation:
             "iou": float(iou[occurs].mean()) if occurs.any() else 0.0,
             "dice": float(dice[occurs].mean()) if occurs.any() else 0.0,
             "pixel_accuracy": float(tasks.ratio(intersection.sum(), actual.sum())),
-        }
+        } | instances.metrics(sums)
         details = {"iou": iou, "dice": dice}
         return metrics | {
             f"{metric}/{name}": float(values[index])
@@ -129,9 +137,8 @@ class Segmentation:
         counted = masks != self.ignore_label
         return jnp.where(counted, masks, 0), counted
 
-    def _cross_entropy(self, outputs: Array, masks: Array, counted: Array, class_weights: Array) -> Float[Array, "batch"]:
+    def _cross_entropy(self, outputs: Array, masks: Array, weights: Array) -> Float[Array, "batch"]:
         losses = optax.softmax_cross_entropy_with_integer_labels(outputs, masks)
-        weights = jnp.where(counted, class_weights[masks], 0.0)
         return _divide(jnp.sum(weights * losses, (1, 2)), jnp.sum(weights, (1, 2)))
 
     def _dice_loss(self, outputs: Array, masks: Array, counted: Array) -> Float[Array, "batch"]:

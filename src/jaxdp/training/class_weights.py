@@ -1,6 +1,8 @@
 """Finds the weight of each class in the loss: as given, or so that the classes of the training set are balanced."""
 
-from jaxdp.config import TrainConfig
+import numpy as np
+
+from jaxdp.config import ClassWeights, TrainConfig
 from jaxdp.data import class_counts
 from jaxdp.data.dataset import IGNORE_LABEL, Dataset
 from jaxdp.registry import ConfigError
@@ -11,13 +13,20 @@ _MOST_NAMES = 10  # that a line of an error has room for
 def resolve(config: TrainConfig, dataset: Dataset) -> tuple[float, ...]:
     """Returns what `--class-weights` comes to: a weight for each class, or nothing where it is not given.
 
+    Where objects are told apart the classes are balanced, unless weights are given: the first term of equation 2 of the U-Net
+    paper.
+
     Raises:
         ConfigError: for data without classes, weights that are not one per class, a class that does not occur in the training set,
             and `balanced` where the sampler balances the classes already.
     """
     asked = config.task.class_weights
-    if asked is None:
+    if asked is None and not dataset.instances:
         return ()
+    if dataset.instances:
+        _check_loss(config)
+        asked = asked or ClassWeights()
+    assert asked is not None
     if dataset.kind == "regression":
         raise ConfigError("class_weights", asked, "is for classification and segmentation; regression has no classes")
     if asked.values is None and config.learning.sampler == "balanced":
@@ -28,4 +37,13 @@ def resolve(config: TrainConfig, dataset: Dataset) -> tuple[float, ...]:
             raise ConfigError("class_weights", asked, f"must be {dataset.num_classes} numbers, one for each class{names}")
         return asked.values
     counts = class_counts.count(dataset, int(config.task.kwargs.get("ignore_label", IGNORE_LABEL)))
+    if dataset.instances:  # where no two objects touch, border does not occur, and its weight weighs nothing
+        counts = np.maximum(counts, 1)
     return class_counts.balanced_weights(counts, dataset.describe().class_names)
+
+
+def _check_loss(config: TrainConfig) -> None:
+    loss = config.task.loss or config.task.kwargs.get("loss")
+    if loss == "dice":
+        remedy = "has no border weights, which --instances trains with; use cross_entropy or cross_entropy+dice"
+        raise ConfigError("loss", loss, remedy)

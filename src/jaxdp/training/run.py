@@ -226,16 +226,20 @@ class Run:
         setup = self.setup
         self.emit("on_activity", Activity, "finishing", step, False)
         state, result_step, sums = self._result(outcome, step)
-        predict = None
-        if state is not None and sums is not None and self.folder is not None:
+        predict, trained = None, None
+        if state is not None and sums is not None and (self.folder is not None or setup.dataset.instances):
             # By all processes: each may hold a part of it.
             trained = setup.strategy.gather(dataclasses.replace(state, opt_state=None))
-            predict = create_predictor(trained, setup.recipe.preprocess)
+            predict = create_predictor(trained, setup.recipe.preprocess) if self.folder is not None else None
         early = outcome.early if outcome is not None else ""
-        task, dataset = setup.recipe.task, setup.dataset
-        found = {setup.evaluation_split: metrics.compute(task, sums)} if sums is not None else {}
+        dataset = setup.dataset
+        found = (
+            {setup.evaluation_split: summary.split_metrics(setup, setup.evaluation_split, sums, trained)}
+            if sums is not None
+            else {}
+        )
         if found and state is not None and status == "done" and dataset.validation is not None and dataset.test is not None:
-            found["test"] = metrics.compute(task, setup.evaluate(state, split="test"))
+            found["test"] = summary.split_metrics(setup, "test", setup.evaluate(state, split="test"), trained)
         written = summary.summarize(
             setup, self.counters, summary.End(status, step, early, result_step), found,
             best=self._checkpoints.best() if self._checkpoints is not None else None, started=self._started,

@@ -20,6 +20,7 @@ from jaxdp.components import NOTHING, Objects, array_shapes, check_model, create
 from jaxdp.config import TrainConfig
 from jaxdp.data import augment, class_counts, pipeline, placement
 from jaxdp.data.sources import BadExample, CheckedSource, Dataset
+from jaxdp.inference import instances
 from jaxdp.registry import ConfigError
 from jaxdp.runtime import platform
 from jaxdp.sharding import memory, mesh
@@ -136,7 +137,7 @@ class Setup:
     def abstract_step(self, global_batch_size: int) -> tuple[TrainState, Any, Any]:
         """Returns the shapes of what a training step takes, state, batch and constants; it reads one example of the dataset."""
         streams = self.config.data.data_placement == "host"
-        example = pipeline.load(self._source("train"), np.zeros(1, np.int32))
+        example = pipeline.load(self.source("train"), np.zeros(1, np.int32))
         of_batch = example if streams else pipeline.index_batch(np.zeros(1, np.int32))
         if self.config.learning.sampler is not None:
             of_batch = of_batch | {"draws": of_batch["indices"]}
@@ -179,14 +180,15 @@ class Setup:
     @property
     def evaluation_source(self) -> CheckedSource:
         """The split that is evaluated."""
-        return self._source(self.evaluation_split)
+        return self.source(self.evaluation_split)
 
     def _resident(self, split: str) -> Mapping[str, jax.Array]:
         if self.config.data.data_placement == "host":
             return {}
-        return self.strategy.replicate(placement.read_all(self._source(split), functools.partial(self.advance, split)))
+        return self.strategy.replicate(placement.read_all(self.source(split), functools.partial(self.advance, split)))
 
-    def _source(self, split: str) -> CheckedSource:
+    def source(self, split: str) -> CheckedSource:
+        """Returns a split by its name."""
         source = getattr(self.dataset, split)
         assert isinstance(source, CheckedSource)
         return source
@@ -221,19 +223,19 @@ class Setup:
             split: None for `evaluation_split`, whose examples may stay on the devices.
         """
         split = split or self.evaluation_split
-        devices, examples = self.strategy.num_devices, len(self._source(split))
+        devices, examples = self.strategy.num_devices, len(self.source(split))
         batch_size = -(-min(self.global_batch_size, examples) // devices) * devices
         sums: metrics.Sums = {}
         for part in self._evaluate(state, split, pipeline.EvaluationOrder(examples, batch_size)):
             sums = metrics.add(sums, part)
             batch_done()
         if not sums["examples"]:
-            raise self._source(split).nothing_left()
+            raise self.source(split).nothing_left()
         return sums
 
     def evaluate_each(self, state: TrainState, *, split: str) -> Iterator[metrics.Sums]:
         """Yields the metric sums of each example of a split by itself, in order; of one that is left out they are 0."""
-        order = pipeline.SingleOrder(len(self._source(split)), self.strategy.num_devices)
+        order = pipeline.SingleOrder(len(self.source(split)), self.strategy.num_devices)
         return map(metrics.add, self._evaluate(state, split, order))
 
     def _evaluate(self, state: TrainState, split: str, order: Any) -> Iterator[metrics.Sums]:
@@ -244,14 +246,14 @@ class Setup:
 
     def skipped(self) -> dict[str, list[BadExample]]:
         """Returns of each split which bad examples this process left out so far, in the order of the split."""
-        found = {split: self._source(split).errors for split in self.dataset.splits()}
+        found = {split: self.source(split).errors for split in self.dataset.splits()}
         return {split: [errors[index] for index in sorted(errors)] for split, errors in found.items() if errors}
 
     def _batches(
         self, split: str, order: Any, start: int, *, paired: bool = False, layout: np.ndarray | None = None
     ) -> Iterator[Any]:
         streams = self.config.data.data_placement == "host"
-        read = functools.partial(pipeline.load, self._source(split)) if streams else pipeline.index_batch
+        read = functools.partial(pipeline.load, self.source(split)) if streams else pipeline.index_batch
         return pipeline.batches(
             read, order, self.strategy.shard_batch, start=start, paired=paired, layout=layout,
             process_index=jax.process_index(), process_count=jax.process_count(),
@@ -275,6 +277,8 @@ def create_setup(
     sizes = config.optimization
     is_default = sizes.global_batch_size is None and sizes.per_device_batch_size is None  # what there is later is the dataset's own
     config, dataset = open_data(config, objects)
+    if dataset.instances:
+        instances.require()
     if training:
         defaults.check_learning(config, dataset)
     task = create_task(config, dataset, objects, class_weights=class_weights.resolve(config, dataset) if training else ())

@@ -9,8 +9,11 @@ from typing import Any
 import jax
 
 from jaxdp.data.checking import by_reason
+from jaxdp.inference import instances
+from jaxdp.inference.predictor import Predictor
 from jaxdp.runtime import platform
 from jaxdp.step import metrics
+from jaxdp.step.state import TrainState
 from jaxdp.training.counters import Counters
 from jaxdp.training.setup import Setup
 
@@ -85,6 +88,19 @@ def summarize(
         **early,
         **sizes,
     }
+
+
+def split_metrics(setup: Setup, split: str, sums: metrics.Sums, state: TrainState | None) -> dict[str, float]:
+    """Returns the metrics of a split, with those of objects where they are told apart.
+
+    Args:
+        sums: of its evaluation.
+        state: that was evaluated, on the host.
+    """
+    if setup.dataset.instances and state is not None:
+        predictor = Predictor(state, setup.config, setup.dataset.describe(), setup.recipe.task)
+        sums = metrics.add(sums, *instances.count(predictor, setup.source(split)))
+    return metrics.compute(setup.recipe.task, sums)
 
 
 def title(setup: Setup) -> str:

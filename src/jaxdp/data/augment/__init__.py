@@ -2,7 +2,8 @@
 
 An augmentation is registered by name and made from a word such as `pad_crop:4`; `--augment` takes a list of them. It changes one
 example: `images` (float32, H x W x C, in the units of uint8 pixels) and, where there are any, the dense targets on the same
-grid, `masks` (int32, H x W) or `targets` (float32, H x W x C), which take part in every change of geometry.
+grid, `masks` (int32, H x W), with or without `border_weights` (float32, H x W), or `targets` (float32, H x W x C), which take part
+in every change of geometry.
 """
 
 import dataclasses
@@ -19,7 +20,7 @@ from jaxdp.registry import ConfigError, Registry
 Example = dict[str, Array]
 Batch = Mapping[str, Array]
 Shape = tuple[int, int, int]  # height, width, channels
-DENSE = ("masks", "targets")  # fields of an example that lie on the grid of its image
+DENSE = ("masks", "border_weights", "targets")  # fields of an example that lie on the grid of its image
 TARGET_MAX = 255.0  # regression targets are stored as uint8 and learned as fractions of this
 
 
@@ -178,7 +179,7 @@ class Preprocess:
         return (images - jnp.asarray(self.mean)) / jnp.asarray(self.std)
 
     def _floats(self, batch: Batch, prefix: str) -> Example:
-        kinds = {"images": jnp.float32, "masks": jnp.int32, "targets": jnp.float32}
+        kinds = {"images": jnp.float32, "masks": jnp.int32, "border_weights": jnp.float32, "targets": jnp.float32}
         floats = {name: batch[prefix + name].astype(kind) for name, kind in kinds.items() if prefix + name in batch}
         return floats | {"images": self.scale(floats["images"])}
 

@@ -1,7 +1,8 @@
 """Provides the augmentations that move pixels by fractions: shifts, rotations, affine and elastic deformations.
 
 Each maps a pixel of the result to a position in the original. Images and dense targets are interpolated bilinearly between the four
-pixels around that position; masks take the nearest. Beyond the border is black, or the mirrored image where pixels have targets.
+pixels around that position; masks, and the weights of their pixels, take the nearest. Beyond the border is black, or the mirrored
+image where pixels have targets.
 """
 
 import dataclasses
@@ -10,7 +11,7 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, Key
+from jaxtyping import Array, Float, Int, Key, Shaped
 
 from jaxdp.data import augment
 from jaxdp.data.augment import Example, Shape, is_dense, require
@@ -139,9 +140,8 @@ def warp(example: Example, key: Key[Array, ""], positions: Callable[[int, int, K
     out = example | {"images": images}
     if "targets" in example:
         out["targets"] = sample_bilinear(example["targets"], rows, columns)
-    if "masks" in example:
-        out["masks"] = sample_nearest(example["masks"], rows, columns)
-    return out
+    of_pixels = ("masks", "border_weights")
+    return out | {name: sample_nearest(example[name], rows, columns) for name in of_pixels if name in example}
 
 
 def sample_bilinear(
@@ -162,8 +162,8 @@ def sample_bilinear(
 
 
 def sample_nearest(
-    mask: Int[Array, "height width"], rows: Float[Array, "h w"], columns: Float[Array, "h w"]
-) -> Int[Array, "h w"]:  # fmt: skip
+    mask: Shaped[Array, "height width"], rows: Float[Array, "h w"], columns: Float[Array, "h w"]
+) -> Shaped[Array, "h w"]:  # fmt: skip
     """Returns the pixels of a mask that are nearest to fractional positions; beyond its border it is mirrored."""
     height, width = mask.shape
     return mask[_mirror(jnp.floor(rows + 0.5), height), _mirror(jnp.floor(columns + 0.5), width)]

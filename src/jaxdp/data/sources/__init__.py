@@ -73,7 +73,7 @@ class Request:
     def refuse(self, *settings: str) -> None:
         """Raises ConfigError if the user sets what this dataset has no use for."""
         for name in settings:
-            if getattr(self.config, name) is not None:
+            if getattr(self.config, name) not in (None, False):
                 raise ConfigError(name, getattr(self.config, name), f"{self.config.dataset} does not take it")
 
     def choose(self, *available: str) -> str:
@@ -111,7 +111,11 @@ def open_dataset(config: DataConfig | str, tasks: Sequence[str] = (), kind_of: C
 def _opened(config: DataConfig, tasks: Sequence[str]) -> Dataset:
     name, _, argument = (config.dataset or "").partition(":")
     request = Request(config, argument, tuple(tasks))
-    dataset = _named_classes(_with_validation(_datasets[name](request), request), request)
+    opened = _datasets[name](request)
+    if config.instances and not opened.instances:
+        of = f"masks of object numbers; {config.dataset} is for {opened.task} and has none"
+        raise ConfigError("instances", "", f"takes {of}; choose another --dataset or --model, or leave it out")
+    dataset = _named_classes(_with_validation(opened, request), request)
     return dataclasses.replace(dataset, name=config.dataset or "", settings=config)
 
 
@@ -165,7 +169,7 @@ def load(name: str, *, task: str | None = None, **settings: Any) -> Dataset:
     Args:
         task: which of its targets to read, where it has several, e.g. `segmentation` for `oxford_iiit_pet`.
         **settings: `data_dir`, `train_split`, `test_split`, `image_size`, `channels`, `tiff`, `num_classes`, `mask_values`,
-            `class_names`, `augment` and `on_bad_example`, as the flags of these names.
+            `instances`, `class_names`, `augment` and `on_bad_example`, as the flags of these names.
 
     Raises:
         ConfigError: for an unknown name or setting, a value that it cannot have, or data that cannot be read.

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 from PIL import Image
 
-from jaxdp.data.dataset import IGNORE_LABEL, BadExample, Example, Source
+from jaxdp.data.dataset import IGNORE_LABEL, OUTSIDE, BadExample, Example, Source
 from jaxdp.data.sources.images import Size
 from jaxdp.registry import ConfigError
 
@@ -102,7 +102,8 @@ class Fitted:
     Attributes:
         size: of images, masks and targets, or None to leave them.
         numbering: the class of each stored value of a mask, uint8 (256,), or None to leave them.
-        padded: height and width that smaller images are filled up to, by mirroring; their masks by IGNORE_LABEL.
+        padded: height and width that smaller images are filled up to, by mirroring; their masks by IGNORE_LABEL,
+            or OUTSIDE where they are numbers of objects.
     """
 
     source: Source
@@ -137,7 +138,8 @@ class Fitted:
         if self.padded is not None:
             example = example | {"images": pad(example["images"], self.padded)}
             if "masks" in example:
-                example["masks"] = pad(example["masks"], self.padded, value=IGNORE_LABEL)
+                beyond = IGNORE_LABEL if example["masks"].dtype == np.uint8 else OUTSIDE
+                example["masks"] = pad(example["masks"], self.padded, value=beyond)
         return example
 
 

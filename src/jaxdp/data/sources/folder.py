@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from jaxdp.data import sources
+from jaxdp.data.instances import object_numbers
 from jaxdp.data.sources import images
 from jaxdp.data.sources.images import Picture
 from jaxdp.data.sources.masks import Distinct
@@ -161,8 +162,10 @@ class _Pairs:
         return {"images": self.survey.decode(image), "masks": mask}
 
     def mask(self, index: int) -> np.ndarray:
-        """Returns class numbers."""
+        """Returns class numbers, or with `--instances` those of objects."""
         mask = self._mask_of(index)
+        if self.survey.instances:
+            return object_numbers(images.read_mask(mask, mask), mask)
         return images.decode_mask(mask, mask, self.survey.mask_values)
 
     def distinct(self, index: int) -> Distinct:

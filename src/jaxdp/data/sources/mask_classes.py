@@ -1,4 +1,4 @@
-"""Finds out which classes the masks of a training set have, or asks where their values do not tell."""
+"""Finds out which classes or objects the masks of a training set have, or asks where their values do not tell."""
 
 import collections
 import dataclasses
@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 import numpy as np
 
 from jaxdp.data.checking import commonest
-from jaxdp.data.dataset import IGNORE_LABEL, BadExample
+from jaxdp.data.dataset import IGNORE_LABEL, BadExample, Source
 from jaxdp.data.sources import Request
 from jaxdp.data.sources.masks import Distinct
 from jaxdp.data.sources.sampling import evenly, in_threads
@@ -97,6 +97,33 @@ def find_classes(request: Request, mask: ReadMask, length: int, skip: bool) -> t
     return _count(request, sorted(found.numbers)), None
 
 
+def check_objects(source: Source, name: str, *, skip: bool) -> None:
+    """Looks through some masks of a training split until one has several objects.
+
+    Args:
+        name: of the dataset.
+        skip: whether masks that cannot be used are left out.
+
+    Raises:
+        ConfigError: if none has.
+        BadExample: for one that cannot be used, unless it is left out.
+    """
+    some = False
+    for index in evenly(len(source), _SAMPLE):
+        try:
+            numbers = np.unique(source[index]["masks"])
+        except BadExample:
+            if not skip:
+                raise
+            continue
+        if np.count_nonzero(numbers > 0) > 1:
+            return
+        some |= bool((numbers > 0).any())
+    held = "hold one number each beside 0" if some else "hold no object"
+    remedy = f"the training masks of {name} {held}; give each object of a mask a number of its own, e.g. by skimage.measure.label"
+    raise ConfigError("instances", "", f"{remedy}, or leave --instances out")
+
+
 def _looked_through(request: Request, mask: ReadMask, indices: Iterable[int], skip: bool) -> _Found:
     def distinct(index: int) -> Distinct | BadExample:
         try:
@@ -136,7 +163,8 @@ def _unnamed_colours(request: Request, colours: list[int]) -> ConfigError:
 
 def _unclear_objects(request: Request, highest: int) -> ConfigError:
     held = f"the training masks of {request.config.dataset} hold numbers up to {highest}, in each from 1 on without gaps, like"
-    either = f", or --num-classes {highest + 1} if they are classes" if highest < IGNORE_LABEL else ""
+    apart = "--instances to tell them apart"
+    either = f", {apart}, or --num-classes {highest + 1} if they are classes" if highest < IGNORE_LABEL else f", or {apart}"
     remedy = f"{held} numbers of objects; give --mask-values binary (0 is background, everything else class 1){either}"
     return ConfigError("mask_values", _NOT_GIVEN, remedy)
 
@@ -159,6 +187,7 @@ def _count(request: Request, numbers: list[int]) -> int:
     binary = "--mask-values binary if 0 is background and everything else class 1"
     pasted = f"--mask-values {','.join(map(str, numbers))} if each is a class" if len(numbers) <= _MOST_LISTED else binary
     renumber = f"number the classes 0, 1, 2, ... and {IGNORE_LABEL} for ignored pixels"
+    objects = "; or --instances if they are numbers of objects" * (len(classes) > 2)
     if wide:
-        raise ConfigError("mask_values", _NOT_GIVEN, f"{held}; give {pasted}, or {renumber}")
-    raise ConfigError("num_classes", _NOT_GIVEN, f"{held}; give {pasted}, {renumber}, or give --num-classes {count}")
+        raise ConfigError("mask_values", _NOT_GIVEN, f"{held}; give {pasted}, or {renumber}{objects}")
+    raise ConfigError("num_classes", _NOT_GIVEN, f"{held}; give {pasted}, {renumber}, or give --num-classes {count}{objects}")

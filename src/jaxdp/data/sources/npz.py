@@ -142,7 +142,8 @@ class _Arrays:
         values = self.request.config.mask_values
         if field == "masks" and values is not None:
             targets = number_arrays(targets, values, targets_name, self.request.error)
-        images, targets = check_pair(images, targets, field, (images_name, targets_name), self.request.error)
+        names, fail, objects = (images_name, targets_name), self.request.error, self.request.config.instances
+        images, targets = check_pair(images, targets, field, names, fail, objects=objects)
         return NamedArrays(images, targets, field, " ".join(filter(None, (self.request.config.dataset, split))))
 
     def _read(self, name: str) -> np.ndarray:

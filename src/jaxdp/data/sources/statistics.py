@@ -8,10 +8,11 @@ import numpy as np
 
 from jaxdp.data.checking import commonest, no_examples
 from jaxdp.data.dataset import BadExample, Dataset, Source
+from jaxdp.data.instances import CLASS_NAMES
 from jaxdp.data.sources import Request
 from jaxdp.data.sources.fitting import Fitted, ImageSize, name
 from jaxdp.data.sources.images import Size
-from jaxdp.data.sources.mask_classes import ReadMask, find_classes
+from jaxdp.data.sources.mask_classes import ReadMask, check_objects, find_classes
 from jaxdp.data.sources.sampling import Sample, evenly, in_threads, measure
 from jaxdp.data.splits import draw_validation
 from jaxdp.registry import ConfigError
@@ -72,6 +73,10 @@ def create_dataset(
     if not len(splits["train"]):
         raise no_examples("train", config.dataset or "", config)
     skip = config.on_bad_example == "skip"
+    instances = config.instances and task == "segmentation"
+    if instances:
+        known = dataclasses.replace(known, num_classes=len(CLASS_NAMES), class_names=CLASS_NAMES)
+        check_objects(splits["train"], config.dataset or "", skip=skip)
     values = config.mask_values
     if values is not None and task != "segmentation":
         raise ConfigError("mask_values", str(values), f"is for segmentation, not for {task}; leave it out")
@@ -114,6 +119,7 @@ def create_dataset(
         task=task,
         augment=known.augment,
         class_names=known.class_names if len(known.class_names) == num_classes else (),
+        instances=instances,
     )
 
 

@@ -34,6 +34,7 @@ class Survey:
         dtype: that most files have, the wider one of two; the others are bad examples.
         tiff: `--tiff`.
         mask_values: `--mask-values`.
+        instances: whether masks are numbers of objects.
     """
 
     headers: Mapping[Path, Header | None]
@@ -41,6 +42,7 @@ class Survey:
     dtype: str
     tiff: str | None
     mask_values: MaskValues | None = None
+    instances: bool = False
 
     @classmethod
     def of(cls, request: Request, files: Sequence[Path]) -> "Survey":
@@ -55,7 +57,8 @@ class Survey:
         known = {file: header for file, header in headers.items() if header is not None}
         dtypes = collections.Counter(header.dtype for header in known.values())
         dtype = max(dtypes, key=lambda name: (dtypes[name], DTYPES.index(name)), default="uint8")
-        return cls(headers, _channels(request, known), dtype, choice, request.config.mask_values)
+        channels, config = _channels(request, known), request.config
+        return cls(headers, channels, dtype, choice, config.mask_values, config.instances)
 
     def pictures(self, file: Path) -> list[Picture]:
         """Returns the images in a file, its pages."""

@@ -75,7 +75,7 @@ for _name in _KNOWN:
 
 
 def _open(request: sources.Request, name: str) -> sources.Dataset:
-    request.refuse("channels", "tiff")
+    request.refuse("channels", "tiff", "instances")
     builder = preparation.find_builder(name, request.config)
     fields = _Fields.of(request, builder)
     task = request.choose(*fields.tasks)  # before a download that would be of no use
