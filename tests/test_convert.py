@@ -87,6 +87,27 @@ def test_exports_are_what_the_run_evaluates(trained: str, capsys: pytest.Capture
     assert (about["mean"], about["std"]) == (described["mean"], described["std"])
 
 
+@pytest.mark.parametrize(
+    ("name", "kwargs"),
+    [
+        ("cnn", {"width": 2, "hidden": 8}),
+        ("vgg", {"depth": 11, "width": 1}),
+        ("vgg", {"depth": 11, "width": 1, "head": "imagenet"}),
+        ("resnet", {"depth": 8, "width": 2}),
+        ("pyramidnet", SMALL),
+        *[("unet", {"base_channels": 2, "levels": 1, "upsampling": each}) for each in ("transposed", "bilinear", "resize")],
+    ],
+)
+def test_every_model_is_a_program_for_any_batch(name: str, kwargs: dict) -> None:
+    model = models.create(name, num_classes=3, in_channels=1, rngs=nnx.Rngs(0), **kwargs)
+    model.eval()
+    shape = (*jax.export.symbolic_shape("batch"), 32, 32, 1)
+    program = jax.export.export(jax.jit(lambda images: model(images)))(jax.ShapeDtypeStruct(shape, jnp.float32))
+    for batch in (1, 3):
+        images = jnp.linspace(-1, 1, batch * 32 * 32).reshape(batch, 32, 32, 1)
+        np.testing.assert_allclose(program.call(images), model(images), atol=1e-4)
+
+
 @pytest.mark.parametrize("kind", ["safetensors", "npz"])
 def test_a_state_dict_of_pytorch_becomes_a_run(kind: str) -> None:
     state = reference_state(pyramidnet())

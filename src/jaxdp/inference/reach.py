@@ -5,6 +5,7 @@ Convolutional Neural Networks); here it is measured, so that it holds for any ne
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float
@@ -14,7 +15,7 @@ _TRIES = 2  # probes of noise: in one alone a maximum or a ReLU may hide what a 
 _ROUNDING = 1e-6  # of the spread of the answers, by which two runs of one program may differ on a GPU
 _TOLERANCE = 0.01  # of the spread of the answers, by which a part alone may differ from the whole: bfloat16 rounds that much
 
-Network = Callable[[np.ndarray], np.ndarray]
+Network = Callable[[np.ndarray], Any]
 
 
 def measure(network: Network, fit: Callable[[int], tuple[int, int]], mean: tuple[float, ...], std: tuple[float, ...]) -> int | None:
@@ -45,7 +46,7 @@ def measure(network: Network, fit: Callable[[int], tuple[int, int]], mean: tuple
         columns = np.arange(width)[:, None] < before + border
         changed = [np.asarray(network(np.where(columns == left, others, images)), np.float32) for left in (True, False)]
         least = _ROUNDING * np.ptp(answers)
-        right, left = ((np.abs(answers - each) > least).any((0, 1, 3)) for each in changed)
+        right, left = (np.max(np.abs(answers - each), (0, 1, 3)) > least for each in changed)  # (answer_width,) each
         if not right[-1] and not left[0]:
             reach = max(int(right[border:].sum()), int(left[:border].sum()))
             return reach if _is_whole(network, fit, images, answers, reach) else None

@@ -74,7 +74,7 @@ class CNN(nnx.Module):
             # Pooling first leaves batch norm and ReLU a quarter of the pixels.
             x = nnx.relu(norm(resampling.max_pool(x) if position < 2 else x))
         x = resampling.adaptive_average_pool(x, _POSITIONS)
-        x = nnx.relu(self.hidden(self._drop(x.reshape(len(x), -1), 0, keys)))
+        x = nnx.relu(self.hidden(self._drop(x.reshape(x.shape[0], -1), 0, keys)))
         return self.head(self._drop(x, 1, keys)).astype(jnp.float32)
 
     def _drop(self, x: Array, index: int, keys: Key[Array, "batch"] | None) -> Array:

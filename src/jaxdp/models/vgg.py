@@ -129,7 +129,7 @@ class ImageNetHead(nnx.Module):
         self, x: Float[Array, "batch height width features"], keys: Key[Array, "batch"] | None
     ) -> Float[Array, "batch classes"]:
         x = resampling.adaptive_average_pool(x, POSITIONS)
-        x = x.reshape(len(x), -1)
+        x = x.reshape(x.shape[0], -1)
         for position, dense in enumerate(self.denses[:-1]):
             x = nnx.relu(dense(x))
             if self.dropouts:
