@@ -65,6 +65,9 @@ def open_data(config: TrainConfig, objects: Objects = NOTHING) -> tuple[TrainCon
     for name, value in dataset.defaults.items():
         if name == "model_kwargs":
             filled[name] = dict(value.get(config.model.name, {})) | config.model.kwargs
+        elif name == "learning_rate":
+            if settings[name] is None and objects.schedule is None:
+                filled[name] = value.get(config.optimization.optimizer)
         elif settings[name] is None and name not in displaced:
             filled[name] = value
     return config.replace(**filled), dataset

@@ -118,7 +118,8 @@ class Dataset:
         task: which its examples have targets for.
         augment: what `--augment` is by default.
         class_names: one per class, or none.
-        defaults: settings that suit it, by name, where the user sets nothing; `model_kwargs` by model.
+        defaults: settings that suit it, by name, where the user sets nothing; `model_kwargs` by model, and
+            `learning_rate` by optimizer.
         targets: for a task of your own with a `target` of its own, shape and dtype of each such field of an example, whose name is
             none of `labels`, `masks` and `targets`.
         kind: which of the three tasks here `task` is like; `check_dataset` fills it in.
