@@ -149,8 +149,10 @@ class Result:
         items = [_as_image(image) for image in given]
         answers = [answer for _, answer in self._predict(items, len(items))]
         if self.description.answer == "segmentation" and not probabilities:
-            separate = instances.separate if self.description.instances else lambda answer: answer.argmax(-1).astype(np.uint8)
-            answers = [separate(answer) for answer in answers]
+            if self.description.instances:
+                answers = [instances.separate(answer) for answer in answers]
+            else:
+                answers = [answer.argmax(-1).astype(np.uint8) for answer in answers]
         as_list = several and self.description.answer != "classification"
         return answers if as_list or not answers else np.stack(answers)
 

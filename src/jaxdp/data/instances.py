@@ -51,10 +51,10 @@ def distances(objects: Objects) -> tuple[Float[np.ndarray, "height width"], Floa
     for index, box in enumerate(scipy.ndimage.find_objects(numbered), 1):
         near = tuple(slice(max(side.start - REACH, 0), side.stop + REACH) for side in box)
         inside = numbered[near] == index
-        border = inside & ~scipy.ndimage.binary_erosion(inside, border_value=1)
+        border = inside & ~np.asarray(scipy.ndimage.binary_erosion(inside, border_value=1))
         if not border.any():  # it fills the image
             continue
-        distance = scipy.ndimage.distance_transform_edt(~border).astype(np.float32)
+        distance = np.asarray(scipy.ndimage.distance_transform_edt(~border), np.float32)
         distance[distance > REACH] = np.inf
         second[near] = np.minimum(second[near], np.maximum(nearest[near], distance))
         nearest[near] = np.minimum(nearest[near], distance)

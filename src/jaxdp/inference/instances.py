@@ -48,7 +48,7 @@ def separate(probabilities: Float[np.ndarray, "height width 3"]) -> Integer[np.n
     )
     smooth = functools.partial(scipy.ndimage.gaussian_filter, sigma=SMOOTHING)
     cell = smooth(probabilities[..., CELL]) > 0.5
-    depth = smooth(scipy.ndimage.distance_transform_edt(cell).astype(np.float32))
+    depth = smooth(np.asarray(scipy.ndimage.distance_transform_edt(cell), np.float32))
     seeds = measure.label((morphology.h_maxima(depth, RISE) > 0) & cell)
     grown = segmentation.watershed(-depth, seeds, mask=probabilities[..., BACKGROUND] < 0.5)
     large = np.bincount(grown.ravel()) >= SMALLEST

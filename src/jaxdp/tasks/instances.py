@@ -44,4 +44,5 @@ def metrics(sums: Mapping[str, Any]) -> dict[str, float]:
     if not both:
         return {}
     true = np.asarray(sums["true_objects"])
-    return {"f1": float(tasks.ratio(2 * true[0], both)), "average_precision": float(np.mean(tasks.ratio(true, both - true)))}
+    precisions: np.ndarray = tasks.ratio(true, both - true)
+    return {"f1": float(tasks.ratio(2 * true[0], both)), "average_precision": float(precisions.mean())}

@@ -5,6 +5,7 @@ Each image is drawn anew from (seed, number), so that the set takes no space and
 
 import dataclasses
 import functools
+from typing import Any
 
 import numpy as np
 import scipy.ndimage
@@ -29,8 +30,8 @@ def cells(request: sources.Request) -> sources.Dataset:
     defaults = {"model_kwargs": {"unet": {"base_channels": 16}}, "global_batch_size": 16, "epochs": 5}
     if instances:  # more steps, of a smaller network
         names, augment = CLASS_NAMES, augment if request.config.image_size else (*augment, "rotate90")  # which takes squares
-        defaults = {"model_kwargs": {"unet": {"base_channels": 8, "levels": 3}}, "global_batch_size": 8, "epochs": 26}
-        defaults["learning_rate"] = {"momentum": 0.25, "nesterov": 0.25}
+        defaults = {"model_kwargs": {"unet": {"base_channels": 8, "levels": 3}}, "global_batch_size": 8, "epochs": 28}
+        defaults |= {"learning_rate": {"momentum": 0.25, "nesterov": 0.25}, "eval_every": 128}
     return sources.Dataset(
         train=Cells(0, TRAIN_EXAMPLES, instances),
         test=Cells(TRAIN_EXAMPLES, TEST_EXAMPLES, instances),
@@ -110,7 +111,8 @@ def numbered(cells: np.ndarray) -> np.ndarray:
     """
     found = cells.astype(np.int32)
     for number in np.unique(cells[cells > 0]):
-        parts, _ = scipy.ndimage.label(cells == number)
+        labelled: Any = scipy.ndimage.label(cells == number)
+        parts: np.ndarray = labelled[0]
         for part in np.flatnonzero(np.bincount(parts.ravel()) < _SMALLEST_PART):
             inside = parts == part
             beside = found[scipy.ndimage.binary_dilation(inside) & ~inside & (found > 0)]
