@@ -42,7 +42,7 @@ def object_numbers(stored: np.ndarray, where: object) -> Int[np.ndarray, "height
 def distances(objects: Objects) -> tuple[Float[np.ndarray, "height width"], Float[np.ndarray, "height width"]]:
     """Returns each pixel's distance to the border of the nearest object, d1, and of the second nearest, d2, in pixels.
 
-    The border of an object are its pixels that have a neighbour, above, below or beside, which is not of it; where the image ends
+    The border of an object is those of its pixels that have a neighbour, above, below or beside, which is not of it; where the image ends
     there is none. What is farther than `REACH` is infinitely far.
     """
     numbers, places = np.unique(np.maximum(objects, 0), return_inverse=True)
