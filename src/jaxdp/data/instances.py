@@ -42,8 +42,8 @@ def object_numbers(stored: np.ndarray, where: object) -> Int[np.ndarray, "height
 def distances(objects: Objects) -> tuple[Float[np.ndarray, "height width"], Float[np.ndarray, "height width"]]:
     """Returns each pixel's distance to the border of the nearest object, d1, and of the second nearest, d2, in pixels.
 
-    The border of an object is those of its pixels that have a neighbour, above, below or beside, which is not of it; where the image ends
-    there is none. What is farther than `REACH` is infinitely far.
+    The border of an object is those of its pixels that have a neighbour, above, below or beside, which is not of it; where the
+    image ends there is none. What is farther than `REACH` is infinitely far.
     """
     numbers, places = np.unique(np.maximum(objects, 0), return_inverse=True)
     nearest, second = (np.full(objects.shape, np.inf, np.float32) for _ in range(2))
@@ -51,7 +51,7 @@ def distances(objects: Objects) -> tuple[Float[np.ndarray, "height width"], Floa
     for index, box in enumerate(scipy.ndimage.find_objects(numbered), 1):
         near = tuple(slice(max(side.start - REACH, 0), side.stop + REACH) for side in box)
         inside = numbered[near] == index
-        border = inside & ~np.asarray(scipy.ndimage.binary_erosion(inside, border_value=1))
+        border = inside & ~np.asarray(scipy.ndimage.binary_erosion(inside, border_value=1), bool)
         if not border.any():  # it fills the image
             continue
         distance = np.asarray(scipy.ndimage.distance_transform_edt(~border), np.float32)
