@@ -68,12 +68,12 @@ def show(results: Any) -> tuple[list[str], Any]:
         axis.set(xlabel="threshold of the probability", ylabel=name, ylim=(0, None))
     axes[0].legend(frameon=False)
     test = results["test"]
-    here = ["here, slices 24 to 29", f"{results['steps']:,}", f"{results['seconds']:.0f} s"]
-    lines = [["", "steps", "time", "membrane IoU", "cell IoU", "pixel error", "adapted Rand error"], ["---"] * 7]
-    lines.append([*here, f"{test['iou/0']:.3f}", f"{test['iou/1']:.3f}", *chosen])
+    names = ("", "steps", "time", "membrane IoU", "cell IoU", "pixel error", "adapted Rand error")
+    here = ("here, slices 24 to 29", f"{results['steps']:,}", f"{results['seconds']:.0f} s")
+    lines = [(*here, f"{test['iou/0']:.3f}", f"{test['iou/1']:.3f}", *chosen)]
     for who, published in PUBLISHED.items():
-        lines.append([f"{who}, the challenge's 30 test slices", "", "", "", "", *(f"{error:.4f}" for error in published)])
-    return [f"| {' | '.join(line)} |" for line in lines], figure
+        lines.append((f"{who}, the challenge's 30 test slices", "", "", "", "", *(f"{error:.4f}" for error in published)))
+    return [f"| {' | '.join(names)} |", "|---" * len(names) + "|", *(f"| {' | '.join(line)} |" for line in lines)], figure
 
 
 if __name__ == "__main__":
