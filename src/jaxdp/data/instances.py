@@ -51,7 +51,7 @@ def distances(objects: Objects) -> tuple[Float[np.ndarray, "height width"], Floa
     for index, box in enumerate(scipy.ndimage.find_objects(numbered), 1):
         near = tuple(slice(max(side.start - REACH, 0), side.stop + REACH) for side in box)
         inside = numbered[near] == index
-        border = inside & ~np.asarray(scipy.ndimage.binary_erosion(inside, border_value=1))
+        border = inside & ~np.asarray(scipy.ndimage.binary_erosion(inside, border_value=1), bool)
         if not border.any():  # it fills the image
             continue
         distance = np.asarray(scipy.ndimage.distance_transform_edt(~border), np.float32)
