@@ -47,7 +47,7 @@ def show(results: Any) -> tuple[list[str], Any]:
         table.append(f"| {mode} | " + " | ".join(cells) + " |")
     axes.set(xlabel="devices", ylabel="images per second")
     axes.set_xticks(range(len(counts)), counts)
-    axes.legend(frameon=False, ncols=len(MODES), loc="lower center")
+    figure.legend(*axes.get_legend_handles_labels(), frameon=False, loc="outside right center")
     return [*table, "", "Images per second, in brackets times those of `replica` on as many devices."], figure
 
 

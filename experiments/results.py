@@ -2,7 +2,8 @@
 
     python experiments/results.py [--data-dir DIR] [--only NAME ...] [--write]
 
-No validation data is set apart, so that nothing is chosen: each result is the last state on all test examples.
+`--only` with no name writes the table of what is there. No validation data is set apart, so that nothing is chosen: each result is
+the last state on all test examples.
 """
 
 import argparse
@@ -18,6 +19,7 @@ CASES = {
     "digits-8-devices": "--model pyramidnet --devices 8",
     "digits-8-devices-global": "--model pyramidnet --devices 8 --batch-norm global",
     "cells": "--model unet",
+    "instances": "--model unet --instances",
     "digits-denoise": "--model unet --task regression",
     "mnist": "--model cnn --dataset mnist",
     "cifar10-one-epoch": "--model pyramidnet --dataset cifar10 --model-kwargs depth=20 alpha=24 --epochs 1",
@@ -30,8 +32,10 @@ def row(name: str) -> str:
     test = run["metrics"]["test"]
     if "accuracy" in test:
         result = f"accuracy {test['accuracy']:.2%}"
+    elif "f1" in test:
+        result = f"F1 of the cells {test['f1']:.3f}, average precision {test['average_precision']:.3f}"
     elif "iou" in test:
-        result = f"IoU of the cells {test['iou/1']:.3f}, mean IoU {test['iou']:.3f}"
+        result = f"IoU of the cells {test['iou/cell']:.3f}, mean IoU {test['iou']:.3f}"
     else:
         result = f"PSNR {test['psnr']:.1f} dB"
     columns = (
@@ -44,7 +48,7 @@ def row(name: str) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data-dir", help="where the sets of TensorFlow Datasets lie (default: where that package looks)")
-    parser.add_argument("--only", nargs="+", choices=CASES, default=list(CASES), help="run these; the others stay as they are")
+    parser.add_argument("--only", nargs="*", choices=CASES, default=list(CASES), help="run these; the others stay as they are")
     parser.add_argument("--write", action="store_true", help="write the table into experiments/README.md")
     arguments = parser.parse_args()
     for name in arguments.only:
