@@ -29,16 +29,18 @@ def types(session: nox.Session) -> None:
 
 
 def keep_what_is_compiled(session: nox.Session) -> None:
-    """Compilation is most of the time: a second run, the second worker and the processes that tests start find it done."""
+    """Call it before installing. A second run, the second worker and the processes that tests start find compiled programs."""
     session.env["JAX_COMPILATION_CACHE_DIR"] = str(CACHE)
     session.env["PYTHONDONTWRITEBYTECODE"] = ""  # where that is set each process takes 3 seconds more to import JAX
+    # As pip does. Python does not notice where a limit on the size of files, which tests of full disks set, cuts bytecode off.
+    session.env["UV_COMPILE_BYTECODE"] = "1"
 
 
 @nox.session
 def tests(session: nox.Session) -> None:
     """All tests but those marked slow; `nox -s tests -- -k pyramidnet` runs some."""
-    session.install(".[dev]")
     keep_what_is_compiled(session)
+    session.install(".[dev]")
     session.run("pytest", *(session.posargs or ["-n", "2", "--dist", "worksteal"]))
 
 
@@ -47,8 +49,8 @@ def oldest(session: nox.Session) -> None:
     """The same tests with the lowest versions of JAX and the libraries on top of it that pyproject.toml allows."""
     dependencies = nox.project.load_toml("pyproject.toml")["project"]["dependencies"]
     bounds = [each for each in dependencies if each.startswith(("jax>", "flax>", "optax>", "orbax-checkpoint>"))]
-    session.install(".[dev]", *(each.replace(">=", "==") for each in bounds))
     keep_what_is_compiled(session)
+    session.install(".[dev]", *(each.replace(">=", "==") for each in bounds))
     session.run("pytest", *(session.posargs or ["-n", "2", "--dist", "worksteal"]))
 
 
@@ -79,16 +81,16 @@ def slurm(session: nox.Session) -> None:
         session.run("apt-get", "install", "-y", "-q", "--no-install-recommends", *packages, external=True, env=quiet)
     if os.getuid() != 0:
         session.skip("Slurm's daemons start jobs, which takes root")
-    session.install(".[dev]")
     keep_what_is_compiled(session)
+    session.install(".[dev]")
     session.run("pytest", "-m", "slow", "tests/slurm", *session.posargs)
 
 
 @nox.session
 def slow(session: nox.Session) -> None:
     """What takes minutes: accuracy of the default run, kills, long runs, the rest of the parity matrix; Slurm has its own."""
-    session.install(".[dev]")
     keep_what_is_compiled(session)
+    session.install(".[dev]")
     share = ["-n", "2", "--dist", "worksteal", "--ignore", "tests/slurm"]
     session.run("pytest", "-m", "slow", *share, *session.posargs)
 
@@ -96,16 +98,16 @@ def slow(session: nox.Session) -> None:
 @nox.session
 def snippets(session: nox.Session) -> None:
     """The Python of README and documentation, run as printed."""
-    session.install(".[dev]")
     keep_what_is_compiled(session)
+    session.install(".[dev]")
     session.run("pytest", "-m", "slow", "tests/test_snippets.py", "-k", "not walk", *session.posargs)
 
 
 @nox.session
 def walks(session: nox.Session) -> None:
     """The walks in docs/walks, from files to predictions: every program and command, run as printed."""
-    session.install(".[dev]")
     keep_what_is_compiled(session)
+    session.install(".[dev]")
     session.run("pytest", "-m", "slow or not slow", "tests/test_snippets.py", "-k", "walk", *session.posargs)
 
 
@@ -136,8 +138,8 @@ def first_step(session: nox.Session) -> None:
 @nox.session
 def experiments(session: nox.Session) -> None:
     """Every experiment in a tiny form, each with its figure; `python experiments/NAME.py --write` is the real one."""
-    session.install(".")
     keep_what_is_compiled(session)
+    session.install(".")
     for name in ("throughput", "input_pipeline", "unet_two_ways", "processes", "scaling", "devices", "batch_norm"):
         session.run("python", f"experiments/{name}.py", "--tiny", "--output", f"build/experiments/{name}")
 
@@ -145,8 +147,8 @@ def experiments(session: nox.Session) -> None:
 @nox.session
 def notebooks(session: nox.Session) -> None:
     """Runs the notebooks from a clean kernel, tiny on a CPU; `-- --real` runs them in full and keeps their outputs."""
-    session.install(".", "nbconvert", "ipykernel")
     keep_what_is_compiled(session)
+    session.install(".", "nbconvert", "ipykernel")
     real = session.posargs == ["--real"]
     if not real:
         session.env["JAXDP_TINY"] = "1"
@@ -170,8 +172,8 @@ def docs(session: nox.Session) -> None:
 @nox.session
 def faults(session: nox.Session) -> None:
     """Kills, damaged and unwritable checkpoints, divergence and other devices; writes the table in docs/reliability.md."""
-    session.install(".[dev]")
     keep_what_is_compiled(session)
+    session.install(".[dev]")
     # The longest first, one at a time to each worker.
     names = [
         "training/test_storm",
