@@ -70,7 +70,7 @@ def show(results: Any) -> tuple[list[str], Any]:
     test = results["test"]
     names = ("", "steps", "time", "membrane IoU", "cell IoU", "pixel error", "adapted Rand error")
     here = ("here, slices 24 to 29", f"{results['steps']:,}", f"{results['seconds']:.0f} s")
-    lines = [(*here, f"{test['iou/0']:.3f}", f"{test['iou/1']:.3f}", *chosen)]
+    lines: list[tuple[str, ...]] = [(*here, f"{test['iou/0']:.3f}", f"{test['iou/1']:.3f}", *chosen)]
     for who, published in PUBLISHED.items():
         lines.append((f"{who}, the challenge's 30 test slices", "", "", "", "", *(f"{error:.4f}" for error in published)))
     return [f"| {' | '.join(names)} |", "|---" * len(names) + "|", *(f"| {' | '.join(line)} |" for line in lines)], figure
