@@ -19,6 +19,7 @@ from sklearn.utils.class_weight import compute_class_weight
 
 import jaxdp
 from jaxdp import data, evaluate, predict, train
+from jaxdp.callbacks import plots
 from jaxdp.config import DataConfig, TrainConfig, defining, run_hash
 from jaxdp.data import augment
 from jaxdp.data import instances as targets_of
@@ -27,6 +28,7 @@ from jaxdp.data.sources import BadExample, open_dataset
 from jaxdp.inference import instances
 from jaxdp.inference.predictor import read_description
 from jaxdp.registry import ConfigError
+from jaxdp.reporting import outcome, pictures
 from jaxdp.run_directory import RunDirectory
 from jaxdp.tasks import Segmentation
 from jaxdp.tasks import instances as scores
@@ -334,6 +336,24 @@ def test_arrays_and_npz_files_have_numbers_too() -> None:
     again = jaxdp.load("run")
     np.testing.assert_array_equal(again.predict(images[:2, ..., None]), found)
     assert again.evaluate("npz:x.npz", split="all").keys() >= {"f1", "average_precision"}
+
+
+def test_pictures_show_objects_by_the_color_of_their_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[Any] = []
+    monkeypatch.setattr(pictures, "plot_rows", lambda rows, *_: shown.extend(rows) or np.zeros((1, 1, 3), np.uint8))
+    objects = np.stack([cells(number) for number in range(3)])
+    dataset = arrays(12, test=(np.stack([image_of(each) for each in objects])[..., None], objects))
+    outputs = np.log(np.stack([certain(each) for each in objects]))
+    task = Segmentation(3)
+    outcome.draw(
+        pathlib.Path(), title="", task=task, source=dataset.test, sums={}, predict=lambda _: outputs, separate=plots._objects
+    )
+    assert len(shown) == 3
+    for (_, truth, found), each, output in zip(shown, objects, outputs, strict=True):
+        colors = [np.unique(picture.reshape(-1, 3), axis=0) for picture in (truth, found)]
+        assert len(colors[0]) == len(np.unique(each))
+        assert len(colors[1]) == len(np.unique(instances.separate(np.exp(output))))
+        assert {tuple(color) for color in truth[each == 0]} == {tuple(pictures.class_colors(1)[0])}
 
 
 def page_files(root: pathlib.Path) -> None:

@@ -337,6 +337,7 @@ def test_a_figure_shows_in_a_notebook() -> None:
     assert figure._repr_png_().startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
 def test_a_run_is_resumed_with_its_batch_norm_where_none_is_given() -> None:
     """The default of version 0.1 was `replica`."""
     jaxdp.Trainer("cnn", "digits", **SMALL, batch_norm="replica", run_dir="run").fit(steps=4)

@@ -36,6 +36,7 @@ def test_the_loss_scale_halves_at_an_overflow_and_doubles_in_time() -> None:
     assert float(LossScale(jnp.float32(1), jnp.int32(0)).adjusted(jnp.bool_(False)).factor) == 1
 
 
+@pytest.mark.slow
 def test_float16_finds_its_scale_and_goes_on(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """A first scale far too large: some updates are skipped, which is no divergence, and a run continued knows the scale."""
     monkeypatch.setattr(state, "_FIRST_LOSS_SCALE", 2.0**26)

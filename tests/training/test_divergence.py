@@ -196,6 +196,7 @@ def test_too_many_in_a_row_stop_the_run(capsys: pytest.CaptureFixture[str]) -> N
     assert arrays()[0] < done["steps"]
 
 
+@pytest.mark.slow
 @pytest.mark.fault("NaN image, --on-divergence rollback", "back at half the rate; as a run at that rate from there", 0)
 def test_rollback_goes_back_at_half_the_learning_rate(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     flags = [*FLAGS, *"--optimizer sgd --schedule constant --learning-rate 0.02 --checkpoint-every 4 --devices 2".split()]

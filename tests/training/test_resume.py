@@ -154,6 +154,7 @@ def test_a_run_directory_keeps_its_contract(capsys: pytest.CaptureFixture[str]) 
     assert "--step 7: there is no such checkpoint" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_pictures")
 def test_default_folders_are_the_same_for_the_same_settings() -> None:
     flags = [*CNN, "--devices", "2", "--steps", "2", "--global-batch-size", "160"]

@@ -237,6 +237,7 @@ def test_frozen_parameters_keep_every_bit(strategy: str, settings: dict) -> None
         np.testing.assert_allclose(params[name], array, atol=2e-5, err_msg=name)
 
 
+@pytest.mark.slow
 def test_the_commands_start_from_a_run_freeze_and_go_on(capsys: pytest.CaptureFixture[str]) -> None:
     assert train.main([*FLAGS.split(), "--steps", "4", "--run-dir", "first"]) == 0
     more = [*FLAGS.split(), "--init-from", "first", "--freeze", "(?!head)", "--run-dir", "second"]
@@ -256,7 +257,10 @@ def test_the_commands_start_from_a_run_freeze_and_go_on(capsys: pytest.CaptureFi
     assert json.loads(pathlib.Path("second", "summary.json").read_text())["steps"] == 6
 
 
-@pytest.mark.parametrize(("flag", "value", "before"), [("optimizer", "adam", "nesterov"), ("global-batch-size", "16", "32")])
+@pytest.mark.parametrize(
+    ("flag", "value", "before"),
+    [("optimizer", "adam", "nesterov"), pytest.param("global-batch-size", "16", "32", marks=pytest.mark.slow)],
+)
 def test_another_optimizer_or_batch_is_another_run(flag: str, value: str, before: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert train.main([*FLAGS.split(), "--steps", "1", "--run-dir", "first"]) == 0
     capsys.readouterr()

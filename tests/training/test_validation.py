@@ -84,6 +84,7 @@ def test_the_best_state_by_validation_is_saved_and_is_the_result(capsys: pytest.
     assert "validation metrics" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_pictures")
 def test_a_run_that_was_stopped_finds_the_same_best(capsys: pytest.CaptureFixture[str]) -> None:
     """What was best before counts after: the first evaluation of a continued run is no improvement in itself."""

@@ -2,7 +2,11 @@
 
 import sys
 
+import jax
+import numpy as np
+
 from jaxdp.events import Ended, Run
+from jaxdp.inference import instances
 from jaxdp.reporting import outcome, plots
 from jaxdp.run_directory import RunDirectory
 
@@ -18,11 +22,16 @@ class Plots:
             if event.predict is not None and event.sums is not None:
                 source = run.setup.evaluation_source
                 drawn = outcome.draw(
-                    directory.plots, title=run.title, task=task, source=source, sums=event.sums, predict=event.predict
-                )
+                    directory.plots, title=run.title, task=task, source=source, sums=event.sums, predict=event.predict,
+                    separate=_objects if run.setup.dataset.instances else None,
+                )  # fmt: skip
                 event.images.update(drawn)
             rows, name = directory.read_rows(), task.best_metric[0]
             plots.plot_curves(rows, directory.plots / "curves.png", title=run.title, metric_name=name)
         except (ValueError, RuntimeError) as error:  # Matplotlib reads some names as mathematics
             reason = " ".join(str(error).split())[:200]
             print(f"warning: the plots of {run.folder} could not be drawn: {reason}", file=sys.stderr)
+
+
+def _objects(logits: np.ndarray) -> np.ndarray:
+    return instances.separate(np.asarray(jax.nn.softmax(logits)))

@@ -14,14 +14,16 @@ ROWS = 3  # pictures shown, evenly spaced over the test set
 
 
 def draw(
-    directory: pathlib.Path, *, title: str, task: Any, source: Any, predict: Callable[[np.ndarray], Any], sums: Mapping[str, Any]
-) -> dict[str, np.ndarray]:
+    directory: pathlib.Path, *, title: str, task: Any, source: Any, predict: Callable[[np.ndarray], Any], sums: Mapping[str, Any],
+    separate: Callable[[np.ndarray], np.ndarray] | None = None,
+) -> dict[str, np.ndarray]:  # fmt: skip
     """Writes the pictures to a folder and returns them by name, uint8 (H, W, 3).
 
     Args:
         source: the test split.
         predict: from stored pixels to the model's outputs.
         sums: of the evaluation.
+        separate: from the outputs for an image to the numbers of its objects, where objects are told apart.
     """
     if getattr(task, "target", None):  # a task from outside that learns something else
         return {}
@@ -37,7 +39,11 @@ def draw(
     examples = source.read(numbers.tolist())
     outputs = np.asarray(predict(examples["images"]))
     images = np.asarray(center_crop(examples["images"], outputs.shape[1:3]))
-    if kind == "segmentation":
+    if separate is not None:
+        actual = np.stack([source.unchecked[number]["masks"] for number in numbers.tolist()])
+        truths = [pictures.color_objects(objects) for objects in np.asarray(center_crop(actual, outputs.shape[1:3]))]
+        found = [pictures.color_objects(separate(output)) for output in outputs]
+    elif kind == "segmentation":
         masks = np.asarray(center_crop(examples["masks"], outputs.shape[1:3]))
         truths, found = (
             [pictures.color_mask(mask, task.num_classes, getattr(task, "ignore_label", IGNORE_LABEL)) for mask in many]

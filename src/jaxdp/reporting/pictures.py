@@ -34,9 +34,18 @@ def overlay(image: np.ndarray, mask: np.ndarray, num_classes: int) -> np.ndarray
     return mixed.round().astype(np.uint8)
 
 
+def _color_numbers(objects: np.ndarray) -> np.ndarray:
+    return np.where(objects > 0, (objects - 1) % _COLORS + 1, 0).astype(np.uint8)
+
+
+def color_objects(objects: np.ndarray) -> np.ndarray:
+    """Returns numbers of objects (H, W), of which those up to 0 are none, as uint8 (H, W, 3)."""
+    return color_mask(_color_numbers(objects), _COLORS + 1)
+
+
 def overlay_objects(image: np.ndarray, objects: np.ndarray) -> np.ndarray:
     """Returns an image (H, W, 1 or 3), uint8, covered by the colors of objects, whose outlines hide it."""
-    numbers = np.where(objects > 0, (objects - 1) % _COLORS + 1, 0).astype(np.uint8)
+    numbers = _color_numbers(objects)
     outline = np.zeros(objects.shape, bool)
     for axis in (0, 1):
         changes = np.diff(objects, axis=axis) != 0

@@ -198,9 +198,24 @@ def test_a_mask_stack_pairs_page_by_page_and_whole_files_are_held_out(tmp_path: 
     assert dataset.test.unchecked.name(1).endswith(".tif[1]")
 
 
-def test_a_single_stack_cannot_be_held_out(tmp_path: pathlib.Path) -> None:
-    stacks(tmp_path, pages=20, files=1)
-    with pytest.raises(ConfigError, match=r"holds one file only, of 20 pages, and whole files are held out as test data; add"):
+def test_of_a_single_stack_runs_of_pages_are_held_out(tmp_path: pathlib.Path) -> None:
+    stacks(tmp_path, pages=40, files=1)
+    dataset = opened(tmp_path, validation="0.2")
+    pages = {
+        split: [int(source.name(index).partition("[")[2][:-1]) for index in range(len(source))]
+        for split, source in dataset.splits().items()
+    }
+    assert sorted(page for numbers in pages.values() for page in numbers) == list(range(40))
+    assert pages["test"] == [36, 37, 38, 39]
+    runs = np.split(np.array(pages["validation"]), np.flatnonzero(np.diff(pages["validation"]) != 1) + 1)
+    assert len(runs) <= 2
+    assert 6 <= len(pages["validation"]) <= 8
+    assert all(len(run) >= 3 for run in runs)
+
+
+def test_a_single_image_cannot_be_held_out(tmp_path: pathlib.Path) -> None:
+    stacks(tmp_path, pages=1, files=1)
+    with pytest.raises(ConfigError, match=r"holds one image only, and needs another as test data; add others"):
         opened(tmp_path)
 
 

@@ -59,17 +59,23 @@ def folder(request: sources.Request) -> sources.Dataset:
     return create_dataset(request, task, parts, known, train.distinct if isinstance(train, _Pairs) else None)
 
 
+_RUNS = 10  # of consecutive pages, where one file holds them all
+
+
 def _divided(request: sources.Request, rows: list[Any], survey: Survey) -> dict[str, list[Any]]:
     """Returns training and test files: whole ones, so that the pages of a stack, whose neighbours are alike, stay together.
 
+    Of a single stack the last tenth of its pages is the test data.
+
     Raises:
-        ConfigError: if there is one file only, or one of a class.
+        ConfigError: if there is one image only, or one file of a class.
     """
     if len(rows) == 1:
-        pages = len(survey.pictures(rows[0][0])) if rows[0][0] is not None else 1
-        held = "holds one file only" + f", of {pages} pages" * (pages > 1)
-        remedy = "add others, or put some of its pages into a file under test/ and the rest into one under train/"
-        raise request.error(f"{held}, and whole files are held out as test data; {remedy}")
+        pages = _paged(rows[0], survey)
+        if len(pages) == 1:
+            raise request.error("holds one image only, and needs another as test data; add others")
+        first = len(pages) - max(len(pages) // _RUNS, 1)
+        return {"train": pages[:first], "test": pages[first:]}
     labels = [row[1] if isinstance(row[1], int) else 0 for row in rows]
     is_test = held_out(labels) if rows else np.zeros(0, bool)
     parts = {"train": ~is_test, "test": is_test}
@@ -115,8 +121,8 @@ class _Pictures:
 
     @property
     def groups(self) -> np.ndarray:
-        """The number of the file of each example."""
-        return _numbers(picture.path for picture in self.files)
+        """The number of the file of each example, or of its run of pages."""
+        return _groups(picture.path for picture in self.files)
 
     def __len__(self) -> int:
         return len(self.files)
@@ -145,8 +151,8 @@ class _Pairs:
 
     @property
     def groups(self) -> np.ndarray:
-        """The number of the file of each example."""
-        return _numbers(getattr(first, "path", first) for first in (image or mask for image, mask in self.pairs))
+        """The number of the file of each example, or of its run of pages."""
+        return _groups(getattr(first, "path", first) for first in (image or mask for image, mask in self.pairs))
 
     def __len__(self) -> int:
         return len(self.pairs)
@@ -185,10 +191,11 @@ class _Pairs:
         return mask
 
 
-def _numbers(files: Iterable[Path]) -> np.ndarray:
-    """Returns a number for each file, in the order in which they come first."""
+def _groups(files: Iterable[Path]) -> np.ndarray:
+    """Returns the number of the file of each example; where all are pages of one file, that of their run of consecutive pages."""
     known: dict[Path, int] = {}
-    return np.array([known.setdefault(file, len(known)) for file in files], np.int64)
+    numbers = np.array([known.setdefault(file, len(known)) for file in files], np.int64)
+    return numbers if len(known) > 1 else np.arange(len(numbers)) * _RUNS // max(len(numbers), 1)
 
 
 def _split_folders(request: sources.Request, path: Path) -> dict[str, Path]:
