@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from process_group import Processes, environment
+from process_group import LISTENING, Processes, environment, listening
 
 from jaxdp import train
 from jaxdp.checkpoint.restore import SavedCheckpoints
@@ -110,8 +110,11 @@ def differences(found: str, expected: str, tolerance: float) -> list[str]:
 def test_two_launched_processes_train_as_one() -> None:
     flags = [*COMMON, *CNN.split(), "--checkpoint-every", "2"]
     command = [sys.executable, "-m", "jaxdp.launch", "-n", "2", "--devices-per-process", "2", "--", "train", *flags]
-    ended = subprocess.run([*command, "--run-dir", "two"], capture_output=True, text=True, env=environment())
+    pathlib.Path("look.py").write_text(LISTENING)
+    look = ["--run-dir", "two", "--plugins", "look.py"]
+    ended = subprocess.run([*command, *look], capture_output=True, text=True, env=environment())
     assert ended.returncode == 0, ended.stderr
+    assert listening(ended.stdout) == {"127.0.0.1"}
     assert ended.stdout.count("cnn on digits: done") == 1
     assert all(line.startswith("[0] step ") for line in ended.stderr.splitlines()), ended.stderr
     assert train.main([*flags, "--devices", "4", "--run-dir", "one"]) == 0
