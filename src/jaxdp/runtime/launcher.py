@@ -22,6 +22,7 @@ GRACE_SECONDS = 15.0
 # What each process has said is enough.
 _EXPLAINED = (0, EXIT_USAGE_ERROR, EXIT_DIVERGED, EXIT_STOPPED)
 _PR_SET_PDEATHSIG = 1
+_PROGRAM = ("-m", "jaxdp.train")
 _ERROR = "jaxdp.train: error: "
 
 
@@ -96,11 +97,12 @@ class _Process:
 
     def copy(self, source: IO[str], target: IO[str], prefix: str, *, remember: bool) -> None:
         """Shows what it prints, line by line."""
-        for line in source:
-            target.write(prefix + line)
-            target.flush()
-            if remember and line.strip() and (_ERROR in line or _ERROR not in self.last_words):
-                self.last_words = line.strip()
+        with source:
+            for line in source:
+                target.write(prefix + line)
+                target.flush()
+                if remember and line.strip() and (_ERROR in line or _ERROR not in self.last_words):
+                    self.last_words = line.strip()
 
 
 class _Processes:
@@ -117,7 +119,7 @@ class _Processes:
             # The first one shows the progress: a bar where there is a terminal.
             shows = index == 0 and sys.stderr.isatty()
             popen = subprocess.Popen(
-                [sys.executable, "-m", "jaxdp.train", *flags, *where],
+                [sys.executable, *_PROGRAM, *flags, *where],
                 env=environment,
                 stdout=None if index == 0 else subprocess.PIPE,
                 stderr=None if shows else subprocess.PIPE,

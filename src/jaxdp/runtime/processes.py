@@ -176,8 +176,9 @@ def leave(error: BaseException, code: int, message: str | None, prog: str = PROG
             news, deadline = None, time.monotonic() + _heartbeat_timeout + _GRACE_SECONDS
             while news is None and time.monotonic() < deadline:
                 time.sleep(0.5)
-                for index, left in _group.last_words().items():
-                    code, news = 1, f"{_group.members[index]} has left: {left['message']}"
+                with contextlib.suppress(Exception):  # process 0 may be the one that is gone; the runtime will name it
+                    for index, left in _group.last_words().items():
+                        code, news = 1, f"{_group.members[index]} has left: {left['message']}"
             message = news or message
         _group.leave_word(message or f"{type(error).__name__}: {error}")
         if message is None:
