@@ -321,7 +321,8 @@ def test_the_runtimes_last_words_become_one_line() -> None:
         silent = (
             "F1122 22:07:41.653394 25812 client.h:80] Terminating process because the JAX distributed service detected fatal "
             "errors. This most likely indicates that another task died; see the other task logs for more details. Disable Python "
-            "buffering, i.e. `python -u`, to be sure to see all the previous output. absl::Status: DEADLINE_EXCEEDED: Deadline Exceeded"
+            "buffering, i.e. `python -u`, to be sure to see all the previous output. absl::Status: DEADLINE_EXCEEDED: Deadline "
+            "Exceeded"
         )
         assert native_output.explain(silent) == f"process 0 (pid 1 on a), the coordinator, died or cannot be reached{AGAIN}"
         assert (

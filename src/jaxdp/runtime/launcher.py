@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import IO
+from typing import Any
 
 from jaxdp.exit_codes import EXIT_DIVERGED, EXIT_STOPPED, EXIT_USAGE_ERROR
 from jaxdp.registry import ConfigError
@@ -95,7 +95,7 @@ class _Process:
             return f"was killed by {signal.Signals(-code).name}"
         return {0: "was done", EXIT_STOPPED: "was stopped by a signal after saving"}.get(code, f"ended with exit code {code}")
 
-    def copy(self, source: IO[str], target: IO[str], prefix: str, *, remember: bool) -> None:
+    def copy(self, source: Any, target: Any, prefix: str, *, remember: bool) -> None:
         """Shows what it prints, line by line."""
         with source:
             for line in source:
