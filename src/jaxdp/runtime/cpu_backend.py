@@ -16,10 +16,11 @@ def announce(address: str) -> None:
     """
     import jax
     from jax._src import distributed, xla_bridge
-    from jax._src.lib import _jax
+    from jax._src.lib import _jax  # pyright: ignore[reportPrivateImportUsage]
     from jax.extend import backend
 
-    if not address or jax.config.jax_cpu_collectives_implementation != "gloo":
+    settings: Any = jax.config
+    if not address or settings.jax_cpu_collectives_implementation != "gloo":
         return
     if "collectives" not in inspect.signature(xla_bridge.make_cpu_client).parameters:
         return
@@ -44,6 +45,7 @@ def keep_programs_of_every_process() -> None:
     import jax
     from jax._src import compilation_cache, compiler
 
+    settings: Any = jax.config
     write = getattr(compiler, "_cache_write", None)
     put = getattr(compilation_cache, "put_executable_and_time", None)
     if write is None or put is None:
@@ -57,7 +59,7 @@ def keep_programs_of_every_process() -> None:
         seconds = given["compile_time_secs"]
         if given["backend"].platform != "cpu" or given.get("host_callbacks") or jax.process_index() == 0:
             write(*args, **kwargs)
-        elif seconds >= jax.config.jax_persistent_cache_min_compile_time_secs:
+        elif seconds >= settings.jax_persistent_cache_min_compile_time_secs:
             with contextlib.suppress(Exception):  # compiling again is all that it costs
                 put(given["cache_key"], given["module_name"], given["executable"], given["backend"], int(seconds))
 

@@ -13,7 +13,7 @@ import socket
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from jaxdp.config import ProcessConfig
@@ -140,7 +140,7 @@ def start(config: ProcessConfig) -> Group:
     return _group
 
 
-def call_together(function: Callable[..., Any], *args: Any) -> Any:
+def call_together(function: Any, *args: Any) -> Any:
     """Calls a step that all processes call: where it is compiled for these arguments, all wait for each other before it runs.
 
     One process may find in the cache what another compiles for minutes, and communication fails after 30 seconds (XLA's Gloo).
