@@ -178,6 +178,7 @@ def faults(session: nox.Session) -> None:
     names = [
         "training/test_storm",
         "runtime/test_process_faults",
+        "runtime/test_network",
         "test_launch",
         "checkpoint/test_full_disk",
         "checkpoint/test_integrity",

@@ -1,5 +1,6 @@
 """Starts processes of a run one by one, so that a test can disturb one of them."""
 
+import ipaddress
 import os
 import pathlib
 import socket
@@ -8,6 +9,8 @@ import sys
 import time
 from collections.abc import Sequence
 
+import network
+
 from jaxdp.runtime import launcher
 
 FLAGS = (
@@ -15,6 +18,28 @@ FLAGS = (
     "--schedule constant --log-every 1 --run-dir run --heartbeat-timeout 5 --distributed-timeout 120"
 ).split()
 TRAIN = "import sys\nfrom jaxdp import train\nsys.exit(train.main(sys.argv[1:]))\n"
+# Prints the addresses at which a process listens when it begins to train.
+LISTENING = (
+    "import os\nfrom jaxdp.training import loop\n"
+    "def look(*args):\n"
+    "    paths = [f'/proc/self/fd/{name}' for name in os.listdir('/proc/self/fd')]\n"
+    "    own = {os.readlink(path) for path in paths if os.path.islink(path)}\n"
+    "    for name in ('tcp', 'tcp6'):\n"
+    "        for line in open('/proc/self/net/' + name).readlines()[1:]:\n"
+    "            words = line.split()\n"
+    "            if words[3] == '0A' and f'socket:[{words[9]}]' in own:\n"
+    "                print('listens at', words[1].split(':')[0], flush=True)\n"
+    "    return train_loop(*args)\n"
+    "train_loop, loop.train = loop.train, look\n"
+)
+
+
+def listening(output: str) -> set[str]:
+    """Returns the addresses in what `LISTENING` has printed: hexadecimal numbers of 4 bytes in the machine's order."""
+    numbers = [line.rpartition(" ")[2] for line in output.splitlines() if "listens at " in line]
+    words = [[int(text[place : place + 8], 16).to_bytes(4, sys.byteorder) for place in range(0, len(text), 8)] for text in numbers]
+    found = {ipaddress.ip_address(b"".join(each)) for each in words}
+    return {str(getattr(address, "ipv4_mapped", None) or address) for address in found}
 
 
 def free_port() -> int:
@@ -34,21 +59,26 @@ class Processes:
     preludes: of some processes Python lines to execute before anything else.
     own_flags: of some processes further flags.
     program: what each of them runs, in Python.
+    hosts: on which to run them, by index; None for this machine.
+    coordinator: name or address of the first host; None for its address.
     """
 
     def __init__(
         self, *flags: str, count: int = 2, devices: int = 1, preludes: dict[int, str] | None = None,
         own_flags: dict[int, Sequence[str]] | None = None, common: Sequence[str] = FLAGS, program: str = TRAIN,
+        hosts: Sequence[network.Host] | None = None, coordinator: str | None = None,
     ) -> None:  # fmt: skip
         self._port = launcher.hold_port()
-        coordinator = f"127.0.0.1:{self._port.getsockname()[1]}"
+        address = coordinator or (hosts[0].address if hosts else "127.0.0.1")
+        coordinator = f"{address}:{self._port.getsockname()[1]}"
         self.running: list[subprocess.Popen[str]] = []
         for index in range(count):
             where = f"--devices {devices} --coordinator {coordinator} --num-processes {count} --process-id {index}".split()
             lines = (preludes or {}).get(index, "") + program
             command = [sys.executable, "-c", lines, *common, *flags, *where, *(own_flags or {}).get(index, ())]
             with open(f"out-{index}.txt", "w") as out, open(f"err-{index}.txt", "w") as err:
-                self.running.append(subprocess.Popen(command, stdout=out, stderr=err, env=environment()))
+                popen = hosts[index].popen if hosts else subprocess.Popen
+                self.running.append(popen(command, stdout=out, stderr=err, env=environment()))
 
     def wait_for(self, text: str, *, index: int = 0, seconds: float = 200) -> None:
         """Waits until a process has printed something on standard error."""

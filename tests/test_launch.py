@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import re
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from process_group import environment
 
 from jaxdp import launch
 from jaxdp.checkpoint import integrity
+from jaxdp.runtime import launcher as launcher_lib
 from jaxdp.runtime.launcher import device_shares
 
 FLAGS = (
@@ -83,6 +85,73 @@ def test_a_killed_process_is_started_again_with_all_others(record_fault: Callabl
     assert int(shown.split("continuing run after step ")[1].split()[0]) >= 10
     assert max(integrity.steps(pathlib.Path("run", "checkpoints"))) == 150
     record_fault("kill -9 of a launched process, --max-restarts 1", 1, "all started again; complete", 0)
+
+
+def test_a_usage_error_of_train_shows_once(capsys: pytest.CaptureFixture[str]) -> None:
+    assert launch.main(["-n", "2", "--", "train", "--step", "3"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("jaxdp.launch: error: --step: unknown flag")
+
+
+# In place of jaxdp.train: what its processes may come to.
+STAND_IN = """
+import os, signal, sys, time
+
+def main():
+    which = sys.argv[sys.argv.index("--process-id") + 1]
+    what = dict(word.split("=") for word in os.environ["OUTCOMES"].split())[which]
+    print("step 3/10 loss 0.1", file=sys.stderr, flush=True)
+    if what == "killed":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if what == "stuck":
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        time.sleep(100)
+    time.sleep(0.4)
+    if what == "1":
+        print("jaxdp.train: error: process 0 died", file=sys.stderr)
+        print("something else", file=sys.stderr)
+    sys.exit(int(what))
+
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "code", "expected"),
+    [
+        ("0=0 1=0", 0, []),
+        ("0=75 1=75", 75, []),
+        ("0=2 1=2", 2, []),
+        (
+            "0=killed 1=1 2=75",
+            137,
+            [
+                "process 0 was the first to fail: it was killed by SIGKILL: step 3/10 loss 0.1",
+                "process 1 ended with exit code 1 LATER: process 0 died",
+                "process 2 was stopped by a signal after saving",
+            ],
+        ),
+        (
+            "0=stuck 1=1",
+            1,
+            [
+                "process 1 was the first to fail: it ended with exit code 1: process 0 died",
+                "process 0 did not end by itself and was killed by jaxdp.launch LATER: step 3/10 loss 0.1",
+            ],
+        ),
+    ],
+    ids=["done", "stopped", "refused", "killed", "stuck"],
+)
+def test_the_launcher_says_who_ended_and_why(
+    outcomes: str, code: int, expected: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("OUTCOMES", outcomes)
+    monkeypatch.setattr(launcher_lib, "_PROGRAM", ["-c", STAND_IN])
+    monkeypatch.setattr(launcher_lib, "GRACE_SECONDS", 0.5)
+    assert launcher_lib.launch([], len(outcomes.split()), None, heartbeat_timeout=0.5) == code
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("jaxdp.launch: ")]
+    told = [re.sub(r" \(pid \d+ on [^)]+\)", "", line.removeprefix("jaxdp.launch: ")) for line in lines]
+    assert [re.sub(r"[\d.]+ s later", "LATER", line) for line in told] == expected
 
 
 @pytest.mark.slow

@@ -53,7 +53,12 @@ def _main(argv: Sequence[str]) -> int:
             raise ConfigError(word.split("=")[0][2:], "", "is set by the launcher; leave it out")
     if config is None:
         return _slurm(own[1:], command[1:])
-    return launcher.launch(command[1:], config.num_processes, config.devices_per_process, config.max_restarts)
+    # A usage error shows once, and before anything starts.
+    settings = command_line.parse(TrainConfig, command[1:], prog="python -m jaxdp.train", description="").processes
+    return launcher.launch(
+        command[1:], config.num_processes, config.devices_per_process, config.max_restarts,
+        heartbeat_timeout=settings.heartbeat_timeout,
+    )  # fmt: skip
 
 
 def _slurm(own: Sequence[str], flags: Sequence[str]) -> int:

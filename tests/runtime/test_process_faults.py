@@ -105,6 +105,23 @@ def test_the_others_name_the_one_that_died(victim: int, record_fault: RecordFaul
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("victim", [0, 1])
+def test_the_others_name_the_one_that_is_stopped(victim: int, record_fault: RecordFault) -> None:
+    group = Processes("--steps", "1000", preludes={0: slow_steps(0.1), 1: slow_steps(0.1)})
+    group.wait_for("step 7/")
+    group.running[victim].send_signal(signal.SIGSTOP)
+    began = time.monotonic()
+    assert group.running[1 - victim].wait(timeout=100) == 1
+    assert time.monotonic() - began < 5 + 20  # the heartbeat timeout, and a slow machine
+    group.running[victim].kill()
+    assert group.codes()[victim] == -signal.SIGKILL
+    (line,) = group.error_lines(1 - victim)
+    assert line.startswith(f"jaxdp.train: error: process {victim} (pid {group.running[victim].pid} on ")
+    assert line.endswith(AGAIN)
+    record_fault("SIGSTOP to one of two processes", 1, "the other names it and leaves with 1", 0)
+
+
+@pytest.mark.slow
 def test_one_that_hangs_is_found_and_named(record_fault: RecordFault) -> None:
     stuck = slow_steps(0.1).replace("time.sleep(0.1)", "time.sleep(0.1 if (n := globals().get('n', 0) + 1) < 8 else 1000)")
     stuck = stuck.replace("def slow(*args, **kwargs):", "def slow(*args, **kwargs):\n    global n")
@@ -301,6 +318,13 @@ def test_the_runtimes_last_words_become_one_line() -> None:
         assert native_output.explain(older) == f"process 1 (pid 2 on b) died or stopped responding{AGAIN}"
         leader = "F1121 1 client.h:80] Terminating process: Failed to send RPC to coordination service. Either the leader task"
         assert native_output.explain(leader).startswith("process 0 (pid 1 on a), the coordinator, died or cannot be reached")
+        silent = (
+            "F1122 22:07:41.653394 25812 client.h:80] Terminating process because the JAX distributed service detected fatal "
+            "errors. This most likely indicates that another task died; see the other task logs for more details. Disable Python "
+            "buffering, i.e. `python -u`, to be sure to see all the previous output. absl::Status: DEADLINE_EXCEEDED: Deadline "
+            "Exceeded"
+        )
+        assert native_output.explain(silent) == f"process 0 (pid 1 on a), the coordinator, died or cannot be reached{AGAIN}"
         assert (
             native_output.explain("F1121 16:07 1 hlo.cc:1] Check failed:  x\n*** stack")
             == "F1121 16:07 1 hlo.cc:1] Check failed: x"

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from process_group import Processes, environment
+from process_group import LISTENING, Processes, environment, listening
 
 from jaxdp import train
 from jaxdp.checkpoint.restore import SavedCheckpoints
@@ -110,8 +110,11 @@ def differences(found: str, expected: str, tolerance: float) -> list[str]:
 def test_two_launched_processes_train_as_one() -> None:
     flags = [*COMMON, *CNN.split(), "--checkpoint-every", "2"]
     command = [sys.executable, "-m", "jaxdp.launch", "-n", "2", "--devices-per-process", "2", "--", "train", *flags]
-    ended = subprocess.run([*command, "--run-dir", "two"], capture_output=True, text=True, env=environment())
+    pathlib.Path("look.py").write_text(LISTENING)
+    look = ["--run-dir", "two", "--plugins", "look.py"]
+    ended = subprocess.run([*command, *look], capture_output=True, text=True, env=environment())
     assert ended.returncode == 0, ended.stderr
+    assert listening(ended.stdout) == {"127.0.0.1"}
     assert ended.stdout.count("cnn on digits: done") == 1
     assert all(line.startswith("[0] step ") for line in ended.stderr.splitlines()), ended.stderr
     assert train.main([*flags, "--devices", "4", "--run-dir", "one"]) == 0
@@ -124,6 +127,42 @@ def test_two_launched_processes_train_as_one() -> None:
     for row in rows[:3]:  # of each process
         assert len(row["host_memory_bytes"]) == 2
         assert min(row["host_memory_bytes"]) > 50e6
+
+
+# XLA's Gloo gives up on processes that come 30 seconds after the others.
+LATE = (
+    "import time\nfrom jaxdp.step import step\ntrain_step = step.train_step\n"
+    "def late(*args, **kwargs):\n    print('compiles', flush=True)\n    time.sleep(35)\n    return train_step(*args, **kwargs)\n"
+    "step.train_step = late\n"
+)
+
+
+@pytest.mark.slow
+def test_processes_that_compile_at_different_speed_wait_for_each_other() -> None:
+    group = Processes(*COMMON, *CNN.split(), "--run-dir", "run", common=[], devices=2, preludes={1: LATE})
+    assert group.codes() == [0, 0], group.errors(0) + group.errors(1)
+    assert group.output(1).count("compiles") == 1  # to compile before the first step costs nothing
+
+
+COUNTING = (
+    "import atexit, jax\nevents = []\njax.monitoring.register_event_listener(lambda event, **kwargs: events.append(event))\n"
+    "atexit.register(lambda: print('hits', events.count('/jax/compilation_cache/cache_hits'), flush=True))\n"
+)
+
+
+@pytest.mark.slow
+def test_what_was_compiled_serves_all_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(pathlib.Path("cache").absolute()))
+    monkeypatch.setenv("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+    hits = []
+    for number in range(2):
+        flags = [*COMMON, *CNN.split(), "--run-dir", f"run-{number}"]
+        group = Processes(*flags, common=[], devices=2, preludes={0: COUNTING, 1: COUNTING})
+        assert group.codes() == [0, 0], group.errors(0) + group.errors(1)
+        hits.append([int(group.output(index).rpartition("hits ")[2]) for index in (0, 1)])
+    assert min(hits[1]) >= 8, hits
+    # Process 0 alone draws the pictures.
+    assert hits[1][1] > hits[1][0] / 2, hits
 
 
 @pytest.mark.slow

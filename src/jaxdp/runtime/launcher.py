@@ -2,6 +2,7 @@
 
 import contextlib
 import ctypes
+import dataclasses
 import os
 import pathlib
 import signal
@@ -11,23 +12,35 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import IO
+from typing import Any
 
 from jaxdp.exit_codes import EXIT_DIVERGED, EXIT_STOPPED, EXIT_USAGE_ERROR
 from jaxdp.registry import ConfigError
 
-# After one process has failed the others find out by themselves, and say so; a process that hangs does not.
+# After one process has failed the others find out by themselves within the heartbeat timeout, and have so long to say so and leave.
 GRACE_SECONDS = 15.0
+# What each process has said is enough.
+_EXPLAINED = (0, EXIT_USAGE_ERROR, EXIT_DIVERGED, EXIT_STOPPED)
 _PR_SET_PDEATHSIG = 1
+_PROGRAM = ("-m", "jaxdp.train")
+_ERROR = "jaxdp.train: error: "
 
 
-def launch(flags: Sequence[str], num_processes: int, devices_per_process: int | None, max_restarts: int = 0) -> int:
+def launch(
+    flags: Sequence[str],
+    num_processes: int,
+    devices_per_process: int | None,
+    max_restarts: int = 0,
+    *,
+    heartbeat_timeout: float = 30.0,
+) -> int:
     """Runs `jaxdp.train` in several processes to their end, all of them again after a failure where that is wanted.
 
     Args:
         flags: of `jaxdp.train`.
         devices_per_process: GPUs, or simulated devices on a CPU; None for the GPUs divided, or 1.
         max_restarts: how often to start all again.
+        heartbeat_timeout: seconds after which the processes miss one that is gone.
 
     Returns:
         0 if all ended well, otherwise the exit code of the first one that did not; 128 + N if signal N ended it.
@@ -40,13 +53,56 @@ def launch(flags: Sequence[str], num_processes: int, devices_per_process: int | 
         flags = [*flags, "--devices", str(devices_per_process)]
     restarts = 0
     while True:
-        code = _Processes(flags, environments).wait()
+        processes = _Processes(flags, environments)
+        code = processes.wait(heartbeat_timeout + GRACE_SECONDS)
+        for line in processes.explain():
+            print(f"jaxdp.launch: {line}", file=sys.stderr, flush=True)
         # What a usage error, a divergence or a signal ended would end in the same way again.
         if code in (0, EXIT_USAGE_ERROR, EXIT_DIVERGED, EXIT_STOPPED) or restarts == max_restarts:
             return code
         restarts += 1
         again = f"starting all again ({restarts} of at most {max_restarts})"
         print(f"jaxdp.launch: a process ended with {code}; {again}", file=sys.stderr, flush=True)
+
+
+@dataclasses.dataclass
+class _Process:
+    """One of the processes, and how it has ended.
+
+    Attributes:
+        name: as the processes call each other.
+        ended: when, by the monotonic clock.
+        last_words: its error in one line, or else the last line on its standard error; nothing where that is a terminal.
+        given_up: whether the launcher has killed it.
+    """
+
+    name: str
+    popen: "subprocess.Popen[str]"
+    ended: float = 0.0
+    last_words: str = ""
+    given_up: bool = False
+
+    @property
+    def failed(self) -> bool:
+        return self.popen.returncode not in (None, 0, EXIT_STOPPED)
+
+    def outcome(self) -> str:
+        """Returns how it has ended."""
+        code = self.popen.returncode
+        if self.given_up:
+            return "did not end by itself and was killed by jaxdp.launch"
+        if code < 0:
+            return f"was killed by {signal.Signals(-code).name}"
+        return {0: "was done", EXIT_STOPPED: "was stopped by a signal after saving"}.get(code, f"ended with exit code {code}")
+
+    def copy(self, source: Any, target: Any, prefix: str, *, remember: bool) -> None:
+        """Shows what it prints, line by line."""
+        with source:
+            for line in source:
+                target.write(prefix + line)
+                target.flush()
+                if remember and line.strip() and (_ERROR in line or _ERROR not in self.last_words):
+                    self.last_words = line.strip()
 
 
 class _Processes:
@@ -56,14 +112,14 @@ class _Processes:
         self._port = hold_port()
         coordinator = f"127.0.0.1:{self._port.getsockname()[1]}"
         count = len(environments)
-        self._running: list[subprocess.Popen[str]] = []
+        self._all: list[_Process] = []
         self._readers: list[threading.Thread] = []
         for index, environment in enumerate(environments):
             where = ["--coordinator", coordinator, "--num-processes", str(count), "--process-id", str(index)]
             # The first one shows the progress: a bar where there is a terminal.
             shows = index == 0 and sys.stderr.isatty()
-            process = subprocess.Popen(
-                [sys.executable, "-m", "jaxdp.train", *flags, *where],
+            popen = subprocess.Popen(
+                [sys.executable, *_PROGRAM, *flags, *where],
                 env=environment,
                 stdout=None if index == 0 else subprocess.PIPE,
                 stderr=None if shows else subprocess.PIPE,
@@ -72,34 +128,57 @@ class _Processes:
                 start_new_session=True,
                 preexec_fn=end_with_parent,
             )
-            self._running.append(process)
-            for stream, target in ((process.stdout, sys.stdout), (process.stderr, sys.stderr)):
+            process = _Process(f"process {index} (pid {popen.pid} on {socket.gethostname()})", popen)
+            self._all.append(process)
+            for stream, target in ((popen.stdout, sys.stdout), (popen.stderr, sys.stderr)):
                 if stream is not None:
-                    reader = threading.Thread(target=_copy, args=(stream, target, f"[{index}] "), daemon=True)
+                    kwargs = {"remember": target is sys.stderr}
+                    reader = threading.Thread(target=process.copy, args=(stream, target, f"[{index}] "), kwargs=kwargs, daemon=True)
                     reader.start()
                     self._readers.append(reader)
 
-    def wait(self) -> int:
-        failed, deadline = 0, float("inf")
+    def wait(self, grace_seconds: float) -> int:
+        """Waits for all and returns an exit code.
+
+        Args:
+            grace_seconds: for the others after one has failed.
+        """
+        deadline = float("inf")
         with forwarding(self.send):
-            while any(process.poll() is None for process in self._running):
+            while running := [each for each in self._all if not each.ended]:
                 time.sleep(0.05)
-                codes = [process.poll() for process in self._running]
-                bad = [code for code in codes if code not in (None, 0, EXIT_STOPPED)]
-                if bad and not failed:
-                    failed, deadline = bad[0] or 0, time.monotonic() + GRACE_SECONDS
-                if time.monotonic() > deadline:
-                    self.send(signal.SIGKILL)
+                for each in running:
+                    if each.popen.poll() is not None:
+                        each.ended = time.monotonic()
+                        deadline = min(deadline, each.ended + grace_seconds) if each.failed else deadline
+                    elif time.monotonic() > deadline:
+                        each.given_up = True
+                        each.popen.kill()
         for reader in self._readers:
             reader.join()
         self._port.close()
-        code = failed or max(process.returncode for process in self._running)
+        failures = self._failures()
+        code = failures[0].popen.returncode if failures else max(each.popen.returncode for each in self._all)
         return code if code >= 0 else 128 - code
 
+    def explain(self) -> list[str]:
+        """Returns who ended and why, the first failure first; nothing where each process has said so itself."""
+        if all(each.popen.returncode in _EXPLAINED for each in self._all):
+            return []
+        failures = self._failures()
+        lines = [f"{failures[0].name} was the first to fail: it {failures[0].outcome()}"]
+        lines += [f"{each.name} {each.outcome()} {each.ended - failures[0].ended:.1f} s later" for each in failures[1:]]
+        words = [f": {each.last_words.removeprefix(_ERROR)}" if each.last_words else "" for each in failures]
+        lines = [line + word for line, word in zip(lines, words, strict=True)]
+        return lines + [f"{each.name} {each.outcome()}" for each in self._all if not each.failed]
+
+    def _failures(self) -> list[_Process]:
+        return sorted((each for each in self._all if each.failed), key=lambda each: each.ended)
+
     def send(self, number: int) -> None:
-        for process in self._running:
-            if process.poll() is None:
-                process.send_signal(number)
+        for each in self._all:
+            if each.popen.poll() is None:
+                each.popen.send_signal(number)
 
 
 def hold_port() -> socket.socket:
@@ -112,12 +191,6 @@ def hold_port() -> socket.socket:
         held.setsockopt(socket.SOL_SOCKET, option, 1)
     held.bind(("127.0.0.1", 0))
     return held
-
-
-def _copy(source: IO[str], target: IO[str], prefix: str) -> None:
-    for line in source:
-        target.write(prefix + line)
-        target.flush()
 
 
 def end_with_parent() -> None:

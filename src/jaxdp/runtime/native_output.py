@@ -123,7 +123,9 @@ def explain(text: str) -> str:
         return (
             f"timed out after {_timeout_seconds:g} s waiting for all processes; start all of them, each with its own --process-id"
         )
-    if "leader task" in text or "Failed to send RPC to coordination service" in text:
+    # A coordinator that is stopped or cut off does not refuse connections: its time is up.
+    silent = "JAX distributed service detected fatal errors" in text and re.search("DEADLINE_EXCEEDED|UNAVAILABLE", text)
+    if silent or "leader task" in text or "Failed to send RPC to coordination service" in text:
         return f"{_name(0)}, the coordinator, died or cannot be reached; {again}"
     reason = next((line for line in text.splitlines() if _FATAL.match(line)), text[-500:])
     return " ".join(reason.split())

@@ -1,12 +1,11 @@
 """Connects the processes of a run, and lets each learn what the others do.
 
 JAX's distributed runtime connects them and notices when one dies. Its key-value store, on process 0, carries the rest: the
-settings, the progress of each process, who asked to stop, why one left. Nothing here computes on a device.
+settings, the progress of each process, who asked to stop, why one left. Nothing here computes on a device by itself.
 """
 
 import contextlib
 import dataclasses
-import importlib.util
 import itertools
 import json
 import os
@@ -19,13 +18,13 @@ from typing import Any
 
 from jaxdp.config import ProcessConfig
 from jaxdp.registry import ConfigError
-from jaxdp.runtime import native_output
+from jaxdp.runtime import clusters, coordinator, cpu_backend, native_output
 
 PROG = "jaxdp.train"
 _GRACE_SECONDS = 3.0  # for the others to read why process 0 leaves: the store ends with it
 _runs = itertools.count()  # of this process: the keys of two runs must differ
 _heartbeat_timeout = 0.0
-_ALTERNATIVES = "give --coordinator, --num-processes and --process-id, or --distributed off"
+_NO_LIMIT_MILLISECONDS = 7 * 24 * 3600 * 1000
 
 
 @dataclasses.dataclass
@@ -41,6 +40,7 @@ class Group:
     members: tuple[str, ...] = ("process 0",)
     _stop_step: int | None = None
     _prefix: str = ""
+    _meetings: int = 0
 
     def put(self, key: str, value: str, *, overwrite: bool = True) -> None:
         _client().key_value_set(f"{self._prefix}/{key}", value, allow_overwrite=overwrite)
@@ -57,6 +57,12 @@ class Group:
         """Returns what the processes have put at `name/INDEX` so far, by index."""
         found = _client().key_value_dir_get(f"{self._prefix}/{name}/")
         return {int(key.rpartition("/")[2]): value for key, value in found}
+
+    def meet(self) -> None:
+        """Waits until all processes are here, which all must call equally often; one that dies meanwhile ends the others."""
+        if self.count > 1:
+            self._meetings += 1
+            _client().wait_at_barrier(f"{self._prefix}/meeting/{self._meetings}", _NO_LIMIT_MILLISECONDS)
 
     def leave_word(self, message: str, *, hangs: bool = False) -> None:
         """Tells the other processes why this one leaves, if they can still be reached."""
@@ -119,6 +125,7 @@ class Group:
 
 
 _group = Group()
+_compiled: set[tuple[Any, ...]] = set()
 
 
 def start(config: ProcessConfig) -> Group:
@@ -131,6 +138,26 @@ def start(config: ProcessConfig) -> Group:
     _heartbeat_timeout = config.heartbeat_timeout
     _group = _start(config)
     return _group
+
+
+def call_together(function: Any, *args: Any) -> Any:
+    """Calls a step that all processes call: where it is compiled for these arguments, all wait for each other before it runs.
+
+    One process may find in the cache what another compiles for minutes, and communication fails after 30 seconds (XLA's Gloo).
+
+    Args:
+        function: what `jax.jit` or `jax.pmap` returned; anything else is only called.
+        *args: the state, which always has the same shapes, and others.
+    """
+    if _group.count > 1 and hasattr(function, "lower"):
+        import jax
+
+        shapes = (function, *((leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(args[1:])))
+        if shapes not in _compiled:
+            function.lower(*args).compile()  # the call finds it
+            _group.meet()
+            _compiled.add(shapes)
+    return function(*args)
 
 
 def leave(error: BaseException, code: int, message: str | None, prog: str = PROG) -> None:
@@ -149,8 +176,9 @@ def leave(error: BaseException, code: int, message: str | None, prog: str = PROG
             news, deadline = None, time.monotonic() + _heartbeat_timeout + _GRACE_SECONDS
             while news is None and time.monotonic() < deadline:
                 time.sleep(0.5)
-                for index, left in _group.last_words().items():
-                    code, news = 1, f"{_group.members[index]} has left: {left['message']}"
+                with contextlib.suppress(Exception):  # process 0 may be the one that is gone; the runtime will name it
+                    for index, left in _group.last_words().items():
+                        code, news = 1, f"{_group.members[index]} has left: {left['message']}"
             message = news or message
         _group.leave_word(message or f"{type(error).__name__}: {error}")
         if message is None:
@@ -181,7 +209,7 @@ def _start(config: ProcessConfig) -> Group:
         missing = [name for name, value in explicit.items() if value is None]
         if config.distributed == "off":
             return Group()
-        cluster = _cluster(config) if len(missing) == 3 else None
+        cluster = clusters.detect(config) if len(missing) == 3 else None
         if len(missing) == 3 and config.distributed == "auto" and cluster is None:
             return Group()
         if 0 < len(missing) < 3:
@@ -191,9 +219,8 @@ def _start(config: ProcessConfig) -> Group:
         if len(missing) == 3 and cluster is None:
             remedy = "no Slurm step, Open MPI job, Kubernetes indexed job or TPU pod was detected; give --coordinator HOST:PORT"
             raise ConfigError("distributed", "on", remedy)
-        if config.coordinator is not None:
-            _check_coordinator(config)
-        _initialize(config, jax, cluster)
+        _initialize(config, jax, cluster, coordinator.check(config) if config.coordinator is not None else None)
+        _prepare_cpu(timeout)
     group = Group(jax.process_index(), jax.process_count(), _prefix=f"jaxdp/{next(_runs)}")
     if group.count > 1:
         group.members = tuple(f"process {index}" for index in range(group.count))
@@ -203,7 +230,7 @@ def _start(config: ProcessConfig) -> Group:
     return group
 
 
-def _initialize(config: ProcessConfig, jax: Any, cluster: str | None) -> None:
+def _initialize(config: ProcessConfig, jax: Any, cluster: str | None, listening: str | None) -> None:
     # JAX's own handler would swallow SIGTERM; the flag that the loop looks at works for one process and for many.
     jax.config.update("jax_enable_preemption_service", False)
     native_output.capture(config.distributed_timeout)
@@ -214,6 +241,7 @@ def _initialize(config: ProcessConfig, jax: Any, cluster: str | None) -> None:
             "num_processes": config.num_processes,
             "process_id": config.process_id,
             "cluster_detection_method": "deactivate",
+            "coordinator_bind_address": listening,
         }
     try:
         jax.distributed.initialize(
@@ -227,72 +255,26 @@ def _initialize(config: ProcessConfig, jax: Any, cluster: str | None) -> None:
         if cluster is None:
             raise
         reason = " ".join(f"{type(error).__name__}: {error}".split())
-        remedy = f"{cluster} was detected, but JAX cannot connect its processes ({reason}); {_ALTERNATIVES}"
+        remedy = f"{cluster} was detected, but JAX cannot connect its processes ({reason}); {clusters.ALTERNATIVES}"
         raise ConfigError("distributed", config.distributed, remedy) from error
 
 
-def _client() -> Any:
+def _prepare_cpu(timeout_seconds: float) -> None:
+    """Settles what the CPU's backend needs of the others before it starts; `jax.process_index` starts it."""
+    state = _runtime()
+    members = tuple(f"process {index}" for index in range(state.num_processes))
+    all_processes = Group(state.process_id, state.num_processes, members, _prefix="jaxdp/start")
+    own = coordinator.own_address(state.coordinator_address)
+    cpu_backend.announce(coordinator.announced_address(own, all_processes.exchange("addresses", own, timeout_seconds)))
+    cpu_backend.keep_programs_of_every_process()
+
+
+def _runtime() -> Any:
     # JAX has no public access to its key-value store; Orbax uses this one as well.
     from jax._src import distributed
 
-    return distributed.global_state.client
+    return distributed.global_state
 
 
-def _cluster(config: ProcessConfig) -> str | None:
-    """Returns what started this process as one of several, if JAX can detect the others by itself.
-
-    Raises:
-        ConfigError: if the cluster's variables cannot be read, or JAX lacks what it needs for it.
-    """
-    environment = os.environ
-    if "SLURM_STEP_NODELIST" in environment and _count("SLURM_NTASKS") > 1:
-        return "a Slurm step"
-    if _count("OMPI_COMM_WORLD_SIZE") > 1:
-        return "an Open MPI job"
-    if "KUBERNETES_SERVICE_HOST" in environment and "JOB_COMPLETION_INDEX" in environment:
-        if importlib.util.find_spec("kubernetes") is None:
-            remedy = "a Kubernetes indexed job was detected, but the package kubernetes is not installed; install it, or"
-            raise ConfigError("distributed", config.distributed, f"{remedy} {_ALTERNATIVES}")
-        return "a Kubernetes indexed job"
-    return "a TPU pod" if "," in environment.get("TPU_WORKER_HOSTNAMES", "") else None
-
-
-def _count(variable: str) -> int:
-    """Returns the number of processes in an environment variable, 1 if it is not set."""
-    text = os.environ.get(variable, "1")
-    if not text.isdecimal():
-        raise ConfigError("", "", f"{variable}={text}: must be a number of processes; correct it, or give --distributed off")
-    return int(text)
-
-
-def _check_coordinator(config: ProcessConfig) -> None:
-    """Checks the coordinator's address in advance: JAX aborts a process that cannot reach it, with a stack trace."""
-    address, count, index = config.coordinator or "", config.num_processes or 0, config.process_id or 0
-    if index >= count:
-        raise ConfigError("process_id", index, f"must be below --num-processes, which is {count}")
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdecimal() or not 0 < int(port) < 2**16:
-        raise ConfigError("coordinator", address, "must be HOST:PORT of process 0, e.g. 10.0.0.1:1234")
-    if index == 0:
-        try:
-            with socket.create_server(("", int(port))):
-                return
-        except OSError as error:
-            raise ConfigError(
-                "coordinator", address, f"its port cannot be opened here ({error.strerror}); choose another"
-            ) from error
-    deadline, reason = time.monotonic() + config.distributed_timeout, "no answer"
-    while time.monotonic() < deadline:
-        try:
-            with socket.create_connection((host.strip("[]"), int(port)), timeout=min(config.distributed_timeout, 5)):
-                return
-        except socket.gaierror as error:
-            reason = error.strerror or str(error)
-            time.sleep(0.5)  # the name may appear once its machine is up
-        except OSError as error:
-            reason = error.strerror or str(error)
-            time.sleep(0.1)
-    remedy = (
-        f"cannot be reached within --distributed-timeout {config.distributed_timeout:g} s ({reason}); is process 0 running there?"
-    )
-    raise ConfigError("coordinator", address, remedy)
+def _client() -> Any:
+    return _runtime().client

@@ -11,6 +11,7 @@ import jax
 import numpy as np
 
 from jaxdp.events import Activity, Evaluated, Saving, StepBegin, StepEnd
+from jaxdp.runtime.processes import call_together
 from jaxdp.step import metrics
 from jaxdp.step.state import TrainState
 from jaxdp.training.reader import Diverged, Reader
@@ -61,7 +62,7 @@ def train(run: "Run", state: TrainState, start: int) -> Outcome:
             batch = next(batches)
         run.emit("on_activity", Activity, "training" if compiled else "compiling", call.start + 1, compiled)
         with jax.profiler.StepTraceAnnotation("train", step_num=step + 1):
-            state, step_sums = setup.strategy.train_step(state, batch, constants)
+            state, step_sums = call_together(setup.strategy.train_step, state, batch, constants)
         step = call.stop
         reader.add(call, step_sums, compiled=compiled)
         run.emit("on_step_end", StepEnd, step, state)

@@ -23,6 +23,7 @@ from jaxdp.data.sources import BadExample, CheckedSource, Dataset
 from jaxdp.inference import instances
 from jaxdp.registry import ConfigError
 from jaxdp.runtime import platform
+from jaxdp.runtime.processes import call_together
 from jaxdp.sharding import memory, mesh
 from jaxdp.sharding.strategy import Strategy, create_strategy
 from jaxdp.step import metrics, optim
@@ -242,7 +243,7 @@ class Setup:
         data = self.evaluation_data if split == self.evaluation_split else self._resident(split)
         for batch in self._batches(split, order, 0):
             # The host waits for each batch while the next one is read.
-            yield self.strategy.gather(self.strategy.eval_step(state, batch, data))
+            yield self.strategy.gather(call_together(self.strategy.eval_step, state, batch, data))
 
     def skipped(self) -> dict[str, list[BadExample]]:
         """Returns of each split which bad examples this process left out so far, in the order of the split."""
