@@ -1,0 +1,66 @@
+"""A parameter server: a process of its own that holds some of a model's arrays, and applies the gradients of those."""
+
+import dataclasses
+import os
+from collections.abc import Sequence
+from typing import Any
+
+
+class Server:
+    """The process of one server; Ray calls its methods one after the other, in the order in which the driver made the calls.
+
+    Since all servers get the same calls in the same order, what is read from all of them between two updates is of one version.
+    """
+
+    def install(self, recipe: Any, state: Any, learning_rates: Any) -> None:
+        """Begins with a state.
+
+        Args:
+            recipe: the settings of a step.
+            state: `TrainState` in which the arrays of other servers are None.
+            learning_rates: one for each update.
+        """
+        os.environ.update({"JAX_PLATFORMS": "cpu", "NPROC": "1", "PJRT_NPROC": "1"})
+        import jax
+
+        from jaxdp.exchange import leaves
+        from jaxdp.step import step
+        from jaxdp.step.state import Constants
+
+        def update(state: Any, grads: Any, batch_stats: Any, weight: Any, rates: Any) -> Any:
+            new, _ = step.update_state(state, grads, batch_stats, weight, {}, Constants({}, rates, ()), recipe=recipe)
+            return new
+
+        self._update = jax.jit(update, donate_argnums=0)
+        self._state, self._rates = jax.device_put((state, learning_rates)), learning_rates
+        self._params = leaves.structure(state.params)
+        self._has_statistics = any(leaf is not None for leaf in leaves.of(state.batch_stats))
+
+    def apply(self, found: Any, grads: Sequence[Any], factor: float, scale: float) -> None:
+        """Applies a gradient.
+
+        Args:
+            found: what the worker said of the slice.
+            grads: leaves, None for those of other servers.
+            factor: by which the learning rate is multiplied.
+            scale: by which the gradient is multiplied, to clip its norm over all servers.
+        """
+        import numpy as np
+
+        from jaxdp.exchange import leaves
+
+        tree = leaves.joined(self._params, [[None if leaf is None else leaf * np.float32(scale) for leaf in grads]])
+        batch_stats = found["batch_stats"] if self._has_statistics else self._state.batch_stats
+        self._state = self._update(self._state, tree, batch_stats, found["weight"], self._rates * np.float32(factor))
+
+    def pull(self) -> list[Any]:
+        """Returns the leaves of what gradients are computed with."""
+        from jaxdp.exchange import leaves
+
+        return leaves.of(dataclasses.replace(self._state, opt_state=(), ema=None))
+
+    def collect(self) -> list[Any]:
+        """Returns the leaves of the whole state."""
+        from jaxdp.exchange import leaves
+
+        return leaves.of(self._state)
