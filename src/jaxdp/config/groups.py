@@ -39,12 +39,14 @@ Plugins = Annotated[tuple[str, ...], tyro.conf.arg(metavar="FILE.py|MODULE", hel
 DEFAULT_WORKERS, DEFAULT_LOCAL_STEPS = 4, 10
 # To which exchanges a flag belongs.
 _EXCHANGES_OF = {
-    "workers": ("exact", "local"),
+    "workers": ("exact", "async", "local"),
     "slices": ("exact", "local"),
     "local_steps": ("local",),
     "outer_learning_rate": ("local",),
     "outer_momentum": ("local",),
-    "ray_address": ("exact", "local"),
+    "servers": ("async",),
+    "staleness": ("async",),
+    "ray_address": ("exact", "async", "local"),
 }
 
 
@@ -284,15 +286,20 @@ class ProcessConfig(Settings):
 class ExchangeConfig(Settings):
     """Flags for workers of different speed that come and go (Ray)."""
 
-    name: Annotated[Literal["allreduce", "exact", "local"], tyro.conf.arg(name="exchange")] = "allreduce"
+    name: Annotated[Literal["allreduce", "exact", "async", "local"], tyro.conf.arg(name="exchange")] = "allreduce"
     """how gradients get together. allreduce: devices wait for each other; exact: workers take slices of the batch as they become
-    free, and the result is the same bit for bit whoever computed them; local: replicas train alone for some steps and are then
-    averaged. All but allreduce need pip install 'jaxdp[ray]'"""
+    free, and the result is the same bit for bit whoever computed them; async: workers push gradients to parameter servers at their
+    own pace; local: replicas train alone for some steps and are then averaged. All but allreduce need pip install 'jaxdp[ray]'"""
     workers: Annotated[OptionalInt, POSITIVE] = None
     """processes that compute, each on one CPU core (default: 4)"""
     slices: Annotated[OptionalInt, POSITIVE] = None
     """exact: equal slices of each batch, whole groups of batch norm (default: as many as possible, at most 16); local: replicas
     (default: --workers)"""
+    servers: Annotated[OptionalInt, POSITIVE] = None
+    """async: parameter servers, which divide the model's arrays by size (default: 1)"""
+    staleness: Annotated[OptionalInt, NON_NEGATIVE] = None
+    """async: largest number of updates between the pull of parameters and the push of their gradient; with it, all workers wait
+    for the slowest one (default: no bound)"""
     local_steps: Annotated[OptionalInt, POSITIVE] = None
     """local: steps that a replica trains alone, fewer before an evaluation or a checkpoint (default: 10)"""
     outer_learning_rate: Annotated[OptionalFloat, POSITIVE] = None

@@ -32,7 +32,7 @@ class Server:
             return new
 
         self._update = jax.jit(update, donate_argnums=0)
-        self._state, self._rates = jax.device_put((state, learning_rates)), learning_rates
+        self._state, self._rates = jax.device_put(state), learning_rates
         self._params = leaves.structure(state.params)
         self._has_statistics = any(leaf is not None for leaf in leaves.of(state.batch_stats))
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import math
 import os
 from collections.abc import Iterator
@@ -12,13 +13,17 @@ import jax
 from jaxdp.components import Objects
 from jaxdp.config import TrainConfig
 from jaxdp.exchange import cluster
+from jaxdp.exchange.asynchronous import Asynchronous, Servers, owners_of
 from jaxdp.exchange.monitor import Monitor
 from jaxdp.exchange.pool import Pool
 from jaxdp.exchange.rounds import Exact, Local
 from jaxdp.exchange.worker import Task
 from jaxdp.registry import ConfigError
+from jaxdp.step import optim
+from jaxdp.step.step import Recipe
 from jaxdp.training.setup import Setup
 
+_NEVER = 1e30  # a norm that nothing is clipped to
 _MOST_SLICES = 16  # by default: enough for workers of different speed, and few enough that each is worth sending
 
 
@@ -68,6 +73,11 @@ def check(setup: Setup) -> None:
 
 def _check_update(setup: Setup) -> None:
     config = setup.config
+    if config.exchange.name == "async":
+        if setup.objects.optimizer is not None:
+            raise ConfigError("exchange", "async", "divides the learning rate by the staleness; give the optimizer by its name")
+        if (config.exchange.servers or 1) > (most := len(jax.tree.leaves(setup.shapes.params))):
+            raise ConfigError("servers", config.exchange.servers, f"the model has {most} arrays of parameters; use at most {most}")
     if config.model.precision == "float16":
         remedy = f"its loss scale is one of all workers, which --exchange {config.exchange.name} does not have; use bfloat16"
         raise ConfigError("precision", "float16", remedy)
@@ -119,18 +129,43 @@ def started(setup: Setup) -> Iterator[tuple[Setup, Monitor]]:
     config = setup.config
     exchange = config.exchange
     with cluster.connected(exchange.ray_address, cpus=exchange.count) as ray, contextlib.ExitStack() as cleanup:
-        slices = number_of_slices(setup)
-        task = Task(_of_worker(config), _sendable(ray, setup.objects), os.getcwd(), exchange.name == "local", slices)
+        slices, owners = number_of_slices(setup), _owners(setup)
+        task = Task(_of_worker(config), _sendable(ray, setup.objects), os.getcwd(), exchange.name == "local", slices, owners)
         pool = Pool(ray, task, exchange.count)
         cleanup.callback(pool.close)
         intervals, devices = setup.intervals, setup.strategy.devices[:1]
         if exchange.name == "exact":
-            strategy = Exact(setup.recipe, devices, pool, slices)
-        else:
+            strategy: Any = Exact(setup.recipe, devices, pool, slices)
+        elif exchange.name == "local":
             strategy = Local(setup.recipe, devices, pool, slices, exchange)
             intervals = dataclasses.replace(intervals, steps_per_execution=exchange.steps_alone)
+        else:
+            servers = Servers(ray, _of_servers(setup), setup.recipe.optimizer(setup.schedule), owners, _clipped(setup))
+            cleanup.callback(servers.close)
+            strategy = Asynchronous(setup.recipe, devices, pool, servers, exchange.staleness, intervals.total_steps)
         fields = {field.name: getattr(setup, field.name) for field in dataclasses.fields(setup)}
         yield WorkersSetup(**fields | {"strategy": strategy, "intervals": intervals}), Monitor(pool, strategy)
+
+
+def _owners(setup: Setup) -> tuple[int, ...]:
+    if setup.config.exchange.name != "async":
+        return ()
+    sizes = [math.prod(leaf.shape) for leaf in jax.tree.leaves(setup.shapes.params)]
+    return owners_of(sizes, setup.config.exchange.servers or 1)
+
+
+def _clipped(setup: Setup) -> float | None:
+    """Returns the norm to which gradients are clipped before they get to several servers, none of which sees all of them."""
+    return setup.config.optimization.clip_norm if (setup.config.exchange.servers or 1) > 1 else None
+
+
+def _of_servers(setup: Setup) -> Recipe:
+    """Returns the settings of a step for servers."""
+    if _clipped(setup) is None:
+        return setup.recipe
+    # Not None: the optimizer's state is to have the same form.
+    never = setup.config.optimization.replace(clip_norm=_NEVER)
+    return dataclasses.replace(setup.recipe, optimizer=functools.partial(optim.create_optimizer, never))
 
 
 def _of_worker(config: TrainConfig) -> TrainConfig:
