@@ -31,7 +31,7 @@ class ServerLost(OSError):
 class Asynchronous(Single):
     """A strategy whose state is at parameter servers, to which workers push the gradients of whole batches.
 
-    The learning rate of an update is divided by the staleness of its gradient, where that is above 1.
+    The learning rate of an update is divided by 1 and the staleness of its gradient.
 
     Args:
         recipe, devices: as for `Single`.
@@ -136,7 +136,7 @@ class Asynchronous(Single):
         self._idle.add(done.worker)
         self.staleness.append(staleness)
         norm = np.float32(found["squares"] ** 0.5) / np.maximum(found["weight"], np.finfo(np.float32).tiny)
-        self._servers.apply(found, done.arrays, 1 / max(staleness, 1), float(norm))
+        self._servers.apply(found, done.arrays, 1 / (1 + staleness), float(norm))
         self._parts = None
         return found["sums"] | {"gradient_norm": norm, "updates": np.float32(1)}
 
