@@ -96,7 +96,7 @@ def ray(session: nox.Session) -> None:
 
 @nox.session
 def slow(session: nox.Session) -> None:
-    """What takes minutes: accuracy of the default run, kills, long runs, the rest of the parity matrix; Slurm and Ray have their own."""
+    """What takes minutes: accuracy of the default run, kills, long runs, the rest of the parity matrix; Slurm, Ray: their own."""
     keep_what_is_compiled(session)
     session.install(".[dev]")
     share = ["-n", "2", "--dist", "worksteal", "--ignore", "tests/slurm", "--ignore", "tests/exchange"]

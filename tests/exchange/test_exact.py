@@ -1,7 +1,6 @@
 """Exact training on Ray: the same bits whoever computes, as fast as the workers allow."""
 
-import hashlib
-import json
+import importlib.util
 import os
 import pathlib
 import signal
@@ -10,14 +9,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from small_runs import difference, digest, history, rows, trained
 
 import jaxdp
-from jaxdp.exchange import cluster, rounds
-from jaxdp.exchange.plan import Plan, Ticket
+from jaxdp.exchange import cluster
 from jaxdp.exchange.worker import SLOWED
 
-pytest.importorskip("ray", reason="needs Ray: pip install 'jaxdp[ray]'")
-pytestmark = pytest.mark.usefixtures("no_pictures")
+NEEDS_RAY = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs Ray: pip install 'jaxdp[ray]'")
+pytestmark = [pytest.mark.usefixtures("no_pictures"), NEEDS_RAY]
 
 
 class KillWorker:
@@ -31,44 +30,6 @@ class KillWorker:
             pids = [line["pid"] for line in history(run.folder) if line["event"] == "worker joined"]
             os.kill(pids[0], signal.SIGKILL)
             self.killed = True
-
-
-def lines(path: pathlib.Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()]
-
-
-def history(folder: Any) -> list[dict[str, Any]]:
-    return lines(pathlib.Path(folder, "history.jsonl"))
-
-
-def rows(folder: Any) -> list[dict[str, Any]]:
-    return [row for row in lines(pathlib.Path(folder, "metrics.jsonl")) if row["split"] == "train"]
-
-
-def trained(folder: str, **settings: Any) -> dict[str, np.ndarray]:
-    """Trains a small CNN on the digits and returns its parameters and batch statistics."""
-    callbacks = settings.pop("callbacks", [])
-    small = {"model_kwargs": {"width": 4, "hidden": 16}, "global_batch_size": 32, "batch_norm": "group:4", "learning_rate": 0.001}
-    plan = {"steps": 6, "eval_every": 100, "log_every": 1, "run_dir": folder}
-    result = jaxdp.Trainer("cnn", "digits", callbacks=callbacks, progress=False, **small | plan | settings).fit()
-    state = result.state
-    return {f"{kind}/{name}": np.asarray(leaf) for kind in ("params", "batch_stats") for name, leaf in flat(getattr(state, kind))}
-
-
-def flat(tree: Any) -> Iterator[tuple[str, Any]]:
-    import jax
-
-    for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
-        yield jax.tree_util.keystr(path), leaf
-
-
-def digest(arrays: dict[str, np.ndarray]) -> str:
-    return hashlib.sha256(b"".join(arrays[name].tobytes() for name in sorted(arrays))).hexdigest()
-
-
-def difference(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> float:
-    assert one.keys() == other.keys()
-    return max(float(np.abs(one[name] - other[name]).max()) for name in one)
 
 
 def test_two_workers_one_killed_and_replaced_compute_what_one_device_does() -> None:
@@ -111,61 +72,9 @@ def test_the_bits_depend_on_no_worker(one_cluster: None, monkeypatch: pytest.Mon
 
 
 @pytest.mark.slow
-def test_the_bits_do_not_depend_on_speed(monkeypatch: pytest.MonkeyPatch) -> None:
-    same = {"exchange": "exact", "slices": 8, "steps": 10, "learning_rate": 0.1}
-    even = digest(trained("even", workers=2, **same))
-    monkeypatch.setenv(SLOWED, "0.02,0.02,0.2")
-    assert digest(trained("uneven", workers=3, **same)) == even
-    last = rows("uneven")[-1]
-    assert last["workers"] == 3
-    assert last["worker_slices"][2] < min(last["worker_slices"][:2])
-
-
-@pytest.mark.slow
 def test_twenty_steps_are_those_of_one_device() -> None:
     single = trained("single", strategy="single", devices=1, steps=20)
     assert difference(trained("exact", exchange="exact", workers=4, slices=8, steps=20), single) < 1e-6
-
-
-class EqualShares(Plan):
-    """What is compared with: each worker computes the same slices in every step, and nobody helps another one."""
-
-    def assign(self, now: float) -> list[tuple[int, Ticket]]:
-        if len(self.workers) < 4:
-            return []
-        found = []
-        for place, worker in enumerate(sorted(self.workers)):
-            mine = [number for number in self._waiting if number % 4 == place]
-            if worker in self._idle and mine:
-                ticket = Ticket(self._round, min(mine))
-                self._waiting.remove(ticket.slice)
-                self._idle.remove(worker)
-                self._tickets[worker], self._begun[self._rows[worker]] = ticket, now
-                self._holders[ticket.slice] = [worker]
-                found.append((worker, ticket))
-        return found
-
-
-@pytest.mark.slow
-def test_one_of_four_workers_four_times_slower(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The rates of the last ten steps; workers sleep, so that two cores stand for four machines."""
-    monkeypatch.setenv(SLOWED, "0.1,0.1,0.1,0.4")
-    same = {
-        "exchange": "exact",
-        "workers": 4,
-        "slices": 16,
-        "batch_norm": "group:2",
-        "steps": 20,
-        "log_every": 10,
-        "eval_every": 10,
-    }
-    planned = digest(trained("planned", **same))
-    monkeypatch.setattr(rounds, "Plan", EqualShares)
-    assert digest(trained("shares", **same)) == planned
-    planned_rate, equal_rate = (rows(folder)[-1]["examples_per_second"] for folder in ("planned", "shares"))
-    print(f"equal shares {equal_rate:.1f}, planned {planned_rate:.1f} examples/s: {planned_rate / equal_rate:.2f} times")
-    assert rows("shares")[-1]["worker_slices"] == [40, 40, 40, 40]
-    assert planned_rate >= 2.5 * equal_rate
 
 
 @pytest.mark.slow

@@ -5,6 +5,7 @@ Ray executes whatever it is sent. A cluster that is started here listens on the 
 
 import contextlib
 import importlib.util
+import ipaddress
 import os
 import pathlib
 import secrets
@@ -57,6 +58,7 @@ def connected(address: str | None, *, cpus: int) -> Iterator[Any]:
 
         if not ray.is_initialized():
             cleanup.callback(ray.shutdown)
+            cleanup.enter_context(_silent(ray))
             with _handlers_kept(), warnings.catch_warnings():
                 # Ray's processes replace what was forked at once.
                 warnings.filterwarnings("ignore", r"os\.fork\(\) was called", RuntimeWarning)
@@ -73,11 +75,16 @@ def _start(ray: Any, address: str | None, cpus: int, cleanup: contextlib.ExitSta
             said = " ".join(str(error).split())[:200]
             raise ConfigError("ray_address", address, f"no Ray cluster answers there: {said}") from error
         return
+    # It was read when Ray was imported, which may have been before; not a public name, so that the outcome is checked below.
+    ray._private.ray_constants.ENABLE_RAY_CLUSTER = False
     # Its sockets are in this folder, and their paths must be short.
     folder = tempfile.mkdtemp(prefix="jaxdp-ray-", dir="/tmp" if pathlib.Path("/tmp").is_dir() else None)
     cleanup.callback(shutil.rmtree, folder, ignore_errors=True)
     cleanup.callback(ray.shutdown)  # before its folder goes
     ray.init(address="local", num_cpus=cpus, num_gpus=0, include_dashboard=False, _temp_dir=folder, **quiet)
+    if not ipaddress.ip_address(host := ray.util.get_node_ip_address()).is_loopback:
+        remedy = f"Ray {ray.__version__} would listen on {host}; start a cluster yourself and give its address"
+        raise ConfigError("ray_address", "", remedy)
 
 
 @contextlib.contextmanager
@@ -92,6 +99,18 @@ def _environment(wanted: dict[str, str]) -> Iterator[None]:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
+
+
+@contextlib.contextmanager
+def _silent(ray: Any) -> Iterator[None]:
+    """Keeps Ray from telling on standard output, which is for results, that a worker has died: the history of the run does."""
+    module, name = ray._private.worker, "print_to_stdstream"
+    said = getattr(module, name)
+    setattr(module, name, lambda *_, **__: None)
+    try:
+        yield
+    finally:
+        setattr(module, name, said)
 
 
 @contextlib.contextmanager
