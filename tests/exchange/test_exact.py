@@ -36,7 +36,7 @@ def test_two_workers_one_killed_and_replaced_compute_what_one_device_does() -> N
     single = trained("single", strategy="single", devices=1)
     exact = trained("exact", exchange="exact", workers=2, slices=8, callbacks=[KillWorker(2)])
     assert difference(exact, single) < 1e-6
-    assert not set(pathlib.Path("/tmp").glob("jaxdp-ray-*/*"))  # Ray is gone
+    assert not set(pathlib.Path("/tmp").glob(f"jaxdp-ray-{os.getpid()}-*"))  # Ray is gone
     events = [line["event"] for line in history("exact")]
     assert events[0] == "started"
     assert events[-1] == "done"
@@ -69,6 +69,30 @@ def test_the_bits_depend_on_no_worker(one_cluster: None, monkeypatch: pytest.Mon
     assert len(set(found.values())) == 1, found
     assert "worker lost" in [line["event"] for line in history("killed")]
     assert digest(trained("other", workers=2, **same | {"slices": 4})) not in found.values()  # the comparison can tell
+
+
+class KillServer:
+    """Kills a parameter server after a step."""
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def on_step_end(self, run: Any, event: Any) -> None:
+        if event.step == self.step:
+            import ray
+
+            ray.kill(run.setup.strategy._servers._actors[1])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("more", [{}, {"clip_norm": 0.1, "optimizer": "adam"}], ids=str)
+def test_a_server_that_dies_changes_no_bit(one_cluster: None, more: dict[str, Any]) -> None:
+    same = {"exchange": "exact", "slices": 8, "steps": 20, "eval_every": 8, **more}
+    served = trained("served", workers=2, servers=2, **same)
+    killed = trained("killed", workers=3, servers=2, callbacks=[KillServer(13)], **same)
+    assert digest(killed) == digest(served)
+    assert [line["to_step"] for line in history("killed") if line["event"] == "server lost"] == [8]
+    assert difference(served, trained("here", workers=2, **same)) < 1e-6  # the command's process holds the state
 
 
 @pytest.mark.slow

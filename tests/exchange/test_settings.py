@@ -9,7 +9,7 @@ import pytest
 
 import jaxdp
 from jaxdp.config import TrainConfig, run_hash
-from jaxdp.exchange import asynchronous, cluster, session
+from jaxdp.exchange import cluster, servers, session
 from jaxdp.registry import ConfigError
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs Ray: pip install 'jaxdp[ray]'")
@@ -75,7 +75,7 @@ def test_slices_are_whole_groups(settings: dict[str, Any], slices: int) -> None:
 
 def test_servers_hold_about_as_much_each() -> None:
     sizes = [1000, 400, 300, 300, 200, 100, 100, 1, 1]
-    owners = asynchronous.owners_of(sizes, 3)
+    owners = servers.owners_of(sizes, 3)
     held = [sum(size for size, owner in zip(sizes, owners, strict=True) if owner == server) for server in range(3)]
     assert set(owners) == {0, 1, 2}
     assert max(held) <= 4 / 3 * max(max(sizes), -(-sum(sizes) // 3))

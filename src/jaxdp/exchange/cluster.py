@@ -78,7 +78,7 @@ def _start(ray: Any, address: str | None, cpus: int, cleanup: contextlib.ExitSta
     # It was read when Ray was imported, which may have been before; not a public name, so that the outcome is checked below.
     ray._private.ray_constants.ENABLE_RAY_CLUSTER = False
     # Its sockets are in this folder, and their paths must be short.
-    folder = tempfile.mkdtemp(prefix="jaxdp-ray-", dir="/tmp" if pathlib.Path("/tmp").is_dir() else None)
+    folder = tempfile.mkdtemp(prefix=f"jaxdp-ray-{os.getpid()}-", dir="/tmp" if pathlib.Path("/tmp").is_dir() else None)
     cleanup.callback(shutil.rmtree, folder, ignore_errors=True)
     cleanup.callback(ray.shutdown)  # before its folder goes
     ray.init(address="local", num_cpus=cpus, num_gpus=0, include_dashboard=False, _temp_dir=folder, **quiet)

@@ -86,8 +86,7 @@ class Plan:
             self._release(worker, ticket)
 
     def begin(self, slices: int) -> int:
-        """Begins the next round, which has so many slices, and returns its number; the one before must be done."""
-        assert self._left == 0
+        """Begins the next round, which has so many slices, and returns its number; one that is not done is given up."""
         self._round, self._left = self._round + 1, slices
         self._waiting, self._holders, self._done = list(range(slices)), {}, set()
         return self._round

@@ -36,6 +36,14 @@ class Lost:
 
 
 @dataclasses.dataclass(frozen=True)
+class Unserved:
+    """A worker could not read the parameters: whoever held them has died."""
+
+    worker: int
+    ticket: Ticket
+
+
+@dataclasses.dataclass(frozen=True)
 class Finished:
     """A worker has computed a slice.
 
@@ -121,7 +129,7 @@ class Pool:
             process.version = job.version
             self.since.moved_bytes += self.read_bytes
 
-    def poll(self) -> list[Joined | Lost | Finished]:
+    def poll(self) -> list[Joined | Lost | Unserved | Finished]:
         """Waits a moment for news of the workers.
 
         Raises:
@@ -137,12 +145,16 @@ class Pool:
             raise WorkersLost(f"no worker has started within {_FIRST_WORKER_SECONDS:.0f} s; Ray has {free:g} free CPUs")
         return [self._read(pending[ref], ref) for ref in done]
 
-    def _read(self, worker: int, ref: Any) -> Joined | Lost | Finished:
+    def _read(self, worker: int, ref: Any) -> Joined | Lost | Unserved | Finished:
         process = self._workers[worker]
         try:
             found, *arrays = self._ray.get(process.refs) if not self._task.owners else (self._ray.get(ref), *process.refs[1:])
         except self._ray.exceptions.RayTaskError as error:
-            raise error.cause from error
+            if not isinstance(error.cause, self._ray.exceptions.RayError) or process.ticket is None:
+                raise error.cause from error
+            process.idle_since, ticket = time.monotonic(), process.ticket
+            process.refs, process.ticket = [], None
+            return Unserved(worker, ticket)
         except self._ray.exceptions.RayError as error:
             return self._lost(worker, error)
         if isinstance(found, Refusal):

@@ -14,7 +14,8 @@ import optax
 from jaxdp.config import ExchangeConfig
 from jaxdp.exchange import leaves
 from jaxdp.exchange.plan import Counts, Plan
-from jaxdp.exchange.pool import Finished, Joined, Lost, Pool
+from jaxdp.exchange.pool import Finished, Joined, Lost, Pool, Unserved
+from jaxdp.exchange.servers import ServerLost, Servers
 from jaxdp.exchange.worker import Job, needed
 from jaxdp.sharding.single import Single
 from jaxdp.step import step
@@ -47,19 +48,25 @@ class Rounds(Single):
     def gather(self, tree: Any) -> Any:
         return jax.tree.map(np.array, tree)
 
+    def _check_servers(self) -> None:
+        """Raises ServerLost if there are servers and one has died."""
+
     @property
     def counts(self) -> Counts:
         """What became of the work that was given out."""
         return self.plan.counts
 
-    def _round(self, steps: range, published: Any) -> Iterator[tuple[dict[str, Any], Any]]:
+    def _published(self, tree: Any) -> tuple[Any, ...]:
+        return (self.pool.put(leaves.of(tree)),)
+
+    def _round(self, steps: range, parts: tuple[Any, ...]) -> Iterator[tuple[dict[str, Any], list[Any]]]:
         """Has the workers compute all slices of some steps, and yields what was found in the order of the slices.
 
         Args:
-            published: what workers compute with.
+            parts: references to what workers compute with.
         """
         self._version += 1
-        job = Job(steps, 0, self._slices, self._version, (self.pool.put(leaves.of(published)),))
+        job = Job(steps, 0, self._slices, self._version, parts)
         self.plan.begin(self._slices)
         found: dict[int, Finished] = {}
         for number in range(self._slices):
@@ -72,10 +79,14 @@ class Rounds(Single):
                             self.plan.join(worker)
                         case Lost(worker):
                             self.plan.leave(worker)
+                        case Unserved(worker):
+                            self.plan.leave(worker)
+                            self.plan.join(worker)
+                            self._check_servers()
                         case Finished(worker, ticket) if self.plan.finished(worker, ticket, time.monotonic()):
                             found[ticket.slice] = news
             done = found.pop(number)
-            yield done.found, done.arrays[0]
+            yield done.found, done.arrays
 
 
 class Exact(Rounds):
@@ -95,13 +106,78 @@ class Exact(Rounds):
 
     def _train_step(self, state: TrainState, batch: range, constants: Constants) -> tuple[TrainState, dict[str, Any]]:
         total: Any = None
-        for found, grads in self._round(batch, needed(state)):
+        for found, (grads,) in self._round(batch, self._published(needed(state))):
             new = (grads, found["batch_stats"], found["weight"]), found["sums"]
             total = new if total is None else jax.tree.map(np.add, total, new)
         means, sums = total
         grads, batch_stats, weight = jax.tree.map(lambda leaf: leaf / np.float32(self._slices), means)
         grads = jax.tree.unflatten(jax.tree.structure(state.params), grads)
         return self._update(state, (grads, batch_stats, weight), sums, constants)
+
+
+class ExactOnServers(Rounds):
+    """`Exact` with the state at parameter servers, each of which adds and updates its share.
+
+    When one dies, all go back to the state that was evaluated or saved last, and the steps since are done again: the same bits.
+    """
+
+    name = "exact"
+
+    def __init__(self, recipe: step.Recipe, devices: Any, pool: Pool, slices: int, servers: Servers) -> None:
+        super().__init__(recipe, devices, pool, slices)
+        self._servers = servers
+        self._state: TrainState | None = None  # the one that the loop has, which the servers have taken over
+        self._snapshot, self._done = (0, self._state), 0
+
+    def collect(self, state: TrainState) -> TrainState:
+        if state is not self._state:
+            return state
+        try:
+            whole = self._servers.collect(state)
+        except ServerLost:
+            self._go_back(self._done)
+            whole = self._servers.collect(state)
+        self._state = self.restore(whole)
+        self._snapshot = self._done, whole
+        return self._state
+
+    def _check_servers(self) -> None:
+        self._servers.check()
+
+    def _train_step(self, state: TrainState, batch: range, constants: Constants) -> tuple[TrainState, dict[str, Any]]:
+        if state is not self._state:
+            self._rates = np.asarray(constants.learning_rates)
+            self._state, self._snapshot = state, (batch.start, self.gather(state))
+            self.pool.read_bytes = sum(leaf.nbytes for leaf in jax.tree.leaves((state.params, state.batch_stats)))
+            self._servers.install(state, self._rates)
+        try:
+            sums = self._one_step(batch)
+        except ServerLost:
+            self._go_back(batch.start)
+            sums = self._one_step(batch)
+        self._done = batch.stop
+        return state, sums
+
+    def _go_back(self, step: int) -> None:
+        """Does the steps up to `step` again, from the snapshot."""
+        first, whole = self._snapshot
+        self.pool.changes.append(("server lost", {"to_step": first}))
+        self._servers.restart()
+        self._servers.install(whole, self._rates)
+        for again in range(first, step):
+            self._one_step(range(again, again + 1))
+
+    def _one_step(self, batch: range) -> dict[str, Any]:
+        total: Any = None
+        for found, grads in self._round(batch, self._servers.pull()):
+            self._servers.add(grads)
+            new = (found["batch_stats"], found["weight"]), found["sums"]
+            total = new if total is None else jax.tree.map(np.add, total, new)
+        means, sums = total
+        batch_stats, weight = jax.tree.map(lambda leaf: leaf / np.float32(self._slices), means)
+        norm = self._servers.mean_norm(self._slices) / max(float(weight), float(np.finfo(np.float32).tiny))
+        self._servers.apply_mean({"batch_stats": batch_stats, "weight": weight}, norm)
+        return sums | {"gradient_norm": np.float32(norm), "updates": np.float32(1)}
 
 
 class Local(Rounds):
@@ -127,7 +203,7 @@ class Local(Rounds):
 
     def _train_step(self, state: TrainState, batch: range, constants: Constants) -> tuple[TrainState, dict[str, Any]]:
         total: Any = None
-        for found, replica in self._round(batch, (state, constants.learning_rates)):
+        for found, (replica,) in self._round(batch, self._published((state, constants.learning_rates))):
             new = [leaf.astype(np.float64) for leaf in replica], found["sums"]
             total = new if total is None else jax.tree.map(np.add, total, new)
         summed, sums = total

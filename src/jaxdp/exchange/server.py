@@ -12,6 +12,9 @@ class Server:
     Since all servers get the same calls in the same order, what is read from all of them between two updates is of one version.
     """
 
+    def __init__(self) -> None:
+        self._added: list[Any] | None = None
+
     def install(self, recipe: Any, state: Any, learning_rates: Any) -> None:
         """Begins with a state.
 
@@ -36,12 +39,12 @@ class Server:
         self._params = leaves.structure(state.params)
         self._has_statistics = any(leaf is not None for leaf in leaves.of(state.batch_stats))
 
-    def apply(self, found: Any, grads: Sequence[Any], factor: float, scale: float) -> None:
+    def apply(self, found: Any, grads: Sequence[Any] | None, factor: float, scale: float) -> None:
         """Applies a gradient.
 
         Args:
             found: what the worker said of the slice.
-            grads: leaves, None for those of other servers.
+            grads: leaves, None for those of other servers; None for the mean of what was added.
             factor: by which the learning rate is multiplied.
             scale: by which the gradient is multiplied, to clip its norm over all servers.
         """
@@ -49,9 +52,29 @@ class Server:
 
         from jaxdp.exchange import leaves
 
+        grads = self._added if grads is None else grads
+        self._added = None
         tree = leaves.joined(self._params, [[None if leaf is None else leaf * np.float32(scale) for leaf in grads]])
         batch_stats = found["batch_stats"] if self._has_statistics else self._state.batch_stats
         self._state = self._update(self._state, tree, batch_stats, found["weight"], self._rates * np.float32(factor))
+
+    def check(self) -> None:
+        """Answers."""
+
+    def add(self, grads: Sequence[Any]) -> None:
+        """Adds the gradient of a slice to those before it."""
+        if self._added is None:
+            self._added = list(grads)
+        else:
+            self._added = [None if leaf is None else total + leaf for total, leaf in zip(self._added, grads, strict=True)]
+
+    def mean_squares(self, slices: int) -> float:
+        """Divides what was added by the number of slices, and returns the sum of its squares."""
+        import numpy as np
+
+        assert self._added is not None
+        self._added = [None if leaf is None else leaf / np.float32(slices) for leaf in self._added]
+        return float(sum(np.vdot(leaf, leaf) for leaf in self._added if leaf is not None))
 
     def pull(self) -> list[Any]:
         """Returns the leaves of what gradients are computed with."""

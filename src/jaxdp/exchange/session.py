@@ -13,10 +13,11 @@ import jax
 from jaxdp.components import Objects
 from jaxdp.config import TrainConfig
 from jaxdp.exchange import cluster
-from jaxdp.exchange.asynchronous import Asynchronous, Servers, owners_of
+from jaxdp.exchange.asynchronous import Asynchronous
 from jaxdp.exchange.monitor import Monitor
 from jaxdp.exchange.pool import Pool
-from jaxdp.exchange.rounds import Exact, Local
+from jaxdp.exchange.rounds import Exact, ExactOnServers, Local
+from jaxdp.exchange.servers import Servers, owners_of
 from jaxdp.exchange.worker import Task
 from jaxdp.registry import ConfigError
 from jaxdp.step import optim
@@ -65,7 +66,7 @@ def check(setup: Setup) -> None:
     ):
         if value is not None:
             raise ConfigError(name, value, f"does not go together with --exchange {exchange}; leave one of them out")
-    if exchange != "exact":
+    if exchange != "exact" or config.exchange.servers:
         _check_update(setup)
     _check_batch_norm(setup)
     number_of_slices(setup)
@@ -73,16 +74,16 @@ def check(setup: Setup) -> None:
 
 def _check_update(setup: Setup) -> None:
     config = setup.config
-    if config.exchange.name == "async":
+    if servers := _servers(config):
         if setup.objects.optimizer is not None:
-            raise ConfigError("exchange", "async", "divides the learning rate by the staleness; give the optimizer by its name")
-        if (config.exchange.servers or 1) > (most := len(jax.tree.leaves(setup.shapes.params))):
+            raise ConfigError("exchange", config.exchange.name, "divides the optimizer among servers, which takes one by its name")
+        if servers > (most := len(jax.tree.leaves(setup.shapes.params))):
             raise ConfigError("servers", config.exchange.servers, f"the model has {most} arrays of parameters; use at most {most}")
     if config.model.precision == "float16":
-        remedy = f"its loss scale is one of all workers, which --exchange {config.exchange.name} does not have; use bfloat16"
+        remedy = f"its loss scale is one of the whole state, which --exchange {config.exchange.name} divides; use bfloat16"
         raise ConfigError("precision", "float16", remedy)
     if config.run.on_divergence == "skip":
-        remedy = f"--exchange {config.exchange.name} has no single update to skip; use stop or rollback"
+        remedy = f"--exchange {config.exchange.name} has no single update to skip here; use stop or rollback"
         raise ConfigError("on_divergence", "skip", remedy)
 
 
@@ -134,29 +135,36 @@ def started(setup: Setup) -> Iterator[tuple[Setup, Monitor]]:
         pool = Pool(ray, task, exchange.count)
         cleanup.callback(pool.close)
         intervals, devices = setup.intervals, setup.strategy.devices[:1]
-        if exchange.name == "exact":
+        servers: Any = None
+        if owners:
+            servers = Servers(ray, _of_servers(setup), setup.recipe.optimizer(setup.schedule), owners, _clipped(setup))
+            cleanup.callback(servers.close)
+        if exchange.name == "exact" and servers is None:
             strategy: Any = Exact(setup.recipe, devices, pool, slices)
+        elif exchange.name == "exact":
+            strategy = ExactOnServers(setup.recipe, devices, pool, slices, servers)
         elif exchange.name == "local":
             strategy = Local(setup.recipe, devices, pool, slices, exchange)
             intervals = dataclasses.replace(intervals, steps_per_execution=exchange.steps_alone)
         else:
-            servers = Servers(ray, _of_servers(setup), setup.recipe.optimizer(setup.schedule), owners, _clipped(setup))
-            cleanup.callback(servers.close)
             strategy = Asynchronous(setup.recipe, devices, pool, servers, exchange.staleness, intervals.total_steps)
         fields = {field.name: getattr(setup, field.name) for field in dataclasses.fields(setup)}
         yield WorkersSetup(**fields | {"strategy": strategy, "intervals": intervals}), Monitor(pool, strategy)
 
 
 def _owners(setup: Setup) -> tuple[int, ...]:
-    if setup.config.exchange.name != "async":
-        return ()
-    sizes = [math.prod(leaf.shape) for leaf in jax.tree.leaves(setup.shapes.params)]
-    return owners_of(sizes, setup.config.exchange.servers or 1)
+    count = _servers(setup.config)
+    return owners_of([math.prod(leaf.shape) for leaf in jax.tree.leaves(setup.shapes.params)], count) if count else ()
+
+
+def _servers(config: TrainConfig) -> int:
+    """Returns the number of parameter servers, 0 where this process holds the state."""
+    return config.exchange.servers or (1 if config.exchange.name == "async" else 0)
 
 
 def _clipped(setup: Setup) -> float | None:
     """Returns the norm to which gradients are clipped before they get to several servers, none of which sees all of them."""
-    return setup.config.optimization.clip_norm if (setup.config.exchange.servers or 1) > 1 else None
+    return setup.config.optimization.clip_norm if _servers(setup.config) > 1 else None
 
 
 def _of_servers(setup: Setup) -> Recipe:
