@@ -30,8 +30,9 @@ class Monitor:
 
     def _record(self, run: Run, step: int) -> None:
         changes, self._pool.changes = self._pool.changes, []
-        for event, facts in changes if run.folder is not None else ():
-            RunDirectory(run.folder).record(event, step, **facts)
+        if run.folder is not None:
+            for event, facts in changes:
+                RunDirectory(run.folder).record(event, step, **facts)
 
     def on_row(self, run: Run, row: Row) -> None:
         """Adds to a training row what the workers did since the last one."""

@@ -77,7 +77,9 @@ class Plan:
         self._idle.add(worker)
 
     def leave(self, worker: int) -> None:
-        """Removes a worker; the slice that it was computing is given to another one."""
+        """Removes a worker, if it had joined; the slice that it was computing is given to another one."""
+        if worker not in self._rows:
+            return
         row, ticket = self._rows.pop(worker), self._tickets.pop(worker, None)
         self._idle.discard(worker)
         self._pace[row], self._begun[row] = np.inf, np.nan

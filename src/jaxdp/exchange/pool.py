@@ -13,6 +13,7 @@ from jaxdp.exchange.worker import Job, Refusal, Task, Worker
 from jaxdp.registry import ConfigError
 
 _FIRST_WORKER_SECONDS = 300.0  # in which one worker must have started
+_TOGETHER_SECONDS = 20.0  # how long the first worker waits for the others to begin with it
 _NEWS_SECONDS = 0.05  # how often idle workers are thought of again
 
 
@@ -98,6 +99,8 @@ class Pool:
         self._ready: set[int] = set()
         self._numbers = 0
         self._in_a_row, self._begun = 0, time.monotonic()  # losses since a result
+        self._early: list[Joined | Lost | Unserved | Finished] | None = []  # until the workers begin
+        self._first_ready = 0.0
         self.read_bytes = 0
         self.since, self.changes = Since(), list[tuple[str, dict[str, Any]]]()
         self._shared = ray.put(task)
@@ -143,7 +146,14 @@ class Pool:
         elif not self._ready and time.monotonic() - self._begun > _FIRST_WORKER_SECONDS:
             free = self._ray.available_resources().get("CPU", 0)
             raise WorkersLost(f"no worker has started within {_FIRST_WORKER_SECONDS:.0f} s; Ray has {free:g} free CPUs")
-        return [self._read(pending[ref], ref) for ref in done]
+        news = [self._read(pending[ref], ref) for ref in done]
+        if self._early is None:
+            return news
+        self._early += news
+        if not self._ready or (self.ready < self.count and time.monotonic() - self._first_ready < _TOGETHER_SECONDS):
+            return []
+        news, self._early = self._early, None
+        return news
 
     def _read(self, worker: int, ref: Any) -> Joined | Lost | Unserved | Finished:
         process = self._workers[worker]
@@ -162,6 +172,8 @@ class Pool:
         process.idle_since, ticket = time.monotonic(), process.ticket
         process.refs, process.ticket = [], None
         if ticket is None:
+            if not self._ready:
+                self._first_ready = time.monotonic()
             self._ready.add(worker)
             self.changes.append(("worker joined", {"worker": process.place, **found}))
             return Joined(worker)

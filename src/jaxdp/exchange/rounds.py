@@ -127,7 +127,8 @@ class ExactOnServers(Rounds):
         super().__init__(recipe, devices, pool, slices)
         self._servers = servers
         self._state: TrainState | None = None  # the one that the loop has, which the servers have taken over
-        self._snapshot, self._done = (0, self._state), 0
+        self._snapshot: Any = None  # a step, and the state after it
+        self._done = 0
 
     def collect(self, state: TrainState) -> TrainState:
         if state is not self._state:

@@ -52,9 +52,9 @@ class Server:
 
         from jaxdp.exchange import leaves
 
-        grads = self._added if grads is None else grads
+        added = (self._added or []) if grads is None else grads
         self._added = None
-        tree = leaves.joined(self._params, [[None if leaf is None else leaf * np.float32(scale) for leaf in grads]])
+        tree = leaves.joined(self._params, [[None if leaf is None else leaf * np.float32(scale) for leaf in added]])
         batch_stats = found["batch_stats"] if self._has_statistics else self._state.batch_stats
         self._state = self._update(self._state, tree, batch_stats, found["weight"], self._rates * np.float32(factor))
 

@@ -31,7 +31,7 @@ _MOST_SLICES = 16  # by default: enough for workers of different speed, and few 
 class WorkersSetup(Setup):
     """A setup whose batches are read by workers: here they are only the numbers of steps."""
 
-    @property
+    @functools.cached_property
     def train_data(self) -> dict[str, Any]:
         return {}
 
