@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import jaxdp
-from jaxdp.exchange import asynchronous, cluster, servers, session
+from jaxdp.exchange import asynchronous, cluster, servers
 from jaxdp.exchange.worker import SLOWED
 
 NEEDS_RAY = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs Ray: pip install 'jaxdp[ray]'")
@@ -109,8 +109,9 @@ def test_a_server_that_dies_ends_the_run_which_can_go_on(one_cluster: None, monk
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_async_learns_the_digits(one_cluster: None, seed: int) -> None:
-    """The recipe of the command's default, twenty epochs, with one of four workers four times slower."""
-    trainer = jaxdp.Trainer("cnn", "digits", exchange="async", workers=4, servers=2, seed=seed, progress=False, run_dir="run")
+    """Without momentum, as the documentation advises, with one of four workers four times slower."""
+    recipe = {"optimizer": "sgd", "learning_rate": 0.3, "epochs": 40, "seed": seed}
+    trainer = jaxdp.Trainer("cnn", "digits", exchange="async", workers=4, servers=2, progress=False, run_dir="run", **recipe)
     accuracy = trainer.fit().metrics["test"]["accuracy"]
     mean = np.mean([row["staleness_mean"] for row in rows("run")])
     print(
@@ -142,13 +143,18 @@ def test_local_averages_what_each_replica_would_do_alone(one_cluster: None) -> N
     assert difference(replicas[0], mean) > 1e-4  # or nothing was averaged
 
 
-def test_local_learns_and_its_rounds_end_at_evaluations(one_cluster: None) -> None:
+def test_rounds_of_local_end_at_evaluations(one_cluster: None) -> None:
     even = train("even", exchange="local", workers=4, steps=45, eval_every=20)
     again = train("again", exchange="local", workers=2, slices=4, steps=45, eval_every=20)
     assert difference(even.state.params, again.state.params) == 0  # whoever trained which replica
     assert [line["step"] for line in lines("even", "metrics.jsonl") if line["split"] == "test"] == [20, 40, 45]
-    single = train("single", strategy="single", devices=1, steps=45, eval_every=20)
-    assert even.metrics["test"]["accuracy"] > single.metrics["test"]["accuracy"] - 0.1
     outer = train("outer", exchange="local", workers=2, steps=45, eval_every=20, outer_momentum=0.5, outer_learning_rate=0.7)
     assert difference(outer.state.params, again.state.params) > 1e-3
-    assert session.number_of_slices(jaxdp.Trainer("cnn", exchange="local", workers=2, progress=False).setup) == 2
+
+
+def test_local_learns_the_digits(one_cluster: None) -> None:
+    """The recipe of the command's default, twenty epochs, with four replicas of 32 examples a step that meet every ten steps."""
+    trainer = jaxdp.Trainer("cnn", "digits", exchange="local", workers=4, eval_every=20, progress=False, run_dir="run")
+    accuracy = trainer.fit().metrics["test"]["accuracy"]
+    print(f"local: {accuracy:.2%}")
+    assert accuracy >= 0.98
