@@ -87,11 +87,19 @@ def slurm(session: nox.Session) -> None:
 
 
 @nox.session
-def slow(session: nox.Session) -> None:
-    """What takes minutes: accuracy of the default run, kills, long runs, the rest of the parity matrix; Slurm has its own."""
+def ray(session: nox.Session) -> None:
+    """Training with workers on Ray: the same bits, uneven workers, lost ones, accuracy."""
     keep_what_is_compiled(session)
     session.install(".[dev]")
-    share = ["-n", "2", "--dist", "worksteal", "--ignore", "tests/slurm"]
+    session.run("pytest", "-m", "slow or not slow", "tests/exchange", *session.posargs)
+
+
+@nox.session
+def slow(session: nox.Session) -> None:
+    """What takes minutes: accuracy of the default run, kills, long runs, the rest of the parity matrix; Slurm, Ray: their own."""
+    keep_what_is_compiled(session)
+    session.install(".[dev]")
+    share = ["-n", "2", "--dist", "worksteal", "--ignore", "tests/slurm", "--ignore", "tests/exchange"]
     session.run("pytest", "-m", "slow", *share, *session.posargs)
 
 

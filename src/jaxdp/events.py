@@ -56,7 +56,8 @@ class StepEnd:
     """All steps up to `step` have been given to the devices, which may still be computing them.
 
     Attributes:
-        state: after these steps, on the devices. The next step consumes it: keep a copy, not this.
+        state: after these steps, on the devices. The next step consumes it: keep a copy, not this. With `--exchange async` the
+            state is at servers, and this is the one that was evaluated or saved last.
     """
 
     step: int

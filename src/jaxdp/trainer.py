@@ -28,6 +28,7 @@ from jaxdp.components import Objects
 from jaxdp.config import OBJECT, BatchNormMode, TrainConfig
 from jaxdp.data.dataset import Dataset
 from jaxdp.deprecation import rename_settings
+from jaxdp.exchange import session
 from jaxdp.models.layers import BatchNorm
 from jaxdp.registry import ConfigError, shown
 from jaxdp.runtime import devices as devices_lib
@@ -106,6 +107,7 @@ class Trainer:
     def _prepare(
         self, setup: setup_lib.Setup, group: Group, callbacks: Sequence[Any], batch_norm: BatchNormMode | None, *, progress: bool
     ) -> None:
+        session.check(setup)
         self.setup, self._group, self._progress = setup, group, progress
         self._callbacks = list(callbacks)
         for callback in self._callbacks:
@@ -168,6 +170,9 @@ class Trainer:
                 if primary:
                     cleanup.enter_context(directory.exclusive())
             chosen = [*self._all_callbacks(setup.config, writes=writes), *callbacks]
+            if setup.config.exchange.name != "allreduce":
+                setup, monitor = cleanup.enter_context(session.started(setup))
+                chosen.insert(0, monitor)  # what it adds to a row is there when the others see it
             return Run(setup, self._group, chosen, directory, signals=signals, started=started).execute()
 
     def evaluate(self, data: Dataset | str | None = None, *, split: str | None = None) -> dict[str, float]:
@@ -198,7 +203,9 @@ class Trainer:
             _refuse(settings, _OF_DATASET, "data", "are decided where the dataset is made")
         config = defaults.with_saved_defaults(self.setup.config.replace(**{"batch_norm": self._batch_norm, **settings}))
         same = self.setup.reconfigured(config)
-        return same if same is not None else setup_lib.create_setup(config, self.setup.objects)
+        setup = same if same is not None else setup_lib.create_setup(config, self.setup.objects)
+        session.check(setup)
+        return setup
 
     def _all_callbacks(self, config: TrainConfig, *, writes: bool) -> list[Any]:
         chosen: list[Any] = [DeviceMonitor()]

@@ -7,6 +7,7 @@ from jaxdp.config.files import load as load
 from jaxdp.config.files import run_hash as run_hash
 from jaxdp.config.files import to_yaml as to_yaml
 from jaxdp.config.groups import DataConfig as DataConfig
+from jaxdp.config.groups import ExchangeConfig as ExchangeConfig
 from jaxdp.config.groups import OptimizationConfig as OptimizationConfig
 from jaxdp.config.groups import PartsConfig as PartsConfig
 from jaxdp.config.groups import ProcessConfig as ProcessConfig

@@ -28,8 +28,10 @@ _NEWER = (
     "freeze",
     "sampler",
 )
+_OF_EXCHANGE = [name for name, place in TrainConfig.places().items() if place.group == "exchange"]
 _NOT_DEFINING = (
-    *OF_ONE_COMMAND, "callbacks", "early_stop", "keep", "log_every", "steps_per_execution", "on_divergence", "max_divergences",
+    *OF_ONE_COMMAND, *_OF_EXCHANGE, "callbacks", "early_stop", "keep", "log_every", "steps_per_execution", "on_divergence",
+    "max_divergences",
 )  # fmt: skip
 
 

@@ -188,6 +188,37 @@ def draw_numbers(numbers: np.ndarray, num_examples: int) -> np.ndarray:
     return drawn
 
 
+def share_of(
+    numbers: np.ndarray,
+    read: Callable[[np.ndarray], HostBatch],
+    index: int,
+    count: int,
+    *,
+    draws: HostBatch,
+    paired: bool = False,
+    layout: np.ndarray | None = None,
+) -> HostBatch:
+    """Reads one of `count` equal slices of a global batch.
+
+    Args:
+        numbers: of the examples of the global batch.
+        read, paired, layout: as for `batches`.
+        draws: fields of the global batch besides those that are read.
+    """
+    share = len(numbers) // count
+    positions = (np.arange(len(numbers)) if layout is None else layout)[index * share : (index + 1) * share]
+
+    def read_positions(wanted: np.ndarray) -> HostBatch:
+        return read(numbers[wanted]) | {name: values[wanted] for name, values in draws.items()}
+
+    if not paired:
+        return read_positions(positions)
+    needed, places = np.unique(np.concatenate([positions, (positions - 1) % len(numbers)]), return_inverse=True)
+    both = read_positions(needed)
+    pairs = {f"partner_{name}": values[places[share:]] for name, values in both.items()}
+    return {name: values[places[:share]] for name, values in both.items()} | pairs
+
+
 def batches(
     read: Callable[[np.ndarray], HostBatch],
     order: TrainingOrder | BalancedOrder | CallOrder | EvaluationOrder | SingleOrder,
@@ -215,20 +246,8 @@ def batches(
     draws_of: Callable[[np.ndarray], np.ndarray] | None = getattr(order, "draws", None)
 
     def read_share(numbers: np.ndarray) -> Any:
-        share = len(numbers) // process_count
-        mine = slice(process_index * share, (process_index + 1) * share)
-        positions = (np.arange(len(numbers)) if layout is None else layout)[mine]
         draws = {"draws": draws_of(numbers)} if draws_of is not None else {}
-
-        def read_positions(wanted: np.ndarray) -> HostBatch:
-            return read(numbers[wanted]) | {name: values[wanted] for name, values in draws.items()}
-
-        if not paired:
-            return place(read_positions(positions))
-        needed, places = np.unique(np.concatenate([positions, (positions - 1) % len(numbers)]), return_inverse=True)
-        both = read_positions(needed)
-        pairs = {f"partner_{name}": values[places[share:]] for name, values in both.items()}
-        return place({name: values[places[:share]] for name, values in both.items()} | pairs)
+        return place(share_of(numbers, read, process_index, process_count, draws=draws, paired=paired, layout=layout))
 
     reads: Any = order
     options = grain.ReadOptions(num_threads=READ_THREADS, prefetch_buffer_size=4)

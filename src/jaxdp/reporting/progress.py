@@ -96,7 +96,8 @@ def print_summary(summary: Mapping[str, Any], run_dir: str, metric_name: str) ->
     if result := summary.get("result"):  # version 0.1 did not say
         by = f" by validation {metric_name}" if result["state"] == "best" else ""
         table.add_row("result", f"the {result['state']} state{by}, step {result['step']:,}")
-    devices = f"{summary['devices']} x {summary['device_kind']} ({summary['strategy']}, batch norm {summary['batch_norm']})"
+    shared = (summary["workers"], summary["exchange"]) if "exchange" in summary else (summary["devices"], summary["strategy"])
+    devices = f"{shared[0]} x {summary['device_kind']} ({shared[1]}, batch norm {summary['batch_norm']})"
     seconds = summary["seconds"]
     table.add_row("devices", devices)
     table.add_row("parameters", f"{summary['parameters']:,}")

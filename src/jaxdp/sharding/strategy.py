@@ -39,6 +39,7 @@ class Strategy(abc.ABC):
 
     name: ClassVar[str]
     takes_mesh: ClassVar[bool] = False  # whether it takes `axes` and `shard_params`
+    runs_ahead: ClassVar[bool] = True  # whether `train_step` returns before the devices are done
     train_step: TrainStep
     eval_step: EvalStep
 
@@ -148,6 +149,10 @@ class Strategy(abc.ABC):
     def gather(self, tree: Any) -> Any:
         """Returns NumPy copies of a replicated tree, reading one replica; waits until the devices have computed it."""
         return jax.tree.map(lambda leaf: np.array(leaf.addressable_shards[0].data), tree)
+
+    def collect(self, state: TrainState) -> TrainState:
+        """Returns the state after the last train step, to be evaluated or saved; a strategy whose state is elsewhere fetches it."""
+        return state
 
     def to_save(self, state: TrainState) -> TrainState:
         """Returns a copy of a state for a checkpoint to write in the background, with the model's shapes or as it is stored."""

@@ -71,6 +71,7 @@ def train(run: "Run", state: TrainState, start: int) -> Outcome:
         saves = last or stopped or step % intervals.checkpoint_every == 0
         if evaluates or saves:
             with reader.paused():
+                state = setup.strategy.collect(state)
                 sums = _evaluate_and_save(run, state, step, evaluates=evaluates, saves=saves)
         early = run.ended_early()
         if (stopped or early) and not last:

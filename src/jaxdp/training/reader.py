@@ -71,7 +71,8 @@ class Reader:
 
     def add(self, call: range, sums: Any, *, compiled: bool) -> None:
         self._unread.append((call, sums, compiled))
-        while len(self._unread) > (run_ahead(self._setup.intervals.steps_per_execution) if compiled else 0):
+        unread = run_ahead(self._setup.intervals.steps_per_execution) if compiled and self._setup.strategy.runs_ahead else 0
+        while len(self._unread) > unread:
             self._read()
 
     def _read(self) -> None:

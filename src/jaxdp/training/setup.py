@@ -289,9 +289,8 @@ def create_setup(
     )  # fmt: skip
     tile = augment.output_shape(preprocess.augmentations, dataset.image_shape)
     fewest_rows, normalizes = check_model(config, dataset, task, {dataset.image_shape, tile}, objects)
-    devices = platform.select_devices(
-        1 if config.sharding.strategy == "single" and config.sharding.devices is None else config.sharding.devices
-    )
+    alone = config.sharding.strategy == "single" or config.exchange.name != "allreduce"  # workers bring devices of their own
+    devices = platform.select_devices(1 if alone and config.sharding.devices is None else config.sharding.devices)
     axes = (
         mesh.MeshShape.parse(config.sharding.mesh, len(devices) * jax.process_count()) if config.sharding.mesh is not None else None
     )

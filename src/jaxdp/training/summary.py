@@ -47,7 +47,7 @@ def summarize(
         best: step and metrics of the best checkpoint, where there are validation data.
         started: when the process began, by `time.perf_counter`.
     """
-    config, strategy = setup.config, setup.strategy
+    config, strategy, exchange = setup.config, setup.strategy, setup.config.exchange
     task = setup.recipe.task
     train = metrics.compute(task, counters.epoch) if counters.epoch.get("examples") else None
     state_bytes = strategy.state_bytes(setup.shapes)
@@ -60,6 +60,7 @@ def summarize(
         "task": task.name,
         "strategy": config.sharding.strategy,
         "devices": strategy.num_devices,
+        **({"exchange": exchange.name, "workers": exchange.count} if exchange.name != "allreduce" else {}),
         "device_kind": strategy.devices[0].device_kind,
         "processes": jax.process_count(),
         "parameters": sum(leaf.size for leaf in jax.tree.leaves(setup.shapes.params)),
@@ -106,10 +107,10 @@ def split_metrics(setup: Setup, split: str, sums: metrics.Sums, state: TrainStat
 def title(setup: Setup) -> str:
     """Returns what stands above the metrics of a run."""
     config, count = setup.config, setup.strategy.num_devices
-    devices = f"{count} device{'s' if count > 1 else ''}"
-    return (
-        f"{config.model.name} on {config.data.dataset}, {devices}, {config.sharding.strategy}, batch norm {config.model.batch_norm}"
-    )
+    devices = f"{count} device{'s' if count > 1 else ''}, {config.sharding.strategy}"
+    if config.exchange.name != "allreduce":
+        devices = f"{config.exchange.count} workers, {config.exchange.name}"
+    return f"{config.model.name} on {config.data.dataset}, {devices}, batch norm {config.model.batch_norm}"
 
 
 def versions() -> dict[str, str]:
