@@ -87,11 +87,19 @@ def slurm(session: nox.Session) -> None:
 
 
 @nox.session
+def ray(session: nox.Session) -> None:
+    """Ray clusters of several nodes on this machine, which are killed, cut off and added."""
+    keep_what_is_compiled(session)
+    session.install(".[dev,ray]")
+    session.run("pytest", "-m", "slow or not slow", "tests/ray", "tests/exchange", *session.posargs)
+
+
+@nox.session
 def slow(session: nox.Session) -> None:
-    """What takes minutes: accuracy of the default run, kills, long runs, the rest of the parity matrix; Slurm has its own."""
+    """What takes minutes: accuracy of the default run, kills, long runs, the rest of the parity matrix; not Slurm and Ray."""
     keep_what_is_compiled(session)
     session.install(".[dev]")
-    share = ["-n", "2", "--dist", "worksteal", "--ignore", "tests/slurm"]
+    share = ["-n", "2", "--dist", "worksteal", "--ignore", "tests/slurm", "--ignore", "tests/ray", "--ignore", "tests/exchange"]
     session.run("pytest", "-m", "slow", *share, *session.posargs)
 
 

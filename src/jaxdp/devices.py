@@ -9,12 +9,12 @@ import dataclasses
 import json
 import sys
 from collections.abc import Sequence
-from typing import Annotated
 
 import tyro
 
 from jaxdp import command_line
 from jaxdp.config import ProcessConfig, Settings, TrainConfig
+from jaxdp.runtime.ray_cluster import Address
 
 DESCRIPTION = "Show the devices, and with flags of a run what would lie on each."
 
@@ -25,7 +25,7 @@ class OutputConfig(Settings):
 
     json: tyro.conf.FlagCreatePairsOff[bool] = False
     """print one line of JSON instead of tables"""
-    address: Annotated[str | None, tyro.conf.arg(metavar="auto|HOST:PORT", help_behavior_hint="")] = None
+    address: Address = None
     """list the nodes of the Ray cluster that this machine belongs to (auto), or whose head is there, and what they have"""
 
 

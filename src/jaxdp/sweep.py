@@ -64,7 +64,7 @@ def _place(asked: CombinationsConfig) -> Iterator[sweep_runs.Place]:
     if asked.on == "here":
         yield sweep_runs.Here(sweep_runs.gpu_shares(asked.at_a_time or 1))
         return
-    with ray_cluster.connected(asked.address):
+    with ray_cluster.connected(asked.address, "jaxdp.sweep"):
         yield sweep_ray.OnRay(asked.at_a_time, ray_cluster.Room(asked.cpus_per_run, asked.gpus_per_run))
 
 

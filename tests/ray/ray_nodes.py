@@ -45,19 +45,40 @@ class Nodes:
         self.nodes.append(self._cluster.add_node(**({"num_cpus": 1} | resources)))
         return self.nodes[-1]
 
+    def remove(self, node: Any) -> None:
+        """Ends it in order."""
+        self.nodes.remove(node)
+        self._cluster.remove_node(node)
+
     def processes(self, node: Any) -> list[int]:
         (raylet,) = node.all_processes["raylet"]
         return family(raylet.process.pid)
 
-    def holding(self, text: str) -> Any:
-        """Returns the node on which a process runs whose command line has this text."""
+    def running(self, node: Any, text: str) -> list[int]:
+        """Returns the processes of a node whose command line has this text."""
 
         def says(pid: int) -> bool:
             with contextlib.suppress(OSError):
                 return text in pathlib.Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
             return False
 
-        return next(node for node in self.nodes if any(map(says, self.processes(node))))
+        return [pid for pid in self.processes(node) if says(pid)]
+
+    def runs(self, text: str) -> bool:
+        return any(self.running(node, text) for node in self.nodes)
+
+    def holding(self, text: str) -> Any:
+        """Returns the node on which a process runs whose command line has this text."""
+        return next(node for node in self.nodes if self.running(node, text))
+
+    def kill_process(self, text: str) -> None:
+        for node in self.nodes:
+            send(self.running(node, text), signal.SIGKILL)
+
+    def kill_head(self) -> None:
+        """Ends what keeps the books of the cluster."""
+        for processes in self._cluster.head_node.all_processes.values():
+            send([each.process.pid for each in processes], signal.SIGKILL)
 
     def kill(self, node: Any) -> None:
         """Ends all of it at one instant, as a power cut does."""

@@ -4,6 +4,7 @@ import json
 import pathlib
 import re
 import signal
+import time
 from collections.abc import Callable
 
 import pytest
@@ -99,7 +100,7 @@ def test_a_killed_node_and_a_joining_one(nodes: Nodes, record_fault: Callable[..
     nodes.kill(nodes.holding("--process-id 1"))
     seconds = found.wait_for("of worker 1 has")
     assert seconds < 10
-    found.wait_for("starting 1 workers of 2")
+    found.wait_for("starting with 1 of 2 workers")
     step = int(re.findall(r"\] step (\d+)/", found.err)[-1])
     found.wait_for("continuing run after step")
     lost = step - int(re.findall(r"continuing run after step (\d+)", found.err)[-1])
@@ -120,18 +121,72 @@ def test_a_killed_node_and_a_joining_one(nodes: Nodes, record_fault: Callable[..
 
 
 @pytest.mark.slow
-def test_a_pulled_cable(nodes: Nodes, record_fault: Callable[..., None]) -> None:
+@pytest.mark.parametrize("index", [0, 1])
+def test_a_pulled_cable(nodes: Nodes, record_fault: Callable[..., None], index: int) -> None:
     nodes.add()
     nodes.add()
     words = ["ray", "--workers", "2", "--min-workers", "1", "--address", nodes.address]
     found = Command("jaxdp.launch", *words, *TRAIN, "--steps", "60")
     found.wait_for("[0] step 12/")
-    nodes.cut_off(nodes.holding("--process-id 1"))
-    seconds = found.wait_for("of worker 1 has not answered for 8 s")
+    node = nodes.holding(f"--process-id {index}")
+    nodes.cut_off(node)
+    seconds = found.wait_for(f"of worker {index} has not answered for 8 s")
     assert seconds < 10
+    step = int(re.findall(r"\] step (\d+)/", found.err)[-1])
+    if index == 0:  # which alone writes: its lock stays until its machine is gone, or the file system takes it away
+        found.wait_for("the run folder is still locked by a node that is gone; trying again")
+        nodes.kill(node)
     assert found.code() == 0, found.err
     assert (summary()["processes"], summary()["steps"]) == (1, 60)
-    record_fault(f"a node of a Ray cluster cut off (noticed after {seconds:.0f} s)", 1, "went on with fewer workers; complete", 5)
+    lost = step - int(re.findall(r"continuing run after step (\d+)", found.err)[-1])
+    assert 0 <= lost <= 6
+    which = "with process 0 cut off, then dead" if index == 0 else "cut off"
+    record_fault(
+        f"a node of a Ray cluster {which} (noticed after {seconds:.0f} s)", 1, "went on with fewer workers; complete", lost
+    )
+
+
+@pytest.mark.slow
+def test_a_killed_process_and_a_killed_launcher(nodes: Nodes, record_fault: Callable[..., None]) -> None:
+    nodes.add(num_cpus=2)
+    words = ["jaxdp.launch", "ray", "--workers", "2", "--max-restarts", "1", "--address", nodes.address, *TRAIN, "--steps", "3000"]
+    found = Command(*words)
+    found.wait_for("[0] step 12/")
+    nodes.kill_process("--process-id 1")
+    found.wait_for("a worker ended with 137; starting all again (1 of at most 1)")
+    found.wait_for("continuing run after step")
+    found.wait_for("[0] step 30/")
+    found.process.kill()
+    found.process.wait()
+    deadline = time.monotonic() + 60
+    while nodes.runs("--process-id"):
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+    again = Command(*[word.replace("3000", "60") for word in words])
+    assert again.code() == 0, again.err
+    history = RunDirectory(pathlib.Path("run")).read_history()
+    events = [(row["event"], row["step"]) for row in history]
+    assert [name for name, _ in events] == ["started", "resumed", "stopped", "resumed", "done"]
+    assert events[1][1] >= 10
+    assert events[2][1] == events[3][1] >= 30
+    record_fault("kill -9 of a worker on Ray, --max-restarts 1", 1, "all started again; complete", 5)
+    record_fault("kill -9 of the launcher on Ray", 1, "the workers saved the same step", 0)
+
+
+@pytest.mark.slow
+def test_a_killed_head(nodes: Nodes, record_fault: Callable[..., None]) -> None:
+    nodes.add()
+    words = ["jaxdp.launch", "ray", "--workers", "1", "--address", nodes.address, *TRAIN, "--steps", "100000"]
+    found = Command(*words)
+    found.wait_for("[0] step 12/")
+    nodes.kill_head()
+    seconds = found.wait_for("the head of the cluster has not answered for 8 s; all save")
+    assert seconds < 10
+    assert found.code() == 1
+    assert found.err.endswith("start the cluster again, and the same command continues\n")
+    history = RunDirectory(pathlib.Path("run")).read_history()
+    assert [row["event"] for row in history] == ["started", "stopped"]
+    record_fault(f"the head of a Ray cluster killed (noticed after {seconds:.0f} s)", 1, "saved; the same command continues", 0)
 
 
 @pytest.mark.slow

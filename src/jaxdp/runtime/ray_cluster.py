@@ -8,15 +8,24 @@ import contextlib
 import dataclasses
 import os
 import pathlib
+import sys
+import threading
 import time
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Annotated, Any
+
+import tyro
 
 from jaxdp.registry import ConfigError
 
+# What is cut off says nothing; Ray by itself takes over a minute to declare it dead. One answer takes milliseconds.
+SILENCE_SECONDS = 8.0
+_WATCH_SECONDS = 1.0  # between looks at the nodes
 _AGAIN_SECONDS = 120.0  # before a node that did not answer is trusted again
 _OURS = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "1"}
 _LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}  # has Ray use 127.0.0.1 on Linux as it does elsewhere
+
+Address = Annotated[str | None, tyro.conf.arg(metavar="auto|HOST:PORT", help_behavior_hint="")]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,11 +53,12 @@ class Node:
 
 
 @contextlib.contextmanager
-def connected(address: str | None, *, cpus: int = 0) -> Iterator[None]:
-    """Connects to a cluster until the block ends.
+def connected(address: str | None, prog: str, *, cpus: int = 0) -> Iterator[None]:
+    """Connects to a cluster until the block ends; if the head is lost meanwhile, the process ends with 1, and a line that says so.
 
     Args:
         address: HOST:PORT of its head node, or auto for the one that runs on this machine; None to start one here.
+        prog: the command, for that line.
         cpus: that a new cluster has at least.
 
     Raises:
@@ -66,6 +76,10 @@ def connected(address: str | None, *, cpus: int = 0) -> Iterator[None]:
         raise ConfigError("address", address or "", f"no Ray cluster can be used there ({reason}); start one: ray start") from error
     try:
         yield
+    except HeadLost as error:
+        # Ray would try for a minute to say goodbye, and then abort.
+        print(f"{prog}: error: {error}; start the cluster again, and the same command continues", file=sys.stderr, flush=True)
+        os._exit(1)
     finally:
         ray.shutdown()
 
@@ -105,8 +119,12 @@ def free() -> dict[str, float]:
     return {name: available.get(resource, 0.0) for name, resource in (("cpus", "CPU"), ("gpus", "GPU"))}
 
 
+class HeadLost(Exception):
+    """The head of the cluster, which keeps its books, has died or is out of reach."""
+
+
 class Room:
-    """Which nodes processes can run on, and how many on each.
+    """Which nodes processes can run on, and how many on each. A thread asks, since a head that is gone answers no question.
 
     Args:
         cpus: of each process.
@@ -114,18 +132,34 @@ class Room:
     """
 
     def __init__(self, cpus: int, gpus: int | None) -> None:
+        self._nodes = nodes()
+        self._asked = time.monotonic()
         self.cpus = cpus
-        self.gpus = int(any(node.gpus for node in nodes())) if gpus is None else gpus
+        self.gpus = int(any(node.gpus for node in self._nodes)) if gpus is None else gpus
         self._distrusted: dict[str, float] = {}
+        threading.Thread(target=self._watch, daemon=True).start()
+
+    def _watch(self) -> None:
+        with contextlib.suppress(Exception):  # the connection ends with the command, or with the head
+            while True:
+                self._nodes = nodes()
+                self._asked = time.monotonic()
+                time.sleep(_WATCH_SECONDS)
 
     def distrust(self, node: Node) -> None:
         """Leaves out a node that does not answer, though Ray may still think that it is there."""
         self._distrusted[node.id] = time.monotonic() + _AGAIN_SECONDS
 
     def slots(self) -> dict[Node, int]:
-        """Returns how many processes each living node has room for."""
+        """Returns how many processes each living node has room for.
+
+        Raises:
+            HeadLost: if the head does not answer.
+        """
         now = time.monotonic()
-        usable = [node for node in nodes() if node.alive and self._distrusted.get(node.id, 0.0) < now]
+        if now - self._asked > SILENCE_SECONDS:
+            raise HeadLost(f"the head of the cluster has not answered for {SILENCE_SECONDS:g} s")
+        usable = [node for node in self._nodes if node.alive and self._distrusted.get(node.id, 0.0) < now]
         return {node: node.slots(self.cpus, self.gpus) for node in usable}
 
 

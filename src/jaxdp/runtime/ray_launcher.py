@@ -4,33 +4,31 @@ Each width is an attempt of its own: all processes end, and start again from the
 to save first, so that no step is lost; when one dies the others cannot go on, and steps after the last checkpoint are repeated.
 """
 
+import collections
 import dataclasses
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated
-
-import tyro
 
 from jaxdp.config import NON_NEGATIVE, POSITIVE, OptionalInt, Settings, TrainConfig
 from jaxdp.exit_codes import EXIT_DIVERGED, EXIT_STOPPED, EXIT_USAGE_ERROR
 from jaxdp.registry import ConfigError
 from jaxdp.runtime import launcher, ray_cluster
-from jaxdp.runtime.ray_cluster import Node, Room
+from jaxdp.runtime.ray_cluster import Address, HeadLost, Node, Room
 from jaxdp.runtime.ray_process import Lost, RemoteProcess
 
 _LOST_SECONDS = 5.0  # after a loss the others may still save, where the lost one does; those that cannot are killed
+_MOST_LOSSES = 3  # of one node: then it is not the node that dies, but Ray's process on it, of too little memory for one
 _JOIN_SECONDS = 2.0  # between looks at what the cluster has; what is there twice is there to stay
-_LOCKED_SECONDS = 60.0  # for the file system to notice that the writer of the run folder is gone
+_LOCKED_SECONDS = 180.0  # for the writer that is gone to lose its lock: NFS takes 90 s to notice
 _LOCKED = "is being written by"  # run_lock says so
-
-Address = Annotated[str | None, tyro.conf.arg(metavar="auto|HOST:PORT", help_behavior_hint="")]
 
 
 @dataclasses.dataclass(frozen=True)
 class RayConfig(Settings):
-    """Flags that choose how many workers train on a Ray cluster, and what each gets."""
+    """Flags that choose how many workers train on a Ray cluster."""
 
     workers: Annotated[int, POSITIVE]
     """processes to train with, wherever the cluster has room"""
@@ -106,7 +104,7 @@ def launch(flags: Sequence[str], config: RayConfig, train: TrainConfig) -> int:
         ConfigError: if Ray is missing or cannot be reached, or the run would depend on the number of workers.
     """
     check(config, train)
-    with ray_cluster.connected(config.address, cpus=config.workers * config.cpus_per_worker):
+    with ray_cluster.connected(config.address, "jaxdp.launch", cpus=config.workers * config.cpus_per_worker):
         return _Launch(flags, config, train).run()
 
 
@@ -117,8 +115,9 @@ class _Launch:
         self._flags, self._config, self._train = flags, config, train
         self._room = Room(config.cpus_per_worker, config.gpus_per_worker)
         self._signals: list[int] = []
-        self._restarts = 0
+        self._attempts = self._restarts = 0
         self._locked_until = 0.0
+        self._losses: collections.Counter[str] = collections.Counter()
 
     def run(self) -> int:
         with launcher.forwarding(self._signals.append):
@@ -126,9 +125,10 @@ class _Launch:
                 places = self._wait_for_room()
                 if places is None:
                     return EXIT_STOPPED
+                self._attempts += 1
                 attempt = _Attempt(self._flags, places, self._room, self._signals)
                 try:
-                    code = attempt.wait(self._has_grown(len(places)))
+                    code = attempt.wait(self._could_be)
                 finally:
                     attempt.close()
                 if not self._starts_again(attempt, code):
@@ -145,8 +145,8 @@ class _Launch:
         while not self._signals:
             slots, width = self._width()
             if width is not None:
-                if said or self._restarts or width < self._config.workers:
-                    say(f"starting {width} workers of {self._config.workers}")
+                if said or self._attempts or width < self._config.workers:
+                    say(f"starting with {width} of {self._config.workers} workers")
                 return ray_cluster.place(slots, width, pack=bool(self._room.gpus))
             if not said:
                 fewest, room = self._config.fewest, sum(slots.values())
@@ -155,11 +155,8 @@ class _Launch:
             time.sleep(0.5)
         return None
 
-    def _has_grown(self, width: int) -> "_Growth":
-        return _Growth(self, width)
-
-    def could_be(self) -> int:
-        """Returns how many workers there could be now."""
+    def _could_be(self) -> int:
+        """Returns how many workers there could be now; raises HeadLost if the cluster does not say."""
         return self._width()[1] or 0
 
     def _starts_again(self, attempt: "_Attempt", code: int) -> bool:
@@ -169,10 +166,12 @@ class _Launch:
             self._locked_until = time.monotonic() + _LOCKED_SECONDS
             for node in attempt.lost:
                 self._room.distrust(node)
-            return True
+            self._losses.update(node.id for node in attempt.lost)
+            return max(self._losses.values()) < _MOST_LOSSES  # a node that dies comes back as another
         if attempt.was_widened and code == EXIT_STOPPED:
             return True
         if code == EXIT_USAGE_ERROR and attempt.locked and time.monotonic() < self._locked_until:
+            say("the run folder is still locked by a node that is gone; trying again")
             time.sleep(2)
             return True
         if code in (EXIT_USAGE_ERROR, EXIT_DIVERGED, EXIT_STOPPED) or self._restarts == self._config.max_restarts:
@@ -180,20 +179,6 @@ class _Launch:
         self._restarts += 1
         say(f"a worker ended with {code}; starting all again ({self._restarts} of at most {self._config.max_restarts})")
         return True
-
-
-class _Growth:
-    """Tells whether the cluster has had room for more workers for a while."""
-
-    def __init__(self, owner: _Launch, width: int) -> None:
-        self._owner, self._width, self._looked, self._seen = owner, width, time.monotonic(), width
-
-    def __call__(self) -> bool:
-        if time.monotonic() - self._looked < _JOIN_SECONDS:
-            return False
-        self._looked = time.monotonic()
-        before, self._seen = self._seen, self._owner.could_be()
-        return min(before, self._seen) > self._width
 
 
 class _Attempt:
@@ -208,43 +193,64 @@ class _Attempt:
     def __init__(self, flags: Sequence[str], places: Sequence[Node], room: Room, signals: list[int]) -> None:
         self.lost: list[Node] = []
         self.locked = self.was_widened = False
+        self._head_lost: HeadLost | None = None
+        self._codes: list[int] = []
+        self._looked, self._seen = 0.0, 0  # when, and how many workers there could be then
         self._signals, self._sent, self._failed, self._deadline = signals, 0, 0, float("inf")
         self._processes = [RemoteProcess(node, room) for node in places]
         self._running = dict(enumerate(self._processes))
-        try:
-            address, port = self._processes[0].address()
-        except Lost as loss:
-            self._lose(0, loss)
+        addresses: list[tuple[str, int]] = []
+        for index, process in enumerate(
+            self._processes
+        ):  # until all are there: what starts first does not wait long for the others
+            try:
+                addresses.append(process.address())
+            except Lost as loss:
+                self._lose(index, loss)
+        if self.lost:
+            self.close()
             return
-        where = ["--coordinator", f"{address}:{port}", "--num-processes", str(len(places))]
+        where = ["--coordinator", "{}:{}".format(*addresses[0]), "--num-processes", str(len(places))]
         for index, process in enumerate(self._processes):
             process.start(["-m", "jaxdp.train", *flags, *where, "--process-id", str(index)])
 
-    def wait(self, has_grown: _Growth) -> int:
-        """Waits until all have ended, and returns the exit code of the run."""
-        if self.lost:
-            return 1
-        codes = [0]
+    def wait(self, could_be: Callable[[], int]) -> int:
+        """Waits until all have ended, and returns the exit code of the run.
+
+        Args:
+            could_be: returns how many workers there could be now.
+
+        Raises:
+            HeadLost: once they have saved, where the head of the cluster has died.
+        """
         while self._running:
             time.sleep(0.1)
             for index, process in [*self._running.items()]:
-                try:
-                    code = process.poll()
-                except Lost as loss:
-                    self._lose(index, loss)
-                    continue
-                self._show(index, process)
-                if code is not None:
-                    del self._running[index]
-                    codes.append(code)
-                    if code not in (0, EXIT_STOPPED) and not self._failed:
-                        self._failed = code
-                        self._deadline = min(self._deadline, time.monotonic() + launcher.GRACE_SECONDS)
-            self._pass_signals_on(has_grown)
+                self._poll(index, process)
+            self._pass_signals_on()
+            self._look_at_cluster(could_be)
             if time.monotonic() > self._deadline:
                 self._send(signal.SIGKILL)
-        code = self._failed or max(codes) or int(bool(self.lost))
+                if self._head_lost is not None:
+                    break
+        if self._head_lost is not None:
+            raise self._head_lost
+        code = self._failed or max(self._codes, default=0) or int(bool(self.lost))
         return code if code >= 0 else 128 - code
+
+    def _poll(self, index: int, process: RemoteProcess) -> None:
+        try:
+            code = process.poll()
+        except Lost as loss:
+            self._lose(index, loss)
+            return
+        self._show(index, process)
+        if code is not None:
+            del self._running[index]
+            self._codes.append(code)
+            if code not in (0, EXIT_STOPPED) and not self._failed:
+                self._failed = code
+                self._deadline = min(self._deadline, time.monotonic() + launcher.GRACE_SECONDS)
 
     def _lose(self, index: int, loss: Lost) -> None:
         process = self._running.pop(index)
@@ -254,11 +260,25 @@ class _Attempt:
         process.close()
         self._deadline = min(self._deadline, time.monotonic() + _LOST_SECONDS)
 
-    def _pass_signals_on(self, has_grown: _Growth) -> None:
+    def _pass_signals_on(self) -> None:
         for number in self._signals[self._sent :]:
             self._send(number)
             self._sent += 1
-        if not (self.was_widened or self._sent or self.lost or self._failed) and has_grown():
+
+    def _look_at_cluster(self, could_be: Callable[[], int]) -> None:
+        """Has all save if there could be more of them, or if the head is gone, without which Ray ends them a minute later."""
+        if self._head_lost is not None or time.monotonic() - self._looked < _JOIN_SECONDS:
+            return
+        self._looked = time.monotonic()
+        try:
+            before, self._seen = self._seen, could_be()
+        except HeadLost as error:
+            self._head_lost = error
+            say(f"{error}; all save")
+            self._send(signal.SIGTERM)
+            self._deadline = min(self._deadline, time.monotonic() + launcher.GRACE_SECONDS)
+            return
+        if min(before, self._seen) > len(self._processes) and not (self.was_widened or self._sent or self.lost or self._failed):
             self.was_widened = True
             say("the cluster has room for more workers; all save and start again")
             self._send(signal.SIGTERM)
@@ -274,8 +294,9 @@ class _Attempt:
             print(f"{prefix}{line}", end="", file=sys.stderr if is_error else sys.stdout, flush=True)
 
     def close(self) -> None:
-        for process in self._running.values():
-            process.close()
+        """Gives back what the processes have; those that run save if they can."""
+        while self._running:
+            self._running.popitem()[1].close()
 
 
 def say(message: str) -> None:

@@ -14,10 +14,10 @@ from typing import Any
 
 from jaxdp.registry import ConfigError
 from jaxdp.runtime import launcher
-from jaxdp.runtime.ray_cluster import Node, Room, import_ray
+from jaxdp.runtime.ray_cluster import SILENCE_SECONDS, Node, Room, import_ray
 
-# A node that is cut off says nothing; Ray by itself takes over a minute to declare it dead. One look takes milliseconds.
-SILENCE_SECONDS = 8.0
+# When the launcher is killed Ray ends the actors: what they have started is not to be killed with them, but to save (`_begin`).
+_KEEPER_ENVIRONMENT = {"RAY_kill_child_processes_on_worker_exit": "0"}
 _START_SECONDS = 120.0  # for Ray to start the process that starts ours
 # What of this process's environment holds on the nodes, too.
 _FORWARDED = ("JAX_", "XLA_", "NCCL_", "LIBTPU_", "TFDS_", "PYTHONPATH", "PYTHONDONTWRITEBYTECODE")
@@ -39,8 +39,10 @@ class RemoteProcess:
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         self.node, self._ray = node, import_ray()
-        where = NodeAffinitySchedulingStrategy(node.id, soft=False)
-        actor = self._ray.remote(_Keeper).options(num_cpus=room.cpus, num_gpus=room.gpus, scheduling_strategy=where, max_restarts=0)
+        actor = self._ray.remote(_Keeper).options(
+            num_cpus=room.cpus, num_gpus=room.gpus, max_restarts=0, runtime_env={"env_vars": _KEEPER_ENVIRONMENT},
+            scheduling_strategy=NodeAffinitySchedulingStrategy(node.id, soft=False),
+        )  # fmt: skip
         self._actor: Any = actor.remote(not room.gpus)
         self._code: int | None = None
         self._starting: Any = None

@@ -19,7 +19,7 @@ def survey(address: str) -> dict[str, Any]:
     Raises:
         ConfigError: if Ray is missing, or the cluster cannot be reached.
     """
-    with ray_cluster.connected(address):
+    with ray_cluster.connected(address, "jaxdp.devices"):
         return {"nodes": [dataclasses.asdict(node) for node in ray_cluster.nodes()], "free": ray_cluster.free()}
 
 

@@ -9,8 +9,7 @@ from jaxdp.runtime.ray_cluster import Node, Room
 from jaxdp.runtime.ray_process import Lost, RemoteProcess
 from jaxdp.tools import sweep_runs
 
-_ROOM_SECONDS = 1.0  # between looks at what the cluster has
-_LOCKED_SECONDS = 60.0  # for the file system to notice that the writer of a run folder is gone
+_LOCKED_SECONDS = 180.0  # for the writer that is gone to lose its lock: NFS takes 90 s to notice
 _LOCKED = b"is being written by"  # run_lock says so
 
 
@@ -24,14 +23,12 @@ class OnRay:
 
     def __init__(self, at_a_time: int | None, room: Room) -> None:
         self._at_a_time, self.room = at_a_time, room
-        self._slots: dict[Node, int] = {}
-        self._looked = float("-inf")
         self._runs: list[_MovingRun] = []
 
     def has_room(self) -> bool:
         """Whether another run may start now."""
         self._runs = [run for run in self._runs if not run.ended]
-        slots = sum(self._now().values())
+        slots = sum(self.room.slots().values())
         return len(self._runs) < min(slots, self._at_a_time or slots)
 
     def start(self, folder: pathlib.Path) -> "sweep_runs.Process":
@@ -41,15 +38,10 @@ class OnRay:
 
     def free_node(self) -> Node | None:
         """Returns the node with most room, None if there is none."""
-        free = collections.Counter(self._now())
+        free = collections.Counter(self.room.slots())
         free.subtract(run.process.node for run in self._runs if run.process is not None and not run.ended)
         node, slots = max(free.items(), key=lambda each: each[1], default=(None, 0))
         return node if slots > 0 else None
-
-    def _now(self) -> dict[Node, int]:
-        if time.monotonic() - self._looked > _ROOM_SECONDS:
-            self._slots, self._looked = self.room.slots(), time.monotonic()
-        return self._slots
 
 
 class _MovingRun:

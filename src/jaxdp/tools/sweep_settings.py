@@ -7,8 +7,7 @@ import tyro
 
 from jaxdp.config import NON_NEGATIVE, POSITIVE, OptionalInt, OptionalPath, Settings
 from jaxdp.registry import ConfigError
-
-Address = Annotated[str | None, tyro.conf.arg(metavar="auto|HOST:PORT", help_behavior_hint="")]
+from jaxdp.runtime.ray_cluster import Address
 
 
 @dataclasses.dataclass(frozen=True)
