@@ -16,7 +16,7 @@ from jaxdp import config as config_lib
 from jaxdp.config import ProcessConfig, TrainConfig
 from jaxdp.exit_codes import EXIT_STOPPED
 from jaxdp.runtime import ray_cluster
-from jaxdp.tools import sweep_grid, sweep_ray, sweep_runs, sweep_search
+from jaxdp.tools import sweep_combinations, sweep_grid, sweep_ray, sweep_runs, sweep_search
 from jaxdp.tools.sweep_settings import CombinationsConfig
 
 DESCRIPTION = "Train with every combination of some settings, or search them."
@@ -50,7 +50,7 @@ def _main(argv: Sequence[str]) -> int:
     if asked.trials:
         plan = sweep_search.Search(asked.trials, shared, given, folder)
     else:
-        plan = sweep_runs.Grid(sweep_grid.expand(asked.grid, shared, given), folder)
+        plan = sweep_combinations.Grid(sweep_grid.expand(asked.grid, shared, given), folder)
     with _place(asked) as place:
         finished = sweep_runs.run(plan, place, folder)
     if not finished:

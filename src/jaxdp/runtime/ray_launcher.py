@@ -128,7 +128,7 @@ class _Launch:
                 self._attempts += 1
                 attempt = _Attempt(self._flags, places, self._room, self._signals)
                 try:
-                    code = attempt.wait(self._could_be)
+                    code = attempt.wait(lambda: self._width()[1] or 0)
                 finally:
                     attempt.close()
                 if not self._starts_again(attempt, code):
@@ -149,15 +149,10 @@ class _Launch:
                     say(f"starting with {width} of {self._config.workers} workers")
                 return ray_cluster.place(slots, width, pack=bool(self._room.gpus))
             if not said:
-                fewest, room = self._config.fewest, sum(slots.values())
-                say(f"the cluster has room for {room} workers; waiting until there is for {fewest}")
+                say(f"the cluster has room for {sum(slots.values())} workers; waiting until there is for {self._config.fewest}")
                 said = True
             time.sleep(0.5)
         return None
-
-    def _could_be(self) -> int:
-        """Returns how many workers there could be now; raises HeadLost if the cluster does not say."""
-        return self._width()[1] or 0
 
     def _starts_again(self, attempt: "_Attempt", code: int) -> bool:
         if code == 0 or self._signals:

@@ -1,6 +1,5 @@
 """Runs the cells of a sweep, each as a process in a folder of its own, and passes on the signals that stop them."""
 
-import collections
 import dataclasses
 import os
 import pathlib
@@ -8,13 +7,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
 from jaxdp import config as config_lib
-from jaxdp.config import TrainConfig
 from jaxdp.exit_codes import EXIT_STOPPED
-from jaxdp.registry import ConfigError, shown
+from jaxdp.registry import ConfigError
 from jaxdp.run_directory import RunDirectory, replace_file
 from jaxdp.runtime import launcher
 from jaxdp.tools.sweep_grid import Cell
@@ -51,11 +48,14 @@ class Plan(Protocol):
 
     Attributes:
         count: runs that are still to come when it begins.
-        failed: whether a run has ended with an error.
     """
 
     count: int
-    failed: bool
+
+    @property
+    def failed(self) -> bool:
+        """Whether a run has ended with an error."""
+        ...
 
     def next(self) -> Cell | None:
         """Returns the next run, None if there are no more."""
@@ -72,44 +72,6 @@ class Plan(Protocol):
     def results(self) -> list[tuple[Cell, str | None, int | None]]:
         """Returns the runs of the tables, each with why it failed, and the step at which it was pruned."""
         ...
-
-
-class Grid:
-    """Every combination, in order; those that are finished are not run again.
-
-    Args:
-        folder: of the sweep, with one for each cell.
-
-    Raises:
-        ConfigError: if the folder cannot be written or holds runs with other settings.
-    """
-
-    def __init__(self, cells: Sequence[Cell], folder: pathlib.Path) -> None:
-        _check_folder(folder, cells)
-        self._cells = cells
-        self._waiting = collections.deque(cell for cell in cells if not RunDirectory(folder / cell.name).is_done())
-        self._reasons: dict[str, str] = {}
-        self.count = len(self._waiting)
-        if self.count < len(cells):
-            say(f"{len(cells) - self.count} of {len(cells)} runs in {folder} are finished")
-
-    @property
-    def failed(self) -> bool:
-        return bool(self._reasons)
-
-    def next(self) -> Cell | None:
-        return self._waiting.popleft() if self._waiting else None
-
-    def should_stop(self, cell: Cell) -> bool:
-        return False
-
-    def ended(self, cell: Cell, code: int, reason: str) -> str:
-        if code:
-            self._reasons[cell.name] = reason
-        return f"failed: {reason}" if code else "done"
-
-    def results(self) -> list[tuple[Cell, str | None, int | None]]:
-        return [(cell, self._reasons.get(cell.name), None) for cell in self._cells]
 
 
 def show(plan: Plan, folder: pathlib.Path) -> None:
@@ -134,27 +96,8 @@ def gpu_shares(count: int) -> list[dict[str, str]]:
         raise ConfigError("at_a_time", count, "does not divide the GPUs; take another number, or hide some") from error
 
 
-def _check_folder(folder: pathlib.Path, cells: Sequence[Cell]) -> None:
-    """Raises ConfigError if the sweep cannot be written there, or holds runs of the same names with other settings."""
-    for cell in cells:
-        file = _settings_file(folder / cell.name)
-        if file.is_file():
-            ours = config_lib.defining(cell.config)
-            theirs = config_lib.defining(TrainConfig.of(**config_lib.load(file)))
-            differing = [name for name in sorted(ours.keys() | theirs.keys()) if ours.get(name) != theirs.get(name)]
-            if differing:
-                name = differing[0]
-                remedy = (
-                    f"holds {cell.name} with {name} {shown(theirs.get(name))}, not {shown(ours.get(name))}; give another --output"
-                )
-                raise ConfigError("output", folder, remedy)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError("output", folder, f"cannot be written ({error.strerror}); give another folder") from error
-
-
-def _settings_file(folder: pathlib.Path) -> pathlib.Path:
+def settings_file(folder: pathlib.Path) -> pathlib.Path:
+    """Returns where the settings of a run are."""
     return folder / "settings.yaml"  # as asked for; train fills in the rest, and writes config.yaml
 
 
@@ -195,7 +138,7 @@ def log_file(folder: pathlib.Path) -> pathlib.Path:
 
 def train_arguments(folder: pathlib.Path) -> list[str]:
     """Returns what Python is called with to train, or to go on, in the folder of a run."""
-    return ["-m", "jaxdp.train", "--config", str(_settings_file(folder)), "--run-dir", str(folder)]
+    return ["-m", "jaxdp.train", "--config", str(settings_file(folder)), "--run-dir", str(folder)]
 
 
 @dataclasses.dataclass
@@ -248,7 +191,7 @@ class _Runs:
             return False
         folder = self._folder / cell.name
         folder.mkdir(exist_ok=True)
-        replace_file(_settings_file(folder), config_lib.to_yaml(cell.config))
+        replace_file(settings_file(folder), config_lib.to_yaml(cell.config))
         log = log_file(folder)
         log_start = log.stat().st_size if log.is_file() else 0
         self._running.append(_Run(cell, self._place.start(folder), log, log_start))
