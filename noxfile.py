@@ -88,18 +88,18 @@ def slurm(session: nox.Session) -> None:
 
 @nox.session
 def ray(session: nox.Session) -> None:
-    """Training with workers on Ray: the same bits, uneven workers, lost ones, accuracy."""
+    """Workers of different speed, and Ray clusters of several nodes on this machine, which are killed, cut off and added."""
     keep_what_is_compiled(session)
     session.install(".[dev]")
-    session.run("pytest", "-m", "slow or not slow", "tests/exchange", *session.posargs)
+    session.run("pytest", "-m", "slow or not slow", "tests/ray", "tests/exchange", *session.posargs)
 
 
 @nox.session
 def slow(session: nox.Session) -> None:
-    """What takes minutes: accuracy of the default run, kills, long runs, the rest of the parity matrix; Slurm, Ray: their own."""
+    """What takes minutes: accuracy of the default run, kills, long runs, the rest of the parity matrix; not Slurm and Ray."""
     keep_what_is_compiled(session)
     session.install(".[dev]")
-    share = ["-n", "2", "--dist", "worksteal", "--ignore", "tests/slurm", "--ignore", "tests/exchange"]
+    share = ["-n", "2", "--dist", "worksteal", "--ignore", "tests/slurm", "--ignore", "tests/ray", "--ignore", "tests/exchange"]
     session.run("pytest", "-m", "slow", *share, *session.posargs)
 
 

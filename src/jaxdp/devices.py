@@ -1,7 +1,8 @@
 """`python -m jaxdp.devices`: shows which devices JAX sees here, how much room they have, and what of a run would lie on each.
 
 With flags of a run (`--model`, `--strategy`, ...) its first state and batch are placed as training would place them, and measured;
-nothing is trained or written. Started as several processes, by Slurm for one, it shows those of all.
+nothing is trained or written. Started as several processes, by Slurm for one, it shows those of all. `--address` lists the nodes
+of a Ray cluster instead.
 """
 
 import dataclasses
@@ -13,6 +14,7 @@ import tyro
 
 from jaxdp import command_line
 from jaxdp.config import ProcessConfig, Settings, TrainConfig
+from jaxdp.runtime.ray_cluster import Address
 
 DESCRIPTION = "Show the devices, and with flags of a run what would lie on each."
 
@@ -23,6 +25,8 @@ class OutputConfig(Settings):
 
     json: tyro.conf.FlagCreatePairsOff[bool] = False
     """print one line of JSON instead of tables"""
+    address: Address = None
+    """list the nodes of the Ray cluster that this machine belongs to (auto), or whose head is there, and what they have"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,6 +44,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _main(argv: Sequence[str]) -> int:
     config = command_line.parse(DevicesConfig, argv, prog="python -m jaxdp.devices", description=DESCRIPTION)
     given = {word.split("=")[0][2:].replace("-", "_") for word in argv if word.startswith("--")}
+    if config.output.address is not None:
+        return _list_cluster(config.output)
     idle = {"json", "devices", *ProcessConfig.places()}
     from jaxdp.tools import device_survey
 
@@ -52,6 +58,18 @@ def _main(argv: Sequence[str]) -> int:
         from jaxdp.tools import device_tables
 
         device_tables.print_survey(found)
+    return 0
+
+
+def _list_cluster(output: OutputConfig) -> int:
+    from jaxdp.tools import device_cluster
+
+    assert output.address is not None
+    found = device_cluster.survey(output.address)
+    if output.json:
+        print(json.dumps(found))
+    else:
+        device_cluster.print_cluster(found)
     return 0
 
 

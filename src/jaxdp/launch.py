@@ -1,6 +1,7 @@
 """`python -m jaxdp.launch -n 2 -- train ...`: starts the processes of a run on this machine and looks after them.
 
-`python -m jaxdp.launch slurm --nodes 3 --gpus-per-node 4 -- train ...` prints or submits a script with which Slurm starts them.
+`launch slurm --nodes 3 --gpus-per-node 4 -- train ...` prints or submits a script with which Slurm starts them, and
+`launch ray --workers 4 -- train ...` starts them on the nodes of a Ray cluster.
 """
 
 import dataclasses
@@ -13,10 +14,13 @@ import tyro
 from jaxdp import command_line
 from jaxdp.config import NON_NEGATIVE, POSITIVE, OptionalInt, Settings, TrainConfig
 from jaxdp.registry import ConfigError
-from jaxdp.runtime import launcher, slurm
+from jaxdp.runtime import launcher, ray_launcher, slurm
 
-DESCRIPTION = "Start processes here: launch -n 2 -- train ...; by Slurm: launch slurm --help"
-SLURM_DESCRIPTION = "Print or submit a batch script: launch slurm --nodes 3 ... -- train ..."
+DESCRIPTION = "Start processes: launch -n 2 -- train ... (launch slurm --help, launch ray --help)"
+_OTHERS = {
+    "slurm": (slurm.SlurmConfig, "Print or submit a batch script: launch slurm --nodes 3 ... -- train ..."),
+    "ray": (ray_launcher.RayConfig, "Train on a Ray cluster: launch ray --workers 4 ... -- train ..."),
+}
 _OWN_FLAGS = ("--coordinator", "--num-processes", "--process-id", "--distributed")
 
 
@@ -40,39 +44,26 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _main(argv: Sequence[str]) -> int:
     words = list(argv)
     own, command = (words[: words.index("--")], words[words.index("--") + 1 :]) if "--" in words else (words, [])
-    by_slurm = own[:1] == ["slurm"]
-    if by_slurm and {"-h", "--help"} & set(own):
-        return _slurm(own[1:], [])
-    config = None if by_slurm else command_line.parse(
-        LaunchConfig, own, prog="python -m jaxdp.launch", description=DESCRIPTION, defaults_file=False
-    )  # fmt: skip
+    other = own[0] if own and own[0] in _OTHERS else ""
+    kind, description = _OTHERS[other] if other else (LaunchConfig, DESCRIPTION)
+    prog = f"python -m jaxdp.launch {other}".rstrip()
+    config = command_line.parse(kind, own[bool(other) :], prog=prog, description=description, defaults_file=False)
     if command[:1] != ["train"]:
         raise ConfigError("", command[:1], "write what to start after the flags: -- train --model pyramidnet ...")
     for word in command:
         if word.split("=")[0] in _OWN_FLAGS:
             raise ConfigError(word.split("=")[0][2:], "", "is set by the launcher; leave it out")
-    if config is None:
-        return _slurm(own[1:], command[1:])
-    # A usage error shows once, and before anything starts.
-    settings = command_line.parse(TrainConfig, command[1:], prog="python -m jaxdp.train", description="").processes
-    return launcher.launch(
-        command[1:], config.num_processes, config.devices_per_process, config.max_restarts,
-        heartbeat_timeout=settings.heartbeat_timeout,
-    )  # fmt: skip
-
-
-def _slurm(own: Sequence[str], flags: Sequence[str]) -> int:
-    """Prints or submits a batch script.
-
-    Args:
-        own: words after `slurm` and before `--`.
-        flags: of `jaxdp.train`.
-    """
-    prog = "python -m jaxdp.launch slurm"
-    config = command_line.parse(slurm.SlurmConfig, own, prog=prog, description=SLURM_DESCRIPTION, defaults_file=False)
-    # A usage error shows before the job has queued.
-    command_line.parse(TrainConfig, flags, prog="python -m jaxdp.train", description="")
-    script = slurm.script(config, flags)
+    # A usage error shows once, and before the job has queued or anything has started.
+    settings = command_line.parse(TrainConfig, command[1:], prog="python -m jaxdp.train", description="")
+    if isinstance(config, ray_launcher.RayConfig):
+        return ray_launcher.launch(command[1:], config, settings)
+    if isinstance(config, LaunchConfig):
+        return launcher.launch(
+            command[1:], config.num_processes, config.devices_per_process, config.max_restarts,
+            heartbeat_timeout=settings.processes.heartbeat_timeout,
+        )  # fmt: skip
+    assert isinstance(config, slurm.SlurmConfig)
+    script = slurm.script(config, command[1:])
     print(slurm.submit(script) if config.submit else script, end="")
     return 0
 

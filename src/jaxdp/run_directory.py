@@ -149,6 +149,11 @@ class RunDirectory:
     def read_summary(self) -> dict[str, Any] | None:
         return json.loads(self.summary_file.read_text()) if self.summary_file.is_file() else None
 
+    def is_done(self) -> bool:
+        """Whether the run came to its end."""
+        summary = self.read_summary()
+        return summary is not None and summary["status"] == "done"
+
     def read_rows(self) -> list[dict[str, Any]]:
         """Returns the rows of metrics.jsonl; a last line that a kill cut short is left out."""
         return read_lines(self.metrics_file)

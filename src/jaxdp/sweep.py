@@ -1,37 +1,26 @@
 """`python -m jaxdp.sweep config.yaml --grid learning_rate=0.05,0.1 seed=0,1`: trains with each combination, and compares the runs.
 
-Each run is a process of its own, in a folder that its settings name: one that fails is a row of the table, and the same command
-goes on where it was stopped.
+With `--trials 30 'learning_rate=log(1e-4,1)'` Optuna proposes the runs, and those that are worse than most are stopped early.
+Each run is a process of its own, with `--on ray` on a node of a Ray cluster, in a folder that its settings name: one that fails is
+a row of the table, and the same command goes on where it was stopped.
 """
 
+import contextlib
 import dataclasses
 import pathlib
 import sys
-from collections.abc import Sequence
-from typing import Annotated
-
-import tyro
+from collections.abc import Iterator, Sequence
 
 from jaxdp import command_line
 from jaxdp import config as config_lib
-from jaxdp.config import POSITIVE, OptionalPath, ProcessConfig, Settings, TrainConfig
+from jaxdp.config import ProcessConfig, TrainConfig
 from jaxdp.exit_codes import EXIT_STOPPED
-from jaxdp.tools import sweep_grid, sweep_runs
+from jaxdp.runtime import ray_cluster
+from jaxdp.tools import sweep_combinations, sweep_grid, sweep_ray, sweep_runs, sweep_search
+from jaxdp.tools.sweep_settings import CombinationsConfig
 
-DESCRIPTION = "Train with every combination of some settings, and compare the runs."
+DESCRIPTION = "Train with every combination of some settings, or search them."
 _HIDDEN = ("run_dir", "resume", *ProcessConfig.places())
-
-
-@dataclasses.dataclass(frozen=True)
-class CombinationsConfig(Settings):
-    """Flags that choose the combinations, how many run at once, and the folder."""
-
-    grid: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME=VALUE,...", help_behavior_hint="")] = ()
-    """settings to vary and their values as in YAML, e.g. learning_rate=0.05,0.1 seed=0,1 or model_kwargs.depth=20,110"""
-    at_a_time: Annotated[int, POSITIVE] = 1
-    """runs at once; each gets an equal share of the GPUs"""
-    output: OptionalPath = None
-    """folder of the sweep, with one for each run and report.html (default: sweeps/HASH, the same for the same settings)"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,14 +43,29 @@ def _main(argv: Sequence[str]) -> int:
     shared = TrainConfig(**{field.name: getattr(config, field.name) for field in dataclasses.fields(TrainConfig)})
     asked = config.combinations
     given = {word.split("=")[0][2:].replace("-", "_") for word in words if word.startswith("--")}
-    cells = sweep_grid.expand(asked.grid, shared, given)
-    name = config_lib.hash_of(config_lib.defining(shared) | {"grid": asked.grid})
+    words = asked.trials[1:] or asked.grid
+    name = config_lib.hash_of(config_lib.defining(shared) | {"trials" if asked.trials else "grid": words})
     folder = pathlib.Path(asked.output or f"sweeps/{name}")
-    reasons = sweep_runs.run(cells, folder, asked.at_a_time)
-    if reasons is None:
+    plan: sweep_runs.Plan
+    if asked.trials:
+        plan = sweep_search.Search(asked.trials, shared, given, folder)
+    else:
+        plan = sweep_combinations.Grid(sweep_grid.expand(asked.grid, shared, given), folder)
+    with _place(asked) as place:
+        finished = sweep_runs.run(plan, place, folder)
+    if not finished:
         return EXIT_STOPPED
-    sweep_runs.show(cells, folder, reasons)
-    return int(bool(reasons))
+    sweep_runs.show(plan, folder)
+    return int(plan.failed)
+
+
+@contextlib.contextmanager
+def _place(asked: CombinationsConfig) -> Iterator[sweep_runs.Place]:
+    if asked.on == "here":
+        yield sweep_runs.Here(sweep_runs.gpu_shares(asked.at_a_time or 1))
+        return
+    with ray_cluster.connected(asked.address, "jaxdp.sweep"):
+        yield sweep_ray.OnRay(asked.at_a_time, ray_cluster.Room(asked.cpus_per_run, asked.gpus_per_run))
 
 
 if __name__ == "__main__":

@@ -17,12 +17,13 @@ from jaxdp.run_directory import Row
 _WIDTH = 100
 
 
-def row(settings: Mapping[str, Any], summary: Mapping[str, Any] | None, reason: str | None) -> Row:
+def row(settings: Mapping[str, Any], summary: Mapping[str, Any] | None, reason: str | None, pruned: int | None = None) -> Row:
     """Returns what the tables tell of a run, with the metrics of its validation split, or of the test split where there is none.
 
     Args:
         summary: of the run, None if it has none.
         reason: why it failed, None if it did not.
+        pruned: step after which a search stopped it, None if it did not.
     """
     found: Row = {
         "settings": dict(settings),
@@ -32,8 +33,9 @@ def row(settings: Mapping[str, Any], summary: Mapping[str, Any] | None, reason: 
         "loss": None,
         "best": None,
         "split": "",
+        "pruned": pruned,
     }
-    if reason is None and summary is not None:
+    if reason is None and pruned is None and summary is not None:
         name, best = summary["best_metric"]["name"], summary["best"]
         split = "validation" if "validation" in summary["metrics"] else "test"
         metrics = summary["metrics"][split]
@@ -44,12 +46,12 @@ def row(settings: Mapping[str, Any], summary: Mapping[str, Any] | None, reason: 
 
 
 def ranked(rows: Sequence[Row]) -> list[Row]:
-    """Returns the rows with the best first, each metric's apart, and failed runs last."""
+    """Returns the rows with the best first, each metric's apart, then pruned runs, and failed ones last."""
 
-    def key(row: Row) -> tuple[bool, str, bool, float]:
+    def key(row: Row) -> tuple[bool, bool, str, bool, float]:
         value = row["value"]
         known = value is not None and math.isfinite(value)
-        return value is None, row["metric"], not known, -row["sign"] * value if known else 0.0
+        return value is None, bool(row["reason"]), row["metric"], not known, -row["sign"] * value if known else 0.0
 
     return sorted(rows, key=key)
 
@@ -64,7 +66,15 @@ def over_seeds(rows: Sequence[Row]) -> list[Row]:
     for group in groups.values():
         done = [each for each in group if each["value"] is not None]
         settings = {name: value for name, value in group[0]["settings"].items() if name != "seed"}
-        mean: Row = {"settings": settings, "metric": "", "value": None, "loss": None, "runs": len(done), "of": len(group)}
+        mean: Row = {
+            "settings": settings,
+            "metric": "",
+            "value": None,
+            "loss": None,
+            "reason": None,
+            "runs": len(done),
+            "of": len(group),
+        }
         if done:
             mean |= {"metric": done[0]["metric"], "sign": done[0]["sign"]}
             for column in ("value", "loss"):
@@ -81,14 +91,14 @@ def show(rows: Sequence[Row]) -> None:
     console = rich.console.Console(width=max(console.width, _WIDTH))
     names = list(rows[0]["settings"])
     metrics = sorted({row["metric"] for row in rows if row["metric"]})
-    failed = any(row["reason"] for row in rows)
+    ends = [name for name, key in (("pruned", "pruned"), ("failed", "reason")) if any(row[key] for row in rows)]
     split = "validation" if any(row["split"] == "validation" for row in rows) else "test"
     by = "validation data" if split == "validation" else "test data, which then judge no longer: --validation 0.1 holds out others"
-    table = _table([*names, *metrics, "loss", "best", *(["failed"] if failed else [])], title=f"ranked by {by}")
+    table = _table([*names, *metrics, "loss", "best", *ends], title=f"ranked by {by}")
     for each in ranked(rows):
         best = f"{_text(each['metric'], each['best'][0])} at step {each['best'][1]}" if each["best"] else ""
         values = [_text(name, each["value"]) if name == each["metric"] else "" for name in metrics]
-        cells = [*_settings(each, names), *values, _text("loss", each["loss"]), best, *([each["reason"] or ""] if failed else [])]
+        cells = [*_settings(each, names), *values, _text("loss", each["loss"]), best, *(_end(each, end) for end in ends)]
         _add(table, cells)
     console.print(table)
     if len({row["settings"].get("seed") for row in rows}) > 1:
@@ -99,6 +109,10 @@ def show(rows: Sequence[Row]) -> None:
             runs = str(each["runs"]) if each["runs"] == each["of"] else f"{each['runs']} of {each['of']}"
             _add(table, [*_settings(each, names), *values, _with_spread(each, "loss", "loss"), runs])
         console.print(table)
+
+
+def _end(row: Row, name: str) -> str:
+    return row["reason"] or "" if name == "failed" else f"at step {row['pruned']}" if row["pruned"] else ""
 
 
 def _table(columns: Sequence[str], title: str | None = None) -> rich.table.Table:

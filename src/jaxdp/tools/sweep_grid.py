@@ -20,7 +20,7 @@ Settings = dict[str, Any]  # by the name of a field, or FIELD.KEYWORD
 
 @dataclasses.dataclass(frozen=True)
 class Cell:
-    """One run of the grid.
+    """One run of a sweep.
 
     Attributes:
         settings: in which it differs from the others.
@@ -32,8 +32,11 @@ class Cell:
     name: str
 
 
-def parse(words: Sequence[str]) -> dict[str, list[Any]]:
+def parse(words: Sequence[str], flag: str = "grid") -> dict[str, list[Any]]:
     """Reads `["learning_rate=0.05,0.1", "model_kwargs.depth=20,110"]`; values are a list of YAML, in which commas separate.
+
+    Args:
+        flag: where they stand, for errors.
 
     Raises:
         ConfigError: for a name that is no setting, values of another type, or what is there twice.
@@ -45,43 +48,44 @@ def parse(words: Sequence[str]) -> dict[str, list[Any]]:
         ((name, _),) = deprecation.rename_settings({name.replace("-", "_"): text}).items()
         field, dot, keyword = name.partition(".")
         if not separator:
-            raise ConfigError("grid", word, "write NAME=VALUE,VALUE without spaces, e.g. learning_rate=0.05,0.1")
+            raise ConfigError(flag, word, "write NAME=VALUE,VALUE without spaces, e.g. learning_rate=0.05,0.1")
         if field not in types:
-            raise ConfigError("grid", word, f"unknown setting {field!r}; {nearest(field, list(types))}")
+            raise ConfigError(flag, word, f"unknown setting {field!r}; {nearest(field, list(types))}")
         takes_keywords = field.endswith("_kwargs")
         if dot and not (takes_keywords and keyword.isidentifier()):
             remedy = "only model_kwargs, task_kwargs and optimizer_kwargs have keywords, e.g. model_kwargs.depth=20,110"
-            raise ConfigError("grid", word, remedy)
+            raise ConfigError(flag, word, remedy)
         if name in grid:
-            raise ConfigError("grid", word, f"{name} is there twice; give all its values at once")
-        grid[name] = _values(word, text, field, types[field], keyword)
+            raise ConfigError(flag, word, f"{name} is there twice; give all its values at once")
+        grid[name] = _values(flag, word, name, types[field])
     if not grid:
         raise ConfigError("grid", "", "say what to vary, e.g. --grid learning_rate=0.05,0.1 seed=0,1")
     return grid
 
 
-def _values(word: str, text: str, field: str, annotation: Any, keyword: str) -> list[Any]:
+def _values(flag: str, word: str, name: str, annotation: Any) -> list[Any]:
     """Returns the values of a setting, or of a keyword of it, as its type has them.
 
     Args:
-        word: all that stands there, for errors.
-        text: what stands after the sign.
-        annotation: the type of the field.
-        keyword: empty for the setting itself.
+        flag: where they stand, for errors.
+        word: all that stands there: NAME=VALUES.
+        name: of the setting, with that of its keyword if there is one.
+        annotation: the type of the setting.
     """
+    field, _, keyword = name.partition(".")
     try:
-        given = yaml.safe_load(f"[{text}]")
+        given = yaml.safe_load(f"[{word.partition('=')[2]}]")
     except yaml.YAMLError:
         given = None
     if not given:
-        raise ConfigError("grid", word, "names no values; separate them by commas, and quote one that YAML would take apart")
+        raise ConfigError(flag, word, "names no values; separate them by commas, and quote one that YAML would take apart")
     is_list = "tuple" in str(annotation)
     values: list[Any] = []
     for value in given:
         value = [value] if is_list and isinstance(value, str) else value
         value = config_lib.number(value) if keyword else config_lib.convert(field, value, annotation)
         if value in values:
-            raise ConfigError("grid", word, f"has {shown(value)} twice; give each value once")
+            raise ConfigError(flag, word, f"has {shown(value)} twice; give each value once")
         values.append(value)
     return values
 
@@ -98,17 +102,31 @@ def expand(words: Sequence[str], config: TrainConfig, given: Collection[str] = (
         ConfigError: for a grid that cannot be read, and the first combination that is no valid configuration.
     """
     grid = parse(words)
-    shared = config.flat()
-    shared |= dict.fromkeys(config_lib.displaced_by(grid).difference(grid, given))
-    cells = []
-    for values in itertools.product(*grid.values()):
-        settings = dict(zip(grid, values, strict=True))
-        changed = dict(shared)
-        for name in sorted(settings, key=lambda name: "." in name):  # a keyword changes the keywords that were set as a whole
-            field, dot, keyword = name.partition(".")
-            changed[field] = changed[field] | {keyword: settings[name]} if dot else settings[name]
-        cells.append(Cell(settings, TrainConfig.of(**changed), _name(settings)))
-    return cells
+    shared = shared_settings(config, grid, given)
+    return [cell(dict(zip(grid, values, strict=True)), shared) for values in itertools.product(*grid.values())]
+
+
+def shared_settings(config: TrainConfig, varied: Collection[str], given: Collection[str]) -> Settings:
+    """Returns what holds for all runs, without what a varied setting excludes and only a file has set.
+
+    Args:
+        varied: names of the settings that differ between the runs.
+        given: the flags of the command line.
+    """
+    return config.flat() | dict.fromkeys(config_lib.displaced_by(varied).difference(varied, given))
+
+
+def cell(settings: Settings, shared: Settings) -> Cell:
+    """Returns the run with these settings on top of the shared ones.
+
+    Raises:
+        ConfigError: if together they are no valid configuration.
+    """
+    changed = dict(shared)
+    for name in sorted(settings, key=lambda name: "." in name):  # a keyword changes the keywords that were set as a whole
+        field, dot, keyword = name.partition(".")
+        changed[field] = changed[field] | {keyword: settings[name]} if dot else settings[name]
+    return Cell(settings, TrainConfig.of(**changed), _name(settings))
 
 
 def _name(settings: Settings) -> str:

@@ -1,6 +1,5 @@
 """Runs the cells of a sweep, each as a process in a folder of its own, and passes on the signals that stop them."""
 
-import collections
 import dataclasses
 import os
 import pathlib
@@ -8,52 +7,80 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from typing import Protocol, runtime_checkable
 
 from jaxdp import config as config_lib
-from jaxdp.config import TrainConfig
 from jaxdp.exit_codes import EXIT_STOPPED
-from jaxdp.registry import ConfigError, shown
+from jaxdp.registry import ConfigError
 from jaxdp.run_directory import RunDirectory, replace_file
 from jaxdp.runtime import launcher
 from jaxdp.tools.sweep_grid import Cell
 
 _REASON_LENGTH = 300
+_LOOK_SECONDS = 1.0
 
 
-def run(cells: Sequence[Cell], folder: pathlib.Path, at_a_time: int) -> dict[str, str] | None:
-    """Runs what is not finished, and returns why runs failed, by their names; None if a signal stopped the sweep.
+@runtime_checkable
+class Process(Protocol):
+    """A run's process, wherever it runs."""
 
-    Args:
-        folder: of the sweep, with one for each cell.
-        at_a_time: runs at once.
+    def poll(self) -> int | None:
+        """Returns its exit code, negative for a signal, None while it runs."""
+        ...
 
-    Raises:
-        ConfigError: if the folder cannot be written or holds runs with other settings, or the GPUs cannot be shared out.
+    def send_signal(self, sig: int, /) -> None: ...
+
+
+@runtime_checkable
+class Place(Protocol):
+    """Where runs run."""
+
+    def has_room(self) -> bool: ...
+
+    def start(self, folder: pathlib.Path) -> Process:
+        """Starts the run whose settings are in a folder, and which goes on there; what it says is added to its log."""
+        ...
+
+
+@runtime_checkable
+class Plan(Protocol):
+    """Which runs a sweep consists of: a grid or a search.
+
+    Attributes:
+        count: runs that are still to come when it begins.
     """
-    environments = gpu_shares(at_a_time)
-    _check_folder(folder, cells)
-    waiting = [cell for cell in cells if not _is_done(folder / cell.name)]
-    if len(waiting) < len(cells):
-        say(f"{len(cells) - len(waiting)} of {len(cells)} runs in {folder} are finished")
-    runs = _Runs(waiting, folder, environments)
-    if not runs.run():
-        say("stopped by a signal; the same command continues")
-        return None
-    return runs.reasons
+
+    count: int
+
+    @property
+    def failed(self) -> bool:
+        """Whether a run has ended with an error."""
+        ...
+
+    def next(self) -> Cell | None:
+        """Returns the next run, None if there are no more."""
+        ...
+
+    def should_stop(self, cell: Cell) -> bool:
+        """Whether to stop a run that is under way; says so once."""
+        ...
+
+    def ended(self, cell: Cell, code: int, reason: str) -> str:
+        """Takes the end of a run, and returns what became of it: done, pruned or failed."""
+        ...
+
+    def results(self) -> list[tuple[Cell, str | None, int | None]]:
+        """Returns the runs of the tables, each with why it failed, and the step at which it was pruned."""
+        ...
 
 
-def show(cells: Sequence[Cell], folder: pathlib.Path, reasons: Mapping[str, str]) -> None:
-    """Prints the tables of a sweep and writes its report, report.html.
-
-    Args:
-        reasons: as `run` returns them.
-    """
+def show(plan: Plan, folder: pathlib.Path) -> None:
+    """Prints the tables of a sweep and writes its report, report.html."""
     from jaxdp.reporting import report_page, sweeps
 
-    found = {cell.name: RunDirectory(folder / cell.name) for cell in cells}
-    sweeps.show([sweeps.row(cell.settings, found[cell.name].read_summary(), reasons.get(cell.name)) for cell in cells])
-    written = [each.path for each in found.values() if each.config_file.is_file()]
+    results = [(cell, RunDirectory(folder / cell.name), reason, pruned) for cell, reason, pruned in plan.results()]
+    sweeps.show([sweeps.row(cell.settings, run.read_summary(), reason, pruned) for cell, run, reason, pruned in results])
+    written = [run.path for _, run, _, _ in results if run.config_file.is_file()]
     if written:
         report_page.write_report(written, folder / "report.html", title=f"Sweep {folder.name}")
         say(f"{folder / 'report.html'} is written")
@@ -69,93 +96,108 @@ def gpu_shares(count: int) -> list[dict[str, str]]:
         raise ConfigError("at_a_time", count, "does not divide the GPUs; take another number, or hide some") from error
 
 
-def _check_folder(folder: pathlib.Path, cells: Sequence[Cell]) -> None:
-    """Raises ConfigError if the sweep cannot be written there, or holds runs of the same names with other settings."""
-    for cell in cells:
-        file = _settings_file(folder / cell.name)
-        if file.is_file():
-            ours = config_lib.defining(cell.config)
-            theirs = config_lib.defining(TrainConfig.of(**config_lib.load(file)))
-            differing = [name for name in sorted(ours.keys() | theirs.keys()) if ours.get(name) != theirs.get(name)]
-            if differing:
-                name = differing[0]
-                remedy = (
-                    f"holds {cell.name} with {name} {shown(theirs.get(name))}, not {shown(ours.get(name))}; give another --output"
-                )
-                raise ConfigError("output", folder, remedy)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError("output", folder, f"cannot be written ({error.strerror}); give another folder") from error
-
-
-def _settings_file(folder: pathlib.Path) -> pathlib.Path:
+def settings_file(folder: pathlib.Path) -> pathlib.Path:
+    """Returns where the settings of a run are."""
     return folder / "settings.yaml"  # as asked for; train fills in the rest, and writes config.yaml
 
 
-def _is_done(folder: pathlib.Path) -> bool:
-    summary = RunDirectory(folder).read_summary()
-    return summary is not None and summary["status"] == "done"
+class Here:
+    """Runs on this machine, one for each environment at a time. Each is a session of its own: signals reach it through the sweep.
+
+    Args:
+        environments: gives each its devices.
+    """
+
+    def __init__(self, environments: list[dict[str, str]]) -> None:
+        self._environments = environments
+        self._running: list[subprocess.Popen[bytes] | None] = [None] * len(environments)
+
+    def _free(self) -> int | None:
+        free = (index for index, process in enumerate(self._running) if process is None or process.poll() is not None)
+        return next(free, None)
+
+    def has_room(self) -> bool:
+        return self._free() is not None
+
+    def start(self, folder: pathlib.Path) -> Process:
+        index = self._free()
+        assert index is not None
+        with log_file(folder).open("ab") as file:
+            process = subprocess.Popen(
+                [sys.executable, *train_arguments(folder)], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=file,
+                env=os.environ | self._environments[index], start_new_session=True, preexec_fn=launcher.end_with_parent,
+            )  # fmt: skip
+        self._running[index] = process
+        return process
 
 
-@dataclasses.dataclass(frozen=True)
+def log_file(folder: pathlib.Path) -> pathlib.Path:
+    """Returns where a run says how it goes."""
+    return folder / "train.log"
+
+
+def train_arguments(folder: pathlib.Path) -> list[str]:
+    """Returns what Python is called with to train, or to go on, in the folder of a run."""
+    return ["-m", "jaxdp.train", "--config", str(settings_file(folder)), "--run-dir", str(folder)]
+
+
+@dataclasses.dataclass
 class _Run:
-    """A process under way.
+    """A run under way.
 
     Attributes:
-        environment: gives it its devices.
         log_start: where in the log its own lines begin.
+        looked: when the plan was last asked about it, in seconds.
     """
 
     cell: Cell
-    process: subprocess.Popen[bytes]
-    environment: dict[str, str]
+    process: Process
     log: pathlib.Path
     log_start: int
+    looked: float = 0.0
 
 
 class _Runs:
-    """Runs, one for each environment at a time. Each is a session of its own: Ctrl-C reaches them once, through the sweep.
+    """The runs of a sweep that are under way."""
 
-    Attributes:
-        reasons: why runs failed, by their names.
-    """
-
-    def __init__(self, cells: Sequence[Cell], folder: pathlib.Path, environments: list[dict[str, str]]) -> None:
-        self._waiting, self._folder, self._free = collections.deque(cells), folder, environments
-        self._count, self._started = len(cells), 0
+    def __init__(self, plan: Plan, place: Place, folder: pathlib.Path) -> None:
+        self._plan, self._place, self._folder, self._started = plan, place, folder, 0
         self._running: list[_Run] = []
         self._signals: list[int] = []
         self._sent = 0
-        self.reasons: dict[str, str] = {}
 
     def run(self) -> bool:
         """Returns whether all came to an end; False if a signal stopped them."""
+        more = True
         with launcher.forwarding(self._signals.append):
-            while self._running or (self._waiting and not self._signals):
-                while self._waiting and self._free and not self._signals:
-                    self._start(self._waiting.popleft(), self._free.pop(0))
-                time.sleep(0.1)
-                self._pass_signals_on()
-                for run in [run for run in self._running if run.process.poll() is not None]:
-                    self._end(run)
+            try:
+                while self._running or (more and not self._signals):
+                    while more and not self._signals and self._place.has_room():
+                        more = self._start_next()
+                    time.sleep(0.1)
+                    self._pass_signals_on()
+                    for run in [*self._running]:
+                        self._look_after(run)
+            except BaseException:
+                for run in self._running:
+                    run.process.send_signal(signal.SIGTERM)
+                raise
         return not self._signals
 
-    def _start(self, cell: Cell, environment: dict[str, str]) -> None:
+    def _start_next(self) -> bool:
+        """Starts a run; returns whether there may be more."""
+        cell = self._plan.next()
+        if cell is None:
+            return False
         folder = self._folder / cell.name
         folder.mkdir(exist_ok=True)
-        replace_file(_settings_file(folder), config_lib.to_yaml(cell.config))
-        command = [sys.executable, "-m", "jaxdp.train", "--config", str(_settings_file(folder)), "--run-dir", str(folder)]
-        log = folder / "train.log"
-        with log.open("ab") as file:
-            log_start = file.tell()
-            process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=file, env=os.environ | environment,
-                start_new_session=True, preexec_fn=launcher.end_with_parent,
-            )  # fmt: skip
-        self._running.append(_Run(cell, process, environment, log, log_start))
+        replace_file(settings_file(folder), config_lib.to_yaml(cell.config))
+        log = log_file(folder)
+        log_start = log.stat().st_size if log.is_file() else 0
+        self._running.append(_Run(cell, self._place.start(folder), log, log_start))
         self._started += 1
-        say(f"[{self._started}/{self._count}] {cell.name} runs; {log} tells how it goes")
+        say(f"[{self._started}/{self._plan.count}] {cell.name} runs; {log} tells how it goes")
+        return True
 
     def _pass_signals_on(self) -> None:
         for position in range(self._sent, len(self._signals)):
@@ -165,17 +207,31 @@ class _Runs:
                 run.process.send_signal(number)
         self._sent = len(self._signals)
 
-    def _end(self, run: _Run) -> None:
+    def _look_after(self, run: _Run) -> None:
+        code, now = run.process.poll(), time.monotonic()
+        if code is None:
+            if now - run.looked > _LOOK_SECONDS:
+                run.looked = now
+                if self._plan.should_stop(run.cell):
+                    run.process.send_signal(signal.SIGTERM)
+            return
         self._running.remove(run)
-        self._free.append(run.environment)
-        code, name = run.process.returncode, run.cell.name
         if code == EXIT_STOPPED and self._signals:
-            say(f"{name}: stopped")
-        elif code:
-            self.reasons[name] = _reason(run, code)
-            say(f"{name}: failed: {self.reasons[name]}")
+            say(f"{run.cell.name}: stopped")
         else:
-            say(f"{name}: done")
+            say(f"{run.cell.name}: {self._plan.ended(run.cell, code, _reason(run, code) if code else '')}")
+
+
+def run(plan: Plan, place: Place, folder: pathlib.Path) -> bool:
+    """Runs what a plan asks for; returns False if a signal stopped the sweep.
+
+    Args:
+        folder: of the sweep, with one for each run.
+    """
+    if not _Runs(plan, place, folder).run():
+        say("stopped by a signal; the same command continues")
+        return False
+    return True
 
 
 def _reason(run: _Run, code: int) -> str:

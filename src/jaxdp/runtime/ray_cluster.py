@@ -1,0 +1,178 @@
+"""Connects to a Ray cluster, or starts one on this machine, and tells what its nodes have room for.
+
+Ray executes whatever it is sent. What is started here listens on the loopback interface alone, asks for Ray's token, and has no
+dashboard and no usage statistics; a cluster of several machines is its owner's, and belongs in a trusted network.
+"""
+
+import contextlib
+import dataclasses
+import os
+import pathlib
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any
+
+import tyro
+
+from jaxdp.registry import ConfigError
+
+# What is cut off says nothing; Ray by itself takes over a minute to declare it dead. One answer takes milliseconds.
+SILENCE_SECONDS = 8.0
+_WATCH_SECONDS = 1.0  # between looks at the nodes
+_AGAIN_SECONDS = 120.0  # before a node that did not answer is trusted again
+_OURS = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "1"}
+_LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}  # has Ray use 127.0.0.1 on Linux as it does elsewhere
+
+Address = Annotated[str | None, tyro.conf.arg(metavar="auto|HOST:PORT", help_behavior_hint="")]
+
+
+@dataclasses.dataclass(frozen=True)
+class Node:
+    """A machine of a cluster, as Ray tells it.
+
+    Attributes:
+        cpus: how many Ray gives out.
+        gpus: how many Ray gives out.
+        kind: of its GPUs; empty without.
+    """
+
+    id: str
+    address: str
+    host: str
+    alive: bool
+    cpus: float
+    gpus: float
+    memory_bytes: float
+    kind: str
+
+    def slots(self, cpus: int, gpus: int) -> int:
+        """Returns how many processes with so many CPUs and GPUs have room."""
+        return int(min(self.cpus // cpus, self.gpus // gpus if gpus else float("inf")))
+
+
+@contextlib.contextmanager
+def connected(address: str | None, prog: str, *, cpus: int = 0) -> Iterator[None]:
+    """Connects to a cluster until the block ends; if the head is lost meanwhile, the process ends with 1, and a line that says so.
+
+    Args:
+        address: HOST:PORT of its head node, or auto for the one that runs on this machine; None to start one here.
+        prog: the command, for that line.
+        cpus: that a new cluster has at least.
+
+    Raises:
+        ConfigError: if Ray is missing, or the cluster cannot be reached.
+    """
+    os.environ.update({name: value for name, value in (_OURS | ({} if address else _LOOPBACK)).items() if name not in os.environ})
+    if address and "RAY_AUTH_MODE" not in os.environ and _has_token():
+        os.environ["RAY_AUTH_MODE"] = "token"  # with an address Ray would not use it by itself
+    ray = import_ray()
+    own = {"address": "local", "include_dashboard": False, "num_cpus": max(os.cpu_count() or 1, cpus)}
+    try:
+        ray.init(**({"address": address} if address else own), log_to_driver=False, logging_level="ERROR", namespace="jaxdp")
+    except Exception as error:  # Ray raises its own, gRPC's and Python's
+        reason = " ".join(str(error).split())[:200]
+        raise ConfigError("address", address or "", f"no Ray cluster can be used there ({reason}); start one: ray start") from error
+    try:
+        yield
+    except HeadLost as error:
+        # Ray would try for a minute to say goodbye, and then abort.
+        print(f"{prog}: error: {error}; start the cluster again, and the same command continues", file=sys.stderr, flush=True)
+        os._exit(1)
+    finally:
+        ray.shutdown()
+
+
+def import_ray() -> Any:
+    """Returns the module, or raises ConfigError that says what to install."""
+    try:
+        import ray
+    except ImportError as error:
+        raise ConfigError("", "", "this needs Ray: pip install 'jaxdp[ray]', on every node") from error
+    return ray
+
+
+def _has_token() -> bool:
+    named = {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & os.environ.keys()
+    return bool(named) or (pathlib.Path.home() / ".ray" / "auth_token").is_file()
+
+
+def nodes() -> list[Node]:
+    """Returns the nodes of the cluster, those that have died included."""
+    found = []
+    for row in import_ray().nodes():
+        resources = row["Resources"]
+        kind = next((name.partition(":")[2] for name in resources if name.startswith("accelerator_type:")), "")
+        found.append(
+            Node(
+                row["NodeID"], row["NodeManagerAddress"], row["NodeManagerHostname"], row["Alive"], resources.get("CPU", 0.0),
+                resources.get("GPU", 0.0), resources.get("memory", 0.0), kind,
+            )
+        )  # fmt: skip
+    return sorted(found, key=lambda node: (not node.alive, node.address, node.id))
+
+
+def free() -> dict[str, float]:
+    """Returns how many CPUs and GPUs of the cluster nobody uses now."""
+    available = import_ray().available_resources()
+    return {name: available.get(resource, 0.0) for name, resource in (("cpus", "CPU"), ("gpus", "GPU"))}
+
+
+class HeadLost(Exception):
+    """The head of the cluster, which keeps its books, has died or is out of reach."""
+
+
+class Room:
+    """Which nodes processes can run on, and how many on each. A thread asks, since a head that is gone answers no question.
+
+    Args:
+        cpus: of each process.
+        gpus: of each process; None for 1 where the cluster has any.
+    """
+
+    def __init__(self, cpus: int, gpus: int | None) -> None:
+        self._nodes = nodes()
+        self._asked = time.monotonic()
+        self.cpus = cpus
+        self.gpus = int(any(node.gpus for node in self._nodes)) if gpus is None else gpus
+        self._distrusted: dict[str, float] = {}
+        threading.Thread(target=self._watch, daemon=True).start()
+
+    def _watch(self) -> None:
+        with contextlib.suppress(Exception):  # the connection ends with the command, or with the head
+            while True:
+                self._nodes = nodes()
+                self._asked = time.monotonic()
+                time.sleep(_WATCH_SECONDS)
+
+    def distrust(self, node: Node) -> None:
+        """Leaves out a node that does not answer, though Ray may still think that it is there."""
+        self._distrusted[node.id] = time.monotonic() + _AGAIN_SECONDS
+
+    def slots(self) -> dict[Node, int]:
+        """Returns how many processes each living node has room for.
+
+        Raises:
+            HeadLost: if the head does not answer.
+        """
+        now = time.monotonic()
+        if now - self._asked > SILENCE_SECONDS:
+            raise HeadLost(f"the head of the cluster has not answered for {SILENCE_SECONDS:g} s")
+        usable = [node for node in self._nodes if node.alive and self._distrusted.get(node.id, 0.0) < now]
+        return {node: node.slots(self.cpus, self.gpus) for node in usable}
+
+
+def place(slots: Mapping[Node, int], count: int, *, pack: bool) -> list[Node]:
+    """Returns a node for each process, those on one node next to each other.
+
+    Args:
+        slots: processes that each node has room for; together at least `count`.
+        pack: fill one node after the other, rather than giving all about as many.
+    """
+    taken = dict.fromkeys(slots, 0)
+    for _ in range(count):
+        free = [node for node in slots if taken[node] < slots[node]]
+        node = free[0] if pack else min(free, key=lambda node: taken[node])
+        taken[node] += 1
+    return [node for node, number in taken.items() for _ in range(number)]

@@ -1,0 +1,125 @@
+"""Clusters of several nodes on this machine, whose nodes tests kill, cut off and add."""
+
+import contextlib
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+from typing import Any
+
+from process_group import environment
+
+FLAGS = (
+    "--model cnn --model-kwargs width=4 hidden=16 --image-size 16 --global-batch-size 64 --batch-norm group:16 "
+    "--learning-rate 0.01 --schedule constant --log-every 1 --eval-every 100000"
+).split()
+
+
+def family(pid: int) -> list[int]:
+    """Returns a process and all that come from it."""
+    found = [pid]
+    for parent in found:
+        with contextlib.suppress(FileNotFoundError):
+            for thread in pathlib.Path(f"/proc/{parent}/task").iterdir():
+                found += [int(word) for word in (thread / "children").read_text().split()]
+    return found
+
+
+def send(pids: list[int], number: int) -> None:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+
+class Nodes:
+    """A cluster whose head has no CPU for runs, so that it is never the one to die."""
+
+    def __init__(self, cluster: Any) -> None:
+        self._cluster = cluster
+        self.address: str = cluster.address
+        self.nodes: list[Any] = []
+
+    def add(self, **resources: Any) -> Any:
+        self.nodes.append(self._cluster.add_node(**({"num_cpus": 1} | resources)))
+        return self.nodes[-1]
+
+    def remove(self, node: Any) -> None:
+        """Ends it in order."""
+        self.nodes.remove(node)
+        self._cluster.remove_node(node)
+
+    def processes(self, node: Any) -> list[int]:
+        (raylet,) = node.all_processes["raylet"]
+        return family(raylet.process.pid)
+
+    def running(self, node: Any, text: str) -> list[int]:
+        """Returns the processes of a node whose command line has this text."""
+
+        def says(pid: int) -> bool:
+            with contextlib.suppress(OSError):
+                return text in pathlib.Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
+            return False
+
+        return [pid for pid in self.processes(node) if says(pid)]
+
+    def runs(self, text: str) -> bool:
+        return any(self.running(node, text) for node in self.nodes)
+
+    def holding(self, text: str) -> Any:
+        """Returns the node on which a process runs whose command line has this text."""
+        return next(node for node in self.nodes if self.running(node, text))
+
+    def kill_process(self, text: str) -> None:
+        for node in self.nodes:
+            send(self.running(node, text), signal.SIGKILL)
+
+    def kill_head(self) -> None:
+        """Ends what keeps the books of the cluster."""
+        for processes in self._cluster.head_node.all_processes.values():
+            send([each.process.pid for each in processes], signal.SIGKILL)
+
+    def kill(self, node: Any) -> None:
+        """Ends all of it at one instant, as a power cut does."""
+        pids = self.processes(node)
+        send(pids, signal.SIGSTOP)
+        send(self.processes(node), signal.SIGKILL)
+
+    def cut_off(self, node: Any) -> None:
+        """Has it say nothing more, with all connections open, as a pulled cable does."""
+        send(self.processes(node), signal.SIGSTOP)
+
+
+class Command:
+    """A command of jaxdp under way, in the folder of the test."""
+
+    def __init__(self, *words: str, env: dict[str, str] | None = None) -> None:
+        self._out, self._err = pathlib.Path("out.txt"), pathlib.Path("err.txt")
+        with self._out.open("w") as out, self._err.open("w") as err:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", *words], stdout=out, stderr=err, env=environment() | (env or {}), start_new_session=True
+            )
+
+    @property
+    def err(self) -> str:
+        return self._err.read_text()
+
+    @property
+    def out(self) -> str:
+        return self._out.read_text()
+
+    def wait_for(self, text: str, seconds: float = 200, file: pathlib.Path | None = None) -> float:
+        """Waits until it has said something, or a file has it; returns how long that took."""
+        begin = time.monotonic()
+        while text not in (file.read_text() if file and file.is_file() else "" if file else self.err):
+            assert self.process.poll() is None, self.err
+            assert time.monotonic() - begin < seconds, self.err
+            time.sleep(0.05)
+        return time.monotonic() - begin
+
+    def code(self, seconds: float = 300) -> int:
+        try:
+            return self.process.wait(timeout=seconds)
+        finally:
+            send(family(self.process.pid), signal.SIGKILL)

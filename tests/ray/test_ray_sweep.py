@@ -1,0 +1,87 @@
+"""A sweep runs over the nodes of a Ray cluster, and a run whose node dies goes on elsewhere; the cluster is listed."""
+
+import json
+import pathlib
+from collections.abc import Callable
+
+import optuna
+import pytest
+from ray_nodes import FLAGS, Command, Nodes
+
+from jaxdp import devices, sweep
+from jaxdp.run_directory import RunDirectory
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("--address auto --grid seed=1", "--address auto: is of a Ray cluster; add --on ray"),
+        ("--on slurm --grid seed=1", "--on"),
+        ("--on ray --cpus-per-run 0 --grid seed=1", "--cpus-per-run 0: must be greater than 0"),
+    ],
+)
+def test_usage_errors_are_one_line(words: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert sweep.main(words.split()) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("jaxdp.sweep: error: ")
+    assert message in line
+
+
+@pytest.mark.parametrize("command", [sweep, devices])
+def test_without_ray_one_line_says_what_to_install(
+    command: object, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "ray", None)
+    code = sweep.main(["--on", "ray", "--grid", "seed=0"]) if command is sweep else devices.main(["--address", "auto"])
+    assert code == 2
+    assert "error: this needs Ray: pip install 'jaxdp[ray]', on every node" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_run_whose_node_dies_goes_on_elsewhere(nodes: Nodes, record_fault: Callable[..., None]) -> None:
+    nodes.add()
+    nodes.add()
+    words = [*FLAGS, *"--steps 300 --checkpoint-every 5 --grid seed=0,1 --output out --on ray".split(), "--address", nodes.address]
+    found = Command("jaxdp.sweep", *words)
+    log = pathlib.Path("out/seed=1/train.log")
+    found.wait_for("step 12/", file=log)
+    nodes.kill(nodes.holding("seed=1"))
+    found.wait_for("seed=1: node ")
+    assert found.code() == 0, found.err
+    assert "continuing out/seed=1 after step" in log.read_text()
+    for seed in (0, 1):
+        run = RunDirectory(pathlib.Path(f"out/seed={seed}"))
+        assert run.is_done()
+        assert [row["step"] for row in run.read_rows() if row["split"] == "train"] == [*range(1, 301)]
+    assert "mean ± standard deviation over seeds" in found.out
+    record_fault("a node of a Ray cluster killed during a sweep", 1, "the run went on elsewhere; all complete", 0)
+
+
+@pytest.mark.slow
+def test_a_search_uses_the_room_there_is(nodes: Nodes) -> None:
+    nodes.add(num_cpus=2)
+    words = [*FLAGS, *"--steps 4 --validation 0.1 --output out --on ray --address".split(), nodes.address]
+    found = Command("jaxdp.sweep", *words, "--trials", "3", "optimizer=adam,sgd,lion,adamw")
+    assert found.code() == 0, found.err
+    first_two, _, _ = found.err.partition(": done")
+    assert "[2/3]" in first_two
+    assert "[3/3]" not in first_two
+    study = optuna.load_study(study_name="sweep", storage="sqlite:///out/study.db")
+    assert len([trial for trial in study.trials if trial.value is not None]) == 3
+
+
+@pytest.mark.slow
+def test_the_cluster_is_listed(nodes: Nodes) -> None:
+    nodes.add(num_cpus=3)
+    gone = nodes.add(num_cpus=5, num_gpus=2)
+    found = Command("jaxdp.devices", "--address", nodes.address, "--json")
+    assert found.code() == 0, found.err
+    listed = json.loads(found.out)
+    assert sorted((node["cpus"], node["gpus"]) for node in listed["nodes"]) == [(0, 0), (3, 0), (5, 2)]
+    assert listed["free"] == {"cpus": 8, "gpus": 2}
+    assert len({node["id"] for node in listed["nodes"]}) == 3
+    nodes.remove(gone)
+    found = Command("jaxdp.devices", "--address", nodes.address)
+    assert found.code() == 0, found.err
+    assert "free: 3 of 3 CPUs, 0 of 0 GPUs" in found.out
+    assert found.out.count(" dead ") == 1

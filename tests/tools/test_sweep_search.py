@@ -1,0 +1,210 @@
+"""A search proposes what Optuna does, stops runs that are worse than the median, and goes on where it was stopped."""
+
+import json
+import pathlib
+import sqlite3
+import sys
+from typing import Any
+
+import optuna
+import pytest
+from test_sweep import FLAGS, run
+
+from jaxdp import sweep
+from jaxdp.config import TrainConfig
+from jaxdp.registry import ConfigError
+from jaxdp.run_directory import RunDirectory
+from jaxdp.tools.sweep_grid import Cell
+from jaxdp.tools.sweep_search import Range, Search, parse
+
+RATE = "learning_rate=log(1e-3,1)"
+
+
+def search(count: int, *words: str, **settings: Any) -> Search:
+    return Search([str(count), *(words or (RATE,))], TrainConfig.of(validation="0.1", **settings), (), pathlib.Path("out"))
+
+
+def evaluated(cell: Cell, accuracies: list[float], *, done: bool = True) -> None:
+    """Writes what a run would, evaluated every 10 steps."""
+    directory = RunDirectory(pathlib.Path("out", cell.name))
+    directory.path.mkdir(exist_ok=True)
+    rows = [{"step": 10 * (index + 1), "split": "validation", "accuracy": each} for index, each in enumerate(accuracies)]
+    directory.metrics_file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    if done:
+        best = {"name": "accuracy", "larger_is_better": True}
+        directory.write_summary(
+            {
+                "status": "done",
+                "best_metric": best,
+                "best": None,
+                "metrics": {"validation": {"accuracy": accuracies[-1], "loss": 1.0}},
+            }
+        )
+
+
+def proposed(found: Search, count: int) -> list[Cell]:
+    """Runs so many to their end; the closer to 0.1, the better."""
+    cells = []
+    for _ in range(count):
+        cell = found.next()
+        assert cell is not None
+        accuracy = 1 / (1 + abs(cell.config.optimization.learning_rate - 0.1))
+        evaluated(cell, [accuracy / 2, accuracy])
+        assert found.ended(cell, 0, "") == "done"
+        cells.append(cell)
+    return cells
+
+
+def test_the_space() -> None:
+    words = ["3", "learning-rate=log(1e-4,1)", "weight_decay=uniform(0,0.1)", "model_kwargs.width=int(4,16)", "optimizer=sgd,adam"]
+    count, space = parse(words)
+    assert count == 3
+    assert space == {
+        "learning_rate": Range("log", 1e-4, 1.0),
+        "weight_decay": Range("uniform", 0.0, 0.1),
+        "model_kwargs.width": Range("int", 4, 16),
+        "optimizer": ["sgd", "adam"],
+    }
+    cell = Search(words, TrainConfig.of(model="cnn"), (), pathlib.Path("out")).next()
+    assert cell is not None
+    rate, width = cell.settings["learning_rate"], cell.settings["model_kwargs.width"]
+    assert 1e-4 <= rate <= 1
+    assert rate == float(f"{rate:.4g}")  # the folder is named after it
+    assert isinstance(width, int)
+    assert cell.name.startswith(f"learning_rate={rate},weight_decay=")
+    assert cell.config.model.kwargs == {"width": width}
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (RATE, f"--trials {RATE}: begin with the number of trials"),
+        (f"0 {RATE}", "--trials 0: begin with the number of trials"),
+        ("3", "--trials 3: say what to vary"),
+        ("3 learning_rat=log(1,2)", "unknown setting 'learning_rat'; did you mean learning_rate?"),
+        ("3 learning_rate=log(1)", "write log(LOW,HIGH), uniform(LOW,HIGH) or int(LOW,HIGH) without spaces"),
+        ("3 learning_rate=log(0,1)", "on a logarithmic scale both must be greater than 0"),
+        ("3 learning_rate=log(1,0.1)", "must be two numbers, the smaller one first"),
+        ("3 optimizer=log(1,2)", "must be a string, not an integer"),
+        ("3 learning_rate=int(1,2.5)", "both must be whole numbers"),
+        ("3 seed=uniform(0,9)", "seed takes whole numbers; use int(LOW,HIGH)"),
+        ("3 learning_rate=uniform(-1,1)", "--learning-rate -1.0: must not be negative"),
+        (f"3 {RATE} {RATE}", "learning_rate is there twice"),
+        (f"3 {RATE} --grid seed=1", "--trials 3: cannot be combined with --grid"),
+        (f"3 {RATE} --validation none", "--validation none: a search chooses by validation data"),
+        (f"3 {RATE} --output /dev/null/x", "--output /dev/null/x: cannot be written"),
+    ],
+)
+def test_usage_errors_are_one_line_before_anything_starts(words: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert sweep.main(["--trials", *words.split()]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("jaxdp.sweep: error: ")
+    assert message in line
+    assert not list(pathlib.Path().iterdir())
+
+
+def test_without_optuna_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    assert sweep.main(["--trials", "3", RATE]) == 2
+    assert capsys.readouterr().err == "jaxdp.sweep: error: --trials: a search needs Optuna: pip install 'jaxdp[optuna]'\n"
+
+
+def test_a_search_that_was_stopped_proposes_what_it_would_have() -> None:
+    whole = [cell.name for cell in proposed(search(14), 14)]
+    assert len({*whole}) == 14
+    pathlib.Path("out").rename("whole")
+    first = [cell.name for cell in proposed(search(14), 4)]
+    interrupted = search(14)
+    begun = interrupted.next()  # a signal stops it, and nobody tells how it ended
+    assert begun is not None
+    again = search(14)
+    assert again.count == 10
+    assert first + [cell.name for cell in proposed(again, 10)] == whole
+    assert again.next() is None
+    assert begun.name == whole[4]
+    # Optuna reads the same from the file, and finds the optimum.
+    study = optuna.load_study(study_name="sweep", storage="sqlite:///out/study.db")
+    assert study.best_trial.values == [max(trial.value for trial in study.trials if trial.value is not None)]
+    assert study.best_value > 0.9
+    more = search(15)
+    assert more.count == 1
+    with pytest.raises(ConfigError, match=r"--output out: holds a search with seed 0, not 1; give another --output"):
+        search(15, seed=1)
+    with pytest.raises(ConfigError, match="holds a search with trials"):
+        search(15, "learning_rate=log(1e-3,0.5)")
+
+
+def test_what_is_worse_than_the_median_is_pruned() -> None:
+    found = search(8)
+    proposed(found, 5)  # Optuna does not prune before
+    cell = found.next()
+    assert cell is not None
+    evaluated(cell, [0.99], done=False)
+    assert not found.should_stop(cell)
+    evaluated(cell, [0.99, 0.99], done=True)
+    assert found.ended(cell, 0, "") == "done"
+    cell = found.next()
+    assert cell is not None
+    evaluated(cell, [0.01], done=False)
+    assert found.should_stop(cell)
+    assert not found.should_stop(cell)  # once
+    assert found.ended(cell, 75, "stopped") == "pruned"
+    diverged = found.next()
+    assert diverged is not None
+    assert found.ended(diverged, 3, "the loss is nan") == "failed: the loss is nan"
+    assert not found.failed
+    ends = [(reason, pruned) for _, reason, pruned in search(8).results()]
+    assert ends == [(None, None)] * 6 + [(None, 10), ("the loss is nan", None)]
+    with sqlite3.connect("out/study.db") as database:  # as Optuna documents its tables
+        states = [row[0] for row in database.execute("SELECT state FROM trials ORDER BY number")]
+    assert states == ["COMPLETE"] * 6 + ["PRUNED"] * 2
+
+
+def test_errors_larger_is_worse_and_failures_run_again() -> None:
+    found = search(3)
+    cell = found.next()
+    assert cell is not None
+    assert found.ended(cell, 1, "no space left") == "failed: no space left"
+    assert found.failed
+    again = search(3)
+    assert again.count == 3
+    retried = again.next()
+    assert retried is not None
+    assert retried.name == cell.name
+    evaluated(retried, [2.0])
+    summary = RunDirectory(pathlib.Path("out", cell.name)).read_summary()
+    assert summary is not None
+    summary |= {"best_metric": {"name": "mse", "larger_is_better": False}, "metrics": {"validation": {"mse": 2.0, "loss": 2.0}}}
+    RunDirectory(pathlib.Path("out", cell.name)).write_summary(summary)
+    assert again.ended(retried, 0, "") == "done"
+    study = optuna.load_study(study_name="sweep", storage="sqlite:///out/study.db")
+    assert study.best_value == -2.0
+
+
+def test_few_values_are_not_trained_twice() -> None:
+    found = search(6, "optimizer=adam,sgd")
+    cells = []
+    while (cell := found.next()) is not None:
+        evaluated(cell, [0.5])
+        assert found.ended(cell, 0, "") == "done"
+        cells.append(cell.name)
+    assert sorted(cells) == ["optimizer=adam", "optimizer=sgd"]
+    assert [cell.name for cell, _, _ in found.results()] == cells
+
+
+@pytest.mark.slow
+def test_a_search_trains_and_goes_on() -> None:
+    command = [*FLAGS, *"--steps 4 --eval-every 2 --validation 0.1 --output out --at-a-time 2".split()]
+    code, out, err = run(*command, "--trials", "2", RATE)
+    assert code == 0, err
+    assert "ranked by validation data" in out
+    assert len([line for line in out.splitlines() if "at step" in line]) == 2
+    code, out, err = run(*command, "--trials", "3", RATE)
+    assert code == 0, err
+    assert "[1/1] learning_rate=" in err
+    assert len([line for line in out.splitlines() if "at step" in line]) == 3
+    study = optuna.load_study(study_name="sweep", storage="sqlite:///out/study.db")
+    for trial in study.trials:
+        (folder,) = [path for path in pathlib.Path("out").iterdir() if path.name.endswith(f"={trial.params['learning_rate']:.4g}")]
+        assert trial.value == json.loads((folder / "summary.json").read_text())["metrics"]["validation"]["accuracy"]
+        assert list(trial.intermediate_values) == [2, 4]
