@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 
 import jaxdp
-from jaxdp.exchange import asynchronous, cluster, servers
+from jaxdp.exchange import asynchronous, servers
 from jaxdp.exchange.worker import SLOWED
+from jaxdp.runtime import ray_connection
 
 NEEDS_RAY = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs Ray: pip install 'jaxdp[ray]'")
 pytestmark = [pytest.mark.usefixtures("no_pictures"), pytest.mark.slow, NEEDS_RAY]
@@ -24,7 +25,7 @@ pytestmark = [pytest.mark.usefixtures("no_pictures"), pytest.mark.slow, NEEDS_RA
 def one_cluster() -> Iterator[None]:
     """One Ray for several runs. One of four workers is four times slower, as its processes find it in their environment."""
     os.environ[SLOWED] = "0.03,0.03,0.03,0.12"
-    with cluster.connected(None, cpus=8):
+    with ray_connection.connected(None, cpus=8):
         yield
     del os.environ[SLOWED]
 

@@ -12,8 +12,8 @@ import pytest
 from small_runs import difference, digest, history, rows, trained
 
 import jaxdp
-from jaxdp.exchange import cluster
 from jaxdp.exchange.worker import SLOWED
+from jaxdp.runtime import ray_connection
 
 NEEDS_RAY = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs Ray: pip install 'jaxdp[ray]'")
 pytestmark = [pytest.mark.usefixtures("no_pictures"), NEEDS_RAY]
@@ -53,7 +53,7 @@ def test_two_workers_one_killed_and_replaced_compute_what_one_device_does() -> N
 def one_cluster() -> Iterator[None]:
     """One Ray for several runs: each of them takes seconds to start one."""
     os.environ[SLOWED] = ""
-    with cluster.connected(None, cpus=8):
+    with ray_connection.connected(None, cpus=8):
         yield
 
 

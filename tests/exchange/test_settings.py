@@ -9,8 +9,9 @@ import pytest
 
 import jaxdp
 from jaxdp.config import TrainConfig, run_hash
-from jaxdp.exchange import cluster, servers, session
+from jaxdp.exchange import servers, session
 from jaxdp.registry import ConfigError
+from jaxdp.runtime import ray_connection
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs Ray: pip install 'jaxdp[ray]'")
 
@@ -44,7 +45,7 @@ def test_what_does_not_go_together_is_one_line(settings: dict[str, Any], said: s
 def test_without_ray_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"pip install 'jaxdp\[ray\]'"):
-        cluster.require()
+        ray_connection.require()
 
 
 def test_ray_is_not_imported_for_all_reduce() -> None:

@@ -12,7 +12,6 @@ import jax
 
 from jaxdp.components import Objects
 from jaxdp.config import TrainConfig
-from jaxdp.exchange import cluster
 from jaxdp.exchange.asynchronous import Asynchronous
 from jaxdp.exchange.monitor import Monitor
 from jaxdp.exchange.pool import Pool
@@ -20,6 +19,7 @@ from jaxdp.exchange.rounds import Exact, ExactOnServers, Local
 from jaxdp.exchange.servers import Servers, owners_of
 from jaxdp.exchange.worker import Task
 from jaxdp.registry import ConfigError
+from jaxdp.runtime import ray_connection
 from jaxdp.step import optim
 from jaxdp.step.step import Recipe
 from jaxdp.training.setup import Setup
@@ -48,7 +48,7 @@ def check(setup: Setup) -> None:
     config, exchange = setup.config, setup.config.exchange.name
     if exchange == "allreduce":
         return
-    cluster.require()
+    ray_connection.require()
     sharding, optimization = config.sharding, config.optimization
     if sharding.strategy not in ("pmap", "single"):
         raise ConfigError("strategy", sharding.strategy, f"--exchange {exchange} computes on its workers; leave --strategy out")
@@ -129,7 +129,10 @@ def started(setup: Setup) -> Iterator[tuple[Setup, Monitor]]:
     """
     config = setup.config
     exchange = config.exchange
-    with cluster.connected(exchange.ray_address, cpus=exchange.count) as ray, contextlib.ExitStack() as cleanup:
+    with (
+        ray_connection.connected(exchange.ray_address, cpus=exchange.count, field="ray_address") as ray,
+        contextlib.ExitStack() as cleanup,
+    ):
         slices, owners = number_of_slices(setup), _owners(setup)
         task = Task(_of_worker(config), _sendable(ray, setup.objects), os.getcwd(), exchange.name == "local", slices, owners)
         pool = Pool(ray, task, exchange.count)

@@ -1,13 +1,8 @@
-"""Connects to a Ray cluster, or starts one on this machine, and tells what its nodes have room for.
-
-Ray executes whatever it is sent. What is started here listens on the loopback interface alone, asks for Ray's token, and has no
-dashboard and no usage statistics; a cluster of several machines is its owner's, and belongs in a trusted network.
-"""
+"""Tells what the nodes of a Ray cluster have room for, and that its head is lost."""
 
 import contextlib
 import dataclasses
 import os
-import pathlib
 import sys
 import threading
 import time
@@ -16,14 +11,12 @@ from typing import Annotated, Any
 
 import tyro
 
-from jaxdp.registry import ConfigError
+from jaxdp.runtime import ray_connection
 
 # What is cut off says nothing; Ray by itself takes over a minute to declare it dead. One answer takes milliseconds.
 SILENCE_SECONDS = 8.0
 _WATCH_SECONDS = 1.0  # between looks at the nodes
 _AGAIN_SECONDS = 120.0  # before a node that did not answer is trusted again
-_OURS = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "1"}
-_LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}  # has Ray use 127.0.0.1 on Linux as it does elsewhere
 
 Address = Annotated[str | None, tyro.conf.arg(metavar="auto|HOST:PORT", help_behavior_hint="")]
 
@@ -64,38 +57,20 @@ def connected(address: str | None, prog: str, *, cpus: int = 0) -> Iterator[None
     Raises:
         ConfigError: if Ray is missing, or the cluster cannot be reached.
     """
-    os.environ.update({name: value for name, value in (_OURS | ({} if address else _LOOPBACK)).items() if name not in os.environ})
-    if address and "RAY_AUTH_MODE" not in os.environ and _has_token():
-        os.environ["RAY_AUTH_MODE"] = "token"  # with an address Ray would not use it by itself
-    ray = import_ray()
-    own = {"address": "local", "include_dashboard": False, "num_cpus": max(os.cpu_count() or 1, cpus)}
-    try:
-        ray.init(**({"address": address} if address else own), log_to_driver=False, logging_level="ERROR", namespace="jaxdp")
-    except Exception as error:  # Ray raises its own, gRPC's and Python's
-        reason = " ".join(str(error).split())[:200]
-        raise ConfigError("address", address or "", f"no Ray cluster can be used there ({reason}); start one: ray start") from error
-    try:
-        yield
-    except HeadLost as error:
-        # Ray would try for a minute to say goodbye, and then abort.
-        print(f"{prog}: error: {error}; start the cluster again, and the same command continues", file=sys.stderr, flush=True)
-        os._exit(1)
-    finally:
-        ray.shutdown()
+    with ray_connection.connected(address, cpus=cpus):
+        try:
+            yield
+        except HeadLost as error:
+            # Ray would try for a minute to say goodbye, and then abort.
+            print(f"{prog}: error: {error}; start the cluster again, and the same command continues", file=sys.stderr, flush=True)
+            os._exit(1)
 
 
 def import_ray() -> Any:
-    """Returns the module, or raises ConfigError that says what to install."""
-    try:
-        import ray
-    except ImportError as error:
-        raise ConfigError("", "", "this needs Ray: pip install 'jaxdp[ray]', on every node") from error
+    """Returns the module, to be imported once it is needed, since that takes a second."""
+    import ray
+
     return ray
-
-
-def _has_token() -> bool:
-    named = {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & os.environ.keys()
-    return bool(named) or (pathlib.Path.home() / ".ray" / "auth_token").is_file()
 
 
 def nodes() -> list[Node]:

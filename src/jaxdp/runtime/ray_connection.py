@@ -1,6 +1,7 @@
 """Starts Ray, or connects to a cluster that is there; nothing listens beyond this machine unless an address is given.
 
-Ray executes whatever it is sent. A cluster that is started here listens on the loopback device alone and wants a token.
+Ray executes whatever it is sent. What is started here listens on the loopback interface alone, wants a token, and has no dashboard
+and no usage statistics; a cluster of several machines is its owner's, and belongs in a trusted network.
 """
 
 import contextlib
@@ -23,37 +24,39 @@ from jaxdp.registry import ConfigError
 # What Ray's processes read when they start.
 _SETTINGS = {
     "RAY_USAGE_STATS_ENABLED": "0",  # tells nobody
-    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # "a cluster of this machine alone", on Linux too: it listens on loopback
     "RAY_prestart_worker_first_driver": "0",  # what is started beforehand is not used
-    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # no accelerator: leave the environment as it is
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "1",  # who is given no GPU sees none
 }
+_LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}  # "a cluster of this machine alone", on Linux too: it listens on loopback
 _AUTHENTICATION = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
 
 
 def require() -> None:
     """Raises ConfigError where Ray is not installed."""
     if importlib.util.find_spec("ray") is None:
-        raise ConfigError("", "", "workers of their own need Ray; install it: pip install 'jaxdp[ray]'")
+        raise ConfigError("", "", "this needs Ray: pip install 'jaxdp[ray]', on every node")
 
 
 @contextlib.contextmanager
-def connected(address: str | None, *, cpus: int) -> Iterator[Any]:
+def connected(address: str | None, *, cpus: int = 0, field: str = "address") -> Iterator[Any]:
     """Provides Ray until the block ends, connected; a cluster that was started for it is gone then.
 
     Args:
         address: `auto` or HOST:PORT of a cluster; None to start one of this machine. One to which this process is connected
             already is used as it is.
-        cpus: how many workers the machine is to take at a time.
+        cpus: that Ray gives out at least, where it is started here.
+        field: the setting that has the address.
 
     Raises:
         ConfigError: if there is no cluster at the address.
     """
     require()
     with contextlib.ExitStack() as cleanup:
-        if address is None:
-            if "ray" not in sys.modules and not _AUTHENTICATION.keys() & os.environ.keys():
-                os.environ.update(_AUTHENTICATION)  # for good, since Ray reads them but once
-            cleanup.enter_context(_environment(_SETTINGS))
+        if address is None and "ray" not in sys.modules and not _AUTHENTICATION.keys() & os.environ.keys():
+            os.environ.update(_AUTHENTICATION)  # for good, since Ray reads them but once
+        if address is not None and "RAY_AUTH_MODE" not in os.environ and _has_token():
+            os.environ["RAY_AUTH_MODE"] = "token"  # with an address Ray would not use it by itself
+        cleanup.enter_context(_environment(_SETTINGS | (_LOOPBACK if address is None else {})))
         import ray
 
         if not ray.is_initialized():
@@ -62,18 +65,23 @@ def connected(address: str | None, *, cpus: int) -> Iterator[Any]:
             with _handlers_kept(), warnings.catch_warnings():
                 # Ray's processes replace what was forked at once.
                 warnings.filterwarnings("ignore", r"os\.fork\(\) was called", RuntimeWarning)
-                _start(ray, address, cpus, cleanup)
+                _start(ray, address, cpus, field, cleanup)
         yield ray
 
 
-def _start(ray: Any, address: str | None, cpus: int, cleanup: contextlib.ExitStack) -> None:
-    quiet = {"log_to_driver": False, "logging_level": "error", "configure_logging": False}
+def _has_token() -> bool:
+    named = {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & os.environ.keys()
+    return bool(named) or (pathlib.Path.home() / ".ray" / "auth_token").is_file()
+
+
+def _start(ray: Any, address: str | None, cpus: int, field: str, cleanup: contextlib.ExitStack) -> None:
+    quiet = {"log_to_driver": False, "logging_level": "error", "configure_logging": False, "namespace": "jaxdp"}
     if address is not None:
         try:
             ray.init(address=address, **quiet)
-        except (ConnectionError, ValueError, RuntimeError) as error:
+        except Exception as error:  # Ray raises its own, gRPC's and Python's
             said = " ".join(str(error).split())[:200]
-            raise ConfigError("ray_address", address, f"no Ray cluster answers there: {said}") from error
+            raise ConfigError(field, address, f"no Ray cluster can be used there ({said}); start one: ray start") from error
         return
     # It was read when Ray was imported, which may have been before; not a public name, so that the outcome is checked below.
     ray._private.ray_constants.ENABLE_RAY_CLUSTER = False
@@ -81,10 +89,9 @@ def _start(ray: Any, address: str | None, cpus: int, cleanup: contextlib.ExitSta
     folder = tempfile.mkdtemp(prefix=f"jaxdp-ray-{os.getpid()}-", dir="/tmp" if pathlib.Path("/tmp").is_dir() else None)
     cleanup.callback(shutil.rmtree, folder, ignore_errors=True)
     cleanup.callback(ray.shutdown)  # before its folder goes
-    ray.init(address="local", num_cpus=cpus, num_gpus=0, include_dashboard=False, _temp_dir=folder, **quiet)
+    ray.init(address="local", num_cpus=max(os.cpu_count() or 1, cpus), include_dashboard=False, _temp_dir=folder, **quiet)
     if not ipaddress.ip_address(host := ray.util.get_node_ip_address()).is_loopback:
-        remedy = f"Ray {ray.__version__} would listen on {host}; start a cluster yourself and give its address"
-        raise ConfigError("ray_address", "", remedy)
+        raise ConfigError(field, "", f"Ray {ray.__version__} would listen on {host}; start a cluster yourself and give its address")
 
 
 @contextlib.contextmanager
