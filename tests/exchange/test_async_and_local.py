@@ -111,7 +111,7 @@ def test_a_server_that_dies_ends_the_run_which_can_go_on(one_cluster: None, monk
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_async_learns_the_digits(one_cluster: None, seed: int) -> None:
     """Without momentum, as the documentation advises, with one of four workers four times slower."""
-    recipe = {"optimizer": "sgd", "learning_rate": 0.3, "epochs": 40, "seed": seed}
+    recipe = {"optimizer": "sgd", "learning_rate": 0.3, "epochs": 100, "seed": seed}
     trainer = jaxdp.Trainer("cnn", "digits", exchange="async", workers=4, servers=2, progress=False, run_dir="run", **recipe)
     accuracy = trainer.fit().metrics["test"]["accuracy"]
     mean = np.mean([row["staleness_mean"] for row in rows("run")])
