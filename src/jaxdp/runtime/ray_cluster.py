@@ -8,6 +8,7 @@ import contextlib
 import dataclasses
 import os
 import pathlib
+import socket
 import sys
 import threading
 import time
@@ -20,6 +21,7 @@ from jaxdp.registry import ConfigError
 
 # What is cut off says nothing; Ray by itself takes over a minute to declare it dead. One answer takes milliseconds.
 SILENCE_SECONDS = 8.0
+_CONNECT_SECONDS = 5.0
 _WATCH_SECONDS = 1.0  # between looks at the nodes
 _AGAIN_SECONDS = 120.0  # before a node that did not answer is trusted again
 _OURS = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "1"}
@@ -64,6 +66,8 @@ def connected(address: str | None, prog: str, *, cpus: int = 0) -> Iterator[None
     Raises:
         ConfigError: if Ray is missing, or the cluster cannot be reached.
     """
+    if address not in (None, "auto"):
+        _check_address(str(address))
     os.environ.update({name: value for name, value in (_OURS | ({} if address else _LOOPBACK)).items() if name not in os.environ})
     if address and "RAY_AUTH_MODE" not in os.environ and _has_token():
         os.environ["RAY_AUTH_MODE"] = "token"  # with an address Ray would not use it by itself
@@ -82,6 +86,20 @@ def connected(address: str | None, prog: str, *, cpus: int = 0) -> Iterator[None
         os._exit(1)
     finally:
         ray.shutdown()
+
+
+def _check_address(address: str) -> None:
+    """Raises ConfigError if nobody listens there: Ray would try for minutes."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal() or not 0 < int(port) < 2**16:
+        raise ConfigError("address", address, "must be auto or HOST:PORT of a head, e.g. 10.0.0.1:6379")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_SECONDS).close()
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise ConfigError(
+            "address", address, f"cannot be reached ({reason}); is the head of a Ray cluster running there?"
+        ) from error
 
 
 def import_ray() -> Any:
