@@ -43,10 +43,12 @@ def test_flags_exist(capsys: pytest.CaptureFixture[str]) -> None:
         for block in re.findall(r"^```console\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE):
             for name, words in re.findall(r"python -m jaxdp\.(\w+)([^\n#]*)", block.replace("\\\n", " ")):
                 own, _, started = words.partition(" -- ")
-                for command, text in ((name, own), ("train", started)):
+                kind = [word for word in own.split()[:1] if name == "launch" and word in ("slurm", "ray")]
+                for command, text in ((" ".join([name, *kind]), own), ("train", started)):
                     if command not in known and text:
+                        module, *words_before = command.split()
                         with pytest.raises(SystemExit):
-                            importlib.import_module(f"jaxdp.{command}").main(["slurm", "--help"] if "slurm" in text else ["--help"])
+                            importlib.import_module(f"jaxdp.{module}").main([*words_before, "--help"])
                         known[command] = capsys.readouterr().out
                     for flag in re.findall(r"(?<!\S)--[a-z][a-z-]+", text):
                         assert flag in known[command], f"{page.name}: {command} has no {flag}"

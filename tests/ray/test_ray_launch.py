@@ -11,6 +11,7 @@ import pytest
 from ray_nodes import FLAGS, Command, Nodes
 
 from jaxdp import launch
+from jaxdp.checkpoint import integrity
 from jaxdp.config import TrainConfig
 from jaxdp.registry import ConfigError
 from jaxdp.run_directory import RunDirectory
@@ -72,6 +73,14 @@ def summary() -> dict[str, int]:
     return found
 
 
+def last_checkpoint() -> int:
+    return max(integrity.steps(pathlib.Path("run", "checkpoints")))
+
+
+def continued_after(command: Command) -> int:
+    return int(re.findall(r"continuing run after step (\d+)", command.err)[-1])
+
+
 @pytest.mark.slow
 def test_one_machine() -> None:
     found = Command("jaxdp.launch", "ray", "--workers", "2", *TRAIN, "--steps", "4", env={"RAY_AUTH_MODE": "disabled"})
@@ -101,10 +110,9 @@ def test_a_killed_node_and_a_joining_one(nodes: Nodes, record_fault: Callable[..
     seconds = found.wait_for("of worker 1 has")
     assert seconds < 10
     found.wait_for("starting with 1 of 2 workers")
-    step = int(re.findall(r"\] step (\d+)/", found.err)[-1])
+    saved = last_checkpoint()
     found.wait_for("continuing run after step")
-    lost = step - int(re.findall(r"continuing run after step (\d+)", found.err)[-1])
-    assert 0 <= lost <= 6
+    assert continued_after(found) >= saved
     found.wait_for("[0] step", 200)
     nodes.add()
     found.wait_for("the cluster has room for more workers; all save and start again")
@@ -133,18 +141,15 @@ def test_a_pulled_cable(nodes: Nodes, record_fault: Callable[..., None], index: 
     nodes.cut_off(node)
     seconds = found.wait_for(f"of worker {index} has not answered for 8 s")
     assert seconds < 10
-    step = int(re.findall(r"\] step (\d+)/", found.err)[-1])
+    saved = last_checkpoint()
     if index == 0:  # which alone writes: its lock stays until its machine is gone, or the file system takes it away
         found.wait_for("the run folder is still locked by a node that is gone; trying again")
         nodes.kill(node)
     assert found.code() == 0, found.err
     assert (summary()["processes"], summary()["steps"]) == (1, 60)
-    lost = step - int(re.findall(r"continuing run after step (\d+)", found.err)[-1])
-    assert 0 <= lost <= 6
-    which = "with process 0 cut off, then dead" if index == 0 else "cut off"
-    record_fault(
-        f"a node of a Ray cluster {which} (noticed after {seconds:.0f} s)", 1, "went on with fewer workers; complete", lost
-    )
+    assert continued_after(found) >= saved
+    outcome = f"noticed after {seconds:.0f} s; went on with fewer workers{' once it was dead' * (index == 0)}; complete"
+    record_fault(f"a node of a Ray cluster cut off, {'with' if index == 0 else 'without'} process 0", 1, outcome, 0)
 
 
 @pytest.mark.slow

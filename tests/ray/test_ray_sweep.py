@@ -16,6 +16,11 @@ from jaxdp.run_directory import RunDirectory
     ("words", "message"),
     [
         ("--address auto --grid seed=1", "--address auto: is of a Ray cluster; add --on ray"),
+        ("--on ray --grid seed=1 --address 10.0.0.1", "--address 10.0.0.1: must be auto or HOST:PORT of a head"),
+        (
+            "--on ray --grid seed=1 --address 127.0.0.1:1",
+            "--address 127.0.0.1:1: cannot be reached (Connection refused)",
+        ),
         ("--on slurm --grid seed=1", "--on"),
         ("--on ray --cpus-per-run 0 --grid seed=1", "--cpus-per-run 0: must be greater than 0"),
     ],

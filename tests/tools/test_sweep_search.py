@@ -171,6 +171,14 @@ def test_errors_larger_is_worse_and_failures_run_again() -> None:
     retried = again.next()
     assert retried is not None
     assert retried.name == cell.name
+    other = again.next()
+    assert other is not None
+    assert other.name != cell.name
+    assert again.ended(other, 3, "diverged") == "failed: diverged"
+    again = search(3)  # the first of two at once was interrupted, the second was not
+    retried = again.next()
+    assert retried is not None
+    assert retried.name == cell.name
     evaluated(retried, [2.0])
     summary = RunDirectory(pathlib.Path("out", cell.name)).read_summary()
     assert summary is not None

@@ -12,6 +12,7 @@ import pathlib
 import secrets
 import shutil
 import signal
+import socket
 import sys
 import tempfile
 import threading
@@ -28,6 +29,7 @@ _SETTINGS = {
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "1",  # who is given no GPU sees none
 }
 _LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}  # "a cluster of this machine alone", on Linux too: it listens on loopback
+_CONNECT_SECONDS = 5.0
 _AUTHENTICATION = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
 
 
@@ -51,6 +53,8 @@ def connected(address: str | None, *, cpus: int = 0, field: str = "address") -> 
         ConfigError: if there is no cluster at the address.
     """
     require()
+    if address not in (None, "auto"):
+        _check_address(str(address), field)
     with contextlib.ExitStack() as cleanup:
         if address is None and "ray" not in sys.modules and not _AUTHENTICATION.keys() & os.environ.keys():
             os.environ.update(_AUTHENTICATION)  # for good, since Ray reads them but once
@@ -67,6 +71,19 @@ def connected(address: str | None, *, cpus: int = 0, field: str = "address") -> 
                 warnings.filterwarnings("ignore", r"os\.fork\(\) was called", RuntimeWarning)
                 _start(ray, address, cpus, field, cleanup)
         yield ray
+
+
+def _check_address(address: str, field: str) -> None:
+    """Raises ConfigError if nobody listens there: Ray would try for minutes."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal() or not 0 < int(port) < 2**16:
+        raise ConfigError(field, address, "must be auto or HOST:PORT of a head, e.g. 10.0.0.1:6379")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_SECONDS).close()
+    except OSError as error:
+        reason = error.strerror or str(error)
+        remedy = f"cannot be reached ({reason}); is the head of a Ray cluster running there?"
+        raise ConfigError(field, address, remedy) from error
 
 
 def _has_token() -> bool:
