@@ -5,6 +5,8 @@ everywhere. The groups are here rather than beside the parts because nothing her
 answered before it starts.
 """
 
+# Over 300 lines: a few for each setting, and all of them here.
+
 import dataclasses
 from typing import Annotated, Any, Literal
 
