@@ -91,7 +91,7 @@ def test_exports_are_what_the_run_evaluates(trained: str, capsys: pytest.Capture
     ("name", "kwargs"),
     [
         ("cnn", {"width": 2, "hidden": 8}),
-        ("vgg", {"depth": 11, "width": 1}),
+        pytest.param("vgg", {"depth": 11, "width": 1}, marks=pytest.mark.slow),
         ("vgg", {"depth": 11, "width": 1, "head": "imagenet"}),
         ("resnet", {"depth": 8, "width": 2}),
         ("pyramidnet", SMALL),

@@ -409,6 +409,7 @@ def test_a_folder_of_stacks_goes_from_training_to_counted_cells_in_three_command
     assert "mean area in" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_the_learning_rate_that_suits_cells_is_one_of_momentum() -> None:
     rates = [
         setup_of("cells", instances=True, **more).config.optimization.learning_rate

@@ -116,6 +116,7 @@ main()
 """
 
 
+@pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning")  # a launcher is a process of its own, in which JAX has not started
 @pytest.mark.parametrize(
     ("outcomes", "code", "expected"),
     [

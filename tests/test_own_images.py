@@ -61,6 +61,7 @@ def dataset_json() -> dict[str, Any]:
     return json.loads(pathlib.Path("run/dataset.json").read_text())
 
 
+@pytest.mark.slow
 def test_deep_stacks_of_unequal_size_from_training_to_masks(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -400,6 +400,7 @@ def test_help_does_not_import_jax() -> None:
     assert "RUN_DIR" in helped
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(BROWSER is None, reason="no chromium, chromium-browser or google-chrome on PATH")
 def test_a_browser_shows_it_without_complaint() -> None:
     assert BROWSER is not None

@@ -159,6 +159,7 @@ def test_a_skipped_update_leaves_everything_as_it_was(name: str, count: int, mon
     assert any(np.any(a != b) for a, b in zip(jax.tree.leaves(third.params), jax.tree.leaves(second.params), strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.fault("NaN image, --on-divergence skip", "skipped once, counted once, done", 0)
 def test_a_run_skips_one_bad_batch_and_counts_it_once(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     poison(monkeypatch, example_of_step(3))

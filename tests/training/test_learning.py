@@ -295,6 +295,7 @@ def test_the_sampler_knows_the_labels_of_a_part() -> None:
     assert labels[:50].tolist() == [int(whole.train[index]["labels"]) for index in range(50)]
 
 
+@pytest.mark.slow
 def test_a_run_with_the_sampler_resumes_bit_for_bit_and_is_the_same_on_four_devices(no_pictures: None) -> None:
     dataset = uneven(augment=["shift:1"])
 

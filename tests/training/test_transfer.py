@@ -80,6 +80,7 @@ def test_named_classes_that_are_others_get_a_fresh_head(first: Any) -> None:
     assert fresh(class_names=names[3:6]) == ("head/bias", "head/kernel")
 
 
+@pytest.mark.slow
 def test_a_run_that_resumes_needs_its_start_no_more(first: Any, capsys: pytest.CaptureFixture[str]) -> None:
     dataset = some_digits(7, 9)
     whole = jaxdp.Trainer("cnn", dataset, init_from="first", **SMALL).fit(steps=6)
