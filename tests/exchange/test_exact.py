@@ -4,6 +4,7 @@ import importlib.util
 import os
 import pathlib
 import signal
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -29,6 +30,7 @@ class KillWorker:
         if event.step >= self.step and not self.killed:
             pids = [line["pid"] for line in history(run.folder) if line["event"] == "worker joined"]
             os.kill(pids[0], signal.SIGKILL)
+            time.sleep(2)  # for Ray to notice; else the few steps that are left may be done by then
             self.killed = True
 
 

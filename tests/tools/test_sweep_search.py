@@ -1,5 +1,6 @@
 """A search proposes what Optuna does, stops runs that are worse than the median, and goes on where it was stopped."""
 
+import contextlib
 import json
 import pathlib
 import sqlite3
@@ -8,6 +9,7 @@ from typing import Any
 
 import optuna
 import pytest
+from sqlalchemy.pool import NullPool
 from test_sweep import FLAGS, run
 
 from jaxdp import sweep
@@ -18,6 +20,11 @@ from jaxdp.tools.sweep_grid import Cell
 from jaxdp.tools.sweep_search import Range, Search, parse
 
 RATE = "learning_rate=log(1e-3,1)"
+
+
+def saved_study() -> Any:
+    storage = optuna.storages.RDBStorage("sqlite:///out/study.db", engine_kwargs={"poolclass": NullPool})
+    return optuna.load_study(study_name="sweep", storage=storage)
 
 
 def search(count: int, *words: str, **settings: Any) -> Search:
@@ -123,7 +130,7 @@ def test_a_search_that_was_stopped_proposes_what_it_would_have() -> None:
     assert again.next() is None
     assert begun.name == whole[4]
     # Optuna reads the same from the file, and finds the optimum.
-    study = optuna.load_study(study_name="sweep", storage="sqlite:///out/study.db")
+    study = saved_study()
     assert study.best_trial.values == [max(trial.value for trial in study.trials if trial.value is not None)]
     assert study.best_value > 0.9
     more = search(15)
@@ -155,7 +162,7 @@ def test_what_is_worse_than_the_median_is_pruned() -> None:
     assert not found.failed
     ends = [(reason, pruned) for _, reason, pruned in search(8).results()]
     assert ends == [(None, None)] * 6 + [(None, 10), ("the loss is nan", None)]
-    with sqlite3.connect("out/study.db") as database:  # as Optuna documents its tables
+    with contextlib.closing(sqlite3.connect("out/study.db")) as database, database:  # as Optuna documents its tables
         states = [row[0] for row in database.execute("SELECT state FROM trials ORDER BY number")]
     assert states == ["COMPLETE"] * 6 + ["PRUNED"] * 2
 
@@ -185,7 +192,7 @@ def test_errors_larger_is_worse_and_failures_run_again() -> None:
     summary |= {"best_metric": {"name": "mse", "larger_is_better": False}, "metrics": {"validation": {"mse": 2.0, "loss": 2.0}}}
     RunDirectory(pathlib.Path("out", cell.name)).write_summary(summary)
     assert again.ended(retried, 0, "") == "done"
-    study = optuna.load_study(study_name="sweep", storage="sqlite:///out/study.db")
+    study = saved_study()
     assert study.best_value == -2.0
 
 
@@ -211,7 +218,7 @@ def test_a_search_trains_and_goes_on() -> None:
     assert code == 0, err
     assert "[1/1] learning_rate=" in err
     assert len([line for line in out.splitlines() if "at step" in line]) == 3
-    study = optuna.load_study(study_name="sweep", storage="sqlite:///out/study.db")
+    study = saved_study()
     for trial in study.trials:
         (folder,) = [path for path in pathlib.Path("out").iterdir() if path.name.endswith(f"={trial.params['learning_rate']:.4g}")]
         assert trial.value == json.loads((folder / "summary.json").read_text())["metrics"]["validation"]["accuracy"]

@@ -123,16 +123,22 @@ class Search:
             what: is searched: the same in all sessions, but for the number of trials.
         """
         from sqlalchemy.engine import URL
+        from sqlalchemy.pool import NullPool
 
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise ConfigError("output", self._folder, f"cannot be written ({error.strerror}); give another folder") from error
         address = URL.create("sqlite", database=str(self._folder.resolve() / "study.db"))
+        # No connection stays open: nobody would close those of a pool.
+        storage = self._optuna.storages.RDBStorage(address.render_as_string(), engine_kwargs={"poolclass": NullPool})
         study = self._optuna.create_study(
-            storage=address.render_as_string(), study_name="sweep", direction="maximize", load_if_exists=True,
+            storage=storage,
+            study_name="sweep",
+            direction="maximize",
+            load_if_exists=True,
             pruner=self._optuna.pruners.MedianPruner(),
-        )  # fmt: skip
+        )
         held = study.user_attrs.get("search", what)
         pairs = {"trials": (what["space"], held["space"])}
         pairs |= {name: (what["settings"].get(name), held["settings"].get(name)) for name in what["settings"] | held["settings"]}
