@@ -80,7 +80,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_terminal_summary(terminalreporter: Any, exitstatus: int, config: pytest.Config) -> None:
     target = config.getoption("--fault-table")
-    if target is None:
+    if target is None or hasattr(config, "workerinput"):  # a worker of xdist knows its own tests alone
         return
     reports = [report for kind in ("passed", "failed") for report in terminalreporter.stats.get(kind, [])]
     table = create_table(report for report in reports if report.when == "call")
