@@ -132,7 +132,8 @@ def with_classes(dataset: Dataset, names: Sequence[str]) -> Dataset:
 def draw_validation(train: Source, task: str, share: float, seed: int) -> tuple[Subset, Subset]:
     """Returns what is left to train on, and `share` of the examples of each class, drawn at random.
 
-    A source may tell by `groups` which examples belong together: of these all are drawn or none. The pages of a stack are such.
+    A source may tell by `groups` which examples belong together, and what to call them: of these all are drawn or none. The pages of
+    a stack are such.
 
     Args:
         task: which the examples have targets for; classes count for classification alone.
@@ -141,16 +142,16 @@ def draw_validation(train: Source, task: str, share: float, seed: int) -> tuple[
         ConfigError: if one side is left without an example of a class, or a file of one.
     """
     found = labels(train) if task == "classification" else np.zeros(len(train), np.int64)
-    groups = np.asarray(getattr(train, "groups", np.arange(len(train))))
+    groups, unit = getattr(train, "groups", (np.arange(len(train)), "file"))
     known = np.flatnonzero(found >= 0)  # what cannot be read stays in the training set, which reports it
     _, first, belongs = np.unique(groups[known], return_index=True, return_inverse=True)
     together = len(first) < len(known)
 
     def fail(problem: str) -> ConfigError:
-        why = " (pages of a file are never divided: neighbours look alike)" if together else ""
+        why = f" (pages of a {unit} are never divided: neighbours look alike)" if together else ""
         return ConfigError("validation", share, f"{problem}{why}; choose another share, or none")
 
-    chosen = random_share(found[known][first], share, seed, fail, "file" if together else "example")
+    chosen = random_share(found[known][first], share, seed, fail, unit if together else "example")
     drawn = np.zeros(len(found), bool)
     drawn[known] = chosen[belongs]
     return Subset(train, np.flatnonzero(~drawn)), Subset(train, np.flatnonzero(drawn))

@@ -43,11 +43,12 @@ class Server:
         """Applies a gradient.
 
         Args:
-            found: what the worker said of the slice.
+            found: what the worker said of the slice; of batch statistics, with `grads`, by how much it changed them.
             grads: leaves, None for those of other servers; None for the mean of what was added.
             factor: by which the learning rate is multiplied.
             scale: by which the gradient is multiplied, to clip its norm over all servers.
         """
+        import jax
         import numpy as np
 
         from jaxdp.exchange import leaves
@@ -55,7 +56,11 @@ class Server:
         added = (self._added or []) if grads is None else grads
         self._added = None
         tree = leaves.joined(self._params, [[None if leaf is None else leaf * np.float32(scale) for leaf in added]])
-        batch_stats = found["batch_stats"] if self._has_statistics else self._state.batch_stats
+        batch_stats = self._state.batch_stats
+        if self._has_statistics:
+            # Others have changed them since the worker got them: its own would undo that.
+            changed = found["batch_stats"]
+            batch_stats = changed if grads is None else jax.tree.map(np.add, batch_stats, changed)
         self._state = self._update(self._state, tree, batch_stats, found["weight"], self._rates * np.float32(factor))
 
     def check(self) -> None:

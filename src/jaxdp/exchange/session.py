@@ -134,7 +134,10 @@ def started(setup: Setup) -> Iterator[tuple[Setup, Monitor]]:
         contextlib.ExitStack() as cleanup,
     ):
         slices, owners = number_of_slices(setup), _owners(setup)
-        task = Task(_of_worker(config), _sendable(ray, setup.objects), os.getcwd(), exchange.name == "local", slices, owners)
+        task = Task(
+            _of_worker(config), _sendable(ray, setup.objects), os.getcwd(), exchange.name == "local", slices, owners,
+            alone=exchange.name == "async",
+        )  # fmt: skip
         pool = Pool(ray, task, exchange.count)
         cleanup.callback(pool.close)
         intervals, devices = setup.intervals, setup.strategy.devices[:1]

@@ -44,6 +44,7 @@ class Task:
         trains: whether it trains a whole state by itself, rather than computing gradients.
         slices: of how many the first one is computed beforehand, so that it is compiled.
         owners: to which server the gradient of each parameter goes; nothing where the driver takes them all.
+        alone: whether others update the state meanwhile. Then what is returned of batch statistics is by how much they changed.
     """
 
     config: TrainConfig
@@ -52,6 +53,7 @@ class Task:
     trains: bool
     slices: int
     owners: tuple[int, ...] = ()
+    alone: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -154,6 +156,8 @@ class Worker:
         state = dataclasses.replace(self._held, step=np.int32(job.steps.start))
         batch = self._batch(job.steps.start, job)
         (grads, batch_stats, weight), sums = jax.device_get(self._gradients(state, batch, self._constants))
+        if self._task.alone:
+            batch_stats = jax.tree.map(np.subtract, batch_stats, self._held.batch_stats)
         squares = float(sum(np.vdot(leaf, leaf) for leaf in jax.tree.leaves(grads)))
         known = {"batch_stats": batch_stats, "weight": weight, "sums": sums, "squares": squares, "bytes": _size(grads)}
         return known, *self._divided(grads)

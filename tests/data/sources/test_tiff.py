@@ -213,6 +213,12 @@ def test_of_a_single_stack_runs_of_pages_are_held_out(tmp_path: pathlib.Path) ->
     assert all(len(run) >= 3 for run in runs)
 
 
+def test_too_small_a_share_of_a_single_stack_is_one_line(tmp_path: pathlib.Path) -> None:
+    stacks(tmp_path, pages=100, files=1)
+    with pytest.raises(ConfigError, match=r"^--validation 0.02: leaves no validation section of the 10 that there are"):
+        opened(tmp_path, validation="0.02")
+
+
 def test_a_single_image_cannot_be_held_out(tmp_path: pathlib.Path) -> None:
     stacks(tmp_path, pages=1, files=1)
     with pytest.raises(ConfigError, match=r"holds one image only, and needs another as test data; add others"):

@@ -120,8 +120,8 @@ class _Pictures:
         return cls([picture for picture, _ in pages], [label for _, label in pages], survey)
 
     @property
-    def groups(self) -> np.ndarray:
-        """The number of the file of each example, or of its run of pages."""
+    def groups(self) -> tuple[np.ndarray, str]:
+        """The number of the file of each example, or of its section of a single file, and which of the two it is."""
         return _groups(picture.path for picture in self.files)
 
     def __len__(self) -> int:
@@ -150,8 +150,8 @@ class _Pairs:
         return cls([page for row in rows for page in _paged(row, survey)], survey)
 
     @property
-    def groups(self) -> np.ndarray:
-        """The number of the file of each example, or of its run of pages."""
+    def groups(self) -> tuple[np.ndarray, str]:
+        """The number of the file of each example, or of its section of a single file, and which of the two it is."""
         return _groups(getattr(first, "path", first) for first in (image or mask for image, mask in self.pairs))
 
     def __len__(self) -> int:
@@ -191,11 +191,13 @@ class _Pairs:
         return mask
 
 
-def _groups(files: Iterable[Path]) -> np.ndarray:
-    """Returns the number of the file of each example; where all are pages of one file, that of their run of consecutive pages."""
+def _groups(files: Iterable[Path]) -> tuple[np.ndarray, str]:
+    """Returns the number of the file of each example, and "file"; of pages of one file that of their section, and "section"."""
     known: dict[Path, int] = {}
     numbers = np.array([known.setdefault(file, len(known)) for file in files], np.int64)
-    return numbers if len(known) > 1 else np.arange(len(numbers)) * _RUNS // max(len(numbers), 1)
+    if len(known) > 1:
+        return numbers, "file"
+    return np.arange(len(numbers)) * _RUNS // max(len(numbers), 1), "section"
 
 
 def _split_folders(request: sources.Request, path: Path) -> dict[str, Path]:
