@@ -48,7 +48,7 @@ def show(results: Any) -> tuple[list[str], Any]:
         table.append(f"| {count}{where} | {found['seconds']:.1f} s | {rate:,.0f} | {accuracy:.2%} | {shown} |")
         steps = range(1, len(differences) + 1)
         look = {"color": lab.COLORS[number], "linestyle": ("-", "--", ":", "-.")[number], "linewidth": 1.8}
-        label = f"{count} process" + "es" * (count > 1) + where
+        label = f"{count} process" + "es" * (count > 1) + " on Ray" * bool(where)
         left.plot(steps, smoothed(found["loss"]), label=label, **look)
         if number:
             right.plot(steps, [max(value, FLOOR) for value in differences], label=f"{label} against one", **look)

@@ -89,7 +89,7 @@ def test_a_run_with_workers_does_not_say_that_it_had_one_device() -> None:
     assert (rows["run"]["devices"], rows["run"]["strategy"]) == ("3 workers", "exact")
     assert (rows["other"]["devices"], rows["other"]["strategy"]) == ("2", "pmap")
     assert not {"exchange", "workers"} & set(rows["run"])  # said already
-    assert "3 workers, each on a core of a CPU" in page.text
+    assert "3 workers, one CPU core each" in page.text
     assert "1 x cpu" not in page.text
     for fact in ("workers lost1", "slices given out again3", "moved to and from workers3.0 KiB", "workers waited1.5 s in all"):
         assert fact in re.sub(r"\s*\n\s*", "", page.text)

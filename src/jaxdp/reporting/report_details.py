@@ -152,7 +152,7 @@ def facts(run: Run) -> dict[str, str]:
 def _devices(run: Run) -> str:
     count, kind = fact_text(run, "devices"), run.get("device_kind")
     if run.exchange:
-        return f"{count}, each on a core of a CPU"
+        return f"{count}, one CPU core each"
     return f"{count} x {kind}" if kind else count
 
 

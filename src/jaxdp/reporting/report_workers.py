@@ -149,7 +149,10 @@ def drawing(run: Run) -> dict[str, Any] | None:
         return None
     size, unit = report_axes.unit_of(end)
     hosts = len({lane.host for lane in found if lane.host}) > 1
-    x = Scale(0, end / size, _LEFT_OF_HOSTS if hosts else _LEFT, _RIGHT, title=f"{unit} since the workers were started")
+    first = min(start for lane in found for start, _ in lane.spans)
+    first = max(first - 0.02 * (end - first), 0.0)  # before that there is nothing to see
+    left, title = _LEFT_OF_HOSTS if hosts else _LEFT, f"{unit} since the workers were started"
+    x = Scale(first / size, end / size, left, _RIGHT, title=title)
     height = max(_HEIGHTS[0], min(_HEIGHTS[1], _HEIGHT_OF_ALL // len(found)))
     all_slices = sum(lane.slices for lane in found)
     kinds = {sign.kind for sign in signs} | {sign.kind for lane in found for sign in lane.signs}
