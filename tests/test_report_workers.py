@@ -44,8 +44,8 @@ def lost(worker: int, seconds: float, step: int) -> dict[str, Any]:
 
 
 def one_killed() -> pathlib.Path:
-    """Worker 2 is lost after 20 of 50 seconds and replaced after 40; worker 1 does a third of what worker 0 does."""
-    events = [joined(0, 10.0), joined(1, 10.0), joined(2, 10.0), lost(2, 20.0, 13), joined(2, 40.0, 32)]
+    """Worker 2 is lost after 18 of 50 seconds and replaced after 42; worker 1 does a third of what worker 0 does."""
+    events = [joined(0, 10.0), joined(1, 10.0), joined(2, 10.0), lost(2, 18.0, 13), joined(2, 42.0, 32)]
     rows = [(10, 20.0, [30, 10, 20]), (30, 40.0, [60, 20, 0]), (40, 50.0, [15, 5, 20])]
     return write_workers_run("run", [events], rows)
 
@@ -53,9 +53,9 @@ def one_killed() -> pathlib.Path:
 def test_a_lane_is_there_from_joining_to_loss_and_as_high_as_its_share() -> None:
     lanes, signs, end = report_workers.lanes(report_runs.read(one_killed(), "run"))
     assert (end, signs) == (50.0, [])
-    assert [lane.spans for lane in lanes] == [[(10.0, 50.0)], [(10.0, 50.0)], [(10.0, 20.0), (40.0, 50.0)]]
+    assert [lane.spans for lane in lanes] == [[(10.0, 50.0)], [(10.0, 50.0)], [(10.0, 18.0), (42.0, 50.0)]]
     assert lanes[0].bars == [(10.0, 20.0, 0.5), (20.0, 40.0, 0.75), (40.0, 50.0, 0.375)]
-    assert lanes[2].bars == [(10.0, 20.0, pytest.approx(1 / 3)), (40.0, 50.0, 0.5)]
+    assert lanes[2].bars == [(10.0, 18.0, pytest.approx(1 / 3)), (42.0, 50.0, 0.5)]
     assert [lane.slices for lane in lanes] == [105, 35, 40]
     assert [[sign.kind for sign in lane.signs] for lane in lanes] == [[], [], ["worker lost", "worker joined"]]
 
@@ -65,8 +65,8 @@ def test_the_page_draws_what_the_rows_say() -> None:
     text = pathlib.Path("page.html").read_text()
     (label,) = [str(each["aria-label"]) for name, each in page.elements if str(each.get("aria-label")).startswith("workers over")]
     assert label == "workers over time: worker 0 58%, worker 1 19%, worker 2 22%"
-    assert "worker 2 lost at 20.0 s, step 13" in page.titles
-    assert "worker 2 joined at 40.0 s, step 32, on a" in page.titles
+    assert "worker 2 lost at 18.0 s, step 13" in page.titles
+    assert "worker 2 joined at 42.0 s, step 32, on a" in page.titles
     assert not any("worker 0 joined" in title for title in page.titles)  # it was there when training began
     assert re.search(r">lost, step 13</text>", text)
     assert "a full lane: 75%" in page.text
@@ -75,8 +75,8 @@ def test_the_page_draws_what_the_rows_say() -> None:
     left, right = (float(x) for x in re.match(r"M([\d.]+) \d+H([\d.]+)V", there[0]).groups())  # pyright: ignore
     per_second = (right - left) / 40
     starts, ends = re.findall(r"M([\d.]+) ", there[2]), re.findall(r"\dH([\d.]+)V\d+H", there[2])
-    assert [(float(x) - left) / per_second for x in starts] == pytest.approx([0, 30], abs=0.1)
-    assert [(float(x) - left) / per_second for x in ends] == pytest.approx([10, 40], abs=0.1)
+    assert [(float(x) - left) / per_second for x in starts] == pytest.approx([0, 32], abs=0.1)
+    assert [(float(x) - left) / per_second for x in ends] == pytest.approx([8, 40], abs=0.1)
     shares = [[(float(low) - float(high)) for low, high in re.findall(r"M[\d.]+ ([\d.]+)V([\d.]+)H", bar)] for bar in bars]
     highest = max(map(max, shares))
     assert shares[0] == pytest.approx([highest * share / 0.75 for share in (0.5, 0.75, 0.375)], abs=0.11)
