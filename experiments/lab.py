@@ -83,13 +83,16 @@ class Experiment:
         if not self.arguments.redraw:
             shutil.rmtree(self.runs, ignore_errors=True)
 
-    def train(self, name: str, flags: Sequence[str], *, processes: int = 1, devices: int = 1) -> Run:
+    def train(self, name: str, flags: Sequence[str], *, processes: int = 1, devices: int = 1, on_ray: bool = False) -> Run:
         """Args:
-        devices: of each process.
+        devices: of each process; on Ray always one.
+        on_ray: whether Ray starts the processes, rather than this machine.
         """
         folder = self.runs / name
         words = [*flags, "--run-dir", str(folder)]
-        if processes == 1:
+        if on_ray:
+            command("launch", "ray", "--workers", str(processes), "--", "train", *words)
+        elif processes == 1:
             command("train", *words, "--devices", str(devices))
         else:
             command("launch", "-n", str(processes), "--devices-per-process", str(devices), "--", "train", *words)

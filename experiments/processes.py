@@ -1,14 +1,17 @@
-"""MNIST on several processes: one, two and four of them, synchronous. How long does it take, and do they agree?
+"""MNIST on several processes: one, two and four of them, and two on Ray, synchronous. How long does it take, and do they agree?
 
 The same global batch each time, and batch norm over groups of 32 examples, so that nothing but rounding can differ. Rounding
 grows while a model trains; what two runs of the same mathematics must share is their beginning.
 """
 
+import importlib.util
+import sys
 from typing import Any
 
 import lab
 
 COUNTS = (1, 2, 4)
+ON_RAY = 2
 EARLY = 10
 FLOOR = 1e-9  # of what a logarithmic axis shows
 WINDOW = 20
@@ -23,7 +26,11 @@ def measure(experiment: lab.Experiment) -> Any:
     for count in COUNTS:
         run = experiment.train(f"{count}-processes", flags, processes=count)
         results.append({"processes": count, **run.outcome()})
-    return results
+    if importlib.util.find_spec("ray") is None:
+        print("the row of processes on Ray is left out: it takes pip install 'jaxdp[ray]'", file=sys.stderr)
+        return results
+    run = experiment.train(f"{ON_RAY}-on-ray", flags, processes=ON_RAY, on_ray=True)
+    return [*results, {"processes": ON_RAY, "on_ray": True, **run.outcome()}]
 
 
 def show(results: Any) -> tuple[list[str], Any]:
@@ -34,14 +41,14 @@ def show(results: Any) -> tuple[list[str], Any]:
     table = ["| processes | time | images/s | test accuracy | largest difference of the loss, first 10 steps | all steps |"]
     table.append("|---" * 6 + "|")
     for number, found in enumerate(results):
-        count = found["processes"]
+        count, where = found["processes"], ", Ray" if found.get("on_ray") else ""  # older results do not tell
         differences = [abs(ours - theirs) for ours, theirs in zip(found["loss"], one["loss"], strict=True)]
         shown = f"{max(differences[:EARLY]):.1e} | {max(differences):.1e}" if number else " | "
         rate, accuracy = found["examples_per_second"], found["test"]["accuracy"]
-        table.append(f"| {count} | {found['seconds']:.1f} s | {rate:,.0f} | {accuracy:.2%} | {shown} |")
+        table.append(f"| {count}{where} | {found['seconds']:.1f} s | {rate:,.0f} | {accuracy:.2%} | {shown} |")
         steps = range(1, len(differences) + 1)
-        look = {"color": lab.COLORS[number], "linestyle": ("-", "--", ":")[number], "linewidth": 1.8}
-        label = f"{count} process" + "es" * (count > 1)
+        look = {"color": lab.COLORS[number], "linestyle": ("-", "--", ":", "-.")[number], "linewidth": 1.8}
+        label = f"{count} process" + "es" * (count > 1) + " on Ray" * bool(where)
         left.plot(steps, smoothed(found["loss"]), label=label, **look)
         if number:
             right.plot(steps, [max(value, FLOOR) for value in differences], label=f"{label} against one", **look)

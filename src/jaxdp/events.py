@@ -160,8 +160,8 @@ class Run(Protocol):
         """What dataset.json holds."""
         ...
 
-    def where(self) -> dict[str, int]:
-        """Returns the number of `devices` and `processes`."""
+    def where(self) -> dict[str, Any]:
+        """Returns the number of `devices` and `processes`, and of a run with workers its `exchange` and `workers`."""
         ...
 
     def paused(self) -> contextlib.AbstractContextManager[Any]:

@@ -14,6 +14,7 @@ from small_runs import difference, digest, history, rows, trained
 
 import jaxdp
 from jaxdp.exchange.worker import SLOWED
+from jaxdp.reporting import report_runs, report_workers
 from jaxdp.runtime import ray_connection
 
 NEEDS_RAY = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs Ray: pip install 'jaxdp[ray]'")
@@ -48,6 +49,15 @@ def test_two_workers_one_killed_and_replaced_compute_what_one_device_does() -> N
     assert [row["step"] for row in found] == list(range(1, 7))
     assert sum(sum(row["worker_slices"]) - row["dropped_slices"] for row in found) == 6 * 8
     assert all(row["exchange_bytes"] > 0 and row["worker_idle_seconds"] >= 0 for row in found)
+    told = [line["seconds"] for line in history("exact") if "seconds" in line]
+    assert told == sorted(told)
+    assert len(told) == events.count("worker joined") + 1
+    assert 0 < told[0] < found[0]["elapsed_seconds"]
+    assert [row["elapsed_seconds"] for row in found] == sorted(row["elapsed_seconds"] for row in found)
+    assert [line.get("workers") for line in history("exact") if line["event"] in ("started", "done")] == [2, 2]
+    lanes, _, _ = report_workers.lanes(report_runs.read(pathlib.Path("exact"), "exact"))
+    assert sum(lane.slices for lane in lanes) == sum(sum(row["worker_slices"]) for row in found)
+    assert [sign.kind for lane in lanes for sign in lane.signs].count("worker lost") == 1
     assert jaxdp.load("exact").metrics["test"]["accuracy"] == pytest.approx(jaxdp.load("single").metrics["test"]["accuracy"])
 
 

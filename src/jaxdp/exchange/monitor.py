@@ -32,7 +32,7 @@ class Monitor:
         changes, self._pool.changes = self._pool.changes, []
         if run.folder is not None:
             for event, facts in changes:
-                RunDirectory(run.folder).record(event, step, **facts)
+                RunDirectory(run.folder).record(event, step, **{"seconds": self._pool.seconds} | facts)
 
     def on_row(self, run: Run, row: Row) -> None:
         """Adds to a training row what the workers did since the last one."""
@@ -41,6 +41,7 @@ class Monitor:
         since, self._pool.since = self._pool.since, Since()
         counts = dataclasses.replace(self._strategy.counts)
         row |= {
+            "elapsed_seconds": self._pool.seconds,
             "workers": self._pool.ready,
             "worker_slices": [since.slices[place] for place in range(self._pool.count)],
             "recomputed_slices": counts.recomputed - self._told.recomputed,

@@ -89,7 +89,7 @@ class Pool:
     Attributes:
         since: what happened since somebody set it anew.
         read_bytes: of what workers compute with.
-        changes: joined and lost workers since somebody emptied it, as (event, facts).
+        changes: joined and lost workers since somebody emptied it, as (event, facts); `seconds` is when, as below.
     """
 
     def __init__(self, ray: Any, task: Task, count: int) -> None:
@@ -98,7 +98,8 @@ class Pool:
         self._workers: dict[int, _Process] = {}
         self._ready: set[int] = set()
         self._numbers = 0
-        self._in_a_row, self._begun = 0, time.monotonic()  # losses since a result
+        self._opened = time.monotonic()
+        self._in_a_row, self._begun = 0, self._opened  # losses since a result
         self._early: list[Joined | Lost | Unserved | Finished] | None = []  # until the workers begin
         self._first_ready = 0.0
         self.read_bytes = 0
@@ -111,6 +112,11 @@ class Pool:
     def ready(self) -> int:
         """How many workers can compute."""
         return len(self._ready)
+
+    @property
+    def seconds(self) -> float:
+        """Seconds since the first workers were started."""
+        return round(time.monotonic() - self._opened, 3)
 
     def put(self, values: Sequence[np.ndarray | None]) -> Any:
         """Makes arrays available to the workers, and returns a reference."""
@@ -175,7 +181,7 @@ class Pool:
             if not self._ready:
                 self._first_ready = time.monotonic()
             self._ready.add(worker)
-            self.changes.append(("worker joined", {"worker": process.place, **found}))
+            self._note("worker joined", process, **found)
             return Joined(worker)
         self._in_a_row = 0
         self.since.slices[process.place] += 1
@@ -190,9 +196,12 @@ class Pool:
         if self._in_a_row > 2 * self.count:
             said = " ".join(str(error).split())[:500]
             raise WorkersLost(f"{self._in_a_row} workers in a row died before they had done anything; the last one: {said}")
-        self.changes.append(("worker lost", {"worker": process.place, "reason": type(error).__name__}))
+        self._note("worker lost", process, reason=type(error).__name__)
         self._start(process.place)
         return Lost(worker, process.ticket)
+
+    def _note(self, event: str, process: _Process, **facts: Any) -> None:
+        self.changes.append((event, {"seconds": self.seconds, "worker": process.place, **facts}))
 
     def close(self) -> None:
         """Ends all workers."""

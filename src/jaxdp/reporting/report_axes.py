@@ -28,10 +28,15 @@ def of_runs(runs: Sequence[Run]) -> list[Over]:
     if epochs := {run.name: clock for run in runs if (clock := _epochs(run))}:
         found.append(Over("epoch", "epochs", "epoch", _last(epochs, last), epochs))
     if seconds := {run.name: clock for run in runs if (clock := _seconds(run))}:
-        size, unit = next((size, unit) for least, size, unit in _UNITS if _last(seconds, last) >= least)
+        size, unit = unit_of(_last(seconds, last))
         clocks = {name: _in_units(clock, size) for name, clock in seconds.items()}
         found.append(Over("time", unit, f"training time, {unit}", _last(clocks, last), clocks))
     return found
+
+
+def unit_of(seconds: float) -> tuple[float, str]:
+    """Returns the seconds of the unit in which a time of this length is told, and its name."""
+    return next((size, unit) for least, size, unit in _UNITS if seconds >= least)
 
 
 def _last(clocks: dict[str, Clock], steps: dict[str, int]) -> float:

@@ -9,9 +9,9 @@ from PIL import Image
 
 from jaxdp import units
 from jaxdp.config import TrainConfig
-from jaxdp.reporting import confusion, progress
+from jaxdp.reporting import confusion, progress, report_workers
 from jaxdp.reporting.report_figures import STROKES
-from jaxdp.reporting.report_runs import NOTHING, Run, number, setting_text
+from jaxdp.reporting.report_runs import NOTHING, Run, fact_text, number, setting_text
 
 Column = tuple[str, str]  # of a table: title, and number, text or another class of its cells
 TableRow = tuple[Any, dict[str, Any], list[str]]  # what heads it, attributes of the element, texts of its cells
@@ -126,11 +126,10 @@ def changes(run: Run) -> tuple[list[Column], list[TableRow]]:
 
 def facts(run: Run) -> dict[str, str]:
     """Says where and with what it ran."""
-    kind = run.get("device_kind")
     found: dict[str, Any] = {
-        "devices": f"{run.get('devices')} x {kind}" if kind else run.about("devices"),
-        "processes": run.about("processes"),
-        "strategy": run.about("strategy"),
+        "devices": _devices(run),
+        "processes": run.about("processes") if not run.exchange else None,  # that one which has the workers
+        "strategy": fact_text(run, "strategy"),
         "mesh": run.settings.get("mesh"),
         "batch norm": run.about("batch_norm"),
         "global batch": run.about("global_batch_size"),
@@ -146,7 +145,15 @@ def facts(run: Run) -> dict[str, str]:
         "XLA flags": run.get("xla_flags"),
         "versions": ", ".join(f"{name} {version}" for name, version in run.versions.items()),
     }
+    found |= report_workers.facts(run)
     return {name: str(value) for name, value in found.items() if value not in (None, "", NOTHING)}
+
+
+def _devices(run: Run) -> str:
+    count, kind = fact_text(run, "devices"), run.get("device_kind")
+    if run.exchange:
+        return f"{count}, one CPU core each"
+    return f"{count} x {kind}" if kind else count
 
 
 def pictures(run: Run) -> list[dict[str, Any]]:

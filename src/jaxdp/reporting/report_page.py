@@ -2,6 +2,7 @@
 
 import dataclasses
 import datetime
+import itertools
 import json
 import pathlib
 import platform
@@ -12,7 +13,7 @@ from markupsafe import Markup
 
 import jaxdp
 from jaxdp.registry import ConfigError
-from jaxdp.reporting import benchmarks, report_axes, report_benchmarks, report_details, report_runs
+from jaxdp.reporting import benchmarks, report_axes, report_benchmarks, report_details, report_runs, report_workers
 from jaxdp.reporting.report_details import metric_text, speed_text, time_text
 from jaxdp.reporting.report_figures import COLORS, SHAPES, STROKES, Axis, Clock, Curve, Mark, compact, panel, percent, timeline
 from jaxdp.reporting.report_runs import NOTHING, Run, fact_text, setting_text
@@ -21,7 +22,7 @@ from jaxdp.run_directory import replace_file
 
 # What a table of runs always tells, so that the settings of these names need no further column.
 _FACTS = ("model", "dataset", "strategy", "devices", "batch_norm")
-_SHOWN = (*_FACTS, "task", "steps")
+_SHOWN = (*_FACTS, "exchange", "workers", "task", "steps")  # of workers the columns of strategy and devices tell
 
 
 def write_report(folders: Sequence[pathlib.Path], output: pathlib.Path, title: str | None = None) -> None:
@@ -59,6 +60,7 @@ def _page(runs: Sequence[Run], grids: dict[str, list[benchmarks.Record]], title:
         sections=[_section(_heading(*what) if len(alike) > 1 else "Runs", found) for what, found in alike.items()],
         benchmarks=[(name, report_benchmarks.grids(records)) for name, records in grids.items()],
         details=report_details,
+        workers_of=report_workers.drawing,
         colors=COLORS,
         shapes=SHAPES,
     )
@@ -210,11 +212,24 @@ def _evaluated(
         draw("learning rate", "learning_rate", zero=True),
         draw("examples per second", "examples_per_second", zero=True),
         draw("share of time waiting for input", "input_wait_fraction", zero=True, text=percent),
+        draw("staleness of an update, mean", "staleness_mean", zero=True),
         draw("device utilization, mean", "device_utilization", zero=True, text=percent),
         draw("memory of a device, mean, MiB", "device_memory_bytes", zero=True, unit=2**20),
         draw("memory of a host process, mean, MiB", "host_memory_bytes", zero=True, unit=2**20),
     ]
+    if any(len({count for _, count in run.widths}) > 1 for run in runs):
+        widths = [Curve(f"{run.name}, processes", run.color, _stairs(run), clocks=clocks[run.name]) for run in reversed(runs)]
+        figures.append(panel("processes", widths, all_marks, last_step=last_step, others=axes, zero=True))
     if all_marks:
         tracks = [Curve(run.name, run.color, [(run.steps, 0)], clocks=clocks[run.name]) for run in runs]
         figures.append(timeline(tracks, marks, axes))
     return [figure for figure in figures if figure]
+
+
+def _stairs(run: Run) -> list[tuple[float, float]]:
+    """Returns steps with the number of processes, twice where it changes; steps that were lost and done again are told once."""
+    found: list[tuple[float, float]] = []
+    for (step, count), (end, _) in itertools.pairwise([*run.widths, (float(run.steps), 0.0)]):
+        if end > step:
+            found += [(step, count), (end, count)]
+    return found

@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from jaxdp import tasks
-from jaxdp.config import OF_ONE_COMMAND, TrainConfig
+from jaxdp.config import OF_ONE_COMMAND, ExchangeConfig, TrainConfig
 from jaxdp.registry import ConfigError, shown
 from jaxdp.reporting.report_figures import Mark
 from jaxdp.run_directory import Row, RunDirectory, read_lines
@@ -49,8 +49,21 @@ class Run:
 
     def about(self, name: str) -> Any:
         """Returns what the summary says, or where it says nothing, the history, or the settings."""
-        sources = (self.summary, self.history[-1] if self.history else {}, self.settings)
+        told = next((event for event in reversed(self.history) if name in event), {})  # workers that join tell no number of devices
+        sources = (self.summary, told, self.settings)
         return next((source[name] for source in sources if source.get(name) is not None), None)
+
+    @property
+    def exchange(self) -> str | None:
+        """How workers exchanged what they computed: exact, async or local; None of a run without workers."""
+        found = self.settings.get("exchange") if self.settings else self.get("exchange")
+        return None if found in (None, "allreduce") else str(found)
+
+    @property
+    def widths(self) -> list[tuple[float, float]]:
+        """With how many processes it went on after which step, in the order of time."""
+        starts = [event for event in self.history if event["event"] in ("started", "resumed")]
+        return [(float(event["step"]), count) for event in starts if (count := number(event.get("processes"))) is not None]
 
     @property
     def versions(self) -> dict[str, str]:
@@ -133,7 +146,8 @@ class Run:
             kind, step, following = event["event"], event["step"], self.history[index + 1 :]
             reason = f": {event['reason']}" if "reason" in event else ""
             if kind in ("started", "resumed") and index:
-                found.append(Mark("resumed", step, f"{'resumed after' if step else 'started again at'} step {step}"))
+                began = f"{'resumed after' if step else 'started again at'} step {step}"
+                found.append(Mark("resumed", step, began + _other_width(self.history[: index + 1])))
             elif kind == "rollback":
                 found.append(Mark("rolled back", step, f"rolled back from step {step} to {event.get('to_step')}{reason}"))
             elif kind in ("stopped", "diverged") and not following:  # else what follows tells of it
@@ -141,6 +155,12 @@ class Run:
         if not self.history and self.status in ("stopped", "diverged"):
             found.append(Mark(self.status, self.steps, f"{self.status} at step {self.steps}"))
         return found
+
+
+def _other_width(history: Sequence[Row]) -> str:
+    """Says of a run that begins again whether it has another number of processes than before."""
+    *_, before, now = [None, *(event.get("processes") for event in history if event["event"] in ("started", "resumed"))]
+    return f", on {now} processes instead of {before}" if before and now and before != now else ""
 
 
 def number(value: object) -> float | None:
@@ -228,4 +248,9 @@ def setting_text(value: object, missing: str = "default") -> str:
 
 def fact_text(run: Run, name: str) -> str:
     """Returns what is known of a run under this name, for a person."""
+    if run.exchange and name == "devices":  # what computes are its workers, and no strategy divides anything
+        count = run.about("workers") or ExchangeConfig().count
+        return f"{count} worker{'s' if count != 1 else ''}"
+    if run.exchange and name == "strategy":
+        return run.exchange
     return setting_text(run.about(name), missing=NOTHING)

@@ -6,7 +6,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Annotated, Any
 
 import tyro
@@ -94,6 +94,17 @@ def free() -> dict[str, float]:
     return {name: available.get(resource, 0.0) for name, resource in (("cpus", "CPU"), ("gpus", "GPU"))}
 
 
+def gpus_per_worker(found: Iterable[Node]) -> int:
+    """Returns how many GPUs a worker gets by default: 1 where a living node has any."""
+    return int(any(node.alive and node.gpus for node in found))
+
+
+def needs_text(cpus: int, gpus: int) -> str:
+    """Says what a worker takes, all of it on one node."""
+    texts = [f"{count} {name}{'s' if count > 1 else ''}" for count, name in ((cpus, "CPU"), (gpus, "GPU")) if count]
+    return " and ".join(texts)
+
+
 class HeadLost(Exception):
     """The head of the cluster, which keeps its books, has died or is out of reach."""
 
@@ -110,7 +121,7 @@ class Room:
         self._nodes = nodes()
         self._asked = time.monotonic()
         self.cpus = cpus
-        self.gpus = int(any(node.gpus for node in self._nodes)) if gpus is None else gpus
+        self.gpus = gpus_per_worker(self._nodes) if gpus is None else gpus
         self._distrusted: dict[str, float] = {}
         threading.Thread(target=self._watch, daemon=True).start()
 
@@ -136,6 +147,11 @@ class Room:
             raise HeadLost(f"the head of the cluster has not answered for {SILENCE_SECONDS:g} s")
         usable = [node for node in self._nodes if node.alive and self._distrusted.get(node.id, 0.0) < now]
         return {node: node.slots(self.cpus, self.gpus) for node in usable}
+
+    def text(self, slots: Mapping[Node, int]) -> str:
+        """Says for how many workers there is room, and where all nodes together may have what none of them has alone."""
+        alone = ", which no node has" if slots and not any(slots.values()) else ""
+        return f"{sum(slots.values())} workers of {needs_text(self.cpus, self.gpus)}{alone}"
 
 
 def place(slots: Mapping[Node, int], count: int, *, pack: bool) -> list[Node]:

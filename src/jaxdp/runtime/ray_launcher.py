@@ -149,7 +149,7 @@ class _Launch:
                     say(f"starting with {width} of {self._config.workers} workers")
                 return ray_cluster.place(slots, width, pack=bool(self._room.gpus))
             if not said:
-                say(f"the cluster has room for {sum(slots.values())} workers; waiting until there is for {self._config.fewest}")
+                say(f"the cluster has room for {self._room.text(slots)}; waiting until there is for {self._config.fewest}")
                 said = True
             time.sleep(0.5)
         return None

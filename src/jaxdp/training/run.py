@@ -93,9 +93,10 @@ class Run:
         """What stands above the metrics of the run."""
         return summary.title(self.setup)
 
-    def where(self) -> dict[str, int]:
-        """Returns the number of devices and processes."""
-        return {"devices": self.setup.strategy.num_devices, "processes": self.group.count}
+    def where(self) -> dict[str, Any]:
+        """Returns the number of devices and processes, and of a run with workers its exchange and their number."""
+        own = {"devices": self.setup.strategy.num_devices, "processes": self.group.count}
+        return own | summary.exchange_facts(self.setup.config)
 
     def paused(self) -> contextlib.AbstractContextManager[Any]:
         """Waits for all steps that were dispatched, and keeps the block out of the training time."""

@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 
+from jaxdp.config import TrainConfig
 from jaxdp.data.checking import by_reason
 from jaxdp.inference import instances
 from jaxdp.inference.predictor import Predictor
@@ -47,7 +48,7 @@ def summarize(
         best: step and metrics of the best checkpoint, where there are validation data.
         started: when the process began, by `time.perf_counter`.
     """
-    config, strategy, exchange = setup.config, setup.strategy, setup.config.exchange
+    config, strategy = setup.config, setup.strategy
     task = setup.recipe.task
     train = metrics.compute(task, counters.epoch) if counters.epoch.get("examples") else None
     state_bytes = strategy.state_bytes(setup.shapes)
@@ -60,7 +61,7 @@ def summarize(
         "task": task.name,
         "strategy": config.sharding.strategy,
         "devices": strategy.num_devices,
-        **({"exchange": exchange.name, "workers": exchange.count} if exchange.name != "allreduce" else {}),
+        **exchange_facts(config),
         "device_kind": strategy.devices[0].device_kind,
         "processes": jax.process_count(),
         "parameters": sum(leaf.size for leaf in jax.tree.leaves(setup.shapes.params)),
@@ -89,6 +90,12 @@ def summarize(
         **early,
         **sizes,
     }
+
+
+def exchange_facts(config: TrainConfig) -> dict[str, Any]:
+    """Returns the exchange and the number of its workers, nothing of a run without."""
+    exchange = config.exchange
+    return {"exchange": exchange.name, "workers": exchange.count} if exchange.name != "allreduce" else {}
 
 
 def split_metrics(setup: Setup, split: str, sums: metrics.Sums, state: TrainState | None) -> dict[str, float]:
