@@ -48,16 +48,8 @@ def main() -> None:
     arguments = parser.parse_args()
     network = load_network()
     counts, seeds, steps = (arguments.workers, arguments.seeds, 220) if not arguments.tiny else ([2], [0], 20)
-    columns = (
-        "workers",
-        "exchange",
-        "examples/s",
-        "times all-reduce",
-        "test accuracy",
-        "MB on its busiest cable",
-        "slices by worker",
-    )
-    lines = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
+    columns = "workers | exchange | examples/s | times all-reduce | test accuracy | MB on the busiest cable | slices by worker"
+    lines = [f"| {columns} |", "|---" * len(columns.split("|")) + "|"]
     verdicts = []
     for count in counts:
         found: dict[str, list[dict[str, Any]]] = {case: [] for case in CASES}
@@ -72,7 +64,8 @@ def main() -> None:
         verdicts.append(verdict)
     what = f"{BITS_PER_SECOND / 1e6:.0f} Mbit/s and {DELAY_SECONDS * 1000:.0f} ms, `--local-steps {LOCAL_STEPS}`, "
     what += f"{steps} steps of 128, seeds {', '.join(map(str, seeds))}{f', `{arguments.flags}`' if arguments.flags else ''}."
-    aim = f"Aimed at: {TIMES} times all-reduce's examples/s, at most {POINTS} points less accuracy. Reached, in the order of the rows: {'; '.join(verdicts)}."
+    aim = f"Aimed at: {TIMES} times all-reduce's examples/s, at most {POINTS} points less accuracy. "
+    aim += f"Reached, in the order of the rows: {'; '.join(verdicts)}."
     text = "\n".join([*lines, "", what, aim, "", f"Written by `nox -s wire`. {tables.machine('jax', 'ray')}"])
     print(text)
     if arguments.write and not arguments.tiny:
@@ -153,15 +146,10 @@ def local(hosts: Sequence[Any], workers: int, words: Sequence[str], folder: path
     environment = os.environ | {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32), "RAY_USAGE_STATS_ENABLED": "0"}
     address = f"{hosts[0].address}:{RAY_PORT}"
     ray = [sys.executable, "-m", "ray.scripts.scripts", "start", "--object-store-memory=200000000"]
-    # Without a route to the internet a head does not find its own address. Hosts share the machine's /tmp.
-    head = [
-        "--head",
-        f"--num-cpus={int(len(hosts) == workers)}",
-        f"--port={RAY_PORT}",
-        f"--node-ip-address={hosts[0].address}",
-        "--include-dashboard=false",
-    ]
-    finish(popen(hosts[0], [*ray, *head, f"--temp-dir={folder}/ray"], folder / "ray-0", environment), folder / "ray-0")
+    # Without a route to the internet a head does not find its own address. All hosts have this machine's /tmp.
+    head = f"--head --num-cpus={int(len(hosts) == workers)} --port={RAY_PORT} --node-ip-address={hosts[0].address}"
+    head += f" --include-dashboard=false --temp-dir={folder}/ray"
+    finish(popen(hosts[0], [*ray, *head.split()], folder / "ray-0", environment), folder / "ray-0")
     for index, host in enumerate(hosts[1:], 1):
         join = [*ray, "--num-cpus=1", f"--address={address}", f"--node-ip-address={host.address}"]
         finish(popen(host, join, folder / f"ray-{index}", environment), folder / f"ray-{index}")
