@@ -144,11 +144,20 @@ def first_step(session: nox.Session) -> None:
 
 
 @nox.session
+def wire(session: nox.Session) -> None:
+    """All-reduce beside `--exchange local` between hosts made of network namespaces, over a slow wire; takes root."""
+    keep_what_is_compiled(session)
+    session.install(".[dev]")
+    session.run("python", "benchmarks/wire.py", "--write", "docs/scale.md", *session.posargs)
+
+
+@nox.session
 def experiments(session: nox.Session) -> None:
     """Every experiment in a tiny form, each with its figure; `python experiments/NAME.py --write` is the real one."""
     keep_what_is_compiled(session)
-    session.install(".", "ray>=2.60; python_version < '3.14'")  # without it "processes" leaves a row out
-    for name in ("throughput", "input_pipeline", "unet_two_ways", "processes", "scaling", "devices", "batch_norm"):
+    session.install(".[ray]")
+    names = ("throughput", "input_pipeline", "unet_two_ways", "processes", "scaling", "devices", "batch_norm", "uneven_workers")
+    for name in names:
         session.run("python", f"experiments/{name}.py", "--tiny", "--output", f"build/experiments/{name}")
 
 

@@ -1,0 +1,28 @@
+"""A callback that gives processes of all-reduce the speeds that JAXDP_WORKER_SECONDS gives workers: the least seconds of a step.
+
+JAXDP_WORKER_SECONDS=0.1,0.1,0.4 python -m jaxdp.launch -n 3 -- train --plugins experiments/slowed.py --callbacks slowed --model cnn
+"""
+
+import os
+import time
+
+from jaxdp import callbacks
+from jaxdp.exchange.worker import SLOWED
+
+
+@callbacks.register("slowed")
+class Slowed:
+    """Sleeps at the end of each step until the step has taken this process long enough, so that cores stand for machines."""
+
+    every_process = True
+
+    def __init__(self) -> None:
+        self._seconds = [float(word) for word in os.environ[SLOWED].split(",")]
+        self._begun = 0.0
+
+    def on_step_begin(self, run, event):
+        self._begun = time.perf_counter()
+
+    def on_step_end(self, run, event):
+        least = self._seconds[run.group.index % len(self._seconds)]
+        time.sleep(max(self._begun + least - time.perf_counter(), 0.0))
