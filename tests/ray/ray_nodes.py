@@ -122,10 +122,11 @@ class Nodes:
         for node in self.nodes:
             send(self.running(node, text), signal.SIGKILL)
 
-    def kill_head(self) -> None:
-        """Ends what keeps the books of the cluster."""
+    def kill_head(self, *names: str) -> None:
+        """Ends what keeps the books of the cluster: its processes of these names, all by default."""
         self._has_head = False
-        for processes in self._cluster.head_node.all_processes.values():
+        all_processes = self._cluster.head_node.all_processes
+        for processes in [all_processes[name] for name in names or all_processes]:
             send([each.process.pid for each in processes], signal.SIGKILL)
 
     def kill(self, node: Any) -> None:

@@ -77,7 +77,8 @@ def test_a_killed_head_ends_a_search_which_continues(own_cluster: Nodes, record_
     own_cluster.add(num_cpus=3)
     found = Command("jaxdp.sweep", *words, own_cluster.address)
     found.wait_for("[2/2]")
-    runs = [RunDirectory(log.parent) for log in sorted(pathlib.Path("out").glob("*/train.log"))]
+    runs = [RunDirectory(file.parent) for file in sorted(pathlib.Path("out").glob("*/settings.yaml"))]
+    assert len(runs) == 2
     for run in runs:
         found.wait_for("step 12/", file=run.path / "train.log")
     own_cluster.kill_head()

@@ -17,6 +17,7 @@ from jaxdp.runtime.ray_connection import HeadLost
 # What is cut off says nothing; Ray by itself takes over a minute to declare it dead. One answer takes milliseconds.
 SILENCE_SECONDS = 8.0
 _WATCH_SECONDS = 1.0  # between looks at the nodes
+_MOMENT_SECONDS = 3.0
 _AGAIN_SECONDS = 120.0  # before a node that did not answer is trusted again
 
 Address = Annotated[str | None, tyro.conf.arg(metavar="auto|HOST:PORT", help_behavior_hint="")]
@@ -119,6 +120,11 @@ class Head:
         """Raises HeadLost if it does not answer."""
         if time.monotonic() - self._asked > SILENCE_SECONDS:
             raise HeadLost(f"the head of the cluster has not answered for {SILENCE_SECONDS:g} s")
+
+    @property
+    def answers(self) -> bool:
+        """Whether it did a moment ago; else starting something might take as long as Ray tries to reach it."""
+        return time.monotonic() - self._asked < _MOMENT_SECONDS
 
     def close(self) -> None:
         """Asks no more, before the connection ends."""

@@ -97,7 +97,8 @@ class _MovingRun:
         return code
 
     def _begin(self) -> None:
-        node = self._place.free_node() if time.monotonic() >= self._not_before else None
+        may = time.monotonic() >= self._not_before and self._place.room.head.answers
+        node = self._place.free_node() if may else None
         if node is not None:
             log = sweep_runs.log_file(self._folder)
             self._log_start = log.stat().st_size if log.is_file() else 0
