@@ -92,19 +92,22 @@ class Host:
 
 
 @contextlib.contextmanager
-def hosts(count: int, *, delay_seconds: float = 0.0, bits_per_second: float = 0.0) -> Iterator[list[Host]]:
+def hosts(
+    count: int, *, delay_seconds: float = 0.0, bits_per_second: float = 0.0, own_folders: Sequence[str] = ()
+) -> Iterator[list[Host]]:
     """Yields hosts that reach each other, and ends all that runs on them.
 
     Args:
         delay_seconds: of a packet from one host to another, one way.
         bits_per_second: of each host's cable, in each direction; 0 for what the relay can do.
+        own_folders: of which each host has one of its own, empty at first; the other files are those of this machine.
     """
     import pytest
 
     if reason := _missing():
         pytest.skip(reason)
     with tempfile.TemporaryFile("w+") as errors, tempfile.TemporaryDirectory(prefix="jaxdp-hosts-") as folder:
-        command = [sys.executable, __file__, folder, str(count), str(delay_seconds), str(bits_per_second)]
+        command = [sys.executable, __file__, folder, str(count), str(delay_seconds), str(bits_per_second), *own_folders]
         relay = subprocess.Popen(command, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors)
         made: list[Host] = []
         try:
@@ -150,7 +153,7 @@ def _missing() -> str:
 # From here on: the relay, a process of its own.
 
 
-def _make_host(index: int, count: int, folder: str, mtu: int) -> tuple[int, list[int]]:
+def _make_host(index: int, count: int, folder: str, mtu: int, own_folders: Sequence[str]) -> tuple[int, list[int]]:
     """Moves this process to a new host, and returns the host's end of its cable and descriptors of its namespaces."""
     library = ctypes.CDLL(None, use_errno=True)
     if library.unshare(_NEW_MOUNTS | _NEW_NAME | _NEW_NETWORK) != 0:
@@ -159,11 +162,16 @@ def _make_host(index: int, count: int, folder: str, mtu: int) -> tuple[int, list
     own = {index: "127.0.1.1"}
     known.write_text("127.0.0.1 localhost\n" + "".join(f"{own.get(i, _address(i))} host-{i}\n" for i in range(count)))
     library.sethostname(name.encode(), len(name))
+    mounts = [(known, "/etc/hosts")]
+    for number, path in enumerate(own_folders):
+        mounts.append((pathlib.Path(folder, f"own-{index}-{number}"), path))
+        mounts[-1][0].mkdir()
+        os.makedirs(path, exist_ok=True)  # what there is to mount it on
     tun = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK)
     fcntl.ioctl(tun, _SET_INTERFACE, struct.pack("16sH22x", b"eth0", _TUN | _NO_HEADER))
     for command in (
         "mount --make-rprivate /",
-        f"mount --bind {known} /etc/hosts",
+        *(f"mount --bind {source} {target}" for source, target in mounts),
         "ip link set lo up",
         f"ip link set eth0 up mtu {mtu}",
         f"ip address add {_address(index)}/24 dev eth0",
@@ -223,7 +231,8 @@ class _Relay:
 
 def _main() -> None:
     folder, count, delay, rate = sys.argv[1], int(sys.argv[2]), float(sys.argv[3]), float(sys.argv[4])
-    made = [_make_host(index, count, folder, mtu=1500 if rate else 9000) for index in range(count)]
+    mtu = 1500 if rate else 9000
+    made = [_make_host(index, count, folder, mtu, sys.argv[5:]) for index in range(count)]
     print(json.dumps([namespaces for _, namespaces in made]), flush=True)
     _Relay([tun for tun, _ in made], delay, rate).run()
 

@@ -65,7 +65,13 @@ def _place(asked: CombinationsConfig) -> Iterator[sweep_runs.Place]:
         yield sweep_runs.Here(sweep_runs.gpu_shares(asked.at_a_time or 1))
         return
     with ray_cluster.connected(asked.address, "jaxdp.sweep"):
-        yield sweep_ray.OnRay(asked.at_a_time, ray_cluster.Room(asked.cpus_per_run, asked.gpus_per_run))
+        place = sweep_ray.OnRay(asked.at_a_time, ray_cluster.Room(asked.cpus_per_run, asked.gpus_per_run))
+        try:
+            yield place
+        except ray_cluster.HeadLost as error:
+            sweep_runs.say(f"{error}; all runs save")
+            place.wait_until_saved()
+            raise
 
 
 if __name__ == "__main__":

@@ -1,14 +1,18 @@
 """Short runs of a small CNN on the digits, and what they left."""
 
 import hashlib
+import importlib.util
 import json
 import pathlib
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+import pytest
 
 import jaxdp
+
+NEEDS_RAY = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs Ray: pip install 'jaxdp[ray]'")
 
 
 def lines(path: pathlib.Path) -> list[dict[str, Any]]:

@@ -1,6 +1,5 @@
 """Asynchronous training with parameter servers, and replicas that train alone, on Ray."""
 
-import importlib.util
 import json
 import os
 import pathlib
@@ -11,13 +10,13 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+from small_runs import NEEDS_RAY
 
 import jaxdp
 from jaxdp.exchange import asynchronous, servers
 from jaxdp.exchange.worker import SLOWED
 from jaxdp.runtime import ray_connection
 
-NEEDS_RAY = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs Ray: pip install 'jaxdp[ray]'")
 pytestmark = [pytest.mark.usefixtures("no_pictures"), pytest.mark.slow, NEEDS_RAY]
 
 

@@ -1,6 +1,5 @@
 """Exact training on Ray: the same bits whoever computes, as fast as the workers allow."""
 
-import importlib.util
 import os
 import pathlib
 import signal
@@ -10,14 +9,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from small_runs import difference, digest, history, rows, trained
+from small_runs import NEEDS_RAY, difference, digest, history, rows, trained
 
 import jaxdp
 from jaxdp.exchange.worker import SLOWED
 from jaxdp.reporting import report_runs, report_workers
 from jaxdp.runtime import ray_connection
 
-NEEDS_RAY = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs Ray: pip install 'jaxdp[ray]'")
 pytestmark = [pytest.mark.usefixtures("no_pictures"), NEEDS_RAY]
 
 
@@ -108,7 +106,7 @@ def test_a_server_that_dies_changes_no_bit(one_cluster: None, more: dict[str, An
 
 
 @pytest.mark.slow
-def test_twenty_steps_are_those_of_one_device() -> None:
+def test_twenty_steps_are_those_of_one_device(one_cluster: None) -> None:
     single = trained("single", strategy="single", devices=1, steps=20)
     assert difference(trained("exact", exchange="exact", workers=4, slices=8, steps=20), single) < 1e-6
 

@@ -1,15 +1,12 @@
 """Workers of different speed: the same bits, and how much faster than equal shares. Each run starts a Ray of its own."""
 
-import importlib.util
-
 import pytest
-from small_runs import digest, rows, trained
+from small_runs import NEEDS_RAY, digest, rows, trained
 
 from jaxdp.exchange import rounds
 from jaxdp.exchange.plan import Plan, Ticket
 from jaxdp.exchange.worker import SLOWED
 
-NEEDS_RAY = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs Ray: pip install 'jaxdp[ray]'")
 pytestmark = [pytest.mark.usefixtures("no_pictures"), NEEDS_RAY]
 
 

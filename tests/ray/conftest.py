@@ -1,35 +1,27 @@
-"""A cluster for a test, which asks for a token."""
+"""Clusters for tests, which ask for a token."""
 
-import secrets
-import signal
 from collections.abc import Iterator
 
 import pytest
-from ray_nodes import Nodes, send
+import ray_nodes
+from ray_nodes import Nodes
+
+
+@pytest.fixture(scope="module")
+def shared_cluster() -> Iterator[Nodes]:
+    with ray_nodes.cluster() as found:
+        yield found
 
 
 @pytest.fixture
-def nodes(monkeypatch: pytest.MonkeyPatch) -> Iterator[Nodes]:
-    cluster_utils = pytest.importorskip("ray.cluster_utils", reason="needs pip install 'jaxdp[ray]'")
-    monkeypatch.setenv("RAY_AUTH_MODE", "token")
-    monkeypatch.setenv("RAY_AUTH_TOKEN", secrets.token_hex(16))
-    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-    _read_token_again()
-    cluster = cluster_utils.Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
-    found = Nodes(cluster)
-    try:
+def nodes(shared_cluster: Nodes) -> Iterator[Nodes]:
+    """A cluster without nodes, but for its head; others had nodes there before, which are dead."""
+    yield shared_cluster
+    shared_cluster.clear()
+
+
+@pytest.fixture
+def own_cluster() -> Iterator[Nodes]:
+    """A cluster of the test's own, whose head may be killed."""
+    with ray_nodes.cluster() as found:
         yield found
-    finally:
-        for node in found.nodes:
-            send(found.processes(node), signal.SIGCONT)
-        cluster.shutdown()
-        monkeypatch.undo()
-        _read_token_again()
-
-
-def _read_token_again() -> None:
-    """Ray looks at the environment once in a process, in which another test may have imported it."""
-    from ray._raylet import AuthenticationTokenLoader, Config
-
-    Config.initialize("")
-    AuthenticationTokenLoader.instance().reset_cache()

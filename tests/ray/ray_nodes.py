@@ -3,12 +3,16 @@
 import contextlib
 import os
 import pathlib
+import secrets
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from typing import Any
 
+import network
+import pytest
 from process_group import environment
 
 FLAGS = (
@@ -27,10 +31,50 @@ def family(pid: int) -> list[int]:
     return found
 
 
+def running(pids: list[int], text: str) -> list[int]:
+    """Returns those processes whose command line has this text."""
+
+    def says(pid: int) -> bool:
+        with contextlib.suppress(OSError):
+            return text in pathlib.Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
+        return False
+
+    return [pid for pid in pids if says(pid)]
+
+
 def send(pids: list[int], number: int) -> None:
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, number)
+
+
+@contextlib.contextmanager
+def cluster() -> Iterator["Nodes"]:
+    """Yields a cluster without nodes, but for its head, which has a token, and ends it."""
+    cluster_utils = pytest.importorskip("ray.cluster_utils", reason="needs pip install 'jaxdp[ray]'")
+    handler = signal.getsignal(signal.SIGTERM)  # which Ray takes
+    with pytest.MonkeyPatch.context() as environ:
+        environ.setenv("RAY_AUTH_MODE", "token")
+        environ.setenv("RAY_AUTH_TOKEN", os.environ.get("RAY_AUTH_TOKEN", secrets.token_hex(16)))  # two clusters have the same
+        environ.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        _read_token_again()
+        started = cluster_utils.Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
+        found = Nodes(started)
+        try:
+            yield found
+        finally:
+            found.clear()
+            started.shutdown()
+            signal.signal(signal.SIGTERM, handler)
+    _read_token_again()
+
+
+def _read_token_again() -> None:
+    """Ray looks at the environment once in a process, in which another test may have imported it."""
+    from ray._raylet import AuthenticationTokenLoader, Config
+
+    Config.initialize("")
+    AuthenticationTokenLoader.instance().reset_cache()
 
 
 class Nodes:
@@ -40,6 +84,7 @@ class Nodes:
         self._cluster = cluster
         self.address: str = cluster.address
         self.nodes: list[Any] = []
+        self._has_head = True
 
     def add(self, **resources: Any) -> Any:
         self.nodes.append(self._cluster.add_node(**({"num_cpus": 1} | resources)))
@@ -50,19 +95,21 @@ class Nodes:
         self.nodes.remove(node)
         self._cluster.remove_node(node)
 
+    def clear(self) -> None:
+        """Ends all nodes, also those that were stopped or killed, and waits until the head, if it lives, has noticed."""
+        for node in [*self.nodes]:
+            send(self.processes(node), signal.SIGCONT)
+            self.remove(node)
+        if self._has_head:
+            self._cluster.wait_for_nodes()
+
     def processes(self, node: Any) -> list[int]:
         (raylet,) = node.all_processes["raylet"]
         return family(raylet.process.pid)
 
     def running(self, node: Any, text: str) -> list[int]:
         """Returns the processes of a node whose command line has this text."""
-
-        def says(pid: int) -> bool:
-            with contextlib.suppress(OSError):
-                return text in pathlib.Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
-            return False
-
-        return [pid for pid in self.processes(node) if says(pid)]
+        return running(self.processes(node), text)
 
     def runs(self, text: str) -> bool:
         return any(self.running(node, text) for node in self.nodes)
@@ -75,9 +122,11 @@ class Nodes:
         for node in self.nodes:
             send(self.running(node, text), signal.SIGKILL)
 
-    def kill_head(self) -> None:
-        """Ends what keeps the books of the cluster."""
-        for processes in self._cluster.head_node.all_processes.values():
+    def kill_head(self, *names: str) -> None:
+        """Ends what keeps the books of the cluster: its processes of these names, all by default."""
+        self._has_head = False
+        all_processes = self._cluster.head_node.all_processes
+        for processes in [all_processes[name] for name in names or all_processes]:
             send([each.process.pid for each in processes], signal.SIGKILL)
 
     def kill(self, node: Any) -> None:
@@ -92,12 +141,13 @@ class Nodes:
 
 
 class Command:
-    """A command of jaxdp under way, in the folder of the test."""
+    """A command of jaxdp under way, in the folder of the test, on this machine or on one of its hosts."""
 
-    def __init__(self, *words: str, env: dict[str, str] | None = None) -> None:
+    def __init__(self, *words: str, env: dict[str, str] | None = None, host: network.Host | None = None) -> None:
         self._out, self._err = pathlib.Path("out.txt"), pathlib.Path("err.txt")
         with self._out.open("w") as out, self._err.open("w") as err:
-            self.process = subprocess.Popen(
+            popen = host.popen if host else subprocess.Popen
+            self.process: subprocess.Popen[str] = popen(
                 [sys.executable, "-m", *words], stdout=out, stderr=err, env=environment() | (env or {}), start_new_session=True
             )
 

@@ -180,7 +180,8 @@ def test_a_killed_process_and_a_killed_launcher(nodes: Nodes, record_fault: Call
 
 
 @pytest.mark.slow
-def test_a_killed_head(nodes: Nodes, record_fault: Callable[..., None]) -> None:
+def test_a_killed_head(own_cluster: Nodes, record_fault: Callable[..., None]) -> None:
+    nodes = own_cluster
     nodes.add()
     words = ["jaxdp.launch", "ray", "--workers", "1", "--address", nodes.address, *TRAIN, "--steps", "100000"]
     found = Command(*words)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import optuna
 import pytest
-from ray_nodes import FLAGS, Command, Nodes
+from ray_nodes import FLAGS, Command, Nodes, cluster
 
 from jaxdp import devices, sweep
 from jaxdp.run_directory import RunDirectory
@@ -62,6 +62,47 @@ def test_a_run_whose_node_dies_goes_on_elsewhere(nodes: Nodes, record_fault: Cal
     record_fault("a node of a Ray cluster killed during a sweep", 1, "the run went on elsewhere; all complete", 0)
 
 
+SLOW = (
+    "import time\n\nimport jaxdp\n\n\n@jaxdp.callbacks.register('slow')\nclass Slow:\n"
+    "    def on_step_end(self, run, event):\n        time.sleep(0.1)\n"
+)
+
+
+@pytest.mark.slow
+def test_a_killed_head_ends_a_search_which_continues(own_cluster: Nodes, record_fault: Callable[..., None]) -> None:
+    """Both runs are under way, and there is room for more, when the head dies: who asks for no more room notices, too."""
+    pathlib.Path("slow.py").write_text(SLOW)
+    words = [*FLAGS, *"--plugins slow.py --callbacks slow --steps 150 --checkpoint-every 5 --validation 0.1".split()]
+    words += ["--output", "out", "--trials", "2", "learning_rate=log(1e-4,1e-1)", "--on", "ray", "--address"]
+    own_cluster.add(num_cpus=3)
+    found = Command("jaxdp.sweep", *words, own_cluster.address)
+    found.wait_for("[2/2]")
+    runs = [RunDirectory(file.parent) for file in sorted(pathlib.Path("out").glob("*/settings.yaml"))]
+    assert len(runs) == 2
+    for run in runs:
+        found.wait_for("step 12/", file=run.path / "train.log")
+    own_cluster.kill_head()
+    seconds = found.wait_for("the head of the cluster has not answered for 8 s; all runs save")
+    assert seconds < 10
+    assert found.code(60) == 1
+    last = "the head of the cluster has not answered for 8 s; start the cluster again, and the same command continues"
+    assert found.err.splitlines()[-1] == f"jaxdp.sweep: error: {last}"
+    assert [run.read_history()[-1]["event"] for run in runs] == ["stopped", "stopped"]  # before the command ended
+    with cluster() as other:
+        other.add(num_cpus=2)
+        again = Command("jaxdp.sweep", *words, other.address)
+        assert again.code() == 0, again.err
+    for run in runs:
+        events = [(row["event"], row["step"]) for row in run.read_history()]
+        assert [name for name, _ in events] == ["started", "stopped", "resumed", "done"]
+        assert events[1][1] == events[2][1] >= 12
+        assert [row["step"] for row in run.read_rows() if row["split"] == "train"] == [*range(1, 151)]
+    study = optuna.load_study(study_name="sweep", storage="sqlite:///out/study.db")
+    assert sum(trial.state.name == "COMPLETE" for trial in study.trials) == 2
+    outcome = f"noticed after {seconds:.0f} s; all runs saved; the same command continues"
+    record_fault("the head of a Ray cluster killed during a search", 1, outcome, 0)
+
+
 @pytest.mark.slow
 def test_a_search_uses_the_room_there_is(nodes: Nodes) -> None:
     nodes.add(num_cpus=2)
@@ -76,7 +117,8 @@ def test_a_search_uses_the_room_there_is(nodes: Nodes) -> None:
 
 
 @pytest.mark.slow
-def test_the_cluster_is_listed(nodes: Nodes) -> None:
+def test_the_cluster_is_listed(own_cluster: Nodes) -> None:
+    nodes = own_cluster
     nodes.add(num_cpus=3)
     gone = nodes.add(num_cpus=5, num_gpus=2)
     found = Command("jaxdp.devices", "--address", nodes.address, "--json")

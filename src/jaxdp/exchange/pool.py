@@ -11,6 +11,7 @@ import numpy as np
 from jaxdp.exchange.plan import Ticket
 from jaxdp.exchange.worker import Job, Refusal, Task, Worker
 from jaxdp.registry import ConfigError
+from jaxdp.runtime.ray_cluster import Head
 
 _FIRST_WORKER_SECONDS = 300.0  # in which one worker must have started
 _TOGETHER_SECONDS = 20.0  # how long the first worker waits for the others to begin with it
@@ -85,6 +86,7 @@ class Pool:
         ray: the module, connected.
         task: what all workers do.
         count: how many there should be.
+        head: of a cluster that may lose it.
 
     Attributes:
         since: what happened since somebody set it anew.
@@ -92,8 +94,8 @@ class Pool:
         changes: joined and lost workers since somebody emptied it, as (event, facts); `seconds` is when, as below.
     """
 
-    def __init__(self, ray: Any, task: Task, count: int) -> None:
-        self._ray, self._task, self.count = ray, task, count
+    def __init__(self, ray: Any, task: Task, count: int, head: Head | None = None) -> None:
+        self._ray, self._task, self.count, self._head = ray, task, count, head
         self._returns = 1 + (max(task.owners) + 1 if task.owners else 1)
         self._workers: dict[int, _Process] = {}
         self._ready: set[int] = set()
@@ -144,8 +146,13 @@ class Pool:
         Raises:
             ConfigError: what a worker says about settings or an example.
             WorkersLost: if workers die again and again without having done anything, or none can be started.
+            HeadLost: if the head of the cluster does not answer.
         """
-        pending = {process.refs[0]: worker for worker, process in self._workers.items() if process.refs}
+        if self._head is not None:
+            self._head.check()
+        # The arrays come last: what is waited for is here as a whole, and nobody who is cut off while sending it is waited for.
+        which = 0 if self._task.owners else -1
+        pending = {process.refs[which]: worker for worker, process in self._workers.items() if process.refs}
         done, _ = self._ray.wait(list(pending), num_returns=1, timeout=_NEWS_SECONDS)
         if done:
             done, _ = self._ray.wait(list(pending), num_returns=len(pending), timeout=0)
@@ -205,6 +212,8 @@ class Pool:
 
     def close(self) -> None:
         """Ends all workers."""
+        if self._head is not None:
+            self._head.close()
         for process in self._workers.values():
             self._ray.kill(process.actor)
         self._workers.clear()

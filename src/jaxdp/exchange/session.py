@@ -20,6 +20,7 @@ from jaxdp.exchange.servers import Servers, owners_of
 from jaxdp.exchange.worker import Task
 from jaxdp.registry import ConfigError
 from jaxdp.runtime import ray_connection
+from jaxdp.runtime.ray_cluster import Head
 from jaxdp.step import optim
 from jaxdp.step.step import Recipe
 from jaxdp.training.setup import Setup
@@ -138,7 +139,7 @@ def started(setup: Setup) -> Iterator[tuple[Setup, Monitor]]:
             _of_worker(config), _sendable(ray, setup.objects), os.getcwd(), exchange.name == "local", slices, owners,
             alone=exchange.name == "async",
         )  # fmt: skip
-        pool = Pool(ray, task, exchange.count)
+        pool = Pool(ray, task, exchange.count, Head() if exchange.ray_address else None)
         cleanup.callback(pool.close)
         intervals, devices = setup.intervals, setup.strategy.devices[:1]
         servers: Any = None

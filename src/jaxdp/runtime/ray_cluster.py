@@ -12,10 +12,12 @@ from typing import Annotated, Any
 import tyro
 
 from jaxdp.runtime import ray_connection
+from jaxdp.runtime.ray_connection import HeadLost
 
 # What is cut off says nothing; Ray by itself takes over a minute to declare it dead. One answer takes milliseconds.
 SILENCE_SECONDS = 8.0
 _WATCH_SECONDS = 1.0  # between looks at the nodes
+_MOMENT_SECONDS = 3.0
 _AGAIN_SECONDS = 120.0  # before a node that did not answer is trusted again
 
 Address = Annotated[str | None, tyro.conf.arg(metavar="auto|HOST:PORT", help_behavior_hint="")]
@@ -105,32 +107,58 @@ def needs_text(cpus: int, gpus: int) -> str:
     return " and ".join(texts)
 
 
-class HeadLost(Exception):
-    """The head of the cluster, which keeps its books, has died or is out of reach."""
+class Head:
+    """Looks at the nodes again and again. A thread does, since a head that is gone answers no question.
+
+    Attributes:
+        nodes: what the last look found.
+    """
+
+    def __init__(self) -> None:
+        self.nodes = nodes()
+        self._asked = time.monotonic()
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._thread.start()
+
+    def _watch(self) -> None:
+        while not self._ended.wait(_WATCH_SECONDS):
+            with contextlib.suppress(Exception):  # the connection ends with the command, or with the head
+                self.nodes = nodes()
+                self._asked = time.monotonic()
+
+    def check(self) -> None:
+        """Raises HeadLost if it does not answer."""
+        if time.monotonic() - self._asked > SILENCE_SECONDS:
+            raise HeadLost(f"the head of the cluster has not answered for {SILENCE_SECONDS:g} s")
+
+    @property
+    def answers(self) -> bool:
+        """Whether it did a moment ago; else starting something might take as long as Ray tries to reach it."""
+        return time.monotonic() - self._asked < _MOMENT_SECONDS
+
+    def close(self) -> None:
+        """Asks no more, before the connection ends."""
+        self._ended.set()
+        self._thread.join(timeout=1.0)
 
 
 class Room:
-    """Which nodes processes can run on, and how many on each. A thread asks, since a head that is gone answers no question.
+    """Which nodes processes can run on, and how many on each.
 
     Args:
         cpus: of each process.
         gpus: of each process; None for 1 where the cluster has any.
+
+    Attributes:
+        head: of the cluster.
     """
 
     def __init__(self, cpus: int, gpus: int | None) -> None:
-        self._nodes = nodes()
-        self._asked = time.monotonic()
+        self.head = Head()
         self.cpus = cpus
-        self.gpus = gpus_per_worker(self._nodes) if gpus is None else gpus
+        self.gpus = gpus_per_worker(self.head.nodes) if gpus is None else gpus
         self._distrusted: dict[str, float] = {}
-        threading.Thread(target=self._watch, daemon=True).start()
-
-    def _watch(self) -> None:
-        with contextlib.suppress(Exception):  # the connection ends with the command, or with the head
-            while True:
-                self._nodes = nodes()
-                self._asked = time.monotonic()
-                time.sleep(_WATCH_SECONDS)
 
     def distrust(self, node: Node) -> None:
         """Leaves out a node that does not answer, though Ray may still think that it is there."""
@@ -142,10 +170,9 @@ class Room:
         Raises:
             HeadLost: if the head does not answer.
         """
+        self.head.check()
         now = time.monotonic()
-        if now - self._asked > SILENCE_SECONDS:
-            raise HeadLost(f"the head of the cluster has not answered for {SILENCE_SECONDS:g} s")
-        usable = [node for node in self._nodes if node.alive and self._distrusted.get(node.id, 0.0) < now]
+        usable = [node for node in self.head.nodes if node.alive and self._distrusted.get(node.id, 0.0) < now]
         return {node: node.slots(self.cpus, self.gpus) for node in usable}
 
     def text(self, slots: Mapping[Node, int]) -> str:

@@ -4,6 +4,7 @@ Ray executes whatever it is sent. What is started here listens on the loopback i
 and no usage statistics; a cluster of several machines is its owner's, and belongs in a trusted network.
 """
 
+import atexit
 import contextlib
 import importlib.util
 import ipaddress
@@ -31,6 +32,10 @@ _SETTINGS = {
 _LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}  # "a cluster of this machine alone", on Linux too: it listens on loopback
 _CONNECT_SECONDS = 5.0
 _AUTHENTICATION = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+
+
+class HeadLost(OSError):
+    """The head of the cluster, which keeps its books, has died or is out of reach."""
 
 
 def require() -> None:
@@ -70,7 +75,19 @@ def connected(address: str | None, *, cpus: int = 0, field: str = "address") -> 
                 # Ray's processes replace what was forked at once.
                 warnings.filterwarnings("ignore", r"os\.fork\(\) was called", RuntimeWarning)
                 _start(ray, address, cpus, field, cleanup)
-        yield ray
+        try:
+            yield ray
+        except HeadLost:
+            cleanup.pop_all()
+            atexit.register(_leave)
+            raise
+
+
+def _leave() -> None:
+    """Runs when the process exits, before what Ray does then: it would try for a minute to tell the head, and abort."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(1)
 
 
 def _check_address(address: str, field: str) -> None:

@@ -1,10 +1,12 @@
 """Runs the cells of a sweep on the nodes of a Ray cluster; one whose node dies goes on elsewhere, after its last checkpoint."""
 
 import collections
+import contextlib
 import pathlib
 import time
 
 from jaxdp.exit_codes import EXIT_STOPPED, EXIT_USAGE_ERROR
+from jaxdp.runtime import launcher
 from jaxdp.runtime.ray_cluster import Node, Room
 from jaxdp.runtime.ray_process import Lost, RemoteProcess
 from jaxdp.tools import sweep_runs
@@ -43,6 +45,12 @@ class OnRay:
         node, slots = max(free.items(), key=lambda each: each[1], default=(None, 0))
         return node if slots > 0 else None
 
+    def wait_until_saved(self) -> None:
+        """Waits for all runs, which were told to stop, to end; without the head Ray ends them a minute later."""
+        deadline = time.monotonic() + launcher.GRACE_SECONDS
+        for run in self._runs:
+            run.wait(deadline)
+
 
 class _MovingRun:
     """A run that goes on elsewhere when its node dies.
@@ -61,7 +69,12 @@ class _MovingRun:
         self._log_start = 0
 
     def poll(self) -> int | None:
-        """Returns the exit code, None while it runs or waits for a node."""
+        """Returns the exit code, None while it runs or waits for a node.
+
+        Raises:
+            HeadLost: if the head of the cluster does not answer.
+        """
+        self._place.room.head.check()  # a run goes on without it, but not for long, and nothing that is lost shows
         code = self._poll()
         self.ended = code is not None
         return code
@@ -84,7 +97,8 @@ class _MovingRun:
         return code
 
     def _begin(self) -> None:
-        node = self._place.free_node() if time.monotonic() >= self._not_before else None
+        may = time.monotonic() >= self._not_before and self._place.room.head.answers
+        node = self._place.free_node() if may else None
         if node is not None:
             log = sweep_runs.log_file(self._folder)
             self._log_start = log.stat().st_size if log.is_file() else 0
@@ -104,3 +118,9 @@ class _MovingRun:
         self._stopped = True
         if self.process is not None:
             self.process.send_signal(sig)
+
+    def wait(self, deadline: float) -> None:
+        """Waits until the process has ended, or cannot be reached, or it is too late by the monotonic clock."""
+        with contextlib.suppress(Lost):
+            while self.process is not None and self.process.poll() is None and time.monotonic() < deadline:
+                time.sleep(0.1)
