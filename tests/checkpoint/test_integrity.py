@@ -244,13 +244,14 @@ def test_readers_of_a_run_that_keeps_one_checkpoint_choose_again(run: pathlib.Pa
                 path.rmdir() if path.is_dir() else path.unlink()
                 time.sleep(0.001)
             (SAVED / str(step)).rmdir()
+            ended.wait(1.0)
 
     steps = []
     with RunDirectory(run).exclusive():
         writer = threading.Thread(target=write)
         writer.start()
         try:
-            for best_metric in [None, ("accuracy", True)] * 10:
+            for best_metric in [None, ("accuracy", True)] * 6:
                 reader = SavedCheckpoints(SAVED, best_metric=best_metric)
                 found = reader.read_chosen(None, reader.model_arrays)
                 assert found is not None

@@ -22,7 +22,7 @@ SHAPES = "shapes_without_padding"  # beside the position
 
 orbax: Any = v1  # its annotations are narrower than what it takes
 T = TypeVar("T")
-_ATTEMPTS = 10  # to read a checkpoint of a run that goes on
+_ATTEMPTS = 30  # to read a checkpoint of a run that goes on
 
 
 class SavedCheckpoints:
@@ -39,7 +39,9 @@ class SavedCheckpoints:
     """
 
     def __init__(self, directory: pathlib.Path, *, best_metric: BestMetric | None) -> None:
-        logging.getLogger("absl").setLevel(logging.CRITICAL)  # Orbax reports its phases there, and each error it also raises
+        # Orbax reports its phases there, and each error that it also raises, and leaves errors of further arrays to asyncio.
+        for name in ("absl", "asyncio"):
+            logging.getLogger(name).setLevel(logging.CRITICAL)
         self._directory, self._best_metric = directory.absolute(), best_metric
 
     def steps(self) -> list[int]:

@@ -35,6 +35,17 @@ def list_checkpoints(run_dir: str | pathlib.Path, *, verify: bool = False, plugi
     description = read_description(run, config)
     split = "validation" if description.has_validation else "test"
     best_metric = create_task(config, description).best_metric
+    rows = _examined(run, split, verify=verify)
+    while not rows and integrity.steps(run.checkpoints):  # the only one was being removed, as the run went on
+        rows = _examined(run, split, verify=verify)
+    usable = {row["step"]: row[split] for row in rows if row[split] and row["verdict"] != "damaged"}
+    best = integrity.ranked(usable, best_metric)[:1] if description.has_validation else []
+    if not rows:
+        raise ConfigError("run_dir", run.path, "holds no checkpoint")
+    return [row | {"best": row["step"] in best} for row in rows]
+
+
+def _examined(run: RunDirectory, split: str, *, verify: bool) -> list[Row]:
     rows: list[Row] = []
     for step in integrity.steps(run.checkpoints):
         verdict = integrity.examine(run.checkpoints, step, thorough=verify)
@@ -43,11 +54,7 @@ def list_checkpoints(run_dir: str | pathlib.Path, *, verify: bool = False, plugi
         metrics = integrity.read_metrics(run.checkpoints, step)
         rows.append({"step": step, "bytes": integrity.size(run.checkpoints, step), split: metrics, "best": False})
         rows[-1] |= {"verdict": verdict.state, "problem": verdict.problem}
-    usable = {row["step"]: row[split] for row in rows if row[split] and row["verdict"] != "damaged"}
-    best = integrity.ranked(usable, best_metric)[:1] if description.has_validation else []
-    if not rows:
-        raise ConfigError("run_dir", run.path, "holds no checkpoint")
-    return [row | {"best": row["step"] in best} for row in rows]
+    return rows
 
 
 def print_table(rows: Sequence[Row]) -> None:

@@ -153,5 +153,6 @@ class _Arrays:
                 sys.stderr.write(f"note: {self.request.config.dataset}: {name} takes {bytes_text(size)} of memory\n")
             return self._file.read(name)
         except ValueError as error:
-            remedy = "; store plain numbers or text" if "Python objects" in str(error) else ""
-            raise self.request.error(f"{name} cannot be read: {error}{remedy}") from error
+            if "Python objects" in str(error):
+                raise self.request.error(f"{name} {str(error).removeprefix('it ')}; store plain numbers or text") from error
+            raise self.request.error(f"{name} cannot be read: {error}") from error
