@@ -11,6 +11,7 @@ import pytest
 import safetensors.numpy
 from flax import nnx
 
+import jaxdp
 from jaxdp import convert, evaluate, models, train
 from jaxdp.inference.weights import load_exported, read_weights
 from jaxdp.models.reference_weights import load_reference_weights, reference_names
@@ -166,3 +167,15 @@ def test_weights_of_another_size_leave_the_model_as_it_was(trained: str) -> None
     with pytest.raises(ConfigError, match="not those of this network"):
         load_exported(model, weights)
     jax.tree.map(np.testing.assert_array_equal, before, nnx.state(model, nnx.Param))
+
+
+def test_a_small_network_becomes_a_program() -> None:
+    flags = "--model cnn --model-kwargs width=4 hidden=16 --global-batch-size 160 --steps 1 --strategy single --run-dir run"
+    assert train.main(flags.split()) == 0
+    assert convert.main("export run --output program.stablehlo".split()) == 0
+    program = jax.export.deserialize(bytearray(pathlib.Path("program.stablehlo").read_bytes()))
+    images = np.random.default_rng(0).integers(0, 17, (7, 8, 8, 1), np.uint8)
+    probabilities = jaxdp.load("run").predict(images)
+    for count in (1, 7):  # any batch size
+        logits = program.call(images[:count])
+        np.testing.assert_allclose(jax.nn.softmax(logits), probabilities[:count], atol=1e-5)

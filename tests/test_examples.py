@@ -37,7 +37,7 @@ def test_an_example_trains_and_is_found_again(name: str, capsys: pytest.CaptureF
     assert process.returncode == 0, process.stderr
     (plugin,) = RunDirectory(pathlib.Path("run")).load_config().plugins
     assert pathlib.Path(plugin).resolve() == file
-    assert evaluate.main(["run", "--json", "--devices", "2"]) == 0
+    assert evaluate.main(["run", "--json", "--devices", "2", "--plugins", plugin]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["step"] == 2
     assert 0 <= found[figure] <= 1

@@ -10,8 +10,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
-from jaxdp import evaluate, models, predict, tasks, train
+import jaxdp
+from jaxdp import checkpoints, convert, evaluate, models, predict, report, tasks, train
 from jaxdp.components import open_data
 from jaxdp.config import TrainConfig, defining, run_hash
 from jaxdp.data import sources
@@ -72,11 +74,45 @@ def test_a_file_is_found_again_by_the_other_commands(capsys: pytest.CaptureFixtu
     for name in ("net.py", "task.py"):
         del sys.modules[str(pathlib.Path(name).resolve())]
     capsys.readouterr()
-    assert evaluate.main(["run", "--json"]) == 0
+    assert evaluate.main(["run", "--json"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.endswith("which are run only if you name them, too: if you trust them, add --plugins net.py task.py")
+    assert evaluate.main(["run", "--json", "--plugins", "net.py", "task.py"]) == 0
     assert json.loads(capsys.readouterr().out)["squared"] == 0.25
-    (answer,) = predict.predict("run", [np.zeros((16, 16, 1), np.uint8)])
+    (answer,) = predict.predict("run", [np.zeros((16, 16, 1), np.uint8)])  # they are imported by now
     assert answer.shape == (10,)
     assert not answer.any()  # by the task's own probabilities
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_a_folder_runs_no_code(capsys: pytest.CaptureFixture[str]) -> None:
+    assert train.main(["--model", "cnn", *STEPS]) == 0
+    readme = write("readme.py", "import pathlib\npathlib.Path('executed').touch()\n")
+    settings = pathlib.Path("run/config.yaml")
+    settings.write_text(settings.read_text().replace("plugins: []", f"plugins: [{readme}]"))
+    assert readme in settings.read_text()
+    Image.fromarray(np.zeros((16, 16), np.uint8)).save("image.png")
+    commands: list[tuple[Callable[[list[str]], int], list[str]]] = [
+        (evaluate.main, ["run"]),
+        (predict.main, ["run", "image.png"]),
+        (checkpoints.main, ["run"]),
+        (convert.main, ["export", "run", "--output", "weights.safetensors"]),
+        (train.main, ["--model", "cnn", *STEPS[:-1], "second", "--init-from", "run"]),
+    ]
+    for command, words in commands:
+        capsys.readouterr()
+        assert command(words) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line.endswith("if you trust them, add --plugins readme.py"), line
+    assert report.main(["run"]) == 0
+    with pytest.raises(ConfigError, match=r"add --plugins readme\.py"):
+        jaxdp.load("run")
+    assert not pathlib.Path("executed").exists()
+    pathlib.Path("mine").mkdir()
+    named = write("mine/readme.py", "")  # a file of that name, wherever it is now
+    for command, words in commands:
+        assert command([*words, "--plugins", named]) == 0
+    assert not pathlib.Path("executed").exists()
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from typing import Annotated
 import tyro
 
 from jaxdp import command_line
-from jaxdp.config import Settings
+from jaxdp.config import Plugins, Settings
 
 DESCRIPTION = "List the checkpoints of a run and whether they are whole."
 
@@ -20,6 +20,9 @@ class CheckpointsConfig(Settings):
 
     run_dir: Annotated[str, tyro.conf.Positional]
     """folder of the run"""
+    plugins: Plugins = ()
+    """Python files or modules that the run was trained with: those that only its folder names are not run, since they are code of
+    whoever made the folder"""
     verify: tyro.conf.FlagCreatePairsOff[bool] = False
     """compare every byte with what was saved; otherwise only whether the files are there and have their sizes"""
     json: tyro.conf.FlagCreatePairsOff[bool] = False
@@ -37,7 +40,7 @@ def _main(argv: Sequence[str]) -> int:
     )
     from jaxdp.tools import checkpoint_list
 
-    rows = checkpoint_list.list_checkpoints(command.run_dir, verify=command.verify)
+    rows = checkpoint_list.list_checkpoints(command.run_dir, verify=command.verify, plugins=command.plugins)
     if command.json:
         print(json.dumps(rows))
     else:

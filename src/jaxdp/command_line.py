@@ -3,11 +3,11 @@
 import ast
 import contextlib
 import dataclasses
+import errno
 import functools
 import inspect
 import io
 import itertools
-import os
 import re
 import signal
 import sys
@@ -20,9 +20,13 @@ from jaxdp import config as config_lib
 from jaxdp import deprecation
 from jaxdp.config import Settings
 from jaxdp.exit_codes import EXIT_USAGE_ERROR
+from jaxdp.parsing import printable
 from jaxdp.registry import ConfigError, nearest
+from jaxdp.runtime import streams
 
 Config = TypeVar("Config", bound=Settings)
+
+OF_NAMES = (errno.ENAMETOOLONG, errno.ELOOP, errno.EILSEQ)
 
 _FILE_HELP = "YAML file of settings, e.g. the config.yaml of a run; flags override it"
 
@@ -169,19 +173,26 @@ def _run_tyro(command: type, argv: list[str], prog: str, description: str) -> An
 def main(command: Callable[[Sequence[str]], int], argv: Sequence[str] | None, prog: str) -> int:
     """Runs a command and returns its exit code.
 
-    The code is 2, with one line on standard error, for a ConfigError, 1 when interrupted, and 141, as a shell has it, when nobody
-    reads what the command prints (`... | head`).
+    The code is 2, with one line on standard error, for a ConfigError, 1 when interrupted or where a file or standard output cannot
+    be read or written, and 141, as a shell has it, when nobody reads what the command prints (`... | head`).
     """
+    streams.complete()
     try:
-        code = command(sys.argv[1:] if argv is None else argv)
-        sys.stdout.flush()
+        with contextlib.redirect_stdout(streams.StandardOutput(sys.stdout)):  # pyright: ignore[reportArgumentType]
+            code = command(sys.argv[1:] if argv is None else argv)
+            sys.stdout.flush()
         return code
     except ConfigError as error:
-        print(f"{prog}: error: {' '.join(str(error).splitlines())}", file=sys.stderr)
-        return EXIT_USAGE_ERROR
+        message, code = str(error), EXIT_USAGE_ERROR
     except KeyboardInterrupt:
-        print(f"{prog}: interrupted", file=sys.stderr)
-        return 1
+        message, code = "interrupted", 1
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left in the buffer goes there at exit
+        streams.give_up()
         return 128 + signal.SIGPIPE
+    except streams.OutputError as error:
+        streams.give_up()
+        message, code = str(error), 1
+    except OSError as error:  # a name that no file can have, or a folder or disk that cannot be read or written
+        message, code = str(error), EXIT_USAGE_ERROR if error.errno in OF_NAMES else 1
+    print(f"{prog}: error: {printable(message)}", file=sys.stderr)
+    return code

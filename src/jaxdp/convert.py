@@ -12,6 +12,7 @@ from jaxdp import command_line
 from jaxdp.config import (
     OptionalInt,
     PartsConfig,
+    Plugins,
     Settings,
     TrainConfig,
 )
@@ -45,6 +46,9 @@ class ExportConfig(Settings):
     names and normalization are in NAME.stablehlo.json)"""
     step: OptionalInt = None
     """step of the checkpoint (default: the best by validation data, or the last)"""
+    plugins: Plugins = ()
+    """Python files or modules that the run was trained with: those that only its folder names are not run, since they are code of
+    whoever made the folder"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -65,6 +69,7 @@ def _main(argv: Sequence[str]) -> int:
         cls, rest, prog=f"python -m jaxdp.convert {name}", description=DESCRIPTIONS[name], defaults_file=False
     )
     platform.configure(None)
+    platform.check_backend()
     if name == "import":
         from jaxdp.tools.weights_import import import_weights
 
@@ -73,7 +78,7 @@ def _main(argv: Sequence[str]) -> int:
     else:
         from jaxdp.inference.weights import export
 
-        print(export(command.run_dir, pathlib.Path(command.output), command.step))
+        print(export(command.run_dir, pathlib.Path(command.output), command.step, command.plugins))
     return 0
 
 

@@ -12,7 +12,7 @@ from typing import Annotated
 import tyro
 
 from jaxdp import command_line
-from jaxdp.config import NON_NEGATIVE, POSITIVE, OptionalInt, Settings, TrainConfig
+from jaxdp.config import MOST_DEVICES, MOST_PROCESSES, NON_NEGATIVE, POSITIVE, OptionalInt, Settings, TrainConfig, at_most
 from jaxdp.registry import ConfigError
 from jaxdp.runtime import launcher, ray_launcher, slurm
 
@@ -28,9 +28,9 @@ _OWN_FLAGS = ("--coordinator", "--num-processes", "--process-id", "--distributed
 class LaunchConfig(Settings):
     """Flags that choose how many processes start here, with which devices."""
 
-    num_processes: Annotated[int, POSITIVE, tyro.conf.arg(aliases=["-n"])]
+    num_processes: Annotated[int, POSITIVE, at_most(MOST_PROCESSES), tyro.conf.arg(aliases=["-n"])]
     """processes to start"""
-    devices_per_process: Annotated[OptionalInt, POSITIVE] = None
+    devices_per_process: Annotated[OptionalInt, POSITIVE, at_most(MOST_DEVICES)] = None
     """devices of each process: GPUs, or simulated ones on a CPU (default: the GPUs divided, or 1)"""
     max_restarts: Annotated[int, NON_NEGATIVE] = 0
     """how often to start all again from the last checkpoint after one has failed"""

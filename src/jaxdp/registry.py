@@ -17,8 +17,11 @@ import pathlib
 import pkgutil
 import sys
 import traceback
+import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, TypeVar, cast
+
+from jaxdp.parsing import printable
 
 T = TypeVar("T")
 Entry = TypeVar("Entry")
@@ -38,9 +41,9 @@ class ConfigError(ValueError):
     """
 
     def __init__(self, field: str, value: object, remedy: str) -> None:
-        self.field, self.value, self.remedy = field, value, remedy
+        self.field, self.value, self.remedy = field, value, remedy  # as they are; the text is fit for a terminal
         flag = "--" + field.replace("_", "-")
-        super().__init__(f"{flag} {shown(value)}".rstrip() + f": {remedy}" if field else remedy)
+        super().__init__(printable(f"{flag} {shown(value)}".rstrip() + f": {remedy}" if field else remedy))
 
 
 def shown(value: object) -> str:
@@ -149,6 +152,38 @@ def load_plugins(plugins: Sequence[str]) -> None:
         except Exception as error:  # whatever its code raises
             hint = "; a file must end in .py" if not word.endswith(".py") and path.is_file() else ""
             raise ConfigError("plugins", word, f"cannot be imported: {_reason(error)}{hint}") from error
+
+
+def load_trusted(stored: Sequence[str], named: Sequence[str], folder: object) -> tuple[str, ...]:
+    """Imports the plugins that a command names for a run, and returns these and those of the run that are imported already.
+
+    Those that only the folder of a run names are not imported: they are code of whoever made the folder.
+
+    Args:
+        stored: what the folder names.
+        named: what the command or the program names. A file counts by its name, wherever it is now.
+        folder: of the run.
+
+    Raises:
+        ConfigError: for a plugin of the run that nobody else names; it says what to add.
+    """
+    load_plugins(named)
+    names = {pathlib.PurePath(word).name for word in named}
+    known = [word for word in stored if _is_imported(word)]
+    missing = [word for word in stored if word not in known and pathlib.PurePath(word).name not in names]
+    if missing:
+        words = " ".join(missing)
+        remedy = f"was trained with plugins, which are run only if you name them, too: if you trust them, add --plugins {words}"
+        raise ConfigError("run_dir", folder, remedy)
+    return tuple(dict.fromkeys([*named, *known]))
+
+
+def _is_imported(word: str) -> bool:
+    path = pathlib.Path(word).expanduser().resolve()
+    if not word.endswith(".py"):
+        return word in sys.modules or _is_script(word, path)
+    files = (vars(module).get("__file__") for module in list(sys.modules.values()) if isinstance(module, types.ModuleType))
+    return _is_script(word, path) or str(path) in files
 
 
 def with_script(plugins: tuple[str, ...]) -> tuple[str, ...]:

@@ -26,7 +26,7 @@ from jaxdp.data.splits import with_classes
 from jaxdp.inference import instances
 from jaxdp.inference.predictor import Predictor, read_description, restore
 from jaxdp.inference.scores import Scores, score
-from jaxdp.registry import ConfigError, load_plugins
+from jaxdp.registry import ConfigError
 from jaxdp.reporting import plots
 from jaxdp.run_directory import RunDirectory, claim_new, replace_file, rows_text
 from jaxdp.runtime import devices
@@ -291,21 +291,24 @@ class Result:
         return f"Result({what}, {self.status} at step {self.summary['steps']}, {found})"
 
 
-def load(run_dir: str | pathlib.Path, *, step: int | None = None, model: nnx.Module | None = None) -> Result:
+def load(
+    run_dir: str | pathlib.Path, *, step: int | None = None, model: nnx.Module | None = None, plugins: Sequence[str] = ()
+) -> Result:
     """Returns the result of a run from its folder; the dataset need not be there to predict.
 
     Args:
         run_dir: what `run_dir` of a run or `Result.save` named.
         step: which checkpoint; by default the best by validation data, or the newest where there are none.
         model: for a run that was trained with a model object that jaxdp does not know: one of the same structure.
+        plugins: files or modules that the run was trained with; those that only its folder names are not run.
 
     Raises:
         ConfigError: if there is no run or no such checkpoint, or the model does not fit.
     """
     directory = RunDirectory(pathlib.Path(run_dir))
-    config, description = directory.load_config(), read_description(directory)
+    config = directory.load_trusted_config(plugins)
+    description = read_description(directory, config)
     devices.ensure(None)
-    load_plugins(config.plugins)
     if model is None and config.model.name not in models.names():
         remedy = f"was trained with a model object; give one of the same structure: load({str(run_dir)!r}, model=...)"
         raise ConfigError("model", config.model.name, remedy)

@@ -1,4 +1,4 @@
-"""The folder of a run: what is in it, who may write to it, and how files are written there so that a kill leaves them whole."""
+"""The folder of a run: what is in it, who may write to it, and what may change when a run goes on in it."""
 
 # Over 300 lines: what a file is called, who may write it and how belong together.
 
@@ -11,15 +11,18 @@ import json
 import os
 import pathlib
 import stat
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from jaxdp import config as config_lib
-from jaxdp import run_lock
+from jaxdp import run_files, run_lock
 from jaxdp.config import TrainConfig
-from jaxdp.registry import ConfigError, shown
-
-Row = dict[str, Any]  # plain values by name: a line of metrics.jsonl, of a table, or that `--json` prints
+from jaxdp.registry import ConfigError, load_trusted, shown
+from jaxdp.run_files import DamagedFile
+from jaxdp.run_files import Row as Row
+from jaxdp.run_files import read_lines as read_lines
+from jaxdp.run_files import replace_file as replace_file
+from jaxdp.run_files import rows_text as rows_text
 
 # A checkpoint continues only under the settings that give its arrays, and its place in the data, their meaning.
 FIXED_ON_RESUME = (
@@ -100,10 +103,44 @@ class RunDirectory:
         return run_lock.is_held(self.lock_file)
 
     def load_config(self) -> TrainConfig:
-        """Raises ConfigError if there is no run."""
-        if not self.config_file.is_file():
+        """Returns the settings of the run.
+
+        Raises:
+            ConfigError: if there is no run, or its settings cannot be read.
+        """
+        if not self.config_file.exists():
             raise ConfigError("run_dir", self.path, "holds no run: there is no config.yaml in it")
-        return TrainConfig.of(**config_lib.load(self.config_file))
+        text = run_files.read_text(self.config_file)
+        try:
+            return TrainConfig.of(**config_lib.parse(text, self.config_file))
+        except ConfigError as error:
+            raise DamagedFile(self.config_file, error.remedy if error.field == "config" else str(error)) from error
+
+    def changed_settings(self, now: TrainConfig) -> dict[str, list[object]]:
+        """Returns the settings of training that are others than the run has, each with its old and its new value."""
+        if not self.config_file.exists():  # nobody knows what they were
+            return {}
+        old, new = self.load_config().plain(), now.plain()
+        names = [name for name in new if name not in config_lib.OF_ONE_COMMAND and old[name] != new[name]]
+        return {name: [old[name], new[name]] for name in names}
+
+    def changes_text(self, now: TrainConfig) -> str:
+        """Says which settings of training are others than the run has; nothing if all are as they were."""
+        changed = self.changed_settings(now)
+        texts = {name: ["none" if value is None else shown(value) for value in values] for name, values in changed.items()}
+        return ", ".join(f"{name} {after} instead of {before}" for name, (before, after) in texts.items())
+
+    def load_trusted_config(self, plugins: Sequence[str]) -> TrainConfig:
+        """Returns the settings of a run whose model is to be used, after importing its plugins, once somebody else named them.
+
+        Args:
+            plugins: that the command or the program names.
+
+        Raises:
+            ConfigError: as `load_config` does, and for a plugin that only the folder names: it is code of whoever made the folder.
+        """
+        config = self.load_config()
+        return config.replace(plugins=load_trusted(config.plugins, plugins, self.path))
 
     def write_config(self, config: TrainConfig) -> None:
         defaults = TrainConfig().flat()
@@ -112,7 +149,13 @@ class RunDirectory:
 
     def read_rollbacks(self) -> int:
         """Returns how often the run went back to a checkpoint, those times included after which nothing was saved."""
-        return json.loads(self._rollbacks_file.read_text())["rollbacks"] if self._rollbacks_file.is_file() else 0
+        if not self._rollbacks_file.exists():
+            return 0
+        try:
+            return run_files.read_object(self._rollbacks_file)["rollbacks"]
+        except DamagedFile as error:
+            run_files.warn(str(error))
+            return sum(row["event"] == "rollback" for row in self.read_history())
 
     def write_rollbacks(self, count: int) -> None:
         replace_file(self._rollbacks_file, json.dumps({"rollbacks": count}) + "\n")
@@ -126,28 +169,31 @@ class RunDirectory:
                 and its new value.
         """
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-        line = json.dumps({"time": now, "event": event, "step": step} | facts) + "\n"
-        with self.history_file.open("ab+") as file:
-            size = file.seek(0, os.SEEK_END)
-            file.seek(max(size - 1, 0))
-            cut_short = file.read(1) not in (b"", b"\n")  # by a kill: this line must not end what that one began
-            file.write(("\n" * cut_short + line).encode())
+        run_files.append_row(self.history_file, {"time": now, "event": event, "step": step} | facts)
 
     def read_dataset(self) -> dict[str, Any]:
         """Returns what is known of the dataset that the run was trained on.
 
         Raises:
+            DamagedFile: if the file cannot be read; whoever has the dataset can make it again.
             ConfigError: if there is no run.
         """
-        if not self.dataset_file.is_file():
+        if not self.dataset_file.exists():
             raise ConfigError("run_dir", self.path, "holds no run: there is no dataset.json in it")
-        return json.loads(self.dataset_file.read_text())
+        return run_files.read_object(self.dataset_file)
 
     def write_dataset(self, description: Mapping[str, Any]) -> None:
         replace_file(self.dataset_file, json.dumps(description, indent=2) + "\n")
 
     def read_summary(self) -> dict[str, Any] | None:
-        return json.loads(self.summary_file.read_text()) if self.summary_file.is_file() else None
+        """Returns the result of the run, None where there is none yet, or none that can be read, which is a warning."""
+        if not self.summary_file.exists():
+            return None
+        try:
+            return run_files.read_object(self.summary_file)
+        except DamagedFile as error:
+            run_files.warn(str(error))
+            return None
 
     def is_done(self) -> bool:
         """Whether the run came to its end."""
@@ -155,7 +201,7 @@ class RunDirectory:
         return summary is not None and summary["status"] == "done"
 
     def read_rows(self) -> list[dict[str, Any]]:
-        """Returns the rows of metrics.jsonl; a last line that a kill cut short is left out."""
+        """Returns the rows of metrics.jsonl; a last line that a kill cut short is left out, others with a warning."""
         return read_lines(self.metrics_file)
 
     def read_history(self) -> list[dict[str, Any]]:
@@ -165,6 +211,16 @@ class RunDirectory:
     def write_summary(self, summary: dict[str, Any]) -> None:
         replace_file(self.summary_file, json.dumps(summary, indent=2) + "\n")
 
+    def _read_skipped(self) -> dict[tuple[str, str], str]:
+        try:
+            rows = list(csv.reader(io.StringIO(run_files.read_text(self.skipped_file), newline="")))
+            return {(split, example): reason for split, example, reason in rows[1:]}
+        except (DamagedFile, csv.Error, ValueError) as error:
+            aside = run_files.set_aside(self.skipped_file, self.path / run_files.DAMAGED)
+            problem = error.problem if isinstance(error, DamagedFile) else str(error)
+            run_files.warn(f"{self.skipped_file} cannot be read ({problem}), and moved to {aside}")
+            return {}
+
     def write_skipped(self, skipped: Iterable[tuple[str, str, str]]) -> None:
         """Adds examples that were left out, as (split, example, reason), to skipped.csv; what was there before a resume stays."""
         # A name of a file need not be valid text.
@@ -172,8 +228,7 @@ class RunDirectory:
         if not found:
             return
         if self.skipped_file.is_file():
-            with self.skipped_file.open(newline="", encoding="utf-8") as file:
-                found = {(row[0], row[1]): row[2] for row in list(csv.reader(file))[1:] if len(row) == 3} | found
+            found = self._read_skipped() | found
         text = io.StringIO()
         writer = csv.writer(text)
         writer.writerow(["split", "example", "reason"])
@@ -200,7 +255,7 @@ def claim(config: TrainConfig, description: Mapping[str, Any], *, create: bool) 
     if run.config_file.exists():
         if config.run.resume == "never":
             raise ConfigError("resume", "never", f"{run.path} already holds a run; give another --run-dir, or remove that one")
-        _check_same_run(config, description, run)
+        _check_same_run(config, description, run, create=create)
     if not create:
         return run
     check_folder("run_dir", run.path)
@@ -210,7 +265,12 @@ def claim(config: TrainConfig, description: Mapping[str, Any], *, create: bool) 
 def will_resume(config: TrainConfig) -> bool:
     """Whether there is a checkpoint from which a configuration whose batch size is filled in goes on."""
     checkpoints = RunDirectory(_folder(config)).checkpoints
-    return config.run.resume != "never" and checkpoints.is_dir() and any(path.name.isdecimal() for path in checkpoints.iterdir())
+    return config.run.resume != "never" and checkpoints.is_dir() and any(is_step(path) for path in checkpoints.iterdir())
+
+
+def is_step(path: pathlib.Path) -> bool:
+    """Whether a folder holds a complete checkpoint, by its name: 0006 is none, and what a killed save leaves has another name."""
+    return path.name.isdecimal() and path.name == str(int(path.name)) and path.is_dir()
 
 
 def _folder(config: TrainConfig) -> pathlib.Path:
@@ -274,7 +334,7 @@ def check_file(field: str, path: pathlib.Path, example: str) -> None:
         raise ConfigError(field, path, f"is {what}; give a file, e.g. {example}")
 
 
-def _check_same_run(config: TrainConfig, description: Mapping[str, Any], run: RunDirectory) -> None:
+def _check_same_run(config: TrainConfig, description: Mapping[str, Any], run: RunDirectory, *, create: bool) -> None:
     """Raises ConfigError for what has changed since the run began, and must not."""
     ours_by_name, saved = config.plain(), run.load_config().plain()
     for name in (*FIXED_ON_RESUME, "ema_decay"):
@@ -284,35 +344,16 @@ def _check_same_run(config: TrainConfig, description: Mapping[str, Any], run: Ru
             fresh = f", which --init-from {run.path} starts from its weights" if name in _MATTER_OF_THE_START else ""
             remedy = f"the run in {run.path} has {shown(theirs)}; use that, or another --run-dir{fresh}"
             raise ConfigError(name, ours, remedy)
-    before = run.read_dataset() if run.dataset_file.is_file() else description
+    before = description
+    if run.dataset_file.exists():
+        try:
+            before = run.read_dataset()
+        except DamagedFile as error:
+            if create:
+                run_files.warn(f"{error.path} cannot be read ({error.problem}); made again from {config.data.dataset}")
+                run.write_dataset(description)
     for name in ("num_classes", "image_shape", "class_names", "examples"):
         now, then = (json.dumps(content[name]) for content in (description, before))
         if now != then:
             remedy = f"has changed since the run in {run.path} began: {name} was {then}, is {now}; use another --run-dir"
             raise ConfigError("dataset", config.data.dataset, remedy)
-
-
-def read_lines(path: pathlib.Path) -> list[Row]:
-    """Reads a file of one object a line; a line that a kill cut short is left out."""
-    found: list[Row] = []
-    for line in path.read_text(errors="replace").splitlines() if path.exists() else []:
-        with contextlib.suppress(json.JSONDecodeError):
-            content = json.loads(line)
-            found += [content] if isinstance(content, dict) else []
-    return found
-
-
-def rows_text(rows: Iterable[Mapping[str, Any]]) -> str:
-    """Returns what a file of one object a line holds."""
-    return "".join(json.dumps(row) + "\n" for row in rows)
-
-
-def replace_file(path: pathlib.Path, content: str | bytes) -> None:
-    """Writes a file so that at every instant either the old or the new content is there; of a symbolic link, what it points to."""
-    path = path.resolve() if path.is_symlink() else path
-    beside = path.with_name(path.name + ".new")
-    with beside.open("wb") as file:
-        file.write(content.encode() if isinstance(content, str) else content)
-        file.flush()
-        os.fsync(file.fileno())
-    beside.replace(path)

@@ -10,9 +10,8 @@ from jaxdp import command_line
 from jaxdp.config import TrainConfig
 from jaxdp.exit_codes import EXIT_DIVERGED, EXIT_STOPPED, EXIT_USAGE_ERROR
 from jaxdp.registry import ConfigError, with_script
-from jaxdp.runtime import platform, processes
+from jaxdp.runtime import platform, processes, streams
 from jaxdp.runtime.signals import StoppedAtStart, StopSignals
-from jaxdp.runtime.streams import BestEffortStream
 
 DESCRIPTION = "Train an image model data-parallel; the same command resumes a run."
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
@@ -26,7 +25,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     def run(words: Sequence[str]) -> int:
         return train(command_line.parse(TrainConfig, words, prog="python -m jaxdp.train", description=DESCRIPTION))
 
-    with contextlib.redirect_stderr(BestEffortStream(sys.stderr)):  # pyright: ignore[reportArgumentType]
+    streams.complete()
+    with contextlib.redirect_stderr(streams.BestEffortStream(sys.stderr)):  # pyright: ignore[reportArgumentType]
         return command_line.main(run, argv, "jaxdp.train")
 
 
@@ -39,6 +39,9 @@ def train(config: TrainConfig) -> int:
     try:
         return _train(config)
     except OSError as error:  # a full disk, a folder that has vanished
+        if error.errno in command_line.OF_NAMES:
+            processes.leave(error, EXIT_USAGE_ERROR, str(error))
+            raise ConfigError("", "", str(error)) from error
         what = "" if error.filename or not error.errno else "the run directory cannot be written: "
         message = f"{what}{error}; the same command continues after the last checkpoint"
         processes.leave(error, 1, message)
@@ -50,7 +53,8 @@ def train(config: TrainConfig) -> int:
         return EXIT_STOPPED
     except BaseException as error:
         refused = isinstance(error, ConfigError)
-        said = str(error) if refused else "interrupted" if isinstance(error, KeyboardInterrupt) else None
+        said = str(error) if refused or isinstance(error, streams.OutputError) else None
+        said = "interrupted" if isinstance(error, KeyboardInterrupt) else said
         processes.leave(error, EXIT_USAGE_ERROR if refused else 1, said)
         raise
 

@@ -1,8 +1,12 @@
 """A damaged checkpoint is noticed, named and passed over; the run that continues saves its step again."""
 
+import errno
 import json
+import os
 import pathlib
 import shutil
+import threading
+import time
 from collections.abc import Callable
 
 import numpy as np
@@ -11,6 +15,8 @@ import pytest
 from jaxdp import checkpoints, evaluate, predict, train
 from jaxdp.checkpoint import integrity
 from jaxdp.checkpoint.restore import SavedCheckpoints
+from jaxdp.registry import ConfigError
+from jaxdp.run_directory import RunDirectory
 from jaxdp.tools.checkpoint_list import list_checkpoints
 
 pytestmark = pytest.mark.usefixtures("no_pictures")
@@ -182,3 +188,77 @@ def test_checksums_go_with_their_checkpoints() -> None:
 def test_no_run_is_exit_code_2(capsys: pytest.CaptureFixture[str]) -> None:
     assert checkpoints.main(["nowhere"]) == 2
     assert "--run-dir nowhere: holds no run" in capsys.readouterr().err
+
+
+def test_a_reader_says_that_it_passes_over_metrics_that_are_damaged(run: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    best = SavedCheckpoints(SAVED, best_metric=("accuracy", True)).best_first()
+    truncate(figures(best[0]))
+    capsys.readouterr()
+    assert evaluate.main(["run", "--devices", "2"]) == 0
+    printed = capsys.readouterr()
+    assert f"the checkpoint of step {best[0]} is damaged: metrics/metrics has " in printed.err
+    assert f"using step {best[1]} instead" in printed.err
+    shutil.rmtree(run / "checksums")  # without which nobody knows what they were
+    assert evaluate.main(["run", "--devices", "2"]) == 0
+    assert f"step {best[0]} is damaged: metrics/metrics cannot be read; using step {best[1]}" in capsys.readouterr().err
+
+
+def test_a_checkpoint_that_was_read_gets_the_checksums_that_it_lacks(run: pathlib.Path) -> None:
+    (run / "checksums" / "6.json").unlink()  # as after a kill between the save and its checksums
+    (run / "summary.json").unlink()
+    assert integrity.examine(SAVED, 6, thorough=True).state == "unverified"
+    assert train.main(FLAGS) == 0
+    assert integrity.examine(SAVED, 6, thorough=True).state == "whole"
+
+
+def test_a_damaged_checkpoint_on_another_file_system(run: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def rename(*_: object) -> None:
+        raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
+
+    content = largest(6).read_bytes()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "rename", rename)
+        assert integrity.set_aside(SAVED, 6) == run / "damaged" / "6"
+    assert integrity.steps(SAVED) == [2, 4]
+    assert content in [path.read_bytes() for path in (run / "damaged" / "6").rglob("*") if path.is_file()]
+    shutil.rmtree(run / "damaged")
+    (run / "damaged").touch()
+    with pytest.raises(ConfigError, match=r"checkpoints/4 is damaged and cannot be moved to .*; move it away yourself"):
+        integrity.set_aside(SAVED, 4)
+
+
+def test_readers_of_a_run_that_keeps_one_checkpoint_choose_again(run: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for step in (2, 4):
+        shutil.rmtree(SAVED / str(step))
+    shutil.copytree(SAVED / "6", "source")
+    ended = threading.Event()
+
+    def write() -> None:
+        for step in range(6, 10_000):
+            if ended.is_set():
+                return
+            shutil.copytree("source", SAVED / "tmp")
+            (SAVED / "tmp").rename(SAVED / str(step + 1))
+            integrity.record(SAVED, step + 1)
+            for path in sorted((SAVED / str(step)).rglob("*"), reverse=True):  # file by file
+                path.rmdir() if path.is_dir() else path.unlink()
+                time.sleep(0.001)
+            (SAVED / str(step)).rmdir()
+            ended.wait(1.0)
+
+    steps = []
+    with RunDirectory(run).exclusive():
+        writer = threading.Thread(target=write)
+        writer.start()
+        try:
+            for best_metric in [None, ("accuracy", True)] * 6:
+                reader = SavedCheckpoints(SAVED, best_metric=best_metric)
+                found = reader.read_chosen(None, reader.model_arrays)
+                assert found is not None
+                steps.append(found[0])
+                list_checkpoints("run")
+        finally:
+            ended.set()
+            writer.join()
+    assert steps[-1] > steps[0]
+    assert capsys.readouterr().err == ""

@@ -48,6 +48,7 @@ def test_a_server_keeps_the_changes_of_all(setup: Setup) -> None:
     jax.tree.map(lambda old, new: np.testing.assert_allclose(new, old + 1.25, rtol=1e-6), state.batch_stats, kept.batch_stats)
     server.add(grads)
     server.mean_squares(1)
-    server.apply({"batch_stats": state.batch_stats, "weight": np.float32(1)}, None, 1.0, 1.0)  # of the exact exchange: what all have found
+    # The exact exchange brings what all have found.
+    server.apply({"batch_stats": state.batch_stats, "weight": np.float32(1)}, None, 1.0, 1.0)
     kept = leaves.joined(leaves.structure(state), [server.collect()])
     jax.tree.map(np.testing.assert_array_equal, state.batch_stats, kept.batch_stats)

@@ -6,13 +6,15 @@ from jaxdp.callbacks import register
 from jaxdp.events import Logged, RolledBack, Run, Started
 from jaxdp.registry import ConfigError
 from jaxdp.run_directory import RunDirectory, replace_file, rows_text
+from jaxdp.run_files import keep_readable
 
 
 @register("json_lines")
 class JsonLines:
     """Writes each row at once: a run that is killed has all rows up to its end.
 
-    Rows of steps after the one that a run resumes at, which it computes again, are dropped first.
+    Rows of steps after the one that a run resumes at, which it computes again, are dropped first, and those that cannot be read are
+    moved to `damaged/`.
     """
 
     def __init__(self) -> None:
@@ -24,7 +26,7 @@ class JsonLines:
             raise ConfigError("callbacks", "json_lines", "writes into the run directory; give run_dir")
         self.close()
         directory = RunDirectory(run.folder)
-        kept = [row for row in directory.read_rows() if row["step"] <= event.step]
+        kept = [row for row in keep_readable(directory.metrics_file, torn=False) if row["step"] <= event.step]
         replace_file(directory.metrics_file, rows_text(kept))
         self._file = directory.metrics_file.open("a", buffering=1)
 

@@ -7,6 +7,7 @@ from jaxdp.callbacks import register
 from jaxdp.callbacks.json_lines import metrics_of
 from jaxdp.callbacks.wandb import import_extra, settings_of
 from jaxdp.events import Ended, Logged, Run, Started
+from jaxdp.run_files import read_line
 
 
 @register("mlflow")
@@ -35,8 +36,8 @@ class MLflow:
             return
         client = self._client = self._mlflow.MlflowClient(tracking_uri=self._tracking_uri or None)
         known = run.folder / "mlflow-id.txt" if run.folder is not None else None
-        if known is not None and known.is_file():
-            self._run_id = known.read_text().strip()
+        self._run_id = read_line(known) if known is not None else ""
+        if self._run_id:
             client.set_terminated(self._run_id, "RUNNING")
             return
         experiment = client.get_experiment_by_name(self._experiment)

@@ -11,6 +11,7 @@ import rich.progress
 
 from jaxdp.callbacks import register
 from jaxdp.events import Logged, RolledBack, Run, Started, StepEnd
+from jaxdp.parsing import printable
 from jaxdp.reporting.progress import metrics_text, state_bytes_text
 from jaxdp.run_directory import Row
 
@@ -101,7 +102,8 @@ class _Lines:
         return self._shown["train"] + self._shown["evaluation"]
 
     def say(self, text: str) -> None:
-        self._console.print(text, highlight=False, markup=False, soft_wrap=True)
+        lines = map(printable, text.splitlines())
+        self._console.print("\n".join(lines), highlight=False, markup=False, soft_wrap=True)
 
     def close(self) -> None:
         pass

@@ -1,8 +1,12 @@
 """Writes what a run directory says about a run: its settings, its dataset, its history and its result."""
 
-from jaxdp.config import OF_ONE_COMMAND, TrainConfig
+import contextlib
+
+from jaxdp.data.fingerprint import fingerprint
 from jaxdp.events import Ended, RolledBack, Run, Started
+from jaxdp.registry import ConfigError
 from jaxdp.run_directory import RunDirectory
+from jaxdp.run_files import warn
 
 
 class RunRecord:
@@ -16,13 +20,17 @@ class RunRecord:
         if not self._started:
             self._started = True
             directory, setup = _directory(run), run.setup
-            facts = {}
+            facts, examples = {}, fingerprint(setup.dataset.train)
             if event.resumed:
-                facts = {"changed": changed} if (changed := _changed(directory.load_config(), setup.config)) else {}
+                changed = directory.changed_settings(setup.config)
+                if (before := _known_examples(directory)) not in (None, examples):
+                    changed["examples"] = [before, examples]
+                    warn(f"{setup.config.data.dataset} has other examples than when {directory.path} began, though as many")
+                facts = {"changed": changed} if changed else {}
             elif setup.initial_weights is not None:
                 facts = {"initial_weights": setup.initial_weights.facts()}
             directory.write_config(setup.config)
-            directory.write_dataset(run.description)
+            directory.write_dataset({**run.description, "fingerprint": examples})
             directory.record("resumed" if event.resumed else "started", event.step, **run.where(), **facts)
 
     def on_rollback(self, run: Run, event: RolledBack) -> None:
@@ -40,11 +48,11 @@ class RunRecord:
         directory.write_summary(dict(event.summary))
 
 
-def _changed(before: TrainConfig, now: TrainConfig) -> dict[str, list[object]]:
-    """Returns the settings of training that are others than before, each with its old and its new value."""
-    old, new = before.plain(), now.plain()
-    names = [name for name in new if name not in OF_ONE_COMMAND and old[name] != new[name]]
-    return {name: [old[name], new[name]] for name in names}
+def _known_examples(directory: RunDirectory) -> str | None:
+    """Returns the fingerprint of the examples that the run was trained on so far; None where nobody knows it."""
+    with contextlib.suppress(ConfigError):
+        return directory.read_dataset().get("fingerprint")
+    return None
 
 
 def _directory(run: Run) -> RunDirectory:

@@ -8,6 +8,7 @@ from jaxdp.callbacks import register
 from jaxdp.callbacks.json_lines import metrics_of
 from jaxdp.events import Ended, Logged, Run, Started
 from jaxdp.registry import ConfigError
+from jaxdp.run_files import read_line
 
 
 @register("wandb")
@@ -35,7 +36,7 @@ class WandB:
             return
         folder = run.folder
         known = folder / "wandb-id.txt" if folder is not None else None
-        identifier = known.read_text().strip() if known is not None and known.is_file() else secrets.token_hex(4)
+        identifier = (read_line(known) if known is not None else "") or secrets.token_hex(4)
         self._run = self._wandb.init(
             project=self._project, name=self._name or (folder.name if folder is not None else None), id=identifier, resume="allow",
             mode=self._mode or None, config=settings_of(run), dir=str(folder) if folder is not None else None,

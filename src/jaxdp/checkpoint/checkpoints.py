@@ -108,6 +108,14 @@ class Checkpoints(SavedCheckpoints):
                 text = f"the checkpoint of step {step} is complete, but has no checksums: {integrity.reason_text(error)}"
                 print(f"warning: {text}", file=sys.stderr)
 
+    def restore(self, step: int, like: TrainState, parts: TrainState | None = None) -> tuple[TrainState, Position]:
+        """Returns what is saved, as for readers, and then writes its checksums if a kill right after the save left it without."""
+        found = super().restore(step, like, parts)
+        if jax.process_index() == 0 and integrity.examine(self._directory, step, thorough=False).state == "unverified":
+            with contextlib.suppress(OSError):
+                integrity.record(self._directory, step)
+        return found
+
     def close(self) -> None:
         try:
             self.wait()

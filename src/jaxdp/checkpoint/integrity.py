@@ -9,6 +9,7 @@ A list of a checkpoint's files with their SHA-256 stands beside it, and is compa
 Nothing here needs JAX.
 """
 
+import contextlib
 import dataclasses
 import errno
 import hashlib
@@ -16,14 +17,19 @@ import json
 import math
 import os
 import pathlib
+import time
 from collections.abc import Mapping
 from typing import Literal
 
-from jaxdp.run_directory import replace_file
+from jaxdp import run_files, run_lock
+from jaxdp.parsing import parse_json
+from jaxdp.run_directory import is_step, replace_file
 
 # Files below this are hashed in every examination: they hold names, places and metrics, and take no time.
 _SMALL = 64 * 1024
 _BLOCK = 1024 * 1024
+# A checkpoint that lacks files while its run goes on is most likely being removed: so long that may take.
+_LIVE_SECONDS, _ENDED_SECONDS = 5.0, 0.1
 _SYSTEM_ERRORS = (
     errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.ENOENT,
 )  # fmt: skip
@@ -52,17 +58,17 @@ def steps(checkpoints: pathlib.Path) -> list[int]:
     """Returns the steps of complete saves, ascending; what a killed save leaves has another name."""
     if not checkpoints.is_dir():
         return []
-    names = [path.name for path in checkpoints.iterdir() if path.name.isdecimal() and path.is_dir()]
-    return sorted(int(name) for name in names if name == str(int(name)))  # 0006 is not 6
+    return sorted(int(path.name) for path in checkpoints.iterdir() if is_step(path))
 
 
 def read_metrics(checkpoints: pathlib.Path, step: int) -> dict[str, float] | None:
-    """Returns the test metrics that were saved with a checkpoint, if there were any and they can be read."""
+    """Returns the metrics that were saved with a checkpoint, if there were any and they can be read."""
     try:
-        metrics = json.loads((checkpoints / str(step) / "metrics" / "metrics").read_text())
+        metrics = parse_json(_metrics_file(checkpoints, step).read_text())
     except (OSError, ValueError):
         return None
-    return metrics if isinstance(metrics, dict) else None
+    are_numbers = isinstance(metrics, dict) and all(type(value) in (int, float) for value in metrics.values())
+    return metrics if are_numbers else None
 
 
 def rank(metrics: Mapping[str, float], best_metric: BestMetric) -> float:
@@ -73,17 +79,22 @@ def rank(metrics: Mapping[str, float], best_metric: BestMetric) -> float:
 
 
 def ranked(metrics: Mapping[int, Mapping[str, float]], best_metric: BestMetric) -> list[int]:
-    """Returns steps by their validation metrics, the best first; of equals the newest.
+    """Returns the steps that have the metric, the best first; of equals the newest.
 
     Args:
         metrics: those of each step.
     """
-    return sorted(metrics, key=lambda step: (rank(metrics[step], best_metric), step), reverse=True)
+    known = [step for step in metrics if best_metric[0] in metrics[step]]
+    return sorted(known, key=lambda step: (rank(metrics[step], best_metric), step), reverse=True)
 
 
 def size(checkpoints: pathlib.Path, step: int) -> int:
-    """Returns how many bytes the files of a checkpoint take."""
-    return sum(path.stat().st_size for path in (checkpoints / str(step)).rglob("*") if path.is_file())
+    """Returns how many bytes the files of a checkpoint take; one that is being removed has fewer and fewer."""
+    total = 0
+    for path in (checkpoints / str(step)).rglob("*"):
+        with contextlib.suppress(FileNotFoundError):
+            total += path.stat().st_size if path.is_file() else 0
+    return total
 
 
 def record(checkpoints: pathlib.Path, step: int) -> None:
@@ -113,10 +124,13 @@ def examine(checkpoints: pathlib.Path, step: int, *, thorough: bool) -> Verdict:
         thorough: whether to hash all files; otherwise large ones only have to be there and have the right size.
     """
     try:
-        entries = json.loads(_list_file(checkpoints, step).read_text())["files"].items()
+        entries = parse_json(_list_file(checkpoints, step).read_text())["files"].items()
         expected = [(str(name), int(entry["size"]), str(entry["sha256"])) for name, entry in entries]
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return Verdict("unverified")  # a list that cannot be read says nothing about the checkpoint
+        # A list that cannot be read says nothing about the checkpoint.
+        if _metrics_file(checkpoints, step).exists() and read_metrics(checkpoints, step) is None:
+            return Verdict("damaged", "metrics/metrics cannot be read")
+        return Verdict("unverified")
     for name, length, sha256 in expected:
         path = checkpoints / str(step) / name
         try:
@@ -148,14 +162,24 @@ def find_damaged(checkpoints: pathlib.Path) -> dict[int, str]:
     return damaged
 
 
+def vanishes(checkpoints: pathlib.Path, step: int) -> bool:
+    """Whether a checkpoint that lacks files is only being removed, by the run that goes on; waits until it is gone, if it goes."""
+    live = run_lock.is_held(checkpoints.with_name("writer.lock"))
+    deadline = time.monotonic() + (_LIVE_SECONDS if live else _ENDED_SECONDS)
+    while (checkpoints / str(step)).exists():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True
+
+
 def set_aside(checkpoints: pathlib.Path, step: int) -> pathlib.Path:
-    """Moves a checkpoint out of the way and returns where it is now."""
-    target = checkpoints.with_name("damaged") / str(step)
-    target.parent.mkdir(exist_ok=True)
-    number = 2
-    while target.exists():
-        target, number = target.with_name(f"{step}-{number}"), number + 1
-    (checkpoints / str(step)).rename(target)
+    """Moves a checkpoint out of the way and returns where it is now.
+
+    Raises:
+        ConfigError: if it cannot be moved.
+    """
+    target = run_files.set_aside(checkpoints / str(step), checkpoints.with_name(run_files.DAMAGED))
     forget(checkpoints, step)
     return target
 
@@ -168,6 +192,10 @@ def reason_text(error: Exception) -> str:
     text = " ".join(str(error).split())
     known = [os.strerror(number) for number in _SYSTEM_ERRORS if os.strerror(number) in text]
     return known[0] if known else text[:200] or type(error).__name__
+
+
+def _metrics_file(checkpoints: pathlib.Path, step: int) -> pathlib.Path:
+    return checkpoints / str(step) / "metrics" / "metrics"  # as Orbax has it
 
 
 def _list_file(checkpoints: pathlib.Path, step: int) -> pathlib.Path:

@@ -5,8 +5,8 @@ import dataclasses
 import logging
 import pathlib
 import sys
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
@@ -21,6 +21,8 @@ Position = dict[str, Any]  # plain values: where a run was, and what its loop ha
 SHAPES = "shapes_without_padding"  # beside the position
 
 orbax: Any = v1  # its annotations are narrower than what it takes
+T = TypeVar("T")
+_ATTEMPTS = 30  # to read a checkpoint of a run that goes on
 
 
 class SavedCheckpoints:
@@ -37,7 +39,9 @@ class SavedCheckpoints:
     """
 
     def __init__(self, directory: pathlib.Path, *, best_metric: BestMetric | None) -> None:
-        logging.getLogger("absl").setLevel(logging.CRITICAL)  # Orbax reports its phases there, and each error it also raises
+        # Orbax reports its phases there, and each error that it also raises, and leaves errors of further arrays to asyncio.
+        for name in ("absl", "asyncio"):
+            logging.getLogger(name).setLevel(logging.CRITICAL)
         self._directory, self._best_metric = directory.absolute(), best_metric
 
     def steps(self) -> list[int]:
@@ -64,30 +68,60 @@ class SavedCheckpoints:
         """Returns the metrics of those that were evaluated, by step."""
         return {step: metrics for step in self.steps() if (metrics := integrity.read_metrics(self._directory, step))}
 
-    def choose(self, step: int | None) -> int | None:
-        """Returns the step if it is not damaged; for None the best usable one, or the newest where nothing ranks them.
+    def read_chosen(self, step: int | None, read: Callable[[int], T]) -> tuple[int, T] | None:
+        """Returns a checkpoint's step and what `read` makes of it: this one, or for None the best usable one, or else the newest.
 
-        It says on standard error which it passes over.
+        It says on standard error which it passes over. Of a run that goes on, one may be removed while it is read: another is
+        chosen then. None where there is no checkpoint.
 
         Raises:
-            ConfigError: if the step is damaged, or all are.
+            ConfigError: if the step is damaged or not there, or all are damaged.
         """
-        problems: dict[int, str] = {}
-        if step is not None and step not in self.steps():
-            return step  # to be missed when it is read
-        for candidate in self.best_first() if step is None else [step]:
-            verdict = integrity.examine(self._directory, candidate, thorough=True)
-            if verdict.usable:
-                if problems:
-                    print(f"warning: {damage_text(problems)}; using step {candidate} instead", file=sys.stderr)
-                return candidate
-            problems[candidate] = verdict.problem
+        for attempt in range(_ATTEMPTS):
+            chosen = self._choose(step)
+            if chosen is None:
+                return None
+            try:
+                return chosen, read(chosen)
+            except ConfigError:
+                if step is not None or attempt == _ATTEMPTS - 1 or not integrity.vanishes(self._directory, chosen):
+                    raise
+        raise AssertionError
+
+    def _choose(self, step: int | None) -> int | None:
         if step is not None:
-            usable = [known for known in self.steps() if integrity.examine(self._directory, known, thorough=False).usable]
-            raise ConfigError("step", step, f"is damaged: {problems[step]}; others: {', '.join(map(str, usable)) or 'none'}")
+            return self._checked(step)
+        problems: dict[int, str] = {}
+        for _ in range(_ATTEMPTS):
+            # What was evaluated, and its metrics cannot be read, might have been the best.
+            problems = {known: problem for known in self.steps() if (problem := self._unranked(known))}
+            for candidate in self.best_first():
+                verdict = integrity.examine(self._directory, candidate, thorough=True)
+                if verdict.usable:
+                    if problems:
+                        print(f"warning: {damage_text(problems)}; using step {candidate} instead", file=sys.stderr)
+                    return candidate
+                if not integrity.vanishes(self._directory, candidate):
+                    problems[candidate] = verdict.problem
+            if problems or not self.steps():
+                break
         if problems:
             raise ConfigError("run_dir", self._directory.parent, f"all its checkpoints are damaged: {damage_text(problems)}")
         return None
+
+    def _unranked(self, step: int) -> str:
+        """Returns what is wrong with the metrics of a checkpoint, nothing if there are none or they can be read."""
+        if self._best_metric is None or integrity.read_metrics(self._directory, step) is not None:
+            return ""
+        verdict = integrity.examine(self._directory, step, thorough=False)
+        return verdict.problem if not verdict.usable and not integrity.vanishes(self._directory, step) else ""
+
+    def _checked(self, step: int) -> int:
+        verdict = integrity.examine(self._directory, step, thorough=True) if step in self.steps() else None
+        if verdict is not None and not verdict.usable:
+            usable = [known for known in self.steps() if integrity.examine(self._directory, known, thorough=False).usable]
+            raise ConfigError("step", step, f"is damaged: {verdict.problem}; others: {', '.join(map(str, usable)) or 'none'}")
+        return step  # one that is not there will be missed when it is read
 
     def arrays(self, step: int) -> dict[str, np.ndarray]:
         """Returns the arrays of a checkpoint by name, whole and without padding.

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import yaml
 
-from jaxdp import deprecation
+from jaxdp import deprecation, parsing
 from jaxdp.config.groups import ProcessConfig, TrainConfig
 from jaxdp.config.settings import Settings, convert
 from jaxdp.registry import ConfigError, nearest
@@ -45,9 +45,27 @@ def load(path: str | pathlib.Path, cls: type[Settings] = TrainConfig) -> dict[st
         ConfigError: if the file cannot be read, is not a mapping, or has a name or a type of value that `cls` does not have.
     """
     try:
-        content: Any = yaml.safe_load(pathlib.Path(path).read_text()) or {}
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        path = pathlib.Path(path)
+        if path.exists() and not path.is_file() and not path.is_relative_to("/dev") and not path.is_relative_to("/proc"):
+            raise ConfigError("config", path, "is no regular file; give a file of settings")  # a pipe might never end
+        return parse(path.read_text(encoding="utf-8"), path, cls)
+    except (OSError, UnicodeDecodeError) as error:
         raise ConfigError("config", path, f"cannot be read: {' '.join(str(error).split())}") from error
+
+
+def parse(text: str, path: str | pathlib.Path, cls: type[Settings] = TrainConfig) -> dict[str, Any]:
+    """Returns what a text sets, as `load` does.
+
+    Args:
+        path: names the text in errors.
+
+    Raises:
+        ConfigError: as `load` does.
+    """
+    try:
+        content: Any = parsing.parse_yaml(text) or {}
+    except ValueError as error:
+        raise ConfigError("config", path, f"cannot be read: {error}") from error
     if not isinstance(content, dict):
         raise ConfigError("config", path, "must consist of `name: value` lines")
     places = cls.places()

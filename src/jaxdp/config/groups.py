@@ -16,6 +16,10 @@ from jaxdp.config.settings import Settings
 from jaxdp.config.values import (
     BELOW_2_31,
     FRACTION,
+    MOST_CLASSES,
+    MOST_DEVICES,
+    MOST_STEPS,
+    MOST_WORKERS,
     NON_NEGATIVE,
     POSITIVE,
     BatchSize,
@@ -31,6 +35,7 @@ from jaxdp.config.values import (
     OptionalProfile,
     OptionalText,
     Words,
+    at_most,
 )
 from jaxdp.registry import ConfigError
 
@@ -39,6 +44,7 @@ TaskKeywords = Annotated[Keywords, tyro.conf.arg(name="task_kwargs", help_behavi
 OptimizerKeywords = Annotated[Keywords, tyro.conf.arg(name="optimizer_kwargs", help_behavior_hint="")]
 Plugins = Annotated[tuple[str, ...], tyro.conf.arg(metavar="FILE.py|MODULE", help_behavior_hint="")]
 DEFAULT_WORKERS, DEFAULT_LOCAL_STEPS = 4, 10
+_MOST_ROLLBACKS = 20
 # To which exchanges a flag belongs.
 _EXCHANGES_OF = {
     "workers": ("exact", "async", "local"),
@@ -101,7 +107,7 @@ class DataConfig(Settings):
     tiff: Annotated[Literal["pages", "channels"] | None, tyro.conf.arg(help_behavior_hint="")] = None
     """what the planes of a TIFF file in a folder are: examples (pages) or channels of one example (default: channels where the
     metadata of ImageJ or OME say so, otherwise pages)"""
-    num_classes: Annotated[OptionalInt, POSITIVE] = None
+    num_classes: Annotated[OptionalInt, POSITIVE, at_most(MOST_CLASSES)] = None
     """number of classes of the labels or masks (default: inferred from the dataset)"""
     mask_values: OptionalMaskValues = None
     """stored values of masks that are class 0, 1, ...: numbers, e.g. 0,128,255; colours, e.g. 000000,ff0000; or binary: 0 is class
@@ -156,7 +162,7 @@ class ShardingConfig(Settings):
 
     strategy: str = "pmap"
     """how devices share the work: pmap, single, shard_map, sharded or central"""
-    devices: Annotated[OptionalInt, POSITIVE] = None
+    devices: Annotated[OptionalInt, POSITIVE, at_most(MOST_DEVICES)] = None
     """use the first N devices (default: all of them); on a CPU, simulate N.
     On a CPU, these are added to XLA_FLAGS unless you set them yourself: --xla_force_host_platform_device_count=N and, for speed,
     --xla_cpu_experimental_ynn_fusion_type=-individual_convolution and --xla_disable_hlo_passes=cse_barrier_expander"""
@@ -186,7 +192,7 @@ class OptimizationConfig(Settings):
     update; batch norm sees one microbatch"""
     epochs: Annotated[OptionalInt, POSITIVE] = None
     """passes over the training set (default: 20, or the dataset's own)"""
-    steps: Annotated[OptionalInt, POSITIVE] = None
+    steps: Annotated[OptionalInt, POSITIVE, at_most(MOST_STEPS)] = None
     """number of training steps, instead of --epochs"""
     optimizer: str = "nesterov"
     """sgd, momentum, nesterov, adam, adamw, rmsprop, adagrad, lamb or lion"""
@@ -264,6 +270,12 @@ class RunConfig(Settings):
     """abort, with a stack trace of each thread, if no step finishes within this time (default: 30 times the median step, at least
     300 s; compiling and saving do not count)"""
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.on_divergence == "rollback" and self.max_divergences > _MOST_ROLLBACKS:
+            remedy = f"each rollback halves the learning rate, after {_MOST_ROLLBACKS} nothing would be learned; give at most that"
+            raise ConfigError("max_divergences", self.max_divergences, remedy)
+
 
 @dataclasses.dataclass(frozen=True)
 class ProcessConfig(Settings):
@@ -292,12 +304,12 @@ class ExchangeConfig(Settings):
     """how gradients get together. allreduce: devices wait for each other; exact: workers take slices of the batch as they become
     free, and the result is the same bit for bit whoever computed them; async: workers push gradients to parameter servers at their
     own pace; local: replicas train alone for some steps and are then averaged. All but allreduce need pip install 'jaxdp[ray]'"""
-    workers: Annotated[OptionalInt, POSITIVE] = None
+    workers: Annotated[OptionalInt, POSITIVE, at_most(MOST_WORKERS)] = None
     """processes that compute, each on one CPU core (default: 4)"""
-    slices: Annotated[OptionalInt, POSITIVE] = None
+    slices: Annotated[OptionalInt, POSITIVE, at_most(MOST_WORKERS)] = None
     """exact: equal slices of each batch, whole groups of batch norm (default: as many as possible, at most 16); local: replicas
     (default: --workers)"""
-    servers: Annotated[OptionalInt, POSITIVE] = None
+    servers: Annotated[OptionalInt, POSITIVE, at_most(MOST_WORKERS)] = None
     """exact and async: parameter servers, which divide the model's arrays by size (default: 1 for async; for exact none, the
     command's own process holds them)"""
     staleness: Annotated[OptionalInt, NON_NEGATIVE] = None

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
 import tyro
-import yaml
 
+from jaxdp import parsing
 from jaxdp.registry import ConfigError
 
-_MOST_CLASSES = 255  # of masks: 255 itself stands for pixels to ignore
+_MOST_MASK_VALUES = 255  # 255 itself stands for pixels to ignore
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,8 +114,8 @@ class MaskValues:
         values = tuple(int(word.lstrip("#"), 16) if colours else int(word) for word in words)
         if len(set(values)) < len(values):
             raise ConfigError("mask_values", text, "names a value twice; give each class one of its own")
-        if not 2 <= len(values) <= _MOST_CLASSES:
-            raise ConfigError("mask_values", text, f"must be at least 2 values and at most {_MOST_CLASSES}, one for each class")
+        if not 2 <= len(values) <= _MOST_MASK_VALUES:
+            raise ConfigError("mask_values", text, f"must be at least 2 values and at most {_MOST_MASK_VALUES}, one for each class")
         return cls(values, colours)
 
     def show(self, value: int) -> str:
@@ -151,6 +151,11 @@ class Range:
 POSITIVE = Range("be greater than 0", lambda value: value > 0)
 NON_NEGATIVE = Range("not be negative", lambda value: value >= 0)
 FRACTION = Range("be at least 0 and below 1", lambda value: 0 <= value < 1)
+# On one machine, whose memory and threads more of them would take.
+MOST_DEVICES, MOST_PROCESSES = 512, 256
+MOST_WORKERS = 4096  # of a cluster
+MOST_CLASSES = 2**15  # a confusion matrix has the square of it
+MOST_STEPS = 10**8  # whose learning rates are held
 BELOW_2_31 = Range("be below 2147483648", lambda value: value < 2**31)
 
 
@@ -163,6 +168,11 @@ class NumberAsText:
     """
 
     kinds: tuple[type, ...]
+
+
+def at_most(most: int) -> Range:
+    """Returns the range of numbers up to `most`."""
+    return Range(f"be at most {most}", lambda value: value <= most)
 
 
 def parse_batch_size(word: str) -> int | Literal["auto"]:
@@ -182,7 +192,10 @@ def parse_keywords(words: list[str]) -> dict[str, Any]:
         key, separator, value = word.partition("=")
         if not (key.isidentifier() and separator):
             raise ConfigError("", word, f"{word!r} is not a keyword argument: write KEY=VALUE without spaces, e.g. depth=110")
-        keywords[key] = number(yaml.safe_load(value))
+        try:
+            keywords[key] = number(parsing.parse_yaml(value))
+        except ValueError as error:
+            raise ConfigError("", word, f"{key} has no value that is YAML: {error}") from error
     return keywords
 
 

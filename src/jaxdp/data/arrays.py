@@ -17,6 +17,7 @@ from jaxdp.data.sources.masks import Distinct, number_arrays
 from jaxdp.data.sources.sampling import moments_of
 from jaxdp.data.sources.statistics import Properties, create_dataset
 from jaxdp.data.splits import random_share
+from jaxdp.parsing import printable
 from jaxdp.registry import ConfigError
 
 Fail = Callable[[str], ConfigError]  # makes an error of what is wrong
@@ -100,7 +101,7 @@ def from_arrays(  # noqa: PLR0913 - each keyword says one more thing about the a
         _check_finite(source.images, f"the images of {split}", fail)
     known = Properties(
         num_classes=count_classes(list(splits.values())),
-        class_names=tuple(map(str, class_names)),
+        class_names=tuple(printable(str(each)) for each in class_names),
         size=(height, width),
         moments=moments_of(trained_on.images) if trained_on.images.dtype == np.uint8 else None,
         augment=config.augment or (),

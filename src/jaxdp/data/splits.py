@@ -132,7 +132,7 @@ def with_classes(dataset: Dataset, names: Sequence[str]) -> Dataset:
 def draw_validation(train: Source, task: str, share: float, seed: int) -> tuple[Subset, Subset]:
     """Returns what is left to train on, and `share` of the examples of each class, drawn at random.
 
-    A source may tell by `groups` which examples belong together, and what to call them: of these all are drawn or none. The pages of
+    A source may tell by `groups` which examples belong together, and what to call them: of these all are drawn or none. Pages of
     a stack are such.
 
     Args:

@@ -57,6 +57,8 @@ def find(paths: Sequence[str | pathlib.Path], leave_out: pathlib.Path | None = N
             if not inside:
                 raise ConfigError("", path, f"{path}: no images in that folder; they are told by {' '.join(SUFFIXES)}")
             files = [ImageFile(inner, inner.relative_to(path).with_suffix("")) for inner in inside]
+        elif path.exists() and not path.is_file():
+            raise ConfigError("", path, f"{path}: is no regular file; give images or folders")
         elif path.exists():
             files = [ImageFile(path, pathlib.PurePath(path.name).with_suffix(""))]
         else:

@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
-from jaxdp.config import POSITIVE, OptionalInt, OptionalPath, Settings
+from jaxdp.config import POSITIVE, OptionalInt, OptionalPath, Plugins, Settings
 from jaxdp.config.values import MaskValues
+from jaxdp.parsing import printable
 from jaxdp.registry import ConfigError
 from jaxdp.run_directory import Row, RunDirectory
+from jaxdp.run_files import DamagedFile
 from jaxdp.runtime import platform
 
 if TYPE_CHECKING:
@@ -92,6 +94,9 @@ class PredictConfig(Settings):
     """What `python -m jaxdp.predict` takes."""
 
     images: ImagesConfig
+    plugins: Plugins = ()
+    """Python files or modules that the run was trained with: those that only its folder names are not run, since they are code of
+    whoever made the folder"""
     results: ResultsConfig = ResultsConfig()
     tiles: TilesConfig = TilesConfig()
 
@@ -112,7 +117,7 @@ def check_tiles(tile: int, overlap: int | None) -> None:
 
 def predict(
     run_dir: str | pathlib.Path, images: "Iterable[str | pathlib.Path | np.ndarray]", *, step: int | None = None, tile: int = 512,
-    overlap: int | None = None,
+    overlap: int | None = None, plugins: Sequence[str] = (),
 ) -> "list[np.ndarray]":  # fmt: skip
     """Returns a model's answer to each image, as float32.
 
@@ -123,16 +128,18 @@ def predict(
         images: files, or arrays (H, W, C), with the dtype, the channels and on the scale of the run's dataset, mostly uint8.
         step: which checkpoint; None for the best by validation data, or the newest where there are none.
         tile, overlap: in pixels, as the flags; by default tiles grow where the model sees too far for them.
+        plugins: files or modules that the run was trained with.
 
     Raises:
         ConfigError: if there is no run or no such checkpoint, or an image cannot be used.
     """
     check_tiles(tile, overlap)
     platform.configure(None)
+    platform.check_backend()
     from jaxdp.inference import files
     from jaxdp.inference.predictor import Predictor
 
-    predictor = Predictor.of_run(run_dir, step=step, tile=tile, overlap=overlap)
+    predictor = Predictor.of_run(run_dir, step=step, tile=tile, overlap=overlap, plugins=plugins)
     channels, dtype = predictor.description.image_shape[-1], predictor.description.dtype
     tiff = RunDirectory(pathlib.Path(run_dir)).load_config().data.tiff
     items = [
@@ -153,12 +160,14 @@ def predict_files(config: PredictConfig) -> None:
     stored = _check_run(config)
     known, left_out = _survey(config, stored)
     platform.configure(None)
+    platform.check_backend()
     from jaxdp.inference import results
     from jaxdp.inference.predictor import Predictor
 
     predictor = Predictor.of_run(
-        config.images.run_dir, step=config.images.step, tile=config.tiles.tile, overlap=config.tiles.overlap
-    )
+        config.images.run_dir, step=config.images.step, tile=config.tiles.tile, overlap=config.tiles.overlap,
+        plugins=config.plugins,
+    )  # fmt: skip
     results.check_writable(config.results)
     _say_changes(known, predictor.description, resized=predictor.resized)
     if note := predictor.note_on_tiles(each.size for each in known):
@@ -220,8 +229,13 @@ def _check_run(config: PredictConfig) -> Stored:
     from jaxdp.inference import instances, results
 
     run = RunDirectory(pathlib.Path(config.images.run_dir))
-    settings = run.load_config()
-    content = run.read_dataset()
+    settings = run.load_trusted_config(config.plugins)
+    try:
+        content = run.read_dataset()
+    except DamagedFile:
+        from jaxdp.inference.predictor import read_description
+
+        content = dataclasses.asdict(read_description(run, settings))
     task, channels = content.get("kind") or content["task"], content["image_shape"][-1]
     if task == "regression" and content["num_classes"] not in (1, 3):
         remedy = f"its targets have {content['num_classes']} channels, files 1 or 3; use predict() from Python"
@@ -272,4 +286,4 @@ def _say_range(known: "Sequence[SurveyedImage]", pixel_range: tuple[float, float
 
 
 def _say(text: str) -> None:
-    print(text, file=sys.stderr)
+    print(printable(text), file=sys.stderr)

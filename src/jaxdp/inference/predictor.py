@@ -3,7 +3,7 @@
 import functools
 import itertools
 import pathlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -24,6 +24,7 @@ from jaxdp.data.sources.fitting import ImageSize, resize
 from jaxdp.data.sources.images import Size
 from jaxdp.inference import reach
 from jaxdp.inference.apply import create_predictor
+from jaxdp.inference.description import read_description as read_description
 from jaxdp.inference.tiles import Tiles
 from jaxdp.registry import ConfigError
 from jaxdp.run_directory import RunDirectory
@@ -92,19 +93,22 @@ class Predictor:
 
     @classmethod
     def of_run(
-        cls, run_dir: str | pathlib.Path, *, step: int | None = None, tile: int = TILE, overlap: int | None = None
-    ) -> "Predictor":
+        cls, run_dir: str | pathlib.Path, *, step: int | None = None, tile: int = TILE, overlap: int | None = None,
+        plugins: Sequence[str] = (),
+    ) -> "Predictor":  # fmt: skip
         """Returns the predictor of a run.
 
         Args:
             run_dir: folder of the run.
             step: which checkpoint; None for the best by validation data, or the newest where there are none.
+            plugins: files or modules that the run was trained with.
 
         Raises:
             ConfigError: if there is no run or no such checkpoint.
         """
         run = RunDirectory(pathlib.Path(run_dir))
-        config, description = run.load_config(), read_description(run)
+        config = run.load_trusted_config(plugins)
+        description = read_description(run, config)
         _, state = restore(run, config, description, step)
         return cls(state, config, description, create_task(config, description), tile=tile, overlap=overlap)
 
@@ -223,17 +227,6 @@ class Predictor:
         return jax.eval_shape(self._network, jax.ShapeDtypeStruct(shape, jnp.dtype(self.description.dtype))).shape[1]
 
 
-def read_description(run: RunDirectory) -> Description:
-    """Returns what the run's model needs to know of its dataset.
-
-    Raises:
-        ConfigError: if there is no run.
-    """
-    content = run.read_dataset()
-    plain: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in content.items()}
-    return Description(**plain)
-
-
 def is_resized(config: TrainConfig, description: Description) -> bool:
     """Tells whether images are resized to the size at which the model was trained."""
     return description.answer == "classification" or config.data.image_size is not None
@@ -255,10 +248,11 @@ def restore(
         raise ConfigError("run_dir", run.path, "holds no checkpoint")
     best_metric = create_task(config, description).best_metric if description.has_validation else None
     checkpoints = SavedCheckpoints(run.checkpoints, best_metric=best_metric)
-    step = checkpoints.choose(step)
-    if step is None:
+    expected = _expected_state(config, description, model)
+    found = checkpoints.read_chosen(step, lambda chosen: checkpoints.restore_model(chosen, expected))
+    if found is None:
         raise ConfigError("run_dir", run.path, "holds no checkpoint")
-    return step, checkpoints.restore_model(step, _expected_state(config, description, model))
+    return found
 
 
 def _expected_state(config: TrainConfig, description: Description, model: nnx.Module | None) -> Any:

@@ -3,8 +3,7 @@
 import dataclasses
 import json
 import pathlib
-import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -16,6 +15,7 @@ from flax import nnx
 
 from jaxdp.config import TrainConfig
 from jaxdp.data.augment import Preprocess
+from jaxdp.data.npz_file import NpzFile
 from jaxdp.data.sources import Description
 from jaxdp.inference import predictor
 from jaxdp.inference.apply import create_apply
@@ -23,6 +23,7 @@ from jaxdp.registry import ConfigError
 from jaxdp.run_directory import RunDirectory, check_file, replace_file
 from jaxdp.step.state import TrainState
 
+_NOT_OF_NUMPY = ("BF16", "F8_E4M3", "F8_E5M2")
 PLATFORMS = ("cpu", "cuda", "tpu")  # on which an exported program can run
 
 
@@ -37,23 +38,33 @@ def read_weights(path: str | pathlib.Path) -> tuple[dict[str, np.ndarray], bool]
         raise ConfigError("weights", path, "there is no such file")
     try:
         if path.suffix == ".safetensors":
-            with safetensors.safe_open(path, framework="numpy") as file:  # pyright: ignore[reportPrivateImportUsage]
-                own = (file.metadata() or {}).get("format") == "jaxdp"
-                return {name: file.get_tensor(name) for name in list(file.keys())}, own
+            return _read_safetensors(path)
         if path.suffix == ".npz":
-            with np.load(path, allow_pickle=False) as arrays:
-                return dict(arrays), False
+            with NpzFile(path) as arrays:
+                return {name: arrays.read(name) for name in arrays.names}, False
         if path.suffix in (".pt", ".pth"):
             return _read_torch(path), False
     except ConfigError:
         raise
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, RuntimeError) as error:
+    except (OSError, ValueError, EOFError, RuntimeError) as error:
         raise ConfigError("weights", path, f"cannot be read: {_first_line(error)}") from error
     except Exception as error:  # safetensors and pickle have errors of their own kinds
         if type(error).__name__ not in ("SafetensorError", "UnpicklingError"):
             raise
         raise ConfigError("weights", path, f"cannot be read: {_first_line(error)}") from error
     raise ConfigError("weights", path, "must end in .safetensors, .npz, .pt or .pth")
+
+
+def _read_safetensors(path: pathlib.Path) -> tuple[dict[str, np.ndarray], bool]:
+    with safetensors.safe_open(path, framework="numpy") as file:  # pyright: ignore[reportPrivateImportUsage]
+        own = (file.metadata() or {}).get("format") == "jaxdp"
+        names = list(file.keys())
+        narrow = [name for name in names if file.get_slice(name).get_dtype() in _NOT_OF_NUMPY]
+        found = {name: file.get_tensor(name) for name in names if name not in narrow}
+    if narrow:
+        with safetensors.safe_open(path, framework="flax") as file:  # pyright: ignore[reportPrivateImportUsage]
+            found |= {name: np.asarray(file.get_tensor(name), np.float32) for name in narrow}
+    return {name: found[name] for name in names}, own
 
 
 def _read_torch(path: pathlib.Path) -> dict[str, np.ndarray]:
@@ -87,12 +98,13 @@ def load_exported(model: Any, weights: Mapping[str, np.ndarray]) -> None:
     nnx.update(model, arrays)
 
 
-def export(run_dir: str, output: pathlib.Path, step: int | None) -> str:
+def export(run_dir: str, output: pathlib.Path, step: int | None, plugins: Sequence[str] = ()) -> str:
     """Writes weights (averaged ones where the run has them) or a program; the file is complete or not there at all.
 
     Args:
         output: NAME.safetensors or NAME.stablehlo, beside which NAME.stablehlo.json holds class names, normalization and the like.
         step: of the checkpoint; None for the best by validation data, or the newest where there are none.
+        plugins: files or modules that the run was trained with.
 
     Returns:
         What was written, for people.
@@ -104,7 +116,8 @@ def export(run_dir: str, output: pathlib.Path, step: int | None) -> str:
         raise ConfigError("output", output, "must end in .safetensors or .stablehlo")
     check_file("output", output, "model.safetensors")
     run = RunDirectory(pathlib.Path(run_dir))
-    config, description = run.load_config(), predictor.read_description(run)
+    config = run.load_trusted_config(plugins)
+    description = predictor.read_description(run, config)
     found, state = predictor.restore(run, config, description, step)
     content = (_safetensors if output.suffix == ".safetensors" else _stablehlo)(state, config, description)
     beside = output.with_name(output.name + ".json")

@@ -101,6 +101,8 @@ def read(path: pathlib.Path) -> dict[str, dict[str, int]]:
         OSError: if it cannot be read.
     """
     counts: dict[str, dict[str, int]] = {}
+    if path.exists() and not path.is_file():
+        raise ValueError(f"{path} is no regular file")
     with path.open(newline="", encoding="utf-8") as file:
         lines = csv.reader(file, strict=True)
         try:

@@ -32,7 +32,7 @@ def curves_figure(rows: Sequence[dict[str, Any]], *, title: str, metric_name: st
         for axes, name in zip(figure.subplots(1, 2), ("loss", metric_name), strict=True):
             for split, color in COLORS.items():
                 of_split = [row for row in rows if row["split"] == split and name in row]
-                points = [(row["step"], row[name]) for row in of_split if math.isfinite(row["loss"])]
+                points = [(row["step"], row[name]) for row in of_split if math.isfinite(row.get("loss", math.nan))]
                 if points:
                     steps, values = zip(*points, strict=True)
                     marker = "o" if split != "train" or len(points) == 1 else None

@@ -15,6 +15,7 @@ from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
 from jaxdp.config.values import MaskValues
+from jaxdp.parsing import printable
 from jaxdp.reporting import pictures
 from jaxdp.run_directory import Row, replace_file
 
@@ -64,7 +65,7 @@ def print_table(rows: Sequence[Row]) -> None:
             table.add_column(places[number] if number < len(places) else f"{number + 1}th", overflow="fold")
         for row in rows:
             cells = [f"{rich.markup.escape(item['class'])}: [bold]{item['probability']:.1%}[/bold]" for item in row["classes"]]
-            table.add_row(rich.markup.escape(row["file"]), *cells)
+            table.add_row(rich.markup.escape(printable(row["file"])), *cells)
     else:
         table.add_column("size", justify="right", no_wrap=True)
         if "objects" in rows[0]:
@@ -77,7 +78,7 @@ def print_table(rows: Sequence[Row]) -> None:
                 table.add_column(name, justify="right", no_wrap=True)
         for row in rows:
             height, width = row["size"]
-            table.add_row(rich.markup.escape(row["file"]), f"{height}x{width}", *_dense_cells(row))
+            table.add_row(rich.markup.escape(printable(row["file"])), f"{height}x{width}", *_dense_cells(row))
     rich.console.Console(highlight=False, emoji=False).print(table)
 
 

@@ -8,8 +8,10 @@ from typing import Any
 import rich.console
 import rich.progress
 import rich.table
+import rich.text
 
 from jaxdp.data.sources import BadExample
+from jaxdp.parsing import printable
 from jaxdp.units import bytes_text
 
 _FRACTIONS = ("accuracy", "top5_accuracy", "pixel_accuracy")
@@ -67,7 +69,8 @@ def _print_result(trained: Any, skipped: Mapping[str, Sequence[BadExample]]) -> 
         _say(f"{folder} is complete: --epochs or --steps extends it, --resume never starts another run.")
         return
     for split, errors in skipped.items():
-        _say(f"warning: {len(errors)} bad {split} examples were left out, e.g. {errors[0].where}: {errors[0].problem}")
+        first = printable(f"{errors[0].where}: {errors[0].problem}")
+        _say(f"warning: {len(errors)} bad {split} examples were left out, e.g. {first}")
     if skipped:
         _say(f"warning: {trained.directory.skipped_file} lists what was left out and why")
     if summary["skipped_updates"]:
@@ -86,7 +89,9 @@ def print_summary(summary: Mapping[str, Any], run_dir: str, metric_name: str) ->
     Args:
         metric_name: the metric by which validation data, where there are any, choose the best state.
     """
-    table = rich.table.Table(title=f"{summary['model']} on {summary['dataset']}: {summary['status']}", show_header=False)
+    # Text, because brackets in a string would be markup.
+    title = rich.text.Text(printable(f"{summary['model']} on {summary['dataset']}: {summary['status']}"))
+    table = rich.table.Table(title=title, show_header=False)
     table.add_column(style="bold")
     table.add_column()
     for split, metrics in summary["metrics"].items():
@@ -108,7 +113,7 @@ def print_summary(summary: Mapping[str, Any], run_dir: str, metric_name: str) ->
         table.add_row("speed", f"{summary['examples_per_second']:,.0f} examples/s after the first step")
     first = "" if seconds["first_step"] is None else f", the first step done after {seconds['first_step']:.1f} s"
     table.add_row("time", f"{seconds['total']:.1f} s{first}")
-    table.add_row("folder", run_dir)
+    table.add_row("folder", printable(run_dir))
     rich.console.Console(markup=False, emoji=False).print(table)
 
 

@@ -159,7 +159,7 @@ def _devices(run: Run) -> str:
 def pictures(run: Run) -> list[dict[str, Any]]:
     """Returns of each picture its name and, unless it cannot be read, its caption, data and size."""
     found = []
-    for path in sorted(path for path in run.directory.plots.glob("*.png") if path.stem != _CURVES):
+    for path in sorted(path for path in run.directory.plots.glob("*.png") if path.stem != _CURVES and path.is_file()):
         picture: dict[str, Any] = {"name": path.name, "source": None}
         try:
             kind, content, size = _shrunk(path.read_bytes())

@@ -44,7 +44,7 @@ def write_report(folders: Sequence[pathlib.Path], output: pathlib.Path, title: s
         output.parent.mkdir(parents=True, exist_ok=True)
         if output.is_dir():
             raise IsADirectoryError(0, "it is a folder")
-        replace_file(output, page)
+        replace_file(output, page.encode(errors="replace"))  # names of folders need be no UTF-8
     except OSError as error:
         raise ConfigError("output", output, f"cannot be written: {error.strerror}") from error
 

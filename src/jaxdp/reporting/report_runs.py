@@ -2,20 +2,19 @@
 
 import contextlib
 import dataclasses
-import json
 import math
 import pathlib
 import statistics
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import yaml
-
 from jaxdp import tasks
 from jaxdp.config import OF_ONE_COMMAND, ExchangeConfig, TrainConfig
+from jaxdp.parsing import parse_yaml
 from jaxdp.registry import ConfigError, shown
 from jaxdp.reporting.report_figures import Mark
-from jaxdp.run_directory import Row, RunDirectory, read_lines
+from jaxdp.run_directory import Row, RunDirectory
+from jaxdp.run_files import DamagedFile, read_object, read_rows, read_text, rows_count
 
 NOTHING = "–"  # where a value is missing
 _ENDS = ("done", "stopped", "diverged")
@@ -189,12 +188,11 @@ def read(folder: pathlib.Path, name: str) -> Run:
     directory, problems = RunDirectory(folder), []
     summary = _read(directory.summary_file, _object, {}, problems)
     description = _read(directory.dataset_file, _object, {}, problems)
-    settings = _read(directory.config_file, _settings, {}, problems)
-    text = directory.config_file.read_text() if settings else ""
-    rows = _with_step(_read(directory.metrics_file, read_lines, [], problems))
+    text, settings = _read(directory.config_file, _settings, ("", {}), problems)
+    rows = _rows(directory.metrics_file, problems)
     if directory.metrics_file.is_file() and not rows:
         problems.append("metrics.jsonl holds no rows")
-    history = _with_step(_read(directory.history_file, read_lines, [], problems) if directory.history_file.exists() else [])
+    history = _rows(directory.history_file, problems) if directory.history_file.exists() else []
     history = [event for event in history if isinstance(event.get("event"), str)]
     status = str(summary.get("status", "unfinished"))
     if history:
@@ -210,7 +208,11 @@ def read(folder: pathlib.Path, name: str) -> Run:
     )
 
 
-def _with_step(rows: Sequence[Row]) -> list[Row]:
+def _rows(path: pathlib.Path, problems: list[str]) -> list[Row]:
+    """Returns the rows that have a step; those that cannot be read are a problem."""
+    rows, lost = _read(path, lambda path: read_rows(path, checked=False), ([], 0), problems)
+    if lost:
+        problems.append(f"{rows_count(lost)} of {path.name} cannot be read")
     return [row for row in rows if number(row.get("step")) is not None]
 
 
@@ -221,22 +223,23 @@ def _read(path: pathlib.Path, load: Callable[[pathlib.Path], Any], empty: Any, p
         return load(path)
     except FileNotFoundError:
         problems.append(f"there is no {path.name}")
-    except (OSError, ValueError, yaml.YAMLError):
+    except (OSError, ValueError):
         problems.append(f"{path.name} cannot be read")
     return empty
 
 
 def _object(path: pathlib.Path) -> dict[str, Any]:
-    content = yaml.safe_load(path.read_text()) if path.suffix == ".yaml" else json.loads(path.read_text())
+    return read_object(path, checked=False)
+
+
+def _settings(path: pathlib.Path) -> tuple[str, dict[str, Any]]:
+    """Returns the text of a file of settings, and the settings: also those that it leaves out or that only another version has."""
+    text = read_text(path)
+    content = parse_yaml(text)
     if not isinstance(content, dict):
-        raise ValueError(content)
-    return content
-
-
-def _settings(path: pathlib.Path) -> dict[str, Any]:
-    """Returns the settings, also those that the file leaves out or that only another version has."""
-    settings = TrainConfig().plain() | {str(name): value for name, value in _object(path).items()}
-    return {name: value for name, value in settings.items() if name not in OF_ONE_COMMAND}
+        raise DamagedFile(path, "it holds no settings")
+    settings = TrainConfig().plain() | {str(name): value for name, value in content.items()}
+    return text, {name: value for name, value in settings.items() if name not in OF_ONE_COMMAND}
 
 
 def setting_text(value: object, missing: str = "default") -> str:

@@ -1,7 +1,64 @@
-"""Output that a run can lose without ending: to a terminal that was closed, or a broken pipe."""
+"""Standard output and standard error: closed ones, full ones, and what a run can lose without ending."""
 
 import contextlib
+import os
+import sys
+from collections.abc import Iterator
 from typing import Any
+
+
+class OutputError(Exception):
+    """Standard output cannot be written: no other file, whatever the system's error says."""
+
+
+class StandardOutput:
+    """A text stream that raises OutputError in place of an OSError, but for a reader that has gone."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        with _told_apart():
+            return self._stream.write(text)
+
+    def flush(self) -> None:
+        with _told_apart():
+            self._stream.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+@contextlib.contextmanager
+def _told_apart() -> Iterator[None]:
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise OutputError(f"standard output cannot be written: {error.strerror or error}") from error
+
+
+def complete() -> None:
+    """Opens what is closed of standard input, output and error, and makes output take names that are no UTF-8.
+
+    Otherwise the next files that are opened would get their numbers, and what libraries print would go into these.
+    """
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest free number
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(number, mode, closefd=False))  # noqa: SIM115
+    if hasattr(sys.stdout, "reconfigure"):
+        sys.stdout.reconfigure(errors="backslashreplace")
+
+
+def give_up() -> None:
+    """Sends what is left for standard output nowhere: at exit Python would try again."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 class BestEffortStream:

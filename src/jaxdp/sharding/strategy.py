@@ -70,14 +70,19 @@ class Strategy(abc.ABC):
     def _state_sharding(self) -> Sharding:
         return mesh.replicated(self.mesh)
 
-    def check_batch(self, global_batch_size: int) -> None:
-        """Raises ConfigError for a global batch that devices, microbatches or batch-norm groups do not divide."""
+    def check_batch(self, global_batch_size: int, most: int | None = None) -> None:
+        """Raises ConfigError for a global batch that devices, microbatches or batch-norm groups do not divide.
+
+        Args:
+            most: examples that there are.
+        """
         shards = self.data_shards
         if global_batch_size % shards:
             lower = global_batch_size // shards * shards
-            near = " or ".join(str(size) for size in (lower, lower + shards) if size)
+            near = " or ".join(str(size) for size in (lower, lower + shards) if size and (most is None or size <= most))
             who = f"{shards} devices do" if shards == self.num_devices else f"data={shards} of the mesh does"
-            raise ConfigError("global_batch_size", global_batch_size, f"{who} not divide it; use {near}")
+            remedy = f"use {near}" if near else f"there are {most} examples to train on: use fewer devices"
+            raise ConfigError("global_batch_size", global_batch_size, f"{who} not divide it; {remedy}")
         parts = self.recipe.accumulate_steps
         if global_batch_size % (parts * shards):
             each = global_batch_size // shards

@@ -18,33 +18,43 @@ from jaxdp.units import bytes_text
 _COLOURS = {"whole": "green", "damaged": "bold red", "unverified": "yellow"}
 
 
-def list_checkpoints(run_dir: str | pathlib.Path, *, verify: bool = False) -> list[Row]:
+def list_checkpoints(run_dir: str | pathlib.Path, *, verify: bool = False, plugins: Sequence[str] = ()) -> list[Row]:
     """Returns step, bytes, metrics (None if it was not evaluated), whether it is the best, verdict and problem of each.
 
     Metrics are of validation data under `validation`, or where a run has none of test data under `test`: none is the best then.
 
     Args:
         verify: whether to hash all files; otherwise they have to be there and have their sizes.
+        plugins: files or modules that the run was trained with.
 
     Raises:
         ConfigError: if there is no run.
     """
     run = RunDirectory(pathlib.Path(run_dir))
-    config = run.load_config()
-    description = read_description(run)
+    config = run.load_trusted_config(plugins)
+    description = read_description(run, config)
     split = "validation" if description.has_validation else "test"
     best_metric = create_task(config, description).best_metric
-    rows: list[Row] = []
-    for step in integrity.steps(run.checkpoints):
-        verdict = integrity.examine(run.checkpoints, step, thorough=verify)
-        metrics = integrity.read_metrics(run.checkpoints, step)
-        rows.append({"step": step, "bytes": integrity.size(run.checkpoints, step), split: metrics, "best": False})
-        rows[-1] |= {"verdict": verdict.state, "problem": verdict.problem}
+    rows = _examined(run, split, verify=verify)
+    while not rows and integrity.steps(run.checkpoints):  # the only one was being removed, as the run went on
+        rows = _examined(run, split, verify=verify)
     usable = {row["step"]: row[split] for row in rows if row[split] and row["verdict"] != "damaged"}
     best = integrity.ranked(usable, best_metric)[:1] if description.has_validation else []
     if not rows:
         raise ConfigError("run_dir", run.path, "holds no checkpoint")
     return [row | {"best": row["step"] in best} for row in rows]
+
+
+def _examined(run: RunDirectory, split: str, *, verify: bool) -> list[Row]:
+    rows: list[Row] = []
+    for step in integrity.steps(run.checkpoints):
+        verdict = integrity.examine(run.checkpoints, step, thorough=verify)
+        if not verdict.usable and integrity.vanishes(run.checkpoints, step):
+            continue
+        metrics = integrity.read_metrics(run.checkpoints, step)
+        rows.append({"step": step, "bytes": integrity.size(run.checkpoints, step), split: metrics, "best": False})
+        rows[-1] |= {"verdict": verdict.state, "problem": verdict.problem}
+    return rows
 
 
 def print_table(rows: Sequence[Row]) -> None:

@@ -6,10 +6,8 @@ import urllib.parse
 from collections.abc import Collection, Sequence
 from typing import Any
 
-import yaml
-
 from jaxdp import config as config_lib
-from jaxdp import deprecation
+from jaxdp import deprecation, parsing
 from jaxdp.config import TrainConfig
 from jaxdp.registry import ConfigError, nearest, shown
 
@@ -74,8 +72,8 @@ def _values(flag: str, word: str, name: str, annotation: Any) -> list[Any]:
     """
     field, _, keyword = name.partition(".")
     try:
-        given = yaml.safe_load(f"[{word.partition('=')[2]}]")
-    except yaml.YAMLError:
+        given = parsing.parse_yaml(f"[{word.partition('=')[2]}]")
+    except ValueError:
         given = None
     if not given:
         raise ConfigError(flag, word, "names no values; separate them by commas, and quote one that YAML would take apart")

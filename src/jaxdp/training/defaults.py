@@ -7,6 +7,7 @@ import optax
 
 from jaxdp.components import Objects
 from jaxdp.config import BatchNormMode, TrainConfig
+from jaxdp.config.values import MOST_STEPS
 from jaxdp.data.sources import CheckedSource, Dataset
 from jaxdp.registry import ConfigError
 from jaxdp.run_directory import RunDirectory
@@ -107,10 +108,14 @@ def with_placement(config: TrainConfig, dataset: Dataset, devices: list[Any]) ->
 def create_schedule(config: TrainConfig, train_examples: int, objects: Objects) -> tuple[Intervals, optax.Schedule]:
     """Returns when what happens, and the learning rate as a function of the step."""
     steps_per_epoch = train_examples // int(config.optimization.global_batch_size or 1)
+    total_steps = config.optimization.steps or (config.optimization.epochs or DEFAULT_EPOCHS) * steps_per_epoch
+    if total_steps > MOST_STEPS:
+        remedy = f"makes {total_steps} steps; give at most {MOST_STEPS // steps_per_epoch}"
+        raise ConfigError("epochs", config.optimization.epochs, remedy)
     profiled = config.run.profile
     epochs_between_checkpoints = -(-MIN_DEFAULT_CHECKPOINT_STEPS // steps_per_epoch)
     intervals = Intervals(
-        total_steps=config.optimization.steps or (config.optimization.epochs or DEFAULT_EPOCHS) * steps_per_epoch,
+        total_steps=total_steps,
         steps_per_epoch=steps_per_epoch,
         log_every=config.run.log_every,
         eval_every=config.run.eval_every or steps_per_epoch,

@@ -188,8 +188,9 @@ class Run:
         self.counters = Counters.at(position)
         if self._directory is not None:
             self.counters.rollbacks = max(self.counters.rollbacks, self._directory.read_rollbacks())
-        if saved is not None:
-            message = f"continuing {self.folder} after step {saved}"
+        if saved is not None and self._directory is not None:
+            changed = self._directory.changes_text(config)
+            message = f"continuing {self.folder} after step {saved}" + f" with other settings: {changed}" * bool(changed)
         elif setup.initial_weights is not None:
             message = setup.initial_weights.text()
         _ = setup.train_data, setup.evaluation_data  # read before the progress begins
@@ -273,7 +274,12 @@ class Run:
         if saved is None:
             return self.setup.create_state(), {}
         assert self._checkpoints is not None
-        return self._checkpoints.restore(saved, self.setup.shapes, self.setup.strategy.parts(self.setup.shapes))
+        try:
+            return self._checkpoints.restore(saved, self.setup.shapes, self.setup.strategy.parts(self.setup.shapes))
+        except ConfigError as error:
+            changed = self._directory.changes_text(self.setup.config) if self._directory is not None else ""
+            remedy = f"{error.remedy}; other settings than before: {changed}" if changed else error.remedy
+            raise ConfigError(error.field, error.value, remedy) from error
 
     def _check_agreement(self, state: TrainState, start: int) -> None:
         """Finds out before the first step whether all processes are about to train the same: later it would be a hang, or worse.

@@ -274,6 +274,7 @@ def create_setup(
     Raises:
         ConfigError: for the first setting that cannot work.
     """
+    platform.check_backend()
     config = defaults.with_saved_defaults(config)
     sizes = config.optimization
     is_default = sizes.global_batch_size is None and sizes.per_device_batch_size is None  # what there is later is the dataset's own
@@ -308,7 +309,7 @@ def create_setup(
     strategy = create_strategy(config.sharding.strategy, recipe, devices, axes, shard_params=config.sharding.shard_params)
     strategy.check_rows({dataset.image_shape[0], tile[0]}, fewest_rows)
     if training and not automatic:
-        strategy.check_batch(int(config.optimization.global_batch_size or 0))
+        strategy.check_batch(int(config.optimization.global_batch_size or 0), len(dataset.train))
     setup = Setup(
         config, jnp.dtype(dtype or config.model.precision), dataset, recipe, schedule, strategy, intervals, objects, advance
     )

@@ -93,7 +93,7 @@ def read_initial(path: str, config: TrainConfig, dataset: Any, objects: Objects 
     expected = {**params, **batch_stats}
     try:
         if pathlib.Path(path).is_dir():
-            source, found, names = _of_run(RunDirectory(pathlib.Path(path)))
+            source, found, names = _of_run(RunDirectory(pathlib.Path(path)), config.plugins)
             note = ""
         else:
             source, names = path, ()
@@ -150,17 +150,18 @@ def frozen_names(pattern: str, names: Collection[str]) -> frozenset[str]:
     return frozen
 
 
-def _of_run(run: RunDirectory) -> tuple[str, dict[str, np.ndarray], tuple[str, ...]]:
+def _of_run(run: RunDirectory, plugins: Sequence[str]) -> tuple[str, dict[str, np.ndarray], tuple[str, ...]]:
     """Returns what a run's result is called, the best state by validation data or else the last, its arrays and its classes."""
-    config, description = run.load_config(), read_description(run)
+    config = run.load_trusted_config(plugins)
+    description = read_description(run, config)
     if not run.checkpoints.is_dir():
         raise ConfigError("", run.path, "holds no checkpoint")
     best_metric = create_task(config, description).best_metric if description.has_validation else None
     checkpoints = SavedCheckpoints(run.checkpoints, best_metric=best_metric)
-    step = checkpoints.choose(None)
-    if step is None:
+    chosen = checkpoints.read_chosen(None, checkpoints.model_arrays)
+    if chosen is None:
         raise ConfigError("", run.path, "holds no checkpoint")
-    return f"step {step} of {run.path}", checkpoints.model_arrays(step), description.class_names
+    return f"step {chosen[0]} of {run.path}", chosen[1], description.class_names
 
 
 def _are_others(before: Sequence[str], now: Sequence[str]) -> bool:

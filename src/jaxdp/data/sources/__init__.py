@@ -23,6 +23,7 @@ from jaxdp.data.dataset import Dataset as Dataset
 from jaxdp.data.dataset import Description as Description
 from jaxdp.data.dataset import Example as Example
 from jaxdp.data.dataset import Source as Source
+from jaxdp.parsing import printable
 from jaxdp.registry import ConfigError, Registry, nearest
 
 _OF_TRAINING = ("normalize", "data_placement", "seed")  # settings about data that loading them does not need
@@ -116,7 +117,8 @@ def _opened(config: DataConfig, tasks: Sequence[str]) -> Dataset:
         of = f"masks of object numbers; {config.dataset} is for {opened.task} and has none"
         raise ConfigError("instances", "", f"takes {of}; choose another --dataset or --model, or leave it out")
     dataset = _named_classes(_with_validation(opened, request), request)
-    return dataclasses.replace(dataset, name=config.dataset or "", settings=config)
+    names = tuple(map(printable, dataset.class_names))  # of folders and files: they go to terminals, figures and tables
+    return dataclasses.replace(dataset, class_names=names, name=config.dataset or "", settings=config)
 
 
 def _named_classes(dataset: Dataset, request: Request) -> Dataset:

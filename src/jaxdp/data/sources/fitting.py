@@ -12,7 +12,7 @@ from jaxdp.data.dataset import IGNORE_LABEL, OUTSIDE, BadExample, Example, Sourc
 from jaxdp.data.sources.images import Size
 from jaxdp.registry import ConfigError
 
-_LARGEST_SIDE = 65535
+_LARGEST_SIDE = 16384
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,7 +36,7 @@ class ImageSize:
         if squared:
             size = (int(squared[2]), int(squared[2]))
         if not all(0 < side <= _LARGEST_SIDE for side in size):
-            remedy = "must be N or HxW in pixels, e.g. 64 or 48x64, or resize_crop:N or letterbox:N"
+            remedy = f"must be N or HxW in pixels, e.g. 64 or 48x64, or resize_crop:N or letterbox:N, of at most {_LARGEST_SIDE}"
             raise ConfigError("image_size", text, remedy)
         kind: Any = squared[1] if squared else "stretch"
         return cls(size, kind)

@@ -282,7 +282,10 @@ def _pairs(request: sources.Request, place: Path) -> list[tuple[Path | None, Pat
 
 
 def _folders(path: Path) -> list[str]:
-    return sorted(entry.name for entry in path.iterdir() if entry.is_dir() and not images.is_hidden(entry.name))
+    root = path.resolve()
+    entries = [entry for entry in path.iterdir() if not images.is_hidden(entry.name) and entry.is_dir()]
+    # A link to the folder itself, or to one above it, is no class.
+    return sorted(entry.name for entry in entries if entry.resolve() not in (root, *root.parents))
 
 
 def _listed(path: Path) -> str:

@@ -5,7 +5,7 @@ import dataclasses
 import io
 import os
 import pathlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 from PIL import Image, ImageOps
@@ -15,6 +15,7 @@ from jaxdp.data.dataset import BadExample
 from jaxdp.data.sources import tiff
 from jaxdp.data.sources.conversion import bits_of, convert_array, convert_picture, dtype_of, dtype_of_mode, is_grey
 from jaxdp.data.sources.masks import to_class_numbers
+from jaxdp.registry import ConfigError
 
 Size = tuple[int, int]  # height, width
 
@@ -63,14 +64,49 @@ def is_hidden(name: str) -> bool:
 def find_pictures(folder: pathlib.Path) -> list[pathlib.Path]:
     """Returns the pictures at any depth, those of a folder before those of its folders, each in the order of their names.
 
-    Hidden files and folders, and files of other kinds, do not count; links are followed.
+    Hidden files and folders, files of other kinds, pipes and the like do not count. Links are followed, except to what is looked
+    through anyway: no picture counts twice because of them.
     """
-    found: list[pathlib.Path] = []
-    for place, folders, files in os.walk(folder, followlinks=True):
-        folders[:] = sorted(name for name in folders if not is_hidden(name))
-        pictures = [name for name in sorted(files) if pathlib.Path(name).suffix.lower() in SUFFIXES and not is_hidden(name)]
-        found += [pathlib.Path(place, name) for name in pictures]
-    return found
+    return list(_pictures_in(folder, folder.resolve(), set()))
+
+
+def _pictures_in(place: pathlib.Path, root: pathlib.Path, known: set[tuple[int, int]]) -> Iterator[pathlib.Path]:
+    """Yields the pictures in a folder and below.
+
+    Args:
+        root: where the search began, without links.
+        known: device and number of the folders that were looked through.
+    """
+    try:
+        status = place.stat()
+        with os.scandir(place) as entries:
+            seen = sorted((entry for entry in entries if not is_hidden(entry.name)), key=lambda entry: entry.name)
+    except OSError as error:
+        raise ConfigError("", place, f"{place}: the folder cannot be read ({error.strerror})") from error
+    if (status.st_dev, status.st_ino) in known:
+        return
+    known.add((status.st_dev, status.st_ino))
+    for entry in seen:
+        if pathlib.PurePath(entry.name).suffix.lower() in SUFFIXES and _is(entry.is_file):
+            yield pathlib.Path(entry.path)
+    for entry in seen:
+        if _is(entry.is_dir) and not (entry.is_symlink() and leads_back(pathlib.Path(entry.path), root)):
+            yield from _pictures_in(pathlib.Path(entry.path), root, known)
+
+
+def _is(ask: Callable[[], bool]) -> bool:
+    try:
+        return ask()
+    except OSError:  # a link to itself
+        return False
+
+
+def leads_back(link: pathlib.Path, root: pathlib.Path) -> bool:
+    """Whether a link leads to the folder in which the search began, one above it, or one in it that is looked through anyway."""
+    target = link.resolve()
+    if root in target.parents:
+        return not any(map(is_hidden, target.relative_to(root).parts))
+    return target == root or target in root.parents
 
 
 def read_header(path: pathlib.Path, choice: str | None = None) -> Header | None:

@@ -1,19 +1,20 @@
 """Images and their targets as arrays in one file that `numpy.savez` wrote: `--dataset npz:PATH`."""
 
 import pathlib
-import zipfile
-import zlib
-from typing import Any
+import sys
 
 import numpy as np
 
 from jaxdp.data import sources
 from jaxdp.data.arrays import NamedArrays, check_pair, count_classes
+from jaxdp.data.npz_file import NpzFile
 from jaxdp.data.sources.masks import number_arrays
 from jaxdp.data.sources.statistics import Properties, check_sizes, create_dataset
 from jaxdp.data.splits import held_out
 from jaxdp.registry import ConfigError
+from jaxdp.units import bytes_text
 
+_LARGE_BYTES = 2**30
 _TASKS = {field: task for task, field in sources.TARGET_FIELDS.items()}
 _FORM = "train_images, train_labels, test_images, test_labels (or ..._masks or ..._targets instead of ..._labels; val_... too)"
 
@@ -50,16 +51,16 @@ def _augment(task: str) -> tuple[str, ...]:
     return ("flip", "flip_vertical") if task == "segmentation" else ()
 
 
-def _opened(request: sources.Request) -> Any:
+def _opened(request: sources.Request) -> NpzFile:
     path = pathlib.Path(request.argument).expanduser()
     if not path.is_file():
         raise request.error("there is no such file")
     try:
-        if not zipfile.is_zipfile(path):  # np.load would take other things for an array, or for a pickle
-            raise request.error(f"is not an npz file; write one by numpy.savez with {_FORM}")
-        return np.load(path, allow_pickle=False)
-    except (OSError, zipfile.BadZipFile) as error:
-        raise request.error(f"cannot be read: {error}") from error
+        return NpzFile(path)
+    except ValueError as error:
+        raise request.error(f"cannot be read: {error}; write one by numpy.savez with {_FORM}") from error
+    except OSError as error:
+        raise request.error(f"cannot be read: {error.strerror or error}") from error
 
 
 def _splits(arrays: "_Arrays") -> dict[str, NamedArrays]:
@@ -108,9 +109,9 @@ def _check_alike(request: sources.Request, found: dict[str, NamedArrays]) -> Non
 class _Arrays:
     """The arrays of an opened file; each is read when it is asked for."""
 
-    def __init__(self, request: sources.Request, file: Any) -> None:
+    def __init__(self, request: sources.Request, file: NpzFile) -> None:
         self.request, self._file = request, file
-        self.names = list(file)
+        self.names = file.names
         self.listed = ", ".join(self.names) or "nothing"
 
     def split(self, name: str, flag: str) -> NamedArrays:
@@ -148,9 +149,10 @@ class _Arrays:
 
     def _read(self, name: str) -> np.ndarray:
         try:
-            return self._file[name]
-        except (OSError, EOFError, ValueError, zipfile.BadZipFile, zlib.error) as error:
-            if "allow_pickle" in str(error):
-                remedy = "which are not read, since they can run programs; store plain numbers or text"
-                raise self.request.error(f"{name} holds Python objects, {remedy}") from error
-            raise self.request.error(f"{name} cannot be read: {' '.join(str(error).split())}") from error
+            if (size := self._file.bytes_of(name)) > _LARGE_BYTES:
+                sys.stderr.write(f"note: {self.request.config.dataset}: {name} takes {bytes_text(size)} of memory\n")
+            return self._file.read(name)
+        except ValueError as error:
+            if "Python objects" in str(error):
+                raise self.request.error(f"{name} {str(error).removeprefix('it ')}; store plain numbers or text") from error
+            raise self.request.error(f"{name} cannot be read: {error}") from error

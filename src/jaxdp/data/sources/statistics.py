@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from jaxdp.config.values import MOST_CLASSES
 from jaxdp.data.checking import commonest, no_examples
 from jaxdp.data.dataset import BadExample, Dataset, Source
 from jaxdp.data.instances import CLASS_NAMES
@@ -183,6 +184,9 @@ def _classes(request: Request, task: str, found: int | None) -> int | None:
         return found
     if given is not None and found is not None and given < found:
         raise ConfigError("num_classes", given, f"{request.config.dataset} has {found}; give at least that, or leave it out")
+    if found is not None and found > MOST_CLASSES:
+        remedy = f"its highest class number is {found - 1}; number the classes from 0 on, {MOST_CLASSES} at most"
+        raise request.error(remedy)
     if given is None and found == 1:
         raise request.error("has one class only; there is nothing to tell apart")
     return given or found

@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from jaxdp.runtime.platform import check_memory
+
 SUFFIXES = (".tif", ".tiff")
 _CHANNEL_AXES = "CS"  # of ImageJ and OME; S are the samples of an interleaved pixel
 _CONVERTED = ("PALETTE", "CMYK", "SEPARATED", "YCBCR", "MINISWHITE", "CIELAB")  # what Pillow makes grey or colour
@@ -96,6 +98,7 @@ def read(path: pathlib.Path, page: int, choice: str | None) -> tuple[np.ndarray 
         frame = series.pages[numbers[0]] if series.pages else series.first + numbers[0]
         if layout.converted:
             return frame, layout
+        check_memory(math.prod(layout.size) * layout.channels * layout.dtype.itemsize)
         try:
             planes = _planes(path, series, numbers)
         except (ValueError, KeyError):  # a compression that takes the package imagecodecs

@@ -1,0 +1,76 @@
+"""Takes texts of others: parses YAML and JSON, where whatever is wrong is a ValueError in one line, and makes names printable."""
+
+import json
+import re
+from typing import Any
+
+import yaml
+
+_MOST_VALUES = 100_000  # with those that aliases repeat
+_DEEPEST = 50
+
+
+_UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")  # controls, reversals, what is no UTF-8
+_BREAKS = "\t\n\v\f\r\x85\u2028\u2029"
+
+
+def printable(text: str) -> str:
+    """Returns a text in one line that does nothing to a terminal: its controls, and what is no UTF-8, are shown as escapes."""
+    return _UNPRINTABLE.sub(lambda match: " " if match[0] in _BREAKS else ascii(match[0])[1:-1], text)
+
+
+def parse_json(text: str) -> Any:
+    """Returns what a JSON text holds; NaN and Infinity count as numbers.
+
+    Raises:
+        ValueError: if it is no JSON, or nested too deeply.
+    """
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def parse_yaml(text: str) -> Any:
+    """Returns what a YAML text holds, None for an empty one.
+
+    Raises:
+        ValueError: if it is no YAML, has a tag that makes objects, is nested too deeply, or would unpack to far more than it is.
+    """
+    try:
+        loader = yaml.SafeLoader(text)
+        try:
+            node = loader.get_single_node()
+            if node is None:
+                return None
+            _measure(node, {})
+            return loader.construct_document(node)
+        finally:
+            loader.dispose()
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    except Exception as error:  # the constructors of tags raise almost anything
+        raise ValueError(" ".join(str(error).split()) or type(error).__name__) from error
+
+
+def _measure(node: yaml.Node, known: dict[int, tuple[int, int] | None]) -> tuple[int, int]:
+    """Returns how many values a node stands for, and how deep they are nested.
+
+    Args:
+        known: what was found so far, by the identity of the node; None while it is being measured.
+    """
+    if id(node) in known:
+        found = known[id(node)]
+        if found is None:
+            raise ValueError("it contains itself")
+        return found
+    known[id(node)] = None
+    inner = [part for pair in node.value for part in pair] if isinstance(node, yaml.MappingNode) else node.value
+    parts = [_measure(part, known) for part in inner] if isinstance(node, yaml.CollectionNode) else []
+    count, depth = 1 + sum(part[0] for part in parts), 1 + max((part[1] for part in parts), default=0)
+    if count > _MOST_VALUES:
+        raise ValueError(f"it stands for more than {_MOST_VALUES:,} values; repeat less by aliases")
+    if depth > _DEEPEST:
+        raise ValueError(f"it is nested more than {_DEEPEST} levels deep")
+    known[id(node)] = count, depth
+    return count, depth

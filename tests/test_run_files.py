@@ -1,0 +1,194 @@
+"""Whatever becomes of a file of a run, each command makes it again, goes on without it or says in one line what to do."""
+
+import itertools
+import json
+import os
+import pathlib
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+from shared_run import copy_here, make_once
+
+import jaxdp
+from jaxdp import checkpoints, convert, evaluate, predict, report, run_files, train
+from jaxdp.run_directory import RunDirectory
+from jaxdp.run_files import DamagedFile, read_rows
+
+FLAGS = (
+    "--model cnn --model-kwargs width=4 hidden=16 --global-batch-size 160 --steps 4 --log-every 1 --eval-every 2 "
+    "--checkpoint-every 2 --strategy single --validation 0.2 --run-dir run"
+).split()
+RUN = RunDirectory(pathlib.Path("run"))
+COMMANDS: dict[str, Callable[[], int]] = {
+    "train": lambda: train.main(FLAGS),
+    "evaluate": lambda: evaluate.main(["run"]),
+    "checkpoints": lambda: checkpoints.main(["run"]),
+    "predict": lambda: predict.main(["run", "image.png"]),
+    "export": lambda: convert.main(["export", "run", "--output", "weights.safetensors"]),
+    "report": lambda: report.main(["run"]),
+    "init-from": lambda: train.main([*FLAGS, "--run-dir", "second", "--init-from", "run"]),
+}
+GARBAGE = [b"{", b"\xff\xfe", b"[1, 2]", b'{"task": 3}', b"[" * 100_000, b""]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    folder, code = make_once(tmp_path_factory, lambda: train.main(FLAGS))
+    assert code == 0
+    from PIL import Image
+
+    Image.fromarray(np.zeros((8, 8), np.uint8)).save(folder / "image.png")
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def _run(trained: pathlib.Path, no_pictures: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    copy_here(trained)
+    monkeypatch.setattr(run_files, "_warned", set())
+    return None
+
+
+def damage(name: str, content: bytes, whole: dict[str, bytes]) -> None:
+    for each, before in whole.items():
+        (RUN.path / each).write_bytes(before)
+    (RUN.path / name).write_bytes(content)
+    run_files._warned.clear()
+
+
+@pytest.mark.parametrize("name", ["dataset.json", "summary.json", "config.yaml"])
+def test_each_command_answers_damage_in_one_line(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    whole = {each: (RUN.path / each).read_bytes() for each in ("dataset.json", "summary.json", "config.yaml")}
+    for (command, run), content in zip(COMMANDS.items(), itertools.cycle(GARBAGE)):
+        damage(name, content, whole)
+        capsys.readouterr()
+        code = run()
+        lines = [line for line in capsys.readouterr().err.splitlines() if "cannot be read" in line]
+        if name == "config.yaml" and command != "report":
+            assert code == 2, command
+            (line,) = lines
+            assert "--run-dir run: config.yaml cannot be read (" in line or "--init-from run: config.yaml cannot be read (" in line
+            assert "put a copy back, or move it away" in line
+        else:
+            assert code == 0, (command, lines)
+            assert all(line.startswith("warning: ") for line in lines)
+        if name == "dataset.json" and command != "report":  # which only shows what there is
+            (line,) = lines
+            assert "; made again from digits" in line, command
+            again = json.loads(RUN.dataset_file.read_text())
+            assert again | {"fingerprint": ""} == json.loads(whole[name]) | {"fingerprint": ""}
+
+
+@pytest.mark.parametrize("content", GARBAGE, ids=["cut", "no UTF-8", "a list", "another object", "deep", "empty"])
+def test_any_damage_is_one_line(content: bytes) -> None:
+    for path, read in ((RUN.dataset_file, RUN.read_dataset), (RUN.config_file, RUN.load_config)):
+        if path == RUN.config_file and not content:
+            continue  # no settings: all have their defaults
+        path.write_bytes(content)
+        with pytest.raises(DamagedFile, match=rf"--run-dir run: {path.name} cannot be read \([^\n]+\); it has ") as caught:
+            read()
+        assert len(str(caught.value)) < 400
+    RUN.summary_file.write_bytes(content)
+    assert RUN.read_summary() is None
+    (RUN.path / "rollbacks.json").write_bytes(content)
+    assert RUN.read_rollbacks() == 0
+
+
+def test_training_writes_a_damaged_summary_again(capsys: pytest.CaptureFixture[str]) -> None:
+    before = json.loads(RUN.summary_file.read_text())
+    RUN.summary_file.write_text('{"status": "do')
+    assert not RUN.is_done()
+    assert "summary.json cannot be read" in capsys.readouterr().err
+    assert train.main(FLAGS) == 0
+    after = json.loads(RUN.summary_file.read_text())
+    for name in ("status", "steps", "best", "result"):
+        assert after[name] == before[name]
+    assert after["metrics"]["test"] == before["metrics"]["test"]
+
+
+def test_settings_moved_away_are_written_again() -> None:
+    before = RUN.config_file.read_text()
+    RUN.config_file.unlink()
+    assert train.main([*FLAGS, "--steps", "6"]) == 0
+    assert RUN.config_file.read_text() == before.replace("steps: 4", "steps: 6")
+
+
+def test_rollbacks_are_counted_in_the_history() -> None:
+    for _ in range(3):
+        RUN.record("rollback", 2, to_step=0, reason="the loss is nan")
+    (RUN.path / "rollbacks.json").write_text("{}")
+    assert RUN.read_rollbacks() == 3
+    RUN.write_rollbacks(4)
+    assert RUN.read_rollbacks() == 4
+
+
+def test_rows_that_cannot_be_read_are_kept_aside(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = RUN.metrics_file.read_bytes().splitlines(keepends=True)
+    damaged = [lines[0][:20] + b"\n", b"\xff\xfe\n", b"[1]\n", b'{"step": "two", "split": "train"}\n']
+    RUN.metrics_file.write_bytes(b"".join([lines[0], *damaged, *lines[1:]]) + b'{"step": 5')
+    assert jaxdp.load("run").history == [json.loads(line) for line in lines]
+    assert "run/metrics.jsonl: 4 rows cannot be read, and left out" in capsys.readouterr().err
+    assert report.main(["run"]) == 0
+    assert "3 rows of metrics.jsonl cannot be read" in pathlib.Path("report.html").read_text()  # it shows what has any step
+    capsys.readouterr()
+    assert train.main([*FLAGS, "--steps", "6"]) == 0
+    assert "4 rows cannot be read, and moved to run/damaged/metrics.jsonl" in capsys.readouterr().err
+    assert pathlib.Path("run/damaged/metrics.jsonl").read_bytes() == b"".join(damaged)
+    rows, lost = read_rows(RUN.metrics_file)
+    assert not lost
+    assert [(row["split"], row["step"]) for row in rows if row["split"] == "train"] == [("train", step) for step in range(1, 7)]
+
+
+def test_an_event_that_was_cut_short_is_kept_aside(capsys: pytest.CaptureFixture[str]) -> None:
+    before = RUN.read_history()
+    with RUN.history_file.open("ab") as file:
+        file.write(b'{"time": "2026-')
+    RUN.record("resumed", 4)
+    assert [row["event"] for row in RUN.read_history()] == [*(row["event"] for row in before), "resumed"]
+    assert pathlib.Path("run/damaged/history.jsonl").read_bytes() == b'{"time": "2026-\n'
+    assert "1 row cannot be read" in capsys.readouterr().err
+    RUN.history_file.write_bytes(RUN.history_file.read_bytes().rstrip(b"\n"))  # whole, but for the end of its line
+    RUN.record("done", 4)
+    assert [row["event"] for row in RUN.read_history()[-2:]] == ["resumed", "done"]
+
+
+def test_a_list_of_bad_examples_that_is_damaged_is_set_aside(capsys: pytest.CaptureFixture[str]) -> None:
+    RUN.skipped_file.write_bytes(b"split,example,reason\r\ntrain,\xff.png,is cut\r\n")
+    RUN.write_skipped([("train", "a.png", "is cut")])
+    assert RUN.skipped_file.read_text() == "split,example,reason\ntrain,a.png,is cut\n"
+    assert pathlib.Path("run/damaged/skipped.csv").exists()
+    assert "skipped.csv cannot be read (byte " in capsys.readouterr().err
+
+
+def test_what_is_no_file_is_no_file_of_a_run() -> None:
+    RUN.summary_file.unlink()
+    os.mkfifo(RUN.summary_file)  # reading it would wait for ever
+    assert RUN.read_summary() is None
+    with pytest.raises(DamagedFile, match=r"summary\.json cannot be read \(it is no regular file\)"):
+        run_files.read_object(RUN.summary_file)
+
+
+def test_other_settings_and_other_data_are_said(capsys: pytest.CaptureFixture[str]) -> None:
+    flags = [*FLAGS, "--steps", "6"]
+    assert train.main([*flags, "--learning-rate", "0.05", "--weight-decay", "0.001", "--label-smoothing", "0.1"]) == 0
+    said = capsys.readouterr().err
+    assert "continuing run after step 4 with other settings: " in said
+    for text in (
+        "learning_rate 0.05 instead of none",
+        "weight_decay 0.001 instead of 0.0001",
+        "label_smoothing 0.1 instead of 0.0",
+    ):
+        assert text in said
+    assert train.main([*flags, "--steps", "8", "--clip-norm", "1"]) == 2
+    assert "other settings than before: " in (said := capsys.readouterr().err)
+    assert "clip_norm 1.0 instead of none" in said
+    description = RUN.read_dataset()
+    RUN.write_dataset(description | {"fingerprint": "0" * 16})
+    assert train.main([*flags, "--steps", "8"]) == 0
+    assert "warning: digits has other examples than when run began, though as many" in capsys.readouterr().err
+    assert RUN.read_dataset() == description
+    resumed = [row for row in RUN.read_history() if row["event"] == "resumed"][-1]
+    assert resumed["changed"]["examples"] == ["0" * 16, description["fingerprint"]]
+    run_files._warned.clear()
+    assert train.main([*flags, "--steps", "10"]) == 0
+    assert "other examples" not in capsys.readouterr().err
