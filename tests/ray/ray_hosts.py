@@ -42,34 +42,30 @@ class RayHosts:
 
     def join(self) -> None:
         """Starts Ray on those hosts that are not there, as after a repair."""
-        missing = [index for index in range(len(self.hosts)) if index not in self._there]
-        for index in missing:
-            self.hosts[index].plug_in()
-        started = [self._begin(index, "on each of the others") for index in missing]
-        for index, process in zip(missing, started, strict=True):
-            self._finish(index, process)
+        for index in range(len(self.hosts)):
+            if index not in self._there:
+                self.hosts[index].plug_in()
+                self._start(index, "on each of the others")
 
     def pull_cable(self, index: int) -> None:
         self._there.remove(index)
         self.hosts[index].pull_cable()
 
     def _start(self, index: int, name: str) -> None:
-        self._finish(index, self._begin(index, name))
-
-    def _begin(self, index: int, name: str) -> "subprocess.Popen[str]":
-        host = self.hosts[index]
-        send(host.pids(), signal.SIGKILL)  # what is left from before
+        """Does so again where Ray gives up after 30 seconds, as it does on a machine that is busy with other things."""
         # All hosts have the cores of one machine.
         script = re.sub(r"^(ray start .*?)( *#.*)?$", r"\1 --num-cpus=1", documented(name), flags=re.MULTILINE)
         script = "set -e\n" + script.replace(FIRST, self.hosts[0].address)
-        # What Ray leaves running would hold a pipe open.
-        with pathlib.Path(self.env["HOME"], f"ray-start-{index}.txt").open("w") as said:
-            return host.popen(["bash", "-c", script], stdin=subprocess.DEVNULL, stdout=said, stderr=said, env=self._ray_env)
-
-    def _finish(self, index: int, process: "subprocess.Popen[str]") -> None:
-        code = process.wait(timeout=120)
-        assert code == 0, pathlib.Path(self.env["HOME"], f"ray-start-{index}.txt").read_text()
-        self._there.add(index)
+        file, host = pathlib.Path(self.env["HOME"], f"ray-start-{index}.txt"), self.hosts[index]
+        for _ in range(3):
+            send(host.pids(), signal.SIGKILL)  # what is left from before
+            with file.open("w") as said:  # what Ray leaves running would hold a pipe open
+                process = host.popen(["bash", "-c", script], stdin=subprocess.DEVNULL, stdout=said, stderr=said, env=self._ray_env)
+            if process.wait(timeout=120) == 0:
+                self._there.add(index)
+                return
+            assert "timed out during startup" in file.read_text(), file.read_text()
+        raise AssertionError(file.read_text())
 
 
 @contextlib.contextmanager

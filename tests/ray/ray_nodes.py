@@ -168,7 +168,7 @@ class Command:
             time.sleep(0.05)
         return time.monotonic() - begin
 
-    def code(self, seconds: float = 300) -> int:
+    def code(self, seconds: float = 600) -> int:
         try:
             return self.process.wait(timeout=seconds)
         finally:
