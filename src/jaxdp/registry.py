@@ -17,7 +17,6 @@ import pathlib
 import pkgutil
 import sys
 import traceback
-import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, TypeVar, cast
 
@@ -182,7 +181,8 @@ def _is_imported(word: str) -> bool:
     path = pathlib.Path(word).expanduser().resolve()
     if not word.endswith(".py"):
         return word in sys.modules or _is_script(word, path)
-    files = (vars(module).get("__file__") for module in list(sys.modules.values()) if isinstance(module, types.ModuleType))
+    modules: list[Any] = list(sys.modules.values())  # some put other things there
+    files = [vars(module).get("__file__") for module in modules if hasattr(module, "__dict__")]
     return _is_script(word, path) or str(path) in files
 
 

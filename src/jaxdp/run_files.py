@@ -289,7 +289,7 @@ def _sorted_lines(path: pathlib.Path, *, checked: bool = True) -> tuple[list[Row
         try:
             row = parse_json(line.decode())
         except ValueError:  # no UTF-8, too
-            row = None
+            row: Any = None
         if _problem(row, kind):
             lost.append(line)
         else:

@@ -129,6 +129,15 @@ def test_a_worker_that_is_far_too_slow_keeps_nobody_waiting() -> None:
     assert ends[-1] - ends[0] < 2 * 5.5  # in the first round it is not known yet
 
 
+def test_a_worker_that_was_slow_once_is_tried_again() -> None:
+    simulation = Simulation(0, 3, noise=0.0)
+    simulation.pace = {0: 1.0, 1: 1.0, 2: 50.0}
+    simulation.run(6, rounds=2)
+    simulation.pace[2] = 1.0
+    ends = simulation.run(6, rounds=100)
+    assert ends[-1] - ends[-2] == 2.0  # three workers, two slices each
+
+
 def test_a_worker_that_hangs_loses_its_slice_to_another() -> None:
     simulation = Simulation(0, 2, noise=0.0)
     simulation.pace = {0: 1.0, 1: 1.0}

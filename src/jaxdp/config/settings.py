@@ -145,9 +145,9 @@ def convert(name: str, value: Any, annotation: Any) -> Any:
     if any(isinstance(value, mark.kinds) for mark in _marks(annotation, NumberAsText)) and not isinstance(value, bool):
         value = str(value)
     _check_type(name, value, kinds)
-    texts = typing.cast(list[Any], value) if isinstance(value, list | tuple) else [value]
+    texts: list[Any] = list(typing.cast(Any, value)) if isinstance(value, list | tuple) else [value]
     if any(isinstance(each, str) and "\0" in each for each in texts):
-        raise ConfigError(name, value, "must not contain a NUL character")
+        raise ConfigError(name, typing.cast(Any, value), "must not contain a NUL character")
     if float in kinds and isinstance(value, int) and not isinstance(value, bool):
         value = float(value)
     if isinstance(value, list) and tuple in _origins(kinds):

@@ -11,6 +11,7 @@ import numpy as np
 
 _NEWEST = 0.3  # share of the newest measurement in a worker's pace
 _COPIES = 2  # how many workers may compute one slice
+_FORGETS = 0.9  # what is left after a round of the pace of a worker that had nothing to do
 
 
 class Ticket(NamedTuple):
@@ -38,7 +39,8 @@ class Plan:
 
     A worker gets a slice unless the others are expected to be done with all that are left before it were. When none is left, it
     gets a second copy of the slice that is expected last, if it is expected to be faster. Every slice is done once: later results
-    of it are dropped. Workers may join and leave at any time, and a result may be told more than once.
+    of it are dropped. Workers may join and leave at any time, and a result may be told more than once. One that is too slow to get
+    a slice is expected to be a little faster in the next round, until it is tried again: it may have been slow only then.
 
     Attributes:
         counts: of all rounds.
@@ -53,6 +55,7 @@ class Plan:
         self._rows: dict[int, int] = {}  # row of each worker below
         self._tickets: dict[int, Ticket] = {}  # what each busy worker computes
         self._idle: set[int] = set()
+        self._busy: set[int] = set()  # who has had a slice of this round
         self._free_rows: list[int] = []
         self._pace = np.full(0, np.inf)  # seconds for a slice; NaN while unknown, infinite for an empty row
         self._begun = np.full(0, np.nan)  # when a worker got its slice; NaN while it is idle
@@ -89,6 +92,9 @@ class Plan:
 
     def begin(self, slices: int) -> int:
         """Begins the next round, which has so many slices, and returns its number; one that is not done is given up."""
+        for worker in self._idle - self._busy:
+            self._pace[self._rows[worker]] *= _FORGETS
+        self._busy = set(self._tickets)
         self._round, self._left = self._round + 1, slices
         self._waiting, self._holders, self._done = list(range(slices)), {}, set()
         return self._round
@@ -130,6 +136,7 @@ class Plan:
             ticket = Ticket(self._round, number)
             self._tickets[worker], self._begun[rows[worker]] = ticket, now
             self._idle.remove(worker)
+            self._busy.add(worker)
             self._holders.setdefault(number, []).append(worker)
             found.append((worker, ticket))
         return found

@@ -1,6 +1,7 @@
 """Standard output and standard error: closed ones, full ones, and what a run can lose without ending."""
 
 import contextlib
+import io
 import os
 import sys
 from collections.abc import Iterator
@@ -51,7 +52,7 @@ def complete() -> None:
             os.open(os.devnull, os.O_RDWR)  # the lowest free number
         if getattr(sys, name) is None:
             setattr(sys, name, open(number, mode, closefd=False))  # noqa: SIM115
-    if hasattr(sys.stdout, "reconfigure"):
+    if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
 
 
