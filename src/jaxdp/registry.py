@@ -182,7 +182,8 @@ def _is_imported(word: str) -> bool:
     if not word.endswith(".py"):
         return word in sys.modules or _is_script(word, path)
     modules: list[Any] = list(sys.modules.values())  # some put other things there
-    files = [vars(module).get("__file__") for module in modules if hasattr(module, "__dict__")]
+    attributes: list[dict[str, Any]] = [vars(module) for module in modules if hasattr(module, "__dict__")]
+    files = [each.get("__file__") for each in attributes]
     return _is_script(word, path) or str(path) in files
 
 
