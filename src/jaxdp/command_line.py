@@ -185,7 +185,8 @@ def main(command: Callable[[Sequence[str]], int], argv: Sequence[str] | None, pr
     except ConfigError as error:
         message, code = str(error), EXIT_USAGE_ERROR
     except KeyboardInterrupt:
-        message, code = "interrupted", 1
+        print(f"{prog}: interrupted", file=sys.stderr)
+        return 1
     except BrokenPipeError:
         streams.give_up()
         return 128 + signal.SIGPIPE

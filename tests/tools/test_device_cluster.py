@@ -40,7 +40,7 @@ def test_the_launcher_says_what_no_node_has(monkeypatch: pytest.MonkeyPatch) -> 
     """Eight CPUs in all, and no room for a worker of three."""
     nodes = [node(name, 2) for name in "abcd"]
     monkeypatch.setattr(ray_cluster, "nodes", lambda: nodes)
-    monkeypatch.setattr(ray_cluster.Room, "_watch", lambda self: None)
+    monkeypatch.setattr(ray_cluster.Head, "_watch", lambda self: None)
     for cpus, text in ((3, "0 workers of 3 CPUs, which no node has"), (2, "4 workers of 2 CPUs")):
         room = ray_cluster.Room(cpus, None)
         assert room.text(room.slots()) == text

@@ -42,6 +42,7 @@ def evaluated(cell: Cell, accuracies: list[float], *, done: bool = True) -> None
         directory.write_summary(
             {
                 "status": "done",
+                "steps": 10 * len(accuracies),
                 "best_metric": best,
                 "best": None,
                 "metrics": {"validation": {"accuracy": accuracies[-1], "loss": 1.0}},
