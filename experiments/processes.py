@@ -51,11 +51,11 @@ def show(results: Any) -> tuple[list[str], Any]:
         label = f"{count} process" + "es" * (count > 1) + " on Ray" * bool(where)
         left.plot(steps, smoothed(found["loss"]), label=label, **look)
         if number:
-            right.plot(steps, [max(value, FLOOR) for value in differences], label=f"{label} against one", **look)
+            right.plot(steps, [max(value, FLOOR) for value in differences], label=label, **look)
     left.set(xlabel="step", ylabel=f"training loss, mean of {WINDOW} steps", yscale="log")
-    right.set(xlabel="step", ylabel="difference of the loss", xscale="log", yscale="log")
+    right.set(xlabel="step", ylabel="loss off that of one process", xscale="log", yscale="log")
     left.legend(frameon=False)
-    right.legend(frameon=False)
+    right.legend(frameon=False, loc="upper left")
     return table, figure
 
 
