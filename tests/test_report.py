@@ -1,5 +1,7 @@
 """A page about runs says what their folders say, whole or broken, and needs nothing else to be read."""
 
+# Over 300 lines: one page, and what of each kind of run must be on it.
+
 import csv
 import html.parser
 import json

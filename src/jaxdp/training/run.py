@@ -1,5 +1,7 @@
 """Carries a run from its start to its end: begins or resumes it, trains, goes back after a divergence, and sums it up."""
 
+# Over 300 lines: the parts of one run, which share its state.
+
 import contextlib
 import dataclasses
 import gc
