@@ -178,7 +178,7 @@ def main(command: Callable[[Sequence[str]], int], argv: Sequence[str] | None, pr
     """
     streams.complete()
     try:
-        with contextlib.redirect_stdout(streams.StandardOutput(sys.stdout)):  # pyright: ignore[reportArgumentType]
+        with streams.standard_output():
             code = command(sys.argv[1:] if argv is None else argv)
             sys.stdout.flush()
         return code

@@ -19,11 +19,11 @@ class StandardOutput:
         self._stream = stream
 
     def write(self, text: str) -> int:
-        with _told_apart():
+        with _as_output_error():
             return self._stream.write(text)
 
     def flush(self) -> None:
-        with _told_apart():
+        with _as_output_error():
             self._stream.flush()
 
     def __getattr__(self, name: str) -> Any:
@@ -31,7 +31,19 @@ class StandardOutput:
 
 
 @contextlib.contextmanager
-def _told_apart() -> Iterator[None]:
+def standard_output() -> Iterator[None]:
+    """Inside the block sys.stdout is a StandardOutput; a stream that replaces it there, as capturing native output does, stays."""
+    own: Any = StandardOutput(sys.stdout)
+    before, sys.stdout = sys.stdout, own
+    try:
+        yield
+    finally:
+        if sys.stdout is own:
+            sys.stdout = before
+
+
+@contextlib.contextmanager
+def _as_output_error() -> Iterator[None]:
     try:
         yield
     except BrokenPipeError:
