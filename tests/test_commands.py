@@ -117,7 +117,7 @@ def _float32_afterwards() -> Iterator[None]:
 @pytest.mark.parametrize(
     ("batch_norm", "where", "code", "word"),
     [
-        ("group:4", "--devices 1,4 --strategies pmap,sharded", 0, "passed"),
+        pytest.param("group:4", "--devices 1,4 --strategies pmap,sharded", 0, "passed", marks=pytest.mark.slow),
         ("replica", "--devices 4 --strategies pmap", 1, "FAILED"),
     ],
 )

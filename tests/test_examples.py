@@ -22,12 +22,12 @@ CASES = {
     "custom_dataset": ("--dataset photographs:16", "--model cnn --model-kwargs width=4 hidden=16", "accuracy"),
     "custom_task": ("--dataset marks --task multilabel", "--model cnn --model-kwargs width=4 hidden=16", "f1"),
 }
-NAMES = [name if name == "custom_task" else pytest.param(name, marks=pytest.mark.slow) for name in CASES]
 QUICK = "--global-batch-size 64 --devices 2 --eval-every 100 --run-dir run"
 
 
 @pytest.mark.usefixtures("no_pictures", "registries")
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CASES)
 def test_an_example_trains_and_is_found_again(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     file = EXAMPLES / f"{name}.py"
     assert len(file.read_text().splitlines()) < 60

@@ -208,7 +208,8 @@ def test_a_run_does_not_end_on_no_examples(placement: str, capsys: pytest.Captur
     assert ": its mask has the value 7, not one of 0 to 1" in error
 
 
-@pytest.mark.parametrize("placement", ["device", pytest.param("host", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("placement", ["device", "host"])
 def test_what_is_left_out_is_listed_and_counted_by_reason(
     placement: str, capsys: pytest.CaptureFixture[str], no_pictures: None
 ) -> None:

@@ -39,10 +39,13 @@ def slides(root: pathlib.Path, kind: str, count: int = 8) -> None:
 @pytest.mark.parametrize(
     ("kind", "asks", "values"),
     [
-        ("colours", "hold 2 colours; name those of class 0, 1, ...: --mask-values 0000ff,ffc800", "0000ff,ffc800"),
+        pytest.param(
+            "colours", "hold 2 colours; name those of class 0, 1, ...: --mask-values 0000ff,ffc800", "0000ff,ffc800",
+            marks=pytest.mark.slow,
+        ),
         ("objects", "hold numbers up to 12, in each from 1 on without gaps, like numbers of objects; give --mask-values", "binary"),
     ],
-)
+)  # fmt: skip
 def test_masks_that_one_line_asks_about_train_as_it_says(
     kind: str, asks: str, values: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

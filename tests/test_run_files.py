@@ -168,6 +168,7 @@ def test_what_is_no_file_is_no_file_of_a_run() -> None:
         run_files.read_object(RUN.summary_file)
 
 
+@pytest.mark.slow
 def test_other_settings_and_other_data_are_said(capsys: pytest.CaptureFixture[str]) -> None:
     flags = [*FLAGS, "--steps", "6"]
     assert train.main([*flags, "--learning-rate", "0.05", "--weight-decay", "0.001", "--label-smoothing", "0.1"]) == 0

@@ -226,6 +226,7 @@ def test_no_seam_is_visible_in_labels(runs: Runs) -> None:
     assert differing(0) > 0.0005
 
 
+@pytest.mark.slow
 def test_small_tiles_of_a_deep_network_are_the_whole(capsys: pytest.CaptureFixture[str]) -> None:
     kwargs = {"base_channels": 4, "levels": 4}
     trainer = jaxdp.Trainer("unet", "cells", model_kwargs=kwargs, devices=1, data_placement="host", progress=False)

@@ -58,7 +58,8 @@ def test_hosts_are_a_network_of_their_own() -> None:
 
 
 # What Debian does to the names of hosts must not matter, whatever the coordinator is called.
-@pytest.mark.parametrize("coordinator", [None, pytest.param("host-0", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("coordinator", [None, "host-0"])
 def test_processes_on_two_hosts_train_as_one(coordinator: str | None) -> None:
     with network.hosts(2) as hosts:
         group = Processes(common=FLAGS, hosts=hosts, coordinator=coordinator, preludes={0: LISTENING, 1: LISTENING})

@@ -22,9 +22,8 @@ SMALL = {  # test_parity.py has pyramidnet, with every mode of batch norm
 }
 # Further forms of the U-Net: without batch norm, and with outputs that are smaller than the images.
 FORMS = [{"padding": "valid", "levels": 1}, {"upsampling": "bilinear"}, {"upsampling": "resize"}]
-EVERY_SESSION = (("cnn", "classification"), ("unet", "segmentation"))
 CASES: list[Any] = [
-    pytest.param(model, task, SMALL[model], marks=() if (model, task) in EVERY_SESSION else pytest.mark.slow)
+    pytest.param(model, task, SMALL[model], marks=() if (model, task) == ("cnn", "classification") else pytest.mark.slow)
     for model in SMALL
     for task in models.tasks_of(model)
 ]

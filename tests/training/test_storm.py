@@ -245,6 +245,7 @@ def tell(storm: Storm, record_fault: RecordFault) -> None:
         record_fault(f"kill -9, {where}", times, outcome, storm.most_steps_lost)
 
 
+@pytest.mark.slow
 def test_a_few_kills_change_nothing(tmp_path: pathlib.Path, record_fault: RecordFault) -> None:
     storm = weather(tmp_path, [*CNN, "--strategy", "pmap"], kills=3, seed=0)
     assert storm.kills.total() == 3
