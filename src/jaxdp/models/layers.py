@@ -95,7 +95,8 @@ class BatchNorm(nnx.Module):
     def _update(self, mean: Float[Array, "groups features"], var: Float[Array, "groups features"]) -> None:
         for running, value in ((self.mean, mean), (self.var, var)):
             new = self.momentum * running[...] + (1 - self.momentum) * jnp.mean(value, 0)
-            running[...] = new.astype(jnp.float32)
+            # Not running[...]: that compares shardings, and to say that a traced array has none JAX looks through the whole trace.
+            running.set_value(new.astype(jnp.float32))
 
     def _normalize(self, x: Array, mean: Array, var: Array) -> Array:
         # One multiply and one add per element: everything else is per channel.
