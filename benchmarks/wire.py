@@ -4,9 +4,9 @@
 
 Hosts are network namespaces of this machine, made by tests/network.py: each has an address of its own, and a cable of 20 Mbit/s
 and 20 ms to the others. On them run the commands that docs/scale.md gives for as many machines: all-reduce is `jaxdp.train
---coordinator`, a process on each; `local` is a Ray cluster with a worker on each, and the command on the first one, or on one
-more host that has no worker. The small CNN on the digits, 20 epochs. A worker beside the command needs no wire: it may well do
-most of the slices, as the last column tells. It takes Linux, root, iproute2, and the packages of `pip install '.[dev]'`.
+--coordinator`, a process on each; `local` is a Ray cluster with a worker on each, and the command on the first one, with a server
+on each; or on one more host that has no worker, without servers. The small CNN on the digits, 20 epochs. It takes Linux, root,
+iproute2, and the packages of `pip install '.[dev]'`.
 """
 
 import argparse
@@ -32,8 +32,8 @@ LOCAL_STEPS = 10
 TIMES, POINTS = 4, 0.5  # what is aimed at: the rate of local over that of all-reduce, and its accuracy at most so much less
 CASES = {
     "allreduce": "`allreduce`",
-    "beside": "`local`, the command beside a worker",
-    "apart": "`local`, the command on a host of its own",
+    "servers": "`local`, a server beside each worker",
+    "apart": "`local`, no servers, the command on a host of its own",
 }
 # What local sends depends on the optimizer's state: that of Nesterov momentum is as large as the parameters, sgd has none.
 RECIPES = {"nesterov": [], "sgd": ["--optimizer", "sgd", "--learning-rate", "0.3"]}
@@ -118,7 +118,7 @@ def measure(network: Any, count: int, case: str, flags: Sequence[str]) -> dict[s
             if case == "allreduce":
                 all_reduce(hosts, words, folder)
             else:
-                local(hosts, count, words, folder)
+                local(hosts, count, [*words, "--servers", str(count)] if case == "servers" else words, folder)
             megabytes = max(moved(host) for host in hosts)
         summary = json.loads((run / "summary.json").read_text())
         rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]

@@ -152,6 +152,27 @@ def test_rounds_of_local_end_at_evaluations(one_cluster: None) -> None:
     assert difference(outer.state.params, again.state.params) > 1e-3
 
 
+@pytest.mark.parametrize("settings", [{}, {"outer_momentum": 0.5, "outer_learning_rate": 0.7, "ema_decay": 0.9}], ids=str)
+def test_servers_average_the_same_bits_and_one_may_die(one_cluster: None, settings: dict[str, Any]) -> None:
+    class Kill:
+        def on_step_end(self, run: Any, event: Any) -> None:
+            if event.step >= 30 and not killed:
+                import ray
+
+                killed.append(event.step)
+                ray.kill(run.setup.strategy._servers._actors[1])
+
+    killed: list[int] = []
+    plan = {"exchange": "local", "workers": 2, "steps": 45, "local_steps": 5}
+    here = train("here", **plan, **settings).state
+    served = train("served", servers=2, **plan, **settings).state
+    assert difference(served, here) == 0
+    assert train("kill", servers=2, callbacks=[Kill()], **plan, **settings).status == "done"
+    if not settings:  # a momentum of the average begins anew, as it does where a run resumes
+        assert difference(jaxdp.load("kill").state, here) == 0
+    assert [line["to_step"] for line in lines("kill", "history.jsonl") if line["event"] == "server lost"] == [20]
+
+
 def test_local_learns_the_digits(one_cluster: None) -> None:
     """The recipe of the command's default, twenty epochs, with four replicas of 32 examples a step that meet every ten steps."""
     trainer = jaxdp.Trainer("cnn", "digits", exchange="local", workers=4, eval_every=20, progress=False, run_dir="run")

@@ -52,7 +52,7 @@ _EXCHANGES_OF = {
     "local_steps": ("local",),
     "outer_learning_rate": ("local",),
     "outer_momentum": ("local",),
-    "servers": ("exact", "async"),
+    "servers": ("exact", "async", "local"),
     "staleness": ("async",),
     "ray_address": ("exact", "async", "local"),
 }
@@ -310,8 +310,8 @@ class ExchangeConfig(Settings):
     """exact: equal slices of each batch, whole groups of batch norm (default: as many as possible, at most 16); local: replicas
     (default: --workers)"""
     servers: Annotated[OptionalInt, POSITIVE, at_most(MOST_WORKERS)] = None
-    """exact and async: parameter servers, which divide the model's arrays by size (default: 1 for async; for exact none, the
-    command's own process holds them)"""
+    """parameter servers, which divide the model's arrays by size, on the machines that have workers (default: 1 for async; for
+    exact and local none, the command's own process holds them)"""
     staleness: Annotated[OptionalInt, NON_NEGATIVE] = None
     """async: largest number of updates between the pull of parameters and the push of their gradient; with it, all workers wait
     for the slowest one (default: no bound)"""

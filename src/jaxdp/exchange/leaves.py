@@ -9,7 +9,12 @@ import numpy as np
 
 def of(tree: Any) -> list[np.ndarray | None]:
     """Returns the arrays of a tree, None in the place of one that is not there."""
-    return [None if leaf is None else np.asarray(leaf) for leaf in jax.tree.leaves(tree, is_leaf=_is_none)]
+    return [None if leaf is None else np.asarray(leaf) for leaf in places(tree)]
+
+
+def places(tree: Any) -> list[Any]:
+    """Returns the leaves of a tree, of which None is one, too."""
+    return jax.tree.leaves(tree, is_leaf=_is_none)
 
 
 def structure(tree: Any) -> Any:

@@ -1,21 +1,17 @@
 """Training in rounds: all workers compute with the same parameters, and what they found is joined in the order of the slices."""
 
 import abc
-import dataclasses
 import time
 from collections.abc import Iterator
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-import optax
 
-from jaxdp.config import ExchangeConfig
 from jaxdp.exchange import leaves
 from jaxdp.exchange.plan import Counts, Plan
 from jaxdp.exchange.pool import Finished, Joined, Lost, Pool, Unserved
-from jaxdp.exchange.servers import ServerLost, Servers
+from jaxdp.exchange.servers import ServerLost
 from jaxdp.exchange.worker import Job, needed
 from jaxdp.sharding.single import Single
 from jaxdp.step import step
@@ -115,20 +111,18 @@ class Exact(Rounds):
         return self._update(state, (grads, batch_stats, weight), sums, constants)
 
 
-class ExactOnServers(Rounds):
-    """`Exact` with the state at parameter servers, each of which adds and updates its share.
+class OnServers(Rounds):
+    """Rounds whose state is at servers, and comes here to be evaluated or saved.
 
-    When one dies, all go back to the state that was evaluated or saved last, and the steps since are done again: the same bits.
+    When a server dies, all go back to the state that came here last, and the rounds since are done again: the same bits.
     """
 
-    name = "exact"
-
-    def __init__(self, recipe: step.Recipe, devices: Any, pool: Pool, slices: int, servers: Servers) -> None:
+    def __init__(self, recipe: step.Recipe, devices: Any, pool: Pool, slices: int, servers: Any) -> None:
         super().__init__(recipe, devices, pool, slices)
         self._servers = servers
         self._state: TrainState | None = None  # the one that the loop has, which the servers have taken over
         self._snapshot: Any = None  # a step, and the state after it
-        self._done = 0
+        self._since: list[range] = []  # the steps of each round after it
 
     def collect(self, state: TrainState) -> TrainState:
         if state is not self._state:
@@ -136,10 +130,10 @@ class ExactOnServers(Rounds):
         try:
             whole = self._servers.collect(state)
         except ServerLost:
-            self._go_back(self._done)
+            self._go_back()
             whole = self._servers.collect(state)
         self._state = self.restore(whole)
-        self._snapshot = self._done, whole
+        self._snapshot, self._since = (self._since[-1].stop if self._since else self._snapshot[0], whole), []
         return self._state
 
     def _check_servers(self) -> None:
@@ -147,28 +141,45 @@ class ExactOnServers(Rounds):
 
     def _train_step(self, state: TrainState, batch: range, constants: Constants) -> tuple[TrainState, dict[str, Any]]:
         if state is not self._state:
-            self._rates = np.asarray(constants.learning_rates)
-            self._state, self._snapshot = state, (batch.start, self.gather(state))
-            self.pool.read_bytes = sum(leaf.nbytes for leaf in jax.tree.leaves((state.params, state.batch_stats)))
-            self._servers.install(state, self._rates)
+            self._state, self._snapshot, self._since = state, (batch.start, self.gather(state)), []
+            self._install(state, constants)
         try:
-            sums = self._one_step(batch)
+            sums = self._do_round(batch)
         except ServerLost:
-            self._go_back(batch.start)
-            sums = self._one_step(batch)
-        self._done = batch.stop
+            self._go_back()
+            sums = self._do_round(batch)
+        self._since.append(batch)
         return state, sums
 
-    def _go_back(self, step: int) -> None:
-        """Does the steps up to `step` again, from the snapshot."""
+    def _go_back(self) -> None:
         first, whole = self._snapshot
         self.pool.changes.append(("server lost", {"to_step": first}))
         self._servers.restart()
-        self._servers.install(whole, self._rates)
-        for again in range(first, step):
-            self._one_step(range(again, again + 1))
+        self._install(whole, None)
+        for batch in self._since:
+            self._do_round(batch)
 
-    def _one_step(self, batch: range) -> dict[str, Any]:
+    @abc.abstractmethod
+    def _install(self, state: TrainState, constants: Constants | None) -> None:
+        """Gives the servers a state; without constants they are those of the last call."""
+
+    @abc.abstractmethod
+    def _do_round(self, batch: range) -> dict[str, Any]:
+        """Has workers and servers do the steps of a batch, and returns their metric sums."""
+
+
+class ExactOnServers(OnServers):
+    """`Exact` with the state at parameter servers, each of which adds and updates its share."""
+
+    name = "exact"
+
+    def _install(self, state: TrainState, constants: Constants | None) -> None:
+        if constants is not None:
+            self._rates = np.asarray(constants.learning_rates)
+        self.pool.read_bytes = sum(leaf.nbytes for leaf in jax.tree.leaves((state.params, state.batch_stats)))
+        self._servers.install(state, self._rates)
+
+    def _do_round(self, batch: range) -> dict[str, Any]:
         total: Any = None
         for found, grads in self._round(batch, self._servers.pull()):
             self._servers.add(grads)
@@ -181,49 +192,40 @@ class ExactOnServers(Rounds):
         return sums | {"gradient_norm": np.float32(norm), "updates": np.float32(1)}
 
 
-class Local(Rounds):
+class Local(OnServers):
     """Lets replicas train alone for some steps, each on its slice of the batches, and averages their states.
 
     Averaged are parameters, batch statistics, moving averages and the optimizer's state, so that any worker can go on with any
     replica, and a checkpoint is that of one model.
 
     Args:
-        config: how many steps, and what is done with the change of the average: Nesterov's momentum, as in DiLoCo, or nothing.
+        servers: take what is averaged: `Averages`, or `AverageHere`.
+        stacks: whether the metric sums of a round are those of its steps, one after the other.
 
-    Source: Stich 2019, Local SGD Converges Fast and Communicates Little; Douillard et al. 2023, DiLoCo, algorithm 1.
+    Source: Stich 2019, Local SGD Converges Fast and Communicates Little.
     """
 
     name = "local"
 
-    def __init__(self, recipe: step.Recipe, devices: Any, pool: Pool, slices: int, config: ExchangeConfig) -> None:
-        super().__init__(recipe, devices, pool, slices)
-        rate, momentum = config.outer_learning_rate or 1.0, config.outer_momentum or 0.0
-        self._plain, self._stacks = rate == 1 and momentum == 0, config.steps_alone > 1
-        self._outer = optax.sgd(rate, momentum or None, nesterov=momentum > 0)
-        self._outer_state: Any = None
+    def __init__(self, recipe: step.Recipe, devices: Any, pool: Pool, slices: int, servers: Any, *, stacks: bool) -> None:
+        super().__init__(recipe, devices, pool, slices, servers)
+        self._stacks = stacks
 
-    def _train_step(self, state: TrainState, batch: range, constants: Constants) -> tuple[TrainState, dict[str, Any]]:
-        total: Any = None
-        for found, (replica,) in self._round(batch, self._published((state, constants.learning_rates))):
-            new = [leaf.astype(np.float64) for leaf in replica], found["sums"]
-            total = new if total is None else jax.tree.map(np.add, total, new)
-        summed, sums = total
-        now, structure = jax.tree.leaves(state), jax.tree.structure(state)
-        means = [jnp.asarray((leaf / self._slices).astype(old.dtype)) for leaf, old in zip(summed, now, strict=True)]
-        averaged = jax.tree.unflatten(structure, means)
-        if not self._plain:
-            averaged = dataclasses.replace(averaged, params=self._outer_step(state.params, averaged.params))
+    def _install(self, state: TrainState, constants: Constants | None) -> None:
+        if constants is not None:
+            self._rates = self._published((jax.tree.map(lambda _: None, state), constants.learning_rates))
+        self.pool.read_bytes = sum(leaf.nbytes for leaf in jax.tree.leaves(state))
+        self._servers.install(state)
+
+    def _do_round(self, batch: range) -> dict[str, Any]:
+        sums: Any = None
+        for found, replica in self._round(batch, (*self._servers.pull(), *self._rates)):
+            self._servers.add(replica)
+            sums = found["sums"] if sums is None else jax.tree.map(np.add, sums, found["sums"])
+        self._servers.apply(self._slices)
         # What is no sum over examples is the same for each replica, or a mean of them.
         each = [
             {name: value / self._slices if name in ("gradient_norm", "updates") else value for name, value in of.items()}
             for of in sums
         ]
-        found = {name: np.stack([of[name] for of in each]) for name in each[0]} if self._stacks else each[0]
-        return self.restore(averaged), found
-
-    def _outer_step(self, before: Any, averaged: Any) -> Any:
-        if self._outer_state is None:
-            self._outer_state = self._outer.init(before)
-        change = jax.tree.map(jnp.subtract, before, averaged)
-        updates, self._outer_state = self._outer.update(change, self._outer_state, before)
-        return optax.apply_updates(before, updates)
+        return {name: np.stack([of[name] for of in each]) for name in each[0]} if self._stacks else each[0]

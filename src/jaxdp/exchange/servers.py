@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+import itertools
 import math
 from typing import Any
 
@@ -11,7 +12,10 @@ import optax
 from flax import nnx
 
 from jaxdp.exchange import leaves
+from jaxdp.exchange.average import Average
+from jaxdp.exchange.pool import Pool
 from jaxdp.exchange.server import Server
+from jaxdp.runtime import ray_cluster
 from jaxdp.step import step
 from jaxdp.step.state import TrainState
 
@@ -22,8 +26,66 @@ class ServerLost(OSError):
     """A parameter server has died, and its share of the state with it."""
 
 
-class Servers:
-    """The parameter servers as the driver sees them, each of which holds some of the leaves.
+class _Processes:
+    """Processes each of which holds some of the leaves of a state, on the machines that have workers."""
+
+    def __init__(self, ray: Any, kind: type, owners: tuple[int, ...], *arguments: Any) -> None:
+        self._ray, self._kind, self._arguments, self._owners = ray, kind, arguments, owners
+        self._count, self._actors = max(owners) + 1, list[Any]()
+        self._unconfirmed: collections.deque[list[Any]] = collections.deque()
+        self.restart()
+
+    def restart(self) -> None:
+        """Replaces all servers; `install` gives them a state."""
+        self.close()
+        self._unconfirmed.clear()
+        affinity = self._ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy
+        # One after the other where workers are: Ray might start all of them on the machine of the command, behind one cable.
+        places: list[Any] = [affinity(node.id, soft=True) for node in ray_cluster.nodes() if node.alive and node.cpus]
+        for _, place in zip(range(self._count), itertools.cycle(places or ["DEFAULT"]), strict=False):
+            actor = self._ray.remote(self._kind).options(num_cpus=0, scheduling_strategy=place)
+            self._actors.append(actor.remote(*self._arguments))
+
+    def check(self) -> None:
+        """Raises ServerLost if a server has died."""
+        self._get([actor.check.remote() for actor in self._actors])
+
+    def add(self, arrays: list[Any]) -> None:
+        """Has what a slice or a replica has found added to what was before it; does not wait for it."""
+        self._note([actor.add.remote(part) for actor, part in zip(self._actors, arrays, strict=True)])
+
+    def pull(self) -> tuple[Any, ...]:
+        """Returns references to what workers compute with, of the version after all updates so far."""
+        return tuple(actor.pull.remote() for actor in self._actors)
+
+    def _note(self, calls: list[Any]) -> None:
+        self._unconfirmed.append(calls)
+        self._confirm(_UNCONFIRMED)
+
+    def _confirm(self, behind: int = 0) -> None:
+        """Waits until servers are behind so many calls at most; one that could not be done raises its error."""
+        while len(self._unconfirmed) > behind:
+            self._get(self._unconfirmed.popleft())
+
+    def _get(self, calls: list[Any]) -> Any:
+        try:
+            return self._ray.get(calls)
+        except self._ray.exceptions.RayError as error:
+            cause = error.cause if isinstance(error, self._ray.exceptions.RayTaskError) else error
+            if not isinstance(cause, self._ray.exceptions.RayError):
+                raise cause from error
+            # Or the machine that had what a worker found has died, before the server had read it.
+            raise ServerLost("a parameter server has died") from error
+
+    def close(self) -> None:
+        """Ends all servers."""
+        for actor in self._actors:
+            self._ray.kill(actor)
+        self._actors.clear()
+
+
+class Servers(_Processes):
+    """The parameter servers as the driver sees them, which apply gradients.
 
     Args:
         ray: the module, connected.
@@ -40,11 +102,8 @@ class Servers:
         owners: tuple[int, ...],
         clip_norm: float | None,
     ) -> None:
-        self._ray, self._owners, self._clip_norm = ray, owners, clip_norm
-        self._optimizer, self._recipe = optimizer, ray.put(recipe)
-        self._count, self._actors = max(owners) + 1, list[Any]()
-        self._unconfirmed: collections.deque[list[Any]] = collections.deque()
-        self.restart()
+        self._clip_norm, self._optimizer, self._recipe = clip_norm, optimizer, ray.put(recipe)
+        super().__init__(ray, Server, owners)
 
     def install(self, state: TrainState, learning_rates: np.ndarray) -> None:
         """Gives each server its share of a state."""
@@ -71,20 +130,6 @@ class Servers:
         return dataclasses.replace(
             state, params=own(state.params), batch_stats=first(state.batch_stats), opt_state=opt_state, ema=ema
         )
-
-    def restart(self) -> None:
-        """Replaces all servers; `install` gives them a state."""
-        self.close()
-        self._unconfirmed.clear()
-        self._actors = [self._ray.remote(Server).options(num_cpus=0).remote() for _ in range(self._count)]
-
-    def check(self) -> None:
-        """Raises ServerLost if a server has died."""
-        self._get([actor.check.remote() for actor in self._actors])
-
-    def add(self, arrays: list[Any]) -> None:
-        """Has a slice's gradient added to those before it; does not wait for it."""
-        self._note([actor.add.remote(part) for actor, part in zip(self._actors, arrays, strict=True)])
 
     def mean_norm(self, slices: int) -> float:
         """Returns the norm of the mean of what was added."""
@@ -113,33 +158,86 @@ class Servers:
     def _scale(self, norm: float) -> float:
         return self._clip_norm / norm if self._clip_norm is not None and norm > self._clip_norm else 1.0
 
-    def _note(self, calls: list[Any]) -> None:
-        self._unconfirmed.append(calls)
-        if len(self._unconfirmed) > _UNCONFIRMED:
-            self._get(self._unconfirmed.popleft())
-
-    def pull(self) -> tuple[Any, ...]:
-        """Returns references to what gradients are computed with, of the version after all updates so far."""
-        return tuple(actor.pull.remote() for actor in self._actors)
-
     def collect(self, state: TrainState) -> TrainState:
         """Returns the whole state after all updates so far, on the host."""
+        self._confirm()
         parts = self._get([actor.collect.remote() for actor in self._actors])
         return leaves.joined(leaves.structure(state), parts)
 
-    def _get(self, calls: list[Any]) -> Any:
-        try:
-            return self._ray.get(calls)
-        except self._ray.exceptions.RayTaskError as error:
-            raise error.cause from error
-        except self._ray.exceptions.RayError as error:
-            raise ServerLost("a parameter server has died") from error
 
-    def close(self) -> None:
-        """Ends all servers."""
-        for actor in self._actors:
-            self._ray.kill(actor)
-        self._actors.clear()
+class Averages(_Processes):
+    """The servers that average replicas, each of them some of the arrays.
+
+    Args:
+        ray: the module, connected.
+        owners: which server holds which leaf of what `leaves.of` makes of a state and nothing.
+        learning_rate, momentum: as for `Average`.
+    """
+
+    def __init__(self, ray: Any, owners: tuple[int, ...], learning_rate: float, momentum: float) -> None:
+        super().__init__(ray, Average, owners, learning_rate, momentum)
+
+    def install(self, state: TrainState) -> None:
+        """Gives each server its share of a state."""
+        arrays, steps = leaves.of((state, None)), takes_steps(state)
+        shares = [
+            [leaf if owner == server else None for leaf, owner in zip(arrays, self._owners, strict=True)]
+            for server in range(self._count)
+        ]
+        self._get([actor.install.remote(share, steps) for actor, share in zip(self._actors, shares, strict=True)])
+
+    def apply(self, replicas: int) -> None:
+        """Has the average of what was added applied; does not wait for it."""
+        self._note([actor.apply.remote(replicas) for actor in self._actors])
+
+    def collect(self, state: TrainState) -> TrainState:
+        """Returns the whole state after all updates so far, on the host."""
+        self._confirm()
+        whole, _ = leaves.joined(leaves.structure((state, None)), self._get([*self.pull()]))
+        return whole
+
+
+class AverageHere:
+    """What `Averages` does, in this process.
+
+    Args:
+        pool: of the workers that read the average.
+        learning_rate, momentum: as for `Average`.
+    """
+
+    def __init__(self, pool: Pool, learning_rate: float, momentum: float) -> None:
+        self._pool, self._average = pool, Average(learning_rate, momentum)
+
+    def install(self, state: TrainState) -> None:
+        """Begins with a state."""
+        self._average.install(leaves.of((state, None)), takes_steps(state))
+
+    def add(self, arrays: list[Any]) -> None:
+        """Adds a replica, a list of its arrays, to those before it."""
+        self._average.add(*arrays)
+
+    def apply(self, replicas: int) -> None:
+        """Applies the average of what was added."""
+        self._average.apply(replicas)
+
+    def pull(self) -> tuple[Any, ...]:
+        """Returns a reference to the state."""
+        return (self._pool.put(self._average.pull()),)
+
+    def collect(self, state: TrainState) -> TrainState:
+        """Returns the state."""
+        whole, _ = leaves.joined(leaves.structure((state, None)), [self._average.pull()])
+        return whole
+
+    def check(self) -> None:
+        """There is no process that could have died."""
+
+
+def takes_steps(state: TrainState) -> list[bool]:
+    """Returns for each array of `leaves.of((state, None))` whether it is a parameter, to which an outer momentum applies."""
+    nothing = jax.tree.map(lambda leaf: False, state)
+    params = dataclasses.replace(nothing, params=jax.tree.map(lambda leaf: True, state.params))
+    return [bool(leaf) for leaf in leaves.places((params, None))]
 
 
 def owners_of(sizes: list[int], servers: int) -> tuple[int, ...]:

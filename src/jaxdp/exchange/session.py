@@ -11,12 +11,13 @@ from typing import Any
 import jax
 
 from jaxdp.components import Objects
-from jaxdp.config import TrainConfig
+from jaxdp.config import ExchangeConfig, TrainConfig
+from jaxdp.exchange import leaves
 from jaxdp.exchange.asynchronous import Asynchronous
 from jaxdp.exchange.monitor import Monitor
 from jaxdp.exchange.pool import Pool
 from jaxdp.exchange.rounds import Exact, ExactOnServers, Local
-from jaxdp.exchange.servers import Servers, owners_of
+from jaxdp.exchange.servers import AverageHere, Averages, Servers, owners_of
 from jaxdp.exchange.worker import Task
 from jaxdp.registry import ConfigError
 from jaxdp.runtime import ray_connection
@@ -76,7 +77,7 @@ def check(setup: Setup) -> None:
 def _check_update(setup: Setup) -> None:
     config = setup.config
     if servers := _servers(config):
-        if setup.objects.optimizer is not None:
+        if setup.objects.optimizer is not None and config.exchange.name != "local":
             raise ConfigError("exchange", config.exchange.name, "divides the optimizer among servers, which takes one by its name")
         if servers > (most := len(jax.tree.leaves(setup.shapes.params))):
             raise ConfigError("servers", config.exchange.servers, f"the model has {most} arrays of parameters; use at most {most}")
@@ -142,16 +143,16 @@ def started(setup: Setup) -> Iterator[tuple[Setup, Monitor]]:
         pool = Pool(ray, task, exchange.count, Head() if exchange.ray_address else None)
         cleanup.callback(pool.close)
         intervals, devices = setup.intervals, setup.strategy.devices[:1]
-        servers: Any = None
-        if owners:
-            servers = Servers(ray, _of_servers(setup), setup.recipe.optimizer(setup.schedule), owners, _clipped(setup))
+        servers: Any = owners and _started_servers(ray, setup, owners)
+        if servers:
             cleanup.callback(servers.close)
-        if exchange.name == "exact" and servers is None:
+        if exchange.name == "exact" and not servers:
             strategy: Any = Exact(setup.recipe, devices, pool, slices)
         elif exchange.name == "exact":
             strategy = ExactOnServers(setup.recipe, devices, pool, slices, servers)
         elif exchange.name == "local":
-            strategy = Local(setup.recipe, devices, pool, slices, exchange)
+            average = servers or AverageHere(pool, *_outer(exchange))
+            strategy = Local(setup.recipe, devices, pool, slices, average, stacks=exchange.steps_alone > 1)
             intervals = dataclasses.replace(intervals, steps_per_execution=exchange.steps_alone)
         else:
             strategy = Asynchronous(setup.recipe, devices, pool, servers, exchange.staleness, intervals.total_steps)
@@ -159,9 +160,24 @@ def started(setup: Setup) -> Iterator[tuple[Setup, Monitor]]:
         yield WorkersSetup(**fields | {"strategy": strategy, "intervals": intervals}), Monitor(pool, strategy)
 
 
+def _started_servers(ray: Any, setup: Setup, owners: tuple[int, ...]) -> Any:
+    if setup.config.exchange.name == "local":
+        return Averages(ray, owners, *_outer(setup.config.exchange))
+    return Servers(ray, _of_servers(setup), setup.recipe.optimizer(setup.schedule), owners, _clipped(setup))
+
+
+def _outer(exchange: ExchangeConfig) -> tuple[float, float]:
+    """Returns the learning rate and the momentum of the changes of an average."""
+    return exchange.outer_learning_rate or 1.0, exchange.outer_momentum or 0.0
+
+
 def _owners(setup: Setup) -> tuple[int, ...]:
+    """Returns which server takes which of the arrays that workers compute."""
     count = _servers(setup.config)
-    return owners_of([math.prod(leaf.shape) for leaf in jax.tree.leaves(setup.shapes.params)], count) if count else ()
+    if not count:
+        return ()
+    computed = (setup.shapes, None) if setup.config.exchange.name == "local" else setup.shapes.params
+    return owners_of([0 if leaf is None else math.prod(leaf.shape) for leaf in leaves.places(computed)], count)
 
 
 def _servers(config: TrainConfig) -> int:

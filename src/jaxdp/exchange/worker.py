@@ -43,7 +43,8 @@ class Task:
         folder: working directory of the run.
         trains: whether it trains a whole state by itself, rather than computing gradients.
         slices: of how many the first one is computed beforehand, so that it is compiled.
-        owners: to which server the gradient of each parameter goes; nothing where the driver takes them all.
+        owners: to which server each array goes of what is computed: gradients of the parameters, or, where it trains, those of
+            `leaves.of` of the state and nothing; empty where the driver takes them all.
         alone: whether others update the state meanwhile. Then what is returned of batch statistics is by how much they changed.
     """
 
@@ -160,12 +161,10 @@ class Worker:
             batch_stats = jax.tree.map(np.subtract, batch_stats, self._held.batch_stats)
         squares = float(sum(np.vdot(leaf, leaf) for leaf in jax.tree.leaves(grads)))
         known = {"batch_stats": batch_stats, "weight": weight, "sums": sums, "squares": squares, "bytes": _size(grads)}
-        return known, *self._divided(grads)
+        return known, *self._divided(jax.tree.leaves(grads))
 
-    def _divided(self, grads: Any) -> list[Any]:
-        import jax
-
-        found, owners = jax.tree.leaves(grads), self._task.owners
+    def _divided(self, found: list[Any]) -> list[Any]:
+        owners = self._task.owners
         if not owners:
             return [found]
         servers = range(max(owners) + 1)
@@ -174,13 +173,15 @@ class Worker:
     def _train(self, job: Job) -> Any:
         import jax
 
+        from jaxdp.exchange import leaves
+
         (state, rates), sums = self._held, []
         state, constants = self._setup.strategy.restore(state), dataclasses.replace(self._constants, learning_rates=rates)
         for step in job.steps:
             state, of_step = self._setup.strategy.train_step(state, self._batch(step, job), constants)
             sums.append(of_step)
-        found = jax.device_get(jax.tree.leaves(state))
-        return {"sums": jax.device_get(sums), "bytes": _size(found)}, found
+        found = leaves.of((state, None))  # without the learning rates
+        return {"sums": jax.device_get(sums), "bytes": _size(found)}, *self._divided(found)
 
     def _batch(self, step: int, job: Job) -> Any:
         from jaxdp.data import pipeline

@@ -6,6 +6,7 @@ settings, the progress of each process, who asked to stop, why one left. Nothing
 
 import contextlib
 import dataclasses
+import hashlib
 import itertools
 import json
 import os
@@ -82,15 +83,18 @@ class Group:
         if self.count == 1:
             return [value]
         self.put(f"{name}/{self.index}", value)
-        deadline, values = time.monotonic() + timeout_seconds, []
-        for index in range(self.count):
-            left = max(deadline - time.monotonic(), 0.1)
-            try:
-                values.append(_client().blocking_key_value_get(f"{self._prefix}/{name}/{index}", int(left * 1000)))
-            except Exception as error:
-                remedy = f"timed out after {timeout_seconds:g} s waiting for {self.members[index]} to send {name!r}; see its output"
-                raise ConfigError("distributed_timeout", timeout_seconds, remedy) from error
-        return values
+        try:
+            # Then one answer holds them all: process 0 could not answer N questions of each of N processes.
+            _client().wait_at_barrier(f"{self._prefix}/{name}", int(timeout_seconds * 1000))
+        except Exception as error:
+            there = self.get_all(name)
+            missing = next((index for index in range(self.count) if index not in there), None)
+            if missing is None:
+                raise
+            remedy = f"timed out after {timeout_seconds:g} s waiting for {self.members[missing]} to send {name!r}; see its output"
+            raise ConfigError("distributed_timeout", timeout_seconds, remedy) from error
+        values = self.get_all(name)
+        return [values[index] for index in range(self.count)]
 
     def stops_at(self, step: int, *, wanted: bool, margin: int) -> bool:
         """Whether to stop after this step; all processes give the same answer at the same step.
@@ -115,9 +119,13 @@ class Group:
         Raises:
             ConfigError: for the first difference, with the name of the other process.
         """
-        for index, text in enumerate(self.exchange("checks", json.dumps(what, default=str), timeout_seconds)):
-            theirs = json.loads(text)
-            for name, ours in json.loads(json.dumps(what, default=str)).items():
+        own = json.dumps(what, default=str)
+        self.put(f"checked/{self.index}", own)
+        digest = hashlib.sha256(own.encode()).hexdigest()
+        digests = self.exchange("checks", digest, timeout_seconds)
+        for index in (index for index in range(self.count) if digests[index] != digest):
+            theirs = json.loads(self.get(f"checked/{index}") or "{}")
+            for name, ours in json.loads(own).items():
                 if theirs.get(name) != ours:
                     other = self.members[index]
                     remedy = f"differs between processes: {other} has {theirs.get(name)!r}; start all with the same"

@@ -1,0 +1,66 @@
+"""What processes tell each other before they train: threads with connections of their own to a real coordination service."""
+
+import socket
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from jax._src.lib import _jax
+
+from jaxdp.registry import ConfigError
+from jaxdp.runtime import processes
+from jaxdp.runtime.processes import Group
+
+SECONDS = 20.0
+
+
+def in_each(count: int, act: Callable[[Group], Any], monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Returns what each of so many processes returns, or the ConfigError that it raises."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    service = _jax.get_distributed_runtime_service(address, count, heartbeat_timeout=20)
+    own = threading.local()
+    monkeypatch.setattr(processes, "_client", lambda: own.client)
+
+    def process(index: int) -> Any:
+        own.client = _jax.get_distributed_runtime_client(address, index, init_timeout=20, heartbeat_timeout=20)
+        own.client.connect()
+        try:
+            return act(Group(index, count, tuple(f"process {number}" for number in range(count)), _prefix="test"))
+        except ConfigError as error:
+            return str(error)
+        finally:
+            own.client.shutdown()
+
+    with ThreadPoolExecutor(count) as threads:
+        found = list(threads.map(process, range(count)))
+    service.shutdown()
+    return found
+
+
+def test_each_reads_what_all_told_in_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    def act(group: Group) -> tuple[list[str], int]:
+        values = group.exchange("names", f"name {group.index}", SECONDS)
+        group.check_equal({"learning_rate": 0.1, "steps": 3}, SECONDS)
+        return values, len(group.exchange("names of others", "x" * 100_000, SECONDS))
+
+    assert in_each(12, act, monkeypatch) == [([f"name {index}" for index in range(12)], 12)] * 12
+
+
+def test_what_differs_is_named_in_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    def act(group: Group) -> None:
+        group.check_equal({"steps": 3, "learning_rate": 0.2 if group.index == 2 else 0.1}, SECONDS)
+
+    said = "--learning-rate {}: differs between processes: process {} has {}; start all with the same"
+    assert in_each(3, act, monkeypatch) == [said.format(0.1, 2, 0.2), said.format(0.1, 2, 0.2), said.format(0.2, 0, 0.1)]
+
+
+def test_one_that_says_nothing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def act(group: Group) -> None:
+        if group.index != 1:
+            group.exchange("names", "x", 1.0)
+
+    said = "--distributed-timeout 1.0: timed out after 1 s waiting for process 1 to send 'names'; see its output"
+    assert in_each(3, act, monkeypatch) == [said, None, said]
