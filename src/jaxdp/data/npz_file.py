@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxdp.runtime.platform import check_memory
+from jaxdp.free_memory import check_memory
 from jaxdp.units import bytes_text
 
 _HEADERS: Any = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
