@@ -61,6 +61,8 @@ MATRIX = {
     ),
     "cnn, exact exchange, 2 workers": (f"{' '.join(CNN)} --devices 1 --exchange exact --workers 2", 1, 10),
 }  # fmt: skip
+# Of an exchange, what depends on who was free when.
+OF_WORKERS = ("elapsed_seconds", "worker_slices", "recomputed_slices", "dropped_slices", "exchange_bytes", "worker_idle_seconds")
 FAULTS = ("kill -9", "kill -9", "SIGTERM", "SIGSTOP, SIGCONT, kill -9", "SIGSTOP, kill -9", "full disk")
 STOPPED, FAILED = 75, 1  # exit codes
 # When step N is shown, the save of N - 1 may be under way, and that of N has not begun: the newest complete one is N - 2.
@@ -136,7 +138,7 @@ def arrays(run_dir: pathlib.Path, step: int) -> dict[str, np.ndarray]:
 def rows(run_dir: pathlib.Path) -> list[dict[str, Any]]:
     """Strictly: a line that is no JSON is an error here."""
     found = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
-    return [{name: value for name, value in row.items() if name not in MEASURED} for row in found]
+    return [{name: value for name, value in row.items() if name not in (*MEASURED, *OF_WORKERS)} for row in found]
 
 
 def start(folder: pathlib.Path, number: int, run_dir: str, flags: list[str], processes: int = 1) -> Start:
