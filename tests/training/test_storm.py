@@ -384,7 +384,8 @@ def test_a_matrix_of_storms(name: str, tmp_path: pathlib.Path, record_fault: Rec
     if "exchange" in name:
         pytest.importorskip("ray")
     seed = pytestconfig.getoption("--storm-seed") + list(MATRIX).index(name)
-    storm = weather(tmp_path, flags.split(), kills, seed, faults=FAULTS, processes=processes)
+    faults = FAULTS if processes == 1 else FAULTS[:-1]  # of several, those that cannot save wait for each other for minutes
+    storm = weather(tmp_path, flags.split(), kills, seed, faults=faults, processes=processes)
     assert storm.faults.total() == kills
     assert storm.checked_continuations >= kills // 3
     counts = ", ".join(f"{count} {fault}" for fault, count in sorted(storm.faults.items()))
