@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import secrets
 import shutil
 
 import nox
@@ -96,11 +97,12 @@ def ray(session: nox.Session) -> None:
 
 @nox.session
 def slow(session: nox.Session) -> None:
-    """What takes minutes: accuracy of the default run, kills, long runs, the rest of the parity matrix; not Slurm and Ray."""
+    """What takes minutes: accuracy of the default run, kills, long runs, the parity matrix; not what has a session of its own."""
     keep_what_is_compiled(session)
     session.install(".[dev]")
-    share = ["-n", "2", "--dist", "worksteal", "--ignore", "tests/slurm", "--ignore", "tests/ray", "--ignore", "tests/exchange"]
-    session.run("pytest", "-m", "slow", *share, *session.posargs)
+    share = ["-n", "2", "--dist", "worksteal"]
+    others = [word for name in ("slurm", "ray", "exchange", "fuzz") for word in ("--ignore", f"tests/{name}")]
+    session.run("pytest", "-m", "slow and not storm", *share, *others, *session.posargs)
 
 
 @nox.session
@@ -204,4 +206,32 @@ def faults(session: nox.Session) -> None:
     files = [f"tests/{name}.py" for name in names]
     share = ["-n", "2", "--dist", "load", "--maxschedchunk", "1"]
     table = "--fault-table=docs/reliability.md"
-    session.run("pytest", "-m", "slow or not slow", *share, table, *files, *session.posargs)
+    session.run("pytest", "-m", "(slow or not slow) and not storm", *share, table, *files, *session.posargs)
+
+
+def with_seed(option: str, given: list[str]) -> list[str]:
+    """Returns the words for pytest with a seed of their own, which pytest shows, unless one was given."""
+    return given if any(word.startswith(option) for word in given) else [f"{option}={secrets.randbelow(10**6)}", *given]
+
+
+@nox.session
+def fuzz(session: nox.Session) -> None:
+    """Random flags, damaged files, pictures and archives: 1,000 cases; `-- --fuzz-seed=7 -k damage` tries some of them again."""
+    keep_what_is_compiled(session)
+    session.install(".[dev]")
+    share = ["-n", "2", "--dist", "load", "--maxschedchunk", "1", "--fuzz-cases=1000"]
+    session.run("pytest", "-m", "slow", "tests/fuzz", *share, *with_seed("--fuzz-seed", session.posargs))
+
+
+@nox.session
+def storm(session: nox.Session) -> None:
+    """200 kills, signals, stops and full disks over a matrix of runs; writes its table in docs/reliability.md.
+
+    `-- -k unet` does a part of it, and writes nothing.
+    """
+    keep_what_is_compiled(session)
+    session.install(".[dev]")
+    share = ["-n", "2", "--dist", "load", "--maxschedchunk", "1"]
+    table = [] if session.posargs else ["--fault-table=docs/reliability.md", "--fault-table-name=storm"]
+    seed = with_seed("--storm-seed", session.posargs)
+    session.run("pytest", "-m", "storm", "tests/training/test_storm.py", *share, *table, *seed)

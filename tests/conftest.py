@@ -11,6 +11,15 @@ import pytest
 pytest_plugins = ("fault_table",)
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--fuzz-seed", type=int, default=0, help="from which tests/fuzz draws its cases: the same one, the same cases")
+    parser.addoption("--fuzz-cases", type=int, default=100, help="how many of them it tries in all (default: %(default)s)")
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    return " ".join(f"--{name}={config.getoption(name.replace('-', '_'))}" for name in ("fuzz-seed", "fuzz-cases", "storm-seed"))
+
+
 def pytest_sessionstart() -> None:
     # Not at import: the package must not be loaded before jaxtyping's checks are in place.
     from jaxdp.runtime import platform

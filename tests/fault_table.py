@@ -7,7 +7,7 @@ A test says what it injected, once it has checked the outcome:
 
 or, where the test itself is all there is to say, is marked `@pytest.mark.fault(name, outcome, steps_lost)`.
 
-With FILE, the part of that Markdown file between two comments is written again.
+With FILE, the part of that Markdown file between two comments is written again; `--fault-table-name` says which ones.
 """
 
 import collections
@@ -21,7 +21,6 @@ from typing import Any, Protocol
 
 import pytest
 
-BEGIN, END = "<!-- fault table: begin -->", "<!-- fault table: end -->"
 _PROPERTY = "fault"
 
 
@@ -68,6 +67,9 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--fault-table-name", default="fault", help="of the table in FILE (default: %(default)s)")
+    parser.addoption("--storm-kills", type=int, default=200, help="over the whole matrix (default: %(default)s)")
+    parser.addoption("--storm-seed", type=int, default=0, help="from which the moments and kinds of kills are drawn")
     parser.addoption(
         "--fault-table",
         metavar="FILE",
@@ -116,13 +118,14 @@ def create_table(reports: Iterable[Any]) -> str:
 
 def write_table(path: pathlib.Path, table: str, config: pytest.Config) -> None:
     """Raises UsageError if the comments are not there."""
-    text = path.read_text()
-    if text.count(BEGIN) != 1 or text.count(END) != 1:
-        raise pytest.UsageError(f"--fault-table={path}: it must hold {BEGIN} and {END} once each")
-    before, rest = text.split(BEGIN)
-    after = rest.split(END)[1]
+    name, text = config.getoption("--fault-table-name"), path.read_text()
+    begin, end = f"<!-- {name} table: begin -->", f"<!-- {name} table: end -->"
+    if text.count(begin) != 1 or text.count(end) != 1:
+        raise pytest.UsageError(f"--fault-table={path}: it must hold {begin} and {end} once each")
+    before, rest = text.split(begin)
+    after = rest.split(end)[1]
     versions = f"Python {platform.python_version()}, JAX {importlib.metadata.version('jax')}"
     when = datetime.datetime.now(datetime.UTC).date()
     path.write_text(
-        f"{before}{BEGIN}\n{table}\n\nWritten on {when}: {os.cpu_count()} cores ({platform.machine()}), {versions}.\n{END}{after}"
+        f"{before}{begin}\n{table}\n\nWritten on {when}: {os.cpu_count()} cores ({platform.machine()}), {versions}.\n{end}{after}"
     )

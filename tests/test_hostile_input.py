@@ -4,6 +4,7 @@ import io
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import zipfile
@@ -12,18 +13,21 @@ from collections.abc import Callable
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import tifffile
+from flax import nnx
 from PIL import Image
 
-from jaxdp import checkpoints, data, evaluate, launch, predict, report, train
+from jaxdp import bench, check, checkpoints, data, evaluate, free_memory, launch, models, plan, predict, report, sweep, train
 from jaxdp.config import TrainConfig
 from jaxdp.data import npz_file
 from jaxdp.data.npz_file import NpzFile
-from jaxdp.data.sources import images
+from jaxdp.data.sources import BadExample, images
+from jaxdp.data.sources.fitting import ImageSize
 from jaxdp.inference import files
 from jaxdp.inference.weights import read_weights
-from jaxdp.parsing import parse_json, parse_yaml, printable
-from jaxdp.registry import ConfigError
-from jaxdp.runtime import platform
+from jaxdp.parsing import is_finite, parse_json, parse_yaml, printable
+from jaxdp.registry import ConfigError, check_keywords
+from jaxdp.training import model_size
 
 LAUGHS = "a: &a [1, 2, 3, 4, 5, 6, 7, 8, 9]\n" + "".join(
     f"{name}: &{name} [{', '.join([f'*{before}'] * 9)}]\n" for before, name in zip("abcdefgh", "bcdefghi", strict=True)
@@ -98,6 +102,20 @@ def test_nul_and_names_that_no_file_can_have(capsys: pytest.CaptureFixture[str])
         (lambda: train.main(["--steps", "1000000000000"]), "--steps 1000000000000: must be at most 100000000"),
         (lambda: train.main(["--model", "cnn", "--epochs", "1000000000000"]), "--epochs 1000000000000: makes 11000000000000 steps"),
         (lambda: train.main(["--image-size", "65535"]), "of at most 16384"),
+        (lambda: train.main(["--seed", "9" * 400]), "--seed 99999999999999999999...: must be a number with fewer digits"),
+        (lambda: train.main(["--batch-norm", "group:" + "9" * 5000]), "must be replica, global or group:N"),
+        (lambda: train.main(["--profile", "1:" + "9" * 5000]), "must be START:STOP"),
+        (lambda: check.main(["--devices", "1,100000"]), "of at most 512"),
+        (lambda: bench.main(["--devices", "100000"]), "must be at most 512"),
+        (lambda: train.main(["--strategy", "sharded", "--mesh", "data=" + "9" * 5000]), "write AXIS=SIZE,AXIS=SIZE"),
+        (lambda: train.main(["--image-size", "9" * 5000]), "of at most 16384"),
+        (lambda: train.main(["--augment", "pad_crop:" + "9" * 5000]), "must be a whole number of pixels, 1 or more"),
+        (lambda: sweep.main(["--trials", "9" * 5000, "seed=0,1"]), "begin with the number of trials"),
+        (lambda: plan.main(["--device-memory", "9" * 400 + "GiB"]), "must be a size"),
+        (lambda: train.main(["--model", "cnn", "--model-kwargs", "width=100000"]), "width=100000: must be at most 65536"),
+        (lambda: train.main(["--model", "resnet", "--model-kwargs", "depth=600002"]), "or 6n + 2, e.g. 20 or 56"),
+        (lambda: train.main(["--model", "pyramidnet", "--model-kwargs", "alpha=1e300"]), "must be at most 65536"),
+        (lambda: train.main(["--model", "unet", "--model-kwargs", "levels=1000"]), "levels=1000: must be at most 12"),
         (
             lambda: train.main(["--on-divergence", "rollback", "--max-divergences", "60"]),
             "--max-divergences 60: each rollback halves the learning rate",
@@ -131,7 +149,7 @@ def test_an_npz_file_says_what_it_takes_before_it_is_read(
         assert file.read("images").shape == (30, 8, 8)
     np.savez_compressed("large.npz", images=np.zeros((65, 1024, 1024), np.uint8), labels=np.arange(65) % 2)
     assert pathlib.Path("large.npz").stat().st_size < 2**18
-    monkeypatch.setattr(platform, "available_memory_bytes", lambda: 2**20)
+    monkeypatch.setattr(free_memory, "available_memory_bytes", lambda: 2**20)
     assert train.main([*SMALL, "--dataset", "npz:large.npz"]) == 2
     assert "images cannot be read: it would take 65.0 MiB of memory, and 1.0 MiB are free" in capsys.readouterr().err
     np.savez("pickled.npz", images=np.array([{}], object), labels=np.zeros(1))
@@ -141,11 +159,11 @@ def test_an_npz_file_says_what_it_takes_before_it_is_read(
 
 def test_the_free_memory_is_that_of_the_machine() -> None:
     page = os.sysconf("SC_PAGE_SIZE")
-    assert 0 < platform.available_memory_bytes() < page * os.sysconf("SC_PHYS_PAGES")
-    platform.check_memory(2**10)
+    assert 0 < free_memory.available_memory_bytes() < page * os.sysconf("SC_PHYS_PAGES")
+    free_memory.check_memory(2**10)
     with pytest.raises(ValueError, match=r"would take .* of memory"):
-        platform.check_memory(2**60)
-    assert npz_file.check_memory is platform.check_memory
+        free_memory.check_memory(2**60)
+    assert npz_file.check_memory is free_memory.check_memory
 
 
 def test_labels_that_are_no_class_numbers(capsys: pytest.CaptureFixture[str]) -> None:
@@ -268,6 +286,15 @@ def test_sizes_that_are_named_can_be_used(capsys: pytest.CaptureFixture[str]) ->
     flags = "--model cnn --model-kwargs width=4 hidden=16 --dataset npz:set.npz --strategy pmap --steps 1".split()
     assert train.main([*flags, "--global-batch-size", "21", "--devices", "5"]) == 2
     assert "5 devices do not divide it; use 20\n" in capsys.readouterr().err
+    np.savez("set.npz", images=np.zeros((90, 8, 8), np.uint8), labels=np.arange(90) % 2)
+    for group, says in (
+        ("group:4", "use 20 or 40\n"),
+        ("global", "use 20 or 25\n"),
+        ("group:41", "there are 81 examples to train on: use fewer devices or smaller groups\n"),
+    ):
+        size = "21" if group != "group:41" else "41"
+        assert train.main([*flags, "--global-batch-size", size, "--devices", "5", "--batch-norm", group]) == 2
+        assert f"5 devices do not divide it; {says}" in capsys.readouterr().err, group
 
 
 def test_weights_of_bfloat16() -> None:
@@ -281,3 +308,101 @@ def test_weights_of_bfloat16() -> None:
     np.testing.assert_array_equal(found["a"], values)
     np.testing.assert_array_equal(found["b"], values.astype(ml_dtypes.bfloat16).astype(np.float32))
     assert found["b"].dtype == np.float32
+
+
+def test_a_limit_on_the_memory_of_the_process_counts() -> None:
+    limited = (
+        "import resource\nfrom jaxdp import free_memory\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (2**30, 2**30))\nprint(free_memory.available_memory_bytes())"
+    )
+    found = subprocess.run([sys.executable, "-c", limited], capture_output=True, text=True, check=True)
+    assert 0 < int(found.stdout) < 2**30
+
+
+def test_numbers_of_hundreds_of_digits_in_files() -> None:
+    digits = "9" * 400
+    for text, says in (
+        (f"learning_rate: {digits}", "must be a number with fewer digits"),
+        (f"model: cnn\nmodel_kwargs: {{width: {digits}}}", "must be a finite number"),
+        ("model_kwargs: {1: 2}", "must be a mapping of names"),
+    ):
+        with pytest.raises(ConfigError, match=says):
+            check_keywords("model_kwargs", models.CNN, TrainConfig.of(**parse_yaml(text)).model.kwargs, ())
+    assert not is_finite(int(digits))
+    assert is_finite(1)
+    assert not is_finite(float("nan"))
+    assert not is_finite(True)
+
+
+def test_a_model_that_is_too_large_for_the_memory(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(model_size, "available_memory_bytes", lambda: 2**20)
+    flags = "--model cnn --strategy single --global-batch-size 16 --steps 1 --run-dir run".split()
+    assert train.main([*flags, "--model-kwargs", "width=1000", "hidden=16"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    found = re.fullmatch(
+        r"jaxdp.train: error: --model-kwargs width=1000: its parameters and gradients take \S+ MiB, and 1.0 MiB are free; "
+        r"use at most width=(\d+)", line,
+    )  # fmt: skip
+    assert found is not None, line
+    assert not pathlib.Path("run").exists()
+    largest = int(found[1])
+    parameters = [
+        models.parameter_count(models.create("cnn", num_classes=10, in_channels=1, rngs=nnx.Rngs(0), width=width, hidden=16))
+        for width in (largest, largest + 1)
+    ]
+    assert 8 * parameters[0] <= 2**20 < 8 * parameters[1]
+    monkeypatch.setattr(model_size, "available_memory_bytes", lambda: 2**12)
+    assert train.main(flags) == 2
+    assert capsys.readouterr().err.splitlines()[-1].endswith("; choose a smaller one")
+
+
+def test_a_tiff_file_says_what_it_takes_before_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    path, pixels = pathlib.Path("odd.tif"), np.zeros((8, 8), np.uint8)
+
+    def says(*edits: tuple[str, int], **kwargs: object) -> str:
+        tifffile.imwrite(path, pixels, **kwargs)
+        with tifffile.TiffFile(path, mode="r+b") as file:
+            for name, value in edits:
+                file.pages[0].tags[name].overwrite(value)
+        with pytest.raises(BadExample) as caught:
+            images.decode_image(path, "it")
+        return str(caught.value)
+
+    many = (
+        '<OME xmlns="http://www.openmicroscopy.org/Schemas/OME/2016-06"><Image ID="Image:0"><Pixels ID="Pixels:0" '
+        'DimensionOrder="XYCZT" Type="uint8" SizeX="8" SizeY="8" SizeC="1" SizeZ="100000000" SizeT="1"><TiffData IFD="0" '
+        'PlaneCount="1"/></Pixels></Image></OME>'
+    )
+    assert "its metadata tell of 100000000 planes" in says(description=many, metadata=None)
+    assert "its metadata tell of 1000000000 planes" in says(description='{"shape": [1000000000, 8, 8]}', metadata=None)
+    assert images.read_header(path) is None
+    assert "it has no pixels" in says(("ImageLength", 0))
+    assert "it would take 4194304 TiB of memory" in says(("ImageWidth", 2**31 - 1), ("ImageLength", 2**31 - 1))
+    stacked = np.zeros((3, 5, 8, 8), np.uint8)
+    tifffile.imwrite(path, stacked, ome=True)
+    assert images.read_header(path, "pages").sizes == ((8, 8),) * 15
+    monkeypatch.setattr(free_memory, "available_memory_bytes", lambda: 2**26)
+    assert "it would take 100 MiB of memory, and 64.0 MiB are free" in says(
+        ("ImageWidth", 10240), ("ImageLength", 10240), compression="zlib"
+    )
+
+
+def test_a_line_of_pixels_is_not_blown_up() -> None:
+    line = np.zeros((1, 60000, 1), np.uint8)
+    with pytest.raises(ConfigError, match=r"resize_crop:224: an image of 1x60000 pixels would become 224x13440000"):
+        ImageSize.parse("resize_crop:224").apply(line)
+    assert ImageSize.parse("letterbox:224").apply(line).shape == (224, 224, 1)
+    assert ImageSize.parse("resize_crop:8").apply(line[:, :900]).shape == (8, 8, 1)
+
+
+def test_a_damaged_npz_file_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    np.savez_compressed("whole.npz", images=RNG.integers(0, 256, (20, 8, 8), np.uint8), labels=np.arange(20) % 2)
+    whole = pathlib.Path("whole.npz").read_bytes()
+    for place in (10, 30, 60, 90, 130):
+        pathlib.Path("set.npz").write_bytes(whole[:place] + bytes([whole[place] ^ 255]) + whole[place + 1 :])
+        assert train.main([*SMALL, "--dataset", "npz:set.npz", "--run-dir", str(place)]) in (0, 2)
+        lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("jaxdp.")]
+        assert len(lines) <= 1, lines
+    pathlib.Path("set.npz").write_bytes(whole[:90] + b"\xff\xff\xff\xff" + whole[94:])
+    with NpzFile(pathlib.Path("set.npz")) as file, pytest.raises(ValueError, match=r"Error -3|Bad CRC|decompress"):
+        file.bytes_of("images")

@@ -4,6 +4,7 @@ import itertools
 import json
 import os
 import pathlib
+import socket
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 from shared_run import copy_here, make_once
 
 import jaxdp
-from jaxdp import checkpoints, convert, evaluate, predict, report, run_files, train
+from jaxdp import checkpoints, convert, evaluate, free_memory, predict, report, run_files, train
 from jaxdp.run_directory import RunDirectory
 from jaxdp.run_files import DamagedFile, read_rows
 
@@ -193,3 +194,122 @@ def test_other_settings_and_other_data_are_said(capsys: pytest.CaptureFixture[st
     run_files._warned.clear()
     assert train.main([*flags, "--steps", "10"]) == 0
     assert "other examples" not in capsys.readouterr().err
+
+
+def test_pipes_in_a_checkpoint_are_not_waited_for(capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("checksums/4.json", "checkpoints/4/metrics/metrics"):
+        path = RUN.path / name
+        path.unlink()
+        os.mkfifo(path)
+        whole = name.startswith("checksums")
+        assert predict.main(["run", "image.png"]) == 0
+        assert ("step 4 is damaged" in capsys.readouterr().err) != whole
+        assert checkpoints.main(["run", "--verify"]) == (0 if whole else 1)
+    assert train.main([*FLAGS, "--steps", "6"]) == 0
+
+
+def test_a_pipe_in_a_checkpoint_without_checksums() -> None:
+    (RUN.path / "checksums" / "4.json").unlink()
+    part = RUN.path / "checkpoints" / "4" / "state" / "manifest.ocdbt"
+    part.unlink()
+    os.mkfifo(part)
+    assert checkpoints.main(["run"]) == 1
+    assert predict.main(["run", "image.png"]) == 0
+
+
+def test_files_that_would_take_all_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(free_memory, "available_memory_bytes", lambda: 2**30)
+    for name in ("metrics.jsonl", "summary.json", "dataset.json", "history.jsonl"):
+        os.truncate(RUN.path / name, 2**31)  # of which nothing is on the disk
+        with pytest.raises(DamagedFile, match=rf"{name} cannot be read \(it would take 2.0 GiB of memory, and 1.0 GiB are free\)"):
+            run_files.read_text(RUN.path / name)
+    assert report.main(["run"]) == 0
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b'{"host": "HERE", "pid": "x", "started": 1}', b'{"host": "HERE", "pid": 1e400, "started": 1}']
+)
+def test_a_lock_that_says_nothing(content: bytes) -> None:
+    RUN.lock_file.write_bytes(content.replace(b"HERE", socket.gethostname().encode()))
+    assert not RUN.is_being_written()
+    RUN.lock_file.unlink()
+    os.mkfifo(RUN.lock_file)
+    assert not RUN.is_being_written()
+
+
+def test_a_lock_that_is_no_file(capsys: pytest.CaptureFixture[str]) -> None:
+    os.mkfifo(RUN.lock_file)
+    assert train.main([*FLAGS, "--steps", "6"]) == 2
+    assert "--run-dir run: writer.lock in it is no regular file; remove it" in capsys.readouterr().err
+
+
+def test_names_in_files_of_a_run_do_nothing_to_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    assert report.main(["run", "--output", "\x1b[31m.html"]) == 0
+    assert capsys.readouterr().out == "\\x1b[31m.html\n"
+    sums = RUN.path / "checksums" / "4.json"
+    content = json.loads(sums.read_text())
+    content["files"]["\x1b[31m[/b]\0"] = {"size": 1, "sha256": ""}
+    sums.write_text(json.dumps(content))
+    assert checkpoints.main(["run"]) == 1
+    assert predict.main(["run", "image.png"]) == 0
+    said = "".join(capsys.readouterr())
+    assert "\x1b" not in said
+    assert "step 4" in said
+
+
+def test_numbers_in_rows_that_are_none(no_pictures: None) -> None:
+    for name in ("metrics.jsonl", "dataset.json"):
+        path = RUN.path / name
+        path.write_text(
+            path.read_text().replace('"loss": ', '"loss": "", "other": ', 2).replace('"mean": [', f'"mean": [{"9" * 400}, ')
+        )
+    assert evaluate.main(["run"]) == 0
+    rows = RUN.read_rows()
+    assert not isinstance(rows[0]["loss"], float)
+    assert jaxdp.load("run").plot() is not None
+
+
+def test_a_description_that_contradicts_itself_is_made_again(capsys: pytest.CaptureFixture[str]) -> None:
+    before = RUN.read_dataset()
+    for field, value in (
+        ("image_shape", [8, 8, 10**9]), ("image_shape", [0, 8, 1]), ("mean", []), ("std", [0.0]), ("std", [1.0, 1.0]),
+        ("class_names", ["a"]), ("kind", "x"), ("pixel_range", [1, 1]), ("num_classes", 10**30),
+    ):  # fmt: skip
+        RUN.dataset_file.write_text(json.dumps(before | {field: value}))
+        with pytest.raises(DamagedFile, match=f"{field} is missing in it, or no such value"):
+            RUN.read_dataset()
+    assert predict.main(["run", "image.png"]) == 0
+    assert "(num_classes is missing in it, or no such value); made again from digits" in capsys.readouterr().err
+    assert RUN.read_dataset() | {"fingerprint": ""} == before | {"fingerprint": ""}
+
+
+@pytest.mark.parametrize("name", ["pipe", "loop"])
+def test_what_is_no_file_is_not_written_over(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    os.mkfifo("pipe")
+    os.symlink("loop", "loop")
+    os.symlink(name, "out.safetensors")
+    os.mkfifo("out.stablehlo.json")
+    commands: list[Callable[[], int]] = [
+        lambda: report.main(["run", "--output", name]), lambda: predict.main(["run", "image.png", "--csv", name]),
+        lambda: predict.main(["run", "image.png", "--output", name]), lambda: evaluate.main(["run", "--per-image", name]),
+        lambda: convert.main(["export", "run", "--output", "out.safetensors"]),
+        lambda: convert.main(["export", "run", "--output", "out.stablehlo"]),
+    ]  # fmt: skip
+    for number, run in enumerate(commands):
+        assert run() == 2, number
+        assert "; give a file, e.g. " in capsys.readouterr().err.splitlines()[-1]
+    assert os.path.islink("loop")
+    assert pathlib.Path("pipe").is_fifo()
+
+
+def test_links_to_themselves_are_no_folders(capsys: pytest.CaptureFixture[str]) -> None:
+    os.symlink("loop", "loop")
+    commands: list[Callable[[], int]] = [
+        lambda: report.main(["loop"]), lambda: report.main(["run", "loop"]), lambda: evaluate.main(["loop"]),
+        lambda: predict.main(["run", "loop"]), lambda: predict.main(["run", "image.png", "--output-dir", "loop"]),
+        lambda: train.main([*FLAGS, "--plugins", "loop"]), lambda: train.main([*FLAGS, "--dataset", "folder:loop"]),
+        lambda: train.main([*FLAGS, "--run-dir", "loop"]),
+    ]  # fmt: skip
+    for number, run in enumerate(commands):
+        assert run() == 2, number
+        assert capsys.readouterr().err.splitlines()[-1].startswith("jaxdp."), number

@@ -8,7 +8,8 @@ from typing import Annotated
 import tyro
 
 from jaxdp import command_line
-from jaxdp.config import NON_NEGATIVE, BatchNormMode, OptimizationConfig, PartsConfig, TrainConfig
+from jaxdp.config import MOST_DEVICES, NON_NEGATIVE, BatchNormMode, OptimizationConfig, PartsConfig, TrainConfig
+from jaxdp.parsing import is_count
 from jaxdp.registry import ConfigError
 from jaxdp.runtime import platform
 
@@ -39,8 +40,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _main(argv: Sequence[str]) -> int:
     command = command_line.parse(CheckConfig, argv, prog="python -m jaxdp.check", description=DESCRIPTION, steps=3)
     words = [word for word in command.devices.split(",") if word]
-    if not words or not all(word.isdecimal() and int(word) > 0 for word in words):
-        raise ConfigError("devices", command.devices, "must be numbers separated by commas, e.g. 1,2,4,8")
+    if not words or not all(is_count(word) and 0 < int(word) <= MOST_DEVICES for word in words):
+        remedy = f"must be numbers separated by commas, e.g. 1,2,4,8, of at most {MOST_DEVICES}"
+        raise ConfigError("devices", command.devices, remedy)
     counts, names = [int(word) for word in words], [name for name in command.strategies.split(",") if name]
     platform.configure(max(counts))
     shared = TrainConfig(command.plugins, command.model, command.data, command.task, optimization=command.optimization)

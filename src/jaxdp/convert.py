@@ -16,6 +16,7 @@ from jaxdp.config import (
     Settings,
     TrainConfig,
 )
+from jaxdp.parsing import printable
 from jaxdp.registry import ConfigError, nearest
 from jaxdp.runtime import platform
 
@@ -74,11 +75,11 @@ def _main(argv: Sequence[str]) -> int:
         from jaxdp.tools.weights_import import import_weights
 
         config = TrainConfig(command.plugins, command.model, command.data, command.task).replace(run_dir=command.run_dir)
-        print(import_weights(command.weights, config))
+        print(printable(import_weights(command.weights, config)))
     else:
         from jaxdp.inference.weights import export
 
-        print(export(command.run_dir, pathlib.Path(command.output), command.step, command.plugins))
+        print(printable(export(command.run_dir, pathlib.Path(command.output), command.step, command.plugins)))
     return 0
 
 

@@ -1,8 +1,11 @@
 """Takes texts of others: parses YAML and JSON, where whatever is wrong is a ValueError in one line, and makes names printable."""
 
 import json
+import os
+import pathlib
 import re
-from typing import Any
+import sys
+from typing import Any, TypeGuard
 
 import yaml
 
@@ -17,6 +20,21 @@ _BREAKS = "\t\n\v\f\r\x85\u2028\u2029"
 def printable(text: str) -> str:
     """Returns a text in one line that does nothing to a terminal: its controls, and what is no UTF-8, are shown as escapes."""
     return _UNPRINTABLE.sub(lambda match: " " if match[0] in _BREAKS else ascii(match[0])[1:-1], text)
+
+
+def is_finite(value: object) -> TypeGuard[int | float]:
+    """Whether a value is a number that a float can hold: integers in texts of others can have hundreds of digits."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
+
+
+def resolved(path: str | pathlib.Path) -> pathlib.Path:
+    """Returns an absolute path without links; where one leads to itself, which `Path.resolve` raises an error for, it stays."""
+    return pathlib.Path(os.path.realpath(path))
+
+
+def is_count(word: str) -> bool:
+    """Whether a text is a number without a sign, and no longer than any that makes sense: of 4,300 digits Python makes none."""
+    return word.isascii() and word.isdecimal() and len(word) < 19
 
 
 def parse_json(text: str) -> Any:

@@ -11,7 +11,6 @@ import importlib
 import importlib.metadata
 import importlib.util
 import inspect
-import math
 import os
 import pathlib
 import pkgutil
@@ -20,7 +19,7 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, TypeVar, cast
 
-from jaxdp.parsing import printable
+from jaxdp.parsing import is_finite, printable, resolved
 
 T = TypeVar("T")
 Entry = TypeVar("Entry")
@@ -77,7 +76,7 @@ def check_keywords(field: str, function: Callable[..., Any], keywords: Mapping[s
             kind = "true or false" if isinstance(default, bool) else "a string"
             raise ConfigError(field, {keyword: value}, f"must be {kind}")
         numeric = isinstance(default, int | float) and not isinstance(default, bool)
-        if numeric and (not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value)):
+        if numeric and not is_finite(value):
             raise ConfigError(field, {keyword: value}, "must be a finite number")
 
 
@@ -142,7 +141,7 @@ def load_plugins(plugins: Sequence[str]) -> None:
         ConfigError: for the first one that cannot be imported.
     """
     for word in plugins:
-        path = pathlib.Path(word).expanduser().resolve()
+        path = resolved(pathlib.Path(word).expanduser())
         if word.endswith(".py") and not path.is_file():
             raise ConfigError("plugins", word, f"no such file in {pathlib.Path.cwd()}")
         try:
@@ -178,7 +177,7 @@ def load_trusted(stored: Sequence[str], named: Sequence[str], folder: object) ->
 
 
 def _is_imported(word: str) -> bool:
-    path = pathlib.Path(word).expanduser().resolve()
+    path = resolved(pathlib.Path(word).expanduser())
     if not word.endswith(".py"):
         return word in sys.modules or _is_script(word, path)
     modules: list[Any] = list(sys.modules.values())  # some put other things there
@@ -195,13 +194,13 @@ def with_script(plugins: tuple[str, ...]) -> tuple[str, ...]:
         return plugins
     name: str = os.path.relpath(file) if spec is None and file else getattr(spec, "name", "")
     name = str(file) if name.startswith("..") else name
-    return plugins if any(_is_script(word, pathlib.Path(word).resolve()) for word in plugins) else (*plugins, name)
+    return plugins if any(_is_script(word, resolved(word)) for word in plugins) else (*plugins, name)
 
 
 def _is_script(word: str, path: pathlib.Path) -> bool:
     main = sys.modules["__main__"]
     spec, file = getattr(main, "__spec__", None), cast(str | None, getattr(main, "__file__", None))
-    return getattr(spec, "name", None) == word or (file is not None and pathlib.Path(file).resolve() == path)
+    return getattr(spec, "name", None) == word or (file is not None and resolved(file) == path)
 
 
 def _import_file(path: pathlib.Path) -> None:

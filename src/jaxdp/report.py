@@ -10,6 +10,7 @@ import tyro
 
 from jaxdp import command_line
 from jaxdp.config import Settings
+from jaxdp.parsing import printable
 from jaxdp.registry import ConfigError
 
 DESCRIPTION = "Write one HTML page about runs and benchmarks, to read anywhere."
@@ -42,7 +43,7 @@ def _main(argv: Sequence[str]) -> int:
     from jaxdp.reporting import report_page
 
     report_page.write_report([pathlib.Path(name) for name in command.run_dirs], pathlib.Path(command.output), command.title)
-    print(command.output)
+    print(printable(command.output))
     return 0
 
 

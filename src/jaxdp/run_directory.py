@@ -6,6 +6,7 @@ import contextlib
 import csv
 import dataclasses
 import datetime
+import errno
 import io
 import json
 import os
@@ -327,7 +328,9 @@ def check_file(field: str, path: pathlib.Path, example: str) -> None:
     """
     try:
         mode = path.stat().st_mode
-    except OSError:  # not there, which is fine, or out of reach, which writing will tell
+    except OSError as error:  # not there, which is fine, or out of reach, which writing will tell
+        if error.errno == errno.ELOOP:
+            raise ConfigError(field, path, f"is a link to itself; give a file, e.g. {example}") from error
         return
     if not stat.S_ISREG(mode):
         what = "a folder" if stat.S_ISDIR(mode) else "no regular file"

@@ -9,7 +9,6 @@ writes next keeps them in `damaged/`.
 
 import dataclasses
 import json
-import math
 import os
 import pathlib
 import shutil
@@ -18,11 +17,13 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, cast
 
-from jaxdp.parsing import parse_json, printable
+from jaxdp.free_memory import check_memory
+from jaxdp.parsing import is_finite, parse_json, printable, resolved
 from jaxdp.registry import ConfigError
 
 Row = dict[str, Any]  # plain values by name: a line of metrics.jsonl, of a table, or that `--json` prints
 DAMAGED = "damaged"  # folder beside the files of a run
+_MOST_PIXELS, _MOST_CLASSES = 2**20, 2**15  # of a side; of what a dataset tells
 _warned: set[str] = set()  # what watches a run reads its files again and again
 
 
@@ -31,7 +32,7 @@ def _is_count(value: object) -> bool:
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return is_finite(value)
 
 
 def _is_text(value: object) -> bool:
@@ -49,6 +50,22 @@ def _is_counts(value: object) -> bool:
     return isinstance(value, dict) and all(map(_is_count, cast(dict[str, object], value).values()))
 
 
+def _mismatch(description: Row) -> str:
+    """Returns a field of dataset.json that does not go with the others, nothing if all do: a model is made from them."""
+    *sides, channels = description["image_shape"]
+    low, high = description.get("pixel_range") or (0, 1)
+    right = {
+        "image_shape": all(0 < each <= _MOST_PIXELS for each in sides) and 0 < channels <= _MOST_CLASSES,
+        "num_classes": 0 < description["num_classes"] <= _MOST_CLASSES,
+        "mean": len(description["mean"]) == channels,
+        "std": len(description["std"]) == channels and all(each > 0 for each in description["std"]),
+        "class_names": len(description["class_names"]) in (0, description["num_classes"]),
+        "kind": description.get("kind", "") in ("", "classification", "segmentation", "regression"),
+        "pixel_range": low < high,
+    }
+    return next((name for name, goes in right.items() if not goes), "")
+
+
 def _optional(holds: Callable[[object], bool]) -> Callable[[object], bool]:
     return lambda value: value is None or holds(value)
 
@@ -62,12 +79,14 @@ class _Kind:
         remedy: what makes it again, or what to do instead.
         fields: what its object, or each of its rows, must have.
         optional: what these may have beside it.
+        mismatch: returns a field that does not go with the others, if all are there.
     """
 
     purpose: str
     remedy: str
     fields: Mapping[str, Callable[[object], bool]] = dataclasses.field(default_factory=dict[str, Callable[[object], bool]])
     optional: Mapping[str, Callable[[object], bool]] = dataclasses.field(default_factory=dict[str, Callable[[object], bool]])
+    mismatch: Callable[[Row], str] = lambda content: ""
 
 
 _AGAIN = "the same training command writes it again"
@@ -94,6 +113,7 @@ _KINDS = {
             "instances": lambda value: isinstance(value, bool),
             "fingerprint": _is_text,
         },
+        _mismatch,
     ),
     "summary.json": _Kind(
         "the result",
@@ -124,18 +144,34 @@ class DamagedFile(ConfigError):
         super().__init__("run_dir", path.parent, f"{path.name} cannot be read ({problem}){about}")
 
 
+def read_bytes(path: pathlib.Path) -> bytes:
+    """Returns what a file holds.
+
+    Raises:
+        DamagedFile: if it cannot be read, is no regular file, which might never end, or would take more memory than is free.
+    """
+    try:
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):
+            raise DamagedFile(path, "it is no regular file")
+        check_memory(status.st_size)
+        return path.read_bytes()
+    except OSError as error:
+        raise DamagedFile(path, error.strerror or str(error)) from error
+    except DamagedFile:
+        raise
+    except ValueError as error:
+        raise DamagedFile(path, str(error)) from error
+
+
 def read_text(path: pathlib.Path) -> str:
     """Returns what a text file holds.
 
     Raises:
-        DamagedFile: if it cannot be read, is no regular file, which might never end, or no UTF-8.
+        DamagedFile: if it cannot be read, see `read_bytes`, or is no UTF-8.
     """
     try:
-        if not stat.S_ISREG(path.stat().st_mode):
-            raise DamagedFile(path, "it is no regular file")
-        return path.read_bytes().decode()
-    except OSError as error:
-        raise DamagedFile(path, error.strerror or str(error)) from error
+        return read_bytes(path).decode()
     except UnicodeDecodeError as error:
         raise DamagedFile(path, f"byte {error.start} is no UTF-8") from error
 
@@ -262,7 +298,7 @@ def set_aside(path: pathlib.Path, folder: pathlib.Path) -> pathlib.Path:
 
 def replace_file(path: pathlib.Path, content: str | bytes) -> None:
     """Writes a file so that at every instant either the old or the new content is there; of a symbolic link, what it points to."""
-    path = path.resolve() if path.is_symlink() else path
+    path = resolved(path) if path.is_symlink() else path
     beside = path.with_name(path.name + ".new")
     with beside.open("wb") as file:
         file.write(content.encode() if isinstance(content, str) else content)
@@ -276,11 +312,9 @@ def _sorted_lines(path: pathlib.Path, *, checked: bool = True) -> tuple[list[Row
     try:
         if not path.exists():
             return [], [], [], b""
-        if not stat.S_ISREG(path.stat().st_mode):
-            raise DamagedFile(path, "it is no regular file")
-        lines = path.read_bytes().split(b"\n")
     except OSError as error:
         raise DamagedFile(path, error.strerror or str(error)) from error
+    lines = read_bytes(path).split(b"\n")
     kind = _KINDS.get(path.name) if checked else None
     rows, kept, lost = list[Row](), list[bytes](), list[bytes]()
     for line in lines:
@@ -307,4 +341,5 @@ def _problem(content: object, kind: _Kind | None) -> str:
         return ""
     wrong = [name for name, holds in kind.fields.items() if name not in content or not holds(content[name])]
     wrong += [name for name, holds in kind.optional.items() if name in content and not holds(content[name])]
+    wrong = wrong or list(filter(None, [kind.mismatch(cast(Row, content))]))
     return f"{wrong[0]} is missing in it, or no such value" if wrong else ""

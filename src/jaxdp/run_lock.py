@@ -7,9 +7,11 @@ import json
 import os
 import pathlib
 import socket
+import stat
 from collections.abc import Mapping
 from typing import Any
 
+from jaxdp import run_files
 from jaxdp.registry import ConfigError
 
 
@@ -25,6 +27,9 @@ def take(lock_file: pathlib.Path) -> int:
         except OSError as error:
             remedy = f"{lock_file.name} in it cannot be written ({error.strerror}); give another folder"
             raise ConfigError("run_dir", lock_file.parent, remedy) from error
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            os.close(descriptor)
+            raise ConfigError("run_dir", lock_file.parent, f"{lock_file.name} in it is no regular file; remove it")
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if not _is_in_place(descriptor, lock_file):  # its holder removed it between our opening and locking it
@@ -68,10 +73,11 @@ def _who(holder: Mapping[str, Any] | None) -> str:
 def _holder(path: pathlib.Path) -> dict[str, Any] | None:
     """Returns what a lock file says; nothing while it is being written."""
     try:
-        content = json.loads(path.read_text())
-        return content if content.keys() >= {"host", "pid", "started"} else None
-    except (OSError, ValueError, AttributeError):
+        content = run_files.read_object(path, checked=False)
+    except run_files.DamagedFile:
         return None
+    pid = content.get("pid")
+    return content if content.keys() >= {"host", "started"} and isinstance(pid, int) and 0 < pid < 2**31 else None
 
 
 def _lives(holder: Mapping[str, Any] | None) -> bool:
@@ -81,7 +87,7 @@ def _lives(holder: Mapping[str, Any] | None) -> bool:
     if holder["host"] != socket.gethostname():
         return True
     try:
-        os.kill(int(holder["pid"]), 0)
+        os.kill(holder["pid"], 0)
     except ProcessLookupError:
         return False
     except PermissionError:

@@ -35,7 +35,7 @@ from jaxdp.runtime import devices as devices_lib
 from jaxdp.runtime import processes
 from jaxdp.runtime.processes import Group
 from jaxdp.runtime.signals import StopSignals
-from jaxdp.training import defaults
+from jaxdp.training import defaults, model_size
 from jaxdp.training import setup as setup_lib
 from jaxdp.training.run import Run, Trained
 
@@ -164,6 +164,7 @@ class Trainer:
         directory, primary = None, self._group.index == 0
         with contextlib.ExitStack() as cleanup:
             cleanup.enter_context(devices_lib.in_use())
+            model_size.check(setup)
             if writes:
                 description = dataclasses.asdict(setup.dataset.describe())
                 directory = run_directory.claim(setup.config, description, create=primary)

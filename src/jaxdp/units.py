@@ -15,8 +15,8 @@ def bytes_text(count: float | int | None) -> str:
 
 
 def parse_bytes(text: str) -> int:
-    """Reads `11GiB`, `40GB` or a plain number of bytes; raises ValueError for anything else, and for 0."""
+    """Reads `11GiB`, `40GB` or a plain number of bytes; raises ValueError for anything else, for 0, and for what no memory has."""
     match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([kMGT]?i?)B?", text.strip())
-    if match is None or match[2] not in _FACTORS or not float(match[1]):
+    if match is None or match[2] not in _FACTORS or not 0 < float(match[1]) < 2**60:
         raise ValueError(text)
     return int(float(match[1]) * _FACTORS[match[2]])

@@ -1,17 +1,24 @@
-"""Kill -9 at any moment, the same command again, and so on: the run ends bitwise where an undisturbed one does."""
+"""Kills, signals and full disks at any moment, the same command again, and so on: the run ends bitwise as an undisturbed one.
+
+`nox -s storm` tries a matrix of models, strategies, exchanges, callbacks and processes, with 200 kills; `-- -k unet` a part of it.
+"""
+
+# Over 300 lines: what is done to a run, when, and what is looked at afterwards.
 
 import collections
+import contextlib
 import dataclasses
 import json
 import os
 import pathlib
 import random
 import re
+import resource
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -30,6 +37,34 @@ FLAGS = (
 ).split()
 PYRAMIDNET = "--model-kwargs depth=8 alpha=6 shake_drop=0.5 dropout=0.2".split()
 CNN = "--model cnn --model-kwargs width=4 hidden=16 dropout=0.2".split()  # starts in half the time
+# Of a matrix of 200 kills: flags, processes, and how many times it is disturbed.
+MATRIX = {
+    "cnn, single": ("--model cnn --model-kwargs width=4 hidden=16 dropout=0.2 --strategy single --devices 1", 1, 20),
+    "cnn, pmap, callbacks": (
+        f"{' '.join(CNN)} --strategy pmap --callbacks early_stopping:patience=1000 early_stopping:patience=1000,metric=loss", 1, 20,
+    ),
+    "cnn, shard_map, host data": (f"{' '.join(CNN)} --strategy shard_map --data-placement host", 1, 20),
+    "cnn, sharded parameters": (f"{' '.join(CNN)} --strategy sharded --mesh data=2 --shard-params --optimizer adamw", 1, 20),
+    "cnn, central": (f"{' '.join(CNN)} --strategy central", 1, 20),
+    "pyramidnet, pmap": (f"{' '.join(PYRAMIDNET)} --strategy pmap", 1, 20),
+    "resnet, pmap, accumulation": (
+        "--model resnet --model-kwargs depth=8 width=4 --strategy pmap --accumulate-steps 2 --augment shift flip", 1, 20,
+    ),
+    "unet, spatial partitioning": (
+        "--model unet --model-kwargs levels=2 base_channels=4 --dataset cells --global-batch-size 8 --strategy sharded "
+        "--mesh data=1,space=2", 1, 20,
+    ),
+    "cnn, pmap, 2 processes of 2 devices": (f"{' '.join(CNN)} --strategy pmap", 2, 20),
+    "cnn, sharded parameters, 2 processes, callbacks": (
+        f"{' '.join(CNN)} --strategy sharded --mesh data=2 --shard-params --devices 1 "
+        "--callbacks early_stopping:patience=1000", 2, 10,
+    ),
+    "cnn, exact exchange, 2 workers": (f"{' '.join(CNN)} --devices 1 --exchange exact --workers 2", 1, 10),
+}  # fmt: skip
+# Of an exchange, what depends on who was free when.
+OF_WORKERS = ("elapsed_seconds", "worker_slices", "recomputed_slices", "dropped_slices", "exchange_bytes", "worker_idle_seconds")
+FAULTS = ("kill -9", "kill -9", "SIGTERM", "SIGSTOP, SIGCONT, kill -9", "SIGSTOP, kill -9", "full disk")
+STOPPED, FAILED = 75, 1  # exit codes
 # When step N is shown, the save of N - 1 may be under way, and that of N has not begun: the newest complete one is N - 2.
 MOST_AHEAD = 2
 
@@ -43,17 +78,28 @@ class Start:
     run_dir: pathlib.Path
     newest_before: int | None
     temporary_before: set[str]
+    processes: int = 1
 
     def shown(self) -> str:
         return self.log.read_text(errors="replace")
 
     def steps_shown(self) -> list[int]:
         """Returns the training steps that were shown whole."""
-        return [int(step) for step in re.findall(r"^step (\d+)/\d+  epoch \d+/\d+  train .*\n", self.shown(), re.MULTILINE)]
+        return [
+            int(step) for step in re.findall(r"^(?:\[0\] )?step (\d+)/\d+  epoch \d+/\d+  train .*\n", self.shown(), re.MULTILINE)
+        ]
 
     def continued_after(self) -> int | None:
-        found = re.search(r"^continuing \S+ after step (\d+)$", self.shown(), re.MULTILINE)
+        found = re.search(r"^(?:\[0\] )?continuing \S+ after step (\d+)$", self.shown(), re.MULTILINE)
         return int(found[1]) if found else None
+
+    def children(self) -> list[int]:
+        """Returns the processes that the launcher has started."""
+        if self.processes == 1 or self.process.poll() is not None:
+            return []
+        return [
+            int(word) for word in pathlib.Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
+        ]
 
     def new_temporary(self) -> set[str]:
         """Returns folders that are no checkpoint, or not yet, and that this start made."""
@@ -65,6 +111,7 @@ class Storm:
     """Kills by where they landed, and what was found after them."""
 
     kills: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
+    faults: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
     without_checksums: int = 0
     half_removed: int = 0
     checked_continuations: int = 0
@@ -91,17 +138,21 @@ def arrays(run_dir: pathlib.Path, step: int) -> dict[str, np.ndarray]:
 def rows(run_dir: pathlib.Path) -> list[dict[str, Any]]:
     """Strictly: a line that is no JSON is an error here."""
     found = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
-    return [{name: value for name, value in row.items() if name not in MEASURED} for row in found]
+    return [{name: value for name, value in row.items() if name not in (*MEASURED, *OF_WORKERS)} for row in found]
 
 
-def start(folder: pathlib.Path, number: int, run_dir: str, flags: list[str]) -> Start:
+def start(folder: pathlib.Path, number: int, run_dir: str, flags: list[str], processes: int = 1) -> Start:
     # A cache of the storm's own: a kill may cut an entry short while it is written, and others read the shared one.
-    variables = environment() | {"JAX_COMPILATION_CACHE_DIR": str(folder / "cache")}
+    # A limit on the size of files cuts bytecode short, which Python does not notice.
+    variables = environment() | {"JAX_COMPILATION_CACHE_DIR": str(folder / "cache"), "PYTHONDONTWRITEBYTECODE": "1"}
     log, path = folder / f"{run_dir}-{number}.log", folder / run_dir
-    command = [sys.executable, "-X", "faulthandler", "-m", "jaxdp.train", *FLAGS, *flags, "--run-dir", run_dir]
+    module = (
+        ["jaxdp.train"] if processes == 1 else ["jaxdp.launch", "-n", str(processes), "--", "train", "--heartbeat-timeout", "5"]
+    )
+    command = [sys.executable, "-X", "faulthandler", "-m", *module, *FLAGS, *flags, "--run-dir", run_dir]
     with log.open("wb") as file:
         process = subprocess.Popen(command, cwd=folder, env=variables, stdout=subprocess.DEVNULL, stderr=file)
-    return Start(process, log, path, newest(path), temporary(path))
+    return Start(process, log, path, newest(path), temporary(path), processes)
 
 
 def wait_for(begun: Start, condition: Callable[[], Any], seconds: float = 400) -> None:
@@ -182,15 +233,54 @@ def moments(kills: int, chance: random.Random) -> Iterator[str]:
     return iter(found)
 
 
-def weather(folder: pathlib.Path, flags: list[str], kills: int, seed: int) -> Storm:
-    """Runs once undisturbed, beside it through the storm, and compares."""
-    chance, storm = random.Random(seed), Storm()
-    last = 8 + 2 * kills  # of four starts that are killed one makes 5 steps at most, two 3, one none
-    flags = [*flags, "--steps", str(last)]
-    whole = start(folder, 0, "whole", flags)
+def inflict(fault: str, begun: Start, chance: random.Random) -> None:
+    """Does it to the command, or to one of the processes that it started, and waits until all have ended as they should."""
+    children = begun.children()
+    victim = chance.choice([begun.process.pid, *children])
+    if fault == "SIGTERM":
+        begun.process.send_signal(signal.SIGTERM)
+        expected = (STOPPED,) if begun.steps_shown() else (STOPPED, -signal.SIGTERM, 128 + signal.SIGTERM)  # before it is handled
+    elif fault == "full disk":
+        for pid in children or [begun.process.pid]:
+            resource.prlimit(pid, resource.RLIMIT_FSIZE, (100, resource.RLIM_INFINITY))
+        expected = (FAILED,)
+    else:
+        if fault.startswith("SIGSTOP"):
+            os.kill(victim, signal.SIGSTOP)
+            time.sleep(chance.uniform(0.1, 1.5))
+        if "SIGCONT" in fault:
+            os.kill(victim, signal.SIGCONT)
+            time.sleep(chance.uniform(0, 0.5))
+        assert begun.process.poll() is None, f"it ended before the fault:\n{begun.shown()}"
+        os.kill(victim, signal.SIGKILL)
+        # The launcher tells how the first of its processes ended; the other one may have noticed within one look at both.
+        expected = (-signal.SIGKILL,) if victim == begun.process.pid else (128 + signal.SIGKILL, FAILED)
+    assert begun.process.wait(timeout=200) in expected, (fault, begun.process.returncode, begun.shown())
+    deadline = time.monotonic() + 100  # those of a launcher that is gone save, and leave
+    while any(is_running(pid) for pid in children):
+        assert time.monotonic() < deadline, begun.shown()
+        time.sleep(0.05)
+
+
+def is_running(pid: int) -> bool:
     try:
-        endure(folder, flags, kills, chance, storm)
-        assert whole.process.wait(timeout=300) == 0, whole.shown()
+        return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def weather(
+    folder: pathlib.Path, flags: list[str], kills: int, seed: int, *, faults: Sequence[str] = ("kill -9",), processes: int = 1
+) -> Storm:
+    """Runs once undisturbed, beside it through the storm, and compares."""
+    print(f"storm: seed {seed}, {kills} kills, {' '.join(flags)}")
+    chance, storm = random.Random(seed), Storm()
+    last = 8 + (2 if len(faults) == 1 else 8) * kills  # of four starts that are killed one makes 5 steps at most, two 3, one none
+    flags = [*flags, "--steps", str(last)]
+    whole = start(folder, 0, "whole", flags, processes)
+    try:
+        endure(folder, flags, kills, chance, storm, faults=faults, processes=processes)
+        assert whole.process.wait(timeout=600) == 0, whole.shown()
     finally:
         whole.process.kill()
         whole.process.wait()
@@ -198,28 +288,49 @@ def weather(folder: pathlib.Path, flags: list[str], kills: int, seed: int) -> St
     return storm
 
 
-def endure(folder: pathlib.Path, flags: list[str], kills: int, chance: random.Random, storm: Storm) -> None:
+def endure(
+    folder: pathlib.Path,
+    flags: list[str],
+    kills: int,
+    chance: random.Random,
+    storm: Storm,
+    *,
+    faults: Sequence[str],
+    processes: int,
+) -> None:
     start_seconds = 6.0  # until one was seen that found its compiled steps
-    for number, kind in enumerate(moments(kills, chance)):
+    for number, (kind, fault) in enumerate(zip(moments(kills, chance), drawn(faults, kills, chance), strict=True)):
         began = time.monotonic()
-        begun = start(folder, number, "parts", flags)
+        begun = start(folder, number, "parts", flags, processes)
         try:
-            wait_for_moment(kind, begun, chance, start_seconds)
-            assert begun.process.poll() is None, f"it ended before kill {number}:\n{begun.shown()}"
+            # What is limited before a step is seen would be files of others.
+            wait_for_moment("step" if fault == "full disk" and kind == "start-up" else kind, begun, chance, start_seconds)
+            assert begun.process.poll() is None, f"it ended before fault {number}:\n{begun.shown()}"
             if kind == "step":
                 start_seconds = time.monotonic() - began
+            inflict(fault, begun, chance)
         finally:
-            begun.process.send_signal(signal.SIGKILL)
-            code = begun.process.wait()
-        assert code == -signal.SIGKILL, begun.shown()
+            for pid in begun.children():  # none, unless something is wrong
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            begun.process.kill()
+            begun.process.wait()
         where = where_it_landed(begun)
         storm.kills[where] += 1
-        print(f"kill {number}: {kind} after {time.monotonic() - began:.1f} s, landed in {where}; newest {newest(begun.run_dir)}")
+        storm.faults[fault] += 1
+        print(f"{fault} {number}: {kind} after {time.monotonic() - began:.1f} s, landed in {where}; newest {newest(begun.run_dir)}")
         check_continuation(begun, storm)
         check_disk(begun, storm)
-    end = start(folder, kills, "parts", flags)
-    assert end.process.wait(timeout=300) == 0, end.shown()
+    end = start(folder, kills, "parts", flags, processes)
+    assert end.process.wait(timeout=600) == 0, end.shown()
     check_continuation(end, storm)
+
+
+def drawn(faults: Sequence[str], count: int, chance: random.Random) -> list[str]:
+    """Returns so many faults, each kind about equally often, in random order."""
+    found = [faults[number % len(faults)] for number in range(count)]
+    chance.shuffle(found)
+    return found
 
 
 def compare(whole: pathlib.Path, parts: pathlib.Path, last: int) -> None:
@@ -262,3 +373,21 @@ def test_a_storm_changes_nothing(
     assert storm.kills.total() == 15
     assert min(storm.kills[where] for where in ("start-up", "training", "save under way")) >= 1
     tell(storm, record_fault)
+
+
+@pytest.mark.slow
+@pytest.mark.storm
+@pytest.mark.parametrize("name", MATRIX)
+def test_a_matrix_of_storms(name: str, tmp_path: pathlib.Path, record_fault: RecordFault, pytestconfig: pytest.Config) -> None:
+    flags, processes, share = MATRIX[name]
+    kills = max(share * pytestconfig.getoption("--storm-kills") // sum(each for *_, each in MATRIX.values()), 1)
+    if "exchange" in name:
+        pytest.importorskip("ray")
+    seed = pytestconfig.getoption("--storm-seed") + list(MATRIX).index(name)
+    faults = FAULTS if processes == 1 else FAULTS[:-1]  # of several, those that cannot save wait for each other for minutes
+    storm = weather(tmp_path, flags.split(), kills, seed, faults=faults, processes=processes)
+    assert storm.faults.total() == kills
+    assert storm.checked_continuations >= kills // 3
+    counts = ", ".join(f"{count} {fault}" for fault, count in sorted(storm.faults.items()))
+    landed = ", ".join(f"{count} in {where}" for where, count in sorted(storm.kills.items()))
+    record_fault(name, kills, f"ends bitwise the same: {counts}; {landed}", storm.most_steps_lost)

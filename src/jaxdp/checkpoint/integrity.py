@@ -17,13 +17,15 @@ import json
 import math
 import os
 import pathlib
+import stat
 import time
 from collections.abc import Mapping
 from typing import Literal
 
 from jaxdp import run_files, run_lock
-from jaxdp.parsing import parse_json
+from jaxdp.parsing import printable
 from jaxdp.run_directory import is_step, replace_file
+from jaxdp.run_files import DamagedFile
 
 # Files below this are hashed in every examination: they hold names, places and metrics, and take no time.
 _SMALL = 64 * 1024
@@ -64,11 +66,10 @@ def steps(checkpoints: pathlib.Path) -> list[int]:
 def read_metrics(checkpoints: pathlib.Path, step: int) -> dict[str, float] | None:
     """Returns the metrics that were saved with a checkpoint, if there were any and they can be read."""
     try:
-        metrics = parse_json(_metrics_file(checkpoints, step).read_text())
-    except (OSError, ValueError):
+        metrics = run_files.read_object(_metrics_file(checkpoints, step), checked=False)
+    except DamagedFile:
         return None
-    are_numbers = isinstance(metrics, dict) and all(type(value) in (int, float) for value in metrics.values())
-    return metrics if are_numbers else None
+    return metrics if all(type(value) in (int, float) for value in metrics.values()) else None
 
 
 def rank(metrics: Mapping[str, float], best_metric: BestMetric) -> float:
@@ -124,26 +125,36 @@ def examine(checkpoints: pathlib.Path, step: int, *, thorough: bool) -> Verdict:
         thorough: whether to hash all files; otherwise large ones only have to be there and have the right size.
     """
     try:
-        entries = parse_json(_list_file(checkpoints, step).read_text())["files"].items()
+        entries = run_files.read_object(_list_file(checkpoints, step), checked=False)["files"].items()
         expected = [(str(name), int(entry["size"]), str(entry["sha256"])) for name, entry in entries]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
         # A list that cannot be read says nothing about the checkpoint.
         if _metrics_file(checkpoints, step).exists() and read_metrics(checkpoints, step) is None:
             return Verdict("damaged", "metrics/metrics cannot be read")
-        return Verdict("unverified")
-    for name, length, sha256 in expected:
-        path = checkpoints / str(step) / name
+        return _without_list(checkpoints / str(step))
+    for known, length, sha256 in expected:
+        path, name = checkpoints / str(step) / known, printable(known)
         try:
-            found = path.stat().st_size
-            if found != length:
-                return Verdict("damaged", f"{name} has {found} bytes instead of {length}")
+            status = path.stat()
+            if not stat.S_ISREG(status.st_mode):
+                return Verdict("damaged", f"{name} is no regular file")
+            if status.st_size != length:
+                return Verdict("damaged", f"{name} has {status.st_size} bytes instead of {length}")
             if (thorough or length < _SMALL) and _hash(path) != sha256:
                 return Verdict("damaged", f"{name} has other content than was saved")
         except FileNotFoundError:
             return Verdict("damaged", f"{name} is missing")
-        except OSError as error:
-            return Verdict("damaged", f"{name} cannot be read ({error.strerror})")
+        except (OSError, ValueError) as error:  # a name that no file can have
+            return Verdict("damaged", f"{name} cannot be read ({error.strerror if isinstance(error, OSError) else error})")
     return Verdict("whole")
+
+
+def _without_list(folder: pathlib.Path) -> Verdict:
+    """Tells of a checkpoint without checksums what shows by itself: to read a pipe would never end."""
+    for path in folder.rglob("*"):
+        if not path.is_file() and not path.is_dir() and path.exists():
+            return Verdict("damaged", f"{printable(str(path.relative_to(folder)))} is no regular file")
+    return Verdict("unverified")
 
 
 def find_damaged(checkpoints: pathlib.Path) -> dict[int, str]:

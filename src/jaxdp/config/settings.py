@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import math
 import types
 import typing
 from collections import defaultdict
@@ -10,6 +9,7 @@ from collections.abc import Collection, Mapping
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
 from jaxdp.config.values import ClassWeights, NumberAsText, Range, number
+from jaxdp.parsing import is_finite
 from jaxdp.registry import ConfigError, nearest, shown
 
 OBJECT = "(object)"  # stands for the name of what a program gave as an object
@@ -148,6 +148,10 @@ def convert(name: str, value: Any, annotation: Any) -> Any:
     texts: list[Any] = list(typing.cast(Any, value)) if isinstance(value, list | tuple) else [value]
     if any(isinstance(each, str) and "\0" in each for each in texts):
         raise ConfigError(name, typing.cast(Any, value), "must not contain a NUL character")
+    if isinstance(value, int) and not isinstance(value, bool) and not is_finite(value):
+        raise ConfigError(name, f"{str(value)[:20]}...", "must be a number with fewer digits")
+    if isinstance(value, dict) and not all(isinstance(key, str) for key in typing.cast(dict[object, object], value)):
+        raise ConfigError(name, typing.cast(object, value), "must be a mapping of names")
     if float in kinds and isinstance(value, int) and not isinstance(value, bool):
         value = float(value)
     if isinstance(value, list) and tuple in _origins(kinds):
@@ -198,7 +202,7 @@ def _check_range(name: str, value: object, annotation: Any) -> None:
     """Raises ConfigError for a number that is not finite, or out of the range that its annotation names."""
     if not isinstance(value, int | float) or isinstance(value, bool):
         return
-    if not math.isfinite(value):
+    if not is_finite(value):
         raise ConfigError(name, value, "must be a finite number")
     for each in _marks(annotation, Range):
         each.check(name, value)

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from jaxdp import parsing
+from jaxdp.parsing import is_count
 from jaxdp.registry import ConfigError
 
 _MOST_MASK_VALUES = 255  # 255 itself stands for pixels to ignore
@@ -32,7 +33,7 @@ class BatchNormMode:
         if text == "replica" or text == "global":
             return cls(text)
         kind, _, size = text.partition(":")
-        if kind != "group" or not size.isdecimal() or int(size) < 1:
+        if kind != "group" or not is_count(size) or int(size) < 1:
             raise ConfigError("batch_norm", text, "must be replica, global or group:N with N examples, e.g. group:16")
         return cls("group", int(size))
 
@@ -51,7 +52,7 @@ class ProfileRange:
     def parse(cls, text: str) -> "ProfileRange":
         """Reads `START:STOP`; raises ConfigError for anything else."""
         first, _, last = text.partition(":")
-        if not (first.isdecimal() and last.isdecimal() and 1 <= int(first) <= int(last)):
+        if not (is_count(first) and is_count(last) and 1 <= int(first) <= int(last)):
             raise ConfigError("profile", text, "must be START:STOP, steps counted from 1, e.g. 20:25")
         return cls(int(first), int(last))
 
@@ -108,7 +109,7 @@ class MaskValues:
             return cls(None)
         words = [word.strip() for word in text.split(",")]
         colours = all(re.fullmatch(r"#?[0-9a-fA-F]{6}", word) for word in words)
-        if not colours and not all(word.isdecimal() and word.isascii() and int(word) < 2**16 for word in words):
+        if not colours and not all(is_count(word) and int(word) < 2**16 for word in words):
             remedy = "must be binary, numbers below 65536, e.g. 0,128,255, or colours of 6 hexadecimal digits, e.g. 000000,ff0000"
             raise ConfigError("mask_values", text, remedy)
         values = tuple(int(word.lstrip("#"), 16) if colours else int(word) for word in words)

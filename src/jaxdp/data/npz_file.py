@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxdp.runtime.platform import check_memory
+from jaxdp.free_memory import check_memory
 from jaxdp.units import bytes_text
 
 _HEADERS: Any = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
@@ -46,8 +46,16 @@ class NpzFile:
         """Returns how many bytes an array takes, by its header.
 
         Raises:
-            ValueError: if the file holds less than that.
+            ValueError: if the file holds less than that, or is damaged.
         """
+        try:
+            return self._wanted_bytes(name)
+        except ValueError:
+            raise
+        except Exception as error:  # a damaged archive makes zipfile and NumPy raise almost anything
+            raise ValueError(" ".join(str(error).split()) or type(error).__name__) from error
+
+    def _wanted_bytes(self, name: str) -> int:
         member = name if name in self._file.zip.namelist() else name + ".npy"
         held = self._file.zip.getinfo(member).file_size
         with self._file.zip.open(member) as content:

@@ -11,6 +11,7 @@ from PIL import Image
 
 from jaxdp.data.sources import BadExample
 from jaxdp.data.sources.images import SUFFIXES, Picture, decode_image, find_pictures, is_tiff, pages_of, read_header
+from jaxdp.parsing import resolved
 from jaxdp.registry import ConfigError
 
 # What a picture may have to undergo, as one says it of pictures.
@@ -48,12 +49,12 @@ def find(paths: Sequence[str | pathlib.Path], leave_out: pathlib.Path | None = N
         ConfigError: for a path that does not exist, or a folder without images.
     """
     found: dict[pathlib.Path, ImageFile] = {}
-    hidden = leave_out.resolve() if leave_out else None
+    hidden = resolved(leave_out) if leave_out else None
     for path in map(pathlib.Path, paths):
         if path.is_dir():
             inside = sorted(find_pictures(path))
-            if hidden and path.resolve() in hidden.parents:
-                inside = [inner for inner in inside if hidden not in inner.resolve().parents]
+            if hidden and resolved(path) in hidden.parents:
+                inside = [inner for inner in inside if hidden not in resolved(inner).parents]
             if not inside:
                 raise ConfigError("", path, f"{path}: no images in that folder; they are told by {' '.join(SUFFIXES)}")
             files = [ImageFile(inner, inner.relative_to(path).with_suffix("")) for inner in inside]
@@ -64,7 +65,7 @@ def find(paths: Sequence[str | pathlib.Path], leave_out: pathlib.Path | None = N
         else:
             raise ConfigError("", path, f"{path}: no such file or folder")
         for file in files:
-            found.setdefault(file.path.resolve(), file)
+            found.setdefault(resolved(file.path), file)
     return list(found.values())
 
 

@@ -115,12 +115,13 @@ def export(run_dir: str, output: pathlib.Path, step: int | None, plugins: Sequen
     if output.suffix not in (".safetensors", ".stablehlo"):
         raise ConfigError("output", output, "must end in .safetensors or .stablehlo")
     check_file("output", output, "model.safetensors")
+    beside = output.with_name(output.name + ".json")
+    check_file("output", beside, "model.stablehlo.json")
     run = RunDirectory(pathlib.Path(run_dir))
     config = run.load_trusted_config(plugins)
     description = predictor.read_description(run, config)
     found, state = predictor.restore(run, config, description, step)
     content = (_safetensors if output.suffix == ".safetensors" else _stablehlo)(state, config, description)
-    beside = output.with_name(output.name + ".json")
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
         if output.suffix == ".stablehlo":  # which has no place for it

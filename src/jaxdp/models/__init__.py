@@ -43,6 +43,8 @@ __all__ = [
     "tasks_of",
 ]
 
+# More than any network has, and few enough that its shapes are found in no time.
+MOST_CHANNELS, MOST_LAYERS = 2**16, 2000
 _CLASSES = {"CNN": "cnn", "PyramidNet": "pyramidnet", "ResNet": "resnet", "UNet": "unet", "VGG": "vgg"}
 
 Model = TypeVar("Model", bound=Callable[..., Any])
@@ -118,10 +120,11 @@ def require(condition: bool, keyword: str, value: object, remedy: str) -> None:
         raise ConfigError("model_kwargs", {keyword: value}, remedy)
 
 
-def require_count(keyword: str, value: object, minimum: int = 1) -> None:
-    """Raises ConfigError unless the value is a whole number of at least `minimum`."""
-    counts = isinstance(value, int) and not isinstance(value, bool) and value >= minimum
-    require(counts, keyword, value, f"must be a whole number of at least {minimum}")
+def require_count(keyword: str, value: object, minimum: int = 1, maximum: int = MOST_CHANNELS) -> None:
+    """Raises ConfigError unless the value is a whole number of at least `minimum` and at most `maximum`."""
+    number = value if isinstance(value, int) and not isinstance(value, bool) else minimum - 1
+    require(number >= minimum, keyword, value, f"must be a whole number of at least {minimum}")
+    require(number <= maximum, keyword, value, f"must be at most {maximum}")
 
 
 def require_rate(keyword: str, value: object) -> None:

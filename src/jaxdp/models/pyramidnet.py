@@ -58,6 +58,7 @@ class PyramidNet(nnx.Module):
         models.require_known("growth", growth, ("additive", "multiplicative"))
         models.require_known("stem", stem, ("cifar", "imagenet"))
         models.require(isinstance(alpha, int | float) and alpha > 0, "alpha", alpha, "must be a number greater than 0")
+        models.require(alpha <= models.MOST_CHANNELS, "alpha", alpha, f"must be at most {models.MOST_CHANNELS}")
         models.require_rate("shake_drop", shake_drop)
         models.require_rate("dropout", dropout)
         units_per_stage = _units_per_stage(depth, bottleneck, stem)
@@ -176,7 +177,7 @@ def _units_per_stage(depth: int, bottleneck: bool, stem: str) -> tuple[int, ...]
         models.require(depth in _IMAGENET_UNITS, "depth", depth, f"with the imagenet stem it must be one of {known}")
         return _IMAGENET_UNITS[depth]
     layers_per_round = 9 if bottleneck else 6
-    models.require_count("depth", depth)
+    models.require_count("depth", depth, maximum=models.MOST_LAYERS)
     if depth < layers_per_round + 2 or (depth - 2) % layers_per_round:
         lower = max(1, (depth - 2) // layers_per_round) * layers_per_round + 2
         kind = "bottleneck" if bottleneck else "basic"

@@ -145,7 +145,7 @@ class Projection(nnx.Module):
 def _units_per_stage(depth: int) -> tuple[int, ...]:
     if depth in _IMAGENET_UNITS:
         return _IMAGENET_UNITS[depth]
-    if isinstance(depth, bool) or not isinstance(depth, int) or depth < 8 or (depth - 2) % 6:
+    if isinstance(depth, bool) or not isinstance(depth, int) or not 8 <= depth <= models.MOST_LAYERS or (depth - 2) % 6:
         known = ", ".join(map(str, _IMAGENET_UNITS))
         raise ConfigError("model_kwargs", {"depth": depth}, f"must be one of {known}, or 6n + 2, e.g. 20 or 56")
     return ((depth - 2) // 6,) * 3

@@ -20,6 +20,8 @@ from jaxdp import models
 from jaxdp.models import initializers, layers, resampling
 from jaxdp.registry import ConfigError
 
+_MOST_LEVELS = 12  # 2 to the power of 12 pixels are one in the deepest
+
 
 @models.register("unet")
 class UNet(nnx.Module):
@@ -56,7 +58,7 @@ class UNet(nnx.Module):
         dtype: Any = jnp.float32,
     ) -> None:
         models.require_count("base_channels", base_channels)
-        models.require_count("levels", levels)
+        models.require_count("levels", levels, maximum=_MOST_LEVELS)
         models.require_known("upsampling", upsampling, ("transposed", "bilinear", "resize"))
         models.require_known("padding", padding, ("same", "valid"))
         only_transposed = "valid padding goes with transposed up-sampling; use it, or padding=same"

@@ -1,6 +1,5 @@
 """Table and plots of a grid that `python -m jaxdp.bench` measured, from its records."""
 
-import json
 import math
 import pathlib
 import sys
@@ -14,6 +13,8 @@ import rich.table
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from jaxdp import run_files
+from jaxdp.parsing import parse_json
 from jaxdp.registry import ConfigError
 from jaxdp.units import bytes_text
 
@@ -42,10 +43,11 @@ def read(path: str, field: str = "compare") -> list[Record]:
         ConfigError: if `python -m jaxdp.bench` did not write the file.
     """
     try:
-        records = [json.loads(line) for line in pathlib.Path(path).read_text().splitlines() if line.strip()]
+        records = [parse_json(line) for line in run_files.read_text(pathlib.Path(path)).splitlines() if line.strip()]
         keys = [(key(record), rate(record), record["dataset"]) for record in records]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it holds something else than the lines of a bench.jsonl"
+    except (ValueError, KeyError, TypeError) as error:
+        damaged = isinstance(error, run_files.DamagedFile)
+        reason = error.problem if damaged else "it holds something else than the lines of a bench.jsonl"
         raise ConfigError(field, path, f"cannot be read: {reason}") from error
     if not keys:
         raise ConfigError(field, path, "holds no cells")
@@ -99,7 +101,7 @@ def show(records: Sequence[Record], earlier: Sequence[Record] | None = None) -> 
     console = rich.console.Console()
     console = rich.console.Console(width=max(console.width, _WIDTH))
     compared = ratios(records, earlier) if earlier is not None else [None] * len(records)
-    console.print(heading(records) + "; " + where(records), highlight=False, soft_wrap=True)
+    console.print(heading(records) + "; " + where(records), highlight=False, markup=False, soft_wrap=True)
     console.print(table(records, compared, with_ratios=earlier is not None))
     notes = ["Times are milliseconds of a step; memory is planned, of one device."]
     if any(each["strong"] or each["weak"] for each in efficiencies(records)):

@@ -2,7 +2,6 @@
 
 import functools
 import io
-import math
 import pathlib
 from collections.abc import Sequence
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import matplotlib
 from matplotlib.figure import Figure
 
+from jaxdp.parsing import is_finite
 from jaxdp.reporting import fonts
 
 COLORS = {"train": "#7a8ba6", "validation": "#2e8b8b", "test": "#d1495b"}  # of splits
@@ -32,7 +32,7 @@ def curves_figure(rows: Sequence[dict[str, Any]], *, title: str, metric_name: st
         for axes, name in zip(figure.subplots(1, 2), ("loss", metric_name), strict=True):
             for split, color in COLORS.items():
                 of_split = [row for row in rows if row["split"] == split and name in row]
-                points = [(row["step"], row[name]) for row in of_split if math.isfinite(row.get("loss", math.nan))]
+                points = [(row["step"], row[name]) for row in of_split if is_finite(row.get("loss")) and is_finite(row[name])]
                 if points:
                     steps, values = zip(*points, strict=True)
                     marker = "o" if split != "train" or len(points) == 1 else None

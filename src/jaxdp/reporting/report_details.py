@@ -7,7 +7,7 @@ from typing import Any
 
 from PIL import Image
 
-from jaxdp import units
+from jaxdp import run_files, units
 from jaxdp.config import TrainConfig
 from jaxdp.reporting import confusion, progress, report_workers
 from jaxdp.reporting.report_figures import STROKES
@@ -162,7 +162,7 @@ def pictures(run: Run) -> list[dict[str, Any]]:
     for path in sorted(path for path in run.directory.plots.glob("*.png") if path.stem != _CURVES and path.is_file()):
         picture: dict[str, Any] = {"name": path.name, "source": None}
         try:
-            kind, content, size = _shrunk(path.read_bytes())
+            kind, content, size = _shrunk(run_files.read_bytes(path))
         except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):  # Pillow raises all of them for broken files
             pass
         else:

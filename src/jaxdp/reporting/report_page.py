@@ -12,13 +12,14 @@ from typing import Any
 from markupsafe import Markup
 
 import jaxdp
+from jaxdp.parsing import resolved
 from jaxdp.registry import ConfigError
 from jaxdp.reporting import benchmarks, report_axes, report_benchmarks, report_details, report_runs, report_workers
 from jaxdp.reporting.report_details import metric_text, speed_text, time_text
 from jaxdp.reporting.report_figures import COLORS, SHAPES, STROKES, Axis, Clock, Curve, Mark, compact, panel, percent, timeline
 from jaxdp.reporting.report_runs import NOTHING, Run, fact_text, setting_text
 from jaxdp.reporting.templates import render
-from jaxdp.run_directory import replace_file
+from jaxdp.run_directory import check_file, replace_file
 
 # What a table of runs always tells, so that the settings of these names need no further column.
 _FACTS = ("model", "dataset", "strategy", "devices", "batch_norm")
@@ -35,7 +36,7 @@ def write_report(folders: Sequence[pathlib.Path], output: pathlib.Path, title: s
         if not report_runs.is_run(folder) and not (folder / "bench.jsonl").is_file():
             what = "holds neither a run nor a bench.jsonl" if folder.is_dir() else "is no folder"
             raise ConfigError("run_dir", folder, f"{what}; give folders of runs")
-    folders = list(dict.fromkeys(folder.resolve() for folder in folders))
+    folders = list(dict.fromkeys(resolved(folder) for folder in folders))
     names = dict(zip(folders, report_runs.names_of(folders), strict=True))
     runs = [report_runs.read(folder, name) for folder, name in names.items() if report_runs.is_run(folder)]
     grids = {name: folder / "bench.jsonl" for folder, name in names.items() if (folder / "bench.jsonl").is_file()}
@@ -44,6 +45,7 @@ def write_report(folders: Sequence[pathlib.Path], output: pathlib.Path, title: s
         output.parent.mkdir(parents=True, exist_ok=True)
         if output.is_dir():
             raise IsADirectoryError(0, "it is a folder")
+        check_file("output", output, "report.html")
         replace_file(output, page.encode(errors="replace"))  # names of folders need be no UTF-8
     except OSError as error:
         raise ConfigError("output", output, f"cannot be written: {error.strerror}") from error

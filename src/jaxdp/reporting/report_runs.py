@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import math
 import pathlib
 import statistics
 from collections.abc import Callable, Sequence
@@ -10,7 +9,7 @@ from typing import Any
 
 from jaxdp import tasks
 from jaxdp.config import OF_ONE_COMMAND, ExchangeConfig, TrainConfig
-from jaxdp.parsing import parse_yaml
+from jaxdp.parsing import is_finite, parse_yaml
 from jaxdp.registry import ConfigError, shown
 from jaxdp.reporting.report_figures import Mark
 from jaxdp.run_directory import Row, RunDirectory
@@ -164,8 +163,7 @@ def _other_width(history: Sequence[Row]) -> str:
 
 def number(value: object) -> float | None:
     """Returns a finite number, None for all else."""
-    is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    return float(value) if is_number else None  # pyright: ignore[reportArgumentType]
+    return float(value) if is_finite(value) else None
 
 
 def is_run(folder: pathlib.Path) -> bool:

@@ -4,6 +4,7 @@ import importlib.util
 import os
 
 from jaxdp.config import ProcessConfig
+from jaxdp.parsing import is_count
 from jaxdp.registry import ConfigError
 
 ALTERNATIVES = "give --coordinator, --num-processes and --process-id, or --distributed off"
@@ -31,6 +32,6 @@ def detect(config: ProcessConfig) -> str | None:
 def _count(variable: str) -> int:
     """Returns the number of processes in an environment variable, 1 if it is not set."""
     text = os.environ.get(variable, "1")
-    if not text.isdecimal():
+    if not is_count(text):
         raise ConfigError("", "", f"{variable}={text}: must be a number of processes; correct it, or give --distributed off")
     return int(text)

@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator, Sequence
 
 from jaxdp.config import ProcessConfig
+from jaxdp.parsing import is_count
 from jaxdp.registry import ConfigError
 
 _ANY_PORT = 9  # nothing is sent there
@@ -29,7 +30,7 @@ def check(config: ProcessConfig) -> str | None:
     if index >= count:
         raise ConfigError("process_id", index, f"must be below --num-processes, which is {count}")
     host, _, port = address.rpartition(":")
-    if not host or not port.isdecimal() or not 0 < int(port) < 2**16:
+    if not host or not is_count(port) or not 0 < int(port) < 2**16:
         raise ConfigError("coordinator", address, "must be HOST:PORT of process 0, e.g. 10.0.0.1:1234")
     host = host.strip("[]")
     if index == 0:

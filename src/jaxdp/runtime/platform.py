@@ -14,7 +14,6 @@ import warnings
 import filelock
 
 from jaxdp.registry import ConfigError
-from jaxdp.units import bytes_text
 
 # XLA:CPU sends convolutions to a library that is slow for their gradients (training steps run 2-3x faster without), while
 # the same library makes reductions faster: so the convolutions alone leave it.
@@ -38,7 +37,6 @@ _DETERMINISTIC_FLAGS = {"xla_gpu_deterministic_ops": "true", "xla_gpu_autotune_l
 _HOST_DEVICES_FLAG = "xla_force_host_platform_device_count"
 # Of all compiled programs together; a step takes 1-10 MB. JAX drops what was not used for the longest time.
 COMPILATION_CACHE_BYTES = 2 * 2**30
-_UNNOTICED_BYTES = 64 * 2**20  # arrays below this are not worth a look at the memory
 # Shorter compilations are not worth a file each.
 _MIN_COMPILE_SECONDS = 0.1
 
@@ -201,24 +199,6 @@ def select_devices(count: int | None) -> list:
         remedy = f"there are {len(available)} {available[0].platform} devices; use at most {len(available)}"
         raise ConfigError("devices", count, remedy + (f", or {hint} to simulate more" if available[0].platform == "cpu" else ""))
     return available[:count]
-
-
-def check_memory(wanted: int) -> None:
-    """Raises ValueError if so many bytes are more than this machine, or this container, has free."""
-    if wanted > _UNNOTICED_BYTES and wanted > (free := available_memory_bytes()):
-        raise ValueError(f"it would take {bytes_text(wanted)} of memory, and {bytes_text(free)} are free")
-
-
-def available_memory_bytes() -> int:
-    """Returns how much memory this process can still take without that others are swapped out or killed."""
-    free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    with contextlib.suppress(OSError, StopIteration):  # Linux only
-        lines = pathlib.Path("/proc/meminfo").read_text().splitlines()
-        free = 1024 * int(next(line for line in lines if line.startswith("MemAvailable:")).split()[1])
-    group = pathlib.Path("/sys/fs/cgroup")  # of a container
-    with contextlib.suppress(OSError, ValueError):  # there is none, or it has no limit
-        free = min(free, int((group / "memory.max").read_text()) - int((group / "memory.current").read_text()))
-    return max(free, 0)
 
 
 def device_memory_bytes(devices: list) -> int:

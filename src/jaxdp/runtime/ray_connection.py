@@ -21,6 +21,7 @@ import warnings
 from collections.abc import Iterator
 from typing import Any
 
+from jaxdp.parsing import is_count
 from jaxdp.registry import ConfigError
 
 # What Ray's processes read when they start.
@@ -93,7 +94,7 @@ def _leave() -> None:
 def _check_address(address: str, field: str) -> None:
     """Raises ConfigError if nobody listens there: Ray would try for minutes."""
     host, _, port = address.rpartition(":")
-    if not host or not port.isdecimal() or not 0 < int(port) < 2**16:
+    if not host or not is_count(port) or not 0 < int(port) < 2**16:
         raise ConfigError(field, address, "must be auto or HOST:PORT of a head, e.g. 10.0.0.1:6379")
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_SECONDS).close()

@@ -9,6 +9,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from jaxdp.parsing import is_count
 from jaxdp.registry import ConfigError, nearest
 
 Device = Any  # jax.Device, which type checkers take for a value
@@ -58,7 +59,7 @@ class MeshShape:
         sizes: dict[str, int] = {}
         for word in text.split(","):
             name, separator, size = (part.strip() for part in word.partition("="))
-            if not (separator and size.isascii() and size.isdecimal() and int(size)):
+            if not (separator and is_count(size) and int(size)):
                 raise ConfigError("mesh", text, "write AXIS=SIZE,AXIS=SIZE with sizes from 1, e.g. data=4,model=2")
             if name not in AXES:
                 raise ConfigError("mesh", text, f"unknown axis {name!r}; {nearest(name, list(AXES))}")

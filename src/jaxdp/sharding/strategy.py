@@ -2,6 +2,7 @@
 
 import abc
 import contextlib
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -70,18 +71,21 @@ class Strategy(abc.ABC):
     def _state_sharding(self) -> Sharding:
         return mesh.replicated(self.mesh)
 
-    def check_batch(self, global_batch_size: int, most: int | None = None) -> None:
+    def check_batch(self, global_batch_size: int, most: int | None = None, group: int | None = None) -> None:
         """Raises ConfigError for a global batch that devices, microbatches or batch-norm groups do not divide.
 
         Args:
             most: examples that there are.
+            group: examples that share batch-norm statistics, where a number was asked for; by default it follows the batch.
         """
         shards = self.data_shards
         if global_batch_size % shards:
-            lower = global_batch_size // shards * shards
-            near = " or ".join(str(size) for size in (lower, lower + shards) if size and (most is None or size <= most))
+            unit = self.recipe.accumulate_steps * math.lcm(shards, group or 1)
+            lower = global_batch_size // unit * unit
+            near = " or ".join(str(size) for size in (lower, lower + unit) if size and (most is None or size <= most))
             who = f"{shards} devices do" if shards == self.num_devices else f"data={shards} of the mesh does"
-            remedy = f"use {near}" if near else f"there are {most} examples to train on: use fewer devices"
+            few = "use fewer devices" + " or smaller groups" * bool(group and group > 1)
+            remedy = f"use {near}" if near else f"there are {most} examples to train on: {few}"
             raise ConfigError("global_batch_size", global_batch_size, f"{who} not divide it; {remedy}")
         parts = self.recipe.accumulate_steps
         if global_batch_size % (parts * shards):

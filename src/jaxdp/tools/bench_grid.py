@@ -8,7 +8,8 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
-from jaxdp.config import TrainConfig
+from jaxdp.config import MOST_DEVICES, TrainConfig
+from jaxdp.parsing import is_count
 from jaxdp.registry import ConfigError, nearest
 from jaxdp.tools import bench_cell
 from jaxdp.tools.bench_cell import Record
@@ -35,8 +36,10 @@ def parse_numbers(field: str, text: str) -> list[int]:
     """Reads `4,1,2` as 1, 2, 4; raises ConfigError for what is no number above 0, or none."""
     words = [word.strip() for word in text.split(",") if word.strip()]
     for word in words:
-        if not word.isdecimal() or not int(word):
+        if not is_count(word) or not int(word):
             raise ConfigError(field, text, f"{word} is no number; write numbers with commas between them, e.g. 1,2,4")
+        if field == "devices" and int(word) > MOST_DEVICES:
+            raise ConfigError(field, text, f"must be at most {MOST_DEVICES}")
     return _given(field, text, sorted({int(word) for word in words}))
 
 

@@ -10,6 +10,7 @@ from rich.markup import escape
 from jaxdp.checkpoint import integrity
 from jaxdp.components import create_task
 from jaxdp.inference.predictor import read_description
+from jaxdp.parsing import printable
 from jaxdp.registry import ConfigError
 from jaxdp.reporting.progress import metrics_text
 from jaxdp.run_directory import Row, RunDirectory
@@ -66,7 +67,7 @@ def print_table(rows: Sequence[Row]) -> None:
     table.add_column(f"{split} metrics")
     table.add_column("verdict")
     for row in rows:
-        metrics = escape(metrics_text(row[split])) if row[split] else "not evaluated"
+        metrics = escape(printable(metrics_text(row[split]))) if row[split] else "not evaluated"
         colour = _COLOURS[row["verdict"]]
         verdict = f"[{colour}]{row['verdict']}[/{colour}]" + (f": {escape(row['problem'])}" if row["problem"] else "")
         best = " (best)" if row["best"] else ""

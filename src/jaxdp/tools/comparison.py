@@ -8,8 +8,10 @@ import jax
 import numpy as np
 import rich.console
 import rich.table
+from rich.markup import escape
 
 from jaxdp.config import TrainConfig
+from jaxdp.parsing import printable
 from jaxdp.training.setup import Setup, create_setup
 
 COLUMNS = ("params", "batch_stats", "opt_state", "loss")
@@ -54,7 +56,8 @@ def print_table(configs: Sequence[TrainConfig], found: Sequence[Comparison]) -> 
         found: the comparison of each.
     """
     first = found[0].config
-    title = f"{first.model.name} on {first.data.dataset}, batch norm {first.model.batch_norm}: largest differences"
+    where = escape(printable(f"{first.model.name} on {first.data.dataset}"))
+    title = f"{where}, batch norm {first.model.batch_norm}: largest differences"
     table = rich.table.Table("strategy", "devices", *COLUMNS, title=title)
     for config, row in zip(configs, found, strict=True):
         table.add_row(config.sharding.strategy, str(config.sharding.devices), *(f"{each:.1e}" for each in row.differences))

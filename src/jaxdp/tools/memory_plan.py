@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from jaxdp.config import TrainConfig
+from jaxdp.parsing import printable
 from jaxdp.runtime import platform
 from jaxdp.units import bytes_text
 
@@ -106,11 +107,11 @@ def print_plan(found: Mapping[str, Any]) -> None:
     import rich.table
 
     console = rich.console.Console()
-    shape = "x".join(map(str, found["image_shape"]))
+    where, shape = printable(f"{found['model']} on {found['dataset']}"), "x".join(map(str, found["image_shape"]))
     console.print(
-        f"{found['model']} on {found['dataset']} ({shape}), {found['strategy']} on {found['devices']} {found['platform']}: "
+        f"{where} ({shape}), {found['strategy']} on {found['devices']} {found['platform']}: "
         f"{found['parameters']:,} parameters, {found['flops_per_example'] / 1e9:.3g} GFLOP to train on an example",
-        highlight=False, soft_wrap=True,
+        highlight=False, markup=False, soft_wrap=True,
     )  # fmt: skip
     examples = found["examples_per_device"]
     kinds = ", ".join(f"{kind} {bytes_text(found['bytes'][kind])}" for kind in KINDS if found["bytes"][kind])

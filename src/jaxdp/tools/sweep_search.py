@@ -16,6 +16,7 @@ import numpy as np
 from jaxdp import config as config_lib
 from jaxdp.config import TrainConfig
 from jaxdp.exit_codes import EXIT_DIVERGED, EXIT_STOPPED
+from jaxdp.parsing import is_count, resolved
 from jaxdp.registry import ConfigError, shown
 from jaxdp.run_directory import RunDirectory
 from jaxdp.tools import sweep_grid
@@ -48,7 +49,7 @@ def parse(words: Sequence[str]) -> tuple[int, Space]:
     Raises:
         ConfigError: for a number, a name or a range that cannot be read.
     """
-    if not words or not words[0].isdecimal() or not int(words[0]):
+    if not words or not is_count(words[0]) or not int(words[0]):
         raise ConfigError("trials", words[0] if words else "", f"begin with the number of trials, {_EXAMPLE}")
     space: Space = {}
     for word in words[1:]:
@@ -129,7 +130,7 @@ class Search:
             self._folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise ConfigError("output", self._folder, f"cannot be written ({error.strerror}); give another folder") from error
-        address = URL.create("sqlite", database=str(self._folder.resolve() / "study.db"))
+        address = URL.create("sqlite", database=str(resolved(self._folder) / "study.db"))
         # No connection stays open: nobody would close those of a pool.
         storage = self._optuna.storages.RDBStorage(address.render_as_string(), engine_kwargs={"poolclass": NullPool})
         study = self._optuna.create_study(

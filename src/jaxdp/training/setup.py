@@ -309,7 +309,8 @@ def create_setup(
     strategy = create_strategy(config.sharding.strategy, recipe, devices, axes, shard_params=config.sharding.shard_params)
     strategy.check_rows({dataset.image_shape[0], tile[0]}, fewest_rows)
     if training and not automatic:
-        strategy.check_batch(int(config.optimization.global_batch_size or 0), len(dataset.train))
+        group = asked.model.batch_norm.group_size if asked.model.batch_norm is not None else None
+        strategy.check_batch(int(config.optimization.global_batch_size or 0), len(dataset.train), group)
     setup = Setup(
         config, jnp.dtype(dtype or config.model.precision), dataset, recipe, schedule, strategy, intervals, objects, advance
     )

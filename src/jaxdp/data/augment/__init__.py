@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
+from jaxdp.parsing import is_count
 from jaxdp.registry import ConfigError, Registry
 
 Example = dict[str, Array]
@@ -76,7 +77,7 @@ def create(word: str) -> Any:
     if not parameters:
         raise ConfigError("augment", word, f"takes no number; write {name}")
     try:
-        number = int(argument) if argument.lstrip("-").isdecimal() else float(argument)
+        number = int(argument) if is_count(argument.removeprefix("-")) else float(argument)
     except ValueError:
         raise ConfigError("augment", word, f"must be {name}:NUMBER") from None
     return kind(number)

@@ -13,6 +13,7 @@ from jaxdp.data.sources.images import Size
 from jaxdp.registry import ConfigError
 
 _LARGEST_SIDE = 16384
+_LONGEST_SIDE = 2**18
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,8 +31,8 @@ class ImageSize:
     @classmethod
     def parse(cls, text: str) -> "ImageSize":
         """Reads `N`, `HxW`, `resize_crop:N` or `letterbox:N`; raises ConfigError for anything else."""
-        match = re.fullmatch(r"(\d+)(?:x(\d+))?", text)
-        squared = re.fullmatch(r"(resize_crop|letterbox):(\d+)", text)
+        match = re.fullmatch(r"([0-9]{1,9})(?:x([0-9]{1,9}))?", text)
+        squared = re.fullmatch(r"(resize_crop|letterbox):([0-9]{1,9})", text)
         size = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
         if squared:
             size = (int(squared[2]), int(squared[2]))
@@ -60,6 +61,9 @@ class ImageSize:
         shorter, longer = sorted((height, width))
         larger, smaller = (side, int(side * longer / shorter)), (max(round(side * shorter / longer), 1), side)
         new = larger if self.kind == "resize_crop" else smaller
+        if max(new) > _LONGEST_SIDE:  # of a line of pixels, in a file of a few hundred bytes
+            remedy = f"an image of {height}x{width} pixels would become {new[0]}x{new[1]} before it is cropped; leave it out"
+            raise ConfigError("image_size", f"{self.kind}:{side}", remedy)
         resized = resize(pixels, new if height <= width else (new[1], new[0]), nearest=nearest)
         if self.kind == "resize_crop":
             top, left = (round((have - side) / 2) for have in resized.shape[:2])

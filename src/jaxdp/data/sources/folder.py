@@ -15,6 +15,7 @@ from jaxdp.data.sources.masks import Distinct
 from jaxdp.data.sources.statistics import create_dataset
 from jaxdp.data.sources.survey import Survey, known_of_pairs, known_of_photographs
 from jaxdp.data.splits import held_out
+from jaxdp.parsing import resolved
 from jaxdp.registry import ConfigError
 
 _FOLDERS = {"train": ("train",), "validation": ("val", "validation"), "test": ("test",)}
@@ -282,10 +283,10 @@ def _pairs(request: sources.Request, place: Path) -> list[tuple[Path | None, Pat
 
 
 def _folders(path: Path) -> list[str]:
-    root = path.resolve()
+    root = resolved(path)
     entries = [entry for entry in path.iterdir() if not images.is_hidden(entry.name) and entry.is_dir()]
     # A link to the folder itself, or to one above it, is no class.
-    return sorted(entry.name for entry in entries if entry.resolve() not in (root, *root.parents))
+    return sorted(entry.name for entry in entries if resolved(entry) not in (root, *root.parents))
 
 
 def _listed(path: Path) -> str:

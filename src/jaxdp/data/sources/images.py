@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import io
+import logging
 import os
 import pathlib
 from collections.abc import Callable, Iterator
@@ -15,7 +16,10 @@ from jaxdp.data.dataset import BadExample
 from jaxdp.data.sources import tiff
 from jaxdp.data.sources.conversion import bits_of, convert_array, convert_picture, dtype_of, dtype_of_mode, is_grey
 from jaxdp.data.sources.masks import to_class_numbers
+from jaxdp.parsing import resolved
 from jaxdp.registry import ConfigError
+
+logging.getLogger("PIL").setLevel(logging.CRITICAL)  # what is wrong with a file is said in one line, by whoever reads it
 
 Size = tuple[int, int]  # height, width
 
@@ -67,7 +71,7 @@ def find_pictures(folder: pathlib.Path) -> list[pathlib.Path]:
     Hidden files and folders, files of other kinds, pipes and the like do not count. Links are followed, except to what is looked
     through anyway: no picture counts twice because of them.
     """
-    return list(_pictures_in(folder, folder.resolve(), set()))
+    return list(_pictures_in(folder, resolved(folder), set()))
 
 
 def _pictures_in(place: pathlib.Path, root: pathlib.Path, known: set[tuple[int, int]]) -> Iterator[pathlib.Path]:
@@ -103,7 +107,7 @@ def _is(ask: Callable[[], bool]) -> bool:
 
 def leads_back(link: pathlib.Path, root: pathlib.Path) -> bool:
     """Whether a link leads to the folder in which the search began, one above it, or one in it that is looked through anyway."""
-    target = link.resolve()
+    target = resolved(link)
     if root in target.parents:
         return not any(map(is_hidden, target.relative_to(root).parts))
     return target == root or target in root.parents

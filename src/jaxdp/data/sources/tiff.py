@@ -5,11 +5,12 @@ import functools
 import logging
 import math
 import pathlib
+import re
 from typing import Any
 
 import numpy as np
 
-from jaxdp.runtime.platform import check_memory
+from jaxdp.free_memory import check_memory
 
 SUFFIXES = (".tif", ".tiff")
 _CHANNEL_AXES = "CS"  # of ImageJ and OME; S are the samples of an interleaved pixel
@@ -120,6 +121,10 @@ def _all_series(path: pathlib.Path, choice: str | None) -> tuple[_Series, ...]:
 def _read_series(path: pathlib.Path, version: tuple[int, int], choice: str | None) -> tuple[_Series, ...]:
     found = []
     with _library().TiffFile(path) as file:
+        page = file.pages.first
+        _check_count(page.description, version[1])
+        if not page.imagelength * page.imagewidth:
+            raise ValueError("it has no pixels")
         for number, series in enumerate(_used(file)):
             axes, shape = _plane(series, choice)
             count = math.prod(series.shape) // math.prod(shape)
@@ -130,6 +135,17 @@ def _read_series(path: pathlib.Path, version: tuple[int, int], choice: str | Non
             first = series.keyframe.index
             found.append(_Series(_layout(series, choice), number, axes, tuple(shape), count, first, offset, pages, stored))
     return tuple(found)
+
+
+def _check_count(description: str, size: int) -> None:
+    """Raises ValueError for metadata that tell of more planes than a file of this size can hold: tifffile would list them all."""
+    pixels = description.split("<Pixels")[1:]
+    counts = [math.prod(int(number) for number in re.findall(r"\bSize[ZCT]=\"(\d{1,18})\"", each)) for each in pixels]  # OME
+    shape = re.match(r"\{\"shape\": \[([\d, ]{1,400})\]", description)  # tifffile's own
+    if shape is not None:
+        counts.append(math.prod(int(number) for number in shape[1].split(",")[:-2]))
+    if sum(counts) > size:
+        raise ValueError(f"its metadata tell of {sum(counts)} planes, and it has {size} bytes")
 
 
 def _used(file: Any) -> list[Any]:
@@ -179,6 +195,7 @@ def _planes(path: pathlib.Path, series: _Series, numbers: list[int]) -> list[np.
     with _library().TiffFile(path) as file:
         if series.pages:
             return [file.pages[series.pages[number]].asarray().reshape(series.shape) for number in numbers]
+        check_memory(series.count * math.prod(series.shape) * series.stored.itemsize)
         return list(_used(file)[series.number].asarray().reshape(series.count, *series.shape)[numbers])
 
 

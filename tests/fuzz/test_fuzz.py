@@ -1,0 +1,225 @@
+"""Random flags, files and pictures: each command ends with 0, 2 or 3, in bounded time and memory, and says why in one line."""
+
+import os
+import pathlib
+from collections.abc import Iterator
+
+import pytest
+
+pytest.importorskip("hypothesis")
+
+import fuzz_cases
+import fuzz_contents
+import fuzz_flags
+import numpy as np
+import yaml
+from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+pytestmark = pytest.mark.slow
+
+SMALL = "--model cnn --model-kwargs width=4 hidden=16 --global-batch-size 160 --strategy single".split()
+RUN = [*SMALL, *"--steps 4 --log-every 1 --eval-every 2 --checkpoint-every 2 --validation 0.2 --run-dir run".split()]
+MASKS = (
+    "--model unet --model-kwargs levels=2 base_channels=4 --dataset npz:set.npz --global-batch-size 8 --strategy single --steps 2 "
+    "--run-dir run"
+).split()
+# What is tried with a folder that was damaged.
+COMMANDS = {
+    "train": RUN, "longer": [*RUN, "--steps", "6"], "second": [*RUN, "--run-dir", "second", "--init-from", "run"],
+    "evaluate": ["run"], "evaluate-2": ["run", "--step", "2"], "predict": ["run", "image.png"], "checkpoints": ["run", "--verify"],
+    "convert": ["export", "run", "--output", "out.safetensors"], "report": ["run"],
+}  # fmt: skip
+# How many of a thousand cases, in how many parts, which processes may share.
+SHARES = {"flags": (420, 4), "damage": (300, 3), "pictures": (100, 1), "archives": (120, 1), "settings": (60, 1)}
+PARTS = [pytest.param(kind, part, id=f"{kind}-{part}") for kind, (_, parts) in SHARES.items() for part in range(parts)]
+
+
+@pytest.fixture(scope="module")
+def runner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[fuzz_cases.Runner]:
+    found = fuzz_cases.Runner(tmp_path_factory.mktemp("runner"))
+    yield found
+    found.close()
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory, runner: fuzz_cases.Runner) -> pathlib.Path:
+    """A folder with a run of each kind, and whatever flags may name."""
+    top = tmp_path_factory.mktemp("whole")
+    for name, argv in (("case", RUN), ("masks", MASKS)):
+        folder = fuzz_cases.fresh(top / name)
+        rng = np.random.default_rng(0)
+        masks = {"masks": rng.integers(0, 2, (40, 16, 16), np.uint8)} if name == "masks" else {"labels": np.arange(40) % 2}
+        np.savez(
+            folder / "set.npz", images=rng.integers(0, 256, (40, 16, 16) if name == "masks" else (40, 8, 8), np.uint8), **masks
+        )
+        Image.fromarray(rng.integers(0, 256, (8, 8), np.uint8)).save(folder / "image.png")
+        outcome = runner.run("train", argv, folder, pictures=True)
+        assert outcome.code == 0, outcome
+    folder = top / "case"
+    (folder / "run" / "writer.lock").write_text('{"host": "elsewhere", "pid": 1, "started": "2026-01-01T00:00:00+00:00"}')
+    (folder / "run" / "rollbacks.json").write_text('{"rollbacks": 1}\n')
+    (folder / "run" / "skipped.csv").write_text("split,example,reason\ntrain,a.png,is cut\n")
+    (folder / "empty").mkdir()
+    for name in "ab":
+        (folder / "set" / name).mkdir(parents=True)
+        for number in range(10):
+            Image.fromarray(rng.integers(0, 256, (8, 8), np.uint8)).save(folder / "set" / name / f"{number}.png")
+    (folder / "settings.yaml").write_text("model: cnn\nsteps: 1\n")
+    (folder / "plugin.py").write_text("import jaxdp\n1 / 0\n")
+    outcome = runner.run("convert", ["export", "run", "--output", "weights.safetensors"], folder)
+    assert outcome.code == 0, outcome
+    return top
+
+
+def add_special(folder: pathlib.Path) -> None:
+    """Adds what no copy of a folder takes with it."""
+    os.mkfifo(folder / "pipe")
+    (folder / "loop").symlink_to("loop")
+
+
+def fails_for_files(line: str) -> bool:
+    """Whether a line says that a file cannot be read or written, which is exit code 1."""
+    return any(
+        text in line for text in ("cannot be read", "cannot be written", "could not be saved", "Is a directory", "File exists")
+    )
+
+
+class Fuzzer:
+    """Tries cases of one kind.
+
+    Attributes:
+        report: is called with what the case was in place of raising, to find several defects in one go.
+    """
+
+    def __init__(self, runner: fuzz_cases.Runner, whole: pathlib.Path, place: pathlib.Path) -> None:
+        self.runner, self.whole, self.place = runner, whole, place
+        self.count = 0
+
+    def folder(self, source: str = "case") -> pathlib.Path:
+        folder = fuzz_cases.fresh(self.place / "case", self.whole / source)
+        add_special(folder)
+        return folder
+
+    def run(self, command: str, argv: list[str], folder: pathlib.Path) -> fuzz_cases.Outcome:
+        outcome = self.runner.run(command, argv, folder, pictures=self.count % 10 == 0)
+        self.count += 1
+        fuzz_cases.check(outcome, command, may_fail=fails_for_files)
+        return outcome
+
+    def flags(self, case: tuple[str, list[str]]) -> None:
+        command, argv = case
+        self.run(command, argv, self.folder())
+
+    def damage(self, case: tuple[list[fuzz_contents.Damage], list[str]]) -> None:
+        damages, commands = case
+        folder = self.folder()
+        for each in damages:
+            each.apply(folder / "run")
+        for name in commands:
+            command = name.split("-")[0]
+            outcome = self.run({"longer": "train", "second": "train"}.get(command, command), COMMANDS[name], folder)
+            if name in ("train", "longer") and outcome.code == 0:  # what was damaged is whole, or gone
+                again = self.run("train", COMMANDS[name], folder)
+                assert again.code == 0, again
+                assert "cannot be read" not in again.err, again
+
+    def pictures(self, case: tuple[str, tuple[str, bytes], tuple[str, bytes]]) -> None:
+        how, (suffix, content), (other_suffix, other) = case
+        folder = self.folder("masks" if how == "masks" else "case")
+        (folder / f"odd{suffix}").write_bytes(content)
+        if how == "folder":
+            for name, number in (("a", 3), ("b", 4)):
+                (folder / "set" / name / f"odd-{number}{suffix}").write_bytes(content)
+            (folder / "set" / "a" / f"other{other_suffix}").write_bytes(other)
+            flags = ["--on-bad-example", "skip"] if len(content) % 2 else []
+            self.run(
+                "train",
+                [*SMALL, "--global-batch-size", "8", "--steps", "1", "--dataset", "folder:set", "--run-dir", "new", *flags],
+                folder,
+            )
+        elif how == "pairs":
+            for split in ("train", "test"):
+                for kind in ("images", "masks"):
+                    (folder / "pairs" / split / kind).mkdir(parents=True)
+                    for number in range(9):
+                        Image.fromarray(np.full((8, 8), number % 2, np.uint8)).save(
+                            folder / "pairs" / split / kind / f"{number}.png"
+                        )
+            (folder / "pairs" / "train" / "images" / f"3{suffix}").write_bytes(content)
+            (folder / "pairs" / "train" / "masks" / f"4{other_suffix}").write_bytes(other)
+            flags = [word if word != "npz:set.npz" else "folder:pairs" for word in MASKS]
+            self.run("train", [*flags, "--run-dir", "new", "--steps", "1"], folder)
+        else:
+            self.run(
+                "predict", ["run", f"odd{suffix}", *(["--output-dir", "out"] if how == "masks" else ["--csv", "out.csv"])], folder
+            )
+
+    def archives(self, case: tuple[str, bytes, bytes]) -> None:
+        how, archive, weights = case
+        folder = self.folder()
+        (folder / "odd.npz").write_bytes(archive)
+        (folder / "odd.safetensors").write_bytes(weights)
+        argv = {
+            "train": [*SMALL, "--global-batch-size", "8", "--steps", "1", "--run-dir", "new", "--dataset", "npz:odd.npz"],
+            "evaluate": ["run", "--dataset", "npz:odd.npz"], "devices": [*SMALL, "--dataset", "npz:odd.npz"],
+            "init-npz": [*SMALL, "--steps", "1", "--run-dir", "new", "--init-from", "odd.npz"],
+            "init-tensors": [*SMALL, "--steps", "1", "--run-dir", "new", "--init-from", "odd.safetensors"],
+            "convert": ["import", "odd.safetensors", *SMALL[:5], "--run-dir", "new"],
+        }[how]  # fmt: skip
+        self.run("train" if how.startswith("init") else how, argv, folder)
+
+    def settings(self, case: tuple[str, str]) -> None:
+        how, text = case
+        folder = self.folder()
+        (folder / "odd.yaml").write_text(text, errors="surrogatepass")
+        flags = [*SMALL, "--steps", "1", "--run-dir", "new"]
+        if how == "run":
+            (folder / "run" / "config.yaml").write_text(text, errors="surrogatepass")
+            self.run("evaluate", ["run"], folder)
+        else:
+            self.run(how, ["--config", "odd.yaml", *flags], folder)
+
+
+# Settings of which some values take long, or other machines.
+_LONG = {"exchange", "coordinator", "step_timeout", "data_dir", "epochs", "steps_per_execution", "callbacks"}
+_changed_settings = st.dictionaries(
+    st.sampled_from(sorted(set(fuzz_flags.settings_of("train").places()) - _LONG)),
+    fuzz_contents.plain_values, max_size=3,
+).map(lambda found: yaml.safe_dump({"model": "cnn", "model_kwargs": {"width": 4}} | found))  # fmt: skip
+CASES = {
+    "flags": fuzz_flags.command_lines(),
+    "damage": st.tuples(
+        st.lists(fuzz_contents.damages, min_size=1, max_size=2), st.lists(st.sampled_from(sorted(COMMANDS)), min_size=1, max_size=2)
+    ),
+    "pictures": st.tuples(
+        st.sampled_from(["predict", "masks", "folder", "pairs"]), fuzz_contents.picture_files, fuzz_contents.picture_files
+    ),
+    "archives": st.tuples(
+        st.sampled_from(["train", "train", "train", "evaluate", "devices", "init-npz", "init-tensors", "convert"]),
+        fuzz_contents.archives.map(fuzz_contents.Archive.content), fuzz_contents.tensors.map(fuzz_contents.Tensors.content),
+    ),
+    "settings": st.tuples(st.sampled_from(["train", "devices", "run"]), _changed_settings | fuzz_contents.texts),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "part"), PARTS)
+def test_fuzz(
+    kind: str, part: int, runner: fuzz_cases.Runner, whole: pathlib.Path, tmp_path: pathlib.Path, pytestconfig: pytest.Config
+) -> None:
+    share, parts = SHARES[kind]
+    count = -(-share * pytestconfig.getoption("--fuzz-cases") // (1000 * parts))
+    fuzzer = Fuzzer(runner, whole, tmp_path)
+
+    @seed(f"{pytestconfig.getoption('--fuzz-seed')}-{kind}-{part}")
+    @settings(
+        max_examples=count, deadline=None, database=None, print_blob=True, suppress_health_check=list(HealthCheck),
+        phases=[Phase.generate, Phase.shrink],
+    )  # fmt: skip
+    @given(CASES[kind])
+    def try_one(case: object) -> None:
+        getattr(fuzzer, kind)(case)
+
+    try_one()
+    print(f"{kind}: {fuzzer.count} commands")
