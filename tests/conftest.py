@@ -28,6 +28,10 @@ def pytest_sessionstart() -> None:
     platform.configure(8)
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--write-bytes", action="store_true", help="write tests/aot/bytes_moved.json instead of comparing with it")
+
+
 @pytest.fixture(autouse=True)
 def _own_folder(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs write to ./runs by default: let that be a folder of the test's own."""

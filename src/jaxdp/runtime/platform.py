@@ -67,6 +67,23 @@ def configure(devices: int | None, *, deterministic: bool = False) -> None:
     os.environ["XLA_FLAGS"] = " ".join(flags)
 
 
+def describe_only() -> None:
+    """Settles what must be decided before JAX starts, where it only compiles for devices that it is told about, and starts none.
+
+    Flags for the CPU apply to every compiler: one that carried them over to a TPU or a GPU would fail at the first barrier.
+    """
+    flags = os.environ.get("XLA_FLAGS", "").split()
+    os.environ["XLA_FLAGS"] = " ".join(flag for flag in flags if _BARRIER_FLAG not in flag and _CONVOLUTION_FLAG not in flag)
+    # Programs that were kept are loaded onto devices, of which there are none.
+    settings = {"jax_platforms": "cpu", "jax_enable_compilation_cache": False}
+    os.environ.update({name.upper(): str(value) for name, value in settings.items()})
+    if "jax" in sys.modules:  # it read the environment when it was imported
+        import jax
+
+        for name, value in settings.items():
+            jax.config.update(name, value)
+
+
 def _only_cpu() -> bool:
     if os.environ.get("JAX_PLATFORMS"):
         return os.environ["JAX_PLATFORMS"] == "cpu"
