@@ -4,6 +4,7 @@ A process of its own: the tests' own carries flags for the CPU, over which the o
 """
 
 import json
+import re
 import sys
 import traceback
 from typing import Any
@@ -42,30 +43,37 @@ def dataset(kind: str, size: int) -> Dataset:
     return Dataset(source, source, num_classes=classes, image_shape=(size, size, 3), task=kind, **moments)
 
 
-def compiled(case: dict[str, Any], examples: int) -> tuple[Any, Any, Any]:
-    """Returns setup, compiled program and memory of a step with so many examples on a device."""
+def prepare(case: dict[str, Any]) -> Any:
     target = Target.parse(case["target"])
     kind = "segmentation" if case["settings"].get("model") == "unet" else "classification"
     data = dataset(kind, case.get("size", 32))
-    setup = create_setup(TrainConfig.of(**case["settings"]), Objects(dataset=data), training=False, target=target)
-    options = QUICK if target.chip.platform == "tpu" else None
-    size = examples * setup.strategy.data_shards
-    if case["kind"] in ("train", "accumulation"):
-        return setup, *compile_step(setup.strategy, setup.abstract_step, size, options)
-    state, batch, constants = setup.abstract_step(size)
+    return create_setup(TrainConfig.of(**case["settings"]), Objects(dataset=data), training=False, target=target)
+
+
+def lowered(case: dict[str, Any], setup: Any, examples: int) -> Any:
+    """Returns the program before it is compiled, of a step with so many examples on a device."""
+    state, batch, constants = setup.abstract_step(examples * setup.strategy.data_shards)
     if case["kind"] == "evaluate":
-        step, arguments = setup.strategy.eval_step, (state, batch, constants.examples)
-    else:  # several steps a call: K is the last dim of indices and weights
+        return setup.strategy.eval_step.lower(state, batch, constants.examples)
+    if case["kind"] == "several":  # of several steps a call K is the last dim of indices and weights
         batch = {name: jax.ShapeDtypeStruct((*leaf.shape, 3), leaf.dtype) for name, leaf in batch.items()}
-        step, arguments = setup.strategy.train_step, (state, batch, constants)
-    return setup, step.lower(*arguments).compile(compiler_options=options), None
+    return setup.strategy.train_step.lower(state, batch, constants)
+
+
+def formats(text: str) -> list[str]:
+    """Returns the formats of the factors of convolutions and matrix products in a program as it was traced."""
+    lines = [line for line in text.splitlines() if "stablehlo.convolution" in line or "stablehlo.dot_general" in line]
+    factors = [re.search(r": \((tensor<.*>)\) ->", line) for line in lines]
+    return sorted({kind for found in factors if found for kind in re.findall(r"x([a-z]+\d+)>", found.group(1))})
 
 
 def properties(case: dict[str, Any]) -> dict[str, Any]:
     """Returns what a test asserts of a program."""
     examples = case.get("examples", 16)
-    setup, program, memory = compiled(case, examples)
-    read = Program(program.as_text())
+    setup = prepare(case)
+    before = lowered(case, setup, examples)
+    options = QUICK if case["target"].startswith("tpu") else None
+    read = Program(before.compile(compiler_options=options).as_text())
     bytes_of_images = len(setup.dataset.train) * int(np.prod(setup.dataset.image_shape))
     # What results from an instruction, and is no name for something that was there before.
     names = {"parameter", "tuple", "get-tuple-element", "while", "bitcast", "opt-barrier", "conditional", "call"}
@@ -74,6 +82,7 @@ def properties(case: dict[str, Any]) -> dict[str, Any]:
         "donated": read.donated,
         "state_leaves": len(jax.tree.leaves(setup.shapes)),
         "copies": [f"{each.opcode} {each.type}" for each in large],
+        "traced_formats": formats(before.as_text()),
         "formats": sorted({kind for _, kind in read.convolutions()}),
         "collectives": [[each.kind, each.count, each.bytes, each.asynchronous] for each in read.collectives()],
         "gradient_bytes": sum(4 * leaf.size for leaf in jax.tree.leaves(setup.shapes.params)),
@@ -82,10 +91,10 @@ def properties(case: dict[str, Any]) -> dict[str, Any]:
         "cycles": read.cycles,
         "image_bytes": bytes_of_images,
     }
-    if case.get("between") and memory is not None:
-        low, high = examples, 4 * examples
-        line = Forecast((low, high), (memory, compiled(case, high)[2]))
-        found |= {"planned": line.at(case["between"]), "total": compiled(case, case["between"])[2].total}
+    if between := case.get("between"):
+        sizes = (examples, between, 4 * examples)
+        total = [compile_step(setup.strategy, setup.abstract_step, size * setup.strategy.data_shards, options)[1] for size in sizes]
+        found |= {"planned": Forecast(sizes[::2], (total[0], total[2])).at(between), "total": total[1].total}
     return found
 
 

@@ -49,7 +49,7 @@ class Compiler:
     def close(self) -> None:
         if self._process is not None:
             self._process.kill()
-            self._process.wait()
+            self._process.communicate()
 
 
 @pytest.fixture(scope="session")

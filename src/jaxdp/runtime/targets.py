@@ -20,8 +20,11 @@ from jaxdp.registry import ConfigError
 
 _TERA, _GIGA = 1e12, 1e9
 MOST_DEVICES = 4096  # devices; more than any figure here was tried with
-# Without these libtpu asks a metadata server that is not there, and complains about it.
-_TPU_SETTINGS = {"TPU_SKIP_MDS_QUERY": "1", "TPU_ACCELERATOR_TYPE": "v5litepod-4", "TPU_WORKER_HOSTNAMES": "localhost"}
+# Without these libtpu asks a metadata server that is not there, complains about it, and lets no second process compile.
+_TPU_SETTINGS = {
+    "TPU_SKIP_MDS_QUERY": "1", "TPU_ACCELERATOR_TYPE": "v5litepod-4", "TPU_WORKER_HOSTNAMES": "localhost",
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+}  # fmt: skip
 _INSTALL = {"tpu": "pip install 'jaxdp[tpu]'", "cuda": "pip install 'jaxdp[cuda13]'"}
 
 

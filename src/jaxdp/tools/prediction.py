@@ -223,10 +223,13 @@ def scale(config: TrainConfig, target: Target, counts: Sequence[int], *, quick: 
             if examples is None:
                 row[name] = {"reason": f"{count} devices do not divide {whole}"}
                 continue
-            if (count, examples) not in steps:
-                print(f"compiling for {count} devices with {examples} examples each", file=sys.stderr)
-                steps[count, examples] = _scaled(config, target.of_size(count), examples, quick=quick)
-            step = steps[count, examples]
+            # A slice of TPUs has its limit, beyond which pods are connected by the network: the program is that of one pod.
+            whole_target = target.of_size(count)
+            near = target.of_size(min(count, target.chip.linked)) if target.chip.platform == "tpu" else whole_target
+            if (near.count, examples) not in steps:
+                print(f"compiling for {near.count} devices with {examples} examples each", file=sys.stderr)
+                steps[near.count, examples] = _scaled(config, near, examples, quick=quick)
+            step = _widened(steps[near.count, examples], near, whole_target)
             row[name] = {"reason": step} if isinstance(step, str) else _row(step, count)
         rows.append(row)
     for name in ("weak", "strong"):
@@ -240,20 +243,23 @@ def scale(config: TrainConfig, target: Target, counts: Sequence[int], *, quick: 
 
 
 def _scaled(config: TrainConfig, target: Target, examples: int, *, quick: bool) -> Step | str:
-    # A slice of TPUs has its limit, beyond which pods are connected by the network: the program is that of one pod.
-    near = target.of_size(min(target.count, target.chip.linked)) if target.chip.platform == "tpu" else target
+    """Returns a compiled step, or why there is none."""
     try:
-        step = compile_for(_setup(config, near, training=False), near, examples, quick=quick)
+        return compile_for(_setup(config, target, training=False), target, examples, quick=quick)
     except RuntimeError as error:
         return _reason(error)
-    if near.count == target.count:
+
+
+def _widened(step: Step | str, near: Target, target: Target) -> Step | str:
+    """Returns a step of several slices from that of one: collectives of all its devices go on over the network."""
+    if isinstance(step, str) or near.count == target.count:
         return step
-    wider = [dataclasses.replace(each, devices=0) for each in step.program.collectives() if each.devices in (0, near.count)]
+    wider = [
+        dataclasses.replace(each, devices=0 if each.devices == near.count else each.devices) for each in step.program.collectives()
+    ]
     network = network_seconds(target, wider)
-    grown = network - step.seconds["network"]
-    return dataclasses.replace(
-        step, seconds=dict(step.seconds) | {"network": network, "exposed": step.seconds["exposed"] + max(grown, 0.0)}
-    )
+    exposed = step.seconds["exposed"] + network - step.seconds["network"]
+    return dataclasses.replace(step, seconds=dict(step.seconds) | {"network": network, "exposed": exposed})
 
 
 def _row(step: Step, count: int) -> dict[str, Any]:
