@@ -61,8 +61,8 @@ def lowered(case: dict[str, Any], setup: Any, examples: int) -> Any:
 
 
 def formats(text: str) -> list[str]:
-    """Returns the formats of the factors of convolutions and matrix products in a program as it was traced."""
-    lines = [line for line in text.splitlines() if "stablehlo.convolution" in line or "stablehlo.dot_general" in line]
+    """Returns the formats of the factors of convolutions in a program as it was traced."""
+    lines = [line for line in text.splitlines() if "stablehlo.convolution" in line]
     factors = [re.search(r": \((tensor<.*>)\) ->", line) for line in lines]
     return sorted({kind for found in factors if found for kind in re.findall(r"x([a-z]+\d+)>", found.group(1))})
 

@@ -74,8 +74,9 @@ def check(found: Answer, chosen: Answer) -> None:
         assert found["donated"] >= found["state_leaves"], "the new state does not take the memory of the old one"
     if chosen["settings"]["precision"] == "bfloat16":
         # XLA:TPU computes in bfloat16 what is traced in float32 from bfloat16, other compilers need not.
-        assert found["traced_formats"] == ["bf16"], "a convolution or matrix product of a bfloat16 step is traced in float32"
-        assert found["formats"] == ["bf16"], "a convolution or matrix product of a bfloat16 step is computed in float32"
+        assert found["traced_formats"] == ["bf16"], "a convolution of a bfloat16 step is traced in float32"
+        # The metrics of an evaluation count in float32, by matrix products.
+        assert found["formats"] == ["bf16"] or not trains, "a convolution or matrix product of a bfloat16 step is in float32"
     reductions = sum(count for kind, count, _, _ in found["collectives"] if kind == "all-reduce")
     strategy = chosen["settings"]
     if trains and "mesh" not in strategy and not strategy.get("shard_params"):

@@ -16,6 +16,13 @@ TPU = """HloModule step, is_scheduled=true, input_output_alias={ {0}: (0, {}, ma
   %slow = f32[16,8]{1,0:T(8,128)} fusion(%x), kind=kLoop, calls=%inside, backend_config={"estimated_cycles":"100"}
 }
 
+%until (p: (s32[], f32[16,8])) -> pred[] {
+  %bound = s32[]{:T(128)} constant(3)
+  %p = (s32[], f32[16,8]{1,0:T(8,128)}) parameter(0)
+  %at = s32[]{:T(128)} get-tuple-element(%p), index=0
+  ROOT %less = pred[]{:T(512)} compare(%at, %bound), direction=LT
+}
+
 %gathering (data: u8[1000,3072], which: s32[4]) -> u8[4,3072] {
   %data = u8[1000,3072]{1,0:T(8,128)(4,1)} parameter(0)
   %which = s32[4]{0:T(128)} parameter(1)
@@ -28,7 +35,7 @@ ENTRY %main (a: f32[16,8]) -> f32[16,8] {
   %which = s32[4]{0:T(128)} parameter(2)
   %rows = u8[4,3072]{1,0:T(8,128)(4,1)} fusion(%all, %which), calls=%gathering, backend_config={"estimated_cycles":"7"}
   %begin = (s32[], f32[16,8]{1,0:T(8,128)}) tuple(%a, %a)
-  %loop = (s32[], f32[16,8]{1,0:T(8,128)}) while(%begin), condition=%cond, body=%body, backend_config={"known_trip_count":{"n":"3"}}
+  %loop = (s32[], f32[16,8]{1,0:T(8,128)}) while(%begin), condition=%until, body=%body
   %sum = f32[16,8]{1,0:T(8,128)} all-reduce(%a), replica_groups=[2,4]<=[8], to_apply=%add
   %go = f32[64]{0} all-reduce-start(%a), replica_groups={{0,1},{2,3}}, to_apply=%add
   %work = f32[16,8]{1,0:T(8,128)} fusion(%a), kind=kLoop, calls=%inside, backend_config={"estimated_cycles":"10"}
@@ -38,8 +45,9 @@ ENTRY %main (a: f32[16,8]) -> f32[16,8] {
 """
 
 
-def test_a_program_is_read() -> None:
-    program = Program(TPU)
+@pytest.mark.parametrize("text", [TPU, TPU.replace("body=%body", 'body=%body, backend_config={"known_trip_count":{"n":"3"}}')])
+def test_a_program_is_read(text: str) -> None:
+    program = Program(text)
     assert program.donated == 2
     assert program.cycles == 7 + 3 * 100 + 10  # a loop as often as it runs
     assert program.collectives() == [
@@ -55,8 +63,9 @@ def test_a_program_is_read() -> None:
     # The gather reads four rows of a thousand. Eight rows of u8 are a tile, however few are used.
     gathered = 8 * 3072
     of_loops = 3 * 2 * tile
+    of_conditions = 3 * (1 + 4 + 4)
     started = tile + 64 * 4
-    assert program.bytes_moved == (2 * gathered + 4 * 128) + of_loops + 2 * tile + started + 2 * tile + 2 * tile
+    assert program.bytes_moved == (2 * gathered + 4 * 128) + of_loops + of_conditions + 2 * tile + started + 2 * tile + 2 * tile
 
 
 @pytest.mark.parametrize(

@@ -85,7 +85,7 @@ def test_a_prediction_says_predicted_beside_every_number(compiled: list[Any], ca
         "batch_norm",
         "parameters",
     }
-    known |= {"examples_per_device", "global_batch_size", "device_memory"}  # of the run and of the data sheet
+    known |= {"effort", "examples_per_device", "global_batch_size", "device_memory"}  # of the run and of the data sheet
     assert all(name in known or name.startswith("predicted_") for name in found)
     assert plan.main(flags) == 0
     out = capsys.readouterr().out

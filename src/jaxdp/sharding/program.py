@@ -46,7 +46,7 @@ class Instruction:
         type: of the result, as text.
         opcode: e.g. `fusion`.
         operands: the names of its operands.
-        rest: the line after the operands: attributes, metadata and configuration.
+        rest: the line after the operands: attributes, metadata, configuration; the number of a parameter, the value of a constant.
     """
 
     name: str
@@ -87,12 +87,6 @@ class Instruction:
         """What the compiler estimates for it, 0 where it says nothing."""
         match = _CYCLES.search(self.rest)
         return int(match.group(1)) if match else 0
-
-    @property
-    def trips(self) -> int:
-        """How often a loop runs, 1 where the compiler does not know."""
-        match = _TRIPS.search(self.rest)
-        return int(match.group(1)) if match else 1
 
     @property
     def group_size(self) -> int:
@@ -161,7 +155,18 @@ class Program:
             yield name, each, times
             if each.opcode in ("while", "call", "conditional", "async-start"):
                 for inner in each.called:
-                    yield from self._scheduled(inner, times * (each.trips if each.opcode == "while" else 1))
+                    yield from self._scheduled(inner, times * (self._trips(each) if each.opcode == "while" else 1))
+
+    def _trips(self, loop: Instruction) -> int:
+        """Returns how often a loop runs, 1 where it does not show: XLA:GPU notes it, XLA:TPU compares a counter from 0 with it."""
+        if (match := _TRIPS.search(loop.rest)) is not None:
+            return int(match.group(1))
+        condition = self.computations.get(loop.attribute("condition").lstrip("%"), [])
+        compared = condition[-1] if condition else None
+        if compared is None or compared.opcode != "compare" or compared.attribute("direction") != "LT":
+            return 1
+        bound = next((each for each in condition if each.name == compared.operands[-1]), None)
+        return int(bound.rest) if bound is not None and bound.opcode == "constant" and bound.rest.isdecimal() else 1
 
     def everything(self) -> Iterator[tuple[str, Instruction, int]]:
         """Yields what runs, in fusions too: computation, instruction, and how often it runs."""
@@ -346,8 +351,8 @@ def _read(line: str) -> Instruction | None:
     start = end + opcode.end() - 1
     stop = _closing(text, start)
     inside, rest = text[start + 1 : stop], text[stop + 1 :]
-    if opcode.group(1) == "parameter":
-        return Instruction(match.group(2), text[:end], "parameter", (), inside)
+    if opcode.group(1) in ("parameter", "constant"):  # a number, or the value
+        return Instruction(match.group(2), text[:end], opcode.group(1), (), inside)
     return Instruction(match.group(2), text[:end], opcode.group(1), tuple(re.findall(r"%([\w.\-]+)", inside)), rest)
 
 

@@ -19,6 +19,7 @@ KINDS = ("params", "optimizer", "statistics", "dataset", "batch", "working")
 EFFICIENT = 0.9
 # XLA:TPU then compiles several times quicker, into programs that take longer.
 _QUICK = {"exec_time_optimization_effort": -1.0}
+_TOO_LONG = "compiled with the least effort (--quick): predicted times are longer than those of a program that is to be run"
 _MORE = 4  # times as many examples has the second step, for the straight line from which the largest batch follows
 
 
@@ -128,7 +129,9 @@ def predict(config: TrainConfig, target: Target, *, quick: bool = False, limit: 
     """
     setup = _setup(config, target, training=True)
     limit = target.chip.memory_bytes if limit is None else limit
-    found: dict[str, Any] = {"target": str(target), "devices": target.count, "strategy": config.sharding.strategy}
+    found: dict[str, Any] = {
+        "target": str(target), "devices": target.count, "strategy": config.sharding.strategy, "effort": _effort(target, quick),
+    }  # fmt: skip
     try:
         step = compile_for(setup, target, setup.global_batch_size // setup.strategy.data_shards, quick=quick)
     except RuntimeError as error:
@@ -191,6 +194,10 @@ def _setup(config: TrainConfig, target: Target, *, training: bool) -> Any:
     return create_setup(config, training=training, target=target)
 
 
+def _effort(target: Target, quick: bool) -> str:
+    return "least" if quick and target.chip.platform == "tpu" else "default"
+
+
 def _reason(error: Exception) -> str:
     """Returns what XLA says in one line, from where it says that memory is out if it does."""
     text = " ".join(str(error).split())
@@ -237,7 +244,8 @@ def scale(config: TrainConfig, target: Target, counts: Sequence[int], *, quick: 
     below = {name: _first_below([(row["devices"], row[name]) for row in rows]) for name in ("weak", "strong")}
     return {
         "target": f"{target.chip.platform}:{target.chip.name}", "model": config.model.name, "precision": config.model.precision,
-        "strategy": config.sharding.strategy, "weak_examples_per_device": each, "strong_global_batch_size": whole,
+        "strategy": config.sharding.strategy, "effort": _effort(target, quick),
+        "weak_examples_per_device": each, "strong_global_batch_size": whole,
         "predicted_scaling": rows, "efficient": EFFICIENT, "predicted_devices_below_efficient": below,
     }  # fmt: skip
 
@@ -326,6 +334,8 @@ def print_prediction(found: Mapping[str, Any]) -> None:
         say(f"predicted collective: {each['count']} x {each['kind']}{of}, {bytes_text(each['bytes'])}, {overlap}")
     if not found["predicted_collectives"]:
         say("predicted collectives: none")
+    if found["effort"] == "least":
+        say(_TOO_LONG)
 
 
 def _milliseconds(seconds: float) -> str:
@@ -358,6 +368,8 @@ def print_scaling(found: Mapping[str, Any]) -> None:
                 cells += ["-", "-"]
         table.add_row(*cells)
     console.print(table)
+    if found["effort"] == "least":
+        console.print(_TOO_LONG, highlight=False, soft_wrap=True)
     for name, count in found["predicted_devices_below_efficient"].items():
         share = f"{100 * found['efficient']:.0f} %"
         where = f"falls below {share} at {count:,} devices" if count else f"stays at {share} or more"
