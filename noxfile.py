@@ -106,6 +106,15 @@ def slow(session: nox.Session) -> None:
 
 
 @nox.session
+def aot(session: nox.Session) -> None:
+    """Compiles steps for a TPU and a CUDA GPU, of which none is needed; `-- --write-bytes` writes the table of bytes moved anew."""
+    keep_what_is_compiled(session)
+    # Of what the extra cuda13 installs this is what compiles; the rest of it runs programs.
+    session.install(".[dev,tpu]", "jax-cuda13-plugin", "jax-cuda13-pjrt", "nvidia-cuda-nvcc", "nvidia-cuda-crt", "nvidia-nvvm")
+    session.run("pytest", "-m", "slow or not slow", "tests/aot", *session.posargs)
+
+
+@nox.session
 def snippets(session: nox.Session) -> None:
     """The Python of README and documentation, run as printed."""
     keep_what_is_compiled(session)

@@ -8,6 +8,7 @@ data: what every host computes at the start of an epoch. Slow hosts: the slowest
 """
 
 import argparse
+import importlib
 import json
 import math
 import pathlib
@@ -65,16 +66,16 @@ def main() -> None:
 
 def agree(hosts: int) -> dict[str, float]:
     """Returns how many seconds after the start each part of the agreement was over for all, and what the service was asked."""
-    from jax._src.lib import _jax  # what jax.distributed.initialize makes its client of
-
     from jaxdp.config import TrainConfig
     from jaxdp.runtime import processes
 
+    runtime: Any = importlib.import_module("jax._src.lib")._jax  # what jax.distributed.initialize makes its client of
     # Each host of a real run has limits of its own; here one process has the connections of all.
-    resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     with socket.create_server(("127.0.0.1", 0)) as free:
         address = f"127.0.0.1:{free.getsockname()[1]}"
-    service = _jax.get_distributed_runtime_service(address, hosts, heartbeat_timeout=WAITS_SECONDS)
+    service = runtime.get_distributed_runtime_service(address, hosts, heartbeat_timeout=WAITS_SECONDS)
     own = threading.local()
     processes._client = lambda: own.client
     settings: Any = TrainConfig().plain()
@@ -82,7 +83,7 @@ def agree(hosts: int) -> dict[str, float]:
     asked: list[float] = []
 
     def host(index: int) -> None:
-        own.client = _jax.get_distributed_runtime_client(
+        own.client = runtime.get_distributed_runtime_client(
             address, index, init_timeout=WAITS_SECONDS, shutdown_timeout=WAITS_SECONDS, heartbeat_timeout=WAITS_SECONDS
         )
         times = [time.perf_counter()]

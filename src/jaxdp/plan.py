@@ -3,17 +3,34 @@
 import dataclasses
 import json
 import sys
-from collections.abc import Sequence
-from typing import Annotated
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any
 
 import tyro
 
 from jaxdp import command_line
-from jaxdp.config import Settings, TrainConfig
+from jaxdp.config import OptionalPath, Settings, TrainConfig
+from jaxdp.config.values import NumberAsText
 from jaxdp.registry import ConfigError
 from jaxdp.units import parse_bytes
 
 DESCRIPTION = "Tell what a training step takes, and which batch fits, without running it."
+
+
+@dataclasses.dataclass(frozen=True)
+class TargetConfig(Settings):
+    """Flags that choose accelerators to compile for that are not here. What is told of them is predicted."""
+
+    target: Annotated[str | None, tyro.conf.arg(metavar="PLATFORM:CHIP:TOPOLOGY", help_behavior_hint="")] = None
+    """compile for this machine, without having it: tpu:v5e:4x4, tpu:v5p:2x2x4, tpu:v6e:8x8, cuda:a100:8, cuda:h100:8, cuda:h200:1
+    and other numbers of devices. Needs pip install 'jaxdp[tpu]' or 'jaxdp[cuda13]', no accelerator and no driver"""
+    devices: Annotated[str | None, tyro.conf.arg(metavar="N[,N,...]", help_behavior_hint=""), NumberAsText((int,))] = None
+    """how many devices to use (default: all); simulated on CPU. With --target, several numbers, e.g. 1,4,16,64,256: the predicted
+    scaling curve over them"""
+    quick: tyro.conf.FlagCreatePairsOff[bool] = False
+    """with --target tpu:...: compile with the least effort, several times quicker, into a program whose predicted time is longer"""
+    output: OptionalPath = None
+    """with several --devices: file for the figure of the predicted scaling curve, e.g. scaling.png"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,6 +48,7 @@ class PlanConfig(TrainConfig):
     """What `python -m jaxdp.plan` takes."""
 
     limit: LimitConfig = LimitConfig()
+    accelerator: TargetConfig = TargetConfig()
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -44,11 +62,60 @@ def _main(argv: Sequence[str]) -> int:
         limit = parse_bytes(config.limit.device_memory) if config.limit.device_memory else None
     except ValueError:
         raise ConfigError("device_memory", config.limit.device_memory, "must be a size, e.g. 11GiB or 40GB") from None
+    found, show = _predicted(config, limit) if config.accelerator.target else _planned(config, limit)
+    print(json.dumps(found)) if config.limit.json else show(found)
+    return 0
+
+
+def _planned(config: PlanConfig, limit: int | None) -> tuple[dict[str, Any], Callable[[dict[str, Any]], None]]:
+    """Returns the plan for the devices here, and what prints it."""
+    chosen = config.accelerator
+    for name in ("quick", "output"):
+        if value := getattr(chosen, name):
+            raise ConfigError(name, value if name == "output" else "", "is for --target; see --help")
+    try:
+        devices = int(chosen.devices) if chosen.devices else None
+    except ValueError:
+        raise ConfigError("devices", chosen.devices, "must be an integer; several are for --target") from None
     from jaxdp.tools import memory_plan
 
-    found = memory_plan.plan(config, limit)
-    print(json.dumps(found)) if config.limit.json else memory_plan.print_plan(found)
-    return 0
+    return memory_plan.plan(_training(config).replace(devices=devices), limit), memory_plan.print_plan
+
+
+def _predicted(config: PlanConfig, limit: int | None) -> tuple[dict[str, Any], Callable[[dict[str, Any]], None]]:
+    """Returns what is predicted for a target, and what prints it."""
+    from jaxdp.runtime.targets import Target
+    from jaxdp.tools import prediction
+
+    chosen, training = config.accelerator, _training(config)
+    target = Target.parse(chosen.target or "")
+    counts = _numbers(chosen.devices)
+    if len(counts) > 1:
+        found = prediction.scale(training, target, counts, quick=chosen.quick)
+        if chosen.output is not None:
+            from jaxdp.reporting import scaling
+
+            scaling.plot(found, chosen.output)
+        return found, prediction.print_scaling
+    if chosen.output is not None:
+        raise ConfigError("output", chosen.output, "is for the curve over several --devices, e.g. --devices 1,4,16")
+    target = target.of_size(counts[0]) if counts and counts[0] != target.count else target
+    return prediction.predict(training, target, quick=chosen.quick, limit=limit), prediction.print_prediction
+
+
+def _numbers(text: str | None) -> list[int]:
+    from jaxdp.runtime.targets import MOST_DEVICES
+
+    words = [word.strip() for word in (text or "").split(",") if word.strip()]
+    for word in words:
+        if not (word.isascii() and word.isdecimal() and 0 < int(word) <= MOST_DEVICES):
+            raise ConfigError("devices", text, f"{word} is no number of devices; write e.g. 1,4,16")
+    return sorted({int(word) for word in words})
+
+
+def _training(config: PlanConfig) -> TrainConfig:
+    """Returns the settings of a training run among those of this command."""
+    return TrainConfig(**{field.name: getattr(config, field.name) for field in dataclasses.fields(TrainConfig)})
 
 
 if __name__ == "__main__":

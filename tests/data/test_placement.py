@@ -44,8 +44,8 @@ def test_both_placements_give_the_same_batches(name: str) -> None:
         create_setup(CONFIGS[name].replace(data_placement=kind, strategy="sharded", devices=4)) for kind in ("host", "device")
     )
     assert not host.train_data
-    assert all(array.is_fully_replicated for array in device.train_data.values())
-    assert device.train_data["images"].dtype == jnp.uint8
+    assert all(array.is_fully_replicated for array in jax.tree.leaves(device.train_data))
+    assert device.train_data["images"].rows.dtype == jnp.uint8
     pairs = list(zip(batches(host), batches(device), strict=True))
     assert len(pairs) == 4
     for streamed, gathered in pairs:
@@ -63,6 +63,29 @@ def test_evaluation_agrees_too_and_counts_each_example_once() -> None:
     assert found[0].keys() == found[1].keys()
     for name, value in found[0].items():
         np.testing.assert_allclose(found[1][name], value, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "stored"),
+    [
+        ((8, 8, 1), "uint8", (1, 128)),  # one row of 128 columns, half of it empty
+        ((28, 28), "uint8", (1, 896)),
+        ((32, 32, 3), "uint8", (1, 3072)),  # nothing over
+        ((224, 224, 3), "uint8", (12, 12544)),  # rows of at most 16 KiB: 98 tiles each, where 10 rows would leave some over
+        ((5, 7, 3), "uint16", (1, 128)),
+        ((64, 64, 3), "float32", (3, 4096)),
+        ((127, 131, 1), "float32", (5, 3328)),
+    ],
+)
+def test_examples_come_back_from_rows(shape: tuple[int, ...], dtype: str, stored: tuple[int, int]) -> None:
+    numbers = np.random.default_rng(0).integers(0, 200, (11, *shape)).astype(dtype)
+    rows = placement.Rows.pack(numbers)
+    assert rows.rows.shape == (11 * stored[0], stored[1])
+    assert stored[1] % 128 == 0
+    assert stored[1] * numbers.itemsize <= 16 * 1024
+    assert placement.Rows.abstract(11, shape, dtype).rows.shape == rows.rows.shape
+    indices = np.array([10, 0, 3, 3], np.int32)
+    np.testing.assert_array_equal(jax.jit(lambda rows, indices: rows.take(indices))(rows, indices), numbers[indices])
 
 
 def test_bad_examples_have_no_weight_in_either_placement() -> None:

@@ -151,3 +151,16 @@ def test_a_name_within_another_string_is_no_flag(tmp_path: pathlib.Path, monkeyp
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: spec)
     assert platform._jaxlib_knows("xla_cpu_here", "A_VALUE")
     assert not platform._jaxlib_knows("xla_cpu_gone")
+
+
+def test_a_process_that_compiles_for_others_has_no_flags_of_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With one of them XLA:TPU and XLA:GPU fail at the first barrier: "opt-barrier is not implemented on TPU"."""
+    monkeypatch.setattr(platform, "_DESCRIBED", [])
+    monkeypatch.delitem(sys.modules, "jax")  # else it is told, too
+    for name in ("JAX_PLATFORMS", "JAX_ENABLE_COMPILATION_CACHE"):
+        monkeypatch.setenv(name, "")
+    monkeypatch.setenv("XLA_FLAGS", "--xla_disable_hlo_passes=cse_barrier_expander --xla_dump_to=/nowhere")
+    platform.describe_only()
+    platform.configure(2)  # as importing some of the package does
+    assert platform.xla_flags() == "--xla_dump_to=/nowhere"
+    assert os.environ["JAX_PLATFORMS"] == "cpu"

@@ -4,15 +4,95 @@ One that streams from the host gives the same batches, bit by bit.
 """
 
 import concurrent.futures
-from collections.abc import Callable, Mapping
+import dataclasses
+import functools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
+from jaxtyping import Array, Int
 
 from jaxdp.data.checking import READ_THREADS, CheckedSource
 
 _CHUNK = 256  # examples read at a time
+# A TPU's memory is laid out in tiles of 128 columns. Rows that fill them are stored one after the other; of any others XLA stores
+# the first dim innermost, to waste no memory, and then copies the whole array into the layout that a gather needs, in every step.
+_LANES = 128
+# XLA:TPU cuts an array with longer rows into several, which copies it, too (of 16 to 29 KiB, libtpu 0.0.42).
+_MOST_ROW_BYTES = 16 * 1024
+
+
+@functools.partial(jax.tree_util.register_dataclass, data_fields=["rows"], meta_fields=["shape"])
+@dataclasses.dataclass(frozen=True)
+class Rows:
+    """Examples with more than one value each, stored so that no accelerator copies all of them to gather a few.
+
+    Attributes:
+        rows: of shape (examples * pieces, length): the values of an example are in as many consecutive rows as `pieces`, and the
+            length is a multiple of 128. What the last of them have over is 0.
+        shape: of an example.
+    """
+
+    rows: Any
+    shape: tuple[int, ...]
+
+    @staticmethod
+    def layout(shape: Sequence[int], itemsize: int) -> tuple[int, int]:
+        """Returns the number of rows of an example and their length.
+
+        Args:
+            shape: of an example.
+            itemsize: bytes of a value.
+        """
+        tiles = -(-math.prod(shape) // _LANES)
+        most = max(_MOST_ROW_BYTES // (itemsize * _LANES), 1)
+        fewest = -(-tiles // most)
+        # Up to twice as many rows, if those divide the values: then the array on the host need not be copied.
+        pieces = next((count for count in range(fewest, 2 * fewest) if tiles % count == 0), fewest)
+        return pieces, -(-tiles // pieces) * _LANES
+
+    @classmethod
+    def pack(cls, array: np.ndarray) -> "Rows":
+        """Returns an array of examples (examples, ...) as rows; a view of it where nothing is left over."""
+        shape = array.shape[1:]
+        pieces, length = cls.layout(shape, array.dtype.itemsize)
+        values = array.reshape(len(array), math.prod(shape))
+        if values.shape[1] != pieces * length:
+            values = np.pad(values, ((0, 0), (0, pieces * length - values.shape[1])))
+        return cls(values.reshape(len(array) * pieces, length), shape)
+
+    @classmethod
+    def abstract(cls, count: int, shape: tuple[int, ...], dtype: Any) -> "Rows":
+        """Returns the shapes of so many examples as rows."""
+        pieces, length = cls.layout(shape, np.dtype(dtype).itemsize)
+        return cls(jax.ShapeDtypeStruct((count * pieces, length), dtype), shape)
+
+    def take(self, indices: Int[Array, "batch"]) -> Array:
+        """Returns the examples with these indices, in their own shape."""
+        pieces, _ = self.layout(self.shape, self.rows.dtype.itemsize)
+        numbers = (indices[:, None] * pieces + jnp.arange(pieces, dtype=indices.dtype)).ravel() if pieces > 1 else indices
+        values = jnp.take(self.rows, numbers, axis=0).reshape(len(indices), -1)
+        return values[:, : math.prod(self.shape)].reshape(len(indices), *self.shape)
+
+
+def pack(data: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    """Returns the arrays of a dataset as they are stored on devices: `Rows`, and plain arrays where an example is one number."""
+    return {name: Rows.pack(array) if array.ndim > 1 else array for name, array in data.items()}
+
+
+def abstract(example: Mapping[str, np.ndarray], count: int) -> dict[str, Any]:
+    """Returns the shapes of what `pack` returns, of so many examples.
+
+    Args:
+        example: one of the dataset, in arrays with a first dim of 1.
+    """
+    return {
+        name: Rows.abstract(count, array.shape[1:], array.dtype) if array.ndim > 1 else jax.ShapeDtypeStruct((count,), array.dtype)
+        for name, array in example.items()
+    }
 
 
 def read_all(source: CheckedSource, advance: Callable[[int, int], None] = lambda done, total: None) -> dict[str, np.ndarray]:
@@ -34,16 +114,20 @@ def read_all(source: CheckedSource, advance: Callable[[int, int], None] = lambda
     return arrays
 
 
-def gather_examples(batch: Mapping[str, Array], data: Mapping[str, Array]) -> dict[str, Array]:
+def gather_examples(batch: Mapping[str, Array], data: Mapping[str, Any]) -> dict[str, Array]:
     """Completes a batch of `indices` and `weights` from the dataset on the device; one that streams is complete already.
 
     Args:
-        data: the arrays of `read_all`, or nothing.
+        data: what `pack` makes of the arrays of `read_all`, or those arrays, or nothing.
     """
     gathered = dict(batch)
     for prefix in ("", "partner_"):
         if prefix + "indices" in batch:
-            rows = {prefix + name: jnp.take(array, batch[prefix + "indices"], axis=0) for name, array in data.items()}
+            rows = {prefix + name: _take(array, batch[prefix + "indices"]) for name, array in data.items()}
             if rows:
                 gathered |= rows | {prefix + "weights": rows[prefix + "weights"] * batch[prefix + "weights"]}
     return gathered
+
+
+def _take(array: Any, indices: Array) -> Array:
+    return array.take(indices) if isinstance(array, Rows) else jnp.take(array, indices, axis=0)

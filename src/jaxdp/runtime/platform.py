@@ -37,6 +37,7 @@ _DETERMINISTIC_FLAGS = {"xla_gpu_deterministic_ops": "true", "xla_gpu_autotune_l
 _HOST_DEVICES_FLAG = "xla_force_host_platform_device_count"
 # Of all compiled programs together; a step takes 1-10 MB. JAX drops what was not used for the longest time.
 COMPILATION_CACHE_BYTES = 2 * 2**30
+_DESCRIBED: list[bool] = []  # not empty in a process that compiles for devices it does not have
 # Shorter compilations are not worth a file each.
 _MIN_COMPILE_SECONDS = 0.1
 
@@ -51,6 +52,8 @@ def configure(devices: int | None, *, deterministic: bool = False) -> None:
         devices: how many devices to simulate on the CPU; None for one.
         deterministic: whether GPU kernels must give the same bits in every run: no atomic sums, and none chosen by timing them.
     """
+    if _DESCRIBED:
+        return
     _keep_compiled_programs()
     flags = os.environ.get("XLA_FLAGS", "").split()
     if not any(_CONVOLUTION_FLAG in flag for flag in flags) and _jaxlib_knows(_CONVOLUTION_FLAG, "INDIVIDUAL_CONVOLUTION"):
@@ -63,6 +66,25 @@ def configure(devices: int | None, *, deterministic: bool = False) -> None:
         if not any(name in flag for flag in flags) and _jaxlib_knows(name):
             flags.append(f"--{name}={value}")
     os.environ["XLA_FLAGS"] = " ".join(flags)
+
+
+def describe_only() -> None:
+    """Settles what must be decided before JAX starts, where it only compiles for devices that it is told about, and starts none.
+
+    Flags for the CPU apply to every compiler: with them those of TPUs and GPUs fail at the first optimization barrier. From now on
+    `configure` does nothing.
+    """
+    _DESCRIBED.append(True)
+    flags = os.environ.get("XLA_FLAGS", "").split()
+    os.environ["XLA_FLAGS"] = " ".join(flag for flag in flags if _BARRIER_FLAG not in flag and _CONVOLUTION_FLAG not in flag)
+    # Programs that were kept are loaded onto devices, of which there are none.
+    settings = {"jax_platforms": "cpu", "jax_enable_compilation_cache": False}
+    os.environ.update({name.upper(): str(value) for name, value in settings.items()})
+    if "jax" in sys.modules:  # it read the environment when it was imported
+        import jax
+
+        for name, value in settings.items():
+            jax.config.update(name, value)
 
 
 def _only_cpu() -> bool:

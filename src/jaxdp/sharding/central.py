@@ -45,7 +45,7 @@ class Central(strategy.Strategy):
             )
             return (step.narrowed(grads, recipe=recipe), batch_stats, weight), sums
 
-        def split(batch: step.Batch, data: step.Batch) -> dict[str, jax.Array]:
+        def split(batch: step.Batch, data: Mapping[str, Any]) -> dict[str, jax.Array]:
             return {name: leaf.reshape(devices, -1, *leaf.shape[1:]) for name, leaf in gather_examples(batch, data).items()}
 
         def add(found: Any) -> Any:

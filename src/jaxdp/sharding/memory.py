@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -48,8 +48,13 @@ class StepMemory:
         return self.params + self.optimizer + self.statistics + self.dataset + self.batch + self.working
 
 
-def step_memory(strategy: Strategy, abstract_step: AbstractStep, global_batch_size: int) -> StepMemory:
-    """Compiles the step for a batch of this size, and reads what XLA plans.
+def compile_step(
+    strategy: Strategy, abstract_step: AbstractStep, global_batch_size: int, options: Mapping[str, Any] | None = None
+) -> tuple[Any, StepMemory]:
+    """Compiles the step for a batch of this size; returns the compiled program, and what XLA plans for it.
+
+    Args:
+        options: of the compiler.
 
     Raises:
         ConfigError: for a strategy whose step is several programs.
@@ -59,7 +64,7 @@ def step_memory(strategy: Strategy, abstract_step: AbstractStep, global_batch_si
     if not hasattr(step, "lower"):
         remedy = "has a step of several programs, whose memory no one of them tells; plan for another strategy"
         raise ConfigError("strategy", strategy.name, remedy)
-    compiled = step.lower(state, batch, constants).compile()
+    compiled = step.lower(state, batch, constants).compile(compiler_options=dict(options) if options else None)
     analysis, costs = compiled.memory_analysis(), compiled.cost_analysis() or {}
     known = {
         "params": bytes_per_device(state.params),
@@ -69,8 +74,20 @@ def step_memory(strategy: Strategy, abstract_step: AbstractStep, global_batch_si
     }
     # What is donated is counted as argument and as output.
     working = analysis.temp_size_in_bytes + analysis.output_size_in_bytes - analysis.alias_size_in_bytes
-    batch_bytes = max(analysis.argument_size_in_bytes - sum(known.values()), 0)
-    return StepMemory(**known, batch=batch_bytes, working=working, flops=float(costs.get("flops", np.nan)))
+    # What arguments take besides is the padding of their layout, which a TPU has.
+    others = max(analysis.argument_size_in_bytes - sum(known.values()), 0)
+    batch_bytes = min(others, -(-bytes_per_device(batch) // strategy.data_shards))
+    working += others - batch_bytes
+    return compiled, StepMemory(**known, batch=batch_bytes, working=working, flops=float(costs.get("flops", np.nan)))
+
+
+def step_memory(strategy: Strategy, abstract_step: AbstractStep, global_batch_size: int) -> StepMemory:
+    """Compiles the step for a batch of this size, and reads what XLA plans.
+
+    Raises:
+        ConfigError: for a strategy whose step is several programs.
+    """
+    return compile_step(strategy, abstract_step, global_batch_size)[1]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,17 +116,29 @@ def forecast(strategy: Strategy, abstract_step: AbstractStep) -> Forecast:
     def at(count: int) -> StepMemory:
         return step_memory(strategy, abstract_step, count * strategy.data_shards)
 
-    unit = _unit(strategy)
+    unit = fewest_examples(strategy)
     count = -(-_EXAMPLES // unit) * unit
     steps = at(count), at(_MORE * count)
-    # Memory for gradients serves activations before: with few examples one may see no more than that of the gradients.
-    while steps[1].working < _GROWS * steps[0].working and count < _MOST_EXAMPLES:
+    while hides_growth(*steps, count):
         count *= _MORE
         steps = steps[1], at(_MORE * count)
     return Forecast((count, _MORE * count), steps)
 
 
-def _unit(strategy: Strategy) -> int:
+def hides_growth(first: StepMemory, second: StepMemory, examples: int) -> bool:
+    """Returns whether two steps are too small to show what a larger batch takes, and larger ones are worth compiling.
+
+    Memory for gradients serves activations before: with few examples one may see no more than that of the gradients.
+
+    Args:
+        first: a step.
+        second: one of four times as many examples.
+        examples: how many the first one has; where they are many the two have to do.
+    """
+    return second.working < _GROWS * first.working and examples < _MOST_EXAMPLES
+
+
+def fewest_examples(strategy: Strategy) -> int:
     """Returns what the examples on a device must be a multiple of, so that microbatches consist of whole groups of batch norm."""
     group = strategy.recipe.batch_norm.group_size or 1
     return strategy.recipe.accumulate_steps * (group // math.gcd(group, strategy.data_shards))
@@ -130,7 +159,7 @@ def largest_batch(strategy: Strategy, abstract_step: AbstractStep, num_examples:
     """
     limit = platform.device_memory_bytes(strategy.devices)
     fitting = forecast(strategy, abstract_step).largest(USABLE_FRACTION * limit)
-    unit = _unit(strategy)
+    unit = fewest_examples(strategy)
     if fitting < unit:
         least = "one example" if unit == 1 else f"{unit} examples"
         remedy = f"a step of {least} on each device does not fit {bytes_text(limit)}; see python -m jaxdp.plan"

@@ -21,6 +21,8 @@ AXES = (DATA_AXIS, MODEL_AXIS, SPACE_AXIS)
 
 def all_devices(local: Sequence[Device]) -> list[Device]:
     """Returns as many devices of each process as `local` has of this one, process by process: the order of the batch's slices."""
+    if jax.process_count() == 1:
+        return list(local)  # which may be devices to compile for only
     return [device for process in range(jax.process_count()) for device in jax.local_devices(process)[: len(local)]]
 
 

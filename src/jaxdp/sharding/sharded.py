@@ -66,7 +66,7 @@ class Sharded(strategy.Strategy):
             batch, constants = spread(gather_examples(batch, constants.examples)), dataclasses.replace(constants, examples={})
             return step.train_step(state, batch, constants, recipe=recipe, replicas=replicas)
 
-        def eval_step(state: TrainState, batch: Batch, data: Batch) -> Any:
+        def eval_step(state: TrainState, batch: Batch, data: Mapping[str, Any]) -> Any:
             return step.eval_step(whole(state), spread(gather_examples(batch, data)), {}, recipe=recipe, replicas=replicas)
 
         wrap = functools.partial(jax.jit, in_shardings=(placed, split, everywhere))

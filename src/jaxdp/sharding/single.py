@@ -10,6 +10,7 @@ from jaxdp.registry import ConfigError
 from jaxdp.sharding import strategy
 from jaxdp.sharding.replicas import Replicas
 from jaxdp.step import step
+from jaxdp.step.state import TrainState
 
 
 @strategy.register("single")
@@ -33,6 +34,10 @@ class Single(strategy.Strategy):
     @property
     def _state_sharding(self) -> Sharding:
         return SingleDeviceSharding(self.devices[0])
+
+    def abstract(self, state: TrainState) -> TrainState:
+        where = self._state_sharding
+        return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=where), state)
 
     def shard_batch(self, batch: HostBatch) -> dict[str, jax.Array]:
         return jax.device_put(batch, self.devices[0])

@@ -241,7 +241,7 @@ def _choose(names: frozenset[str], named: Tree, others: Tree) -> Tree:
     return jax.tree_util.tree_map_with_path(lambda path, one, other: one if array_name(path) in names else other, named, others)
 
 
-def eval_step(state: TrainState, batch: Batch, data: Batch, *, recipe: Recipe, replicas: Replicas) -> dict[str, Array]:
+def eval_step(state: TrainState, batch: Batch, data: Mapping[str, Any], *, recipe: Recipe, replicas: Replicas) -> dict[str, Array]:
     """Returns the metric sums of the global batch, computed with the moving average of the weights if there is one.
 
     Args:

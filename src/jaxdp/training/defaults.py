@@ -1,7 +1,6 @@
 """Settings that depend on dataset, model and devices: filled in where none are given, checked where they are."""
 
 import pathlib
-from typing import Any
 
 import optax
 
@@ -11,7 +10,6 @@ from jaxdp.config.values import MOST_STEPS
 from jaxdp.data.sources import CheckedSource, Dataset
 from jaxdp.registry import ConfigError
 from jaxdp.run_directory import RunDirectory
-from jaxdp.runtime import platform
 from jaxdp.sharding.strategy import nearest_divisor
 from jaxdp.step import optim
 from jaxdp.training.intervals import Intervals
@@ -84,14 +82,18 @@ def with_batch_norm(config: TrainConfig, *, grouped: bool) -> TrainConfig:
     return config.replace(batch_norm=mode)
 
 
-def with_placement(config: TrainConfig, dataset: Dataset, devices: list[Any]) -> TrainConfig:
-    """Returns the settings with the dataset's placement, once they fit each other."""
+def with_placement(config: TrainConfig, dataset: Dataset, device_memory: float | int) -> TrainConfig:
+    """Returns the settings with the dataset's placement, once they fit each other.
+
+    Args:
+        device_memory: bytes of a device.
+    """
     if config.sharding.grad_reduce_dtype is not None and config.sharding.strategy in ("single", "sharded"):
         remedy = f"--strategy {config.sharding.strategy} leaves the averaging to XLA, or has none; use pmap, shard_map or central"
         raise ConfigError("grad_reduce_dtype", config.sharding.grad_reduce_dtype, remedy)
     if config.data.data_placement is None:
         needed = sum(source.bytes for source in dataset.splits().values() if isinstance(source, CheckedSource))
-        fits = needed <= DEVICE_DATA_FRACTION * platform.device_memory_bytes(devices)
+        fits = needed <= DEVICE_DATA_FRACTION * device_memory
         config = config.replace(data_placement="device" if fits else "host")
     if config.run.steps_per_execution > 1:
         if config.data.data_placement == "host":

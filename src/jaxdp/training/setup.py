@@ -24,6 +24,7 @@ from jaxdp.inference import instances
 from jaxdp.registry import ConfigError
 from jaxdp.runtime import platform
 from jaxdp.runtime.processes import call_together
+from jaxdp.runtime.targets import Target
 from jaxdp.sharding import memory, mesh
 from jaxdp.sharding.strategy import Strategy, create_strategy
 from jaxdp.step import metrics, optim
@@ -155,7 +156,7 @@ class Setup:
         return (
             self.strategy.abstract(self.shapes),
             self.strategy.abstract_batch(shapes(of_batch, global_batch_size)),
-            dataclasses.replace(constants, examples=shapes(resident, len(self.dataset.train))),
+            dataclasses.replace(constants, examples=placement.abstract(resident, len(self.dataset.train))),
         )
 
     @functools.cached_property
@@ -164,12 +165,12 @@ class Setup:
         return jax.eval_shape(lambda: self._create_state(lambda model: None))
 
     @functools.cached_property
-    def train_data(self) -> Mapping[str, jax.Array]:
+    def train_data(self) -> Mapping[str, Any]:
         """The training set on the devices; nothing where it streams."""
         return self._resident("train")
 
     @functools.cached_property
-    def evaluation_data(self) -> Mapping[str, jax.Array]:
+    def evaluation_data(self) -> Mapping[str, Any]:
         """The split that is evaluated, on the devices; nothing where it streams."""
         return self._resident(self.evaluation_split)
 
@@ -183,10 +184,11 @@ class Setup:
         """The split that is evaluated."""
         return self.source(self.evaluation_split)
 
-    def _resident(self, split: str) -> Mapping[str, jax.Array]:
+    def _resident(self, split: str) -> Mapping[str, Any]:
         if self.config.data.data_placement == "host":
             return {}
-        return self.strategy.replicate(placement.read_all(self.source(split), functools.partial(self.advance, split)))
+        arrays = placement.read_all(self.source(split), functools.partial(self.advance, split))
+        return self.strategy.replicate(placement.pack(arrays))
 
     def source(self, split: str) -> CheckedSource:
         """Returns a split by its name."""
@@ -262,7 +264,13 @@ class Setup:
 
 
 def create_setup(
-    config: TrainConfig, objects: Objects = NOTHING, *, training: bool = True, dtype: Any = None, advance: Advance = say_nothing
+    config: TrainConfig,
+    objects: Objects = NOTHING,
+    *,
+    training: bool = True,
+    dtype: Any = None,
+    advance: Advance = say_nothing,
+    target: Target | None = None,
 ) -> Setup:
     """Puts a run together, and finds what does not fit before anything is computed or written.
 
@@ -270,6 +278,7 @@ def create_setup(
         objects: what is given as an object rather than by name.
         dtype: format of the computation; None for the configured precision.
         training: whether the batch must divide over the devices; evaluation pads, so it takes any number.
+        target: devices that are described only, for which steps can be compiled; None for those that there are.
 
     Raises:
         ConfigError: for the first setting that cannot work.
@@ -291,7 +300,10 @@ def create_setup(
     tile = augment.output_shape(preprocess.augmentations, dataset.image_shape)
     fewest_rows, normalizes = check_model(config, dataset, task, {dataset.image_shape, tile}, objects)
     alone = config.sharding.strategy == "single" or config.exchange.name != "allreduce"  # workers bring devices of their own
-    devices = platform.select_devices(1 if alone and config.sharding.devices is None else config.sharding.devices)
+    if target is None:
+        devices = platform.select_devices(1 if alone and config.sharding.devices is None else config.sharding.devices)
+    else:
+        devices = target.devices()
     axes = (
         mesh.MeshShape.parse(config.sharding.mesh, len(devices) * jax.process_count()) if config.sharding.mesh is not None else None
     )
@@ -300,7 +312,8 @@ def create_setup(
     config = defaults.with_batch_size(config, dataset, data_shards, is_default=is_default)
     automatic = asked.optimization.global_batch_size == "auto"
     config = defaults.with_batch_norm(config, grouped=normalizes and training and not automatic)
-    config = defaults.with_placement(config, dataset, devices)
+    limit = platform.device_memory_bytes(devices) if target is None else target.chip.memory_bytes
+    config = defaults.with_placement(config, dataset, limit)
     intervals, schedule = defaults.create_schedule(config, len(dataset.train), objects)
     optimizer, frozen = _optimizer_factory(config, schedule, objects), frozenset[str]()
     if training and config.learning.freeze is not None:

@@ -1,0 +1,89 @@
+"""Targets are read from text, and their topologies are those that the machines have."""
+
+import math
+
+import pytest
+
+from jaxdp import plan
+from jaxdp.registry import ConfigError
+from jaxdp.runtime import targets
+from jaxdp.runtime.targets import CHIPS, Target
+
+
+@pytest.mark.parametrize(
+    ("text", "count", "topology"),
+    [("tpu:v5e:4x4", 16, (4, 4)), ("tpu:v5p:2x2x4", 16, (2, 2, 4)), ("cuda:h200:1", 1, (1,)), ("cuda:h100:512", 512, (512,))],
+)
+def test_a_target_is_read(text: str, count: int, topology: tuple[int, ...]) -> None:
+    target = Target.parse(text)
+    assert (target.count, target.topology, str(target)) == (count, topology, text)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("tpu:v5e", "write the number of devices as in tpu:v5e:4x4"),
+        ("tpu:v5e:4x4x4", "write the number of devices as in tpu:v5e:4x4"),
+        ("tpu:v5e:0x4", "write the number of devices"),
+        ("tpu:v5e:32x32", "a slice of v5e at most 256"),
+        ("cuda:h100:100000", "at most 4096"),
+        ("cuda:h100:²", "write the number of devices"),
+        ("cuda:k80:8", "there are tpu:v5e:4x4, tpu:v5p:2x2x4, tpu:v6e:4x4, cuda:a100:8, cuda:h100:8, cuda:h200:8"),
+        ("rocm:mi300:8", "there are tpu:v5e:4x4"),
+        ("", "there are tpu:v5e:4x4"),
+    ],
+)
+def test_what_is_no_target(text: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        Target.parse(text)
+
+
+@pytest.mark.parametrize(("chip", "count", "topology"), [
+    (("tpu", "v5e"), 1, (1, 1)), (("tpu", "v5e"), 8, (2, 4)), (("tpu", "v5e"), 256, (16, 16)), (("tpu", "v5p"), 4, (2, 2, 1)),
+    (("tpu", "v5p"), 16, (2, 2, 4)), (("tpu", "v5p"), 256, (4, 8, 8)), (("cuda", "a100"), 24, (24,)),
+])  # fmt: skip
+def test_sizes_have_the_shapes_of_slices(chip: tuple[str, str], count: int, topology: tuple[int, ...]) -> None:
+    target = Target(CHIPS[chip], (1,) * CHIPS[chip].dims).of_size(count)
+    assert (target.topology, math.prod(target.topology)) == (topology, count)
+
+
+def test_a_tpu_slice_has_a_power_of_two_of_chips() -> None:
+    with pytest.raises(ConfigError, match="power of 2"):
+        Target.parse("tpu:v5e:4x4").of_size(12)
+
+
+@pytest.mark.parametrize("platform", ["tpu", "cuda"])
+def test_what_is_missing_is_named_in_one_line(
+    platform: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(targets.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=r"pip install 'jaxdp\[(tpu|cuda13)\]'"):
+        Target.parse({"tpu": "tpu:v5e:2x2", "cuda": "cuda:h100:4"}[platform]).devices()
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ("--target tpu:v9:2x2", "--target tpu:v9:2x2: there are"),
+        ("--target tpu:v5e:2x2 --devices 1,x", "--devices 1,x: x is no number of devices"),
+        ("--devices 1,2", "--devices 1,2: must be an integer"),
+        ("--quick", "--quick"),
+        ("--target tpu:v5e:2x2 --output scaling.png", "--output scaling.png: is for the curve"),
+    ],
+)
+def test_usage_errors_are_one_line(flags: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert plan.main(["--model", "cnn", *flags.split()]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert said in line
+
+
+def test_the_clock_of_a_tpu_is_that_of_its_peak() -> None:
+    # Google's pages name the matrix units; the figures are what docs/targets.md says.
+    clocks = {name: CHIPS["tpu", name].cycles_per_second or 0 for name in ("v5e", "v5p", "v6e")}
+    assert {name: round(clock / 1e9, 2) for name, clock in clocks.items()} == {"v5e": 1.5, "v5p": 1.75, "v6e": 1.75}
+
+
+def test_a_gpu_is_described_with_its_data_sheet() -> None:
+    text = targets.gpu_description(CHIPS["cuda", "h200"])
+    for line in ("device_memory_size: 151397597184", "memory_bandwidth: 4800000000000", "core_count: 132", "major: 9 minor: 0"):
+        assert line in text

@@ -1,0 +1,106 @@
+"""What is read from a compiled program agrees with what JAX says of it, and with hand-written programs."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from jaxdp.runtime.targets import Target
+from jaxdp.sharding.program import Collective, Program
+from jaxdp.tools.prediction import network_seconds
+
+TPU = """HloModule step, is_scheduled=true, input_output_alias={ {0}: (0, {}, may-alias), {1}: (2, {}, must-alias) }, entry=x
+
+%body (p: (s32[], f32[16,8])) -> (s32[], f32[16,8]) {
+  %p = (s32[], f32[16,8]{1,0:T(8,128)}) parameter(0)
+  %x = f32[16,8]{1,0:T(8,128)} get-tuple-element(%p), index=1
+  %slow = f32[16,8]{1,0:T(8,128)} fusion(%x), kind=kLoop, calls=%inside, backend_config={"estimated_cycles":"100"}
+}
+
+%until (p: (s32[], f32[16,8])) -> pred[] {
+  %bound = s32[]{:T(128)} constant(3)
+  %p = (s32[], f32[16,8]{1,0:T(8,128)}) parameter(0)
+  %at = s32[]{:T(128)} get-tuple-element(%p), index=0
+  ROOT %less = pred[]{:T(512)} compare(%at, %bound), direction=LT
+}
+
+%gathering (data: u8[1000,3072], which: s32[4]) -> u8[4,3072] {
+  %data = u8[1000,3072]{1,0:T(8,128)(4,1)} parameter(0)
+  %which = s32[4]{0:T(128)} parameter(1)
+  ROOT %taken = u8[4,3072]{1,0:T(8,128)(4,1)} gather(%data, %which), offset_dims={1}
+}
+
+ENTRY %main (a: f32[16,8]) -> f32[16,8] {
+  %a = f32[16,8]{1,0:T(8,128)} parameter(0)
+  %all = u8[1000,3072]{1,0:T(8,128)(4,1)} parameter(1)
+  %which = s32[4]{0:T(128)} parameter(2)
+  %rows = u8[4,3072]{1,0:T(8,128)(4,1)} fusion(%all, %which), calls=%gathering, backend_config={"estimated_cycles":"7"}
+  %begin = (s32[], f32[16,8]{1,0:T(8,128)}) tuple(%a, %a)
+  %loop = (s32[], f32[16,8]{1,0:T(8,128)}) while(%begin), condition=%until, body=%body
+  %sum = f32[16,8]{1,0:T(8,128)} all-reduce(%a), replica_groups=[2,4]<=[8], to_apply=%add
+  %go = f32[64]{0} all-reduce-start(%a), replica_groups={{0,1},{2,3}}, to_apply=%add
+  %work = f32[16,8]{1,0:T(8,128)} fusion(%a), kind=kLoop, calls=%inside, backend_config={"estimated_cycles":"10"}
+  %done = f32[64]{0} all-reduce-done(%go)
+  ROOT %out = f32[16,8]{1,0:T(8,128)} copy(%sum)
+}
+"""
+
+
+@pytest.mark.parametrize("text", [TPU, TPU.replace("body=%body", 'body=%body, backend_config={"known_trip_count":{"n":"3"}}')])
+def test_a_program_is_read(text: str) -> None:
+    program = Program(text)
+    assert program.donated == 2
+    assert program.cycles == 7 + 3 * 100 + 10  # a loop as often as it runs
+    assert program.collectives() == [
+        Collective("all-reduce", 4, 1, 16 * 8 * 4, 0, 0),
+        Collective("all-reduce", 2, 1, 16 * 8 * 4, 1, 1),
+    ] or program.collectives() == [
+        Collective("all-reduce", 2, 1, 16 * 8 * 4, 1, 1),
+        Collective("all-reduce", 4, 1, 16 * 8 * 4, 0, 0),
+    ]
+    tile = 16 * 128 * 4  # 8 columns take the room of 128
+    (copy,) = program.copies(tile)
+    assert (copy.name, copy.bytes, copy.values) == ("out", tile, 16 * 8 * 4)
+    # The gather reads four rows of a thousand. Eight rows of u8 are a tile, however few are used.
+    gathered = 8 * 3072
+    of_loops = 3 * 2 * tile
+    of_conditions = 3 * (1 + 4 + 4)
+    started = tile + 64 * 4
+    assert program.bytes_moved == (2 * gathered + 4 * 128) + of_loops + of_conditions + 2 * tile + started + 2 * tile + 2 * tile
+
+
+@pytest.mark.parametrize(
+    ("shape", "kernel", "strides", "padding"),
+    [
+        ((2, 9, 9, 3), (3, 3, 3, 4), (1, 1), "SAME"),
+        ((2, 9, 8, 3), (3, 3, 3, 4), (2, 2), "SAME"),
+        ((1, 7, 7, 2), (1, 1, 2, 5), (2, 2), "VALID"),
+    ],
+)
+def test_operations_are_those_that_xla_counts(
+    shape: tuple[int, ...], kernel: tuple[int, ...], strides: tuple[int, int], padding: str
+) -> None:
+    """Independent of this reader: XLA's own analysis, of programs with nothing but convolutions and products."""
+
+    def convolve(x: jax.Array, k: jax.Array) -> jax.Array:
+        return jax.lax.conv_general_dilated(x, k, strides, padding, dimension_numbers=("NHWC", "HWIO", "NHWC"))
+
+    compiled = jax.jit(convolve).lower(jnp.ones(shape), jnp.ones(kernel)).compile()
+    analysis = compiled.cost_analysis()
+    assert analysis is not None
+    assert Program(compiled.as_text()).flops == analysis["flops"]
+
+
+def test_operations_of_a_matrix_product_are_those_that_xla_counts() -> None:
+    compiled = jax.jit(lambda a, b: jnp.einsum("ij,jk->ik", a, b)).lower(jnp.ones((64, 200)), jnp.ones((200, 48))).compile()
+    assert Program(compiled.as_text()).flops == 2 * 64 * 200 * 48
+
+
+def test_the_network_is_a_ring_within_a_host_and_one_between_hosts() -> None:
+    reduced = Collective("all-reduce", 0, 1, 8 * 10**9, 0, 0)
+    one_host, four = Target.parse("cuda:h100:8"), Target.parse("cuda:h100:32")
+    within = 2 * 7 / 8 * 8e9 / 450e9
+    assert network_seconds(one_host, [reduced]) == pytest.approx(within)
+    assert network_seconds(four, [reduced]) == pytest.approx(within + 2 * 3 / 4 * 1e9 / 50e9)
+    assert network_seconds(Target.parse("cuda:h100:1"), [reduced]) == 0
+    # Google states 51.2 TB/s for the all-reduce of a pod of 256 v5e: 200 GB/s for each chip.
+    assert 256 * one_host.chip.link_bandwidth > 256 * Target.parse("tpu:v5e:2x2").chip.link_bandwidth == 51.2e12
