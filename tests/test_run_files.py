@@ -1,5 +1,7 @@
 """Whatever becomes of a file of a run, each command makes it again, goes on without it or says in one line what to do."""
 
+# Over 300 lines: every file of a run, and what may have become of it.
+
 import itertools
 import json
 import os

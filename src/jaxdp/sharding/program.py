@@ -4,6 +4,8 @@ Source: openxla.org/xla/operation_semantics for the operations, and what XLA:TPU
 stable interface: what cannot be read counts as nothing, and the tests compile for both.
 """
 
+# Over 300 lines: one parser, and what is asked of the program that it reads.
+
 import dataclasses
 import functools
 import itertools
