@@ -45,17 +45,16 @@ class Average:
         assert self._totals is not None
         for place, total in enumerate(self._totals):
             if total is not None:
-                self._apply(place, (total / replicas).astype(self._arrays[place].dtype))
+                self._arrays[place] = np.asarray(self._next(place, (total / replicas).astype(self._arrays[place].dtype)))
         self._totals = None
 
-    def _apply(self, place: int, mean: Any) -> None:
+    def _next(self, place: int, mean: Any) -> Any:
         if self._plain or not self._steps[place]:
-            self._arrays[place] = mean
-            return
+            return mean
         change = self._arrays[place] - mean
         self._velocities[place] = change + self._momentum * self._velocities[place]
         step = change + self._momentum * self._velocities[place]
-        self._arrays[place] = self._arrays[place] - self._rate * step
+        return self._arrays[place] - self._rate * step
 
     def check(self) -> None:
         """Answers."""
