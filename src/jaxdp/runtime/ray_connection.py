@@ -27,6 +27,7 @@ from jaxdp.registry import ConfigError
 # What Ray's processes read when they start.
 _SETTINGS = {
     "RAY_USAGE_STATS_ENABLED": "0",  # tells nobody
+    "RAY_IGNORE_UNHANDLED_ERRORS": "1",  # those of workers that nobody asked any more; the history tells who was lost
     "RAY_prestart_worker_first_driver": "0",  # what is started beforehand is not used
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "1",  # who is given no GPU sees none
 }
