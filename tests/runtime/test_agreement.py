@@ -1,5 +1,6 @@
 """What processes tell each other before they train: threads with connections of their own to a real coordination service."""
 
+import itertools
 import socket
 import threading
 from collections.abc import Callable
@@ -64,3 +65,18 @@ def test_one_that_says_nothing_is_named(monkeypatch: pytest.MonkeyPatch) -> None
 
     said = "--distributed-timeout 1.0: timed out after 1 s waiting for process 1 to send 'names'; see its output"
     assert in_each(3, act, monkeypatch) == [said, None, said]
+
+
+@pytest.mark.parametrize(("asking", "stride", "wanted_at", "stops"), [(64, 1, 5, 7), (1, 1, 5, 8), (1, 3, 6, 9), (1, 3, 9, 12)])
+def test_all_stop_at_the_same_step(monkeypatch: pytest.MonkeyPatch, asking: int, stride: int, wanted_at: int, stops: int) -> None:
+    """Three processes, of which one is asked to stop; no other is ahead of it by more than a step."""
+    monkeypatch.setattr(processes, "_ASKING", asking)
+
+    def act(group: Group) -> int:
+        for step in itertools.count(stride, stride):
+            group.meet()
+            if group.stops_at(step, wanted=group.index == 1 and step == wanted_at, margin=2):
+                return step
+        raise AssertionError
+
+    assert in_each(3, act, monkeypatch) == [stops] * 3

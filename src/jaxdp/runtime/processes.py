@@ -25,6 +25,7 @@ PROG = "jaxdp.train"
 _GRACE_SECONDS = 3.0  # for the others to read why process 0 leaves: the store ends with it
 _runs = itertools.count()  # of this process: the keys of two runs must differ
 _heartbeat_timeout = 0.0
+_ASKING = 64  # so many processes ask after every step: process 0 answers some thousand questions a second
 _NO_LIMIT_MILLISECONDS = 7 * 24 * 3600 * 1000
 
 
@@ -40,6 +41,7 @@ class Group:
     count: int = 1
     members: tuple[str, ...] = ("process 0",)
     _stop_step: int | None = None
+    _asked: int = 0  # the last step after which it was time to ask whether to stop
     _prefix: str = ""
     _meetings: int = 0
 
@@ -104,11 +106,15 @@ class Group:
         """
         if self.count == 1:
             return wanted
-        if self._stop_step is None:
+        # All see the same steps, so that all ask at the same ones, of which the step that is named is one.
+        every = 1 + self.count // _ASKING
+        due = every == 1 or step // every > self._asked // every
+        self._asked = step
+        if self._stop_step is None and (due or wanted):
             named = self.get("stop")
             if named is None and wanted:
                 with contextlib.suppress(Exception):  # another process was first
-                    self.put("stop", str(step + margin), overwrite=False)
+                    self.put("stop", str(-(-(step + margin) // every) * every), overwrite=False)
                 named = self.get("stop")
             self._stop_step = int(named) if named is not None else None
         return self._stop_step is not None and step >= self._stop_step
