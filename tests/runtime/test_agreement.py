@@ -74,7 +74,7 @@ def test_all_stop_at_the_same_step(monkeypatch: pytest.MonkeyPatch, asking: int,
 
     def act(group: Group) -> int:
         for step in itertools.count(stride, stride):
-            group.meet()
+            group.exchange(f"step {step}", "", 5.0)
             if group.stops_at(step, wanted=group.index == 1 and step == wanted_at, margin=2):
                 return step
         raise AssertionError
