@@ -71,7 +71,8 @@ def main() -> None:
     what += f"{steps} steps of 128, seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}."
     aim = f"Aimed at: {TIMES} times all-reduce's examples/s, at most {POINTS} points less accuracy. "
     aim += f"Reached, in the order of the rows: {'; '.join(verdicts)}."
-    text = "\n".join([*lines, "", what, aim, "", f"Written by `nox -s wire`. {tables.machine('jax', 'ray')}"])
+    chosen = "" if optimizers == list(RECIPES) else f" -- --optimizers {' '.join(optimizers)}"
+    text = "\n".join([*lines, "", what, aim, "", f"Written by `nox -s wire{chosen}`. {tables.machine('jax', 'ray')}"])
     print(text)
     if arguments.write and not arguments.tiny:
         tables.write(arguments.write, "wire", text)
