@@ -101,7 +101,7 @@ def slow(session: nox.Session) -> None:
     keep_what_is_compiled(session)
     session.install(".[dev]")
     share = ["-n", "2", "--dist", "worksteal"]
-    others = [word for name in ("slurm", "ray", "exchange", "fuzz") for word in ("--ignore", f"tests/{name}")]
+    others = [word for name in ("slurm", "ray", "exchange", "fuzz", "aot") for word in ("--ignore", f"tests/{name}")]
     session.run("pytest", "-m", "slow and not storm", *share, *others, *session.posargs)
 
 
