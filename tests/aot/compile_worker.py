@@ -31,23 +31,17 @@ EXAMPLES = 50_000  # as many as CIFAR-10 has, of which a batch takes few: a copy
 QUICK = {"exec_time_optimization_effort": -1.0}
 
 
-def dataset(kind: str, size: int) -> Dataset:
+def dataset() -> Dataset:
     """Images of nothing, which take no memory."""
-    count = EXAMPLES * 32 * 32 // size**2
-    images = np.broadcast_to(np.zeros((), np.uint8), (count, size, size, 3))
-    masks = np.broadcast_to(np.zeros((), np.uint8), (count, size, size))
-    labels = np.broadcast_to(np.zeros((), np.int32), (count,))
-    source = ArraySource(images, labels) if kind == "classification" else ArraySource(images, masks, "masks")
+    images = np.broadcast_to(np.zeros((), np.uint8), (EXAMPLES, 32, 32, 3))
+    source = ArraySource(images, np.broadcast_to(np.zeros((), np.int32), (EXAMPLES,)))
     moments: dict[str, Any] = {"mean": (125.3, 123.0, 113.9), "std": (63.0, 62.1, 66.7)}
-    classes = 10 if kind == "classification" else 2
-    return Dataset(source, source, num_classes=classes, image_shape=(size, size, 3), task=kind, **moments)
+    return Dataset(source, source, num_classes=10, image_shape=(32, 32, 3), task="classification", **moments)
 
 
 def prepare(case: dict[str, Any]) -> Any:
     target = Target.parse(case["target"])
-    kind = "segmentation" if case["settings"].get("model") == "unet" else "classification"
-    data = dataset(kind, case.get("size", 32))
-    return create_setup(TrainConfig.of(**case["settings"]), Objects(dataset=data), training=False, target=target)
+    return create_setup(TrainConfig.of(**case["settings"]), Objects(dataset=dataset()), training=False, target=target)
 
 
 def lowered(case: dict[str, Any], setup: Any, examples: int) -> Any:

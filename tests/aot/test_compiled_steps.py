@@ -13,8 +13,6 @@ Ask = Callable[[Answer], Answer]
 TARGETS = {"tpu": "tpu:v5e:2x2", "cuda": "cuda:h100:4"}
 MODELS: dict[str, Answer] = {
     "pyramidnet20": {"model": "pyramidnet", "model_kwargs": {"depth": 20, "alpha": 48}},
-    "unet": {"model": "unet", "model_kwargs": {"base_channels": 8, "levels": 2}},
-    "resnet50": {"model": "resnet", "model_kwargs": {"depth": 50}},
     "cnn": {"model": "cnn"},
 }
 STRATEGIES: dict[str, Answer] = {
@@ -35,8 +33,7 @@ def case(platform: str, model: str, strategy: str, precision: str = "float32", k
     settings = MODELS[model] | STRATEGIES[strategy] | {"precision": precision}
     if kind == "accumulation":
         settings["accumulate_steps"] = 2
-    size = {"unet": 64}.get(model, 32)
-    return {"target": TARGETS[platform], "settings": settings, "kind": kind, "size": size, "examples": 16} | more
+    return {"target": TARGETS[platform], "settings": settings, "kind": kind, "examples": 16} | more
 
 
 def name(chosen: Answer) -> str:
@@ -103,14 +100,15 @@ def test_memory_between_two_compiled_steps_lies_on_their_line(platform: str, com
     assert found["planned"] == pytest.approx(found["total"], rel=0.02)
 
 
+FAULTS = [("tpu", "gather", "float32")]  # XLA:GPU gathers images that are stored as they are without a copy
+FAULTS += [(platform, *rest) for platform in TARGETS for rest in (("donation", "float32"), ("float32", "bfloat16"))]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("platform", TARGETS)
-@pytest.mark.parametrize(("mutant", "precision"), [("gather", "float32"), ("donation", "float32"), ("float32", "bfloat16")])
+@pytest.mark.parametrize(("platform", "mutant", "precision"), FAULTS)
 def test_a_fault_is_found(platform: str, mutant: str, precision: str, compile_step: Ask) -> None:
     chosen = case(platform, "cnn", "shard_map", precision)
     check(compile_step(chosen), chosen)
-    if (platform, mutant) == ("cuda", "gather"):
-        pytest.skip("XLA:GPU gathers images as they are without a copy")
     broken = chosen | {"mutant": mutant}
     with pytest.raises(AssertionError):
         check(compile_step(broken), broken)

@@ -10,6 +10,7 @@ import pathlib
 import subprocess
 import sys
 import warnings
+from collections.abc import Iterator, Mapping
 
 import filelock
 
@@ -85,6 +86,21 @@ def describe_only() -> None:
 
         for name, value in settings.items():
             jax.config.update(name, value)
+
+
+@contextlib.contextmanager
+def environment(values: Mapping[str, str]) -> Iterator[None]:
+    """Sets variables of the environment until the block ends."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
 
 
 def _only_cpu() -> bool:

@@ -23,6 +23,7 @@ from typing import Any
 
 from jaxdp.parsing import is_count
 from jaxdp.registry import ConfigError
+from jaxdp.runtime.platform import environment
 
 # What Ray's processes read when they start.
 _SETTINGS = {
@@ -67,7 +68,7 @@ def connected(address: str | None, *, cpus: int = 0, field: str = "address") -> 
             os.environ.update(_AUTHENTICATION)  # for good, since Ray reads them but once
         if address is not None and "RAY_AUTH_MODE" not in os.environ and _has_token():
             os.environ["RAY_AUTH_MODE"] = "token"  # with an address Ray would not use it by itself
-        cleanup.enter_context(_environment(_SETTINGS | (_LOOPBACK if address is None else {})))
+        cleanup.enter_context(environment(_SETTINGS | (_LOOPBACK if address is None else {})))
         import ray
 
         if not ray.is_initialized():
@@ -128,20 +129,6 @@ def _start(ray: Any, address: str | None, cpus: int, field: str, cleanup: contex
     ray.init(address="local", num_cpus=max(os.cpu_count() or 1, cpus), include_dashboard=False, _temp_dir=folder, **quiet)
     if not ipaddress.ip_address(host := ray.util.get_node_ip_address()).is_loopback:
         raise ConfigError(field, "", f"Ray {ray.__version__} would listen on {host}; start a cluster yourself and give its address")
-
-
-@contextlib.contextmanager
-def _environment(wanted: dict[str, str]) -> Iterator[None]:
-    before = {name: os.environ.get(name) for name in wanted}
-    os.environ.update(wanted)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
 
 
 @contextlib.contextmanager

@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from jaxdp.registry import ConfigError
+from jaxdp.runtime.platform import environment
 
 _TERA, _GIGA = 1e12, 1e9
 MOST_DEVICES = 4096  # devices; more than any figure here was tried with
@@ -193,7 +194,7 @@ class Target:
                 sides = (*self.topology, 1, 1)[:3]
                 bounds = tuple(math.gcd(side, most) for side, most in zip(sides, (2, 2, 1), strict=True))
                 name = f"{self.chip.name}:{'x'.join(map(str, self.topology))}"
-                with _settings(_TPU_SETTINGS):
+                with environment({variable: value for variable, value in _TPU_SETTINGS.items() if variable not in os.environ}):
                     described = topologies.get_topology_desc(platform="tpu", topology_name=name, chips_per_host_bounds=bounds)
         except (RuntimeError, ValueError, NotImplementedError) as error:
             said = " ".join(str(error).split())[:200]
@@ -225,18 +226,6 @@ def _names_in(folder: str) -> list[str]:
     with contextlib.suppress(OSError):
         return os.listdir(folder)
     return []
-
-
-@contextlib.contextmanager
-def _settings(values: Mapping[str, str]) -> Any:
-    before = {name: os.environ.get(name) for name in values}
-    os.environ.update({name: value for name, value in values.items() if before[name] is None})
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
 
 
 def gpu_description(chip: Chip) -> str:

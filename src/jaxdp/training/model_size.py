@@ -1,10 +1,12 @@
 """Refuses a model for which there is not enough memory before anything of it is made."""
 
 import math
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+import jax
+
 from jaxdp.components import array_shapes
-from jaxdp.config import TrainConfig
 from jaxdp.free_memory import available_memory_bytes
 from jaxdp.registry import ConfigError
 from jaxdp.runtime import platform
@@ -27,10 +29,11 @@ def check(setup: "Setup") -> None:
     shares = len(devices) if setup.config.sharding.shard_params and not on_host else 1
     room = available_memory_bytes() if on_host else shares * platform.device_memory_bytes(devices)
 
-    def takes(config: TrainConfig) -> int:
-        return copies * _BYTES * sum(map(math.prod, array_shapes(config, setup.dataset, setup.objects)[0].values()))
+    def takes(shapes: Iterable[tuple[int, ...]]) -> int:
+        return copies * _BYTES * sum(map(math.prod, shapes))
 
-    taken, kwargs = takes(setup.config), setup.config.model.kwargs
+    # Of shapes that the step asks for anyway: to build a deep model once more takes a second.
+    taken, kwargs = takes(leaf.shape for leaf in jax.tree.leaves(setup.shapes.params)), setup.config.model.kwargs
     if taken <= room:
         return
     counts = {name: value for name, value in kwargs.items() if isinstance(value, int) and not isinstance(value, bool)}
@@ -42,7 +45,8 @@ def check(setup: "Setup") -> None:
     while too_large - fits > 1:
         middle = (fits + too_large) // 2
         try:
-            is_small = takes(setup.config.replace(model_kwargs=kwargs | {name: middle})) <= room
+            smaller = setup.config.replace(model_kwargs=kwargs | {name: middle})
+            is_small = takes(array_shapes(smaller, setup.dataset, setup.objects)[0].values()) <= room
         except ConfigError:  # a number that the model does not take, e.g. a depth
             is_small = False
         fits, too_large = (middle, too_large) if is_small else (fits, middle)

@@ -55,8 +55,8 @@ def prepared(builder: Any, name: str, config: DataConfig) -> Any:
         raise ConfigError("dataset", config.dataset, remedy)
     try:
         _prepare(builder, importlib.import_module("tensorflow_datasets"), config)
-    except Exception:
-        if not builder.data_path.exists():  # else another process was faster
+    except Exception:  # whatever it is, nothing is lost where another process was faster
+        if not builder.data_path.exists():
             raise
     return find_builder(name, config)
 
