@@ -20,17 +20,21 @@ pytestmark = [pytest.mark.usefixtures("no_pictures"), NEEDS_RAY]
 
 
 class KillWorker:
-    """Kills the process of the first worker that joined, once so many steps are done."""
+    """Kills the process of the first worker that joined, once so many steps are done; an idle one is given no slice before."""
 
-    def __init__(self, step: int) -> None:
-        self.step, self.killed = step, False
+    def __init__(self, step: int, *, idle: bool = False) -> None:
+        self.step, self.idle, self.killed = step, idle, False
 
     def on_step_end(self, run: Any, event: Any) -> None:
         if event.step >= self.step and not self.killed:
-            pids = [line["pid"] for line in history(run.folder) if line["event"] == "worker joined"]
-            os.kill(pids[0], signal.SIGKILL)
+            first = next(line for line in history(run.folder) if line["event"] == "worker joined")
+            if self.idle:
+                run.setup.strategy.plan.leave(first["worker"])
+            os.kill(first["pid"], signal.SIGKILL)
             time.sleep(2)  # for Ray to notice; else the few steps that are left may be done by then
             self.killed = True
+        elif self.killed:
+            time.sleep(0.2)  # a worker that was given nothing has to be asked
 
 
 def test_two_workers_one_killed_and_replaced_compute_what_one_device_does() -> None:
@@ -75,9 +79,11 @@ def test_the_bits_depend_on_no_worker(one_cluster: None, monkeypatch: pytest.Mon
     for workers in (1, 2, 4, 7):
         kinds[f"even-{workers}"] = lambda workers=workers: trained(f"even-{workers}", workers=workers, **same)
     kinds["killed"] = lambda: trained("killed", workers=3, callbacks=[KillWorker(3)], **same)
+    kinds["killed-idle"] = lambda: trained("killed-idle", workers=3, callbacks=[KillWorker(3, idle=True)], **same)
     found = {name: digest(train()) for name, train in kinds.items()}
     assert len(set(found.values())) == 1, found
-    assert "worker lost" in [line["event"] for line in history("killed")]
+    for name in ("killed", "killed-idle"):
+        assert "worker lost" in [line["event"] for line in history(name)]
     assert digest(trained("other", workers=2, **same | {"slices": 4})) not in found.values()  # the comparison can tell
 
 

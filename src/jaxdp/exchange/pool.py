@@ -16,6 +16,7 @@ from jaxdp.runtime.ray_cluster import Head
 _FIRST_WORKER_SECONDS = 300.0  # in which one worker must have started
 _TOGETHER_SECONDS = 20.0  # how long the first worker waits for the others to begin with it
 _NEWS_SECONDS = 0.05  # how often idle workers are thought of again
+_IDLE_SECONDS = 1.0  # after which an idle worker is asked whether it lives: of one that has no call Ray says nothing
 
 
 class WorkersLost(OSError):
@@ -68,6 +69,8 @@ class _Process:
     refs: list[Any]  # of its call; none while it is idle
     idle_since: float = 0.0
     version: int = -1  # of the parameters that it has
+    asked: Any = None  # the call that asks whether it lives
+    asked_at: float = 0.0
 
 
 @dataclasses.dataclass
@@ -153,13 +156,16 @@ class Pool:
         # The arrays come last: what is waited for is here as a whole, and nobody who is cut off while sending it is waited for.
         which = 0 if self._task.owners else -1
         pending = {process.refs[which]: worker for worker, process in self._workers.items() if process.refs}
-        done, _ = self._ray.wait(list(pending), num_returns=1, timeout=_NEWS_SECONDS)
+        asked = self._ask_idle()
+        refs = [*pending, *asked]
+        done, _ = self._ray.wait(refs, num_returns=1, timeout=_NEWS_SECONDS)
         if done:
-            done, _ = self._ray.wait(list(pending), num_returns=len(pending), timeout=0)
+            done, _ = self._ray.wait(refs, num_returns=len(refs), timeout=0)
         elif not self._ready and time.monotonic() - self._begun > _FIRST_WORKER_SECONDS:
             free = self._ray.available_resources().get("CPU", 0)
             raise WorkersLost(f"no worker has started within {_FIRST_WORKER_SECONDS:.0f} s; Ray has {free:g} free CPUs")
-        news = [self._read(pending[ref], ref) for ref in done]
+        news = [self._read(pending[ref], ref) for ref in done if ref in pending]
+        news += [lost for ref in done if ref in asked and (lost := self._answered(asked[ref], ref))]
         if self._early is None:
             return news
         self._early += news
@@ -167,6 +173,24 @@ class Pool:
             return []
         news, self._early = self._early, None
         return news
+
+    def _ask_idle(self) -> dict[Any, int]:
+        """Returns the calls under way that ask idle workers whether they live."""
+        now = time.monotonic()
+        for process in self._workers.values():
+            if not process.refs and process.asked is None and now - max(process.idle_since, process.asked_at) > _IDLE_SECONDS:
+                process.asked, process.asked_at = process.actor.alive.remote(), now
+        return {process.asked: worker for worker, process in self._workers.items() if process.asked is not None}
+
+    def _answered(self, worker: int, ref: Any) -> Lost | None:
+        if worker not in self._workers:  # its slice has told already
+            return None
+        self._workers[worker].asked = None
+        try:
+            self._ray.get(ref)
+        except self._ray.exceptions.RayError as error:
+            return self._lost(worker, error)
+        return None
 
     def _read(self, worker: int, ref: Any) -> Joined | Lost | Unserved | Finished:
         process = self._workers[worker]

@@ -93,6 +93,9 @@ class Worker:
             return Refusal(error.field, str(error.value), error.remedy)
         return {"pid": os.getpid(), "host": os.uname().nodename}
 
+    def alive(self) -> None:
+        """Answers."""
+
     def _limit_threads(self) -> None:
         """One thread computes: as many workers as cores do not disturb each other, and no result depends on the number of cores."""
         from jaxdp.runtime import platform
