@@ -158,6 +158,38 @@ def test_one_that_fails_tells_the_others(record_fault: RecordFault) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("victims", [(0,), (1,), (0, 1)], ids=str)
+def test_a_disk_that_is_full_while_saving(victims: tuple[int, ...], record_fault: RecordFault) -> None:
+    """Each would wait for the other inside Orbax, which tells nobody yet that its own part has failed."""
+    full = (
+        "import resource, signal\n"
+        "from jaxdp.checkpoint.checkpoints import Checkpoints\n"
+        "saves = Checkpoints.save\n"
+        "def save(self, step, *args, **kwargs):\n"
+        "    if step == 6:\n"
+        "        self.wait()\n"
+        "        resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))\n"
+        "    return saves(self, step, *args, **kwargs)\n"
+        "Checkpoints.save = save\n"
+    )
+    flags = ("--checkpoint-every", "3", "--model-kwargs", "width=16", "hidden=64", "--strategy", "sharded", "--shard-params")
+    group = Processes("--steps", "40", *flags, preludes=dict.fromkeys(victims, full))
+    began = time.monotonic()
+    codes = group.codes()
+    assert codes == [1, 1], group.errors(0) + group.errors(1)
+    assert time.monotonic() - began < 60
+    said = [line for index in (0, 1) for line in group.error_lines(index) if not line.startswith("state: ")]
+    assert any("the checkpoint of step 6 could not be saved in " in line and "File too large" in line for line in said), said
+    assert len(said) == 2, said
+    assert newest() == 3
+    again = Processes("--steps", "7", *flags)
+    assert again.codes() == [0, 0], again.errors(0)
+    assert "continuing run after step 3" in again.errors(0)
+    where = "both" if len(victims) == 2 else "one"
+    record_fault(f"full disk while saving at {where} of two processes", 1, "both leave with 1, at least one says why; resumed", 0)
+
+
+@pytest.mark.slow
 def test_processes_that_differ_do_not_start(record_fault: RecordFault) -> None:
     group = Processes("--steps", "4", own_flags={1: ["--learning-rate", "0.02"]})
     assert group.codes() == [2, 2], group.errors(0)

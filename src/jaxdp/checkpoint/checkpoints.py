@@ -15,9 +15,11 @@ from jax.experimental import multihost_utils
 
 from jaxdp.checkpoint import integrity
 from jaxdp.checkpoint.integrity import BestMetric
-from jaxdp.checkpoint.restore import SHAPES, Position, SavedCheckpoints, damage_text, flatten, orbax
+from jaxdp.checkpoint.restore import SHAPES, Position, SavedCheckpoints, damage_text, flatten, orbax, orbax_errors
 from jaxdp.registry import ConfigError
 from jaxdp.step.state import TrainState
+
+_LOOK_SECONDS = 1.0  # how often a process that is one of several looks whether its own part of a save has failed
 
 
 class NotSavedError(OSError):
@@ -40,6 +42,7 @@ class Checkpoints(SavedCheckpoints):
         super().__init__(directory, best_metric=best_metric)
         self._response: Any = None  # of Orbax, to the save under way
         self._unsealed: int | None = None  # the step that is being saved, and has no checksums yet
+        self._given_up = False  # Orbax waits for processes whose saves have failed, too
         self._set_damaged_aside(keep)
         _LateReportsHidden.install()
         self._orbax = self._open(keep)
@@ -85,6 +88,7 @@ class Checkpoints(SavedCheckpoints):
                 raise FileNotFoundError(os.strerror(errno.ENOENT))
             if jax.process_index() == 0:
                 integrity.forget(self._directory, step)
+            orbax_errors.background = None
             self._response = self._orbax.save_async(step, arrays, force=True, metrics=metrics, custom_metadata=about)
         self._unsealed = step
 
@@ -98,15 +102,26 @@ class Checkpoints(SavedCheckpoints):
         with self._saving(step):
             try:
                 if response is not None:
-                    response.result()  # without it Orbax keeps a thread and an event loop, with three descriptors, for every save
+                    self._finish(response)  # without it Orbax keeps a thread, an event loop and three descriptors for every save
             finally:
-                self._orbax.wait()  # and without this it raises an error once more when it is closed
+                if not self._given_up:
+                    self._orbax.wait()  # and without this it raises an error once more when it is closed
         if step is not None and jax.process_index() == 0:
             try:
                 integrity.record(self._directory, step)
             except OSError as error:
                 text = f"the checkpoint of step {step} is complete, but has no checksums: {integrity.reason_text(error)}"
                 print(f"warning: {text}", file=sys.stderr)
+
+    def _finish(self, response: Any) -> None:
+        while jax.process_count() > 1:
+            try:
+                return response.result(timeout=_LOOK_SECONDS)
+            except TimeoutError:
+                if orbax_errors.background is not None:
+                    self._given_up = True
+                    raise orbax_errors.background from None
+        response.result()
 
     def restore(self, step: int, like: TrainState, parts: TrainState | None = None) -> tuple[TrainState, Position]:
         """Returns what is saved, as for readers, and then writes its checksums if a kill right after the save left it without."""
@@ -120,8 +135,9 @@ class Checkpoints(SavedCheckpoints):
         try:
             self.wait()
         finally:
-            with self._saving(None):
-                self._orbax.close()
+            if not self._given_up:
+                with self._saving(None):
+                    self._orbax.close()
 
     def _set_damaged_aside(self, keep: int) -> None:
         """Runs before Orbax looks: it fails at a damaged file of metrics, and would not save a step that is there.

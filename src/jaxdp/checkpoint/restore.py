@@ -25,6 +25,23 @@ T = TypeVar("T")
 _ATTEMPTS = 30  # to read a checkpoint of a run that goes on
 
 
+class _OrbaxErrors(logging.Filter):
+    """Drops what Orbax logs, its phases and each error that it also raises, and keeps the error of a save in the background.
+
+    Before Orbax raises that one it waits for the other processes: for twenty minutes, where theirs has failed too.
+    """
+
+    background: BaseException | None = None
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.threadName == "async_save" and record.exc_info:
+            self.background = record.exc_info[1]
+        return False
+
+
+orbax_errors = _OrbaxErrors()
+
+
 class SavedCheckpoints:
     """The checkpoints that a run has, to be read; nothing is changed.
 
@@ -39,9 +56,9 @@ class SavedCheckpoints:
     """
 
     def __init__(self, directory: pathlib.Path, *, best_metric: BestMetric | None) -> None:
-        # Orbax reports its phases there, and each error that it also raises, and leaves errors of further arrays to asyncio.
-        for name in ("absl", "asyncio"):
-            logging.getLogger(name).setLevel(logging.CRITICAL)
+        logging.getLogger("asyncio").setLevel(logging.CRITICAL)  # Orbax leaves errors of further arrays to it
+        logging.getLogger("absl").setLevel(logging.ERROR)
+        logging.getLogger("absl").addFilter(orbax_errors)
         self._directory, self._best_metric = directory.absolute(), best_metric
 
     def steps(self) -> list[int]:
