@@ -89,10 +89,14 @@ def slurm(session: nox.Session) -> None:
 
 @nox.session
 def ray(session: nox.Session) -> None:
-    """Workers of different speed, and Ray clusters of several nodes on this machine, which are killed, cut off and added."""
+    """Workers of different speed, and Ray clusters of several nodes on this machine, which are killed, cut off and added.
+
+    It writes the table in docs/scale.md; `-- -k sweep` does a part of it, and writes nothing.
+    """
     keep_what_is_compiled(session)
     session.install(".[dev]")
-    session.run("pytest", "-m", "slow or not slow", "tests/ray", "tests/exchange", *session.posargs)
+    words = session.posargs or ["--fault-table=docs/scale.md"]
+    session.run("pytest", "-m", "slow or not slow", "tests/ray", "tests/exchange", *words)
 
 
 @nox.session
@@ -214,8 +218,8 @@ def faults(session: nox.Session) -> None:
     names += ["training/test_divergence", "callbacks/test_watchdog", "test_run_directory"]
     files = [f"tests/{name}.py" for name in names]
     share = ["-n", "2", "--dist", "load", "--maxschedchunk", "1"]
-    table = "--fault-table=docs/reliability.md"
-    session.run("pytest", "-m", "(slow or not slow) and not storm", *share, table, *files, *session.posargs)
+    table = ["--faults-only", "--fault-table=docs/reliability.md"]
+    session.run("pytest", "-m", "(slow or not slow) and not storm", *share, *table, *files, *session.posargs)
 
 
 def with_seed(option: str, given: list[str]) -> list[str]:

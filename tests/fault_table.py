@@ -8,6 +8,7 @@ A test says what it injected, once it has checked the outcome:
 or, where the test itself is all there is to say, is marked `@pytest.mark.fault(name, outcome, steps_lost)`.
 
 With FILE, the part of that Markdown file between two comments is written again; `--fault-table-name` says which ones.
+`--faults-only` leaves out tests that inject no fault.
 """
 
 import collections
@@ -48,8 +49,7 @@ def record_fault(request: pytest.FixtureRequest) -> RecordFault:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """The table is of tests that inject a fault; others in the same files are left to other sessions."""
-    if config.getoption("--fault-table") is None:
+    if not config.getoption("--faults-only"):
         return
     others = [item for item in items if item.get_closest_marker("fault") is None and "record_fault" not in _fixtures(item)]
     config.hook.pytest_deselected(items=others)
@@ -67,6 +67,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--faults-only", action="store_true", help="leave out tests that inject no fault")
     parser.addoption("--fault-table-name", default="fault", help="of the table in FILE (default: %(default)s)")
     parser.addoption("--storm-kills", type=int, default=200, help="over the whole matrix (default: %(default)s)")
     parser.addoption("--storm-seed", type=int, default=0, help="from which the moments and kinds of kills are drawn")

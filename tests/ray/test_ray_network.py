@@ -78,7 +78,9 @@ def test_launch_goes_on_with_fewer_workers(machines: RayHosts, record_fault: Cal
     for index, host in enumerate(machines.hosts):
         assert len(running(host.pids(), f"--process-id {index}")) == 1
     machines.pull_cable(2)
-    seconds = found.wait_for(f"node {machines.hosts[2].address} of worker 2 has not answered for 8 s")
+    seconds = found.wait_for(
+        f"node {machines.hosts[2].address} of worker 2 has "
+    )  # not answered for 8 s, or died: Ray may say so first
     assert seconds < NOTICED_SECONDS
     saved = max(integrity.steps(pathlib.Path("run", "checkpoints")))
     assert found.code() == 0, found.err
