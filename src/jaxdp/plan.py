@@ -85,7 +85,7 @@ def _planned(config: PlanConfig, limit: int | None) -> tuple[dict[str, Any], Cal
 def _predicted(config: PlanConfig, limit: int | None) -> tuple[dict[str, Any], Callable[[dict[str, Any]], None]]:
     """Returns what is predicted for a target, and what prints it."""
     from jaxdp.runtime.targets import Target
-    from jaxdp.tools import prediction
+    from jaxdp.tools import prediction, prediction_text
 
     chosen, training = config.accelerator, _training(config)
     target = Target.parse(chosen.target or "")
@@ -96,11 +96,11 @@ def _predicted(config: PlanConfig, limit: int | None) -> tuple[dict[str, Any], C
             from jaxdp.reporting import scaling
 
             scaling.plot(found, chosen.output)
-        return found, prediction.print_scaling
+        return found, prediction_text.print_scaling
     if chosen.output is not None:
         raise ConfigError("output", chosen.output, "is for the curve over several --devices, e.g. --devices 1,4,16")
     target = target.of_size(counts[0]) if counts and counts[0] != target.count else target
-    return prediction.predict(training, target, quick=chosen.quick, limit=limit), prediction.print_prediction
+    return prediction.predict(training, target, quick=chosen.quick, limit=limit), prediction_text.print_prediction
 
 
 def _numbers(text: str | None) -> list[int]:

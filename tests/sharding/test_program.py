@@ -68,6 +68,22 @@ def test_a_program_is_read(text: str) -> None:
     assert program.bytes_moved == (2 * gathered + 4 * 128) + of_loops + of_conditions + 2 * tile + started + 2 * tile + 2 * tile
 
 
+ON_CHIP = """HloModule step, is_scheduled=true
+
+ENTRY %main (a: f32[16,128]) -> f32[16,128] {
+  %a = f32[16,128]{1,0:T(8,128)} parameter(0)
+  %start = (f32[16,128]{1,0:T(8,128)S(1)}, f32[16,128]{1,0:T(8,128)}, u32[]{:S(2)}) copy-start(%a)
+  %there = f32[16,128]{1,0:T(8,128)S(1)} copy-done(%start)
+  %twice = f32[16,128]{1,0:T(8,128)(2,1)S(1)} fusion(%there, %there), kind=kLoop, calls=%inside
+  ROOT %out = f32[16,128]{1,0:T(8,128)} fusion(%twice), kind=kLoop, calls=%inside
+}
+"""
+
+
+def test_what_stays_on_the_chip_is_not_moved() -> None:
+    assert Program(ON_CHIP).bytes_moved == 2 * 16 * 128 * 4  # read by the copy, written by the last fusion
+
+
 @pytest.mark.parametrize(
     ("shape", "kernel", "strides", "padding"),
     [

@@ -11,7 +11,8 @@ import pytest
 from jaxdp import bench
 from jaxdp.registry import ConfigError
 from jaxdp.reporting import benchmarks
-from jaxdp.tools import bench_cell, throughput
+from jaxdp.runtime.targets import Target
+from jaxdp.tools import bench_cell, bench_prediction, throughput
 
 Record = dict[str, Any]
 OOM: Record = {"status": "oom", "reason": "out of memory: RESOURCE_EXHAUSTED: too much"}
@@ -225,3 +226,45 @@ def test_a_real_cell(capsys: pytest.CaptureFixture[str]) -> None:
     assert record["fraction_of_peak"] == pytest.approx(achieved / record["peak_flops_per_second"])
     assert record["versions"]["jax"]
     assert "all-" in capsys.readouterr().out
+
+
+def test_a_grid_is_predicted_for_what_is_not_here(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    asked = []
+
+    def predict_step(config: Any, target: Target, *, quick: bool) -> Record:
+        asked.append((str(target), config.sharding.strategy, config.optimization.global_batch_size))
+        if config.optimization.global_batch_size == 64:
+            return {"compiles": False, "reason": "Ran out of memory on HBM"}
+        seconds = dict.fromkeys(("step", "compute", "memory", "network"), 0.001)
+        return {
+            "compiles": True, "image_shape": [8, 8, 1], "parameters": 1000, "predicted_images_per_second": 40.0 * target.count,
+            "predicted_seconds": seconds, "predicted_bytes": {"total": 2**20}, "predicted_bound": "memory",
+        }  # fmt: skip
+
+    monkeypatch.setattr(bench_prediction.prediction, "predict_step", predict_step)
+    monkeypatch.setattr(bench_prediction.platform, "describe_only", lambda: None)
+    monkeypatch.setattr(Target, "devices", lambda target: [])
+    assert run("--target", "cuda:h100:8", "--strategies", "single,pmap", "--batch-sizes", "32,64") == 0
+    assert asked == [
+        ("cuda:h100:1", "single", 32), ("cuda:h100:1", "single", 64), ("cuda:h100:1", "pmap", 32), ("cuda:h100:1", "pmap", 64),
+        ("cuda:h100:8", "pmap", 32), ("cuda:h100:8", "pmap", 64),
+    ]  # fmt: skip
+    records = lines("bench/predicted.jsonl")
+    assert [record["status"] for record in records] == ["ok", "oom"] * 3
+    known = {"time", "model", "dataset", "strategy", "devices", "global_batch_size", "precision", "settings", "target", "status"}
+    known |= {"reason", "image_shape", "parameters"}
+    assert all(name in known or name.startswith("predicted_") for record in records for name in record)
+    out = capsys.readouterr().out
+    assert "predicted for cuda:h100" in out
+    assert "320" in out
+    assert "100%" in out  # strong: 320 images/s on 8 devices, 40 on one
+    assert max(map(len, out.splitlines())) <= 120
+    assert "Predicted training throughput" in pathlib.Path("bench/predicted.svg").read_text()
+    assert not pathlib.Path("bench/bench.jsonl").exists()
+
+
+@pytest.mark.parametrize("flags", [("--steps", "5"), ("--repeats", "2"), ("--compare", "old.jsonl"), ("--target", "tpu:v5e:4x5x6")])
+def test_what_measures_is_refused_where_nothing_is_measured(flags: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("--target", "cuda:h100:8", *flags) == 2
+    assert capsys.readouterr().err.startswith(f"jaxdp.bench: error: {flags[0]} {flags[1]}")
+    assert run("--quick") == 2

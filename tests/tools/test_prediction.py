@@ -12,6 +12,7 @@ import pytest
 from jaxdp import plan
 from jaxdp.reporting import scaling
 from jaxdp.runtime.targets import Target
+from jaxdp.sharding import memory
 from jaxdp.sharding.memory import StepMemory
 from jaxdp.sharding.program import Collective
 from jaxdp.tools import prediction
@@ -53,12 +54,13 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
         if examples > 64:
             raise RuntimeError("RESOURCE_EXHAUSTED: XLA:TPU compile permanent error. Ran out of memory on HBM")
         program = Compiled(examples)
-        memory = StepMemory(10, 10, 0, 0, examples, 10**8 * examples, flops=1.0)
+        planned = StepMemory(10, 10, 0, 0, examples, 10**8 * examples, flops=1.0)
         seconds, source = prediction._seconds(program, target, "float32")
-        return prediction.Step(examples, target.count, memory, program, seconds, source)
+        return prediction.Step(examples, target.count, planned, program, seconds, source)
 
     monkeypatch.setattr(prediction, "_setup", setup)
     monkeypatch.setattr(prediction, "compile_for", compile_for)
+    monkeypatch.setattr(memory, "fewest_examples", lambda strategy: 1)
     return asked
 
 
@@ -66,8 +68,9 @@ def test_a_prediction_says_predicted_beside_every_number(compiled: list[Any], ca
     flags = ["--model", "cnn", "--target", "tpu:v5e:2x2", "--global-batch-size", "64"]
     assert plan.main([*flags, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert compiled == [(4, 16), (4, 64)]
-    assert found["predicted_largest_per_device"] == pytest.approx(0.92 * 15.75 * 2**30 / 1e8, abs=1)
+    # 155 would fit by bytes, of powers of two 128; that does not compile, and 64 does.
+    assert compiled == [(4, 16), (4, 128), (4, 64)]
+    assert found["predicted_largest_per_device"] == 64
     # All-reduce of 400 MB over 4 chips at 200 GB/s; nothing hides it.
     assert found["predicted_seconds"]["network"] == pytest.approx(2 * 3 / 4 * 4e8 / 200e9)
     assert found["predicted_seconds"]["step"] == pytest.approx(0.010 + 0.003, rel=1e-6)
@@ -90,6 +93,12 @@ def test_a_prediction_says_predicted_beside_every_number(compiled: list[Any], ca
     assert plan.main(flags) == 0
     out = capsys.readouterr().out
     assert "predicted" in out.splitlines()[1]  # the head of the table
+
+
+def test_workers_on_cpus_are_not_predicted(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prediction.platform, "describe_only", lambda: None)
+    assert plan.main(["--model", "cnn", "--target", "cuda:h100:2", "--exchange", "exact"]) == 2
+    assert "--exchange exact: computes on CPUs, which cuda:h100:2 is not" in capsys.readouterr().err
 
 
 def test_what_does_not_fit_is_said(compiled: list[Any], capsys: pytest.CaptureFixture[str]) -> None:

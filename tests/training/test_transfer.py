@@ -19,6 +19,7 @@ from jaxdp.models.reference_weights import reference_names
 from jaxdp.registry import ConfigError
 from jaxdp.run_directory import read_lines
 from jaxdp.step.state import array_name
+from jaxdp.training.setup import create_setup
 
 pytestmark = pytest.mark.usefixtures("no_pictures")
 SMALL: dict[str, Any] = {"model_kwargs": {"width": 2, "hidden": 8}, "devices": 2, "progress": False}
@@ -218,6 +219,7 @@ def test_frozen_parameters_keep_every_bit(strategy: str, settings: dict) -> None
         )
     )
     assert setup.recipe.frozen == {f"convs/{number}/kernel" for number in range(3)} | {"norms/0/bias", "norms/0/scale"}
+    assert create_setup(setup.config, setup.objects, training=False).recipe.frozen == setup.recipe.frozen  # as a plan does
 
     def after(setup: Any) -> tuple[dict, dict, dict, dict]:
         state = setup.strategy.init(setup.create_state)

@@ -224,8 +224,12 @@ def where(records: Sequence[Record]) -> str:
     return f"simulated devices share the {cores} of one CPU" if most > 1 else f"CPU, {cores}"
 
 
-def plot(records: Sequence[Record], folder: pathlib.Path) -> list[pathlib.Path]:
-    """Draws throughput over the global batch, a panel for each number of devices and a curve for each strategy."""
+def plot(records: Sequence[Record], folder: pathlib.Path, *, word: str = "") -> list[pathlib.Path]:
+    """Draws throughput over the global batch, a panel for each number of devices and a curve for each strategy.
+
+    Args:
+        word: what stands before the figures, as `predicted` for what was not measured; the file's name, too.
+    """
     counts = sorted({record["devices"] for record in records})
     rows, columns = -(-len(counts) // _PANELS_PER_ROW), min(len(counts), _PANELS_PER_ROW)
     style: Any = {"font.size": 12, "axes.spines.top": False, "axes.spines.right": False, "svg.fonttype": "none"}
@@ -237,11 +241,12 @@ def plot(records: Sequence[Record], folder: pathlib.Path) -> list[pathlib.Path]:
             axes.set_visible(index < len(counts))
             if index < len(counts):
                 _draw_panel(axes, records, counts[index])
-                axes.set_ylabel("images / s" if index % columns == 0 else "")
+                axes.set_ylabel(f"{word} images / s".lstrip() if index % columns == 0 else "")
                 axes.set_xlabel("global batch size")
                 axes.tick_params(labelbottom=True)
         fastest = max((record["images_per_second"]["max"] for record in records if rate(record) is not None), default=1.0)
         grid[0, 0].set_ylim(0, 1.06 * fastest)
+        grid[0, 0].yaxis.set_major_formatter("{x:,.0f}" if fastest >= 10 else "{x:g}")
         handles = {name: line for axes in grid.flat for line, name in zip(*axes.get_legend_handles_labels(), strict=True)}
         if any(record["status"] == "oom" for record in records):
             handles["out of memory"] = Line2D([], [], color="0.35", **_CROSS)
@@ -250,12 +255,12 @@ def plot(records: Sequence[Record], folder: pathlib.Path) -> list[pathlib.Path]:
         repeats = max(record.get("repeats", 1) for record in records)
         second = f" · median and range of {repeats} repetitions" if repeats > 1 else ""
         model, dataset, precision = (_known(records)[name] for name in ("model", "dataset", "precision"))
-        title = f"Training throughput: {model} on {dataset or 'its dataset'}, {precision}"
+        title = f"{word} training throughput".lstrip().capitalize() + f": {model} on {dataset or 'its dataset'}, {precision}"
         figure.text(0.012, 1 - 0.12 / height, title, fontsize=15, fontweight="bold", va="top")
         figure.text(0.012, 1 - 0.45 / height, first + second, color="0.35", va="top")
         engine: Any = figure.get_layout_engine()
         engine.set(rect=(0, 0, 1, 1 - 0.8 / height))  # the two lines' room
-        paths = [folder / f"throughput.{ending}" for ending in ("png", "svg")]
+        paths = [folder / f"{word or 'throughput'}.{ending}" for ending in ("png", "svg")]
         for path in paths:
             figure.savefig(path, dpi=160)
     return paths

@@ -10,13 +10,16 @@ jaxlib 0.10.2 a process that loses process 0 is aborted all the same.
 """
 
 import atexit
+import contextlib
 import ctypes
 import os
 import re
 import signal
 import sys
 import tempfile
+import threading
 import time
+from collections.abc import Iterator
 from typing import Any
 
 from jaxdp.runtime.streams import BestEffortStream
@@ -60,6 +63,31 @@ def capture(timeout_seconds: float) -> None:
     library.signal.argtypes = [ctypes.c_int, ctypes.c_void_p]
     library.signal(signal.SIGABRT, ctypes.cast(_handler, ctypes.c_void_p))
     atexit.register(forward)
+
+
+@contextlib.contextmanager
+def without(noise: re.Pattern[str]) -> Iterator[None]:
+    """Leaves lines out that the libraries print on standard error within it, if they begin so."""
+    sys.stderr.flush()
+    before, (reading, writing) = os.dup(2), os.pipe()
+
+    def forward() -> None:
+        with open(reading, errors="replace") as lines, open(before, "w", buffering=1, closefd=False) as errors:
+            for line in lines:
+                if noise.match(line) is None:
+                    errors.write(line)
+
+    thread = threading.Thread(target=forward, daemon=True)
+    thread.start()
+    os.dup2(writing, 2)
+    os.close(writing)
+    try:
+        yield
+    finally:
+        sys.stderr.flush()
+        os.dup2(before, 2)  # the last end of the pipe that is written to: the thread ends
+        thread.join()
+        os.close(before)
 
 
 def release() -> None:

@@ -125,6 +125,38 @@ def forecast(strategy: Strategy, abstract_step: AbstractStep) -> Forecast:
     return Forecast((count, _MORE * count), steps)
 
 
+def largest_fitting(bytes_of: Callable[[int], int | float], known: Mapping[int, int | float], unit: int, usable: float) -> int:
+    """Returns the largest number of examples that fits, a power of 2 of units, 0 if not even one unit does.
+
+    A straight line through what is known tells which number to try next; only what was tried counts as fitting.
+
+    Args:
+        bytes_of: tells what so many examples take; infinity for what cannot be compiled.
+        known: bytes by examples, for none and for one number at least.
+        unit: fewest examples.
+        usable: bytes that there are.
+    """
+    tried = dict(known)
+
+    def power(examples: int | float) -> int:
+        return unit * power_of_two(int(examples // unit)) if examples >= unit else 0
+
+    while True:
+        best = power(max((examples for examples, each in tried.items() if each <= usable), default=0))
+        fails = min((examples for examples, each in tried.items() if each > usable), default=math.inf)
+        first, second = sorted(examples for examples, each in tried.items() if each < math.inf)[-2:]
+        slope = max((tried[second] - tried[first]) / (second - first), 1.0)
+        guess = power(second + (usable - tried[second]) / slope)
+        # Of small steps the line is too steep: memory for gradients serves activations before.
+        if len(tried) <= len(known) or fails < math.inf:
+            guess = max(guess, 2 * best)
+        if guess >= fails:
+            guess = power(fails - 1)
+        if guess <= best:
+            return best
+        tried[guess] = bytes_of(guess)
+
+
 def hides_growth(first: StepMemory, second: StepMemory, examples: int) -> bool:
     """Returns whether two steps are too small to show what a larger batch takes, and larger ones are worth compiling.
 

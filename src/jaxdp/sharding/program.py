@@ -17,7 +17,9 @@ _BYTES = {
     "pred": 1, "s8": 1, "u8": 1, "s16": 2, "u16": 2, "f16": 2, "bf16": 2, "s32": 4, "u32": 4, "f32": 4,
     "s64": 8, "u64": 8, "f64": 8,
 }  # fmt: skip
-_ARRAY = re.compile(r"\b([a-z]+\d*)\[([\d,]*)\](?:\{([\d,]*)(?::T\(([\d,]+)\))?)?")
+# Format, dims, and of the layout the order of dims, the first tile and the memory space.
+_LAYOUT = r"\{([\d,]*)(?::(?:T\(([\d,]+)\)(?:\([\d,]+\))*)?(?:[A-RT-Z]\(\d+\))*(?:S\((\d+)\))?)?"
+_ARRAY = re.compile(rf"\b([a-z]+\d*)\[([\d,]*)\](?:{_LAYOUT})?")
 _HEAD = re.compile(r"^(ENTRY )?%?([\w.\-]+) \(.*\{$")
 _INSTRUCTION = re.compile(r"^\s+(ROOT )?%([\w.\-]+) = (.*)$")
 _OPCODE = re.compile(r"^\s*([a-z][\w\-]*)\(")
@@ -60,19 +62,25 @@ class Instruction:
     @functools.cached_property
     def arrays(self) -> list[tuple[str, tuple[int, ...]]]:
         """Format and shape of each array of the result."""
-        found = [(kind, _integers(dims)) for kind, dims, _, _ in _ARRAY.findall(self.type)]
+        found = [(kind, _integers(dims)) for kind, dims, *_ in _ARRAY.findall(self.type)]
         return [(kind, dims) for kind, dims in found if kind in _BYTES]
 
     @functools.cached_property
     def bytes(self) -> int:
         """Bytes of the result as it lies in memory: a TPU pads the last dims of its layout to whole tiles."""
-        total = 0
-        for kind, dims, order, tile in _ARRAY.findall(self.type):
+        return sum(size for size, _ in self._sizes())
+
+    @functools.cached_property
+    def device_bytes(self) -> int:
+        """Those of `bytes` that lie in the device's memory, not in a memory on the chip as TPUs have it."""
+        return sum(size for size, space in self._sizes() if space in ("", "0"))
+
+    def _sizes(self) -> Iterator[tuple[int, str]]:
+        for kind, dims, order, tile, space in _ARRAY.findall(self.type):
             sizes = list(_integers(dims))
             for dim, side in zip(_integers(order), reversed(_integers(tile)), strict=False):
                 sizes[dim] = -(-sizes[dim] // side) * side
-            total += _BYTES.get(kind, 0) * math.prod(sizes)
-        return total
+            yield _BYTES.get(kind, 0) * math.prod(sizes), space
 
     @property
     def values(self) -> int:
@@ -230,24 +238,29 @@ class Program:
 
     @functools.cached_property
     def bytes_moved(self) -> int:
-        """Bytes that instructions read and write, as if all of it were in the device's memory and nothing in a cache."""
+        """Bytes that instructions read from the device's memory and write to it, as if nothing were in a cache.
+
+        What XLA:TPU keeps in the memory on the chip does not count.
+        """
         return sum(times * self._moved(name, each) for name, each, times in self.scheduled())
 
     def _moved(self, name: str, each: Instruction) -> int:
         if each.opcode in _FREE or each.opcode.endswith(("-done", "-update")):
             return 0
-        operands = [self.operand(name, operand) for operand in each.operands]
-        sizes = [operand.bytes if operand is not None else 0 for operand in operands]
+        operands = [operand for word in each.operands if (operand := self.operand(name, word)) is not None]
+        sizes = [operand.device_bytes for operand in operands]
         if each.opcode in ("gather", "dynamic-slice"):
-            return 2 * each.bytes + sum(sizes[1:])
+            return (each.bytes if sizes[0] else 0) + each.device_bytes + sum(sizes[1:])
         if each.opcode == "dynamic-update-slice":
-            return 2 * sum(sizes[1:2])
+            return sum(sizes[1:2]) + (operands[1].bytes if each.device_bytes else 0)
+        if each.opcode in ("copy-start", "slice-start"):  # the result holds the operand, too
+            taken = each.bytes - sum(operand.bytes for operand in operands)
+            return min(taken, sum(sizes)) + max(each.device_bytes - sum(sizes), 0)
         if each.opcode != "fusion":
-            return each.bytes + sum(sizes)
+            return each.device_bytes + sum(sizes)
         read, written = self._fusion(each)
-        return sum(size if part is None else part for size, part in zip(sizes, read, strict=False)) + (
-            each.bytes if written is None else written
-        )
+        parts = (size if part is None or not size else part for size, part in zip(sizes, read, strict=False))
+        return sum(parts) + (each.device_bytes if written is None or not each.device_bytes else written)
 
     def _fusion(self, fusion: Instruction) -> tuple[list[int | None], int | None]:
         """Returns how many bytes of each operand a fusion reads, and how many it writes; None for all of it."""

@@ -3,26 +3,27 @@
 Every number here is a prediction; none was measured.
 """
 
-# Over 300 lines: what is predicted, and how it is printed, field by field.
-
 import dataclasses
 import math
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jaxdp.config import TrainConfig
+from jaxdp.data.sources.preparation import shapes_suffice
 from jaxdp.registry import ConfigError
-from jaxdp.runtime import platform
+from jaxdp.runtime import native_output, platform
 from jaxdp.runtime.targets import Target
-from jaxdp.units import bytes_text
 
 KINDS = ("params", "optimizer", "statistics", "dataset", "batch", "working")
 EFFICIENT = 0.9
 # XLA:TPU then compiles several times quicker, into programs that take longer.
 _QUICK = {"exec_time_optimization_effort": -1.0}
-_TOO_LONG = "compiled with the least effort (--quick): predicted times are longer than those of a program that is to be run"
-_MORE = 4  # times as many examples has the second step, for the straight line from which the largest batch follows
+# What XLA:GPU prints, by the hundred, of ways to compile an operation that it tries and leaves.
+_ATTEMPTS = re.compile(
+    r"(loc\(.*\): )?error: (failed to compute layout|layout propagation failed|expected normalized|multi-output results)"
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,7 +98,8 @@ def compile_for(setup: Any, target: Target, examples: int, *, quick: bool = Fals
     shards, unit = setup.strategy.data_shards, memory.fewest_examples(setup.strategy)
     examples = -(-examples // unit) * unit
     options = _QUICK if quick and target.chip.platform == "tpu" else None
-    compiled, found = memory.compile_step(setup.strategy, setup.abstract_step, examples * shards, options)
+    with native_output.without(_ATTEMPTS):
+        compiled, found = memory.compile_step(setup.strategy, setup.abstract_step, examples * shards, options)
     program = Program(compiled.as_text())
     seconds, source = _seconds(program, target, setup.config.model.precision)
     return Step(examples, shards, found, program, seconds, source)
@@ -123,22 +125,34 @@ def _seconds(program: Any, target: Target, precision: str) -> tuple[dict[str, fl
 
 
 def predict(config: TrainConfig, target: Target, *, quick: bool = False, limit: int | None = None) -> dict[str, Any]:
-    """Returns what is predicted of a step on a target, ready for JSON.
+    """Returns what is predicted of a step on a target and the largest batch that fits there, ready for JSON.
 
     Args:
         quick: as for `compile_for`.
         limit: bytes of a device; None for what the data sheet has.
     """
-    setup = _setup(config, target, training=True)
+    setup, found, step = _compiled(config, target, quick=quick)
+    if step is None:
+        return found
     limit = target.chip.memory_bytes if limit is None else limit
+    return found | {"device_memory": limit} | _largest(setup, target, step, limit)
+
+
+def predict_step(config: TrainConfig, target: Target, *, quick: bool = False) -> dict[str, Any]:
+    """Returns what is predicted of a step on a target, ready for JSON; of one that does not compile, the reason."""
+    return _compiled(config, target, quick=quick)[1]
+
+
+def _compiled(config: TrainConfig, target: Target, *, quick: bool) -> tuple[Any, dict[str, Any], Step | None]:
+    setup = _setup(config, target, training=True)
     found: dict[str, Any] = {
         "target": str(target), "devices": target.count, "strategy": config.sharding.strategy, "effort": _effort(target, quick),
     }  # fmt: skip
     try:
         step = compile_for(setup, target, setup.global_batch_size // setup.strategy.data_shards, quick=quick)
     except RuntimeError as error:
-        return found | {"compiles": False, "reason": _reason(error)}
-    return found | _described(setup, step) | {"device_memory": limit} | _largest(setup, target, step, limit, quick=quick)
+        return setup, found | {"compiles": False, "reason": _reason(error)}, None
+    return setup, found | _described(setup, step), step
 
 
 def _described(setup: Any, step: Step) -> dict[str, Any]:
@@ -166,23 +180,23 @@ def _described(setup: Any, step: Step) -> dict[str, Any]:
     }
 
 
-def _largest(setup: Any, target: Target, step: Step, limit: int, *, quick: bool) -> dict[str, Any]:
-    """Returns the most examples on a device, from a straight line through two steps, as `memory.forecast` has it."""
+def _largest(setup: Any, target: Target, step: Step, limit: int) -> dict[str, Any]:
+    """Returns the most examples that fit a device, a power of 2 of the fewest there can be, as compiling the step for them shows.
+
+    That is done with the least effort, several times quicker, whose programs take as much memory as others or more.
+    """
     from jaxdp.sharding import memory
 
-    steps = [step]
-    while len(steps) == 1 or memory.hides_growth(steps[-2].memory, steps[-1].memory, steps[-2].examples):
+    def bytes_of(examples: int) -> int | float:
+        print(f"compiling with {examples:,} examples on each device", file=sys.stderr)
         try:
-            steps.append(compile_for(setup, target, steps[-1].examples * _MORE, quick=quick))
+            return compile_for(setup, target, examples, quick=True).memory.total
         except RuntimeError:  # it does not fit
-            break
-    if len(steps) == 1 and step.examples > (unit := memory.fewest_examples(setup.strategy)):
-        steps.insert(0, compile_for(setup, target, max(step.examples // _MORE, unit), quick=quick))
-    most = step.examples
-    if len(steps) > 1:
-        first, second = steps[-2:]
-        line = memory.Forecast((first.examples, second.examples), (first.memory, second.memory))
-        most = line.largest(memory.USABLE_FRACTION * limit)
+            return math.inf
+
+    unit, usable = memory.fewest_examples(setup.strategy), memory.USABLE_FRACTION * limit
+    fixed = step.memory.total - step.memory.working - step.memory.batch
+    most = memory.largest_fitting(bytes_of, {0: fixed, step.examples: step.memory.total}, unit, usable)
     return {"predicted_largest_per_device": most, "predicted_largest_global": most * step.shards}
 
 
@@ -191,9 +205,12 @@ def _setup(config: TrainConfig, target: Target, *, training: bool) -> Any:
     platform.describe_only()
     from jaxdp.training.setup import create_setup
 
+    if config.exchange.name != "allreduce":
+        raise ConfigError("exchange", config.exchange.name, f"computes on CPUs, which {target} is not; leave it out")
     if config.optimization.global_batch_size == "auto":  # that is what the prediction tells
         config = config.replace(global_batch_size=None)
-    return create_setup(config, training=training, target=target)
+    with shapes_suffice():
+        return create_setup(config, training=training, target=target)
 
 
 def _effort(target: Target, quick: bool) -> str:
@@ -293,86 +310,3 @@ def _add_efficiency(rows: Sequence[dict[str, Any]]) -> None:
 
 def _first_below(rows: Sequence[tuple[int, Mapping[str, Any]]]) -> int | None:
     return next((count for count, row in rows if row.get("predicted_efficiency", 1.0) < EFFICIENT), None)
-
-
-def print_prediction(found: Mapping[str, Any]) -> None:
-    """Prints a prediction on standard output."""
-    import rich.console
-    import rich.table
-
-    console = rich.console.Console()
-
-    def say(text: str) -> None:
-        console.print(text, highlight=False, soft_wrap=True)
-
-    if not found["compiles"]:
-        say(f"{found['strategy']} on {found['target']} does not compile: {found['reason']}")
-        return
-    shape = "x".join(map(str, found["image_shape"]))
-    say(
-        f"{found['model']} on {found['dataset']} ({shape}), {found['strategy']} on {found['target']}, {found['precision']}, "
-        f"batch norm {found['batch_norm']}: {found['parameters']:,} parameters. It compiles."
-    )
-    seconds, memory = found["predicted_seconds"], found["predicted_bytes"]
-    where = "as the compiler estimates it" if found["predicted_seconds_from"] == "compiler" else "from the data sheet (roofline)"
-    table = rich.table.Table(f"a step of {found['global_batch_size']:,} examples", "predicted", box=None, pad_edge=False)
-    table.columns[1].justify = "right"
-    kinds = ", ".join(f"{kind} {bytes_text(memory[kind])}" for kind in KINDS if memory[kind])
-    largest = found["predicted_largest_per_device"]
-    table.add_row("memory of a device", bytes_text(memory["total"]))
-    table.add_row("largest batch that fits a device", f"{largest:,} examples" if largest is not None else "unknown")
-    table.add_row("operations of a device (convolutions, matrix products)", f"{found['predicted_flops'] / 1e9:,.2f} GFLOP")
-    table.add_row("bytes moved by a device", bytes_text(found["predicted_bytes_moved"]))
-    table.add_row(f"time of a step, {where}", _milliseconds(seconds["step"]))
-    for part in ("compute", "memory", "network"):
-        table.add_row(f"  {part} alone, at the data sheet's rate", _milliseconds(seconds[part]))
-    table.add_row("images per second on all devices", f"{found['predicted_images_per_second']:,.0f}")
-    table.add_row("bound by", found["predicted_bound"])
-    console.print(table)
-    say(f"predicted memory by kind: {kinds}; of {bytes_text(found['device_memory'])}")
-    for each in found["predicted_collectives"]:
-        of = f" among {each['devices']} devices" if each["devices"] else ""
-        overlap = f"{each['asynchronous']} asynchronous, {each['overlapped']} beside computation"
-        say(f"predicted collective: {each['count']} x {each['kind']}{of}, {bytes_text(each['bytes'])}, {overlap}")
-    if not found["predicted_collectives"]:
-        say("predicted collectives: none")
-    if found["effort"] == "least":
-        say(_TOO_LONG)
-
-
-def _milliseconds(seconds: float) -> str:
-    return f"{1000 * seconds:,.3g} ms" if seconds < 1 else f"{1000 * seconds:,.0f} ms"
-
-
-def print_scaling(found: Mapping[str, Any]) -> None:
-    """Prints predicted scaling on standard output."""
-    import rich.console
-    import rich.table
-
-    console = rich.console.Console()
-    whole, each = found["strong_global_batch_size"], found["weak_examples_per_device"]
-    console.print(
-        f"predicted scaling of {found['model']}, {found['strategy']} on {found['target']}, {found['precision']}: weak with {each} "
-        f"examples on each device, strong with {whole} on all",
-        highlight=False, soft_wrap=True,
-    )  # fmt: skip
-    table = rich.table.Table(
-        "devices", *(f"{name}\npredicted {what}" for name in ("weak", "strong") for what in ("images/s", "efficiency"))
-    )
-    for column in table.columns:
-        column.justify, column.no_wrap = "right", True
-    for row in found["predicted_scaling"]:
-        cells = [f"{row['devices']:,}"]
-        for name in ("weak", "strong"):
-            if "predicted_efficiency" in row[name]:
-                cells += [f"{row[name]['predicted_images_per_second']:,.0f}", f"{100 * row[name]['predicted_efficiency']:.1f} %"]
-            else:
-                cells += ["-", "-"]
-        table.add_row(*cells)
-    console.print(table)
-    if found["effort"] == "least":
-        console.print(_TOO_LONG, highlight=False, soft_wrap=True)
-    for name, count in found["predicted_devices_below_efficient"].items():
-        share = f"{100 * found['efficient']:.0f} %"
-        where = f"falls below {share} at {count:,} devices" if count else f"stays at {share} or more"
-        console.print(f"predicted {name} scaling efficiency {where}", highlight=False, soft_wrap=True)

@@ -316,7 +316,7 @@ def create_setup(
     config = defaults.with_placement(config, dataset, limit)
     intervals, schedule = defaults.create_schedule(config, len(dataset.train), objects)
     optimizer, frozen = _optimizer_factory(config, schedule, objects), frozenset[str]()
-    if training and config.learning.freeze is not None:
+    if config.learning.freeze is not None:
         frozen = transfer.frozen_names(config.learning.freeze, array_shapes(config, dataset, objects)[0])
     recipe = _create_recipe(config, task, preprocess, optimizer, frozen, scan=devices[0].platform != "cpu")
     strategy = create_strategy(config.sharding.strategy, recipe, devices, axes, shard_params=config.sharding.shard_params)

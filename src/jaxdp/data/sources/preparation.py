@@ -1,6 +1,7 @@
 """Downloads a set of TensorFlow Datasets and writes it into its folder, once, which needs TensorFlow."""
 
 import contextlib
+import contextvars
 import difflib
 import importlib
 import importlib.util
@@ -18,6 +19,7 @@ _INSTALL = "pip install 'jaxdp[prepare]'"
 _PATIENCE_SECONDS = 10  # for the first answer of a server
 _LONGEST_MESSAGE = 400
 _MOST_FILES = 8  # to be named in an error
+_shapes_suffice = contextvars.ContextVar("shapes_suffice", default=False)
 _WRONG_CHECKSUM = re.compile(r"Artifact (\S+), downloaded to (\S+), has wrong checksum")
 
 
@@ -40,6 +42,21 @@ def find_builder(name: str, config: DataConfig) -> Any:
     except Exception as error:
         remedy = f"cannot be looked up without TensorFlow: {_INSTALL}" if "named 'tensorflow'" in str(error) else _one_line(error)
         raise ConfigError("dataset", config.dataset, remedy) from error
+
+
+@contextlib.contextmanager
+def shapes_suffice() -> Iterator[None]:
+    """Lets sets that are not prepared be opened within it for their shapes, as far as these are known."""
+    token = _shapes_suffice.set(True)
+    try:
+        yield
+    finally:
+        _shapes_suffice.reset(token)
+
+
+def is_described(builder: Any) -> bool:
+    """Returns whether no more than the shapes of a set are asked for, and no more is here."""
+    return _shapes_suffice.get() and not builder.data_path.exists()
 
 
 def prepared(builder: Any, name: str, config: DataConfig) -> Any:
