@@ -2,6 +2,7 @@
 
 # Over 300 lines: a setup and what puts it together belong together.
 
+import collections
 import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Mapping
@@ -34,6 +35,8 @@ from jaxdp.training import class_weights, defaults, transfer
 from jaxdp.training.intervals import Intervals
 
 Advance = Callable[[str, int, int], None]
+# Batches of an evaluation that the devices have been given before the host waits for the first of them.
+_EVALUATED_AHEAD = 2
 # What another run of the same compiled step may change: `Setup.reconfigured`.
 _CHANGEABLE = frozenset(
     "learning_rate lr_scaling schedule warmup_fraction epochs steps seed log_every eval_every checkpoint_every keep run_dir resume "
@@ -243,9 +246,12 @@ class Setup:
 
     def _evaluate(self, state: TrainState, split: str, order: Any) -> Iterator[metrics.Sums]:
         data = self.evaluation_data if split == self.evaluation_split else self._resident(split)
+        under_way: collections.deque[Any] = collections.deque()
         for batch in self._batches(split, order, 0):
-            # The host waits for each batch while the next one is read.
-            yield self.strategy.gather(call_together(self.strategy.eval_step, state, batch, data))
+            under_way.append(call_together(self.strategy.eval_step, state, batch, data))
+            if len(under_way) > _EVALUATED_AHEAD:
+                yield self.strategy.gather(under_way.popleft())
+        yield from map(self.strategy.gather, under_way)
 
     def skipped(self) -> dict[str, list[BadExample]]:
         """Returns of each split which bad examples this process left out so far, in the order of the split."""
