@@ -33,6 +33,17 @@ def test_files_are_found_once_sorted_and_below_folders() -> None:
     assert files.find(["b/notes.txt"])  # a person knows best
 
 
+def test_pixels_are_kept_as_far_as_there_is_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(4):
+        save(f"b/{number}.png", COLOUR)
+    monkeypatch.setattr(files, "_KEPT_BYTES", 2 * COLOUR.nbytes)
+    surveyed = files.survey(files.find(["b"]), 3, None)
+    kept = [each.pixels for each in surveyed if each.pixels is not None]
+    assert len(kept) == 2
+    for pixels in kept:
+        np.testing.assert_array_equal(pixels, COLOUR)
+
+
 def test_what_cannot_be_found_is_said() -> None:
     pathlib.Path("empty").mkdir()
     with pytest.raises(ConfigError, match=r"empty: no images in that folder.*\.png"):

@@ -4,6 +4,7 @@ import csv
 import json
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -114,6 +115,7 @@ def test_classes_of_files_are_those_of_the_test_set(runs: Runs, capsys: pytest.C
     _, figures = evaluate.evaluate(runs["digits"], strategy="single", devices=1)
     assert np.mean(first == labels) == pytest.approx(figures["accuracy"])
     assert "digits/359.png" in shown.out
+    assert re.search(r"^[\d,.]+ images/s, compilation included$", shown.out, re.MULTILINE)
     assert f"{first[-1]}: {probabilities[-1, 0]:.1%}" in shown.out
     assert not list(pathlib.Path("kept").glob("*.new"))
 

@@ -4,6 +4,7 @@ import concurrent.futures
 import dataclasses
 import os
 import pathlib
+import threading
 from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
@@ -19,6 +20,7 @@ GREYED = "in colour: made grey, as the model wants it"
 COLOURED = "grey: given three equal channels, as the model wants it"
 FLATTENED = "transparent: laid on black"
 FIRST = "more than one picture: the first is taken"
+_KEPT_BYTES = 2**28  # of pixels that need not be decoded a second time
 
 
 @dataclasses.dataclass(frozen=True)
@@ -131,6 +133,7 @@ class SurveyedImage:
         highest: pixel of each channel.
         changes: as `read` gives them.
         spread: the 0.1 % and 99.9 % percentiles of the pixels.
+        pixels: as `read` gives them, of the first images as far as they take little memory together.
     """
 
     file: ImageFile
@@ -138,6 +141,7 @@ class SurveyedImage:
     highest: tuple[float | int, ...]
     changes: tuple[str, ...]
     spread: tuple[float, float] = (0.0, 0.0)
+    pixels: np.ndarray | None = dataclasses.field(default=None, repr=False)
 
 
 def survey(
@@ -151,6 +155,13 @@ def survey(
     Raises:
         BadExample: for the first such file.
     """
+    lock, room = threading.Lock(), _KEPT_BYTES
+
+    def keeps(count: int) -> bool:
+        nonlocal room
+        with lock:
+            room -= count
+            return room >= 0
 
     def look(file: ImageFile) -> SurveyedImage | BadExample:
         try:
@@ -159,7 +170,8 @@ def survey(
             return error
         low, high = (0.0, 0.0) if dtype == "uint8" else map(float, np.percentile(pixels, (0.1, 99.9)))
         highest = tuple(pixels.max((0, 1)).tolist())
-        return SurveyedImage(file, (pixels.shape[0], pixels.shape[1]), highest, changes, (low, high))
+        kept = pixels if keeps(pixels.nbytes) else None
+        return SurveyedImage(file, (pixels.shape[0], pixels.shape[1]), highest, changes, (low, high), kept)
 
     known: list[SurveyedImage] = []
     with concurrent.futures.ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:  # decoding leaves the interpreter's lock

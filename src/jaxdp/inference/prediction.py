@@ -7,6 +7,7 @@ import dataclasses
 import json
 import pathlib
 import sys
+import time
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -173,8 +174,13 @@ def predict_files(config: PredictConfig) -> None:
     if note := predictor.note_on_tiles(each.size for each in known):
         _say(f"note: {note}")
     found = results.Results(config.results, predictor.description, stored.mask_values)
+    start = time.perf_counter()
     _predict_each(config, known, predictor, found)
+    seconds = time.perf_counter() - start
     found.finish()
+    if not config.results.json:
+        rate = len(known) / seconds
+        print(f"{rate:,.{0 if rate >= 10 else 1}f} images/s, compilation included")
     if left_out:
         _say(f"warning: {left_out} of {len(known) + left_out} images were left out")
 
@@ -205,7 +211,11 @@ def _predict_each(config: PredictConfig, known: "Sequence[SurveyedImage]", predi
     from jaxdp.reporting import predictions
 
     channels, dtype = predictor.description.image_shape[-1], predictor.description.dtype
-    images = (files.read(each.file.picture or each.file.path, channels, dtype)[0] for each in known)
+
+    def pixels_of(each: "SurveyedImage") -> "np.ndarray":
+        return files.read(each.file.picture or each.file.path, channels, dtype)[0] if each.pixels is None else each.pixels
+
+    images = map(pixels_of, known)
     with predictions.Progress(len(known), hidden=config.results.json and sys.stdout.isatty()) as progress:
         if predictor.description.answer == "classification":
             for each, (_, answer) in zip(known, predictor(images, len(known), progress.advance), strict=True):

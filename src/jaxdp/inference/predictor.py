@@ -1,5 +1,6 @@
 """Makes a function of images from a checkpoint of a run; neither the run's dataset nor its devices need be there."""
 
+import collections
 import functools
 import itertools
 import pathlib
@@ -155,12 +156,22 @@ class Predictor:
         return image
 
     def _classify(self, images: Iterator[Pixels], batch: int, advance: Advance) -> Iterator[tuple[Pixels, np.ndarray]]:
+        under_way: collections.deque[tuple[list[Pixels], Any]] = collections.deque()
+
+        def finished() -> Iterator[tuple[Pixels, np.ndarray]]:
+            some, probabilities = under_way.popleft()
+            found = np.asarray(probabilities)  # waits for them
+            advance(float(len(some)))
+            yield from zip(some, found, strict=False)  # what filled the batch up is left
+
         while some := list(itertools.islice(images, batch)):
             resized = [self._fit.apply(image) for image in some]
             filled = resized + resized[-1:] * (batch - len(some))  # a last batch of another size would be another program
-            probabilities = np.asarray(self._probabilities(self._network(np.stack(filled))))
-            advance(float(len(some)))
-            yield from zip(some, probabilities, strict=False)  # what filled the batch up is left
+            under_way.append((some, self._probabilities(self._network(np.stack(filled)))))
+            if len(under_way) > 1:  # the next one is read and given to the device while this one is computed
+                yield from finished()
+        while under_way:
+            yield from finished()
 
     def _answer(self, image: Pixels, advance: Advance) -> Float32[np.ndarray, "height width outputs"]:
         pixels = self._prepared(image)
