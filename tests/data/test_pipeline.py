@@ -2,14 +2,18 @@
 
 import collections
 import functools
+import threading
 from typing import Any
 
 import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
+from jaxdp.config import TrainConfig
 from jaxdp.data import pipeline
 from jaxdp.data.sources import ArraySource, BadExample, CheckedSource, Dataset, open_dataset
+from jaxdp.runtime import platform
+from jaxdp.training.setup import create_setup
 
 
 def checked(source: Any, count: int, skip: bool = False) -> CheckedSource:
@@ -52,6 +56,36 @@ def test_an_epoch_visits_each_example_at_most_once_and_the_next_in_another_order
     again = pipeline.TrainingOrder(num_examples=23, global_batch_size=5, seed=1, total_steps=100)
     np.testing.assert_array_equal(order[6], again[6])  # seeking needs nothing before it
     assert not np.array_equal(order[0], pipeline.TrainingOrder(23, 5, 2, 8)[0])
+
+
+@pytest.mark.parametrize("threads", [1, 6])
+def test_as_many_threads_read_as_asked_for(threads: int) -> None:
+    together = threading.Barrier(threads)  # nobody passes before all have come
+
+    class Slow:
+        def __len__(self) -> int:
+            return 12
+
+        def __getitem__(self, index: int) -> dict[str, Any]:
+            names.add(threading.current_thread().name)
+            if index < threads:
+                together.wait(timeout=60)
+            return {"images": np.full((1, 1, 1), index, np.uint8), "labels": index}
+
+    names: set[str] = set()
+    found = batches(checked(Slow(), 12), pipeline.EvaluationOrder(12, 1), lambda batch: batch, threads=threads)
+    assert [int(batch["labels"][0]) for batch in found] == list(range(12))
+    assert len(names) == threads
+
+
+def test_the_number_of_threads_is_that_of_the_cores_or_the_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    monkeypatch.setattr(pipeline, "batches", lambda *arguments, threads, **kwargs: iter(asked.append(threads) or ()))
+    for cores, workers in ((1, None), (6, None), (64, None), (64, 3)):
+        monkeypatch.setattr(platform, "cores", lambda cores=cores: cores)
+        config = TrainConfig.of(model="cnn", data_placement="host", data_workers=workers)
+        create_setup(config).train_batches(0)
+    assert asked == [2, 6, 8, 3]
 
 
 def test_batches_from_a_step_on_are_those_of_the_whole_run() -> None:

@@ -13,8 +13,6 @@ from jaxdp.config import DataConfig
 from jaxdp.data.dataset import IGNORE_LABEL, BadExample, Dataset, Example, Source
 from jaxdp.registry import ConfigError
 
-# Threads that read a source at a time: decoding releases the interpreter's lock, and more would compete with the step for it.
-READ_THREADS = 2
 NOT_FINITE = "has NaN or infinite pixels"
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import grain
 import numpy as np
 
-from jaxdp.data.checking import READ_THREADS, CheckedSource
+from jaxdp.data.checking import CheckedSource
 
 HostBatch = dict[str, np.ndarray]
 
@@ -219,7 +219,7 @@ def share_of(
     return {name: values[places[:share]] for name, values in both.items()} | pairs
 
 
-def batches(
+def batches(  # noqa: PLR0913 - what is read, in which order, where it goes, and whose share it is
     read: Callable[[np.ndarray], HostBatch],
     order: TrainingOrder | BalancedOrder | CallOrder | EvaluationOrder | SingleOrder,
     place: Callable[[HostBatch], Any],
@@ -229,6 +229,7 @@ def batches(
     process_count: int = 1,
     paired: bool = False,
     layout: np.ndarray | None = None,
+    threads: int = 2,
 ) -> Iterator[Any]:
     """Yields this process's share of the batches from step `start` on, read and placed by background threads ahead of use.
 
@@ -236,12 +237,13 @@ def batches(
 
     Args:
         read: `load` of a source, or `index_batch`.
-        place: puts a host batch on this process's devices; up to 4 placed batches wait there.
+        place: puts a host batch on this process's devices; up to 4 placed batches wait there, or as many as there are threads.
         process_index: a process takes the p-th of `process_count` equal slices of each global batch, so that neither the union
             nor the groups of a grouped batch norm depend on the number of processes.
         paired: whether each example comes with a partner to be mixed with, in fields `partner_...`: the one before it in the
             global batch, so that pairs do not depend on processes or devices either.
         layout: positions in the global batch in the order in which they are placed; None for one after the other.
+        threads: that read and place.
     """
     draws_of: Callable[[np.ndarray], np.ndarray] | None = getattr(order, "draws", None)
 
@@ -250,5 +252,5 @@ def batches(
         return place(share_of(numbers, read, process_index, process_count, draws=draws, paired=paired, layout=layout))
 
     reads: Any = order
-    options = grain.ReadOptions(num_threads=READ_THREADS, prefetch_buffer_size=4)
+    options = grain.ReadOptions(num_threads=threads, prefetch_buffer_size=max(4, threads))  # so many at once
     return iter(grain.MapDataset.source(reads)[start:].map(read_share).to_iter_dataset(options))

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int
 
-from jaxdp.data.checking import READ_THREADS, CheckedSource
+from jaxdp.data.checking import CheckedSource
 
 _CHUNK = 256  # examples read at a time
 # A TPU's memory is laid out in tiles of 128 columns. Rows that fill them are stored one after the other; of any others XLA stores
@@ -95,15 +95,18 @@ def abstract(example: Mapping[str, np.ndarray], count: int) -> dict[str, Any]:
     }
 
 
-def read_all(source: CheckedSource, advance: Callable[[int, int], None] = lambda done, total: None) -> dict[str, np.ndarray]:
+def read_all(
+    source: CheckedSource, advance: Callable[[int, int], None] = lambda done, total: None, threads: int = 2
+) -> dict[str, np.ndarray]:
     """Reads every example of a split; `weights` are 0 for those that were left out.
 
     Args:
         advance: is told how many examples are read, and how many there are.
+        threads: that read.
     """
     arrays: dict[str, np.ndarray] = {}
     starts = range(0, len(source), _CHUNK)
-    with concurrent.futures.ThreadPoolExecutor(READ_THREADS) as pool:
+    with concurrent.futures.ThreadPoolExecutor(threads) as pool:
         chunks = pool.map(lambda start: source.read(range(start, min(start + _CHUNK, len(source)))), starts)
         for start, chunk in zip(starts, chunks, strict=True):
             for name, values in chunk.items():

@@ -43,6 +43,11 @@ _DESCRIBED: list[bool] = []  # not empty in a process that compiles for devices 
 _MIN_COMPILE_SECONDS = 0.1
 
 
+def cores() -> int:
+    """Returns how many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def configure(devices: int | None, *, deterministic: bool = False) -> None:
     """Adds to XLA_FLAGS what this CPU needs; call it before the first JAX computation, later it has no effect.
 

@@ -36,7 +36,7 @@ def describe(config: TrainConfig) -> Record:
         "global_batch_size": config.optimization.global_batch_size,
         "precision": config.model.precision,
         "settings": settings,
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "cores": platform.cores(),
     }
 
 

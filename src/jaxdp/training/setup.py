@@ -37,6 +37,8 @@ from jaxdp.training.intervals import Intervals
 Advance = Callable[[str, int, int], None]
 # Batches of an evaluation that the devices have been given before the host waits for the first of them.
 _EVALUATED_AHEAD = 2
+# Threads that read where the settings do not say it; each has a batch that waits on the devices.
+_FEWEST_WORKERS, _MOST_WORKERS = 2, 8
 # What another run of the same compiled step may change: `Setup.reconfigured`.
 _CHANGEABLE = frozenset(
     "learning_rate lr_scaling schedule warmup_fraction epochs steps seed log_every eval_every checkpoint_every keep run_dir resume "
@@ -190,7 +192,7 @@ class Setup:
     def _resident(self, split: str) -> Mapping[str, Any]:
         if self.config.data.data_placement == "host":
             return {}
-        arrays = placement.read_all(self.source(split), functools.partial(self.advance, split))
+        arrays = placement.read_all(self.source(split), functools.partial(self.advance, split), self._workers)
         return self.strategy.replicate(placement.pack(arrays))
 
     def source(self, split: str) -> CheckedSource:
@@ -265,8 +267,13 @@ class Setup:
         read = functools.partial(pipeline.load, self.source(split)) if streams else pipeline.index_batch
         return pipeline.batches(
             read, order, self.strategy.shard_batch, start=start, paired=paired, layout=layout,
-            process_index=jax.process_index(), process_count=jax.process_count(),
+            process_index=jax.process_index(), process_count=jax.process_count(), threads=self._workers,
         )  # fmt: skip
+
+    @property
+    def _workers(self) -> int:
+        """Threads that read: decoding releases the interpreter's lock, and the step leaves cores to it only on accelerators."""
+        return self.config.data.data_workers or min(max(platform.cores(), _FEWEST_WORKERS), _MOST_WORKERS)
 
 
 def create_setup(

@@ -26,7 +26,7 @@ from jaxdp.data.dataset import Source as Source
 from jaxdp.parsing import printable
 from jaxdp.registry import ConfigError, Registry, nearest
 
-_OF_TRAINING = ("normalize", "data_placement", "seed")  # settings about data that loading them does not need
+_OF_TRAINING = ("normalize", "data_placement", "data_workers", "seed")  # settings about data that loading them does not need
 
 
 @dataclasses.dataclass(frozen=True)
