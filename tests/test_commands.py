@@ -1,5 +1,6 @@
 """Bad input gets one line that names field, value and remedy, and exit code 2; nothing is written."""
 
+import importlib.metadata
 import pathlib
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from collections.abc import Iterator
 import jax
 import pytest
 
+import jaxdp
 from jaxdp import check, command_line, config, evaluate, models, train
 from jaxdp.data import sources
 from jaxdp.sharding import strategy
@@ -194,3 +196,20 @@ def test_a_summary_prints_names_as_they_are(capsys: pytest.CaptureFixture[str]) 
     printed = capsys.readouterr().out
     assert "cnn on folder:a: done" in printed  # and no picture of an A
     assert "runs/[bold]x" in printed
+
+
+def test_a_package_that_is_not_installed_has_no_version_and_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with PYTHONPATH=src, on machines where nothing can be installed."""
+    from jaxdp.training import summary
+
+    installed = importlib.metadata.version
+
+    def version(name: str) -> str:
+        if name == "jaxdp":
+            raise importlib.metadata.PackageNotFoundError(name)
+        return installed(name)
+
+    monkeypatch.setattr(importlib.metadata, "version", version)
+    found = summary.versions()
+    assert found["jaxdp"] == jaxdp.__version__ == "unknown"
+    assert found["jax"] == installed("jax")

@@ -38,7 +38,11 @@ def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     if name == "__version__":
-        return importlib.import_module("importlib.metadata").version("jaxdp")
+        metadata = importlib.import_module("importlib.metadata")
+        try:
+            return metadata.version("jaxdp")
+        except metadata.PackageNotFoundError:  # it runs from its source, and is not installed
+            return "unknown"
     if name == "ConfigError":
         return importlib.import_module(f"{__name__}.registry").ConfigError
     importlib.import_module(f"{__name__}.runtime.platform").configure(None)

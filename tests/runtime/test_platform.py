@@ -20,9 +20,12 @@ def flags(monkeypatch: pytest.MonkeyPatch, before: str, devices: int | None) -> 
     return platform.xla_flags().split()
 
 
-def test_flags_are_added_once(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("jaxlib", "reductions"), [("0.10.2", ""), ("0.11.0", ",-reduce"), ("0.12.0.1", ",-reduce")])
+def test_flags_are_added_once(monkeypatch: pytest.MonkeyPatch, jaxlib: str, reductions: str) -> None:
+    monkeypatch.setattr(platform, "_keeps_barriers", lambda: True)
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: jaxlib)
     expected = [
-        "--xla_cpu_experimental_ynn_fusion_type=-individual_convolution",
+        f"--xla_cpu_experimental_ynn_fusion_type=-individual_convolution{reductions}",
         "--xla_disable_hlo_passes=cse_barrier_expander",
         "--xla_force_host_platform_device_count=4",
     ]

@@ -167,7 +167,8 @@ class ShardingConfig(Settings):
     devices: Annotated[OptionalInt, POSITIVE, at_most(MOST_DEVICES)] = None
     """use the first N devices (default: all of them); on a CPU, simulate N.
     On a CPU, these are added to XLA_FLAGS unless you set them yourself: --xla_force_host_platform_device_count=N and, for speed,
-    --xla_cpu_experimental_ynn_fusion_type=-individual_convolution and --xla_disable_hlo_passes=cse_barrier_expander"""
+    --xla_cpu_experimental_ynn_fusion_type=-individual_convolution (with JAX 0.11 and later also ,-reduce, for correct results) and
+    --xla_disable_hlo_passes=cse_barrier_expander"""
     mesh: Annotated[str | None, tyro.conf.arg(metavar="AXIS=N,...", help_behavior_hint="")] = None
     """with --strategy sharded, the device mesh, e.g. data=4,model=2 or data=2,space=4 (default: data only). The batch is sharded
     over data, images over space (spatial partitioning of their height) and, with --shard-params, output channels over model"""

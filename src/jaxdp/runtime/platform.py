@@ -20,6 +20,9 @@ from jaxdp.registry import ConfigError
 # the same library makes reductions faster: so the convolutions alone leave it.
 _CONVOLUTION_FLAG = "xla_cpu_experimental_ynn_fusion_type"
 _CONVOLUTION_VALUE = "-individual_convolution"
+# From this version of jaxlib on that library is also given what leads up to a reduction, whole networks even, and evaluation in
+# bfloat16 came out as NaN (0.11.2, 0.12.0.1): there the reductions leave it, too.
+_WRONG_REDUCTIONS, _REDUCTION_VALUE = (0, 11), ",-reduce"
 # XLA:CPU drops optimization barriers before it merges operations: then neither `ops.convolution` nor rematerialization has the
 # effect that it should. Without the pass that drops them they stay to the end, where the code generator must accept them: that is
 # tried once for each jaxlib. The flag applies to all platforms, and GPUs need the pass: so it is set only where JAX has nothing
@@ -63,7 +66,8 @@ def configure(devices: int | None, *, deterministic: bool = False) -> None:
     _keep_compiled_programs()
     flags = os.environ.get("XLA_FLAGS", "").split()
     if not any(_CONVOLUTION_FLAG in flag for flag in flags) and _jaxlib_knows(_CONVOLUTION_FLAG, "INDIVIDUAL_CONVOLUTION"):
-        flags.append(f"--{_CONVOLUTION_FLAG}={_CONVOLUTION_VALUE}")
+        wrong = tuple(map(int, importlib.metadata.version("jaxlib").split(".")[:2])) >= _WRONG_REDUCTIONS
+        flags.append(f"--{_CONVOLUTION_FLAG}={_CONVOLUTION_VALUE}{_REDUCTION_VALUE if wrong else ''}")
     if not any(_BARRIER_FLAG in flag for flag in flags) and _only_cpu() and _keeps_barriers():
         flags.append(f"--{_BARRIER_FLAG}={_BARRIER_PASS}")
     if devices is not None and not any(_HOST_DEVICES_FLAG in flag for flag in flags):

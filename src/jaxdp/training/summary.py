@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 
+import jaxdp
 from jaxdp.config import TrainConfig
 from jaxdp.data.checking import by_reason
 from jaxdp.inference import instances
@@ -18,7 +19,7 @@ from jaxdp.step.state import TrainState
 from jaxdp.training.counters import Counters
 from jaxdp.training.setup import Setup
 
-_VERSIONS = ("jaxdp", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "numpy")
+_VERSIONS = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "numpy")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,4 +123,4 @@ def title(setup: Setup) -> str:
 
 def versions() -> dict[str, str]:
     """Returns the versions of what a run computes with."""
-    return {"python": sys.version.split()[0]} | {name: metadata.version(name) for name in _VERSIONS}
+    return {"python": sys.version.split()[0], "jaxdp": jaxdp.__version__} | {name: metadata.version(name) for name in _VERSIONS}
