@@ -1,124 +1,249 @@
-"""Is it right, and how fast is it, on this accelerator? One table, in under ten minutes; experiments/gpu_check.sh calls it.
+"""Is it right, and how fast is it, on this GPU? Tables in under ten minutes; experiments/gpu_check.sh calls it.
 
-    python benchmarks/gpu_check.py [--minutes N] [--tiny]
+    python benchmarks/gpu_check.py [--minutes N] [--parts NAME ...] [--models NAME ...] [--output DIR] [--tiny]
 
-First three training steps of small models on the accelerator and on the CPU, which must agree. Then images per second of whole
-training steps over models, precisions and batch sizes, and of the same in PyTorch where it is installed: compiled, channels last,
-with autocast for bfloat16. Each cell is a process of its own; out of memory is a result. What does not fit into the minutes is
-named and left out, so the cells that matter most come first.
+agreement    three training steps of small models on the GPU and on the CPU, in float32
+throughput   training steps in bfloat16 beside PyTorch's, compiled and channels last, at batch after batch twice as large until
+             memory is out; the roofline's bound on jaxdp's program, and planned bytes beside the allocator's peak
+trainer      what a run of PyramidNet 110 waits for, with the data on the GPU and on the host, and 1 and 10 steps per execution
+resume       a run with --deterministic that is stopped and goes on, and one that is not: bit for bit
+prediction   what `jaxdp.plan --target` predicts of a step without this GPU, beside what was measured
+
+Every measurement is a process of its own: out of memory or a crash is a result, printed as it comes, and the next one starts. Each
+part has its share of the minutes and starts nothing that would take longer; `--parts` and `--models` give all of them to some.
 """
 
 import argparse
 import json
-import subprocess
+import pathlib
 import sys
+import tempfile
 import time
 from typing import Any
 
+import gpu_runs
 import tables
 import versus_torch
+from gpu_processes import Clock, Record
 
-CELLS: tuple[tuple[str, str, dict[str, Any], int, tuple[int, ...]], ...] = (
-    ("PyramidNet 110 α48, 32x32", "pyramidnet", {"depth": 110, "alpha": 48}, 32, (128, 1024)),
-    ("U-Net base 64, 256x256", "unet", {}, 256, (16, 64)),
-    ("VGG-16, 32x32", "vgg", {"depth": 16}, 32, (256, 2048)),
-    ("PyramidNet 110 α270, 32x32", "pyramidnet", {"depth": 110, "alpha": 270}, 32, (128, 512)),
-)
-TINY = (
-    ("PyramidNet 8 α6, 16x16", "pyramidnet", {"depth": 8, "alpha": 6}, 16, (16,)),
-    ("VGG-11, 32x32", "vgg", {"depth": 11}, 32, (4,)),
-)
-PRECISIONS = ("bfloat16", "float32")
-TOLERANCE = 1e-3
+PARTS = {"agreement": 1.5, "throughput": 4.0, "trainer": 2.5, "resume": 1.0, "prediction": 1.0}  # and their share of the minutes
+SMALL = {  # of the agreement
+    "cnn": ({}, 16), "pyramidnet": ({"depth": 8, "alpha": 6}, 16), "resnet": ({"depth": 8}, 16),
+    "unet": ({"base_channels": 4, "levels": 2}, 16),
+}  # fmt: skip
+# Title, keywords, size of the images, first batch
+MODELS: dict[str, tuple[str, Record, int, int]] = {
+    "pyramidnet": ("PyramidNet 110 α48, 32x32", {"depth": 110, "alpha": 48}, 32, 512),
+    "resnet": ("ResNet-50, 224x224", {"depth": 50}, 224, 64),
+    "unet": ("U-Net base 64, 256x256", {"base_channels": 64}, 256, 16),
+}
+TINY: dict[str, tuple[str, Record, int, int]] = {
+    "pyramidnet": ("PyramidNet 8 α6, 16x16", {"depth": 8, "alpha": 6}, 16, 8),
+    "resnet": ("ResNet-50 width 4, 32x32", {"depth": 50, "width": 4}, 32, 4),
+    "unet": ("U-Net base 4, 32x32", {"base_channels": 4}, 32, 2),
+}
+TOLERANCE = 1e-5
+MOST_DOUBLINGS, TINY_DOUBLINGS = 12, 1
+PRECISION = "bfloat16"
+
+
+class Check:
+    """What the parts share.
+
+    Attributes:
+        device: as gpu_cells.device has it.
+        measured: jaxdp's steps by model and batch.
+        wrong: whether something here is not as it must be.
+    """
+
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        self.arguments, self.clock = arguments, Clock(time.monotonic() + 60 * arguments.minutes)
+        self.models = {name: each for name, each in (TINY if arguments.tiny else MODELS).items() if name in arguments.models}
+        self.device: Record = {}
+        self.measured: dict[tuple[str, int], Record] = {}
+        self.wrong = False
+
+    def keep(self, part: str, record: Record) -> None:
+        """Adds a line to DIR/gpu_check.jsonl."""
+        if self.arguments.output is not None:
+            self.arguments.output.mkdir(parents=True, exist_ok=True)
+            with (self.arguments.output / "gpu_check.jsonl").open("a") as file:
+                print(json.dumps({"part": part} | record), file=file)
+
+    def step_of(self, side: str, name: str, batch: int) -> Record:
+        """Measures training steps of a model, once."""
+        _, kwargs, size, _ = self.models[name]
+        what = {"name": name, "kwargs": kwargs, "size": size, "batch": batch, "precision": PRECISION}
+        if side == "torch":
+            found = self.clock.cell("torch", what=name, **what)
+        else:
+            found = self.clock.cell("jaxdp", what=name, **what, target=self.device["target"])
+            self.measured[name, batch] = found
+            self.wrong |= found["status"] == "failed"
+        self.keep("throughput", {"side": side, "model": name, "batch": batch, "precision": PRECISION} | found)
+        return found
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--minutes", type=float, default=9.5, help="start no cell that would end later")
-    parser.add_argument("--tiny", action="store_true", help="small models, to try the script itself on any machine")
-    parser.add_argument("--one", help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    if arguments.one:
-        print(json.dumps(measure(**json.loads(arguments.one))))
-        return 0
-    deadline, longest = time.monotonic() + 60 * arguments.minutes, 0.0
-    differences = agreement()
-    for name, difference in differences.items():
-        print(f"{name}: three steps here and on the CPU differ by {difference:.1e} of the largest weight")
-    sides = ("jaxdp", "torch") if versus_torch.has_torch() else ("jaxdp",)
-    print("\n| training step | precision | batch | " + " | ".join(f"{side}, images/s" for side in sides) + " | ratio |")
-    print("|---" * (4 + len(sides)) + "|")
-    left_out = []
-    for batch_number in (0, 1):
-        for precision in PRECISIONS:
-            for title, name, kwargs, size, batches in TINY if arguments.tiny else CELLS:
-                if batch_number >= len(batches):
-                    continue
-                batch = batches[batch_number]
-                label = f"{title} | {precision} | {batch}"
-                if time.monotonic() + longest > deadline:
-                    left_out.append(label.replace(" | ", ", "))
-                    continue
-                started = time.monotonic()
-                found = [
-                    in_process({"side": side, "name": name, "kwargs": kwargs, "size": size, "batch": batch, "precision": precision})
-                    for side in sides
-                ]
-                longest = max(longest, time.monotonic() - started)
-                figures = [value if isinstance(value, str) else f"{value:,.0f}" for value in found]
-                both = len(found) == 2 and all(isinstance(value, float) for value in found)
-                ratio = f"{found[0] / found[1]:.2f}" if both else ""  # pyright: ignore[reportOperatorIssue]
-                print(f"| {label} | " + " | ".join(figures) + f" | {ratio} |", flush=True)
-    if left_out:
-        print("\nNo time was left for: " + "; ".join(left_out))
-    print("\n" + tables.machine("jax", "flax", *sides[1:]))
-    return int(any(not difference <= TOLERANCE for difference in differences.values()))
+    parser.add_argument("--minutes", type=float, default=9.5, help="nothing runs longer (default: %(default)s)")
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS), metavar="NAME", help="some of the above")
+    parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS), metavar="NAME", help=", ".join(MODELS))
+    parser.add_argument("--first-batch", type=int, help="of the throughput, instead of each model's own")
+    parser.add_argument("--output", type=pathlib.Path, metavar="DIR", help="folder for gpu_check.jsonl, which grows")
+    parser.add_argument("--target", metavar="cuda:CHIP:1", help="for predictions (default: by the name of the GPU)")
+    parser.add_argument("--tiny", action="store_true", help="small models, to try the check itself on any machine")
+    check = Check(arguments := parser.parse_args())
+    if arguments.minutes <= 0 or (arguments.first_batch or 1) < 1:
+        parser.error("--minutes and --first-batch must be above 0")
+    check.device = check.clock.cell("device")
+    if check.device["status"] != "ok":
+        print(f"JAX finds no device: {check.device['reason']}", file=sys.stderr)
+        return 1
+    if check.device["platform"] == "cpu" and not arguments.tiny:
+        parser.error("JAX finds no GPU here; --tiny tries the check on a CPU")
+    check.device["target"] = arguments.target or check.device["target"]
+    machine = tables.machine("jax", "flax", *(["torch"] if versus_torch.has_torch() else []))
+    check.keep("device", check.device | {"machine": machine})
+    print(f"{check.device['kind']}, {machine}", flush=True)
+    run_part = {
+        "agreement": agreement, "throughput": throughput, "trainer": trainer, "resume": resume, "prediction": prediction,
+    }  # fmt: skip
+    parts = [part for part in PARTS if part in arguments.parts]
+    for number, part in enumerate(parts):
+        check.clock.start_part(PARTS[part] / sum(PARTS[each] for each in parts[number:]))
+        print(f"\n{part}\n", flush=True)
+        try:
+            run_part[part](check)
+        except Exception as error:  # the parts after it are worth having
+            check.wrong = True
+            print(f"{part} failed: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+    return int(check.wrong)
 
 
-def in_process(cell: dict[str, Any]) -> float | str:
-    """Returns images per second, or what went wrong."""
-    done = subprocess.run([sys.executable, __file__, "--one", json.dumps(cell)], capture_output=True, text=True)
-    if done.returncode == 0:
-        return float(done.stdout.splitlines()[-1])
-    if done.returncode == -9 or any(word in done.stderr for word in ("RESOURCE_EXHAUSTED", "OutOfMemory", "out of memory")):
-        return "OOM"
-    print(done.stderr[-2000:], file=sys.stderr)
-    return "failed"
+def table(*names: str) -> None:
+    print("| " + " | ".join(names) + " |\n" + "|---" * len(names) + "|", flush=True)
 
 
-def measure(side: str, name: str, kwargs: dict[str, Any], size: int, batch: int, precision: str) -> float:
-    if side == "jaxdp":
-        return versus_torch.jaxdp_step(name, kwargs, size, batch, devices=1, precision=precision)
-    kwargs = {"base_channels": 64} | kwargs if name == "unet" else kwargs
-    return versus_torch.torch_step(name, kwargs, size, batch, channels_last=True, precision=precision, compiles=True)
+def row(*values: Any) -> None:
+    print("| " + " | ".join(map(str, values)) + " |", flush=True)
 
 
-def agreement() -> dict[str, float]:
-    """Returns by how much weights differ after three steps on the accelerator and on the CPU, as a share of the largest one."""
-    from jaxdp.runtime import platform
+def number(record: Record, field: str, form: str = ",.0f", scale: float = 1.0) -> str:
+    """Returns a figure as text, what went wrong if that did, or a dash where there is none."""
+    value = record.get(field)
+    if value is None and record["status"] != "ok":
+        return {"oom": "OOM", "late": "no time"}.get(record["status"], "failed")
+    return "–" if value is None else format(scale * value, form)
 
-    platform.configure(None)
-    import jax
-    import numpy as np
 
-    # On GPUs float32 products are rounded to fewer bits by default, which is no mistake.
-    jax.config.update("jax_default_matmul_precision", "highest")
-    here, cpu = jax.devices()[0], jax.local_devices(backend="cpu")[0]
-    differences = {}
-    for name, kwargs, size in (
-        ("cnn", {}, 16),
-        ("pyramidnet", {"depth": 8, "alpha": 6}, 16),
-        ("unet", {"base_channels": 4, "levels": 2}, 16),
-    ):
-        ends = []
-        for device in (here, cpu):
-            step, strategy, state = versus_torch.create_step(name, kwargs, size, 8, [device], learning_rate=0.01)
-            for _ in range(3):
-                state, _ = step(state)
-            ends.append(jax.tree.leaves(strategy.gather(state.params)))
-        scale = max(np.abs(leaf).max() for leaf in ends[1])
-        differences[name] = float(max(np.abs(a - b).max() for a, b in zip(*ends, strict=True)) / scale)
-    return differences
+def quotient(first: Record, second: Record, field: str, other: str | None = None) -> str:
+    above, below = first.get(field), second.get(other or field)
+    return f"{above / below:.2f}" if above and below else "–"
+
+
+def agreement(check: Check) -> None:
+    table(
+        "three steps, GPU and CPU", "largest difference / largest weight", "all differences / all updates", f"below {TOLERANCE:.0e}"
+    )
+    for name, (kwargs, size) in SMALL.items():
+        found = check.clock.cell("agreement", name=name, kwargs=kwargs, size=size)
+        good = found["status"] == "ok" and found["of_weights"] <= TOLERANCE
+        check.wrong |= not good
+        check.keep("agreement", {"model": name, "agrees": good} | found)
+        verdict = ("yes" if good else "NO") if found["status"] == "ok" else "–"
+        row(name, number(found, "of_weights", ".1e"), number(found, "of_updates", ".1e"), verdict)
+        say_why(found)
+
+
+def throughput(check: Check) -> None:
+    sides = ["jaxdp", "torch"] if versus_torch.has_torch() else ["jaxdp"]
+    speeds = [f"{side}, images/s" for side in sides]
+    table(
+        f"step in {PRECISION}", "batch", *speeds, "ratio", "ms", "roofline's bound, ms", "bound / measured", "planned, GB",
+        "allocator's peak, GB",
+    )  # fmt: skip
+    going = {name: list(sides) for name in check.models}  # sides that have not failed
+    for doubling in range(1 + (TINY_DOUBLINGS if check.arguments.tiny else MOST_DOUBLINGS)):
+        for name in [name for name in going if going[name]]:
+            title, _, _, first = check.models[name]
+            batch = (check.arguments.first_batch or first) * 2**doubling
+            if not check.clock.may_start(name, len(going[name])):
+                row(title, f"{batch:,}", *["no time"] * len(sides), *["–"] * 6)
+                going[name] = []
+                continue
+            found = {side: check.step_of(side, name, batch) for side in going[name]}
+            going[name] = [side for side, each in found.items() if each["status"] == "ok"]
+            nothing: Record = {"status": "ok"}
+            ours, theirs = found.get("jaxdp", nothing), found.get("torch", nothing)
+            speeds = [number(found.get(side, nothing), "images_per_second") for side in sides]
+            planned, peak = (number(ours, f"{which}_bytes", ",.2f", 1e-9) for which in ("planned", "peak"))
+            if ours.get("peak_bytes") and ours["peak_bytes"] == ours["compiling_peak_bytes"]:
+                peak += " while compiling"
+            bound = f"{number(ours, 'predicted_ms', ',.2f')} {ours.get('bound', '')}".strip()
+            row(
+                title, f"{batch:,}", *speeds, quotient(ours, theirs, "images_per_second"), number(ours, "ms", ",.2f"), bound,
+                quotient(ours, ours, "predicted_ms", "ms"), planned, peak,
+            )  # fmt: skip
+            for each in found.values():
+                say_why(each)
+
+
+def trainer(check: Check) -> None:
+    title = (TINY if check.arguments.tiny else MODELS)["pyramidnet"][0]
+    table(f"trainer, {title}, {PRECISION}", "batch", "images/s", "share of time waiting for input")
+    with tempfile.TemporaryDirectory() as folder:
+        for found in gpu_runs.trainer(check.clock, pathlib.Path(folder), tiny=check.arguments.tiny):
+            check.keep("trainer", found)
+            check.wrong |= found["status"] == "failed"
+            wait = number(found, "input_wait_fraction", ".1%")
+            row(found["way"], found.get("batch", "–"), number(found, "examples_per_second"), wait)
+            say_why(found)
+
+
+def resume(check: Check) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        found = gpu_runs.resume(check.clock, pathlib.Path(folder), tiny=check.arguments.tiny)
+    check.keep("resume", found)
+    check.wrong |= found["status"] != "ok" or bool(found["differ"])
+    if found["status"] == "ok":
+        differ = f"{len(found['differ'])} of {found['arrays']} arrays differ" if found["differ"] else "the same bits"
+        print(f"--deterministic, stopped after step {found['stopped_at']} of {found['steps']} and resumed: {differ}", flush=True)
+    else:
+        print(f"--deterministic, stopped and resumed: {number(found, '')}", flush=True)
+        say_why(found)
+
+
+def prediction(check: Check) -> None:
+    if check.device["target"] is None:
+        print(f"There is no target for {check.device['kind']}.")
+        return
+    table(
+        f"step for {check.device['target']}, {PRECISION}", "batch", "predicted, ms", "measured, ms", "predicted / measured",
+        "predicted, GB", "allocator's peak, GB",
+    )  # fmt: skip
+    for name, (title, kwargs, size, first) in check.models.items():
+        batch = check.arguments.first_batch or first
+        if not check.clock.may_start("predict"):
+            row(title, batch, *["no time"] * 5)
+            continue
+        measured = check.measured.get((name, batch)) or check.step_of("jaxdp", name, batch)
+        what = {"name": name, "kwargs": kwargs, "size": size, "batch": batch, "precision": PRECISION}
+        found = check.clock.cell("predict", **what, target=check.device["target"])
+        check.wrong |= found["status"] == "failed"
+        check.keep("prediction", {"model": name, "batch": batch, "measured_ms": measured.get("ms")} | found)
+        bound = f"{number(found, 'predicted_ms', ',.2f')} {found.get('bound', '')}".strip()
+        row(
+            title, batch, bound, number(measured, "ms", ",.2f"),
+            quotient(found, measured, "predicted_ms", "ms"), number(found, "predicted_bytes", ",.2f", 1e-9),
+            number(measured, "peak_bytes", ",.2f", 1e-9),
+        )  # fmt: skip
+        say_why(found)
+
+
+def say_why(found: Record) -> None:
+    if found.get("reason"):
+        print(f"  {found['reason']}", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

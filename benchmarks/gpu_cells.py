@@ -1,0 +1,245 @@
+"""What gpu_check.py measures, each in a process of its own.
+
+python benchmarks/gpu_cells.py NAME JSON        prints what it finds, as lines of JSON
+"""
+
+import importlib
+import json
+import math
+import pathlib
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import versus_torch
+
+Record = dict[str, Any]
+WARM_UP, REPEATS, SECONDS, MOST_STEPS = 3, 3, 1.0, 1000
+# Between two ways to round on a CPU weights differ by 1e-6 then, and by 1e-5 if each update is off by a hundredth. At ten times
+# this rate they differ by 2e-5 from rounding alone: where a maximum changes sides, later steps move apart.
+LEARNING_RATE = 0.001
+ENDLESS = 10**6  # steps: the pipeline must not come to its end
+
+
+def main() -> int:
+    name, arguments = sys.argv[1:]
+    cells: dict[str, Callable[..., Record]] = {
+        "device": device, "agreement": agreement, "jaxdp": jaxdp_step, "torch": torch_step, "predict": predict, "compare": compare,
+    }  # fmt: skip
+    print(json.dumps(cells[name](**json.loads(arguments))))
+    return 0
+
+
+def device() -> Record:
+    """Returns what JAX finds, and for which target of `jaxdp.plan` that is."""
+    from jaxdp.runtime import platform
+
+    platform.configure(None)
+    import jax
+
+    from jaxdp.runtime.targets import CHIPS
+
+    kind, platform_name = jax.devices()[0].device_kind, jax.devices()[0].platform
+    chips = [chip.name for chip in CHIPS.values() if chip.platform == "cuda" and chip.name in kind.lower()]
+    limit = (jax.devices()[0].memory_stats() or {}).get("bytes_limit")
+    return {"kind": kind, "platform": platform_name, "memory_bytes": limit, "target": f"cuda:{chips[0]}:1" if chips else None}
+
+
+def agreement(name: str, kwargs: Record, size: int) -> Record:
+    """Returns how far three steps on the accelerator and on the CPU are apart."""
+    from jaxdp.runtime import platform
+
+    platform.configure(None)
+    import jax
+
+    # On GPUs float32 products are rounded to fewer bits by default, which is no fault.
+    jax.config.update("jax_default_matmul_precision", "highest")
+    here, cpu = jax.devices()[0], jax.local_devices(backend="cpu")[0]
+    return differences(three_steps(name, kwargs, size, here), three_steps(name, kwargs, size, cpu))
+
+
+def three_steps(
+    name: str, kwargs: Record, size: int, device: Any, learning_rate: float = LEARNING_RATE
+) -> tuple[list[Any], list[Any]]:
+    """Returns the parameters before and after three training steps on a batch of eight."""
+    import jax
+    import numpy as np
+
+    from jaxdp.sharding.strategy import create_strategy
+    from jaxdp.step.state import Constants
+
+    setup = create_setup(name, kwargs, size, 8, "float32")
+    strategy = create_strategy("single", setup.recipe, [device])
+    arrays = strategy.shard_batch(jax.tree.map(np.asarray, next(setup.train_batches(0))))
+    constants = strategy.replicate(Constants.create([learning_rate] * 3, seed=0))
+    state = strategy.restore(setup.create_state())
+    before = jax.tree.leaves(strategy.gather(state.params))
+    for _ in range(3):
+        state, _ = strategy.train_step(state, arrays, constants)
+    return before, jax.tree.leaves(strategy.gather(state.params))
+
+
+def differences(here: tuple[list[Any], list[Any]], cpu: tuple[list[Any], list[Any]]) -> Record:
+    """Returns the largest difference of a weight as a fraction of the largest weight, and that of all as one of what they moved."""
+    import numpy as np
+
+    pairs = list(zip(here[1], cpu[1], strict=True))
+    largest = max(np.abs(there).max() for _, there in pairs)
+    apart = math.sqrt(sum(float(np.square(a - b).sum()) for a, b in pairs))
+    moved = math.sqrt(sum(float(np.square(after - before).sum()) for before, after in zip(*cpu, strict=True)))
+    return {"of_weights": float(max(np.abs(a - b).max() for a, b in pairs) / largest), "of_updates": apart / moved}
+
+
+def seconds_per_step(step: Callable[[], None], wait: Callable[[], Any]) -> float:
+    """Returns the median over repetitions of about a second.
+
+    Args:
+        step: starts one; the device may be steps behind, as it is in training.
+        wait: until all are done.
+    """
+
+    def timed(count: int) -> float:
+        start = time.perf_counter()
+        for _ in range(count):
+            step()
+        wait()
+        return (time.perf_counter() - start) / count
+
+    timed(WARM_UP)  # compiles
+    count = min(math.ceil(SECONDS / timed(1)), MOST_STEPS)
+    return statistics.median(timed(count) for _ in range(REPEATS))
+
+
+def create_setup(name: str, kwargs: Record, size: int, batch: int, precision: str, target: Any = None) -> Any:
+    """Returns a run of the trainer on random images, whose batch norm takes the whole batch together as PyTorch's does."""
+    import numpy as np
+
+    from jaxdp.components import Objects
+    from jaxdp.config import TrainConfig
+    from jaxdp.data import from_arrays
+    from jaxdp.training import setup
+
+    dense, classes = name == "unet", versus_torch.CLASSES[name]
+    rng = np.random.default_rng(0)
+    images = rng.integers(0, 256, (batch, size, size, 3), np.uint8)
+    targets = rng.integers(0, classes, (batch, size, size) if dense else batch).astype(np.uint8 if dense else np.int32)
+    dataset = from_arrays(images, targets, test=(images[:1], targets[:1]), num_classes=classes)
+    config = TrainConfig.of(
+        model=name, model_kwargs=kwargs, precision=precision, batch_norm="global", strategy="single", global_batch_size=batch,
+        data_placement="host", validation="none", steps=ENDLESS,
+    )  # fmt: skip
+    return setup.create_setup(config, Objects(dataset=dataset), target=target)
+
+
+def jaxdp_step(name: str, kwargs: Record, size: int, batch: int, precision: str, target: str | None) -> Record:
+    """Measures training steps on a batch that lies on the device, beside what `jaxdp.plan` says about this very program.
+
+    Args:
+        target: whose data sheet bounds the time; None for none.
+    """
+    from jaxdp.runtime import platform
+
+    platform.configure(None)
+    import jax
+
+    from jaxdp.runtime.targets import Target
+    from jaxdp.sharding import memory
+    from jaxdp.sharding.program import Program
+
+    setup = create_setup(name, kwargs, size, batch, precision)
+    place = setup.strategy.devices[0]
+    start = time.perf_counter()
+    compiled, planned = memory.compile_step(setup.strategy, setup.abstract_step, batch)
+    compile_seconds = time.perf_counter() - start
+    found: Record = {
+        "compile_seconds": compile_seconds, "planned_bytes": planned.total, "compiling_peak_bytes": peak_bytes(place),
+    }  # fmt: skip
+    if target is not None:
+        chip, program = Target.parse(target).chip, Program(compiled.as_text())
+        peak = chip.peak_flops[precision]
+        bounds = {"compute": program.flops / peak, "memory": program.bytes_moved / chip.memory_bandwidth}
+        found |= {
+            "predicted_ms": 1e3 * program.rooflines(peak, chip.memory_bandwidth),
+            "bound": max(bounds, key=lambda part: bounds[part]),
+            "flops": program.flops,
+            "bytes_moved": program.bytes_moved,
+        }
+    print(json.dumps(found), flush=True)  # known even if memory is out now
+    arrays, constants, sums = next(setup.train_batches(0)), setup.constants, None
+    state = setup.strategy.restore(setup.create_state())
+
+    def step() -> None:
+        nonlocal state, sums
+        state, sums = compiled(state, arrays, constants)
+
+    seconds = seconds_per_step(step, lambda: jax.block_until_ready((state, sums)))
+    loss = float(setup.strategy.gather(sums)["loss"])
+    if not math.isfinite(loss):
+        raise FloatingPointError(f"the loss is {loss}")
+    return found | {"ms": 1e3 * seconds, "images_per_second": batch / seconds, "peak_bytes": peak_bytes(place)}
+
+
+def peak_bytes(device: Any) -> int | None:
+    """Returns the most bytes that a device has held so far, where it tells."""
+    return (device.memory_stats() or {}).get("peak_bytes_in_use")
+
+
+def torch_step(name: str, kwargs: Record, size: int, batch: int, precision: str) -> Record:
+    """Measures training steps of the same model in PyTorch: compiled, channels last, with autocast for bfloat16."""
+    torch: Any = importlib.import_module("torch")
+
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    torch.manual_seed(0)
+    torch.backends.cudnn.benchmark = True  # it chooses kernels by timing them, as XLA does
+    torch.set_default_device(device)
+    model = versus_torch.torch_model(name, kwargs).to(memory_format=torch.channels_last)
+    images = torch.randn(batch, 3, size, size).to(memory_format=torch.channels_last)
+    labels = torch.randint(0, versus_torch.CLASSES[name], (batch, size, size) if name == "unet" else (batch,))
+    optimizer = torch.optim.SGD(
+        model.parameters(), lr=0.1, momentum=0.9, nesterov=True, weight_decay=1e-4, fused=device == "cuda"
+    )  # fmt: skip
+    run, loss = torch.compile(model), torch.zeros(())
+
+    def step() -> None:
+        nonlocal loss
+        optimizer.zero_grad()
+        with torch.autocast(device, torch.bfloat16, enabled=precision == "bfloat16"):
+            loss = torch.nn.functional.cross_entropy(run(images), labels)
+        loss.backward()
+        optimizer.step()
+
+    seconds = seconds_per_step(step, torch.cuda.synchronize if device == "cuda" else lambda: None)
+    if not torch.isfinite(loss):
+        raise FloatingPointError(f"the loss is {loss.item()}")
+    peak = torch.cuda.max_memory_allocated() if device == "cuda" else None
+    return {"ms": 1e3 * seconds, "images_per_second": batch / seconds, "peak_bytes": peak, "version": torch.__version__}
+
+
+def predict(name: str, kwargs: Record, size: int, batch: int, precision: str, target: str) -> Record:
+    """Returns what `jaxdp.plan --target` predicts, which compiles for a description of the device and touches none."""
+    from jaxdp.runtime import platform
+
+    platform.describe_only()
+    from jaxdp.runtime.targets import Target
+    from jaxdp.tools import prediction
+
+    described = Target.parse(target)
+    step = prediction.compile_for(create_setup(name, kwargs, size, batch, precision, described), described, batch)
+    return {"predicted_ms": 1e3 * step.total_seconds, "predicted_bytes": step.memory.total, "bound": step.bound}
+
+
+def compare(first: str, second: str, step: int) -> Record:
+    """Returns which arrays of a checkpoint differ between two runs, in any bit."""
+    from jaxdp.checkpoint.restore import SavedCheckpoints
+
+    folders = (pathlib.Path(run, "checkpoints") for run in (first, second))
+    left, right = (SavedCheckpoints(folder, best_metric=None).arrays(step) for folder in folders)
+    if set(left) != set(right):
+        raise ValueError("the checkpoints hold different arrays")
+    return {"arrays": len(left), "differ": [name for name in left if left[name].tobytes() != right[name].tobytes()]}
+
+
+if __name__ == "__main__":
+    sys.exit(main())
