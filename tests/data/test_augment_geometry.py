@@ -9,6 +9,7 @@ import pytest
 from PIL import Image, ImageOps
 
 from jaxdp.data.augment import create
+from jaxdp.ops import window
 
 IMAGE = np.arange(1, 31, dtype=np.float32).reshape(6, 5, 1)  # all pixels differ
 MASK = IMAGE[..., 0].astype(np.int32)
@@ -128,3 +129,22 @@ def test_random_resized_crop_draws_as_torchvision_does(shape: tuple[int, int]) -
         np.testing.assert_allclose(
             np.percentile(ours, (10, 50, 90)), np.percentile(other, (10, 50, 90)), atol=max(0.25 * spread, 1)
         )
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.int32])
+def test_both_forms_of_a_window_read_the_same(dtype: Any) -> None:
+    pixels = np.random.default_rng(0).normal(0, 100, (9, 12, 3)).astype(dtype)
+    for row, column in [(0, 0), (2, 5), (3, 7), (1, 6)]:
+        expected = pixels[row : row + 6, column : column + 5]
+        for form in (window.selected, window.sliced):
+            np.testing.assert_array_equal(form(jnp.asarray(pixels), jnp.array([row, column]), 6, 5), expected)
+
+
+@pytest.mark.parametrize(
+    ("platform", "side", "gathers"), [("tpu", 32, False), ("tpu", 128, True), ("cpu", 32, True), ("cuda", 32, True)]
+)
+def test_small_windows_are_selected_on_a_tpu(platform: str, side: int, gathers: bool) -> None:
+    crop = jax.jit(jax.vmap(lambda pixels, corner: window.window(pixels, corner, side, side)))
+    shapes = jax.ShapeDtypeStruct((4, side + 8, side + 8, 3), np.float32), jax.ShapeDtypeStruct((4, 2), np.int32)
+    text = crop.trace(*shapes).lower(lowering_platforms=(platform,)).as_text()
+    assert ("gather" in text) == gathers

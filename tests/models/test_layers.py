@@ -1,6 +1,7 @@
 """Layers agree with formulas written out in NumPy."""
 
 import functools
+import re
 from typing import Any
 
 import jax
@@ -21,16 +22,39 @@ def batch_norm(features: int, **attributes) -> layers.BatchNorm:
     return norm
 
 
-def test_moments_have_the_derivative_that_jax_finds_itself() -> None:
+@pytest.mark.parametrize("rounded", [False, True])
+def test_moments_have_the_derivative_that_jax_finds_itself(rounded: bool) -> None:
     x = jax.random.normal(jax.random.key(0), (2, 5, 3, 4)) * 2 + 3
 
     def theirs(x: jax.Array) -> moments.Moments:
         return jnp.mean(x, (1, 2)), jnp.var(x, (1, 2))
 
     cotangents = (jax.random.normal(jax.random.key(1), (2, 4)), jax.random.normal(jax.random.key(2), (2, 4)))
-    (found, pull_back), (expected, expected_pull_back) = jax.vjp(moments.moments, x), jax.vjp(theirs, x)
+    (found, pull_back), (expected, expected_pull_back) = jax.vjp(lambda x: moments.moments(x, rounded), x), jax.vjp(theirs, x)
     for ours, other in zip((*found, *pull_back(cotangents)), (*expected, *expected_pull_back(cotangents)), strict=True):
         np.testing.assert_allclose(ours, other, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("offset", [0.0, 30.0])
+def test_one_pass_finds_the_moments_of_bfloat16(offset: float) -> None:
+    """Also where values of bfloat16 are an eighth of a standard deviation apart, as at a mean of 30."""
+    x = (offset + jax.random.normal(jax.random.key(0), (2, 32, 16, 16, 3))).astype(jnp.bfloat16).astype(jnp.float32)
+    for found, expected in zip(moments.one_pass(x), moments.two_passes(x), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=2e-3, atol=1e-4)
+    equal = jnp.full((1, 32, 1), 3.140625)
+    assert moments.one_pass(equal)[1].min() >= 0
+
+
+@pytest.mark.parametrize(
+    ("platform", "dtype", "passes"),
+    [("tpu", "bfloat16", 1), ("cuda", "bfloat16", 1), ("tpu", "float32", 2), ("cpu", "bfloat16", 2)],
+)
+def test_accelerators_pass_once_over_bfloat16(platform: str, dtype: str, passes: int) -> None:
+    norm = layers.BatchNorm(3, dtype=dtype)
+    normalize = jax.jit(lambda x: nnx.merge(*nnx.split(norm), copy=True)(x))
+    text = normalize.trace(jax.ShapeDtypeStruct((8, 4, 4, 3), dtype)).lower(lowering_platforms=(platform,)).as_text()
+    # Only the second pass takes the mean from each value.
+    assert bool(re.search(r"stablehlo.subtract .*tensor<1x8x4x4x3xf32>", text)) == (passes == 2)
 
 
 @pytest.mark.parametrize("channels", [(5, 3), (3, 5)])
@@ -44,6 +68,16 @@ def test_a_convolution_has_the_gradients_that_jax_finds_itself(channels: tuple[i
     cotangent = jax.random.normal(next(keys), ours.shape)
     for found, expected in zip((ours, *pull_back(cotangent)), (theirs, *expected_pull_back(cotangent)), strict=True):
         np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(("platform", "constrained"), [("cuda", True), ("tpu", False), ("cpu", False)])
+def test_the_gradient_of_a_kernel_has_its_layout_on_cuda(platform: str, constrained: bool) -> None:
+    def loss(kernel: jax.Array, x: jax.Array) -> jax.Array:
+        return convolution.convolve(x, kernel, (1, 1), ((1, 1), (1, 1))).sum()
+
+    shapes = jax.ShapeDtypeStruct((3, 3, 4, 5), jnp.float32), jax.ShapeDtypeStruct((2, 6, 6, 4), jnp.float32)
+    text = jax.jit(jax.grad(loss)).trace(*shapes).lower(lowering_platforms=(platform,)).as_text()
+    assert ("LayoutConstraint" in text) == constrained
 
 
 def test_batch_norm_agrees_with_flax() -> None:
@@ -87,6 +121,7 @@ def test_shortcut_pools_real_cells_and_appends_zeros(size: int) -> None:
             window = x[:, 2 * row : 2 * row + 2, 2 * column : 2 * column + 2]
             expected[:, row, column, :3] = window.mean((1, 2))  # a border window is smaller, and so is its divisor
     np.testing.assert_allclose(layers.shortcut(jnp.asarray(x), 5, 2), expected, atol=1e-6)
+    assert layers.shortcut(jnp.asarray(x, jnp.bfloat16), 5, 2).dtype == jnp.bfloat16
 
 
 def test_strided_convolution_pads_both_sides() -> None:

@@ -86,7 +86,7 @@ class BatchNorm(nnx.Module):
         if x.shape[0] % group_size:
             raise ValueError(f"batch norm over groups of {group_size} examples needs a multiple of that, got {x.shape[0]}")
         grouped = x.reshape(-1, group_size, *x.shape[1:])
-        mean, var = moments(grouped.astype(jnp.promote_types(self.dtype, jnp.float32)))
+        mean, var = moments(grouped.astype(jnp.promote_types(self.dtype, jnp.float32)), grouped.dtype == jnp.bfloat16)
         if self.combine is not None:
             mean, var = self.combine(mean, var)
         self._update(mean, var)
@@ -238,5 +238,5 @@ def shortcut(x: Float[Array, "batch height width in"], features: int, stride: in
     """
     if stride == 2:
         odd: Any = [(0, size % 2) for size in x.shape[1:3]]  # Flax's annotation knows only names
-        x = nnx.avg_pool(x, (2, 2), (2, 2), padding=odd, count_include_pad=False)
+        x = nnx.avg_pool(x, (2, 2), (2, 2), padding=odd, count_include_pad=False).astype(x.dtype)  # the counts are float32
     return jnp.pad(x, ((0, 0), (0, 0), (0, 0), (0, features - x.shape[-1])))

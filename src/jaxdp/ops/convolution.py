@@ -1,4 +1,4 @@
-"""Convolves images in forms whose gradients XLA:CPU computes fast; other platforms get the plain convolution."""
+"""Convolves images in forms whose gradients XLA:CPU computes fast; other platforms get the plain convolution and its gradient."""
 
 import functools
 from typing import Any
@@ -6,6 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.experimental.layout import Layout, with_layout_constraint
 from jaxtyping import Array, Float
 
 
@@ -52,6 +53,9 @@ def convolve(
     For the gradient of the kernel XLA:CPU would recompute what that gradient reads (batch norms, sums of branches) in the memory
     order of a transposed array; an optimization barrier makes it read the values that exist already. XLA:CPU also writes out the
     windows of one of the two factors; for the one with fewer channels they take less memory.
+
+    On CUDA the gradient is laid out as the kernel is. XLA:GPU would carry cuDNN's layout on to the update, which then cannot write
+    over the old parameters, and copies them.
     """
     return plain(x, kernel, strides, padding)
 
@@ -82,7 +86,11 @@ def _convolve_backward(strides: tuple[int, ...], padding: Any, kept: tuple[Array
         return compute(*jax.lax.optimization_barrier((x, of_y)))
 
     (of_x,) = jax.linear_transpose(lambda x: plain(x, kernel, strides, padding), x)(of_y)
-    return of_x, jax.lax.platform_dependent(x, of_y, cpu=on_cpu, default=of_kernel)
+
+    def on_cuda(x: Array, of_y: Array) -> Array:
+        return with_layout_constraint(of_kernel(x, of_y), Layout(tuple(range(kernel.ndim))))
+
+    return of_x, jax.lax.platform_dependent(x, of_y, cpu=on_cpu, cuda=on_cuda, default=of_kernel)
 
 
 convolve.defvjp(_convolve_forward, _convolve_backward)

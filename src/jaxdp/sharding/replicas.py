@@ -37,7 +37,7 @@ class Replicas:
         return jax.tree.map(lambda leaf: jax.lax.pcast(leaf, self.axis, to="varying"), tree)
 
     def mean(self, tree: Any) -> Any:
-        return self._reduce(jax.lax.pmean, tree)
+        return self._reduce(jax.lax.pmean if self.flat else _mean, tree)
 
     def sum(self, tree: Any) -> Any:
         return self._reduce(jax.lax.psum, tree)
@@ -73,3 +73,9 @@ class Replicas:
             parts = jnp.split(joined[dtype], np.cumsum([leaves[number].size for number in numbers[:-1]]))
             alone |= {number: part.reshape(leaves[number].shape) for number, part in zip(numbers, parts, strict=True)}
         return jax.tree.unflatten(structure, [alone[number] for number in range(len(leaves))])
+
+
+def _mean(tree: Any, axis: str) -> Any:
+    """Returns means over replicas, divided before they are summed: the division joins what computes an array, for each array."""
+    count = jax.lax.axis_size(axis)
+    return jax.lax.psum(jax.tree.map(lambda leaf: leaf / count, tree), axis)

@@ -10,6 +10,7 @@ from jaxtyping import Array, Bool, Float, Key
 from jaxdp.data import augment
 from jaxdp.data.augment import Example, Shape, is_dense, map_grid, require
 from jaxdp.data.dataset import IGNORE_LABEL
+from jaxdp.ops.window import window
 
 _TRIES = 10
 _AREA = (0.08, 1.0)
@@ -45,7 +46,7 @@ class PadCrop:
 
         def move(pixels: Array) -> Array:
             padded = jnp.pad(pixels, [(pad, pad)] * 2 + [(0, 0)] * (pixels.ndim - 2), mode=mode)
-            return _window(padded, corner, height, width)
+            return window(padded, corner, height, width)
 
         return map_grid(example, move)
 
@@ -80,7 +81,7 @@ class Crop:
         if self.real and "masks" in example:
             low, high = _real_corners(example["masks"] != IGNORE_LABEL, size)
         corner = jax.random.randint(key, (2,), low, high)
-        return map_grid(example, lambda pixels: _window(pixels, corner, size, size))
+        return map_grid(example, lambda pixels: window(pixels, corner, size, size))
 
     def inside(self) -> "Crop":
         """Returns the crop for images that were filled up."""
@@ -191,8 +192,3 @@ def _triangle(length: int, size: int, start: Array, side: Array) -> Float[Array,
     weights = jnp.maximum(1 - jnp.abs(pixels - centres[:, None]) / jnp.maximum(scale, 1.0), 0.0)
     weights = jnp.where((pixels > start) & (pixels < start + side), weights, 0.0)
     return weights / jnp.sum(weights, 1, keepdims=True)
-
-
-def _window(pixels: Array, corner: Array, height: int, width: int) -> Array:
-    starts = (corner[0], corner[1], *[0] * (pixels.ndim - 2))
-    return jax.lax.dynamic_slice(pixels, starts, (height, width, *pixels.shape[2:]))
