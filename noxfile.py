@@ -111,11 +111,15 @@ def slow(session: nox.Session) -> None:
 
 @nox.session
 def aot(session: nox.Session) -> None:
-    """Compiles steps for a TPU and a CUDA GPU, of which none is needed; `-- --write-bytes` writes the table of bytes moved anew."""
+    """Compiles 30 steps for a TPU and 30 for a CUDA GPU, of which none is needed; every pair of their settings is among them.
+
+    `-- --write-bytes` writes the tables of bytes moved anew; `-- --every-step` compiles the whole product, 170 for each.
+    """
     keep_what_is_compiled(session)
     # Of what the extra cuda13 installs this is what compiles; the rest of it runs programs.
     session.install(".[dev,tpu]", "jax-cuda13-plugin", "jax-cuda13-pjrt", "nvidia-cuda-nvcc", "nvidia-cuda-crt", "nvidia-nvvm")
-    session.run("pytest", "-m", "slow or not slow", "tests/aot", *session.posargs)
+    share = ["-n", "2", "--dist", "loadgroup"]  # a worker for each of the two
+    session.run("pytest", "-m", "slow or not slow", "tests/aot", *share, *session.posargs)
 
 
 @nox.session

@@ -14,7 +14,8 @@ pytest_plugins = ("fault_table",)
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--fuzz-seed", type=int, default=0, help="from which tests/fuzz draws its cases: the same one, the same cases")
     parser.addoption("--fuzz-cases", type=int, default=100, help="how many of them it tries in all (default: %(default)s)")
-    parser.addoption("--write-bytes", action="store_true", help="write tests/aot/bytes_moved.json instead of comparing with it")
+    parser.addoption("--write-bytes", action="store_true", help="write tests/aot/bytes_moved_*.json instead of comparing with them")
+    parser.addoption("--every-step", action="store_true", help="let tests/aot compile all 320 steps, not every pair of settings")
 
 
 def pytest_report_header(config: pytest.Config) -> str:

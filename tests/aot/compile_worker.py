@@ -3,7 +3,9 @@
 A process of its own: the tests' own carries flags for the CPU, over which the other compilers fail.
 """
 
+import dataclasses
 import json
+import os
 import re
 import sys
 import traceback
@@ -23,34 +25,36 @@ from jaxdp.data import placement  # noqa: E402
 from jaxdp.data.sources import ArraySource, Dataset  # noqa: E402
 from jaxdp.ops import convolution  # noqa: E402
 from jaxdp.runtime.targets import Target  # noqa: E402
-from jaxdp.sharding.memory import Forecast, compile_step  # noqa: E402
 from jaxdp.sharding.program import Program  # noqa: E402
 from jaxdp.training.setup import create_setup  # noqa: E402
 
-EXAMPLES = 50_000  # as many as CIFAR-10 has, of which a batch takes few: a copy of all stands out
 QUICK = {"exec_time_optimization_effort": -1.0}
 
 
-def dataset() -> Dataset:
-    """Images of nothing, which take no memory."""
-    images = np.broadcast_to(np.zeros((), np.uint8), (EXAMPLES, 32, 32, 3))
-    source = ArraySource(images, np.broadcast_to(np.zeros((), np.int32), (EXAMPLES,)))
+def dataset(case: dict[str, Any]) -> Dataset:
+    """Returns images of nothing, which take no memory, with labels or masks."""
+    shape, task = tuple(case["shape"]), case["settings"].get("task", "classification")
+    field, dtype, dims = ("masks", np.uint8, shape[:2]) if task == "segmentation" else ("labels", np.int32, ())
+    images, targets = (
+        np.broadcast_to(np.zeros((), kind), (case["images"], *each)) for kind, each in ((np.uint8, shape), (dtype, dims))
+    )
+    source = ArraySource(images, targets, field)
     moments: dict[str, Any] = {"mean": (125.3, 123.0, 113.9), "std": (63.0, 62.1, 66.7)}
-    return Dataset(source, source, num_classes=10, image_shape=(32, 32, 3), task="classification", **moments)
+    return Dataset(source, source, num_classes=10, image_shape=shape, task=task, **moments)
 
 
 def prepare(case: dict[str, Any]) -> Any:
     target = Target.parse(case["target"])
-    return create_setup(TrainConfig.of(**case["settings"]), Objects(dataset=dataset()), training=False, target=target)
+    return create_setup(TrainConfig.of(**case["settings"]), Objects(dataset=dataset(case)), training=False, target=target)
 
 
-def lowered(case: dict[str, Any], setup: Any, examples: int) -> Any:
-    """Returns the program before it is compiled, of a step with so many examples on a device."""
-    state, batch, constants = setup.abstract_step(examples * setup.strategy.data_shards)
-    if case["kind"] == "evaluate":
+def lowered(case: dict[str, Any], setup: Any) -> Any:
+    """Returns the program before it is compiled."""
+    state, batch, constants = setup.abstract_step(setup.global_batch_size)
+    if case["evaluates"]:
         return setup.strategy.eval_step.lower(state, batch, constants.examples)
-    if case["kind"] == "several":  # of several steps a call K is the last dim of indices and weights
-        batch = {name: jax.ShapeDtypeStruct((*leaf.shape, 3), leaf.dtype) for name, leaf in batch.items()}
+    if case["steps_a_call"]:  # the last dim of indices and weights
+        batch = {name: jax.ShapeDtypeStruct((*leaf.shape, case["steps_a_call"]), leaf.dtype) for name, leaf in batch.items()}
     return setup.strategy.train_step.lower(state, batch, constants)
 
 
@@ -61,35 +65,38 @@ def formats(text: str) -> list[str]:
     return sorted({kind for found in factors if found for kind in re.findall(r"x([a-z]+\d+)>", found.group(1))})
 
 
+def smallest_array(setup: Any) -> int:
+    """Returns the bytes of the smallest array of the data set that has more than a number for each example."""
+    sizes = [int(np.prod(shape)) * np.dtype(dtype).itemsize for shape, dtype in setup.dataset.fields().values()]
+    return len(setup.dataset.train) * min(size for size in sizes if size > 8)
+
+
+def cpu_seconds() -> float:
+    """Returns what this process and those that it started have taken so far."""
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system
+
+
 def properties(case: dict[str, Any]) -> dict[str, Any]:
     """Returns what a test asserts of a program."""
-    examples = case.get("examples", 16)
+    began = cpu_seconds()
     setup = prepare(case)
-    before = lowered(case, setup, examples)
-    options = QUICK if case["target"].startswith("tpu") else None
-    read = Program(before.compile(compiler_options=options).as_text())
-    bytes_of_images = len(setup.dataset.train) * int(np.prod(setup.dataset.image_shape))
+    before = lowered(case, setup)
+    read = Program(before.compile(compiler_options=QUICK if case["target"].startswith("tpu") else None).as_text())
     # What results from an instruction, and is no name for something that was there before.
     names = {"parameter", "tuple", "get-tuple-element", "while", "bitcast", "opt-barrier", "conditional", "call"}
-    large = [each for _, each, _ in read.everything() if each.opcode not in names and each.bytes >= bytes_of_images // 2]
-    found = {
+    large = [each for _, each, _ in read.everything() if each.opcode not in names and each.bytes >= smallest_array(setup) // 2]
+    return {
         "donated": read.donated,
         "state_leaves": len(jax.tree.leaves(setup.shapes)),
         "copies": [f"{each.opcode} {each.type}" for each in large],
         "traced_formats": formats(before.as_text()),
         "formats": sorted({kind for _, kind in read.convolutions()}),
-        "collectives": [[each.kind, each.count, each.bytes, each.asynchronous] for each in read.collectives()],
+        "collectives": [dataclasses.asdict(each) for each in read.collectives()],
         "gradient_bytes": sum(4 * leaf.size for leaf in jax.tree.leaves(setup.shapes.params)),
-        "flops": read.flops,
         "bytes_moved": read.bytes_moved,
-        "cycles": read.cycles,
-        "image_bytes": bytes_of_images,
+        "cpu_seconds": cpu_seconds() - began,
     }
-    if between := case.get("between"):
-        sizes = (examples, between, 4 * examples)
-        total = [compile_step(setup.strategy, setup.abstract_step, size * setup.strategy.data_shards, options)[1] for size in sizes]
-        found |= {"planned": Forecast(sizes[::2], (total[0], total[2])).at(between), "total": total[1].total}
-    return found
 
 
 def mutate(name: str) -> None:

@@ -9,7 +9,9 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import kept_programs
 import pytest
+import steps
 
 WORKER = pathlib.Path(__file__).parent / "compile_worker.py"
 Answer = dict[str, Any]
@@ -23,6 +25,20 @@ def missing(platform: str) -> str | None:
     folders = [pathlib.Path(place) for place in (plugins.submodule_search_locations or () if plugins else ())]
     found = any(path.name.startswith("xla_cuda") for folder in folders for path in folder.glob("*"))
     return None if found else "needs the CUDA plug-in: pip install 'jaxdp[cuda13]'"
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Gives a test each of the steps, those of a platform to one worker."""
+    if "step" in metafunc.fixturenames:
+        chosen = [*steps.SMALL, *(steps.every_step() if metafunc.config.getoption("--every-step") else steps.every_pair())]
+        metafunc.parametrize(
+            ("platform", "step"),
+            [
+                pytest.param(platform, step, id=steps.name(platform, step), marks=pytest.mark.xdist_group(platform))
+                for platform in steps.TARGETS
+                for step in chosen
+            ],
+        )
 
 
 class Compiler:
@@ -54,7 +70,7 @@ class Compiler:
 
 @pytest.fixture(scope="session")
 def compile_step() -> Iterator[Callable[[Answer], Answer]]:
-    """Compiles a case, once in a session; skips the test where what it takes is not installed."""
+    """Compiles a case, unless an earlier test or session has; skips the test where what it takes is not installed."""
     compilers: dict[tuple[str, str], Compiler] = {}
     answers: dict[str, Answer] = {}
 
@@ -64,9 +80,12 @@ def compile_step() -> Iterator[Callable[[Answer], Answer]]:
             pytest.skip(reason)
         key = json.dumps(case, sort_keys=True)
         if key not in answers:
-            # A fault stays in the process that it was put into.
-            process = compilers.setdefault((platform, case.get("mutant", "")), Compiler())
-            answers[key] = process.ask(case)
+            found = kept_programs.find(case)
+            if found is None:
+                # A fault stays in the process that it was put into.
+                found = compilers.setdefault((platform, case.get("mutant", "")), Compiler()).ask(case)
+                kept_programs.keep(case, found)
+            answers[key] = found
         answer = answers[key]
         assert "error" not in answer, answer.get("trace") or answer["error"]
         return answer

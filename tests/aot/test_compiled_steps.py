@@ -1,114 +1,145 @@
 """Steps compiled for a TPU and a CUDA GPU have the properties that make them fast. Nothing is run; times are not asserted."""
 
+import itertools
 import json
 import pathlib
 from collections.abc import Callable
 from typing import Any
 
+import kept_programs
 import pytest
+import steps
 
 Answer = dict[str, Any]
 Ask = Callable[[Answer], Answer]
 
-TARGETS = {"tpu": "tpu:v5e:2x2", "cuda": "cuda:h100:4"}
-MODELS: dict[str, Answer] = {
-    "pyramidnet20": {"model": "pyramidnet", "model_kwargs": {"depth": 20, "alpha": 48}},
-    "cnn": {"model": "cnn"},
-}
-STRATEGIES: dict[str, Answer] = {
-    "pmap": {"strategy": "pmap"},
-    "shard_map": {"strategy": "shard_map"},
-    "sharded": {"strategy": "sharded"},
-    "sharded_params": {"strategy": "sharded", "shard_params": True},
-    "space": {"strategy": "sharded", "mesh": "data=2,space=2"},
-}
-# Bytes that a step moves, by name of the case: a change that makes one heavier is seen. `pytest --write-bytes` writes it.
-TABLE = pathlib.Path(__file__).parent / "bytes_moved.json"
 TOLERANCE = 0.02
-# Collectives by strategy: gradients, statistics and metrics are combined into one or few. Each sharded parameter is gathered.
-MOST_REDUCTIONS = 4
+KINDS_OF_COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "collective-permute", "all-to-all")
+COMBINED_BYTES = 30 * 2**20  # up to which XLA:GPU combines all-reduces
 
 
-def case(platform: str, model: str, strategy: str, precision: str = "float32", kind: str = "train", **more: Any) -> Answer:
-    settings = MODELS[model] | STRATEGIES[strategy] | {"precision": precision}
-    if kind == "accumulation":
-        settings["accumulate_steps"] = 2
-    return {"target": TARGETS[platform], "settings": settings, "kind": kind, "examples": 16} | more
+def test_every_pair_of_settings_is_among_the_steps() -> None:
+    chosen, product = steps.every_pair(), steps.every_step()
+    for one, other in itertools.combinations(range(4), 2):
+        assert {(step[one], step[other]) for step in chosen} == {(step[one], step[other]) for step in product}
+    assert len(chosen) == len(set(chosen)) == len(steps.LARGE) * len(steps.STRATEGIES)
 
 
-def name(chosen: Answer) -> str:
-    settings = chosen["settings"]
-    model = next(key for key, value in MODELS.items() if value.items() <= settings.items())
-    own = {key: value for key, value in settings.items() if key in ("strategy", "shard_params", "mesh")}
-    strategy = next(key for key, value in STRATEGIES.items() if value == own)
-    return "-".join([chosen["target"].partition(":")[0], model, strategy, settings["precision"], chosen["kind"]])
+def test_a_program_is_kept_until_something_changes(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path))
+    one, other = (steps.case("tpu", step) for step in steps.SMALL[:2])
+    kept_programs.keep(one, {"donated": 3})
+    kept_programs.keep(other, {"error": "no memory"})
+    assert kept_programs.find(one) == {"donated": 3}
+    assert kept_programs.find(other) is None
+    assert kept_programs.find(one | {"mutant": "gather"}) is None
+    monkeypatch.setattr(kept_programs, "_sources", lambda: b"a line was changed")
+    assert kept_programs.find(one) is None
 
 
-# `python -m jaxdp.plan --target ...` compiles the larger models in minutes each.
-STEPS = [
-    *(("cnn", strategy, "float32", "train") for strategy in STRATEGIES),
-    ("cnn", "shard_map", "bfloat16", "train"),
-    ("cnn", "shard_map", "bfloat16", "evaluate"),
-    ("cnn", "shard_map", "float32", "several"),
-    ("cnn", "shard_map", "float32", "accumulation"),
-    ("cnn", "sharded_params", "bfloat16", "evaluate"),
-]
-CASES = [case(platform, *rest) for rest in STEPS for platform in TARGETS]
-every_case = pytest.mark.parametrize("chosen", [pytest.param(each, id=name(each)) for each in CASES])
-
-
-def check(found: Answer, chosen: Answer) -> None:
+def check(found: Answer, platform: str, step: steps.Choice) -> None:
     """Asserts what holds of every step."""
+    _, strategy, precision, kind = step
     assert not found["copies"], "the step writes something as large as the data set"
-    trains = chosen["kind"] != "evaluate"
+    trains = kind != "evaluate"
     if trains:
         assert found["donated"] >= found["state_leaves"], "the new state does not take the memory of the old one"
-    if chosen["settings"]["precision"] == "bfloat16":
+    if precision == "bfloat16":
         # XLA:TPU computes in bfloat16 what is traced in float32 from bfloat16, other compilers need not.
         assert found["traced_formats"] == ["bf16"], "a convolution of a bfloat16 step is traced in float32"
         # The metrics of an evaluation count in float32, by matrix products.
         assert found["formats"] == ["bf16"] or not trains, "a convolution or matrix product of a bfloat16 step is in float32"
-    reductions = sum(count for kind, count, _, _ in found["collectives"] if kind == "all-reduce")
-    strategy = chosen["settings"]
-    if trains and "mesh" not in strategy and not strategy.get("shard_params"):
-        steps = {"several": 3}.get(chosen["kind"], 1)
-        assert 1 <= reductions <= MOST_REDUCTIONS * steps, "gradients are not combined into few all-reduces"
-        reduced = sum(size for kind, _, size, _ in found["collectives"] if kind == "all-reduce")
-        assert reduced >= found["gradient_bytes"] * steps
+    collectives = {name: [each for each in found["collectives"] if each["kind"] == name] for name in KINDS_OF_COLLECTIVES}
+    assert sum(map(len, collectives.values())) == len(found["collectives"])
+    if trains and strategy in ("pmap", "shard_map", "sharded"):
+        assert not any(collectives[name] for name in KINDS_OF_COLLECTIVES[1:]), "only all-reduces are needed"
+        check_reductions(found, collectives["all-reduce"], platform, step)
+    if trains and strategy == "sharded_params":
+        check_scattered(found, collectives, step)
+    if trains and strategy == "space":
+        assert collectives["collective-permute"], "the rows at the edges are not exchanged"
+    check_overlap(collectives, platform, step)
+
+
+def check_reductions(found: Answer, reductions: list[Answer], platform: str, step: steps.Choice) -> None:
+    """Asserts that gradients are combined, and reduced once for each update."""
+    _, strategy, precision, kind = step
+    updates = steps.STEPS_A_CALL if kind == "several" else 1
+    # Where XLA partitions the step, its all-reduces stand in the loop over microbatches. XLA:GPU moves those of gradients out.
+    if strategy == "sharded" and kind == "accumulation" and platform == "tpu":
+        updates = steps.MICROBATCHES
+    gradients = found["gradient_bytes"] * updates
+    reduced, count = (sum(each[name] for each in reductions) for name in ("bytes", "count"))
+    # XLA's partitioner sums what a convolution returns, before that becomes float32.
+    least = gradients / 2 if strategy == "sharded" and precision == "bfloat16" else gradients
+    assert least <= reduced <= 1.1 * gradients, "gradients are reduced more than once for an update, or not at all"
+    most = 3 + found["gradient_bytes"] // COMBINED_BYTES
+    if strategy == "sharded":  # metrics and statistics come one by one; so do some kernels
+        most += steps.MICROBATCHES + found["state_leaves"] // 10
+    assert count <= most * updates, "gradients are not combined"
+
+
+def check_scattered(found: Answer, collectives: dict[str, list[Answer]], step: steps.Choice) -> None:
+    """Asserts that a device receives all parameters, and gradients once for each microbatch."""
+    _, _, precision, kind = step
+    moved = {name: sum(each["bytes"] for each in group) for name, group in collectives.items()}
+    # The gradients of each microbatch are scattered: a device adds up its own share of them.
+    updates = {"several": steps.STEPS_A_CALL, "accumulation": steps.MICROBATCHES}.get(kind, 1)
+    least = 0.9 * found["gradient_bytes"] / (2 if precision == "bfloat16" else 1)
+    assert moved["all-gather"] >= least, "parameters are not gathered"
+    assert moved["reduce-scatter"], "gradients are not scattered"
+    # Both compilers scatter some of them only, and all-reduce the others.
+    reduced = moved["reduce-scatter"] + moved["all-reduce"]
+    assert least * updates <= reduced <= 1.1 * found["gradient_bytes"] * updates, (
+        "gradients are reduced more than once, or not at all"
+    )
+
+
+def check_overlap(collectives: dict[str, list[Answer]], platform: str, step: steps.Choice) -> None:
+    """Asserts that a device computes while it waits for others, where a compiler provides for that."""
+    model, strategy, _, kind = step
+    if platform == "tpu":  # with the least effort nothing else is
+        assert all(each["asynchronous"] == each["count"] for each in collectives["collective-permute"])
+        return
+    # XLA:GPU lets a collective wait where there is nothing to compute beside it, as at the end of a step.
+    assert all(each["overlapped"] == each["asynchronous"] for each in itertools.chain(*collectives.values()))
+    if kind != "evaluate" and model != "cnn" and strategy == "space":
+        assert any(each["overlapped"] for each in collectives["collective-permute"]), "the device waits for the rows of others"
 
 
 @pytest.mark.slow
-@every_case
-def test_a_compiled_step(chosen: Answer, compile_step: Ask) -> None:
-    check(compile_step(chosen), chosen)
+def test_a_compiled_step(platform: str, step: steps.Choice, compile_step: Ask) -> None:
+    check(compile_step(steps.case(platform, step)), platform, step)
 
 
 @pytest.mark.slow
-@every_case
-def test_a_step_moves_as_many_bytes_as_before(chosen: Answer, compile_step: Ask, request: pytest.FixtureRequest) -> None:
-    found, table = compile_step(chosen)["bytes_moved"], json.loads(TABLE.read_text())
+def test_a_step_moves_as_many_bytes_as_before(
+    platform: str, step: steps.Choice, compile_step: Ask, request: pytest.FixtureRequest
+) -> None:
+    """Sees a change that makes a step heavier. `pytest --write-bytes` writes the table, of each platform for itself."""
+    name, path = "-".join(step), pathlib.Path(__file__).parent / f"bytes_moved_{platform}.json"
+    found, table = compile_step(steps.case(platform, step))["bytes_moved"], json.loads(path.read_text()) if path.exists() else {}
     if request.config.getoption("--write-bytes"):
-        table[name(chosen)] = found
-        TABLE.write_text(json.dumps(dict(sorted(table.items())), indent=1) + "\n")
-    assert found == pytest.approx(table[name(chosen)], rel=TOLERANCE)
+        table = {each: value for each, value in table.items() if tuple(each.split("-")) in steps.NAMED} | {name: found}
+        path.write_text(json.dumps(dict(sorted(table.items())), indent=1) + "\n")
+    assert found == pytest.approx(table[name], rel=TOLERANCE)
+
+
+CNN = ("cnn", "shard_map")
+LARGER = ("pyramidnet20", "sharded_params", "bfloat16", "evaluate")
+FAULTS = [
+    ("tpu", "gather", (*CNN, "float32", "train")),  # XLA:GPU gathers images that are stored as they are without a copy
+    *((platform, "donation", (*CNN, "float32", "train")) for platform in steps.TARGETS),
+    *((platform, "float32", step) for platform in steps.TARGETS for step in ((*CNN, "bfloat16", "train"), LARGER)),
+]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("platform", TARGETS)
-def test_memory_between_two_compiled_steps_lies_on_their_line(platform: str, compile_step: Ask) -> None:
-    found = compile_step(case(platform, "pyramidnet20", "shard_map", between=32))
-    assert found["planned"] == pytest.approx(found["total"], rel=0.02)
-
-
-FAULTS = [("tpu", "gather", "float32")]  # XLA:GPU gathers images that are stored as they are without a copy
-FAULTS += [(platform, *rest) for platform in TARGETS for rest in (("donation", "float32"), ("float32", "bfloat16"))]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("platform", "mutant", "precision"), FAULTS)
-def test_a_fault_is_found(platform: str, mutant: str, precision: str, compile_step: Ask) -> None:
-    chosen = case(platform, "cnn", "shard_map", precision)
-    check(compile_step(chosen), chosen)
-    broken = chosen | {"mutant": mutant}
+@pytest.mark.parametrize(
+    ("platform", "mutant", "faulty"),
+    [pytest.param(*fault, marks=pytest.mark.xdist_group(fault[0]), id="-".join((*fault[:2], *fault[2]))) for fault in FAULTS],
+)
+def test_a_fault_is_found(platform: str, mutant: str, faulty: steps.Choice, compile_step: Ask) -> None:
+    check(compile_step(steps.case(platform, faulty)), platform, faulty)
     with pytest.raises(AssertionError):
-        check(compile_step(broken), broken)
+        check(compile_step(steps.case(platform, faulty, mutant)), platform, faulty)

@@ -245,6 +245,20 @@ def test_parts_of_a_batch_add_up_to_it(name: str, count: int, scan: bool) -> Non
     assert_as_the_oracle(dataclasses.replace(recipe("group:2"), accumulate_steps=2, scan=scan), name, count)
 
 
+@pytest.mark.parametrize("name", ["pmap", "shard_map", "sharded"])
+def test_a_loop_over_microbatches_is_no_longer_than_the_step_of_one(name: str) -> None:
+    """Compiling for accelerators takes long: the program has each convolution once."""
+
+    def convolutions(count: int) -> int:
+        looped = dataclasses.replace(recipe("replica"), accumulate_steps=count, scan=True)
+        strategy = create_strategy(name, looped, jax.devices()[:4])
+        batch = strategy.shard_batch(host_batches()[0])
+        step: Any = strategy.train_step
+        return step.lower(strategy.init(create_state), batch, CONSTANTS).as_text().count("stablehlo.convolution")
+
+    assert convolutions(4) == convolutions(1) > 0
+
+
 @pytest.mark.parametrize(
     ("name", "count", "batch_norm"),
     [

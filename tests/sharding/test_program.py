@@ -79,9 +79,58 @@ ENTRY %main (a: f32[16,128]) -> f32[16,128] {
 }
 """
 
+SCATTER = """HloModule step, is_scheduled=true
+
+%all-reduce-scatter.4 (x: f32[16,8], y: f32[4]) -> (f32[4,8], f32[1]) {
+  %x = f32[16,8]{1,0:T(8,128)} parameter(0)
+  %y = f32[4]{0:T(128)} parameter(1)
+  %sum = (f32[16,8]{1,0:T(8,128)}, f32[4]{0:T(128)}) all-reduce(%x, %y), channel_id=1, replica_groups={{0,1,2,3}}, to_apply=%add
+  %mine = f32[4,8]{1,0:T(8,128)} dynamic-slice(%sum), dynamic_slice_sizes={4,8}
+  %own = f32[1]{0:T(128)} dynamic-slice(%sum), dynamic_slice_sizes={1}
+  ROOT %both = (f32[4,8]{1,0:T(8,128)}, f32[1]{0:T(128)}) tuple(%mine, %own)
+}
+
+ENTRY %main (x: f32[16,8], y: f32[4]) -> (f32[4,8], f32[1]) {
+  %x = f32[16,8]{1,0:T(8,128)} parameter(0)
+  %y = f32[4]{0:T(128)} parameter(1)
+  ROOT %parts = (f32[4,8]{1,0:T(8,128)}, f32[1]{0:T(128)}) fusion(%x, %y), kind=kCustom, calls=%all-reduce-scatter.4
+}
+"""
+
 
 def test_what_stays_on_the_chip_is_not_moved() -> None:
     assert Program(ON_CHIP).bytes_moved == 2 * 16 * 128 * 4  # read by the copy, written by the last fusion
+
+
+def test_the_bytes_of_an_asynchronous_all_reduce_count_once() -> None:
+    started = "%go = ((f32[16,8]{1,0}), f32[16,8]{1,0}) all-reduce-start(%a)"
+    program = Program(TPU.replace("%go = f32[64]{0} all-reduce-start(%a)", started))
+    assert Collective("all-reduce", 2, 1, 16 * 8 * 4, 1, 1) in program.collectives()
+
+
+def test_a_reduce_scatter_of_a_tpu_is_read_from_a_fusion() -> None:
+    assert Program(SCATTER).collectives() == [Collective("reduce-scatter", 4, 1, 16 * 8 * 4 + 4 * 4, 0, 0)]
+
+
+@pytest.mark.parametrize(
+    ("groups", "size"),
+    [
+        ("{{0,1},{2,3}}", 2),
+        ("[2,4]<=[8]", 4),
+        ("[4,2]<=[2,4]T(1,0)", 2),
+        ("mesh['data'=2,'space'=4] {'space'}", 4),
+        ("mesh['data'=2,'space'=4] {'data','space'}", 8),
+        ("mesh['data'=2,'space'=4], device_ids=(0,2,4,6,1,3,5,7) {'data'}", 2),
+        ("mesh['axis_0'=3,'axis_1'=8] {'axis_0','axis_1':(2)4}", 12),  # a part of an axis
+        ("mesh[data=2,space=4] {data}", 2),
+        ("mesh['data'=2] {}", 1),
+        ("{}", 0),
+    ],
+)
+def test_devices_of_a_collective_are_read_in_each_form_of_its_groups(groups: str, size: int) -> None:
+    program = Program(TPU.replace("replica_groups=[2,4]<=[8]", f"replica_groups={groups}, channel_id=1"))
+    (found,) = (each.group_size for _, each, _ in program.scheduled() if each.name == "sum")
+    assert found == size
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ from jaxdp import train
 from jaxdp.checkpoint.checkpoints import Checkpoints
 from jaxdp.checkpoint.restore import SavedCheckpoints, flatten
 from jaxdp.config import TrainConfig
+from jaxdp.data import placement
 from jaxdp.registry import ConfigError
 from jaxdp.sharding import partition
 from jaxdp.sharding.replicas import Replicas
@@ -233,6 +234,19 @@ def test_rows_over_space_divide_the_memory_of_activations() -> None:
         compiled_step(create(**settings, devices=count, mesh=f"data=1,space={count}")).memory_analysis() for count in (1, 4)
     )
     assert quarter.temp_size_in_bytes < whole.temp_size_in_bytes / 3
+
+
+def test_rows_over_space_leave_the_dataset_whole() -> None:
+    """In a loop over several steps XLA shards what it can, and each device would write its share of all examples."""
+    run = create(model="cnn", model_kwargs={"width": 4, "hidden": 16}, image_size="16", mesh="data=4,space=2")
+    examples = 100_000
+    state, batch, constants = run.abstract_step(16)
+    several = {name: jax.ShapeDtypeStruct((*leaf.shape, 3), leaf.dtype) for name, leaf in batch.items()}
+    stored = placement.abstract({"images": np.zeros((1, 16, 16, 1), np.uint8), "labels": np.zeros(1, np.int32)}, examples)
+    strategy = Sharded(dataclasses.replace(run.recipe, scan=True), run.strategy.devices, run.strategy.axes)
+    constants = dataclasses.replace(constants, examples=stored | {"weights": jax.ShapeDtypeStruct((examples,), np.float32)})
+    compiled = strategy.train_step.lower(state, several, constants).compile()  # pyright: ignore[reportFunctionMemberAccess]
+    assert compiled.memory_analysis().temp_size_in_bytes < examples * 16 * 16 // 4
 
 
 def test_parameters_are_put_together_once_and_the_optimizer_works_on_parts() -> None:

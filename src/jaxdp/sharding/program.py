@@ -24,6 +24,8 @@ _HEAD = re.compile(r"^(ENTRY )?%?([\w.\-]+) \(.*\{$")
 _INSTRUCTION = re.compile(r"^\s+(ROOT )?%([\w.\-]+) = (.*)$")
 _OPCODE = re.compile(r"^\s*([a-z][\w\-]*)\(")
 _CALLED = re.compile(r"\b(?:calls|body|condition|to_apply|called_computations|branch_computations)=\{?(%[\w.\-]+(?:, ?%[\w.\-]+)*)")
+# Groups as axes of a mesh: mesh['data'=2,'space'=4] {'data','space':(1)2}, of `space` every two consecutive ones here.
+_AXES = re.compile(r"replica_groups=mesh\[([^\]]*)\][^{]*\{([^}]*)\}")
 _CYCLES, _TRIPS = re.compile(r'"estimated_cycles":"?(\d+)'), re.compile(r'"known_trip_count":\{"n":"?(\d+)')
 _COLLECTIVES = (
     "all-reduce",
@@ -101,6 +103,10 @@ class Instruction:
     @property
     def group_size(self) -> int:
         """How many devices take part in a collective, 0 where it names none: all of them."""
+        if (match := _AXES.search(self.rest)) is not None:
+            sizes = {name: int(size) for name, size in re.findall(r"([\w.\-]+)'?=(\d+)", match.group(1))}
+            parts = re.findall(r"([\w.\-]+)'?(?::\(\d+\)(\d+))?", match.group(2))
+            return math.prod(int(part) if part else sizes[name] for name, part in parts)
         match = re.search(r"replica_groups=(?:\[\d+,(\d+)\]|\{\{([\d,]+)\})", self.rest)
         if match is None:
             return 0
@@ -298,14 +304,18 @@ class Program:
         """Returns the collectives by kind, the one that moves the most bytes first."""
         found: dict[tuple[str, int], list[tuple[int, int, bool, bool]]] = {}
         for name, each, times in self.scheduled():
-            kind = self._collective(each)
-            if kind is None:
+            collective = self._collective(each)
+            if collective is None:
                 continue
+            kind = collective.opcode.removesuffix("-start")
             operands = sum(operand.values for word in each.operands if (operand := self.operand(name, word)) is not None)
-            results = each.values - (operands if each.opcode.endswith("-start") and kind != "all-reduce" else 0)
+            # What starts returns its operands, too; of all-reduces not in every version of XLA.
+            results = each.values - (operands if each.opcode.endswith("-start") and each.values > operands else 0)
+            if each.opcode == "fusion" and kind == "all-reduce" and results < operands:  # as XLA:TPU writes it
+                kind = "reduce-scatter"
             asynchronous = each.opcode.endswith("-start")
             overlaps = asynchronous and self._work_until_done(name, each)
-            found.setdefault((kind, each.group_size), []).append((times, max(operands, results), asynchronous, overlaps))
+            found.setdefault((kind, collective.group_size), []).append((times, max(operands, results), asynchronous, overlaps))
         kinds = [
             Collective(
                 *key, sum(each[0] for each in group), sum(each[0] * each[1] for each in group),
@@ -315,11 +325,10 @@ class Program:
         ]  # fmt: skip
         return sorted(kinds, key=lambda each: -each.bytes)
 
-    def _collective(self, each: Instruction) -> str | None:
-        base = each.opcode.removesuffix("-start")
-        if base in _COLLECTIVES:
-            return base
-        return None
+    def _collective(self, each: Instruction) -> Instruction | None:
+        """Returns the collective that an instruction is, or that a fusion of XLA:TPU computes together with what uses it."""
+        inside = (inner for _, inner, _ in self._inside(each, 1)) if "kind=kCustom" in each.rest else ()
+        return next((one for one in (each, *inside) if one.opcode.removesuffix("-start") in _COLLECTIVES), None)
 
     def _work_until_done(self, name: str, start: Instruction) -> bool:
         body = self.computations[name]

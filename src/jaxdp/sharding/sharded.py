@@ -56,23 +56,33 @@ class Sharded(strategy.Strategy):
 
     def _compile(self, placed: Any, replicas: Replicas, whole: Callable[[TrainState], TrainState]) -> None:
         everywhere, split, recipe = mesh.replicated(self.mesh), mesh.split_over_data(self.mesh), self.recipe
-        spread: Callable[[Batch], Batch] = dict
+        gather: Callable[[Batch, Batch], Batch] = gather_examples
         if mesh.SPACE_AXIS in self.mesh.axis_names:
             # Once after examples are gathered from the dataset, and once after augmentation, which may need whole images.
-            split, spread = None, self._spread
+            split, gather = None, self._gather_and_spread
             recipe = dataclasses.replace(recipe, preprocess=_SpreadPreprocess.of(recipe.preprocess, self._spread))
 
         def train_step(state: TrainState, batch: Batch, constants: Constants) -> Any:
-            batch, constants = spread(gather_examples(batch, constants.examples)), dataclasses.replace(constants, examples={})
+            batch, constants = gather(batch, constants.examples), dataclasses.replace(constants, examples={})
             return step.train_step(state, batch, constants, recipe=recipe, replicas=replicas)
 
         def eval_step(state: TrainState, batch: Batch, data: Mapping[str, Any]) -> Any:
-            return step.eval_step(whole(state), spread(gather_examples(batch, data)), {}, recipe=recipe, replicas=replicas)
+            return step.eval_step(whole(state), gather(batch, data), {}, recipe=recipe, replicas=replicas)
 
         wrap = functools.partial(jax.jit, in_shardings=(placed, split, everywhere))
         train_steps = step.several_steps(train_step, recipe=recipe)
         self.train_step = wrap(train_steps, out_shardings=(placed, everywhere), donate_argnums=0)
         self.eval_step = wrap(eval_step, out_shardings=everywhere)
+
+    def _gather_and_spread(self, batch: Batch, data: Batch) -> Batch:
+        """Returns the examples of a batch with their rows sharded.
+
+        Those from the dataset are whole at first: else XLA shards the dataset as well, before a loop over steps or microbatches,
+        and each device writes its share of all examples in each call.
+        """
+        whole = mesh.split_over_data(self.mesh)
+        gathered = gather_examples(batch, data)
+        return self._spread(jax.lax.with_sharding_constraint(gathered, whole) if data else gathered)
 
     def _spread(self, batch: Batch) -> dict[str, Any]:
         return {

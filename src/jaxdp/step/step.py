@@ -161,9 +161,9 @@ def accumulate_gradients(
     shares = {name: leaf.reshape(replicas.per_program, count, -1, *leaf.shape[1:]) for name, leaf in batch.items()}
     parts = {name: jnp.moveaxis(leaf, 1, 0).reshape(count, -1, *leaf.shape[3:]) for name, leaf in shares.items()}
     if recipe.scan:
-        first = compute({name: leaf[0] for name, leaf in parts.items()})
-        rest = {name: leaf[1:] for name, leaf in parts.items()}
-        total, _ = jax.lax.scan(lambda total, part: (jax.tree.map(jnp.add, total, compute(part)), None), first, rest)
+        # From zeros: with the first microbatch before the loop the program is twice as long, and gradients are reduced twice.
+        zeros = jax.tree.map(jnp.zeros_like, jax.eval_shape(compute, {name: leaf[0] for name, leaf in parts.items()}))
+        total, _ = jax.lax.scan(lambda total, part: (jax.tree.map(jnp.add, total, compute(part)), None), zeros, parts)
     else:
         total = compute({name: leaf[0] for name, leaf in parts.items()})
         for number in range(1, count):
