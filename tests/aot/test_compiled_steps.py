@@ -101,8 +101,12 @@ def check_overlap(collectives: dict[str, list[Answer]], platform: str, step: ste
     if platform == "tpu":  # with the least effort nothing else is
         assert all(each["asynchronous"] == each["count"] for each in collectives["collective-permute"])
         return
-    # XLA:GPU lets a collective wait where there is nothing to compute beside it, as at the end of a step.
-    # XLA:GPU of jaxlib 0.10 starts collectives there, too, which then overlap with nothing.
+    assert all(each["asynchronous"] == each["count"] for each in itertools.chain(*collectives.values())), "the device waits"
+    if strategy == "sharded_params":
+        assert any(each["overlapped"] for each in collectives["all-gather"]), "nothing is computed while parameters are gathered"
+    if kind != "evaluate" and model != "cnn":
+        reductions = [*collectives["all-reduce"], *collectives["reduce-scatter"]]
+        assert any(each["overlapped"] for each in reductions), "nothing is computed while gradients are reduced"
     if kind != "evaluate" and model != "cnn" and strategy == "space":
         assert any(each["overlapped"] for each in collectives["collective-permute"]), "the device waits for the rows of others"
 

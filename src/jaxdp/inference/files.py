@@ -14,6 +14,7 @@ from jaxdp.data.sources import BadExample
 from jaxdp.data.sources.images import SUFFIXES, Picture, decode_image, find_pictures, is_tiff, pages_of, read_header
 from jaxdp.parsing import resolved
 from jaxdp.registry import ConfigError
+from jaxdp.runtime import platform
 
 # What a picture may have to undergo, as one says it of pictures.
 GREYED = "in colour: made grey, as the model wants it"
@@ -174,7 +175,7 @@ def survey(
         return SurveyedImage(file, (pixels.shape[0], pixels.shape[1]), highest, changes, (low, high), kept)
 
     known: list[SurveyedImage] = []
-    with concurrent.futures.ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:  # decoding leaves the interpreter's lock
+    with concurrent.futures.ThreadPoolExecutor(min(8, platform.cores())) as pool:  # decoding leaves the interpreter's lock
         for result in pool.map(look, files):
             if isinstance(result, SurveyedImage):
                 known.append(result)

@@ -272,7 +272,7 @@ class Setup:
 
     @property
     def _workers(self) -> int:
-        """Threads that read: decoding releases the interpreter's lock, and the step leaves cores to it only on accelerators."""
+        """Threads that read and decode, which releases the interpreter's lock."""
         return self.config.data.data_workers or min(max(platform.cores(), _FEWEST_WORKERS), _MOST_WORKERS)
 
 

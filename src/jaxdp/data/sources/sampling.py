@@ -3,7 +3,6 @@
 import concurrent.futures
 import contextlib
 import dataclasses
-import os
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -12,6 +11,7 @@ import numpy as np
 from jaxdp.data.checking import NOT_FINITE
 from jaxdp.data.dataset import BadExample, Source
 from jaxdp.data.sources.fitting import name
+from jaxdp.runtime import platform
 
 _CHUNK = 512  # images at a time
 _PERCENTILES = (0.1, 99.9)
@@ -103,7 +103,7 @@ def evenly(length: int, count: int) -> list[int]:
 @contextlib.contextmanager
 def in_threads(function: Callable[[Any], Any], values: Iterable[Any]) -> Iterator[Iterator[Any]]:
     """Context of the results, in order: decoding leaves the interpreter's lock, so that it is worth several threads."""
-    pool = concurrent.futures.ThreadPoolExecutor(min(8, os.cpu_count() or 1))
+    pool = concurrent.futures.ThreadPoolExecutor(min(8, platform.cores()))
     try:
         yield pool.map(function, values)
     finally:
