@@ -156,6 +156,30 @@ def test_a_name_within_another_string_is_no_flag(tmp_path: pathlib.Path, monkeyp
     assert not platform._jaxlib_knows("xla_cpu_gone")
 
 
+@pytest.mark.parametrize(
+    ("content", "given", "expected"),
+    [
+        (b"\0xla_max_cross_program_prefetches\0", "--xla_a=1", "--xla_a=1 --xla_max_cross_program_prefetches=0"),
+        (b"\0xla_max_cross_program_prefetches\0", "--xla_max_cross_program_prefetches=2", "--xla_max_cross_program_prefetches=2"),
+        (b"R\x21xla_max_cross_program_prefetches", "", ""),  # libtpu ends the process over a flag that it does not know
+        (None, "", ""),
+    ],
+)
+def test_a_tpu_leaves_the_dataset_where_it_is(
+    content: bytes | None, given: str, expected: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = None
+    if content is not None:
+        (tmp_path / "libtpu.so").write_bytes(content)
+        spec = importlib.machinery.ModuleSpec("libtpu", None, origin=str(tmp_path / "__init__.py"))
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: spec if name == "libtpu" else None)
+    monkeypatch.setenv("LIBTPU_INIT_ARGS", given)
+    for platforms, found in (("cpu", given), ("tpu,cpu", expected)):
+        monkeypatch.setenv("JAX_PLATFORMS", platforms)
+        flags(monkeypatch, "", None)
+        assert os.environ["LIBTPU_INIT_ARGS"] == found
+
+
 def test_a_process_that_compiles_for_others_has_no_flags_of_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """With one of them XLA:TPU and XLA:GPU fail at the first barrier: "opt-barrier is not implemented on TPU"."""
     monkeypatch.setattr(platform, "_DESCRIBED", [])

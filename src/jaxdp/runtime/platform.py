@@ -39,6 +39,9 @@ assert "opt-barrier" in step.as_text() and step(*arrays)[0, 0, 1, 1] == 9
 _PROBE_TIMEOUT_SECONDS = 300.0
 _DETERMINISTIC_FLAGS = {"xla_gpu_deterministic_ops": "true", "xla_gpu_autotune_level": "0"}
 _HOST_DEVICES_FLAG = "xla_force_host_platform_device_count"
+# XLA:TPU copies arrays that fit the memory on the chip there before each program, a small dataset included, of which a step reads
+# a batch. `jax.pmap` takes no options for the compiler, so that its flag must be in the environment.
+_PREFETCH_FLAG, _TPU_FLAGS = "xla_max_cross_program_prefetches", "LIBTPU_INIT_ARGS"
 # Of all compiled programs together; a step takes 1-10 MB. JAX drops what was not used for the longest time.
 COMPILATION_CACHE_BYTES = 2 * 2**30
 _DESCRIBED: list[bool] = []  # not empty in a process that compiles for devices it does not have
@@ -76,6 +79,8 @@ def configure(devices: int | None, *, deterministic: bool = False) -> None:
         if not any(name in flag for flag in flags) and _jaxlib_knows(name):
             flags.append(f"--{name}={value}")
     os.environ["XLA_FLAGS"] = " ".join(flags)
+    if os.environ.get("JAX_PLATFORMS") != "cpu":
+        _leave_data_in_place()
 
 
 def describe_only() -> None:
@@ -87,6 +92,7 @@ def describe_only() -> None:
     _DESCRIBED.append(True)
     flags = os.environ.get("XLA_FLAGS", "").split()
     os.environ["XLA_FLAGS"] = " ".join(flag for flag in flags if _BARRIER_FLAG not in flag and _CONVOLUTION_FLAG not in flag)
+    _leave_data_in_place()
     # Programs that were kept are loaded onto devices, of which there are none.
     settings = {"jax_platforms": "cpu", "jax_enable_compilation_cache": False}
     os.environ.update({name.upper(): str(value) for name, value in settings.items()})
@@ -110,6 +116,13 @@ def environment(values: Mapping[str, str]) -> Iterator[None]:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
+
+
+def _leave_data_in_place() -> None:
+    """Keeps XLA:TPU from copying a dataset before each step; call it before libtpu is loaded."""
+    given = os.environ.get(_TPU_FLAGS, "")
+    if _PREFETCH_FLAG not in given and _knows("libtpu", "libtpu.so", _PREFETCH_FLAG):
+        os.environ[_TPU_FLAGS] = f"{given} --{_PREFETCH_FLAG}=0".strip()
 
 
 def _only_cpu() -> bool:
@@ -194,16 +207,20 @@ def _cpu_hash() -> str:
 
 
 def _jaxlib_knows(*words: str) -> bool:
-    """Tells whether jaxlib's library holds all the words.
+    return _knows("jaxlib", "libjax_common.*", *words)
+
+
+def _knows(package: str, libraries: str, *words: str) -> bool:
+    """Tells whether a library of a package holds all the words.
 
     Names of flags must be strings of their own there: a flag that was removed lives on in the list of reserved names. A look takes
-    10-40 ms, asking XLA itself a process of its own.
+    10-40 ms in jaxlib and at most a second in libtpu; asking XLA itself takes a process of its own.
     """
     wanted = [f"\0{word}\0".encode() if word.startswith("xla_") else word.encode() for word in words]
-    spec = importlib.util.find_spec("jaxlib")
+    spec = importlib.util.find_spec(package)
     if spec is None or spec.origin is None:
         return False
-    for library in pathlib.Path(spec.origin).parent.glob("libjax_common.*"):
+    for library in pathlib.Path(spec.origin).parent.glob(libraries):
         with library.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
             if all(content.find(word) >= 0 for word in wanted):
                 return True
