@@ -88,11 +88,32 @@ def test_a_prediction_says_predicted_beside_every_number(compiled: list[Any], ca
         "batch_norm",
         "parameters",
     }
-    known |= {"effort", "examples_per_device", "global_batch_size", "device_memory"}  # of the run and of the data sheet
+    known |= {
+        "effort",
+        "examples_per_device",
+        "examples_at_once",
+        "global_batch_size",
+        "device_memory",
+    }  # of the run and of the data sheet
     assert all(name in known or name.startswith("predicted_") for name in found)
     assert plan.main(flags) == 0
     out = capsys.readouterr().out
     assert "predicted" in out.splitlines()[1]  # the head of the table
+
+
+@pytest.mark.parametrize(("mode", "hint"), [("group:32", True), ("global", True), ("group:16", False), ("replica", False)])
+def test_many_collectives_are_pointed_out(
+    mode: str, hint: bool, compiled: list[Any], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flags = ["--model", "cnn", "--target", "tpu:v5e:2x2", "--global-batch-size", "64", "--batch-norm", mode]
+    assert plan.main(flags) == 0
+    assert "left out of the time" not in capsys.readouterr().out
+    many = Collective("all-gather", 0, 100, 4 * 10**3, 0, 0)
+    monkeypatch.setattr(Compiled, "collectives", lambda self: [GRADIENTS, many])
+    assert plan.main(flags) == 0
+    out = capsys.readouterr().out
+    assert "predicted: 101 collectives a step; what each takes to begin is left out of the time" in out
+    assert ("--batch-norm group:16 has none" in out) is hint
 
 
 def test_workers_on_cpus_are_not_predicted(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -168,6 +168,7 @@ def _described(setup: Any, step: Step) -> dict[str, Any]:
         "batch_norm": str(config.model.batch_norm),
         "parameters": sum(leaf.size for leaf in jax.tree.leaves(setup.shapes.params)),
         "examples_per_device": step.examples,
+        "examples_at_once": step.examples // config.optimization.accumulate_steps,
         "global_batch_size": global_batch,
         "predicted_bytes": {kind: getattr(step.memory, kind) for kind in (*KINDS, "total")},
         "predicted_flops": program.flops,

@@ -3,9 +3,11 @@
 from collections.abc import Mapping
 from typing import Any
 
+from jaxdp.config import BatchNormMode
 from jaxdp.tools.prediction import KINDS
 from jaxdp.units import bytes_text
 
+_MANY_COLLECTIVES = 50
 _TOO_LONG = "compiled with the least effort (--quick): predicted times are longer than those of a program that is to be run"
 
 
@@ -50,8 +52,18 @@ def print_prediction(found: Mapping[str, Any]) -> None:
         say(f"predicted collective: {each['count']} x {each['kind']}{of}, {bytes_text(each['bytes'])}, {overlap}")
     if not found["predicted_collectives"]:
         say("predicted collectives: none")
+    count = sum(each["count"] for each in found["predicted_collectives"])
+    if count > _MANY_COLLECTIVES:
+        say(f"predicted: {count} collectives a step; what each takes to begin is left out of the time" + _of_batch_norm(found))
     if found["effort"] == "least":
         say(_TOO_LONG)
+
+
+def _of_batch_norm(found: Mapping[str, Any]) -> str:
+    mode, most = BatchNormMode.parse(found["batch_norm"]), found["examples_at_once"]
+    if mode.kind == "replica" or (mode.group_size is not None and mode.group_size <= most):
+        return ""
+    return f". Batch norm over several devices has some in each layer: --batch-norm group:{most} has none"
 
 
 def _milliseconds(seconds: float) -> str:
