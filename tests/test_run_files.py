@@ -70,6 +70,7 @@ def test_each_command_answers_damage_in_one_line(name: str, capsys: pytest.Captu
         if name == "config.yaml" and command != "report":
             assert code == 2, command
             (line,) = lines
+            assert line.count("cannot be read") == 1
             assert "--run-dir run: config.yaml cannot be read (" in line or "--init-from run: config.yaml cannot be read (" in line
             assert "put a copy back, or move it away" in line
         else:

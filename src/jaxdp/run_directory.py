@@ -115,7 +115,8 @@ class RunDirectory:
         try:
             return TrainConfig.of(**config_lib.parse(text, self.config_file))
         except ConfigError as error:
-            raise DamagedFile(self.config_file, error.remedy if error.field == "config" else str(error)) from error
+            problem = error.remedy.removeprefix("cannot be read: ") if error.field == "config" else str(error)
+            raise DamagedFile(self.config_file, problem) from error
 
     def changed_settings(self, now: TrainConfig) -> dict[str, list[object]]:
         """Returns the settings of training that are others than the run has, each with its old and its new value."""

@@ -84,6 +84,7 @@ def test_stop_names_step_loss_and_norm_and_keeps_what_is_finite(rate: str, capsy
     assert (f"the loss of step {done['steps']} is " in line and "its gradient norm " in line) or "the weights are not" in line
     steps = [int(path.name) for path in pathlib.Path("run", "checkpoints").iterdir()]
     assert all(number < done["steps"] for number in steps)
+    assert line.endswith(f"the last checkpoint is that of step {max(steps)}" if steps else "there is no checkpoint")
     if steps:
         assert_finite(arrays()[1])
     assert all(np.isfinite(row["loss"]) and np.isfinite(row["gradient_norm"]) for row in rows())

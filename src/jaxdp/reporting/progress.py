@@ -59,7 +59,10 @@ def print_outcome(trained: Any, skipped: Mapping[str, Sequence[BadExample]] | No
     if trained.status == "stopped":
         _say(f"stopped by a signal after saving step {trained.step}; the same command continues")
     elif trained.status == "diverged":
-        _say(f"diverged: {trained.reason}; the last checkpoint is that of step {trained.last_saved or 0}")
+        saved = (
+            "there is no checkpoint" if trained.last_saved is None else f"the last checkpoint is that of step {trained.last_saved}"
+        )
+        _say(f"diverged: {trained.reason}; {saved}")
 
 
 def _print_result(trained: Any, skipped: Mapping[str, Sequence[BadExample]]) -> None:
