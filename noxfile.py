@@ -156,6 +156,13 @@ def versus_torch(session: nox.Session) -> None:
 
 
 @nox.session
+def time_to_accuracy(session: nox.Session) -> None:
+    """Seconds to 99 % on the digits and to IoU 0.93 on the cells, beside plain PyTorch scripts, start-up included."""
+    session.install(".[dev]", "torch>=2.6")
+    session.run("python", "benchmarks/time_to_accuracy.py", "--write", "docs/performance.md", *session.posargs)
+
+
+@nox.session
 def first_step(session: nox.Session) -> None:
     """Seconds from the start of a process to its first finished step, with and without programs compiled earlier."""
     session.install(".")

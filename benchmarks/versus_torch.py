@@ -1,18 +1,20 @@
 """How fast is a training step beside the same one in PyTorch? Prints a table of images per second and their ratios.
 
-    python benchmarks/versus_torch.py [--rounds N] [--output FILE] [--write FILE] [--rows NAME ...]
+    python benchmarks/versus_torch.py [--rounds N] [--seconds N] [--rows NAME ...] [--output FILE] [--write FILE]
 
 The same models (those of the tests in tests/reference, whose logits and gradients agree), batches, loss and optimizer, in
 float32, on this machine's CPU: jaxdp on one device and on two simulated ones, PyTorch eager with as many threads as cores,
-channels first and last, and DistributedDataParallel with two processes of half the threads. Each measurement is a process of its
-own, and they take turns, since a machine's speed drifts; a ratio is the median over rounds of the ratios within one round."""
+channels first and last, and DistributedDataParallel with two processes of half the threads. Each side of a row is a process of
+its own that compiles once and then waits for its turns, since a machine's speed drifts; a ratio is the median over rounds of the
+ratios within one round. Before a row is measured, both models have the same number of parameters and, given the same weights, the
+same logits."""
 
 import argparse
+import contextlib
 import functools
 import importlib
 import importlib.metadata
 import importlib.util
-import json
 import os
 import pathlib
 import socket
@@ -28,45 +30,42 @@ import tables
 ROWS = {
     "PyramidNet 20 α48, 32x32, batch 64": ("pyramidnet", {"depth": 20, "alpha": 48}, 32, 64),
     "PyramidNet 110 α48, 32x32, batch 128": ("pyramidnet", {"depth": 110, "alpha": 48}, 32, 128),
-    "VGG 11, 32x32, batch 64": ("vgg", {"depth": 11}, 32, 64),
+    "VGG 11, 32x32, batch 128": ("vgg", {"depth": 11}, 32, 128),
+    "ResNet 18, 32x32, batch 128": ("resnet", {"depth": 18, "stem": "cifar"}, 32, 128),
     "U-Net base 16, 128x128, batch 8": ("unet", {"base_channels": 16}, 128, 8),
 }
 OURS = ("jaxdp single", "jaxdp pmap, 2 devices")
 THEIRS = ("torch channels first", "torch channels last", "torch DDP, 2 processes")
 CLASSES = {"pyramidnet": 10, "resnet": 10, "vgg": 10, "cnn": 10, "unet": 5}
-SECONDS, WARM_UP = 5.0, 2
-VGG_11 = (64, 0, 128, 0, 256, 256, 0, 512, 512, 0, 512, 512, 0)  # widths, 0 for a pool
+SECONDS, WARM_UP = 4.0, 2
+FEWEST_STEPS = 3  # of a measurement
 REFERENCE = pathlib.Path(__file__).parents[1] / "tests" / "reference"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=3, help="how often each is measured")
+    parser.add_argument("--rounds", type=int, default=5, help="how often each is measured")
+    parser.add_argument("--seconds", type=float, default=SECONDS, help="how long a measurement takes at least")
     parser.add_argument("--output", type=pathlib.Path, help="Markdown file for the table alone")
     parser.add_argument("--write", type=pathlib.Path, help="Markdown file with a place for the table")
     parser.add_argument("--rows", nargs="*", default=list(ROWS), help="parts of the names of the rows to measure")
     parser.add_argument("--one", nargs=2, metavar=("ROW", "SIDE"), help=argparse.SUPPRESS)
+    parser.add_argument("--check", metavar="ROW", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
+    if arguments.check:
+        check_same_model(*ROWS[arguments.check][:3])
+        return
     if arguments.one:
         row, side = arguments.one
-        print(json.dumps(measure(ROWS[row], side)))
+        serve(create(ROWS[row], side), ROWS[row][3], arguments.seconds)
         return
     lines = [
-        "| training step | " + " | ".join((*OURS, *THEIRS)) + " | single / best eager | pmap / DDP |",
-        "|---" * (len(OURS) + len(THEIRS) + 3) + "|",
+        "| training step | " + " | ".join((*OURS, *THEIRS)) + " | single / best eager | pmap / DDP | best / best |",
+        "|---" * (len(OURS) + len(THEIRS) + 4) + "|",
     ]
     for row in [name for name in ROWS if any(word in name for word in arguments.rows)]:
-        speeds: dict[str, list[float]] = {side: [] for side in (*OURS, *THEIRS)}
-        for number in range(arguments.rounds):
-            for side in speeds:
-                print(f"round {number + 1}: {row}, {side}", end=" ", flush=True, file=sys.stderr)
-                speeds[side].append(in_process(row, side))
-                print(f"{speeds[side][-1]:.1f} images/s", file=sys.stderr)
-        rounds = range(arguments.rounds)
-        eager = statistics.median(speeds[OURS[0]][i] / max(speeds[side][i] for side in THEIRS[:2]) for i in rounds)
-        parallel = statistics.median(speeds[OURS[1]][i] / speeds[THEIRS[2]][i] for i in rounds)
-        cells = [f"{statistics.median(values):.1f}" for values in speeds.values()]
-        lines.append(f"| {row} | " + " | ".join(cells) + f" | **{eager:.2f}** | **{parallel:.2f}** |")
+        subprocess.run([sys.executable, __file__, "--check", row], check=True)
+        lines.append(f"| {row} | {' | '.join(cells_of(measure(row, arguments.rounds, arguments.seconds)))} |")
     heading = f"Images per second, medians of {arguments.rounds} rounds, written by `nox -s versus_torch`."
     text = "\n".join([f"{heading} {tables.machine('jax', 'flax', 'torch')}", "", *lines, ""])
     print(text)
@@ -76,14 +75,69 @@ def main() -> None:
         tables.write(arguments.write, "versus_torch", text)
 
 
-def in_process(row: str, side: str) -> float:
-    command = [sys.executable, __file__, "--one", row, side]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-    return float(done.stdout.splitlines()[-1])
+def measure(row: str, rounds: int, seconds: float) -> dict[str, list[float]]:
+    """Returns images per second of each side in each round."""
+    speeds: dict[str, list[float]] = {side: [] for side in (*OURS, *THEIRS)}
+    with contextlib.ExitStack() as cleanup:
+        sides = {side: cleanup.enter_context(Side(row, side, seconds)) for side in speeds}
+        for number in range(rounds):
+            for side, process in sides.items():
+                speeds[side].append(process.turn())
+                print(f"round {number + 1}: {row}, {side} {speeds[side][-1]:.1f} images/s", file=sys.stderr)
+    return speeds
 
 
-def measure(row: tuple, side: str) -> float:
-    """Returns images per second."""
+def cells_of(speeds: dict[str, list[float]]) -> list[str]:
+    """Returns the cells of a row: medians over the rounds of the speeds, and of their ratios within a round."""
+
+    def ratio(ours: tuple[str, ...], theirs: tuple[str, ...]) -> str:
+        count = len(speeds[OURS[0]])
+        each = [max(speeds[side][i] for side in ours) / max(speeds[side][i] for side in theirs) for i in range(count)]
+        return f"**{statistics.median(each):.2f}**"
+
+    medians = [f"{statistics.median(values):.1f}" for values in speeds.values()]
+    return [*medians, ratio(OURS[:1], THEIRS[:2]), ratio(OURS[1:], THEIRS[2:]), ratio(OURS, THEIRS)]
+
+
+class Side(contextlib.AbstractContextManager):
+    """A process that has one side of a row ready, and measures it whenever it is its turn."""
+
+    def __init__(self, row: str, side: str, seconds: float) -> None:
+        command = [sys.executable, __file__, "--one", row, side, "--seconds", str(seconds)]
+        self._name = f"{row}, {side}"
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self._read()  # one after the other: a process that compiles would slow another down
+
+    def turn(self) -> float:
+        assert self._process.stdin is not None
+        print(file=self._process.stdin, flush=True)
+        return self._read()
+
+    def _read(self) -> float:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"{self._name}: ended with exit code {self._process.wait()}")
+        return float(line)
+
+    def __exit__(self, *_: object) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait()
+
+
+def serve(step: Callable[[], None], batch: int, seconds: float) -> None:
+    """Warms a step up, and measures it for each line that comes in; prints images per second, and 0 when ready."""
+    for _ in range(WARM_UP):
+        step()
+    print(0, flush=True)
+    for _ in sys.stdin:
+        step()  # brings caches back from whoever had the turn before
+        print(images_per_second(step, batch, seconds), flush=True)
+
+
+def create(row: tuple, side: str) -> Callable[[], None]:
+    """Returns what runs one step of a side and waits for it."""
     name, kwargs, size, batch = row
     if side in OURS:
         return jaxdp_step(name, kwargs, size, batch, devices=1 + OURS.index(side))
@@ -92,14 +146,10 @@ def measure(row: tuple, side: str) -> float:
     return torch_step(name, kwargs, size, batch, channels_last=side.endswith("last"))
 
 
-def images_per_second(step, batch: int) -> float:
-    """Args:
-    step: runs one and waits for it.
-    """
-    for _ in range(WARM_UP):
-        step()
+def images_per_second(step: Callable[[], None], batch: int, seconds: float) -> float:
+    """Runs a step again and again for so long."""
     start, steps = time.perf_counter(), 0
-    while steps < 3 or time.perf_counter() - start < SECONDS:
+    while steps < FEWEST_STEPS or time.perf_counter() - start < seconds:
         step()
         steps += 1
     return steps * batch / (time.perf_counter() - start)
@@ -141,7 +191,7 @@ def create_step(name: str, kwargs: dict, size: int, batch: int, devices: list) -
     return lambda state: strategy.train_step(state, placed, constants), strategy, state
 
 
-def jaxdp_step(name: str, kwargs: dict, size: int, batch: int, *, devices: int) -> float:
+def jaxdp_step(name: str, kwargs: dict, size: int, batch: int, *, devices: int) -> Callable[[], None]:
     from jaxdp.runtime import platform as jaxdp_platform
 
     jaxdp_platform.configure(devices)
@@ -156,7 +206,7 @@ def jaxdp_step(name: str, kwargs: dict, size: int, batch: int, *, devices: int) 
         jax.block_until_ready((state.params, sums))
         assert np.isfinite(strategy.gather(sums["loss"]))
 
-    return images_per_second(step, batch)
+    return step
 
 
 def has_torch() -> bool:
@@ -164,30 +214,23 @@ def has_torch() -> bool:
 
 
 def torch_model(name: str, kwargs: dict):
-    """Returns a model of tests/reference; VGG, which has names of its own there, is plain enough to be written here."""
-    torch: Any = importlib.import_module("torch")
-
+    """Returns a model of tests/reference."""
     sys.path.insert(0, str(REFERENCE))
     if name == "unet":
         return importlib.import_module("test_unet_torch").Reference(kwargs["base_channels"], 4, bilinear=False)
     if name == "vgg":
-        layers, features = [], 3
-        for width in VGG_11:
-            if not width:
-                layers.append(torch.nn.MaxPool2d(2))
-                continue
-            layers += [torch.nn.Conv2d(features, width, 3, padding=1), torch.nn.BatchNorm2d(width), torch.nn.ReLU()]
-            features = width
-        return torch.nn.Sequential(*layers, torch.nn.Flatten(), torch.nn.Linear(512, 10))
-    if name == "resnet":  # 50 layers
-        return importlib.import_module("test_resnet_torch").Reference(kwargs.get("width", 64), (3, 4, 6, 3), True, True)
+        return importlib.import_module("test_vgg_torch").Reference(kwargs.get("width", 64), False, True)
+    if name == "resnet":  # 50 layers where none are named
+        depth, large_stem = kwargs.get("depth", 50), kwargs.get("stem") != "cifar"
+        units = {18: (2, 2, 2, 2), 50: (3, 4, 6, 3)}[depth]
+        return importlib.import_module("test_resnet_torch").Reference(kwargs.get("width", 64), units, depth >= 50, large_stem)
     return importlib.import_module("test_pyramidnet_torch").Reference(kwargs["depth"], kwargs["alpha"], bottleneck=False)
 
 
 def torch_step(
     name: str, kwargs: dict, size: int, batch: int, *, channels_last: bool, threads: int | None = None,
     wrap: Callable = lambda model: model,
-) -> float:  # fmt: skip
+) -> Callable[[], None]:  # fmt: skip
     torch: Any = importlib.import_module("torch")
 
     torch.set_num_threads(threads or os.cpu_count() or 1)
@@ -205,41 +248,79 @@ def torch_step(
         optimizer.step()
         assert torch.isfinite(loss)
 
-    return images_per_second(step, batch)
+    return step
 
 
-def torch_ddp(name: str, kwargs: dict, size: int, batch: int) -> float:
+def torch_ddp(name: str, kwargs: dict, size: int, batch: int) -> Callable[[], None]:
     """Each of two processes computes half of the batch, with channels last, which is the faster layout."""
     multiprocessing: Any = importlib.import_module("torch.multiprocessing")
 
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         port = found.getsockname()[1]
-    queue = multiprocessing.get_context("spawn").SimpleQueue()
-    multiprocessing.spawn(ddp_process, (port, queue, name, kwargs, size, batch // 2), nprocs=2)
-    return 2 * min(queue.get(), queue.get())
+    context = multiprocessing.get_context("spawn")
+    ends = [context.Pipe() for _ in range(2)]
+    others = [theirs for _, theirs in ends]
+    multiprocessing.spawn(ddp_process, (port, others, name, kwargs, size, batch // 2), nprocs=2, join=False, daemon=True)
+
+    def step() -> None:
+        for ours, _ in ends:  # two messages of 50 microseconds are in the time of a step
+            ours.send(None)
+        for ours, _ in ends:
+            ours.recv()
+
+    return step
 
 
-def ddp_process(rank: int, port: int, queue, name: str, kwargs: dict, size: int, batch: int) -> None:
+def ddp_process(rank: int, port: int, ends: list, name: str, kwargs: dict, size: int, batch: int) -> None:
     torch: Any = importlib.import_module("torch")
 
     torch.distributed.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
-    # A number of steps that both agree on: the clock alone would let one leave while the other waits for its gradients.
-    global images_per_second
-    images_per_second = fixed_steps
     wrap = torch.nn.parallel.DistributedDataParallel
     threads = max((os.cpu_count() or 2) // 2, 1)
-    queue.put(torch_step(name, kwargs, size, batch, channels_last=True, threads=threads, wrap=wrap))
-    torch.distributed.destroy_process_group()
+    step = torch_step(name, kwargs, size, batch, channels_last=True, threads=threads, wrap=wrap)
+    with contextlib.suppress(EOFError):  # the parent has left
+        while True:
+            ends[rank].recv()
+            step()
+            ends[rank].send(None)
 
 
-def fixed_steps(step, batch: int, steps: int = 6) -> float:
-    for _ in range(WARM_UP):
-        step()
-    start = time.perf_counter()
-    for _ in range(steps):
-        step()
-    return steps * batch / (time.perf_counter() - start)
+def check_same_model(name: str, kwargs: dict, size: int) -> None:
+    """Raises AssertionError unless both models have as many parameters, and from the same weights the same logits."""
+    torch: Any = importlib.import_module("torch")
+    import numpy as np
+    from flax import nnx
+
+    from jaxdp import models
+    from jaxdp.models.reference_weights import load_reference_weights
+
+    theirs = torch_model(name, kwargs)
+    ours: Any = models.create(name, num_classes=CLASSES[name], in_channels=3, rngs=nnx.Rngs(0), **kwargs)
+    assert models.parameter_count(ours) == sum(parameter.numel() for parameter in theirs.parameters())
+    state = {key: tensor.numpy() for key, tensor in theirs.state_dict().items()}
+    load_reference_weights(ours, state, names_alike(ours) if name in ("resnet", "vgg") else None)
+    images = torch.randn(2, 3, size, size)
+    ours.eval()
+    theirs.eval()
+    with torch.no_grad():
+        expected = np.moveaxis(theirs(images).numpy(), 1, -1)
+    found = nnx.jit(lambda model, x: model(x))(ours, images.numpy().transpose(0, 2, 3, 1))
+    np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-4)
+
+
+def names_alike(model: Any) -> dict:
+    """Returns the table of names of a PyTorch model whose attributes are called as ours."""
+    from flax import nnx
+
+    from jaxdp.models.reference_weights import Place
+
+    theirs = {"kernel": "weight", "scale": "weight", "bias": "bias", "mean": "running_mean", "var": "running_var"}
+    axes = {4: (2, 3, 1, 0), 2: (1, 0), 1: (0,)}
+    variables: Any = nnx.to_flat_state(nnx.state(model, (nnx.Param, nnx.BatchStat)))
+    return {
+        ".".join(map(str, [*path[:-1], theirs[str(path[-1])]])): Place(path, axes[variable.ndim]) for path, variable in variables
+    }
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """`python -m jaxdp.predict RUN_DIR PATH...`: tells what a trained model says about images of your own.
 
-Classes for a classifier; for the others masks or images, as large as those given. The run's dataset need not be there. It uses one
-device, JAX's first.
+Classes for a classifier; for the others masks or images, as large as those given. The run's dataset need not be there. It uses
+all devices, and says the same on any number of them.
 """
 
 import sys
@@ -12,7 +12,7 @@ from jaxdp.inference.prediction import PredictConfig, predict, predict_files
 
 __all__ = ["main", "predict"]
 
-DESCRIPTION = "Predict with a trained model on images of any size, on one device."
+DESCRIPTION = "Predict with a trained model on images of any size, on all devices."
 
 
 def main(argv: Sequence[str] | None = None) -> int:

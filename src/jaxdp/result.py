@@ -147,7 +147,7 @@ class Result:
         several = isinstance(images, Sequence)
         given: Any = list(cast(Any, images)) if several else _as_batch(images, self.description.dtype)
         items = [_as_image(image) for image in given]
-        answers = [answer for _, answer in self._predict(items, len(items))]
+        answers = [answer for _, answer in self._predict(items)]
         if self.description.answer == "segmentation" and not probabilities:
             if self.description.instances:
                 answers = [instances.separate(answer) for answer in answers]

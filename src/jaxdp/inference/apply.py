@@ -3,11 +3,10 @@
 from collections.abc import Callable
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 from jaxtyping import Array, Float, Shaped
 
 from jaxdp.data.augment import Preprocess
+from jaxdp.sharding.forward import Forward
 from jaxdp.step.state import TrainState
 from jaxdp.step.step import evaluation_model
 
@@ -26,8 +25,6 @@ def create_apply(preprocess: Preprocess) -> Apply:
     return apply
 
 
-def create_predictor(state: TrainState, preprocess: Preprocess) -> Callable[[Any], Array]:
+def create_predictor(state: TrainState, preprocess: Preprocess) -> Forward:
     """Returns a compiled function of stored pixels (batch, height, width, channels)."""
-    apply = jax.jit(create_apply(preprocess))
-    placed = jax.device_put(state)
-    return lambda images: apply(placed, jnp.asarray(images))
+    return Forward(create_apply(preprocess), state)

@@ -72,5 +72,5 @@ def count(predictor: Predictor, source: CheckedSource) -> Iterator[Sums]:
             continue
         example: Any = source.unchecked[index]
         height, width = real_size(example["masks"])
-        [(_, probabilities)] = predictor([example["images"][:height, :width]], 1)
+        [(_, probabilities)] = predictor([example["images"][:height, :width]])
         yield instances.sums(example["masks"][:height, :width], separate(probabilities))

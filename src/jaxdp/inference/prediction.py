@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
-from jaxdp.config import POSITIVE, OptionalInt, OptionalPath, Plugins, Settings
+from jaxdp.config import MOST_DEVICES, POSITIVE, OptionalInt, OptionalPath, Plugins, Settings, at_most
 from jaxdp.config.values import MaskValues
 from jaxdp.parsing import printable
 from jaxdp.registry import ConfigError
@@ -100,6 +100,8 @@ class PredictConfig(Settings):
     whoever made the folder"""
     results: ResultsConfig = ResultsConfig()
     tiles: TilesConfig = TilesConfig()
+    devices: Annotated[OptionalInt, POSITIVE, at_most(MOST_DEVICES)] = None
+    """how many devices to use, by default all; on a CPU so many are simulated"""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -118,7 +120,7 @@ def check_tiles(tile: int, overlap: int | None) -> None:
 
 def predict(
     run_dir: str | pathlib.Path, images: "Iterable[str | pathlib.Path | np.ndarray]", *, step: int | None = None, tile: int = 512,
-    overlap: int | None = None, plugins: Sequence[str] = (),
+    overlap: int | None = None, plugins: Sequence[str] = (), devices: int | None = None,
 ) -> "list[np.ndarray]":  # fmt: skip
     """Returns a model's answer to each image, as float32.
 
@@ -130,17 +132,18 @@ def predict(
         step: which checkpoint; None for the best by validation data, or the newest where there are none.
         tile, overlap: in pixels, as the flags; by default tiles grow where the model sees too far for them.
         plugins: files or modules that the run was trained with.
+        devices: how many to use; None for all of this process.
 
     Raises:
         ConfigError: if there is no run or no such checkpoint, or an image cannot be used.
     """
     check_tiles(tile, overlap)
-    platform.configure(None)
+    platform.configure(devices)
     platform.check_backend()
     from jaxdp.inference import files
     from jaxdp.inference.predictor import Predictor
 
-    predictor = Predictor.of_run(run_dir, step=step, tile=tile, overlap=overlap, plugins=plugins)
+    predictor = Predictor.of_run(run_dir, step=step, tile=tile, overlap=overlap, plugins=plugins, devices=devices)
     channels, dtype = predictor.description.image_shape[-1], predictor.description.dtype
     tiff = RunDirectory(pathlib.Path(run_dir)).load_config().data.tiff
     items = [
@@ -149,7 +152,7 @@ def predict(
         for each in (files.pages(pathlib.Path(item), tiff) if isinstance(item, str | pathlib.Path) else [item])
     ]
     pixels = (files.read(item, channels, dtype)[0] if isinstance(item, files.Picture) else item for item in items)
-    return [answer for _, answer in predictor(pixels, len(items))]
+    return [answer for _, answer in predictor(pixels)]
 
 
 def predict_files(config: PredictConfig) -> None:
@@ -160,14 +163,14 @@ def predict_files(config: PredictConfig) -> None:
     """
     stored = _check_run(config)
     known, left_out = _survey(config, stored)
-    platform.configure(None)
+    platform.configure(config.devices)
     platform.check_backend()
     from jaxdp.inference import results
     from jaxdp.inference.predictor import Predictor
 
     predictor = Predictor.of_run(
         config.images.run_dir, step=config.images.step, tile=config.tiles.tile, overlap=config.tiles.overlap,
-        plugins=config.plugins,
+        plugins=config.plugins, devices=config.devices,
     )  # fmt: skip
     results.check_writable(config.results)
     _say_changes(known, predictor.description, resized=predictor.resized)
@@ -218,7 +221,7 @@ def _predict_each(config: PredictConfig, known: "Sequence[SurveyedImage]", predi
     images = map(pixels_of, known)
     with predictions.Progress(len(known), hidden=config.results.json and sys.stdout.isatty()) as progress:
         if predictor.description.answer == "classification":
-            for each, (_, answer) in zip(known, predictor(images, len(known), progress.advance), strict=True):
+            for each, (_, answer) in zip(known, predictor(images, progress.advance), strict=True):
                 _say_row(config, found.add_classes(each.file, answer))
         else:
             for each, (image, strips) in zip(known, predictor.strips(images, progress.advance), strict=True):

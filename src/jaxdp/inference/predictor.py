@@ -1,8 +1,6 @@
 """Makes a function of images from a checkpoint of a run; neither the run's dataset nor its devices need be there."""
 
-import collections
 import functools
-import itertools
 import pathlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
@@ -12,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from flax import nnx
-from jaxtyping import Float, Float32, Shaped
+from jaxtyping import Float, Float32
 from PIL import Image
 
 from jaxdp.checkpoint.restore import SavedCheckpoints
@@ -25,17 +23,19 @@ from jaxdp.data.sources.fitting import ImageSize, resize
 from jaxdp.data.sources.images import Size
 from jaxdp.inference import reach
 from jaxdp.inference.apply import create_predictor
+from jaxdp.inference.batches import Batches, Pixels, Waiting
 from jaxdp.inference.description import read_description as read_description
-from jaxdp.inference.tiles import Tiles
+from jaxdp.inference.tiles import BATCH, Tiles, join
 from jaxdp.registry import ConfigError
 from jaxdp.run_directory import RunDirectory
+from jaxdp.runtime import platform
 from jaxdp.step.state import TrainState, create_train_state
 from jaxdp.tasks import Task
 
 TILE = 512  # pixels
 _OVERLAP = 64  # pixels, where no overlap would make the tiles agree with the whole image
-BATCH = 64  # images that a classifier is given at a time
-Pixels = Shaped[np.ndarray, "height width channels"]
+_MOST = 64  # images that a device is given at a time, of a classifier always
+_PIXELS = BATCH * TILE**2  # about as many of other images: as of the tiles of a large one
 Advance = Callable[[float], None]
 # Where each image is normalized by its own mean and deviation, that comes before tiling: a tile's own are not its neighbours'.
 _normalize = jax.jit(augment.Preprocess((), (), per_image=True).normalize)
@@ -50,7 +50,7 @@ def fit_of(config: TrainConfig, description: Description) -> ImageSize:
 
 
 class Predictor:
-    """A trained model for images of any size, on one device.
+    """A trained model for images of any size, on all devices of this process.
 
     A classifier's images are resized to the size that it was trained at. So are the others' where `--image-size` resized the
     dataset, and their answers back; otherwise scale means something, and images stay as they are, in tiles where they are large.
@@ -61,6 +61,7 @@ class Predictor:
         task: says how outputs become probabilities.
         tile: side of the tiles of large images, in pixels.
         overlap: what neighbours share; None for as much as makes their answer that of the whole image, for which tiles grow.
+        devices: how many to use; None for all. The answers do not depend on it, but for rounding.
 
     Attributes:
         description: of the dataset that the model was trained on.
@@ -76,6 +77,7 @@ class Predictor:
         *,
         tile: int = TILE,
         overlap: int | None = None,
+        devices: int | None = None,
     ) -> None:
         self.description = description
         self.resized = is_resized(config, self.description)
@@ -89,13 +91,16 @@ class Predictor:
         nothing = augment.Preprocess((0.0,) * channels, (1.0,) * channels)
         self._network = create_predictor(state, nothing if self._normalize_first else self._preprocess)
         self._probabilities = jax.jit(getattr(task, "probabilities", jax.nn.softmax))
+        count = len(platform.select_devices(devices))
+        self._batches = Batches(self._compute, count, self._limit)
         self._overlap = overlap
-        self._plain = Tiles(self._output_side, tile=tile, overlap=_OVERLAP if overlap is None else overlap, exact=self._trained)
+        self._tiles_of = functools.partial(Tiles, self._output_side, exact=self._trained, batch=BATCH * count)
+        self._plain = self._tiles_of(tile=tile, overlap=_OVERLAP if overlap is None else overlap)
 
     @classmethod
     def of_run(
         cls, run_dir: str | pathlib.Path, *, step: int | None = None, tile: int = TILE, overlap: int | None = None,
-        plugins: Sequence[str] = (),
+        plugins: Sequence[str] = (), devices: int | None = None,
     ) -> "Predictor":  # fmt: skip
         """Returns the predictor of a run.
 
@@ -103,6 +108,7 @@ class Predictor:
             run_dir: folder of the run.
             step: which checkpoint; None for the best by validation data, or the newest where there are none.
             plugins: files or modules that the run was trained with.
+            devices: as for the constructor.
 
         Raises:
             ConfigError: if there is no run or no such checkpoint.
@@ -111,40 +117,56 @@ class Predictor:
         config = run.load_trusted_config(plugins)
         description = read_description(run, config)
         _, state = restore(run, config, description, step)
-        return cls(state, config, description, create_task(config, description), tile=tile, overlap=overlap)
+        return cls(state, config, description, create_task(config, description), tile=tile, overlap=overlap, devices=devices)
 
     def __call__(
-        self, images: Iterable[np.ndarray], count: int, advance: Advance = lambda share: None
+        self, images: Iterable[np.ndarray], advance: Advance = lambda share: None
     ) -> Iterator[tuple[Pixels, Float32[np.ndarray, "..."]]]:
-        """Yields each image and the answer to it.
+        """Yields each image and the answer to it, in order; images are read ahead, and those of one size computed together.
 
         For classification the probabilities of the classes (classes,); for segmentation those of each pixel (height, width,
         classes); for regression pixels (height, width, channels), about from 0 to 1.
 
         Args:
             images: (height, width, channels), with the dtype and the channels and on the scale of the run's dataset.
-            count: how many there are.
             advance: is told how many more images are done; a large one counts by its tiles.
 
         Raises:
             ConfigError: for an array that is no such image.
         """
-        checked = map(self._checked, images)
         if self.description.answer == "classification":
-            yield from self._classify(checked, min(count, BATCH), advance)
+            yield from self._classify(map(self._checked, images), advance)
         else:
-            for image in checked:
-                yield image, self._answer(image, advance)
+            for image, strips in self.strips(images, advance):
+                yield image, join(strips, image.shape[:2])
 
     def strips(
         self, images: Iterable[np.ndarray], advance: Advance = lambda share: None
     ) -> Iterator[tuple[Pixels, Iterator[Float32[np.ndarray, "rows width outputs"]]]]:
         """Yields each image and the answer for each of its pixels, from top to bottom; arguments as those of a call.
 
-        What is held of the answer is a row of tiles, however large the image is; where images are resized, all of it.
+        What is held of the answer to a large image is a row of tiles, however large it is; where images are resized, all of it.
         """
-        for image in map(self._checked, images):
-            yield image, self._strips(image, advance)
+
+        def prepared() -> Iterator[tuple[tuple[Pixels, np.ndarray], np.ndarray | None]]:
+            for image in map(self._checked, images):
+                pixels = self._prepared(image)
+                yield (image, pixels), self._tiles(pixels.shape).only_tile(pixels)
+
+        for each in self._batches.in_order(prepared(), lambda item: item[1].size / item[1].shape[-1] / _PIXELS):
+            image, pixels = each.item
+            strips = self._strips(each, pixels, advance)
+            if pixels.shape[:2] != image.shape[:2]:
+                strips = iter([_resize_answer(join(strips, pixels.shape[:2]), image.shape[:2])])
+            yield image, strips
+
+    def _strips(self, each: Waiting, pixels: np.ndarray, advance: Advance) -> Iterator[np.ndarray]:
+        answer = each.answer()
+        if answer is None:
+            yield from self._tiles(pixels.shape).strips(self._network_of_tiles, pixels, advance)
+        else:
+            advance(1.0)
+            yield answer[: pixels.shape[0], : pixels.shape[1]]
 
     def _checked(self, image: np.ndarray) -> Pixels:
         channels, dtype = self.description.image_shape[-1], self.description.dtype
@@ -155,36 +177,24 @@ class Predictor:
             raise ConfigError("", image.shape, f"an image {NOT_FINITE}")
         return image
 
-    def _classify(self, images: Iterator[Pixels], batch: int, advance: Advance) -> Iterator[tuple[Pixels, np.ndarray]]:
-        under_way: collections.deque[tuple[list[Pixels], Any]] = collections.deque()
+    def _classify(self, images: Iterator[Pixels], advance: Advance) -> Iterator[tuple[Pixels, np.ndarray]]:
+        resized = ((image, self._fit.apply(image)) for image in images)
+        for each in self._batches.in_order(resized, lambda image: 0.0):
+            answer = each.answer()
+            advance(1.0)
+            yield each.item, answer
 
-        def finished() -> Iterator[tuple[Pixels, np.ndarray]]:
-            some, probabilities = under_way.popleft()
-            found = np.asarray(probabilities)  # waits for them
-            advance(float(len(some)))
-            yield from zip(some, found, strict=False)  # what filled the batch up is left
+    def _compute(self, images: np.ndarray, shards: int) -> Any:
+        """Gives a batch to the devices."""
+        outputs = self._network(images, shards)
+        return outputs if self.description.answer == "regression" else self._probabilities(outputs)
 
-        while some := list(itertools.islice(images, batch)):
-            resized = [self._fit.apply(image) for image in some]
-            filled = resized + resized[-1:] * (batch - len(some))  # a last batch of another size would be another program
-            under_way.append((some, self._probabilities(self._network(np.stack(filled)))))
-            if len(under_way) > 1:  # the next one is read and given to the device while this one is computed
-                yield from finished()
-        while under_way:
-            yield from finished()
-
-    def _answer(self, image: Pixels, advance: Advance) -> Float32[np.ndarray, "height width outputs"]:
-        pixels = self._prepared(image)
-        answer = self._tiles(pixels.shape).predict(self._network_of_tiles, pixels, advance)
-        return _resize_answer(answer, image.shape[:2])
-
-    def _strips(self, image: Pixels, advance: Advance) -> Iterator[Float32[np.ndarray, "rows width outputs"]]:
-        pixels = self._prepared(image)
-        tiles = self._tiles(pixels.shape)
-        if pixels.shape[:2] == image.shape[:2]:
-            yield from tiles.strips(self._network_of_tiles, pixels, advance)
-        else:
-            yield _resize_answer(tiles.predict(self._network_of_tiles, pixels, advance), image.shape[:2])
+    def _limit(self, shape: tuple[int, ...]) -> int:
+        """Returns how many images of this shape a device is given at a time."""
+        if self.description.answer == "classification":
+            return _MOST
+        fitting = max(_PIXELS // (shape[0] * shape[1]), 1)
+        return min(1 << (fitting.bit_length() - 1), _MOST)
 
     def _tiles(self, shape: tuple[int, ...]) -> Tiles:
         """Returns what cuts an image of this shape."""
@@ -206,7 +216,7 @@ class Predictor:
         """What cuts images so that the answer is that of the whole image, if the network lets it."""
         if self._reach is None:
             return self._plain
-        return Tiles(self._output_side, tile=self._plain.tile, overlap=0, reach=self._reach, exact=self._trained)
+        return self._tiles_of(tile=self._plain.tile, overlap=0, reach=self._reach)
 
     def note_on_tiles(self, sizes: Iterable[Size]) -> str | None:
         """Returns what there is to say of the tiles in which images of these sizes are predicted."""
@@ -223,8 +233,7 @@ class Predictor:
         return f"tiles have {used} pixels a side, not {asked}, to meet without a seam: {seen}; with --overlap N they stay small"
 
     def _network_of_tiles(self, tiles: np.ndarray) -> np.ndarray:
-        outputs = self._network(tiles)
-        return np.asarray(self._probabilities(outputs) if self.description.answer == "segmentation" else outputs)
+        return np.asarray(self._batches.compute(list(tiles)))
 
     def _prepared(self, image: Pixels) -> np.ndarray:
         """Returns an image as it is cut into tiles."""

@@ -75,12 +75,14 @@ class Tiles:
         reach: how far the network sees, as `reach.measure` tells it. Answers nearer than that to the end of their tile count
             nothing, so that those of tiles are those of the whole image. 0 lets all answers count.
         exact: height and width that are not filled up to multiples of ALIGNMENT: those that the network was trained at.
+        batch: tiles of a large image at a time, a multiple of BATCH.
     """
 
     def __init__(
-        self, output_side: Callable[[int], int], *, tile: int, overlap: int, reach: int = 0, exact: tuple[int, ...] = ()
-    ) -> None:
-        self._output_side, self._overlap, self._reach, self._exact = output_side, overlap, reach, exact
+        self, output_side: Callable[[int], int], *, tile: int, overlap: int, reach: int = 0, exact: tuple[int, ...] = (),
+        batch: int = BATCH,
+    ) -> None:  # fmt: skip
+        self._output_side, self._overlap, self._reach, self._exact, self._batch = output_side, overlap, reach, exact, batch
         self._fits: dict[int, tuple[int, int]] = {}
         self.tile = _round_up(tile)
         self.tile = max(self.tile, 4 * _round_up(self._margin(*self.fit(self.tile)))) if reach else self.tile
@@ -111,14 +113,18 @@ class Tiles:
         advance: Callable[[float], None] = lambda share: None,
     ) -> Float[np.ndarray, "height width outputs"]:
         """Returns the network's answer for each pixel of an image, averaged where tiles overlap; arguments as of `strips`."""
-        answer, top = None, 0
-        for strip in self.strips(network, image, advance):
-            if answer is None:
-                answer = np.empty((*image.shape[:2], strip.shape[-1]), np.float32)
-            answer[top : top + len(strip)] = strip
-            top += len(strip)
-        assert answer is not None
-        return answer
+        return join(self.strips(network, image, advance), image.shape[:2])
+
+    def only_tile(self, image: Shaped[np.ndarray, "height width channels"]) -> Shaped[np.ndarray, "h w channels"] | None:
+        """Returns what the network takes of an image that is one tile, whose answer begins where the image does; None for others.
+
+        Raises:
+            ValueError: as `strips`.
+        """
+        rows, columns = self.sides(image.shape)
+        if len(rows.starts) * len(columns.starts) > 1:
+            return None
+        return np.pad(image, (rows.padding, columns.padding, (0, 0)), mode="symmetric")
 
     def strips(
         self,
@@ -155,16 +161,20 @@ class Tiles:
                 yield blended[:done, : columns.size]
                 blended = blended[done:]
 
-    @staticmethod
     def _answers(
-        network: Callable[[np.ndarray], np.ndarray], padded: np.ndarray, rows: Side, columns: Side, advance: Callable[[float], None]
+        self,
+        network: Callable[[np.ndarray], np.ndarray],
+        padded: np.ndarray,
+        rows: Side,
+        columns: Side,
+        advance: Callable[[float], None],
     ) -> Iterator[tuple[int, int, np.ndarray]]:
         """Yields the row and the column of each tile, and the answer to it, row by row."""
         places = [(row, column) for row in range(len(rows.starts)) for column in range(len(columns.starts))]
-        batch = 1 if len(places) == 1 else BATCH
-        for begin in range(0, len(places), batch):
-            some = places[begin : begin + batch]
-            filled = some + some[-1:] * (batch - len(some))  # a last batch of another size would be another program
+        least = 1 if len(places) == 1 else BATCH
+        for begin in range(0, len(places), self._batch):
+            some = places[begin : begin + self._batch]
+            filled = some + some[-1:] * (-len(some) % least)  # a last batch of another size would be another program
             answers = network(np.stack([_cut(padded, rows, row, columns, column) for row, column in filled]))
             assert answers.shape[1:3] == (rows.output_size, columns.output_size), answers.shape
             for (row, column), answer in zip(some, answers, strict=False):  # what filled the batch up is left
@@ -194,6 +204,18 @@ class Tiles:
             if must:
                 raise
             return 0
+
+
+def join(strips: Iterator[np.ndarray], size: tuple[int, ...]) -> Float[np.ndarray, "height width outputs"]:
+    """Returns strips of an answer (rows, width, outputs), from top to bottom, as one; `size` is height and width."""
+    answer, top = None, 0
+    for strip in strips:
+        if answer is None:
+            answer = np.empty((*size, strip.shape[-1]), np.float32)
+        answer[top : top + len(strip)] = strip
+        top += len(strip)
+    assert answer is not None
+    return answer
 
 
 def _round_up(size: int) -> int:
