@@ -1,5 +1,6 @@
 """Crops, flips and quarter turns against NumPy and Pillow."""
 
+import functools
 from typing import Any
 
 import jax
@@ -8,9 +9,10 @@ import numpy as np
 import pytest
 from PIL import Image, ImageOps
 
-from jaxdp.data.augment import create
+from jaxdp.data.augment import create, geometry
 from jaxdp.ops import window
 
+KEY = jax.random.key(0)
 IMAGE = np.arange(1, 31, dtype=np.float32).reshape(6, 5, 1)  # all pixels differ
 MASK = IMAGE[..., 0].astype(np.int32)
 
@@ -148,3 +150,12 @@ def test_small_windows_are_selected_on_a_tpu(platform: str, side: int, gathers: 
     shapes = jax.ShapeDtypeStruct((4, side + 8, side + 8, 3), np.float32), jax.ShapeDtypeStruct((4, 2), np.int32)
     text = crop.trace(*shapes).lower(lowering_platforms=(platform,)).as_text()
     assert ("gather" in text) == gathers
+
+
+@pytest.mark.parametrize(("height", "width", "size"), [(37, 50, 16), (16, 16, 32), (3, 2, 8), (60, 9, 20)])
+def test_a_resized_crop_is_the_same_by_the_cpus_form_and_by_that_of_accelerators(height: int, width: int, size: int) -> None:
+    image = jnp.asarray(np.random.default_rng(0).uniform(0, 255, (height, width, 3)), jnp.float32)
+    boxes = jax.jit(jax.vmap(functools.partial(geometry.RandomResizedCrop(size).box, height, width)))(jax.random.split(KEY, 40))
+    forms = (geometry._resized_by_taps, geometry._resized_by_products)
+    taps, products = (jax.jit(jax.vmap(functools.partial(form, size=size), (None, 0, 0)))(image, *boxes) for form in forms)
+    np.testing.assert_allclose(taps, products, rtol=0, atol=1e-3)

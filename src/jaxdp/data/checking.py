@@ -2,9 +2,11 @@
 
 import collections
 import dataclasses
+import itertools
+import math
 import re
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,6 +15,7 @@ from jaxdp.config import DataConfig
 from jaxdp.data.dataset import IGNORE_LABEL, BadExample, Dataset, Example, Source
 from jaxdp.registry import ConfigError
 
+_ALIGNMENT = 64  # bytes
 NOT_FINITE = "has NaN or infinite pixels"
 
 
@@ -86,6 +89,28 @@ def by_reason(problems: Sequence[BadExample]) -> dict[str, int]:
     return dict(sorted(counts.items(), key=lambda item: -item[1]))
 
 
+def _batch(examples: Iterable[Example], count: int) -> dict[str, np.ndarray]:
+    """Returns examples as arrays (count, ...).
+
+    Each is copied as soon as it is there, so that the next one takes its memory, which the caches still hold.
+    """
+    batch: dict[str, np.ndarray] = {}
+    for position, example in enumerate(examples):
+        for name, value in example.items():
+            if position == 0:
+                batch[name] = _empty((count, *np.shape(value)), np.asarray(value).dtype)
+            batch[name][position] = value
+    return batch
+
+
+def _empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
+    """Returns an array that lies as XLA's buffers do, so that a device that is the CPU takes it without a copy."""
+    size = math.prod(shape) * dtype.itemsize
+    memory = np.empty(size + _ALIGNMENT, np.uint8)
+    start = -memory.ctypes.data % _ALIGNMENT
+    return memory[start : start + size].view(dtype).reshape(shape)
+
+
 def _unchecked(source: Source) -> Source:
     return source.unchecked if isinstance(source, CheckedSource) else source
 
@@ -143,15 +168,13 @@ class CheckedSource:
         several: Any = getattr(self.unchecked, "__getitems__", None)
         try:
             if several is None:
-                examples = [self[number] for number in numbers]
-            else:
-                found = zip(several(list(numbers)), numbers, strict=True)
-                examples = [self._checked(example, number) for example, number in found]
+                return _batch(map(self.__getitem__, numbers), len(numbers))
+            found = zip(several(list(numbers)), numbers, strict=True)
+            return _batch(itertools.starmap(self._checked, found), len(numbers))
         except BadExample:
             if not self.skip:
                 raise
-            examples = [self[number] for number in numbers]
-        return {name: np.stack([example[name] for example in examples]) for name in examples[0]}
+            return _batch(map(self.__getitem__, numbers), len(numbers))
 
     def _left_out(self, index: int, error: BadExample) -> Example:
         if not self.skip:

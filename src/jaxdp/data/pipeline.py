@@ -243,7 +243,7 @@ def batches(  # noqa: PLR0913 - what is read, in which order, where it goes, and
         paired: whether each example comes with a partner to be mixed with, in fields `partner_...`: the one before it in the
             global batch, so that pairs do not depend on processes or devices either.
         layout: positions in the global batch in the order in which they are placed; None for one after the other.
-        threads: that read and place.
+        threads: that read and place; decoding leaves the interpreter's lock, so that they use as many cores.
     """
     draws_of: Callable[[np.ndarray], np.ndarray] | None = getattr(order, "draws", None)
 

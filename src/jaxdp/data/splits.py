@@ -1,7 +1,7 @@
 """Chooses the examples that are held out of training, where a dataset does not come in splits."""
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -97,10 +97,10 @@ class Subset:
     def __getitem__(self, index: int) -> Example:
         return self.source[int(self.numbers[index])]
 
-    def __getitems__(self, indices: Sequence[int]) -> list[Example]:
+    def __getitems__(self, indices: Sequence[int]) -> Iterable[Example]:
         numbers = [int(self.numbers[index]) for index in indices]
         several: Any = getattr(self.source, "__getitems__", None)
-        return several(numbers) if several is not None else [self.source[number] for number in numbers]
+        return several(numbers) if several is not None else map(self.source.__getitem__, numbers)
 
     def name(self, index: int) -> str:
         """Returns what errors call an example."""

@@ -2,7 +2,7 @@
 
 import dataclasses
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -14,6 +14,8 @@ from jaxdp.registry import ConfigError
 
 _LARGEST_SIDE = 16384
 _LONGEST_SIDE = 2**18
+_FACTORS = (8, 4, 2)  # by which JPEG files can be decoded smaller
+_SPARE = 2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,6 +44,11 @@ class ImageSize:
         kind: Any = squared[1] if squared else "stretch"
         return cls(size, kind)
 
+    @classmethod
+    def asked(cls, text: str | None) -> "ImageSize | None":
+        """Returns what `parse` does of a setting that may be missing."""
+        return cls.parse(text) if text else None
+
     def check(self, task: str) -> "ImageSize":
         """Returns itself; raises ConfigError for a task whose answers are images, which are made the size of the original."""
         if self.kind != "stretch" and task != "classification":
@@ -49,22 +56,43 @@ class ImageSize:
             raise ConfigError("image_size", text, f"is for classification, not for {task}; give N or HxW")
         return self
 
+    def reduction(self, size: Size) -> int:
+        """Returns the largest of 1, 2, 4 and 8 by which an image of this size stays at least twice as large as it is resized to.
+
+        A JPEG file decoded at that part of its size is resized to hardly other pixels, since two or more of it still become one.
+        """
+        for factor in _FACTORS:
+            reduced = (-(-size[0] // factor), -(-size[1] // factor))
+            wanted = self._resized(reduced)
+            large = all(have >= _SPARE * want for have, want in zip(reduced, wanted, strict=True))
+            if large and wanted == self._resized(size):  # rounded up, its sides may have another ratio
+                return factor
+        return 1
+
+    def _resized(self, size: Size) -> Size:
+        """Returns the size to which an image is resized, before it is cropped or framed."""
+        height, width = size
+        if self.kind == "stretch" or size == self.size:
+            return self.size
+        side = self.size[0]
+        shorter, longer = sorted(size)
+        larger, smaller = (side, int(side * longer / shorter)), (max(round(side * shorter / longer), 1), side)
+        new = larger if self.kind == "resize_crop" else smaller
+        return new if height <= width else (new[1], new[0])
+
     def apply(self, pixels: np.ndarray, *, nearest: bool = False) -> np.ndarray:
         """Returns pixels (H, W, C) or (H, W) at the size.
 
         Source: for `resize_crop` torchvision's Resize(N) and CenterCrop(N), of which it has the arithmetic.
         """
         height, width = pixels.shape[:2]
+        new, side = self._resized((height, width)), self.size[0]
         if self.kind == "stretch" or (height, width) == self.size:
-            return resize(pixels, self.size, nearest=nearest)
-        side = self.size[0]
-        shorter, longer = sorted((height, width))
-        larger, smaller = (side, int(side * longer / shorter)), (max(round(side * shorter / longer), 1), side)
-        new = larger if self.kind == "resize_crop" else smaller
+            return resize(pixels, new, nearest=nearest)
         if max(new) > _LONGEST_SIDE:  # of a line of pixels, in a file of a few hundred bytes
-            remedy = f"an image of {height}x{width} pixels would become {new[0]}x{new[1]} before it is cropped; leave it out"
+            remedy = f"an image of {height}x{width} pixels would become {min(new)}x{max(new)} before it is cropped; leave it out"
             raise ConfigError("image_size", f"{self.kind}:{side}", remedy)
-        resized = resize(pixels, new if height <= width else (new[1], new[0]), nearest=nearest)
+        resized = resize(pixels, new, nearest=nearest)
         if self.kind == "resize_crop":
             top, left = (round((have - side) / 2) for have in resized.shape[:2])
             return resized[top : top + side, left : left + side]
@@ -124,10 +152,10 @@ class Fitted:
     def __getitem__(self, index: int) -> Example:
         return self._fit(self.source[index], index)
 
-    def __getitems__(self, numbers: Sequence[int]) -> list[Example]:
+    def __getitems__(self, numbers: Sequence[int]) -> Iterator[Example]:
         several: Any = getattr(self.source, "__getitems__", None)
-        examples = several(numbers) if several else [self.source[number] for number in numbers]
-        return [self._fit(example, number) for example, number in zip(examples, numbers, strict=True)]
+        examples = several(numbers) if several else map(self.source.__getitem__, numbers)
+        return (self._fit(example, number) for example, number in zip(examples, numbers, strict=True))
 
     def _fit(self, example: Example, index: int) -> Example:
         mask = example.get("masks")

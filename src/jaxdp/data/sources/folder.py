@@ -10,6 +10,7 @@ import numpy as np
 from jaxdp.data import sources
 from jaxdp.data.instances import object_numbers
 from jaxdp.data.sources import images
+from jaxdp.data.sources.fitting import ImageSize
 from jaxdp.data.sources.images import Picture
 from jaxdp.data.sources.masks import Distinct
 from jaxdp.data.sources.statistics import create_dataset
@@ -54,8 +55,10 @@ def folder(request: sources.Request) -> sources.Dataset:
         parts: dict[str, Any] = {split: _Pairs.of(rows, survey) for split, rows in files.items()}
         known = known_of_pairs(request, survey)
     else:
+        known = known_of_photographs(request, survey)
+        survey = dataclasses.replace(survey, fit=ImageSize.asked(request.config.image_size) or known.fit)
         parts = {split: _Pictures.of(rows, survey) for split, rows in files.items()}
-        known = dataclasses.replace(known_of_photographs(request, survey), num_classes=len(names), class_names=names)
+        known = dataclasses.replace(known, num_classes=len(names), class_names=names)
     train = parts["train"]
     return create_dataset(request, task, parts, known, train.distinct if isinstance(train, _Pairs) else None)
 

@@ -13,7 +13,7 @@ from PIL import Image, ImageOps
 
 from jaxdp.config.values import MaskValues
 from jaxdp.data.dataset import BadExample
-from jaxdp.data.sources import tiff
+from jaxdp.data.sources import decoders, tiff
 from jaxdp.data.sources.conversion import bits_of, convert_array, convert_picture, dtype_of, dtype_of_mode, is_grey
 from jaxdp.data.sources.masks import to_class_numbers
 from jaxdp.parsing import resolved
@@ -22,6 +22,7 @@ from jaxdp.registry import ConfigError
 logging.getLogger("PIL").setLevel(logging.CRITICAL)  # what is wrong with a file is said in one line, by whoever reads it
 
 Size = tuple[int, int]  # height, width
+Reduction = Callable[[Size], int]  # by which factor an image of a size may be smaller: 1, 2, 4 or 8
 
 SUFFIXES = (".bmp", ".gif", ".jfif", ".jpeg", ".jpg", ".pbm", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
 _PHOTOGRAPHS = ("JPEG", "MPO")
@@ -126,11 +127,14 @@ def read_header(path: pathlib.Path, choice: str | None = None) -> Header | None:
             sizes = tuple(layout.size for layout in layouts for _ in range(len(layout)))
             return Header(first.channels, dtype_of(first.dtype), sizes)
         with Image.open(path) as image:
-            width, height = image.size
-            turned = image.format in _PHOTOGRAPHS and image.getexif().get(_ORIENTATION) in _TURNED
-            size = (width, height) if turned else (height, width)
-            return Header(1 if is_grey(image) else 3, dtype_of_mode(image.mode), (size,))
+            return Header(1 if is_grey(image) else 3, dtype_of_mode(image.mode), (_size_of(image),))
     return None
+
+
+def _size_of(image: Image.Image) -> Size:
+    """Returns height and width as they will be once it is turned."""
+    turned = image.format in _PHOTOGRAPHS and image.getexif().get(_ORIENTATION) in _TURNED
+    return image.size if turned else (image.height, image.width)
 
 
 def pages_of(path: pathlib.Path, header: Header | None, choice: str | None = None) -> list[Picture]:
@@ -140,7 +144,11 @@ def pages_of(path: pathlib.Path, header: Header | None, choice: str | None = Non
 
 
 def decode_image(
-    data: bytes | pathlib.Path | Picture, where: object, channels: int | None = None, dtype: str | None = None
+    data: bytes | pathlib.Path | Picture,
+    where: object,
+    channels: int | None = None,
+    dtype: str | None = None,
+    reduction: Reduction | None = None,
 ) -> np.ndarray:
     """Returns pixels (H, W, C) as uint8, uint16 or float32; photographs are turned as their EXIF data say.
 
@@ -152,6 +160,7 @@ def decode_image(
         channels: 1 makes it grey, 3 colour, 4 colour and opacity; None leaves it grey or colour. Other numbers of channels, which
             TIFF files may have, are not converted.
         dtype: that it must have; None for any.
+        reduction: tells by its size how much smaller a photograph may be, which is then decoded at that scale; None for not at all.
 
     Raises:
         BadExample: if it cannot be read, has another dtype or number of channels, or NaN or infinite pixels.
@@ -161,8 +170,12 @@ def decode_image(
     if isinstance(found, int):
         source = picture.path if picture is not None else data
         assert not isinstance(source, Picture)
-        with _opened(source, where, found) as image:
-            pixels = convert_picture(image, channels, where)
+        source, plain = _decoded(source, found, channels, reduction)
+        if plain is not None:
+            pixels = plain if plain.ndim == 3 else plain[..., None]
+        else:
+            with _opened(source, where, found, reduction) as image:
+                pixels = convert_picture(image, channels, where)
         if layout is not None and not layout.converted and pixels.dtype != dtype_of(layout.dtype):
             raise BadExample(where, "is compressed in a way that takes pip install imagecodecs; or save it uncompressed")
     else:
@@ -202,12 +215,27 @@ def read_mask(data: bytes | pathlib.Path | Picture, where: object, values: MaskV
         return found[..., 0] if found.shape[2] == 1 else found
     source = picture.path if picture is not None else data
     assert not isinstance(source, Picture)
+    source, plain = _decoded(source, found)
+    if plain is not None:
+        return plain
     with _opened(source, where, found) as image:
         if image.mode == "P" and values is not None and values.colours:
             return np.asarray(image.convert("RGB"))
         if image.mode in ("L", "P", "1", "I", "F") or image.mode.startswith("I;16"):
             return np.asarray(image)
         return np.asarray(image.convert("RGBA" if image.has_transparency_data else "RGB"))
+
+
+def _decoded(
+    data: bytes | pathlib.Path, frame: int, channels: int | None = None, reduction: Reduction | None = None
+) -> tuple[bytes | pathlib.Path, np.ndarray | None]:
+    """Returns what `decoders.decode` does, with the bytes that were read for it."""
+    if frame or not decoders.are_here():
+        return data, None
+    with contextlib.suppress(OSError):  # which Pillow meets again
+        data = data if isinstance(data, bytes) else data.read_bytes()
+        return data, decoders.decode(data, channels, reduction)
+    return data, None
 
 
 def is_tiff(path: pathlib.Path) -> bool:
@@ -236,7 +264,7 @@ def _is_no_tiff(path: pathlib.Path) -> bool:
 
 
 @contextlib.contextmanager
-def _opened(data: bytes | pathlib.Path, where: object, frame: int = 0) -> Iterator[Image.Image]:
+def _opened(data: bytes | pathlib.Path, where: object, frame: int = 0, reduction: Reduction | None = None) -> Iterator[Image.Image]:
     # Broken data make Pillow's decoders raise almost anything.
     try:
         image = Image.open(io.BytesIO(data) if isinstance(data, bytes) else data)
@@ -246,6 +274,9 @@ def _opened(data: bytes | pathlib.Path, where: object, frame: int = 0) -> Iterat
         try:
             if frame:
                 image.seek(frame)
+            if reduction is not None and image.format in _PHOTOGRAPHS:
+                factor = reduction(_size_of(image))
+                image.draft(None, (image.width // factor, image.height // factor))
             image.load()
             if image.format in _PHOTOGRAPHS:
                 ImageOps.exif_transpose(image, in_place=True)

@@ -35,6 +35,7 @@ class Survey:
         tiff: `--tiff`.
         mask_values: `--mask-values`.
         instances: whether masks are numbers of objects.
+        fit: the size to which images without masks are going to be resized; None for their own.
     """
 
     headers: Mapping[Path, Header | None]
@@ -43,6 +44,7 @@ class Survey:
     tiff: str | None
     mask_values: MaskValues | None = None
     instances: bool = False
+    fit: ImageSize | None = None
 
     @classmethod
     def of(cls, request: Request, files: Sequence[Path]) -> "Survey":
@@ -81,7 +83,7 @@ class Survey:
             other = next(file for file, its in self.headers.items() if its is not None and its.dtype == self.dtype)
             most = f"has {bits} bits a channel ({header.dtype}), most others {wanted} ({self.dtype}), e.g. {other.name}"
             raise BadExample(picture, f"{most}; convert them to one depth")
-        return images.decode_image(picture, picture, self.channels, self.dtype)
+        return images.decode_image(picture, picture, self.channels, self.dtype, self.fit and self.fit.reduction)
 
     @functools.cached_property
     def sizes(self) -> list[Size]:

@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import importlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ import numpy as np
 from jaxdp.config.values import MaskValues
 from jaxdp.data import sources
 from jaxdp.data.sources import images, preparation
+from jaxdp.data.sources.fitting import ImageSize
 from jaxdp.data.sources.masks import Distinct
 from jaxdp.data.sources.statistics import Properties, create_dataset
 from jaxdp.registry import ConfigError
@@ -141,6 +142,7 @@ class _Fields:
     Attributes:
         size: of the images, None if they differ or nobody knows.
         mask_values: `--mask-values`.
+        fit: the size to which images with labels are going to be resized; None for their own.
     """
 
     image: str
@@ -149,6 +151,7 @@ class _Fields:
     channels: int
     size: images.Size | None
     mask_values: MaskValues | None = None
+    fit: ImageSize | None = None
 
     @property
     def tasks(self) -> list[str]:
@@ -191,7 +194,8 @@ class _Fields:
             raise request.error(remedy)
         height, width, channels = pictures[image].shape
         size = (height, width) if height and width else None
-        return cls(image, label, masks[0] if masks else None, channels, size, request.config.mask_values)
+        fit = ImageSize.asked(request.config.image_size)
+        return cls(image, label, masks[0] if masks else None, channels, size, request.config.mask_values, fit)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -233,13 +237,13 @@ class _Records:
     def __getitem__(self, index: int) -> sources.Example:
         return self._example(self._record(index), index)
 
-    def __getitems__(self, numbers: Sequence[int]) -> list[sources.Example]:
+    def __getitems__(self, numbers: Sequence[int]) -> Iterator[sources.Example]:
         several: Any = getattr(self._records, "__getitems__", None)
         try:
             records = several(numbers)
         except RuntimeError:  # one of them is broken: read alone, it says which
             records = [self._record(number) for number in numbers]
-        return [self._example(record, number) for record, number in zip(records, numbers, strict=True)]
+        return map(self._example, records, numbers)
 
     def labels(self) -> list[int]:
         """Returns all labels; those of broken records are -1."""
@@ -266,10 +270,12 @@ class _Records:
 
     def _example(self, record: bytes, index: int) -> sources.Example:
         stored, fields, where = self._parse(record), self._fields, self.name(index)
-        pixels = images.decode_image(self._bytes(stored, fields.image), where, fields.channels)
+        data = self._bytes(stored, fields.image)
         if self._task == "classification":
+            pixels = images.decode_image(data, where, fields.channels, reduction=fields.fit and fields.fit.reduction)
             return {"images": pixels, "labels": stored.features.feature[fields.label].int64_list.value[0]}
         assert fields.mask is not None
+        pixels = images.decode_image(data, where, fields.channels)
         return {"images": pixels, "masks": images.decode_mask(self._bytes(stored, fields.mask), where, fields.mask_values)}
 
     @staticmethod
