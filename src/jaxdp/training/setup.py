@@ -23,8 +23,9 @@ from jaxdp.data import augment, class_counts, pipeline, placement
 from jaxdp.data.sources import BadExample, CheckedSource, Dataset
 from jaxdp.inference import instances
 from jaxdp.registry import ConfigError
-from jaxdp.runtime import platform
+from jaxdp.runtime import kept_step, platform
 from jaxdp.runtime.processes import call_together
+from jaxdp.runtime.program_key import NOT_IN_PROGRAM
 from jaxdp.runtime.targets import Target
 from jaxdp.sharding import memory, mesh
 from jaxdp.sharding.strategy import Strategy, create_strategy
@@ -39,11 +40,6 @@ Advance = Callable[[str, int, int], None]
 _EVALUATED_AHEAD = 2
 # Threads that read where the settings do not say it; each has a batch that waits on the devices.
 _FEWEST_WORKERS, _MOST_WORKERS = 2, 8
-# What another run of the same compiled step may change: `Setup.reconfigured`.
-_CHANGEABLE = frozenset(
-    "learning_rate lr_scaling schedule warmup_fraction epochs steps seed log_every eval_every checkpoint_every keep run_dir resume "
-    "max_divergences profile step_timeout callbacks early_stop".split()
-)
 
 
 def say_nothing(split: str, done: int, total: int) -> None:
@@ -90,6 +86,23 @@ class Setup:
         small = self.strategy.replicate(Constants.create(self.learning_rates, self.config.data.seed))
         return dataclasses.replace(small, examples=self.train_data)
 
+    @functools.cached_property
+    def train_step(self) -> Callable[..., Any]:
+        """The strategy's train step, from an earlier process where it is kept; ask for it once a state is placed."""
+        return self._kept(self.strategy.train_step, updates=True)
+
+    @functools.cached_property
+    def _eval_step(self) -> Callable[..., Any]:
+        return self._kept(self.strategy.eval_step, updates=False)
+
+    def _kept(self, step: Callable[..., Any], *, updates: bool) -> Callable[..., Any]:
+        given = self.objects  # of which nobody knows whether they are the same in another process
+        if self.config.exchange.name != "allreduce" or any((given.model, given.task, given.loss, given.optimizer)):
+            return step
+        strategy = self.strategy
+        parts = (self.config, self.recipe, type(strategy), strategy.devices, strategy.axes, strategy.shard_params, self.dtype)
+        return kept_step.keep(step, *parts, updates=updates)
+
     def with_learning_rates_times(self, factor: float) -> "Setup":
         """Returns the same setup with all learning rates multiplied by `factor`; the compiled step is the same."""
         return self._sharing_data(dataclasses.replace(self, schedule=lambda step: factor * self.schedule(step)))
@@ -100,14 +113,15 @@ class Setup:
         if config.model.batch_norm is None:  # the default, which depends on what may not change
             config = config.replace(batch_norm=self.config.model.batch_norm)
         changed = {name for name, value in config.flat().items() if value != before[name]}
-        if not changed <= _CHANGEABLE:
+        if not changed <= NOT_IN_PROGRAM:
             return None
         defaults.check_learning(config, self.dataset)
         intervals, schedule = defaults.create_schedule(config, len(self.dataset.train), self.objects)
         return self._sharing_data(dataclasses.replace(self, config=config, intervals=intervals, schedule=schedule))
 
     def _sharing_data(self, setup: "Setup") -> "Setup":
-        for name in ("train_data", "evaluation_data", "_train_labels", "initial_weights"):  # what was read is not read twice
+        # What was read is not read twice, and what was compiled not compiled.
+        for name in ("train_data", "evaluation_data", "_train_labels", "initial_weights", "train_step", "_eval_step"):
             if name in vars(self):
                 vars(setup)[name] = vars(self)[name]
         return setup
@@ -250,7 +264,7 @@ class Setup:
         data = self.evaluation_data if split == self.evaluation_split else self._resident(split)
         under_way: collections.deque[Any] = collections.deque()
         for batch in self._batches(split, order, 0):
-            under_way.append(call_together(self.strategy.eval_step, state, batch, data))
+            under_way.append(call_together(self._eval_step, state, batch, data))
             if len(under_way) > _EVALUATED_AHEAD:
                 yield self.strategy.gather(under_way.popleft())
         yield from map(self.strategy.gather, under_way)
