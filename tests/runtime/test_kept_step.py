@@ -344,10 +344,19 @@ def test_objects_and_strategies_of_several_programs_are_not_kept(keeps: pathlib.
     setup = create()
     assert isinstance(setup.train_step, kept_step.KeptStep)
     for objects in (Objects(model=setup.create_model()), Objects(task=setup.recipe.task), Objects(optimizer=optax.sgd(0.1))):
-        given = dataclasses.replace(setup, objects=objects)
+        given = dataclasses.replace(setup, objects=objects, steps={})
         assert given.train_step is given.strategy.train_step
     central = create(strategy="central", devices=2)
     assert central.train_step == central.strategy.train_step
+
+
+def test_runs_that_share_a_strategy_share_its_steps(keeps: pathlib.Path) -> None:
+    """As of `Trainer.fit`, twice: each has other settings than the trainer's own, whose step nobody asks for."""
+    setup = create()
+    one, other = (setup.reconfigured(setup.config.replace(learning_rate=rate)) for rate in (0.01, 0.02))
+    assert one is not None
+    assert other is not None
+    assert one.train_step is other.train_step is one.with_learning_rates_times(0.5).train_step
 
 
 def test_where_steps_are_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> None:

@@ -56,6 +56,7 @@ class Setup:
         objects: what was given as an object rather than by name.
         advance: is told the name of a split, how many of its examples are read, and how many there are, while the dataset is put
             on the devices.
+        steps: those of the strategy that were asked for, by name.
     """
 
     config: TrainConfig
@@ -67,6 +68,7 @@ class Setup:
     intervals: Intervals
     objects: Objects = NOTHING
     advance: Advance = say_nothing
+    steps: dict[str, Callable[..., Any]] = dataclasses.field(default_factory=dict, repr=False, compare=False)
 
     @property
     def global_batch_size(self) -> int:
@@ -86,22 +88,22 @@ class Setup:
         small = self.strategy.replicate(Constants.create(self.learning_rates, self.config.data.seed))
         return dataclasses.replace(small, examples=self.train_data)
 
-    @functools.cached_property
+    @property
     def train_step(self) -> Callable[..., Any]:
         """The strategy's train step, from an earlier process where it is kept; ask for it once a state is placed."""
-        return self._kept(self.strategy.train_step, updates=True)
+        return self._kept("train_step", updates=True)
 
-    @functools.cached_property
-    def _eval_step(self) -> Callable[..., Any]:
-        return self._kept(self.strategy.eval_step, updates=False)
-
-    def _kept(self, step: Callable[..., Any], *, updates: bool) -> Callable[..., Any]:
-        given = self.objects  # of which nobody knows whether they are the same in another process
-        if self.config.exchange.name != "allreduce" or any((given.model, given.task, given.loss, given.optimizer)):
-            return step
-        strategy = self.strategy
-        parts = (self.config, self.recipe, type(strategy), strategy.devices, strategy.axes, strategy.shard_params, self.dtype)
-        return kept_step.keep(step, *parts, updates=updates)
+    def _kept(self, name: str, *, updates: bool) -> Callable[..., Any]:
+        """Returns a step of the strategy, the same one in all setups that share a strategy."""
+        if name not in self.steps:
+            strategy, given = self.strategy, self.objects
+            step = getattr(strategy, name)
+            # Of objects nobody knows whether they are the same in another process.
+            if self.config.exchange.name == "allreduce" and not any((given.model, given.task, given.loss, given.optimizer)):
+                kind = (type(strategy), strategy.devices, strategy.axes, strategy.shard_params)
+                step = kept_step.keep(step, self.config, self.recipe, *kind, self.dtype, updates=updates)
+            self.steps[name] = step
+        return self.steps[name]
 
     def with_learning_rates_times(self, factor: float) -> "Setup":
         """Returns the same setup with all learning rates multiplied by `factor`; the compiled step is the same."""
@@ -120,8 +122,7 @@ class Setup:
         return self._sharing_data(dataclasses.replace(self, config=config, intervals=intervals, schedule=schedule))
 
     def _sharing_data(self, setup: "Setup") -> "Setup":
-        # What was read is not read twice, and what was compiled not compiled.
-        for name in ("train_data", "evaluation_data", "_train_labels", "initial_weights", "train_step", "_eval_step"):
+        for name in ("train_data", "evaluation_data", "_train_labels", "initial_weights"):  # what was read is not read twice
             if name in vars(self):
                 vars(setup)[name] = vars(self)[name]
         return setup
@@ -264,7 +265,7 @@ class Setup:
         data = self.evaluation_data if split == self.evaluation_split else self._resident(split)
         under_way: collections.deque[Any] = collections.deque()
         for batch in self._batches(split, order, 0):
-            under_way.append(call_together(self._eval_step, state, batch, data))
+            under_way.append(call_together(self._kept("eval_step", updates=False), state, batch, data))
             if len(under_way) > _EVALUATED_AHEAD:
                 yield self.strategy.gather(under_way.popleft())
         yield from map(self.strategy.gather, under_way)
