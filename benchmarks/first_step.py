@@ -104,9 +104,9 @@ def train(arguments: list[str]) -> int:
     ):
         watch.at(place, name, part)
 
-    def compiled(event: str, seconds: float, **_: object) -> None:
+    def compiled(event: str, duration_secs: float, **_: object) -> None:
         if event.endswith("backend_compile_duration"):
-            watch.move(seconds, "compile or load")
+            watch.move(duration_secs, "compile or load")
 
     jax.monitoring.register_event_duration_secs_listener(compiled)
     read, parts = reader.Reader._read, dict[str, float]()

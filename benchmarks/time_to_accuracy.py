@@ -96,9 +96,10 @@ def timed(command: list[str], cache: pathlib.Path) -> tuple[float, list[float]]:
 
 
 def cells_of(runs: Runs) -> list[str]:
-    """Returns the cells of a row; of a run that never reached the target the seconds are infinite."""
+    """Returns the cells of a row; of a run that never reached the target the seconds are infinite, and the epochs a dash."""
     seconds = {side: statistics.median(each for each, _ in runs[side]) for side in SIDES}
-    cells = [f"{seconds[side]:.1f} s ({'/'.join(str(epochs) for _, epochs in runs[side])})" for side in SIDES]
+    epochs = {side: "/".join(str(count) if math.isfinite(each) else "-" for each, count in runs[side]) for side in SIDES}
+    cells = [f"{f'{seconds[side]:.1f} s' if math.isfinite(seconds[side]) else 'not reached'} ({epochs[side]})" for side in SIDES]
     theirs = min(seconds[side] for side in SIDES[3:])
     return [*cells, f"**{theirs / seconds[SIDES[0]]:.2f}**", f"**{theirs / min(seconds[side] for side in SIDES[1:3]):.2f}**"]
 
