@@ -137,6 +137,7 @@ def main() -> None:
     parser.add_argument("--write", type=pathlib.Path, help="Markdown file with a place for the table")
     arguments = parser.parse_args()
     variables = {name: value for name, value in os.environ.items() if not name.startswith(("JAX_COMPILATION_CACHE", "JAXDP_KEEP"))}
+    variables["PYTHONDONTWRITEBYTECODE"] = ""  # where that is set each process compiles JAX's source again
     started = time.perf_counter()
     subprocess.run([sys.executable, "-m", "jaxdp.train", "--help"], check=True, stdout=subprocess.DEVNULL, env=variables)
     seconds = {"`--help`": {"all": time.perf_counter() - started}}
