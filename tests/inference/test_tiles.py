@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from jaxdp.inference import reach
-from jaxdp.inference.tiles import ALIGNMENT, BATCH, Tiles
+from jaxdp.inference.tiles import ALIGNMENT, BATCH, Tiles, join
 
 RNG = np.random.default_rng(0)
 
@@ -57,10 +57,19 @@ def image(height: int, width: int, channels: int = 1) -> np.ndarray:
     return RNG.integers(0, 256, (height, width, channels)).astype(np.uint8)
 
 
+def predict(
+    tiler: Tiles,
+    network: Callable[[np.ndarray], np.ndarray],
+    picture: np.ndarray,
+    advance: Callable[[float], None] = lambda share: None,
+) -> np.ndarray:
+    return join(tiler.strips(network, picture, advance), picture.shape[:2])
+
+
 def whole(network: Network, picture: np.ndarray, exact: bool = True) -> np.ndarray:
     """The answer in one piece."""
     tiler = Tiles(network.output_side, tile=4096, overlap=0, exact=picture.shape[:2] if exact else ())
-    return tiler.predict(network, picture)
+    return predict(tiler, network, picture)
 
 
 @pytest.mark.parametrize("size", [1, 31, 32, 33, 96, 97, 129, 511, 1000])
@@ -100,7 +109,7 @@ def test_weights_fall_smoothly_towards_the_end_of_a_tile() -> None:
 @pytest.mark.parametrize("channels", [1, 3])
 def test_what_needs_no_neighbours_is_left_as_it_is(shape: tuple[int, int], channels: int) -> None:
     picture = image(*shape, channels)
-    answer = Tiles(SAME.output_side, tile=64, overlap=24).predict(SAME, picture)
+    answer = predict(Tiles(SAME.output_side, tile=64, overlap=24), SAME, picture)
     assert answer.shape == picture.shape
     assert answer.dtype == np.float32
     np.testing.assert_allclose(answer, picture / 255, atol=1e-6)
@@ -109,7 +118,7 @@ def test_what_needs_no_neighbours_is_left_as_it_is(shape: tuple[int, int], chann
 def test_tiles_agree_with_the_whole_where_they_see_enough() -> None:
     picture = image(192, 256)
     network = Network(box_sum, lambda side: side)
-    answer = Tiles(network.output_side, tile=96, overlap=32).predict(network, picture)
+    answer = predict(Tiles(network.output_side, tile=96, overlap=32), network, picture)
     expected = whole(network, picture)
     far_from_ends = []
     for size in picture.shape[:2]:
@@ -123,7 +132,7 @@ def test_tiles_agree_with_the_whole_where_they_see_enough() -> None:
     # At the seams too little is seen, but such answers hardly count.
     inner = np.s_[2:-2, 2:-2]
     assert np.abs(answer - expected)[inner].max() < 0.01 * expected.max()
-    abutting = Tiles(network.output_side, tile=96, overlap=0).predict(network, picture)
+    abutting = predict(Tiles(network.output_side, tile=96, overlap=0), network, picture)
     assert np.abs(abutting - expected)[inner].max() > 0.1 * expected.max()
 
 
@@ -134,7 +143,7 @@ def test_unpadded_networks_answer_for_every_pixel_and_the_same_in_tiles(network:
     expected = whole(network, picture, exact=False)
     assert expected.shape == picture.shape
     for overlap in (0, 16):
-        answer = Tiles(network.output_side, tile=64, overlap=overlap).predict(network, picture)
+        answer = predict(Tiles(network.output_side, tile=64, overlap=overlap), network, picture)
         np.testing.assert_allclose(answer, expected, rtol=1e-5)
 
 
@@ -144,7 +153,7 @@ def test_beyond_the_border_lies_the_mirrored_image() -> None:
     np.testing.assert_allclose(whole(VALID, picture), expected)
     grown = Tiles(lambda side: side if side % 48 == 0 else 0, tile=512, overlap=0)
     seen = []
-    grown.predict(lambda batch: seen.append(batch) or batch.astype(np.float32), picture)
+    predict(grown, lambda batch: seen.append(batch) or batch.astype(np.float32), picture)
     np.testing.assert_array_equal(seen[0][0], np.pad(picture, ((0, 64), (0, 32), (0, 0)), mode="symmetric"))
 
 
@@ -188,17 +197,17 @@ def test_few_programs() -> None:
     network = Network(pointwise, lambda side: side)
     tiler = Tiles(network.output_side, tile=128, overlap=32)
     for height, width in RNG.integers(129, 700, (8, 2)):
-        tiler.predict(network, image(height, width))
+        predict(tiler, network, image(height, width))
     assert set(network.shapes) == {(BATCH, 128, 128, 1)}
     network.shapes.clear()
     for height, width in RNG.integers(97, 129, (8, 2)):
-        tiler.predict(network, image(height, width))
+        predict(tiler, network, image(height, width))
     assert network.shapes == [(1, 128, 128, 1)] * 8
 
 
 def test_progress_is_told() -> None:
     shares = []
-    Tiles(SAME.output_side, tile=64, overlap=0).predict(SAME, image(64, 64 * 6), shares.append)
+    predict(Tiles(SAME.output_side, tile=64, overlap=0), SAME, image(64, 64 * 6), shares.append)
     assert shares == pytest.approx([4 / 6, 2 / 6])
 
 
@@ -235,7 +244,7 @@ def test_strips_are_the_whole_bit_by_bit(network: Network, shape: tuple[int, int
     strips = [strip.copy() for strip in tiler.strips(network, picture)]
     assert len(strips) == len(tiler.sides(picture.shape)[0].starts)
     np.testing.assert_array_equal(np.concatenate(strips), expected)
-    np.testing.assert_array_equal(tiler.predict(network, picture), expected)
+    np.testing.assert_array_equal(predict(tiler, network, picture), expected)
 
 
 def test_a_row_of_tiles_is_held_however_high_the_image() -> None:
@@ -288,11 +297,11 @@ def test_tiles_of_a_network_whose_reach_is_known_are_the_whole(far: int, tile: i
     picture, network = image(333, 600), Network(Sees(far), lambda side: side)
     tiler = Tiles(network.output_side, tile=tile, overlap=0, reach=far)
     assert tiler.tile == max(tile, 4 * -(-far // ALIGNMENT) * ALIGNMENT)
-    answer = tiler.predict(network, picture)
+    answer = predict(tiler, network, picture)
     assert max(shape[1] for shape in network.shapes) <= tiler.tile  # what is held does not grow with the image
     np.testing.assert_allclose(answer, whole(network, picture, exact=False), rtol=1e-5)
     if far > 2:
-        nearer = Tiles(network.output_side, tile=tiler.tile, overlap=0, reach=far - 4).predict(network, picture)
+        nearer = predict(Tiles(network.output_side, tile=tiler.tile, overlap=0, reach=far - 4), network, picture)
         assert np.abs(nearer - whole(network, picture, exact=False)).max() > 1
 
 

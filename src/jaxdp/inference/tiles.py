@@ -106,15 +106,6 @@ class Tiles:
         exact = shape[:2] == self._exact
         return self.side(shape[0], exact=exact), self.side(shape[1], exact=exact)
 
-    def predict(
-        self,
-        network: Callable[[np.ndarray], np.ndarray],
-        image: Shaped[np.ndarray, "height width channels"],
-        advance: Callable[[float], None] = lambda share: None,
-    ) -> Float[np.ndarray, "height width outputs"]:
-        """Returns the network's answer for each pixel of an image, averaged where tiles overlap; arguments as of `strips`."""
-        return join(self.strips(network, image, advance), image.shape[:2])
-
     def only_tile(self, image: Shaped[np.ndarray, "height width channels"]) -> Shaped[np.ndarray, "h w channels"] | None:
         """Returns what the network takes of an image that is one tile, whose answer begins where the image does; None for others.
 
