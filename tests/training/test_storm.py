@@ -21,6 +21,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import network
 import numpy as np
 import pytest
 from fault_table import RecordFault
@@ -54,7 +55,8 @@ MATRIX = {
         "--model unet --model-kwargs levels=2 base_channels=4 --dataset cells --global-batch-size 8 --strategy sharded "
         "--mesh data=1,space=2", 1, 20,
     ),
-    "cnn, pmap, 2 processes of 2 devices": (f"{' '.join(CNN)} --strategy pmap", 2, 20),
+    "cnn, pmap, 2 processes of 2 devices": (f"{' '.join(CNN)} --strategy pmap", 2, 10),
+    "cnn, pmap, 2 hosts and a cable": (f"{' '.join(CNN)} --strategy pmap --devices 1", 2, 10),
     "cnn, sharded parameters, 2 processes, callbacks": (
         f"{' '.join(CNN)} --strategy sharded --mesh data=2 --shard-params --devices 1 "
         "--callbacks early_stopping:patience=1000", 2, 10,
@@ -64,14 +66,15 @@ MATRIX = {
 # Of an exchange, what depends on who was free when.
 OF_WORKERS = ("elapsed_seconds", "worker_slices", "recomputed_slices", "dropped_slices", "exchange_bytes", "worker_idle_seconds")
 FAULTS = ("kill -9", "kill -9", "SIGTERM", "SIGSTOP, SIGCONT, kill -9", "SIGSTOP, kill -9", "full disk")
-STOPPED, FAILED = 75, 1  # exit codes
+FAULTS_OF_HOSTS = ("cable pulled", "cable pulled", "kill -9", "full disk")
+STOPPED, FAILED, REFUSED = 75, 1, 2  # exit codes
 # When step N is shown, the save of N - 1 may be under way, and that of N has not begun: the newest complete one is N - 2.
 MOST_AHEAD = 2
 
 
 @dataclasses.dataclass
 class Start:
-    """One start of the command, which writes what it shows to a file."""
+    """One start of the command, which writes what it shows to a file; where there are hosts, of one on each."""
 
     process: subprocess.Popen[bytes]
     log: pathlib.Path
@@ -79,6 +82,8 @@ class Start:
     newest_before: int | None
     temporary_before: set[str]
     processes: int = 1
+    hosts: Sequence[network.Host] = ()
+    others: Sequence[subprocess.Popen[bytes]] = ()
 
     def shown(self) -> str:
         return self.log.read_text(errors="replace")
@@ -94,7 +99,9 @@ class Start:
         return int(found[1]) if found else None
 
     def children(self) -> list[int]:
-        """Returns the processes that the launcher has started."""
+        """Returns the processes that the launcher has started, or those on the other hosts."""
+        if self.hosts:
+            return [process.pid for process in self.others if process.poll() is None]
         if self.processes == 1 or self.process.poll() is not None:
             return []
         return [
@@ -141,18 +148,27 @@ def rows(run_dir: pathlib.Path) -> list[dict[str, Any]]:
     return [{name: value for name, value in row.items() if name not in (*MEASURED, *OF_WORKERS)} for row in found]
 
 
-def start(folder: pathlib.Path, number: int, run_dir: str, flags: list[str], processes: int = 1) -> Start:
+def start(
+    folder: pathlib.Path, number: int, run_dir: str, flags: list[str], processes: int = 1, hosts: Sequence[network.Host] = ()
+) -> Start:
     # A cache of the storm's own: a kill may cut an entry short while it is written, and others read the shared one.
     # A limit on the size of files cuts bytecode short, which Python does not notice.
-    variables = environment() | {"JAX_COMPILATION_CACHE_DIR": str(folder / "cache"), "PYTHONDONTWRITEBYTECODE": "1"}
+    # Steps are kept there too, as users have it.
+    own = {"JAX_COMPILATION_CACHE_DIR": str(folder / "cache"), "JAXDP_KEEP_STEPS": "true", "PYTHONDONTWRITEBYTECODE": "1"}
+    variables = environment() | own
     log, path = folder / f"{run_dir}-{number}.log", folder / run_dir
-    module = (
-        ["jaxdp.train"] if processes == 1 else ["jaxdp.launch", "-n", str(processes), "--", "train", "--heartbeat-timeout", "5"]
-    )
-    command = [sys.executable, "-X", "faulthandler", "-m", *module, *FLAGS, *flags, "--run-dir", run_dir]
-    with log.open("wb") as file:
-        process = subprocess.Popen(command, cwd=folder, env=variables, stdout=subprocess.DEVNULL, stderr=file)
-    return Start(process, log, path, newest(path), temporary(path), processes)
+    launched = ["jaxdp.launch", "-n", str(processes), "--", "train"] if processes > 1 and not hosts else ["jaxdp.train"]
+    beats = ["--heartbeat-timeout", "5"] if processes > 1 else []
+    command = [sys.executable, "-X", "faulthandler", "-m", *launched, *beats, *FLAGS, *flags, "--run-dir", run_dir]
+    begun: list[subprocess.Popen[bytes]] = []
+    where = f"--coordinator {hosts[0].address}:{9000 + number} --num-processes {processes} --process-id {{}}" if hosts else ""
+    for index in range(len(hosts) or 1):
+        own_log = log.with_suffix(f".{index}") if index else log
+        with own_log.open("wb") as file:
+            popen = hosts[index].popen if hosts else subprocess.Popen
+            words = [*command, *where.format(index).split()]
+            begun.append(popen(words, cwd=folder, env=variables, stdout=subprocess.DEVNULL, stderr=file))
+    return Start(begun[0], log, path, newest(path), temporary(path), processes, hosts, begun[1:])
 
 
 def wait_for(begun: Start, condition: Callable[[], Any], seconds: float = 400) -> None:
@@ -240,8 +256,11 @@ def inflict(fault: str, begun: Start, chance: random.Random) -> None:
     if fault == "SIGTERM":
         begun.process.send_signal(signal.SIGTERM)
         expected = (STOPPED,) if begun.steps_shown() else (STOPPED, -signal.SIGTERM, 128 + signal.SIGTERM)  # before it is handled
+    elif fault == "cable pulled":
+        chance.choice(begun.hosts).pull_cable()
+        expected = (FAILED,) if begun.steps_shown() else (FAILED, REFUSED)  # 2 where the other one was not found yet
     elif fault == "full disk":
-        for pid in children or [begun.process.pid]:
+        for pid in {begun.process.pid, *children} if begun.hosts else children or [begun.process.pid]:
             resource.prlimit(pid, resource.RLIMIT_FSIZE, (100, resource.RLIM_INFINITY))
         expected = (FAILED,)
     else:
@@ -255,7 +274,12 @@ def inflict(fault: str, begun: Start, chance: random.Random) -> None:
         os.kill(victim, signal.SIGKILL)
         # The launcher tells how the first of its processes ended; the other one may have noticed within one look at both.
         expected = (-signal.SIGKILL,) if victim == begun.process.pid else (128 + signal.SIGKILL, FAILED)
-    assert begun.process.wait(timeout=200) in expected, (fault, begun.process.returncode, begun.shown())
+        if begun.hosts:
+            expected = (-signal.SIGKILL, FAILED, REFUSED)
+    for process in (begun.process, *begun.others):
+        assert process.wait(timeout=200) in expected, (fault, process.returncode, begun.shown())
+    for host in begun.hosts:
+        host.plug_in()
     deadline = time.monotonic() + 100  # those of a launcher that is gone save, and leave
     while any(is_running(pid) for pid in children):
         assert time.monotonic() < deadline, begun.shown()
@@ -270,7 +294,14 @@ def is_running(pid: int) -> bool:
 
 
 def weather(
-    folder: pathlib.Path, flags: list[str], kills: int, seed: int, *, faults: Sequence[str] = ("kill -9",), processes: int = 1
+    folder: pathlib.Path,
+    flags: list[str],
+    kills: int,
+    seed: int,
+    *,
+    faults: Sequence[str] = ("kill -9",),
+    processes: int = 1,
+    hosts: Sequence[network.Host] = (),
 ) -> Storm:
     """Runs once undisturbed, beside it through the storm, and compares."""
     print(f"storm: seed {seed}, {kills} kills, {' '.join(flags)}")
@@ -279,7 +310,7 @@ def weather(
     flags = [*flags, "--steps", str(last)]
     whole = start(folder, 0, "whole", flags, processes)
     try:
-        endure(folder, flags, kills, chance, storm, faults=faults, processes=processes)
+        endure(folder, flags, kills, chance, storm, faults=faults, processes=processes, hosts=hosts)
         assert whole.process.wait(timeout=600) == 0, whole.shown()
     finally:
         whole.process.kill()
@@ -297,11 +328,12 @@ def endure(
     *,
     faults: Sequence[str],
     processes: int,
+    hosts: Sequence[network.Host],
 ) -> None:
     start_seconds = 6.0  # until one was seen that found its compiled steps
     for number, (kind, fault) in enumerate(zip(moments(kills, chance), drawn(faults, kills, chance), strict=True)):
         began = time.monotonic()
-        begun = start(folder, number, "parts", flags, processes)
+        begun = start(folder, number, "parts", flags, processes, hosts)
         try:
             # What is limited before a step is seen would be files of others.
             wait_for_moment("step" if fault == "full disk" and kind == "start-up" else kind, begun, chance, start_seconds)
@@ -321,7 +353,7 @@ def endure(
         print(f"{fault} {number}: {kind} after {time.monotonic() - began:.1f} s, landed in {where}; newest {newest(begun.run_dir)}")
         check_continuation(begun, storm)
         check_disk(begun, storm)
-    end = start(folder, kills, "parts", flags, processes)
+    end = start(folder, kills, "parts", flags, processes, hosts)
     assert end.process.wait(timeout=600) == 0, end.shown()
     check_continuation(end, storm)
 
@@ -384,8 +416,9 @@ def test_a_matrix_of_storms(name: str, tmp_path: pathlib.Path, record_fault: Rec
     if "exchange" in name:
         pytest.importorskip("ray")
     seed = pytestconfig.getoption("--storm-seed") + list(MATRIX).index(name)
-    faults = FAULTS if processes == 1 else FAULTS[:-1]  # of several, those that cannot save wait for each other for minutes
-    storm = weather(tmp_path, flags.split(), kills, seed, faults=faults, processes=processes)
+    with network.hosts(processes) if "hosts" in name else contextlib.nullcontext(()) as hosts:
+        faults = FAULTS_OF_HOSTS if hosts else FAULTS
+        storm = weather(tmp_path, flags.split(), kills, seed, faults=faults, processes=processes, hosts=hosts)
     assert storm.faults.total() == kills
     assert storm.checked_continuations >= kills // 3
     counts = ", ".join(f"{count} {fault}" for fault, count in sorted(storm.faults.items()))
