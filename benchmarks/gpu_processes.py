@@ -13,7 +13,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from jaxdp.tools import bench_cell
+from jaxdp.runtime import trial
 
 Record = dict[str, Any]
 CELLS = pathlib.Path(__file__).with_name("gpu_cells.py")
@@ -85,7 +85,7 @@ class Clock:
         return (
             found
             | {"errors": complaints[-3000:]}
-            | bench_cell.failure(said[-1] if said else f"ended with {process.returncode}", complaints)
+            | trial.failure(said[-1] if said else f"ended with {process.returncode}", complaints)
         )
 
     def cell(self, function: str, /, *, what: str = "", environment: Record | None = None, **arguments: Any) -> Record:

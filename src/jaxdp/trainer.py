@@ -24,18 +24,19 @@ from jaxdp.callbacks.profiler import Profiler
 from jaxdp.callbacks.progress import Progress
 from jaxdp.callbacks.run_record import RunRecord
 from jaxdp.callbacks.tensorboard import TensorBoard
-from jaxdp.components import Objects
+from jaxdp.components import NOTHING, Objects
 from jaxdp.config import OBJECT, BatchNormMode, TrainConfig
 from jaxdp.data.dataset import Dataset
 from jaxdp.deprecation import rename_settings
 from jaxdp.exchange import session
 from jaxdp.models.layers import BatchNorm
 from jaxdp.registry import ConfigError, shown
+from jaxdp.reporting.progress import say
 from jaxdp.runtime import devices as devices_lib
 from jaxdp.runtime import processes
 from jaxdp.runtime.processes import Group
 from jaxdp.runtime.signals import StopSignals
-from jaxdp.training import defaults, model_size
+from jaxdp.training import defaults, device_choice, model_size
 from jaxdp.training import setup as setup_lib
 from jaxdp.training.run import Run, Trained
 
@@ -93,6 +94,7 @@ class Trainer:
             if given[name] is None:
                 del given[name]
         config, objects = resolve(given)
+        config = device_choice.choose(config, by_name=objects == NOTHING, say=say if progress else str)
         devices_lib.ensure(config.sharding.devices, deterministic=config.sharding.deterministic)
         group = processes.start(config.processes)
         self._prepare(setup_lib.create_setup(config, objects), group, callbacks, config.model.batch_norm, progress=progress)

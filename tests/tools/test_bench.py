@@ -11,8 +11,9 @@ import pytest
 from jaxdp import bench
 from jaxdp.registry import ConfigError
 from jaxdp.reporting import benchmarks
+from jaxdp.runtime import trial
 from jaxdp.runtime.targets import Target
-from jaxdp.tools import bench_cell, bench_prediction, throughput
+from jaxdp.tools import bench_prediction, throughput
 
 Record = dict[str, Any]
 OOM: Record = {"status": "oom", "reason": "out of memory: RESOURCE_EXHAUSTED: too much"}
@@ -43,7 +44,7 @@ def fake_cells(monkeypatch: pytest.MonkeyPatch, results: dict[tuple[str, int, in
             raise found
         return found
 
-    monkeypatch.setattr(bench_cell, "run_cell", run)
+    monkeypatch.setattr(trial, "run", run)
     return ran
 
 
@@ -83,8 +84,8 @@ def test_a_cell_that_ends_badly_is_a_result(
     code: str, status: str, reason: str | None, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
 ) -> None:
     said = 'import sys; print(\'{"platform": "cpu"}\', flush=True); sys.stdin.read(); '
-    monkeypatch.setattr(bench_cell, "COMMAND", (sys.executable, "-c", said + code))
-    assert bench_cell.run_cell({}, str(tmp_path)) == {"platform": "cpu", "status": status, "reason": reason}
+    monkeypatch.setattr(trial, "COMMAND", (sys.executable, "-c", said + code))
+    assert trial.run({}, str(tmp_path)) == {"platform": "cpu", "status": status, "reason": reason}
 
 
 def test_a_grid_is_measured_written_and_drawn(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,7 +14,9 @@ from jaxdp.config.settings import Settings, convert
 from jaxdp.registry import ConfigError, nearest
 
 # How a command runs, rather than what it trains.
-OF_ONE_COMMAND = ("run_dir", "resume", "profile", "step_timeout", *(field.name for field in dataclasses.fields(ProcessConfig)))
+OF_ONE_COMMAND = (
+    "run_dir", "resume", "profile", "measure_devices", "step_timeout", *(field.name for field in dataclasses.fields(ProcessConfig)),
+)  # fmt: skip
 _NEWER = (
     "plugins",
     "validation",
@@ -83,6 +85,8 @@ def to_yaml(config: Settings) -> str:
 
 def defining(config: TrainConfig) -> dict[str, Any]:
     """Returns the settings that make a run what it is."""
+    if config.run.measure_devices:  # another measurement may come out differently, and it is the same run
+        config = config.replace(devices=None)
     # Runs from before there were these settings keep their folders.
     return {name: value for name, value in config.plain().items() if name not in _NOT_DEFINING and (name not in _NEWER or value)}
 

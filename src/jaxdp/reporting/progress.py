@@ -57,32 +57,33 @@ def print_outcome(trained: Any, skipped: Mapping[str, Sequence[BadExample]] | No
     if skipped is not None:
         _print_result(trained, skipped)
     if trained.status == "stopped":
-        _say(f"stopped by a signal after saving step {trained.step}; the same command continues")
+        say(f"stopped by a signal after saving step {trained.step}; the same command continues")
     elif trained.status == "diverged":
         saved = (
             "there is no checkpoint" if trained.last_saved is None else f"the last checkpoint is that of step {trained.last_saved}"
         )
-        _say(f"diverged: {trained.reason}; {saved}")
+        say(f"diverged: {trained.reason}; {saved}")
 
 
 def _print_result(trained: Any, skipped: Mapping[str, Sequence[BadExample]]) -> None:
     summary, folder = trained.summary, trained.directory.path
     print_summary(summary, str(folder), summary["best_metric"]["name"])
     if trained.reason == "complete":
-        _say(f"{folder} is complete: --epochs or --steps extends it, --resume never starts another run.")
+        say(f"{folder} is complete: --epochs or --steps extends it, --resume never starts another run.")
         return
     for split, errors in skipped.items():
         first = printable(f"{errors[0].where}: {errors[0].problem}")
-        _say(f"warning: {len(errors)} bad {split} examples were left out, e.g. {first}")
+        say(f"warning: {len(errors)} bad {split} examples were left out, e.g. {first}")
     if skipped:
-        _say(f"warning: {trained.directory.skipped_file} lists what was left out and why")
+        say(f"warning: {trained.directory.skipped_file} lists what was left out and why")
     if summary["skipped_updates"]:
-        _say(f"warning: {summary['skipped_updates']} updates were skipped: loss or gradients were not finite")
+        say(f"warning: {summary['skipped_updates']} updates were skipped: loss or gradients were not finite")
     if trained.status == "done" and trained.reason:
-        _say(f"ended early at step {trained.step}: {trained.reason}")
+        say(f"ended early at step {trained.step}: {trained.reason}")
 
 
-def _say(text: str) -> None:
+def say(text: str) -> None:
+    """Prints a line for people on standard error."""
     print(text, file=sys.stderr)
 
 

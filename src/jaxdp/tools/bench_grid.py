@@ -11,8 +11,9 @@ from typing import TypeVar
 from jaxdp.config import MOST_DEVICES, TrainConfig
 from jaxdp.parsing import is_count
 from jaxdp.registry import ConfigError, nearest
+from jaxdp.runtime import trial
+from jaxdp.runtime.trial import Record
 from jaxdp.tools import bench_cell
-from jaxdp.tools.bench_cell import Record
 
 T = TypeVar("T")
 
@@ -143,7 +144,7 @@ def measure_all(configs: Sequence[TrainConfig], steps: int | None, repeats: int)
                 f"{config.sharding.strategy} on {_devices(config.sharding.devices)}, batch {config.optimization.global_batch_size}"
             )
             request = {"config": config.plain(), "steps": steps, "repeats": repeats}
-            record = bench_cell.describe(config) | bench_cell.run_cell(request, cache)
+            record = bench_cell.describe(config) | trial.run(request, cache)
             reason = record["reason"]
             if record["status"] == "refused":
                 if not measured and not reason.startswith(tuple(f"--{flag} " for flag in _OF_A_CELL)):

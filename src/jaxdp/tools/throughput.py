@@ -2,6 +2,7 @@
 
 import collections
 import gc
+import itertools
 import math
 import pathlib
 import statistics
@@ -40,13 +41,7 @@ def benchmark_training(setup: Setup, *, steps: int | None, repeats: int) -> dict
     """
     strategy, batch_size = setup.strategy, setup.global_batch_size
     training = _Training(setup)
-    first = training.run(1)
-    # Tracing leaves millions of objects, which the collector would look through in the middle of a measurement.
-    gc.collect()
-    gc.freeze()
-    training.run(_WARM_UP)
-    count = steps or steps_for(training.run(_WARM_UP) / _WARM_UP)
-    seconds = [training.run(count) / count for _ in range(repeats)]
+    first, count, seconds = training.repeat(steps, repeats)
     dispatch, whole = training.run_apart(min(count, _PARTED))
     all_reduce = training.trace_collectives(_TRACED)
     peak_memory = _peak_memory(strategy.devices)
@@ -80,6 +75,12 @@ def benchmark_training(setup: Setup, *, steps: int | None, repeats: int) -> dict
     }
 
 
+def rate(setup: Setup, *, steps: int | None, repeats: int) -> dict[str, Any]:
+    """Returns the images per second alone; arguments as for `benchmark_training`."""
+    _, _, seconds = _Training(setup).repeat(steps, repeats)
+    return {"images_per_second": spread([setup.global_batch_size / each for each in seconds])}
+
+
 def spread(values: Sequence[float]) -> dict[str, float]:
     """Returns the median, minimum and maximum of some values."""
     return {"median": statistics.median(values), "min": min(values), "max": max(values)}
@@ -94,7 +95,9 @@ class _Training:
     """A run that goes on from one measurement to the next."""
 
     def __init__(self, setup: Setup) -> None:
-        self._strategy, self._constants, self._batches = setup.strategy, setup.constants, setup.train_batches(0)
+        self._strategy, self._constants = setup.strategy, setup.constants
+        # A run may be shorter than what is measured: then it begins again.
+        self._batches = itertools.chain.from_iterable(setup.train_batches(0) for _ in itertools.count())
         self.state = setup.strategy.restore(setup.create_state())
 
     def run(self, steps: int) -> float:
@@ -108,6 +111,16 @@ class _Training:
                 jax.block_until_ready(under_way.popleft())
         jax.block_until_ready((self.state, under_way))
         return time.perf_counter() - start
+
+    def repeat(self, steps: int | None, repeats: int) -> tuple[float, int, list[float]]:
+        """Returns the seconds of the first step, the steps of a repetition, and the seconds of a step in each of them."""
+        first = self.run(1)
+        # Tracing leaves millions of objects, which the collector would look through in the middle of a measurement.
+        gc.collect()
+        gc.freeze()
+        self.run(_WARM_UP)
+        count = steps or steps_for(self.run(_WARM_UP) / _WARM_UP)
+        return first, count, [self.run(count) / count for _ in range(repeats)]
 
     def run_apart(self, steps: int) -> tuple[float, float]:
         """Returns the median seconds until a step's call returns, and until it is done; no other is under way meanwhile."""
