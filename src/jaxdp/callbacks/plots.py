@@ -6,8 +6,6 @@ import jax
 import numpy as np
 
 from jaxdp.events import Ended, Run
-from jaxdp.inference import instances
-from jaxdp.reporting import outcome, plots
 from jaxdp.run_directory import RunDirectory
 
 
@@ -16,6 +14,8 @@ class Plots:
 
     def on_end(self, run: Run, event: Ended) -> None:
         """Draws, and adds the images to `event.images`."""
+        from jaxdp.reporting import outcome, plots  # with Matplotlib, for which the first step need not wait
+
         assert run.folder is not None
         directory, task = RunDirectory(run.folder), run.setup.recipe.task
         try:
@@ -34,4 +34,6 @@ class Plots:
 
 
 def _objects(logits: np.ndarray) -> np.ndarray:
+    from jaxdp.inference import instances
+
     return instances.separate(np.asarray(jax.nn.softmax(logits)))

@@ -48,7 +48,7 @@ class Checkpoints(SavedCheckpoints):
         self._orbax = self._open(keep)
 
     def _open(self, keep: int) -> Any:
-        policies, best_metric = orbax.training.preservation_policies, self._best_metric
+        policies, best_metric = orbax().training.preservation_policies, self._best_metric
         kept = [policies.LatestN(keep)]
         if best_metric is not None:
             kept.append(policies.BestN(
@@ -57,10 +57,10 @@ class Checkpoints(SavedCheckpoints):
             ))  # fmt: skip  # ascending: the last one is kept
         # While `save` waits: it takes no time, and where it fails in the background the threads that wait for the folders go on
         # waiting for ten minutes, and keep the process from ending.
-        folders_first = orbax.options.AsyncOptions(create_directories_asynchronously=False)
-        return orbax.training.Checkpointer(
+        folders_first = orbax().options.AsyncOptions(create_directories_asynchronously=False)
+        return orbax().training.Checkpointer(
             self._directory,
-            context=orbax.Context(async_options=folders_first),
+            context=orbax().Context(async_options=folders_first),
             preservation_policy=policies.AnyPreservationPolicy(kept),
             cleanup_tmp_directories=True,  # what a killed save left
         )

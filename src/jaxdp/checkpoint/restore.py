@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import logging
 import pathlib
 import sys
@@ -10,7 +11,6 @@ from typing import Any, TypeVar
 
 import jax
 import numpy as np
-from orbax.checkpoint import v1
 
 from jaxdp.checkpoint import integrity
 from jaxdp.checkpoint.integrity import BestMetric
@@ -20,9 +20,16 @@ from jaxdp.step.state import TrainState
 Position = dict[str, Any]  # plain values: where a run was, and what its loop has counted so far
 SHAPES = "shapes_without_padding"  # beside the position
 
-orbax: Any = v1  # its annotations are narrower than what it takes
 T = TypeVar("T")
 _ATTEMPTS = 30  # to read a checkpoint of a run that goes on
+
+
+@functools.cache
+def orbax() -> Any:  # its annotations are narrower than what it takes
+    """Returns Orbax, which is imported where it is needed: a run without a folder needs none."""
+    from orbax.checkpoint import v1
+
+    return v1
 
 
 class _OrbaxErrors(logging.Filter):
@@ -234,7 +241,7 @@ class _Stored:
 
     @classmethod
     def of(cls, path: pathlib.Path) -> "_Stored":
-        found = orbax.metadata(path)
+        found = orbax().metadata(path)
         position = dict(found.custom_metadata or {})
         unpadded = position.pop(SHAPES, {})
         shapes = {name: tuple(unpadded.get(name, leaf.shape)) for name, leaf in found.metadata.items()}
@@ -244,23 +251,23 @@ class _Stored:
         """Reads the arrays that `shapes` names, and no others; they are whole and without padding."""
         # As NumPy, whatever they were saved from: Orbax would place what came from devices on devices again.
         wanted = {name: np.broadcast_to(np.zeros((), self.leaves[name].dtype), self.leaves[name].shape) for name in shapes}
-        context = orbax.Context()
+        context = orbax().Context()
         context.pytree.loading.partial_load = True
         with context:
-            arrays = {name: np.asarray(array) for name, array in orbax.load(self.path, wanted).items()}
+            arrays = {name: np.asarray(array) for name, array in orbax().load(self.path, wanted).items()}
         for name, shape in shapes.items():
             if arrays[name].shape != shape:
                 arrays[name] = np.ascontiguousarray(arrays[name][tuple(map(slice, shape))])
         return arrays
 
     def load_parts(self, parts: Mapping[str, Any]) -> dict[str, jax.Array]:
-        context = orbax.Context()
+        context = orbax().Context()
         context.array.loading.enable_padding_and_truncation = True  # another mesh needs more padding, or less
         wanted = {
             name: jax.ShapeDtypeStruct(part.shape, self.leaves[name].dtype, sharding=part.sharding) for name, part in parts.items()
         }
         with context:
-            return orbax.load(self.path, wanted)
+            return orbax().load(self.path, wanted)
 
 
 def _check_fit(step: int, saved: Mapping[str, Any], expected: Mapping[str, Any], what: str) -> None:
