@@ -15,6 +15,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable
@@ -66,6 +67,8 @@ class Stopwatch:
 
         @functools.wraps(function)
         def timed(*args: Any, **kwargs: Any) -> Any:
+            if threading.current_thread() is not threading.main_thread():
+                return function(*args, **kwargs)
             self.enter(part)
             try:
                 return function(*args, **kwargs)
@@ -99,13 +102,15 @@ def train(arguments: list[str]) -> int:
         (kept_step, "program_key", "key"),
         (kept_step.KeptStep, "_export", "trace and lower"),
         (kept_step.KeptStep, "_prepare", "load the step"),
+        (kept_step.KeptStep, "load", "load the step"),
+        (kept_step.KeptStep, "_wait", "compile or load"),
         (kept_step.KeptStep, "__call__", "first execution"),
         (reader.Reader, "_read", "first execution"),
     ):
         watch.at(place, name, part)
 
     def compiled(event: str, duration_secs: float, **_: object) -> None:
-        if event.endswith("backend_compile_duration"):
+        if event.endswith("backend_compile_duration") and threading.current_thread() is threading.main_thread():
             watch.move(duration_secs, "compile or load")
 
     jax.monitoring.register_event_duration_secs_listener(compiled)

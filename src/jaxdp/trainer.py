@@ -200,7 +200,7 @@ class Trainer:
 
     def _reconfigured(self, settings: Mapping[str, Any]) -> setup_lib.Setup:
         for name in settings:
-            if name in ("model", "dataset", "task", "optimizer", "strategy", "devices", "callbacks"):
+            if name in ("model", "dataset", "task", "optimizer", "strategy", "devices", "measure_devices", "callbacks"):
                 raise ConfigError(name, shown(settings[name]), "is a matter of the Trainer; create another one")
         if self.setup.objects.dataset is not None:
             _refuse(settings, _OF_DATASET, "data", "are decided where the dataset is made")

@@ -17,7 +17,8 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-pytestmark = pytest.mark.slow
+# What makes cases may warn, of an archive with a name twice for instance: the commands run elsewhere, under rules of their own.
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
 SMALL = "--model cnn --model-kwargs width=4 hidden=16 --global-batch-size 160 --strategy single".split()
 RUN = [*SMALL, *"--steps 4 --log-every 1 --eval-every 2 --checkpoint-every 2 --validation 0.2 --run-dir run".split()]

@@ -120,6 +120,33 @@ def test_the_next_run_traces_nothing_and_gives_the_same_bits(
     assert equal(written, read)
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"strategy": "single", "sampler": "balanced"},
+        {"strategy": "pmap", "devices": 4, "augment": ("mixup:0.2",)},
+        {"strategy": "shard_map", "devices": 4, "data_placement": "host"},
+        {"strategy": "sharded", "devices": 4, "mesh": "data=2,model=2", "shard_params": True, "optimizer": "adam"},
+    ],
+    ids=str,
+)
+def test_a_step_that_is_known_is_loaded_before_there_are_weights(
+    keeps: pathlib.Path, traced: list[str], settings: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    create(**settings).load_step()
+    assert not traced  # nothing is known yet, and nothing is done
+    with jax.log_compiles():
+        expected = run(create(**settings))
+        times = len(traced)
+        caplog.clear()
+        setup = create(**settings)
+        setup.load_step()
+        assert equal(run(setup), expected)
+    assert len(traced) == times
+    # That of the evaluation: the other one was compiled in a thread, which says nothing.
+    assert sum("XLA compilation of jit(step)" in record.getMessage() for record in caplog.records) == 1
+
+
 def test_data_of_the_step_are_not_in_its_key(keeps: pathlib.Path, traced: list[str]) -> None:
     first = run(create())
     times = len(traced)
@@ -158,6 +185,7 @@ def test_settings_that_are_left_out_do_not_change_the_program(keeps: pathlib.Pat
         "log_every": 3, "eval_every": 2, "checkpoint_every": 9, "keep": 1, "run_dir": "elsewhere", "resume": "never",
         "max_divergences": 2,
         "profile": "1:2", "step_timeout": 5.0, "callbacks": ("learning_rate_monitor",), "data_workers": 3,
+        "measure_devices": True,
     }  # fmt: skip
     assert others.keys() | {"steps", "early_stop"} == program_key.NOT_IN_PROGRAM  # steps exclude epochs
     early = {"early_stop": 2, "validation": "0.5"}  # which need validation data; so has the other

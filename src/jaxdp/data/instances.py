@@ -3,7 +3,6 @@
 import zlib
 
 import numpy as np
-import scipy.ndimage
 from jaxtyping import Float, Int, Integer, Shaped, UInt8
 
 from jaxdp.data.dataset import IGNORE_LABEL, OUTSIDE, BadExample
@@ -45,6 +44,8 @@ def distances(objects: Objects) -> tuple[Float[np.ndarray, "height width"], Floa
     The border of an object is those of its pixels that have a neighbour, above, below or beside, which is not of it; where the
     image ends there is none. What is farther than `REACH` is infinitely far.
     """
+    import scipy.ndimage  # 0.1 s, which few runs need
+
     numbers, places = np.unique(np.maximum(objects, 0), return_inverse=True)
     nearest, second = (np.full(objects.shape, np.inf, np.float32) for _ in range(2))
     numbered = places.reshape(objects.shape) + (numbers[0] > 0)  # 0 is background, whether there is any or not

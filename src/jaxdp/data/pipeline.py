@@ -8,7 +8,6 @@ import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-import grain
 import numpy as np
 
 from jaxdp.data.checking import CheckedSource
@@ -245,6 +244,8 @@ def batches(  # noqa: PLR0913 - what is read, in which order, where it goes, and
         layout: positions in the global batch in the order in which they are placed; None for one after the other.
         threads: that read and place; decoding leaves the interpreter's lock, so that they use as many cores.
     """
+    import grain  # 0.2 s, for which the compiled step need not wait
+
     draws_of: Callable[[np.ndarray], np.ndarray] | None = getattr(order, "draws", None)
 
     def read_share(numbers: np.ndarray) -> Any:

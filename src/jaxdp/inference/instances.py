@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-import scipy.ndimage
 from jaxtyping import Float, Integer
 
 from jaxdp.data.instances import BACKGROUND, CELL, real_size
@@ -43,6 +42,8 @@ def separate(probabilities: Float[np.ndarray, "height width 3"]) -> Integer[np.n
         ConfigError: without scikit-image, and for more objects than 16 bits can number.
     """
     require()
+    import scipy.ndimage  # 0.1 s, which few runs need
+
     measure, morphology, segmentation = (
         importlib.import_module(f"skimage.{name}") for name in ("measure", "morphology", "segmentation")
     )

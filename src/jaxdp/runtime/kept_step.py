@@ -9,6 +9,7 @@ import contextlib
 import json
 import os
 import pathlib
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -37,9 +38,14 @@ def keep(step: Callable[..., Any], *parts: Any, updates: bool) -> Callable[..., 
         updates: whether it consumes its first argument, and returns another of the same structure, sharded alike.
     """
     folder = _folder()
-    if folder is None or not hasattr(step, "lower") or jax.process_count() > 1:
+    if folder is None or not are_kept() or not hasattr(step, "lower"):
         return step
     return KeptStep(step, parts, folder, updates=updates)
+
+
+def are_kept() -> bool:
+    """Whether this process keeps steps at all."""
+    return _folder() is not None and jax.process_count() == 1
 
 
 def _folder() -> pathlib.Path | None:
@@ -62,8 +68,26 @@ class KeptStep:
         self._files = PrivateFolder(folder, MOST_BYTES)
         self._exported: dict[Any, tuple[jax.export.Exported, list[str]]] = {}
         self._call: Any = ()  # until it is known
+        self._loading: threading.Thread | None = None
+
+    def load(self, *args: Any) -> None:
+        """Begins to load the compiled program in the background, where an earlier process has kept the step.
+
+        Args:
+            *args: as it will be called with, but for their values.
+        """
+        with contextlib.suppress(Exception):  # the first call says it better
+            found = self._read(self._key(args))
+            if found is None or self._call:
+                return
+            self._exported[_signature(args)] = found
+            call = self._jitted(args)
+            self._loading = threading.Thread(target=_compile, args=(call.lower(*args),))  # XLA leaves the interpreter's lock
+            self._loading.start()
+            self._call = call
 
     def __call__(self, *args: Any) -> Any:
+        self._wait()
         if self._call:
             with contextlib.suppress(_Unknown):  # it comes from tracing: nothing has been executed
                 return self._call(*args)
@@ -73,11 +97,19 @@ class KeptStep:
             self._call = self._step
         return self._call(*args)
 
-    def _prepare(self, args: tuple[Any, ...]) -> None:
+    def _wait(self) -> None:
+        if self._loading is not None:
+            self._loading.join()
+            self._loading = None
+
+    def _key(self, args: tuple[Any, ...]) -> str:
         leaves, structure = jax.tree.flatten(args)
         if not all(isinstance(leaf, jax.Array) and leaf.committed for leaf in leaves):
             raise Undecided("arguments that are not placed")
-        key = program_key(self._parts, structure, leaves, self._updates)
+        return program_key(self._parts, structure, leaves, self._updates)
+
+    def _prepare(self, args: tuple[Any, ...]) -> None:
+        key = self._key(args)
         found = self._read(key)
         if found is None:
             found = self._export(args)
@@ -126,6 +158,11 @@ class KeptStep:
         everywhere = args[0].step.sharding  # of a number that all devices hold
         shardings = (jax.tree.map(lambda leaf: leaf.sharding, args[0]), everywhere) if self._updates else everywhere
         return jax.jit(step, donate_argnums=0 if self._updates else (), out_shardings=shardings)
+
+
+def _compile(lowered: Any) -> None:
+    with contextlib.suppress(Exception):  # the first call says it better
+        lowered.compile()
 
 
 def _signature(args: tuple[Any, ...]) -> Any:

@@ -32,7 +32,7 @@ from jaxdp.config.settings import Settings
 # Data of the step, or matters of the host: the program is the same with others.
 NOT_IN_PROGRAM = frozenset(
     "learning_rate lr_scaling schedule warmup_fraction epochs steps seed log_every eval_every checkpoint_every keep run_dir resume "
-    "max_divergences profile step_timeout callbacks early_stop data_workers".split()
+    "max_divergences profile step_timeout callbacks early_stop data_workers measure_devices".split()
 )
 _LIBRARIES = ("jax", "jaxlib", "flax", "optax", "numpy", "ml_dtypes", "opt_einsum", "scipy", "chex")
 _ENVIRONMENT = ("JAX_", "JAXDP_", "XLA_", "LIBTPU_", "TPU_", "FLAX_", "OPTAX_", "NVIDIA_TF32_OVERRIDE")

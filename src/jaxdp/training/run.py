@@ -77,6 +77,8 @@ class Run:
         self._margin = calls * (reader.run_ahead(calls) + 1)
         task = setup.recipe.task
         self._checkpoints: Checkpoints | None = None
+        if directory is None or (directory.read_summary() or {}).get("status") != "done":
+            setup.load_step()
         if directory is None and setup.config.run.on_divergence == "rollback":
             raise ConfigError("on_divergence", "rollback", "goes back to a checkpoint; give run_dir")
         if directory is not None:

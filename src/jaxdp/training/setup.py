@@ -105,6 +105,18 @@ class Setup:
             self.steps[name] = step
         return self.steps[name]
 
+    def load_step(self) -> None:
+        """Begins to load the compiled training step, where an earlier process has kept it: drawing weights takes time meanwhile.
+
+        Zeros stand for what it will be called with.
+        """
+        if not kept_step.are_kept() or self.config.exchange.name != "allreduce" or self.intervals.steps_per_execution > 1:
+            return
+        state = self.strategy.restore(jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), self.shapes), self.shapes)
+        batch = {name: np.zeros(leaf.shape, leaf.dtype) for name, leaf in self._batch_shapes(self.global_batch_size).items()}
+        if isinstance(step := self.train_step, kept_step.KeptStep):
+            step.load(state, self.strategy.shard_batch(batch), self.constants)
+
     def with_learning_rates_times(self, factor: float) -> "Setup":
         """Returns the same setup with all learning rates multiplied by `factor`; the compiled step is the same."""
         return self._sharing_data(dataclasses.replace(self, schedule=lambda step: factor * self.schedule(step)))
@@ -158,26 +170,30 @@ class Setup:
 
     def abstract_step(self, global_batch_size: int) -> tuple[TrainState, Any, Any]:
         """Returns the shapes of what a training step takes, state, batch and constants; it reads one example of the dataset."""
-        streams = self.config.data.data_placement == "host"
-        example = pipeline.load(self.source("train"), np.zeros(1, np.int32))
-        of_batch = example if streams else pipeline.index_batch(np.zeros(1, np.int32))
-        if self.config.learning.sampler is not None:
-            of_batch = of_batch | {"draws": of_batch["indices"]}
-        if self.recipe.preprocess.mixings:
-            of_batch = of_batch | {f"partner_{name}": values for name, values in of_batch.items()}
-
-        def shapes(arrays: Mapping[str, np.ndarray], count: int) -> dict[str, jax.ShapeDtypeStruct]:
-            return {name: jax.ShapeDtypeStruct((count, *array.shape[1:]), array.dtype) for name, array in arrays.items()}
-
         constants = jax.tree.map(
             lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), Constants.create(self.learning_rates, self.config.data.seed)
         )
-        resident = {} if streams else {name: values for name, values in example.items() if name != "indices"}
+        streams = self.config.data.data_placement == "host"
+        resident = {} if streams else {name: values for name, values in self._example.items() if name != "indices"}
         return (
             self.strategy.abstract(self.shapes),
-            self.strategy.abstract_batch(shapes(of_batch, global_batch_size)),
+            self.strategy.abstract_batch(self._batch_shapes(global_batch_size)),
             dataclasses.replace(constants, examples=placement.abstract(resident, len(self.dataset.train))),
         )
+
+    @property
+    def _example(self) -> dict[str, np.ndarray]:
+        return pipeline.load(self.source("train"), np.zeros(1, np.int32))
+
+    def _batch_shapes(self, count: int) -> dict[str, jax.ShapeDtypeStruct]:
+        """Returns the shapes of a global batch before it is placed; it reads one example where batches hold examples."""
+        streams = self.config.data.data_placement == "host"
+        fields = self._example if streams else pipeline.index_batch(np.zeros(1, np.int32))
+        if self.config.learning.sampler is not None:
+            fields = fields | {"draws": fields["indices"]}
+        if self.recipe.preprocess.mixings:
+            fields = fields | {f"partner_{name}": values for name, values in fields.items()}
+        return {name: jax.ShapeDtypeStruct((count, *array.shape[1:]), array.dtype) for name, array in fields.items()}
 
     @functools.cached_property
     def shapes(self) -> TrainState:
