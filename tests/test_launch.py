@@ -87,6 +87,16 @@ def test_a_killed_process_is_started_again_with_all_others(record_fault: Callabl
     record_fault("kill -9 of a launched process, --max-restarts 1", 1, "all started again; complete", 0)
 
 
+def test_processes_are_given_the_heartbeat_timeout_to_miss_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    waited: list[float] = []
+    monkeypatch.setattr(launcher_lib._Processes, "__init__", lambda *_: None)
+    monkeypatch.setattr(launcher_lib._Processes, "wait", lambda self, seconds: waited.append(seconds) or 0)
+    monkeypatch.setattr(launcher_lib._Processes, "explain", lambda self: [])
+    for flags in ([], ["--heartbeat-timeout", "100"]):
+        assert launch.main(["-n", "2", "--", "train", *flags]) == 0
+    assert waited == [30 + launcher_lib.GRACE_SECONDS, 100 + launcher_lib.GRACE_SECONDS]
+
+
 def test_a_usage_error_of_train_shows_once(capsys: pytest.CaptureFixture[str]) -> None:
     assert launch.main(["-n", "2", "--", "train", "--step", "3"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
@@ -106,7 +116,7 @@ def main():
     if what == "stuck":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         time.sleep(100)
-    time.sleep(0.4)
+    time.sleep(0.8)  # more than the grace alone
     if what == "1":
         print("jaxdp.train: error: process 0 died", file=sys.stderr)
         print("something else", file=sys.stderr)
@@ -149,7 +159,7 @@ def test_the_launcher_says_who_ended_and_why(
     monkeypatch.setenv("OUTCOMES", outcomes)
     monkeypatch.setattr(launcher_lib, "_PROGRAM", ["-c", STAND_IN])
     monkeypatch.setattr(launcher_lib, "GRACE_SECONDS", 0.5)
-    assert launcher_lib.launch([], len(outcomes.split()), None, heartbeat_timeout=0.5) == code
+    assert launcher_lib.launch([], len(outcomes.split()), None, heartbeat_timeout=2.0) == code
     lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("jaxdp.launch: ")]
     told = [re.sub(r" \(pid \d+ on [^)]+\)", "", line.removeprefix("jaxdp.launch: ")) for line in lines]
     assert [re.sub(r"[\d.]+ s later", "LATER", line) for line in told] == expected

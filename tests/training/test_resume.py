@@ -1,16 +1,21 @@
 """A run that is stopped anywhere and continued ends bitwise where it would have, and its files hold every step once."""
 
+import contextlib
 import json
 import pathlib
 import signal
+import subprocess
+import sys
 from typing import Any
 
 import numpy as np
 import pytest
 from fault_table import RecordFault
+from process_group import environment
 
 from jaxdp import evaluate, train
 from jaxdp.callbacks.progress import Progress
+from jaxdp.checkpoint import restore
 from jaxdp.checkpoint.restore import SavedCheckpoints
 from jaxdp.run_directory import Row, read_lines
 from jaxdp.training import setup
@@ -20,6 +25,7 @@ from jaxdp.training.reader import MEASURED
 FLAGS = "--global-batch-size 160 --epochs 3 --ema-decay 0.9 --log-every 3 --checkpoint-every 5 --optimizer adam".split()
 PYRAMIDNET = "--model-kwargs depth=8 alpha=6 shake_drop=0.5 dropout=0.2".split()
 CNN = "--model cnn --model-kwargs width=4 hidden=16 dropout=0.2".split()
+AT_START = "stopped by a signal before the first step; the same command begins again"
 TIMES = ("examples_per_second", "step_seconds", "input_wait_fraction")
 
 
@@ -171,7 +177,7 @@ def test_default_folders_are_the_same_for_the_same_settings() -> None:
 @pytest.mark.parametrize(
     ("number", "code", "line"),
     [
-        (signal.SIGTERM, 75, "stopped by a signal before the first step; the same command begins again"),
+        (signal.SIGTERM, 75, AT_START),
         (signal.SIGINT, 1, "jaxdp.train: interrupted"),
     ],
 )
@@ -182,3 +188,54 @@ def test_a_signal_before_the_first_step_leaves_at_once(
     assert train.main([*FLAGS, "--run-dir", "run"]) == code
     assert capsys.readouterr().err.splitlines() == [line]
     assert not pathlib.Path("run").exists()
+
+
+def test_a_signal_where_exceptions_are_swallowed_is_not_lost(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """JAX swallows what is raised in its callback of the garbage collector."""
+    create = setup.create_setup
+
+    def interrupted(*args: Any, **kwargs: Any) -> Any:
+        with contextlib.suppress(BaseException):
+            signal.raise_signal(signal.SIGTERM)
+        return create(*args, **kwargs)
+
+    monkeypatch.setattr(setup, "create_setup", interrupted)
+    assert train.main([*CNN, *FLAGS, "--strategy", "single", "--run-dir", "run"]) == 75
+    assert capsys.readouterr().err.splitlines() == [AT_START]
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_a_signal_while_a_checkpoint_is_read_is_no_damage(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = [*CNN, "--global-batch-size", "160", "--strategy", "single", "--run-dir", "run"]
+    assert train.main([*flags, "--steps", "2"]) == 0
+    capsys.readouterr()
+    with monkeypatch.context() as patch:
+        metadata = restore.orbax.metadata
+
+        def interrupted(path: pathlib.Path) -> Any:
+            try:
+                signal.raise_signal(signal.SIGTERM)
+            except BaseException as error:  # as a library does in whose event loop it is raised
+                raise ValueError("not read") from error
+            return metadata(path)
+
+        patch.setattr(restore.orbax, "metadata", interrupted)
+        assert train.main([*flags, "--steps", "4"]) == 75
+    assert capsys.readouterr().err.splitlines() == [AT_START]
+    assert train.main([*flags, "--steps", "4"]) == 0
+    assert "continuing run after step 2" in capsys.readouterr().err
+
+
+def test_a_start_that_is_stuck_is_left_after_a_signal() -> None:
+    stuck = (
+        "import signal, sys, time\nfrom jaxdp import train\nfrom jaxdp.runtime import signals\nfrom jaxdp.training import setup\n"
+        "def wait(*args, **kwargs):\n    signal.raise_signal(signal.SIGTERM)\n    time.sleep(60)\n"
+        "signals._START_UP_SECONDS, setup.create_setup = 0.5, wait\nsys.exit(train.main(sys.argv[1:]))\n"
+    )
+    command = [sys.executable, "-c", stuck, *CNN, "--strategy", "single"]
+    ended = subprocess.run(command, capture_output=True, text=True, env=environment(), timeout=50)
+    assert (ended.returncode, ended.stderr.splitlines()) == (75, [AT_START])
