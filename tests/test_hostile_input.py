@@ -222,13 +222,15 @@ def test_names_do_nothing_to_a_terminal(capsys: pytest.CaptureFixture[str]) -> N
     evil = os.fsdecode(b"\x1b[31mred\nline\xff.png")
     for name in ("a", os.fsdecode(b"b\xff\x1b[2J[b]$\\frac{$")):
         for number in range(10):
-            picture(f"set/{name}/{number}.png")
+            picture(f"cost$_$/{name}/{number}.png")
     picture(evil)
     run = "x[/y]z$_$"
-    assert train.main([*SMALL, "--dataset", "folder:set", "--run-dir", run]) == 0
+    assert train.main([*SMALL, "--dataset", "folder:cost$_$", "--run-dir", run]) == 0
     printed = capsys.readouterr()
     assert "x[/y]z$_$" in printed.out
-    assert (pathlib.Path(run) / "plots" / "confusion.png").is_file()
+    assert "warning" not in printed.err
+    for name in ("confusion.png", "curves.png"):
+        assert (pathlib.Path(run) / "plots" / name).is_file()
     assert json.loads((pathlib.Path(run) / "dataset.json").read_text())["class_names"][1] == "b\\udcff\\x1b[2J[b]$\\frac{$"
     assert predict.main([run, evil]) == 0
     pathlib.Path(evil).write_bytes(b"no picture")

@@ -199,6 +199,25 @@ def test_other_settings_and_other_data_are_said(capsys: pytest.CaptureFixture[st
     assert "other examples" not in capsys.readouterr().err
 
 
+def test_each_setting_of_training_that_is_another_is_said() -> None:
+    config = RUN.load_config()
+    assert RUN.changes_text(config) == ""
+    changes: dict[str, tuple[object, str]] = {
+        "learning_rate": (0.05, "0.05 instead of none"), "schedule": ("constant", "constant instead of onecycle"),
+        "weight_decay": (0.001, "0.001 instead of 0.0001"), "augment": (("flip",), "flip instead of affine:0.07"),
+        "normalize": ("image", "image instead of channel"), "label_smoothing": (0.1, "0.1 instead of 0.0"),
+        "precision": ("bfloat16", "bfloat16 instead of float32"), "accumulate_steps": (2, "2 instead of 1"),
+        "clip_norm": (1.0, "1.0 instead of none"),
+    }  # fmt: skip
+    for name, (value, says) in changes.items():
+        assert RUN.changes_text(config.replace(**{name: value})) == f"{name} {says}"
+
+
+def test_another_batch_norm_is_another_run(capsys: pytest.CaptureFixture[str]) -> None:
+    assert train.main([*FLAGS, "--steps", "6", "--batch-norm", "global"]) == 2
+    assert "--batch-norm global: the run in run has " in capsys.readouterr().err
+
+
 def test_pipes_in_a_checkpoint_are_not_waited_for(capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("checksums/4.json", "checkpoints/4/metrics/metrics"):
         path = RUN.path / name

@@ -264,3 +264,25 @@ def test_readers_of_a_run_that_keeps_one_checkpoint_choose_again(run: pathlib.Pa
             writer.join()
     assert steps[-1] > steps[0]
     assert capsys.readouterr().err == ""
+
+
+def test_a_checkpoint_that_is_removed_while_it_is_examined_is_not_called_damaged(
+    run: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    reader = SavedCheckpoints(SAVED, best_metric=("accuracy", True))
+    first, *others = reader.best_first()
+    examine = integrity.examine
+
+    def removed_meanwhile(checkpoints: pathlib.Path, step: int, *, thorough: bool) -> integrity.Verdict:
+        if step == first and figures(first).exists():
+            names(first).unlink()
+            verdict = examine(checkpoints, step, thorough=thorough)
+            shutil.rmtree(SAVED / str(first))
+            return verdict
+        return examine(checkpoints, step, thorough=thorough)
+
+    monkeypatch.setattr(integrity, "examine", removed_meanwhile)
+    found = reader.read_chosen(None, reader.model_arrays)
+    assert found is not None
+    assert found[0] == others[0]
+    assert capsys.readouterr().err == ""

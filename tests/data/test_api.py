@@ -13,6 +13,7 @@ from sklearn.datasets import load_digits
 from jaxdp import data
 from jaxdp.config import DataConfig
 from jaxdp.data.checking import CheckedSource, check_dataset
+from jaxdp.data.fingerprint import fingerprint
 from jaxdp.data.sources import open_dataset
 from jaxdp.data.sources.images import find_pictures
 from jaxdp.data.splits import stratified
@@ -88,6 +89,18 @@ def test_mean_and_standard_deviation_are_of_all_training_images() -> None:
     dataset = data.from_arrays(images, np.arange(1300) % 2)
     assert dataset.mean == pytest.approx(images.mean((0, 1, 2)), abs=1e-3)
     assert dataset.std == pytest.approx(images.std((0, 1, 2)), abs=1e-3)
+
+
+def test_as_many_other_pictures_or_labels_have_another_fingerprint() -> None:
+    def found(images: np.ndarray, labels: np.ndarray) -> str:
+        return fingerprint(data.from_arrays(images, labels, test=(IMAGES, LABELS), num_classes=4).train)
+
+    known = found(IMAGES, LABELS)
+    assert found(IMAGES.copy(), LABELS.astype(np.int32)) == known
+    one_pixel, two_labels = IMAGES.copy(), LABELS.copy()
+    one_pixel[7, 0, 0, 0] ^= 1
+    two_labels[[5, 6]] = LABELS[[6, 5]]
+    assert len({known, found(one_pixel, LABELS), found(IMAGES, two_labels), found(IMAGES[::-1], LABELS)}) == 4
 
 
 def test_splits_are_those_that_there_are() -> None:
