@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import pathlib
 import sys
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any
@@ -12,6 +13,7 @@ from jaxdp import command_line
 from jaxdp.config import OptionalPath, Settings, TrainConfig
 from jaxdp.config.values import NumberAsText
 from jaxdp.registry import ConfigError
+from jaxdp.run_directory import check_file
 from jaxdp.units import parse_bytes
 
 DESCRIPTION = "Tell what a training step takes, and which batch fits, without running it."
@@ -91,6 +93,8 @@ def _predicted(config: PlanConfig, limit: int | None) -> tuple[dict[str, Any], C
     target = Target.parse(chosen.target or "")
     counts = _numbers(chosen.devices)
     if len(counts) > 1:
+        if chosen.output is not None:
+            check_file("output", pathlib.Path(chosen.output), "scaling.png")
         found = prediction.scale(training, target, counts, quick=chosen.quick)
         if chosen.output is not None:
             from jaxdp.reporting import scaling

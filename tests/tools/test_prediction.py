@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 import pathlib
 import types
 from typing import Any
@@ -148,6 +149,15 @@ def test_a_figure_that_cannot_be_written_is_a_usage_error(compiled: list[Any], c
     flags = ["--model", "cnn", "--target", "tpu:v5e:2x2", "--devices", "1,4", "--output", "curve.nothing"]
     assert plan.main(flags) == 2
     assert "--output curve.nothing: cannot be written" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("output", ["pipe", "device.png"])
+def test_a_figure_replaces_only_a_regular_file(output: str, compiled: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
+    os.mkfifo("pipe")
+    pathlib.Path("device.png").symlink_to("/dev/null")
+    assert plan.main(["--model", "cnn", "--target", "tpu:v5e:2x2", "--devices", "1,4", "--output", output]) == 2
+    assert f"--output {output}: is no regular file; give a file, e.g. scaling.png" in capsys.readouterr().err
+    assert not compiled
 
 
 def test_the_figure_says_predicted(tmp_path: pathlib.Path) -> None:
