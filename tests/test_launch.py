@@ -5,6 +5,7 @@ import os
 import pathlib
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -161,6 +162,7 @@ def test_the_launcher_says_who_ended_and_why(
     monkeypatch.setattr(launcher_lib, "GRACE_SECONDS", 0.5)
     assert launcher_lib.launch([], len(outcomes.split()), None, heartbeat_timeout=2.0) == code
     lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("jaxdp.launch: ")]
+    assert all(f" on {socket.gethostname()}) " in line for line in lines)
     told = [re.sub(r" \(pid \d+ on [^)]+\)", "", line.removeprefix("jaxdp.launch: ")) for line in lines]
     assert [re.sub(r"[\d.]+ s later", "LATER", line) for line in told] == expected
 
