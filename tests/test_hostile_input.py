@@ -4,12 +4,15 @@
 
 import io
 import json
+import math
 import os
 import pathlib
 import re
+import struct
 import subprocess
 import sys
 import zipfile
+import zlib
 from collections.abc import Callable
 
 import jax.numpy as jnp
@@ -389,6 +392,17 @@ def test_a_tiff_file_says_what_it_takes_before_it_is_read(monkeypatch: pytest.Mo
     assert "it would take 100 MiB of memory, and 64.0 MiB are free" in says(
         ("ImageWidth", 10240), ("ImageLength", 10240), compression="zlib"
     )
+
+
+def test_a_small_file_of_a_huge_picture_is_not_unpacked() -> None:
+    side = 2 * math.isqrt(Image.MAX_IMAGE_PIXELS or 0)
+    content = io.BytesIO()
+    Image.new("L", (8, 8)).save(content, format="PNG")
+    header = b"IHDR" + struct.pack(">II", side, side) + content.getvalue()[24:29]
+    path = pathlib.Path("huge.png")
+    path.write_bytes(content.getvalue()[:12] + header + struct.pack(">I", zlib.crc32(header)) + content.getvalue()[33:])
+    with pytest.raises(BadExample, match=rf"{side**2} pixels\) exceeds limit"):
+        images.decode_image(path, "it")
 
 
 def test_a_line_of_pixels_is_not_blown_up() -> None:
