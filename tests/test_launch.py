@@ -74,6 +74,24 @@ def children(process: subprocess.Popen[str]) -> list[int]:
     return [int(word) for word in pathlib.Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
 
 
+@pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning")  # as above
+def test_logs_hold_what_each_process_prints(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("OUTCOMES", "0=0 1=1")
+    monkeypatch.setattr(launcher_lib, "_PROGRAM", ["-c", STAND_IN])
+    folder = tmp_path / "new" / "logs"
+    for attempt in (1, 2):
+        assert launcher_lib.launch([], 2, None, log_dir=str(folder)) == 1
+        step, words = "step 3/10 loss 0.1\n", "jaxdp.train: error: process 0 died\nsomething else\n"
+        assert (folder / "process-0.log").read_text() == attempt * step
+        assert (folder / "process-1.log").read_text() == attempt * (step + words)
+    assert f"process 0 died ({folder / 'process-1.log'})\n" in capsys.readouterr().err
+    (tmp_path / "file").touch()
+    assert launch.main(["-n", "2", "--log-dir", str(tmp_path / "file"), "--", "train"]) == 2
+    assert "--log-dir" in capsys.readouterr().err
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="looks for the processes in /proc")
 def test_a_killed_process_is_started_again_with_all_others(record_fault: Callable[..., None]) -> None:

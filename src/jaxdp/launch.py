@@ -12,7 +12,17 @@ from typing import Annotated
 import tyro
 
 from jaxdp import command_line
-from jaxdp.config import MOST_DEVICES, MOST_PROCESSES, NON_NEGATIVE, POSITIVE, OptionalInt, Settings, TrainConfig, at_most
+from jaxdp.config import (
+    MOST_DEVICES,
+    MOST_PROCESSES,
+    NON_NEGATIVE,
+    POSITIVE,
+    OptionalInt,
+    OptionalPath,
+    Settings,
+    TrainConfig,
+    at_most,
+)
 from jaxdp.registry import ConfigError
 from jaxdp.runtime import launcher, ray_launcher, slurm
 
@@ -34,6 +44,8 @@ class LaunchConfig(Settings):
     """devices of each process: GPUs, or simulated ones on a CPU (default: the GPUs divided, or 1)"""
     max_restarts: Annotated[int, NON_NEGATIVE] = 0
     """how often to start all again from the last checkpoint after one has failed"""
+    log_dir: OptionalPath = None
+    """folder to which what process N prints is appended as well, as process-N.log"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -60,7 +72,7 @@ def _main(argv: Sequence[str]) -> int:
     if isinstance(config, LaunchConfig):
         return launcher.launch(
             command[1:], config.num_processes, config.devices_per_process, config.max_restarts,
-            heartbeat_timeout=settings.processes.heartbeat_timeout,
+            heartbeat_timeout=settings.processes.heartbeat_timeout, log_dir=config.log_dir,
         )  # fmt: skip
     assert isinstance(config, slurm.SlurmConfig)
     script = slurm.script(config, command[1:])

@@ -81,7 +81,7 @@ class KeptStep:
             if found is None or self._call:
                 return
             self._exported[_signature(args)] = found
-            call = self._jitted(args)
+            call: Any = self._jitted(args)
             self._loading = threading.Thread(target=_compile, args=(call.lower(*args),))  # XLA leaves the interpreter's lock
             self._loading.start()
             self._call = call

@@ -33,6 +33,7 @@ def launch(
     max_restarts: int = 0,
     *,
     heartbeat_timeout: float = 30.0,
+    log_dir: str | None = None,
 ) -> int:
     """Runs `jaxdp.train` in several processes to their end, all of them again after a failure where that is wanted.
 
@@ -41,19 +42,21 @@ def launch(
         devices_per_process: GPUs, or simulated devices on a CPU; None for the GPUs divided, or 1.
         max_restarts: how often to start all again.
         heartbeat_timeout: seconds after which the processes miss one that is gone.
+        log_dir: folder for a file of each process, to which what it prints is appended.
 
     Returns:
         0 if all ended well, otherwise the exit code of the first one that did not; 128 + N if signal N ended it.
 
     Raises:
-        ConfigError: if there are too few GPUs, or they cannot be shared out evenly.
+        ConfigError: if there are too few GPUs, they cannot be shared out evenly, or a log cannot be written.
     """
     environments = [os.environ | visible for visible in device_shares(num_processes, devices_per_process)]
     if devices_per_process is not None:
         flags = [*flags, "--devices", str(devices_per_process)]
+    logs = _logs(log_dir, num_processes)
     restarts = 0
     while True:
-        processes = _Processes(flags, environments)
+        processes = _Processes(flags, environments, logs)
         code = processes.wait(heartbeat_timeout + GRACE_SECONDS)
         for line in processes.explain():
             print(f"jaxdp.launch: {line}", file=sys.stderr, flush=True)
@@ -65,6 +68,20 @@ def launch(
         print(f"jaxdp.launch: a process ended with {code}; {again}", file=sys.stderr, flush=True)
 
 
+def _logs(folder: str | None, count: int) -> list[pathlib.Path | None]:
+    """Returns the file of each process, which is there then; None for all without a folder."""
+    if folder is None:
+        return [None] * count
+    paths = [pathlib.Path(folder, f"process-{index}.log") for index in range(count)]
+    try:
+        pathlib.Path(folder).mkdir(parents=True, exist_ok=True)
+        for path in paths:
+            path.touch()
+    except OSError as error:
+        raise ConfigError("log_dir", folder, f"cannot be written ({error.strerror}); give another folder") from error
+    return [*paths]
+
+
 @dataclasses.dataclass
 class _Process:
     """One of the processes, and how it has ended.
@@ -74,6 +91,7 @@ class _Process:
         ended: when, by the monotonic clock.
         last_words: its error in one line, or else the last line on its standard error; nothing where that is a terminal.
         given_up: whether the launcher has killed it.
+        log: to which what it prints is appended.
     """
 
     name: str
@@ -81,6 +99,7 @@ class _Process:
     ended: float = 0.0
     last_words: str = ""
     given_up: bool = False
+    log: pathlib.Path | None = None
 
     @property
     def failed(self) -> bool:
@@ -101,6 +120,9 @@ class _Process:
             for line in source:
                 target.write(prefix + line)
                 target.flush()
+                if self.log is not None:
+                    with contextlib.suppress(OSError), self.log.open("a", errors="backslashreplace") as file:  # a full disk, say
+                        file.write(line)
                 if remember and line.strip() and (_ERROR in line or _ERROR not in self.last_words):
                     self.last_words = line.strip()
 
@@ -108,32 +130,33 @@ class _Process:
 class _Processes:
     """The processes of one attempt. Each is a session of its own: Ctrl-C reaches them once, through the launcher."""
 
-    def __init__(self, flags: Sequence[str], environments: Sequence[dict[str, str]]) -> None:
+    def __init__(self, flags: Sequence[str], environments: Sequence[dict[str, str]], logs: Sequence[pathlib.Path | None]) -> None:
         self._port = hold_port()
         coordinator = f"127.0.0.1:{self._port.getsockname()[1]}"
         count = len(environments)
         self._all: list[_Process] = []
         self._readers: list[threading.Thread] = []
-        for index, environment in enumerate(environments):
+        for index, (environment, log) in enumerate(zip(environments, logs, strict=True)):
             where = ["--coordinator", coordinator, "--num-processes", str(count), "--process-id", str(index)]
             # The first one shows the progress: a bar where there is a terminal.
-            shows = index == 0 and sys.stderr.isatty()
+            shows = index == 0 and log is None and sys.stderr.isatty()
             popen = subprocess.Popen(
                 [sys.executable, *_PROGRAM, *flags, *where],
                 env=environment,
-                stdout=None if index == 0 else subprocess.PIPE,
+                stdout=None if index == 0 and log is None else subprocess.PIPE,
                 stderr=None if shows else subprocess.PIPE,
                 text=True,
                 errors="backslashreplace",
                 start_new_session=True,
                 preexec_fn=end_with_parent,
             )
-            process = _Process(f"process {index} (pid {popen.pid} on {socket.gethostname()})", popen)
+            process = _Process(f"process {index} (pid {popen.pid} on {socket.gethostname()})", popen, log=log)
             self._all.append(process)
             for stream, target in ((popen.stdout, sys.stdout), (popen.stderr, sys.stderr)):
                 if stream is not None:
                     kwargs = {"remember": target is sys.stderr}
-                    reader = threading.Thread(target=process.copy, args=(stream, target, f"[{index}] "), kwargs=kwargs, daemon=True)
+                    prefix = "" if index == 0 and target is sys.stdout else f"[{index}] "  # the result of the run
+                    reader = threading.Thread(target=process.copy, args=(stream, target, prefix), kwargs=kwargs, daemon=True)
                     reader.start()
                     self._readers.append(reader)
 
@@ -169,6 +192,7 @@ class _Processes:
         lines = [f"{failures[0].name} was the first to fail: it {failures[0].outcome()}"]
         lines += [f"{each.name} {each.outcome()} {each.ended - failures[0].ended:.1f} s later" for each in failures[1:]]
         words = [f": {each.last_words.removeprefix(_ERROR)}" if each.last_words else "" for each in failures]
+        words = [f"{word} ({each.log})" if each.log else word for word, each in zip(words, failures, strict=True)]
         lines = [line + word for line, word in zip(lines, words, strict=True)]
         return lines + [f"{each.name} {each.outcome()}" for each in self._all if not each.failed]
 
