@@ -112,6 +112,8 @@ class Setup:
         """
         if not kept_step.are_kept() or self.config.exchange.name != "allreduce" or self.intervals.steps_per_execution > 1:
             return
+        if "train_step" in self.steps:  # an earlier run of this process has it
+            return
         state = self.strategy.restore(jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), self.shapes), self.shapes)
         batch = {name: np.zeros(leaf.shape, leaf.dtype) for name, leaf in self._batch_shapes(self.global_batch_size).items()}
         if isinstance(step := self.train_step, kept_step.KeptStep):
@@ -134,7 +136,8 @@ class Setup:
         return self._sharing_data(dataclasses.replace(self, config=config, intervals=intervals, schedule=schedule))
 
     def _sharing_data(self, setup: "Setup") -> "Setup":
-        for name in ("train_data", "evaluation_data", "_train_labels", "initial_weights"):  # what was read is not read twice
+        # What was read is not read twice, and the state of another schedule has the same shapes.
+        for name in ("train_data", "evaluation_data", "_train_labels", "initial_weights", "shapes"):
             if name in vars(self):
                 vars(setup)[name] = vars(self)[name]
         return setup
