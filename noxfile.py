@@ -146,6 +146,13 @@ def overhead(session: nox.Session) -> None:
 
 
 @nox.session
+def predict(session: nox.Session) -> None:
+    """Prints how fast `predict` is beside the bare forward pass; `-- --data-dir DIR` is where CIFAR-10 lies."""
+    session.install(".")
+    session.run("python", "benchmarks/predict.py", "--write", "docs/performance.md", *session.posargs)
+
+
+@nox.session
 def versus_torch(session: nox.Session) -> None:
     """Training steps beside the same ones in PyTorch on the CPU; writes benchmarks/versus_torch.md."""
     session.install(".[dev]", "torch>=2.6")

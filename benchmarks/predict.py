@@ -1,0 +1,98 @@
+"""How much of the rate of the bare forward pass does `predict` reach? Prints both, in images per second.
+
+    python benchmarks/predict.py --data-dir DIR [--rounds N] [--write FILE]
+
+The first 2,000 test images of CIFAR-10, which lies in `--data-dir` as TensorFlow Datasets write it, are written as PNG. `predict`
+finds, reads and checks the files and computes the answers; the bare forward pass takes batches of 64 that lie in memory, with four
+of them under way. Both run in turn in one process, on one device, and are compiled before.
+"""
+
+import argparse
+import collections
+import pathlib
+import statistics
+import sys
+import tempfile
+import time
+from typing import Any
+
+import numpy as np
+import tables
+from PIL import Image
+
+import jaxdp
+from jaxdp.config import DataConfig
+from jaxdp.data.sources import open_dataset
+from jaxdp.inference import files
+from jaxdp.inference.predictor import Predictor
+
+IMAGES, BATCH, UNDER_WAY = 2000, 64, 4
+ROWS: dict[str, tuple[str, dict[str, Any]]] = {
+    "cnn": ("cnn", {}),
+    "PyramidNet 20 α24": ("pyramidnet", {"depth": 20, "alpha": 24}),
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data-dir", required=True, help="where CIFAR-10 lies as TensorFlow Datasets write it")
+    parser.add_argument("--rounds", type=int, default=5, help="how often each is measured")
+    parser.add_argument("--write", type=pathlib.Path, help="Markdown file with a place for the table")
+    arguments = parser.parse_args()
+    lines = ["| 2,000 images as PNG | forward pass, images/s | `predict`, images/s | ratio | each round |", "|---" * 5 + "|"]
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        (folder / "images").mkdir()
+        test: Any = open_dataset(DataConfig(dataset="cifar10", data_dir=arguments.data_dir)).test
+        for number in range(IMAGES):
+            Image.fromarray(test[number]["images"]).save(folder / "images" / f"{number:04}.png")
+        for row, (model, kwargs) in ROWS.items():
+            data = {"dataset": "cifar10", "data_dir": arguments.data_dir, "test_split": "test[:128]"}
+            trainer = jaxdp.Trainer(model, model_kwargs=kwargs, strategy="single", progress=False, **data)
+            trainer.fit(steps=1, run_dir=str(folder / row))
+            pairs = measure(Predictor.of_run(folder / row, devices=1), folder / "images", arguments.rounds)
+            bare, ours = (statistics.median(values) for values in zip(*pairs, strict=True))
+            ratios = [second / first for first, second in pairs]
+            shown = ", ".join(f"{ratio:.3f}" for ratio in ratios)
+            lines.append(f"| {row} | {bare:,.0f} | {ours:,.0f} | **{statistics.median(ratios):.3f}** | {shown} |")
+    heading = f"Written by `nox -s predict`, medians of {arguments.rounds} rounds. {tables.machine('jax', 'flax')}"
+    text = "\n".join([heading, "", *lines])
+    print(text)
+    if arguments.write:
+        tables.write(arguments.write, "predict", text)
+
+
+def measure(predictor: Predictor, folder: pathlib.Path, rounds: int) -> list[tuple[float, float]]:
+    """Returns the images per second of the forward pass and of a prediction, for each round."""
+    pixels = [files.read(each.path, 3)[0] for each in files.find([folder])]
+    batches = [np.stack(pixels[start : start + BATCH]) for start in range(0, IMAGES, BATCH)]
+
+    def forward() -> None:
+        under_way: collections.deque[Any] = collections.deque()
+        for batch in batches:
+            under_way.append(predictor._compute(batch, 1))
+            if len(under_way) >= UNDER_WAY:
+                np.asarray(under_way.popleft())
+        for each in under_way:
+            np.asarray(each)
+
+    def predict() -> None:
+        known = files.survey(files.find([folder]), 3, None)
+        assert len(list(predictor(each.pixels for each in known if each.pixels is not None))) == IMAGES
+
+    def seconds(side: Any) -> float:
+        start = time.perf_counter()
+        side()
+        return time.perf_counter() - start
+
+    forward(), predict()  # compiles
+    found = []
+    for number in range(rounds):
+        sides = (forward, predict) if number % 2 == 0 else (predict, forward)
+        took = {side: IMAGES / seconds(side) for side in sides}
+        found.append((took[forward], took[predict]))
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main())
