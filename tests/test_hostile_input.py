@@ -77,6 +77,24 @@ def test_values_that_are_no_yaml(capsys: pytest.CaptureFixture[str]) -> None:
         assert "width has no value that is YAML: " in line
 
 
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (("--model-kwargs", "num_classes=3"), "num_classes=3: is that of the dataset"),
+        (("--model-kwargs", "name=x"), "name=x: use --model"),
+        (("--model-kwargs", "rngs=1"), "rngs=1: use --seed"),
+        (("--task-kwargs", "num_classes=3"), "num_classes=3: is that of the dataset"),
+        (("--task-kwargs", "class_names=[a]"), "use --class-names"),
+        (("--optimizer-kwargs", "learning_rate=3"), "unknown keyword argument"),
+        (("--callbacks", "early_stopping:self=3"), "unknown keyword argument"),
+    ],
+)
+def test_keywords_that_have_values_already(flags: tuple[str, str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert train.main([*SMALL, "--dataset", "digits", *flags]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert says in line
+
+
 def test_nul_and_names_that_no_file_can_have(capsys: pytest.CaptureFixture[str]) -> None:
     for settings in ({"run_dir": "a\0b"}, {"dataset": "npz:a\0b"}, {"plugins": ("a\0b.py",)}):
         with pytest.raises(ConfigError, match="must not contain a NUL character"):
@@ -152,6 +170,9 @@ def test_an_npz_file_says_what_it_takes_before_it_is_read(
     with NpzFile(path) as file:
         assert file.bytes_of("images") == 1920
         assert file.read("images").shape == (30, 8, 8)
+    write_npz({"descr": "|u1", "fortran_order": False, "shape": (10**20, 0)}, b"")  # NumPy multiplies in 64 bits
+    with NpzFile(path) as file, pytest.raises(ValueError, match="too large"):
+        file.read("images")
     np.savez_compressed("large.npz", images=np.zeros((65, 1024, 1024), np.uint8), labels=np.arange(65) % 2)
     assert pathlib.Path("large.npz").stat().st_size < 2**18
     monkeypatch.setattr(free_memory, "available_memory_bytes", lambda: 2**20)

@@ -1,7 +1,7 @@
 """Finds the dataset, task and model that settings name, or takes the objects that stand in for them."""
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -42,6 +42,11 @@ class Objects:
     schedule: optax.Schedule | None = None
 
 
+# Keywords of every model or task that have values already.
+_DECIDED = {
+    "name": "use --model or --task", "dtype": "use --precision", "rngs": "use --seed", "num_classes": "is that of the dataset",
+    "in_channels": "is that of the images; see --channels", "class_names": "use --class-names",
+}  # fmt: skip
 NOTHING = Objects()  # everything by name
 
 
@@ -127,12 +132,18 @@ def create_model(config: TrainConfig, dataset: Any, *, rngs: nnx.Rngs, dtype: An
         dataset: whatever tells `num_classes` and `image_shape`.
     """
     load_plugins(config.plugins)
-    if "dtype" in config.model.kwargs:
-        raise ConfigError("model_kwargs", {"dtype": config.model.kwargs["dtype"]}, "use --precision")
+    _check_decided("model_kwargs", config.model.kwargs)
     kwargs: dict[str, Any] = config.model.kwargs | {"dtype": dtype}
     return models.create(
         config.model.name, num_classes=dataset.num_classes, in_channels=dataset.image_shape[-1], rngs=rngs, **kwargs
     )
+
+
+def _check_decided(field: str, keywords: Mapping[str, Any]) -> None:
+    """Raises ConfigError for a keyword that the dataset, or a setting of its own, decides."""
+    for name in keywords:
+        if name in _DECIDED:
+            raise ConfigError(field, {name: keywords[name]}, _DECIDED[name])
 
 
 def create_task(
@@ -156,6 +167,7 @@ def create_task(
     if objects.loss is not None:
         return tasks.from_loss(objects.loss, kind=dataset.kind, num_classes=dataset.num_classes, class_names=dataset.class_names)
     load_plugins(config.plugins)
+    _check_decided("task_kwargs", config.task.kwargs)
     flags: dict[str, Any] = {"loss": config.task.loss, "label_smoothing": config.optimization.label_smoothing}
     flags["class_weights"] = class_weights
     flags = {name: value for name, value in flags.items() if value}
