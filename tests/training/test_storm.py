@@ -65,7 +65,7 @@ MATRIX = {
 }  # fmt: skip
 # Of an exchange, what depends on who was free when.
 OF_WORKERS = ("elapsed_seconds", "worker_slices", "recomputed_slices", "dropped_slices", "exchange_bytes", "worker_idle_seconds")
-FAULTS = ("kill -9", "kill -9", "SIGTERM", "SIGSTOP, SIGCONT, kill -9", "SIGSTOP, kill -9", "full disk")
+FAULTS = ("kill -9", "kill -9", "SIGTERM", "SIGSTOP + SIGCONT + kill -9", "SIGSTOP + kill -9", "full disk")
 FAULTS_OF_HOSTS = ("cable pulled", "cable pulled", "kill -9", "full disk")
 STOPPED, FAILED, REFUSED = 75, 1, 2  # exit codes
 # When step N is shown, the save of N - 1 may be under way, and that of N has not begun: the newest complete one is N - 2.
