@@ -214,7 +214,8 @@ def test_a_signal_while_a_checkpoint_is_read_is_no_damage(
     assert train.main([*flags, "--steps", "2"]) == 0
     capsys.readouterr()
     with monkeypatch.context() as patch:
-        metadata = restore.orbax.metadata
+        orbax = restore.orbax()
+        metadata = orbax.metadata
 
         def interrupted(path: pathlib.Path) -> Any:
             try:
@@ -223,7 +224,7 @@ def test_a_signal_while_a_checkpoint_is_read_is_no_damage(
                 raise ValueError("not read") from error
             return metadata(path)
 
-        patch.setattr(restore.orbax, "metadata", interrupted)
+        patch.setattr(orbax, "metadata", interrupted)
         assert train.main([*flags, "--steps", "4"]) == 75
     assert capsys.readouterr().err.splitlines() == [AT_START]
     assert train.main([*flags, "--steps", "4"]) == 0
