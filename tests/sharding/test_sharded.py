@@ -33,8 +33,11 @@ from jaxdp.training.setup import Setup, create_setup
 
 # Widths of 16, 18, 20 and 22, which 8 devices do not divide, and one parameter in two large enough to be cut.
 PYRAMIDNET = {"model": "pyramidnet", "model_kwargs": {"depth": 8, "alpha": 6}, "augment": ("shift:1",), "ema_decay": 0.9}
+# With seed 1 rounding decides about a pixel, of a pool or at 0, in the second step: one device and eight, whether they divide rows
+# or examples, part by 1e-6 or 4e-5 then, as the processor would have it. With seeds 2 to 4 they stay within 3e-8.
 UNET = {
     "model": "unet", "task": "segmentation", "model_kwargs": {"base_channels": 4, "levels": 2}, "augment": ("crop:32", "flip"),
+    "seed": 2,
 }  # fmt: skip
 # 16, 8 and 4 rows: two devices have 2 of the last ones each, the fewest that are taken.
 SMALL_IMAGES = PYRAMIDNET | {"image_size": "16"}
