@@ -76,8 +76,8 @@ def benchmark_training(setup: Setup, *, steps: int | None, repeats: int) -> dict
 
 
 def rate(setup: Setup, *, steps: int | None, repeats: int) -> dict[str, Any]:
-    """Returns the images per second alone; arguments as for `benchmark_training`."""
-    _, _, seconds = _Training(setup).repeat(steps, repeats)
+    """Returns the images per second alone, of the step that a run would find kept; arguments as for `benchmark_training`."""
+    _, _, seconds = _Training(setup, kept=True).repeat(steps, repeats)
     return {"images_per_second": spread([setup.global_batch_size / each for each in seconds])}
 
 
@@ -94,18 +94,19 @@ def steps_for(seconds: float) -> int:
 class _Training:
     """A run that goes on from one measurement to the next."""
 
-    def __init__(self, setup: Setup) -> None:
+    def __init__(self, setup: Setup, *, kept: bool = False) -> None:
         self._strategy, self._constants = setup.strategy, setup.constants
         # A run may be shorter than what is measured: then it begins again.
         self._batches = itertools.chain.from_iterable(setup.train_batches(0) for _ in itertools.count())
-        self.state = setup.strategy.restore(setup.create_state())
+        self.state = setup.strategy.restore(setup.create_state(), setup.shapes)
+        self._step = setup.train_step if kept else setup.strategy.train_step
 
     def run(self, steps: int) -> float:
         """Returns the seconds of so many steps, with input and as many of them under way as in training."""
         under_way: collections.deque[Any] = collections.deque()
         start = time.perf_counter()
         for _ in range(steps):
-            self.state, sums = self._strategy.train_step(self.state, next(self._batches), self._constants)
+            self.state, sums = self._step(self.state, next(self._batches), self._constants)
             under_way.append(sums)
             if len(under_way) >= RUN_AHEAD:
                 jax.block_until_ready(under_way.popleft())
@@ -128,7 +129,7 @@ class _Training:
         for _ in range(steps):
             batch = jax.block_until_ready(next(self._batches))
             start = time.perf_counter()
-            self.state, sums = self._strategy.train_step(self.state, batch, self._constants)
+            self.state, sums = self._step(self.state, batch, self._constants)
             calls.append(time.perf_counter() - start)
             jax.block_until_ready((self.state, sums))
             wholes.append(time.perf_counter() - start)
