@@ -55,7 +55,8 @@ class Sharded(strategy.Strategy):
         return self._layout
 
     def _compile(self, placed: Any, replicas: Replicas, whole: Callable[[TrainState], TrainState]) -> None:
-        everywhere, split, recipe = mesh.replicated(self.mesh), mesh.split_over_data(self.mesh), self.recipe
+        everywhere, split = mesh.replicated(self.mesh), mesh.split_over_data(self.mesh)
+        recipe = dataclasses.replace(self.recipe, preprocess=dataclasses.replace(self.recipe.preprocess, in_blocks=False))
         gather: Callable[[Batch, Batch], Batch] = gather_examples
         if mesh.SPACE_AXIS in self.mesh.axis_names:
             # Once after examples are gathered from the dataset, and once after augmentation, which may need whole images.

@@ -102,6 +102,7 @@ class RandomResizedCrop:
 
     size: float | int
     of_classes = True
+    in_blocks = True  # on a CPU: what is between rows and columns then stays in the cache, in place of new memory for each batch
 
     def __post_init__(self) -> None:
         whole = isinstance(self.size, int) and self.size >= 1
