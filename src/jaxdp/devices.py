@@ -42,7 +42,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _main(argv: Sequence[str]) -> int:
-    config = command_line.parse(DevicesConfig, argv, prog="python -m jaxdp.devices", description=DESCRIPTION)
+    config = command_line.parse(
+        DevicesConfig, argv, prog="python -m jaxdp.devices", description=DESCRIPTION, hidden=("measure_devices",)
+    )
     given = {word.split("=")[0][2:].replace("-", "_") for word in argv if word.startswith("--")}
     if config.output.address is not None:
         return _list_cluster(config.output)

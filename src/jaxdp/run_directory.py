@@ -1,6 +1,6 @@
 """The folder of a run: what is in it, who may write to it, and what may change when a run goes on in it."""
 
-# Over 300 lines: what a file is called, who may write it and how belong together.
+# Over 300 lines: the names of the files, who may write them, and how they are written belong together.
 
 import contextlib
 import csv

@@ -3,6 +3,7 @@
 import copy
 import dataclasses
 import functools
+import importlib.machinery
 import os
 import pathlib
 import sys
@@ -282,6 +283,18 @@ def test_modules_that_are_not_installed_count(package: pathlib.Path, monkeypatch
     with_neighbour = program_key.program_key()
     (package / "neighbour.txt").write_text("of another")
     assert len({before, with_neighbour, program_key.program_key()}) == 3
+
+
+def test_a_command_has_the_key_of_a_script(package: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What `--measure-devices` has left is found by `python -m jaxdp.train`."""
+    before = program_key.program_key()
+    command = types.ModuleType("__main__")
+    command.__file__ = str(package / "module.py")
+    command.__spec__ = importlib.machinery.ModuleSpec("jaxdp.train", None)
+    monkeypatch.setitem(sys.modules, "jaxdp_main", command)
+    assert program_key.program_key() == before
+    command.__spec__ = importlib.machinery.ModuleSpec("other.train", None)
+    assert program_key.program_key() != before
 
 
 def test_what_a_script_has_set_counts(package: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -90,6 +90,7 @@ def _code() -> list[str]:
     others, installed = list[tuple[str, str]](), list[str]()
     for name, module in list(sys.modules.items()):
         file = getattr(module, "__file__", None)
+        name = getattr(getattr(module, "__spec__", None), "name", name)  # of what python -m runs, in place of __main__
         if not file or not os.path.isabs(file) or name.partition(".")[0] == "jaxdp":  # there are modules with an invented file
             continue
         file = os.path.realpath(file)

@@ -13,7 +13,7 @@ _REPEATS = 3
 _NOISE = 0.03
 
 
-def choose(config: TrainConfig, *, by_name: bool = True, say: Callable[[str], object] = str) -> TrainConfig:
+def choose(config: TrainConfig, *, by_name: bool = True, say: Callable[[str], object] = lambda line: None) -> TrainConfig:
     """Returns the settings with the number of simulated devices that trains fastest here, where they ask for it.
 
     1, 2, 4, ... devices, at most one for each core, train for some seconds, each number in a process of its own, whose compiled

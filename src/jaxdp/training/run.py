@@ -77,8 +77,6 @@ class Run:
         self._margin = calls * (reader.run_ahead(calls) + 1)
         task = setup.recipe.task
         self._checkpoints: Checkpoints | None = None
-        if directory is None or (directory.read_summary() or {}).get("status") != "done":
-            setup.load_step()
         if directory is None and setup.config.run.on_divergence == "rollback":
             raise ConfigError("on_divergence", "rollback", "goes back to a checkpoint; give run_dir")
         if directory is not None:
@@ -164,12 +162,14 @@ class Run:
                 cleanup.enter_context(contextlib.closing(self._checkpoints))
             cleanup.callback(gc.unfreeze)  # what the reader froze is the collector's again
             cleanup.callback(self._callbacks.close)
-            found = self._complete()
+            finished = self._directory.read_summary() if self._directory is not None else None
+            if finished is None or finished["status"] != "done":
+                self.setup.load_step()  # in the background
+            found = self._complete(finished)
             return found if found is not None else self._train()
 
-    def _complete(self) -> Trained | None:
-        """Returns the result of a run that is complete already."""
-        finished = self._directory.read_summary() if self._directory is not None else None
+    def _complete(self, finished: dict[str, Any] | None) -> Trained | None:
+        """Returns the result of a run that is complete already, by its summary."""
         saved = self._saved()
         if self.setup.config.run.resume == "must" and saved is None:
             raise ConfigError("resume", "must", f"there is no checkpoint in {self.folder}; check --run-dir")
