@@ -26,7 +26,7 @@ def cells(request: sources.Request) -> sources.Dataset:
     request.refuse("train_split", "test_split", "num_classes", "channels", "tiff", "mask_values")
     instances = request.config.instances
     names, augment = ("background", "cell"), ("flip", "flip_vertical")
-    defaults = {"model_kwargs": {"unet": {"base_channels": 16}}, "global_batch_size": 16, "epochs": 5}
+    defaults = {"model_kwargs": {"unet": {"base_channels": 16}}, "global_batch_size": 16, "epochs": 8}
     if instances:  # more steps, of a smaller network
         names, augment = CLASS_NAMES, augment if request.config.image_size else (*augment, "rotate90")  # which takes squares
         defaults = {"model_kwargs": {"unet": {"base_channels": 8, "levels": 3}}, "global_batch_size": 8, "epochs": 28}
