@@ -43,6 +43,9 @@ class ConfigError(ValueError):
         flag = "--" + field.replace("_", "-")
         super().__init__(printable(f"{flag} {shown(value)}".rstrip() + f": {remedy}" if field else remedy))
 
+    def __reduce__(self) -> Any:
+        return ConfigError, (self.field, shown(self.value), self.remedy)  # another process may not know the class of a value
+
 
 def shown(value: object) -> str:
     """Returns a setting's value as it is written on the command line."""

@@ -128,7 +128,8 @@ class DataConfig(Settings):
     """device: keep the dataset in device memory; host: stream it from host threads (default: device if the dataset takes at most a
     quarter of that memory)"""
     data_workers: Annotated[OptionalInt, POSITIVE, at_most(MOST_WORKERS)] = None
-    """threads of each process that read and decode examples (default: one for each core, at least 2 and at most 8)"""
+    """threads of each process that read and decode examples, or processes where a source asks for them (default: one for each core,
+    at least 2 and at most 8)"""
     on_bad_example: Literal["error", "skip"] = "error"
     """what to do with an example that cannot be read: stop, or leave it out and report it"""
     seed: Annotated[int, NON_NEGATIVE, BELOW_2_31] = 0

@@ -1,6 +1,7 @@
 """Checks a dataset before it is used, and each example as it is read: shapes, types and values are those that were promised."""
 
 import collections
+import copy
 import dataclasses
 import itertools
 import math
@@ -132,6 +133,7 @@ class CheckedSource:
         self._lock = threading.Lock()
         self.errors: dict[int, BadExample] = {}
         self.pixel_range = dataset.pixel_range
+        self._several: Callable[[Sequence[int]], Iterable[Example | BadExample]] | None = getattr(source, "__getitems__", None)
         self._targets_of: Any = None
         if dataset.instances:
             from jaxdp.data.instances import Targets  # SciPy, which others do without
@@ -157,6 +159,18 @@ class CheckedSource:
         mine, its = ((one._fields, one._num_classes, one.skip) for one in (self, other))
         return self.unchecked is other.unchecked and mine == its
 
+    def read_by(self, several: Callable[[Sequence[int]], Iterable[Example | BadExample]] | None) -> "CheckedSource":
+        """Returns this source, of which `several` reads batches, if it is not None; what is left out is known to both.
+
+        Args:
+            several: returns the examples of some numbers; for a bad one its error may be among them.
+        """
+        if several is None:
+            return self
+        other = copy.copy(self)
+        other._several = several
+        return other
+
     def __getitem__(self, index: int) -> Example:
         try:
             return self._checked(self.unchecked[index], index)
@@ -165,16 +179,18 @@ class CheckedSource:
 
     def read(self, numbers: Sequence[int]) -> dict[str, np.ndarray]:
         """Returns a batch of the examples of these numbers."""
-        several: Any = getattr(self.unchecked, "__getitems__", None)
         try:
-            if several is None:
+            if self._several is None:
                 return _batch(map(self.__getitem__, numbers), len(numbers))
-            found = zip(several(list(numbers)), numbers, strict=True)
-            return _batch(itertools.starmap(self._checked, found), len(numbers))
+            found = zip(self._several(list(numbers)), numbers, strict=True)
+            return _batch(itertools.starmap(self._used, found), len(numbers))
         except BadExample:
             if not self.skip:
                 raise
             return _batch(map(self.__getitem__, numbers), len(numbers))
+
+    def _used(self, found: Example | BadExample, index: int) -> Example:
+        return self._left_out(index, found) if isinstance(found, BadExample) else self._checked(found, index)
 
     def _left_out(self, index: int, error: BadExample) -> Example:
         if not self.skip:

@@ -25,11 +25,20 @@ class Source(Protocol):
     `targets` (uint8, H x W x C, an image), or for a task of your own what `Dataset.targets` declares. It raises BadExample for a
     broken one.
     A source may also have `__getitems__(numbers)` for reading several at once.
+    With an attribute `reads_in_processes = True`, `--data-workers` processes read it instead of threads: for one that computes in
+    Python, which one thread at a time can do. Each process has a copy of the source, so that it must be possible to pickle it.
     """
 
     def __len__(self) -> int: ...
 
     def __getitem__(self, index: int) -> Example: ...
+
+
+def reads_in_processes(source: object) -> bool:
+    """Returns whether a source asks to be read by processes; one that changes those of another, its `source`, does as that one."""
+    asked: Any = getattr(source, "reads_in_processes", None)
+    inner: Any = getattr(source, "source", None)
+    return bool(asked) if asked is not None or inner is None else reads_in_processes(inner)
 
 
 class BadExample(ConfigError):
@@ -44,6 +53,9 @@ class BadExample(ConfigError):
         remedy = "fix or remove it, or leave such examples out with --on-bad-example skip"
         super().__init__("", where, f"{where}: {problem}; {remedy}")
         self.where, self.problem = str(where), problem
+
+    def __reduce__(self) -> Any:
+        return BadExample, (self.where, self.problem)
 
 
 @dataclasses.dataclass(frozen=True)

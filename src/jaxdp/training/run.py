@@ -162,6 +162,7 @@ class Run:
                 cleanup.enter_context(contextlib.closing(self._checkpoints))
             cleanup.callback(gc.unfreeze)  # what the reader froze is the collector's again
             cleanup.callback(self._callbacks.close)
+            cleanup.enter_context(self.setup.reading)
             finished = self._directory.read_summary() if self._directory is not None else None
             if finished is None or finished["status"] != "done":
                 self.setup.load_step()  # in the background

@@ -20,6 +20,7 @@ from jaxdp import run_directory, tasks
 from jaxdp.components import NOTHING, Objects, array_shapes, check_model, create_model, create_task, open_data
 from jaxdp.config import TrainConfig
 from jaxdp.data import augment, class_counts, pipeline, placement
+from jaxdp.data.reading_processes import ReadingProcesses
 from jaxdp.data.sources import BadExample, CheckedSource, Dataset
 from jaxdp.inference import instances
 from jaxdp.registry import ConfigError
@@ -137,7 +138,7 @@ class Setup:
 
     def _sharing_data(self, setup: "Setup") -> "Setup":
         # What was read is not read twice, and the state of another schedule has the same shapes.
-        for name in ("train_data", "evaluation_data", "_train_labels", "initial_weights", "shapes"):
+        for name in ("train_data", "evaluation_data", "_train_labels", "initial_weights", "shapes", "reading"):
             if name in vars(self):
                 vars(setup)[name] = vars(self)[name]
         return setup
@@ -226,7 +227,10 @@ class Setup:
     def _resident(self, split: str) -> Mapping[str, Any]:
         if self.config.data.data_placement == "host":
             return {}
-        arrays = placement.read_all(self.source(split), functools.partial(self.advance, split), self._workers)
+        source = self.source(split)
+        with ReadingProcesses({split: source}) as processes:
+            source = source.read_by(processes.reader(split, self._workers))
+            arrays = placement.read_all(source, functools.partial(self.advance, split), self._workers)
         return self.strategy.replicate(placement.pack(arrays))
 
     def source(self, split: str) -> CheckedSource:
@@ -234,6 +238,11 @@ class Setup:
         source = getattr(self.dataset, split)
         assert isinstance(source, CheckedSource)
         return source
+
+    @functools.cached_property
+    def reading(self) -> ReadingProcesses:
+        """The processes that read what streams, for sources that ask for them; as a context it ends them."""
+        return ReadingProcesses(self.dataset.splits())
 
     @property
     def train_order(self) -> pipeline.TrainingOrder | pipeline.BalancedOrder:
@@ -268,9 +277,10 @@ class Setup:
         devices, examples = self.strategy.num_devices, len(self.source(split))
         batch_size = -(-min(self.global_batch_size, examples) // devices) * devices
         sums: metrics.Sums = {}
-        for part in self._evaluate(state, split, pipeline.EvaluationOrder(examples, batch_size)):
-            sums = metrics.add(sums, part)
-            batch_done()
+        with self.reading:
+            for part in self._evaluate(state, split, pipeline.EvaluationOrder(examples, batch_size)):
+                sums = metrics.add(sums, part)
+                batch_done()
         if not sums["examples"]:
             raise self.source(split).nothing_left()
         return sums
@@ -278,7 +288,8 @@ class Setup:
     def evaluate_each(self, state: TrainState, *, split: str) -> Iterator[metrics.Sums]:
         """Yields the metric sums of each example of a split by itself, in order; of one that is left out they are 0."""
         order = pipeline.SingleOrder(len(self.source(split)), self.strategy.num_devices)
-        return map(metrics.add, self._evaluate(state, split, order))
+        with self.reading:
+            yield from map(metrics.add, self._evaluate(state, split, order))
 
     def _evaluate(self, state: TrainState, split: str, order: Any) -> Iterator[metrics.Sums]:
         data = self.evaluation_data if split == self.evaluation_split else self._resident(split)
@@ -298,7 +309,9 @@ class Setup:
         self, split: str, order: Any, start: int, *, paired: bool = False, layout: np.ndarray | None = None
     ) -> Iterator[Any]:
         streams = self.config.data.data_placement == "host"
-        read = functools.partial(pipeline.load, self.source(split)) if streams else pipeline.index_batch
+        read = pipeline.index_batch
+        if streams:
+            read = functools.partial(pipeline.load, self.source(split).read_by(self.reading.reader(split, self._workers)))
         return pipeline.batches(
             read, order, self.strategy.shard_batch, start=start, paired=paired, layout=layout,
             process_index=jax.process_index(), process_count=jax.process_count(), threads=self._workers,
@@ -306,7 +319,7 @@ class Setup:
 
     @property
     def _workers(self) -> int:
-        """Threads that read and decode, which releases the interpreter's lock."""
+        """Threads that read and decode, which releases the interpreter's lock, and as many processes for sources that hold it."""
         return self.config.data.data_workers or min(max(platform.cores(), _FEWEST_WORKERS), _MOST_WORKERS)
 
 
@@ -335,6 +348,7 @@ def create_setup(
     sizes = config.optimization
     is_default = sizes.global_batch_size is None and sizes.per_device_batch_size is None  # what there is later is the dataset's own
     config, dataset = open_data(config, objects)
+    ReadingProcesses(dataset.splits()).check()
     if dataset.instances:
         instances.require()
     if training:
