@@ -163,6 +163,13 @@ def versus_torch(session: nox.Session) -> None:
 
 
 @nox.session
+def convolutions(session: nox.Session) -> None:
+    """Single convolutions and their gradients beside PyTorch's, on one core."""
+    session.install(".", "torch>=2.6")
+    session.run("python", "benchmarks/torch_convolutions.py", "--write", "docs/performance.md", *session.posargs)
+
+
+@nox.session
 def time_to_accuracy(session: nox.Session) -> None:
     """Seconds to 99 % on the digits and to IoU 0.93 on the cells, beside plain PyTorch scripts, start-up included."""
     session.install(".[dev]", "torch>=2.6")
