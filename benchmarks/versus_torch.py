@@ -27,6 +27,8 @@ from typing import Any
 
 import tables
 
+from jaxdp.runtime import large_pages
+
 ROWS = {
     "PyramidNet 20 α48, 32x32, batch 64": ("pyramidnet", {"depth": 20, "alpha": 48}, 32, 64),
     "PyramidNet 110 α48, 32x32, batch 128": ("pyramidnet", {"depth": 110, "alpha": 48}, 32, 128),
@@ -105,7 +107,8 @@ class Side(contextlib.AbstractContextManager):
     def __init__(self, row: str, side: str, seconds: float) -> None:
         command = [sys.executable, __file__, "--one", row, side, "--seconds", str(seconds)]
         self._name = f"{row}, {side}"
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        environment = os.environ | (large_pages.variables() if side in OURS else {})  # as jaxdp's commands do
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
         self._read()  # one after the other: a process that compiles would slow another down
 
     def turn(self) -> float:

@@ -20,6 +20,7 @@ from jaxdp.config import (
     TrainConfig,
 )
 from jaxdp.registry import ConfigError
+from jaxdp.runtime import large_pages
 
 DESCRIPTION = "Measure throughput over strategies, batch sizes and devices."
 _REPEATS = 5
@@ -55,6 +56,7 @@ class BenchConfig(PartsConfig):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs `python -m jaxdp.bench` with these arguments, by default the process's own, and returns the exit code."""
+    large_pages.restart()
     return command_line.main(_main, argv, "jaxdp.bench")
 
 

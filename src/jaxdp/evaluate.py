@@ -5,6 +5,7 @@ import sys
 from collections.abc import Sequence
 
 from jaxdp import command_line
+from jaxdp.runtime import large_pages
 from jaxdp.tools.evaluation import EvaluateConfig, evaluate, evaluate_examples
 
 __all__ = ["evaluate", "main"]
@@ -14,6 +15,7 @@ DESCRIPTION = "Evaluate a checkpoint of a run on all its test data, or on other 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs `python -m jaxdp.evaluate` with these arguments, by default the process's own, and returns the exit code."""
+    large_pages.restart()
     return command_line.main(_main, argv, "jaxdp.evaluate")
 
 

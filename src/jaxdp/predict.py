@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from jaxdp import command_line
 from jaxdp.inference.prediction import PredictConfig, predict, predict_files
+from jaxdp.runtime import large_pages
 
 __all__ = ["main", "predict"]
 
@@ -17,6 +18,7 @@ DESCRIPTION = "Predict with a trained model on images of any size, on all device
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs `python -m jaxdp.predict` with these arguments, by default the process's own, and returns the exit code."""
+    large_pages.restart()
     return command_line.main(_main, argv, "jaxdp.predict")
 
 

@@ -10,7 +10,7 @@ from jaxdp import command_line
 from jaxdp.config import TrainConfig
 from jaxdp.exit_codes import EXIT_DIVERGED, EXIT_STOPPED, EXIT_USAGE_ERROR
 from jaxdp.registry import ConfigError, with_script
-from jaxdp.runtime import platform, processes, streams
+from jaxdp.runtime import large_pages, platform, processes, streams
 from jaxdp.runtime.signals import StoppedAtStart, StopSignals
 
 DESCRIPTION = "Train an image model data-parallel; the same command resumes a run."
@@ -21,6 +21,7 @@ _STARTED = time.perf_counter()
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command and returns its exit code."""
+    large_pages.restart()
 
     def run(words: Sequence[str]) -> int:
         return train(command_line.parse(TrainConfig, words, prog="python -m jaxdp.train", description=DESCRIPTION))

@@ -5,7 +5,6 @@ import importlib.metadata
 import importlib.util
 import os
 import pathlib
-import platform as host
 import subprocess
 import sys
 
@@ -192,39 +191,3 @@ def test_a_process_that_compiles_for_others_has_no_flags_of_the_cpu(monkeypatch:
     platform.configure(2)  # as importing some of the package does
     assert platform.xla_flags() == "--xla_dump_to=/nowhere"
     assert os.environ["JAX_PLATFORMS"] == "cpu"
-
-
-FAULTS = """
-import ctypes, resource, sys, threading
-from jaxdp.runtime import platform
-
-platform.configure(None)
-libc = ctypes.CDLL(None)
-libc.malloc.restype, libc.malloc.argtypes, libc.free.argtypes = ctypes.c_void_p, [ctypes.c_size_t], [ctypes.c_void_p]
-size = 100 << 20
-
-def allocate():
-    for _ in range(3):
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-        memory = libc.malloc(size)
-        ctypes.memset(memory, 1, size)
-        libc.free(memory)
-        faults.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
-
-faults = []
-thread = threading.Thread(target=allocate)
-thread.start()
-thread.join()
-print(faults[0] > 20, faults[-1] > 20)
-"""
-
-
-@pytest.mark.skipif(host.libc_ver()[0] != "glibc", reason="of glibc's malloc")
-@pytest.mark.parametrize(
-    ("variables", "again"), [({}, False), ({"MALLOC_ARENA_MAX": "8"}, True), ({"JAX_PLATFORMS": "cuda"}, True)]
-)
-def test_a_cpu_keeps_the_memory_of_a_step_unless_the_user_settles_that(variables: dict[str, str], again: bool) -> None:
-    known = {name: value for name, value in os.environ.items() if name != "GLIBC_TUNABLES" and not name.startswith("MALLOC_")}
-    environment = known | {"JAX_PLATFORMS": "cpu"} | variables
-    done = subprocess.run([sys.executable, "-c", FAULTS], env=environment, capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["True", str(again)]

@@ -1,14 +1,12 @@
 """Settles what must be decided before JAX starts: simulated devices, flags of the CPU, and where compiled programs are kept."""
 
 import contextlib
-import ctypes
 import hashlib
 import importlib.metadata
 import importlib.util
 import mmap
 import os
 import pathlib
-import platform
 import subprocess
 import sys
 import warnings
@@ -39,10 +37,6 @@ step = jax.jit(jax.grad(jax.checkpoint(loss), argnums=1)).lower(*arrays).compile
 assert "opt-barrier" in step.as_text() and step(*arrays)[0, 0, 1, 1] == 9
 """
 _PROBE_TIMEOUT_SECONDS = 300.0
-# XLA:CPU asks malloc for the temporary memory of a step anew in each step, hundreds of megabytes. glibc maps and unmaps them each
-# time, and the kernel clears page by page: a sixth of a step. So the heap keeps them. Threads but the first have arenas of 64 MB,
-# beyond which they map memory all the same: there is one arena. M_ARENA_MAX, M_MMAP_MAX and M_TRIM_THRESHOLD of glibc's malloc.h.
-_KEEP_MEMORY = {-8: 1, -4: 0, -1: -1}
 _DETERMINISTIC_FLAGS = {"xla_gpu_deterministic_ops": "true", "xla_gpu_autotune_level": "0"}
 _HOST_DEVICES_FLAG = "xla_force_host_platform_device_count"
 # XLA:TPU copies arrays that fit the memory on the chip there before each program, a small dataset included, of which a step reads
@@ -73,12 +67,11 @@ def configure(devices: int | None, *, deterministic: bool = False) -> None:
     if _DESCRIBED:
         return
     _keep_compiled_programs()
-    _keep_memory()
     flags = os.environ.get("XLA_FLAGS", "").split()
     if not any(_CONVOLUTION_FLAG in flag for flag in flags) and _jaxlib_knows(_CONVOLUTION_FLAG, "INDIVIDUAL_CONVOLUTION"):
         wrong = tuple(map(int, importlib.metadata.version("jaxlib").split(".")[:2])) >= _WRONG_REDUCTIONS
         flags.append(f"--{_CONVOLUTION_FLAG}={_CONVOLUTION_VALUE}{_REDUCTION_VALUE if wrong else ''}")
-    if not any(_BARRIER_FLAG in flag for flag in flags) and _only_cpu() and _keeps_barriers():
+    if not any(_BARRIER_FLAG in flag for flag in flags) and only_cpu() and _keeps_barriers():
         flags.append(f"--{_BARRIER_FLAG}={_BARRIER_PASS}")
     if devices is not None and not any(_HOST_DEVICES_FLAG in flag for flag in flags):
         flags.append(f"--{_HOST_DEVICES_FLAG}={devices}")
@@ -88,14 +81,6 @@ def configure(devices: int | None, *, deterministic: bool = False) -> None:
     os.environ["XLA_FLAGS"] = " ".join(flags)
     if os.environ.get("JAX_PLATFORMS") != "cpu":
         _leave_data_in_place()
-
-
-def _keep_memory() -> None:
-    """Lets the heap keep memory that is freed, unless the user has settled such things in the environment."""
-    settled = any(name.startswith("MALLOC_") or name == "GLIBC_TUNABLES" for name in os.environ)
-    if _only_cpu() and not settled and platform.libc_ver()[0] == "glibc":
-        for parameter, value in _KEEP_MEMORY.items():
-            ctypes.CDLL(None).mallopt(parameter, value)
 
 
 def describe_only() -> None:
@@ -140,7 +125,8 @@ def _leave_data_in_place() -> None:
         os.environ[_TPU_FLAGS] = f"{given} --{_PREFETCH_FLAG}=0".strip()
 
 
-def _only_cpu() -> bool:
+def only_cpu() -> bool:
+    """Whether JAX has nothing but a CPU here."""
     if os.environ.get("JAX_PLATFORMS"):
         return os.environ["JAX_PLATFORMS"] == "cpu"
     plugins = importlib.metadata.entry_points(group="jax_plugins")  # where JAX finds accelerators, but for TPUs
