@@ -2,19 +2,30 @@
 
 # pyright: reportUnknownMemberType=false, reportMissingTypeStubs=false
 
+import sys
+import threading
 import time
 from typing import Any
-
-from tensorboardX import summary
-from tensorboardX.event_file_writer import EventsWriter
-from tensorboardX.proto import event_pb2
 
 from jaxdp.callbacks import register
 from jaxdp.callbacks.json_lines import metrics_of
 from jaxdp.events import Ended, Logged, RolledBack, Run, Started
 from jaxdp.registry import ConfigError
 
-_events: Any = event_pb2  # generated: type checkers see nothing in it
+
+class _WithoutTorch:
+    """Hides PyTorch from the imports of this thread: tensorboardX imports it for an annotation, which takes more than a second."""
+
+    def __enter__(self) -> None:
+        self._thread = threading.get_ident()
+        sys.meta_path.insert(0, self)  # pyright: ignore[reportArgumentType]
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> None:
+        if name == "torch" and threading.get_ident() == self._thread:
+            raise ModuleNotFoundError(name=name)
+
+    def __exit__(self, *error: object) -> None:
+        sys.meta_path.remove(self)  # pyright: ignore[reportArgumentType]
 
 
 @register("tensorboard")
@@ -22,7 +33,8 @@ class TensorBoard:
     """Writes in this thread: that of `SummaryWriter` dies of a full disk, and then `add_scalar` waits forever."""
 
     def __init__(self) -> None:
-        self._writer: EventsWriter | None = None
+        self._writer: Any = None
+        self._library: Any = None
 
     def on_start(self, run: Run, event: Started) -> None:
         """Opens a file of events in the run directory."""
@@ -32,15 +44,18 @@ class TensorBoard:
         directory = run.folder / "tensorboard"
         resumed = directory.exists() and any(directory.iterdir())
         directory.mkdir(parents=True, exist_ok=True)
-        self._writer = EventsWriter(str(directory / "events"))
+        with _WithoutTorch():
+            import tensorboardX.event_file_writer
+        self._library = tensorboardX
+        self._writer = tensorboardX.event_file_writer.EventsWriter(str(directory / "events"))
         if resumed:  # what it has of later steps is no longer shown
-            self._add(event.step + 1, session_log=_events.SessionLog(status=_events.SessionLog.START))
+            log = self._library.proto.event_pb2.SessionLog
+            self._add(event.step + 1, session_log=log(status=log.START))
 
     def on_log(self, run: Run, event: Logged) -> None:
         """Adds a row; a list becomes a curve for each of its numbers."""
-        assert self._writer is not None
         for name, value in metrics_of(event.row).items():
-            self._add(event.row["step"], summary=summary.scalar(name, value))
+            self._add(event.row["step"], summary=self._library.summary.scalar(name, value))
         self._writer.flush()
 
     def on_rollback(self, run: Run, event: RolledBack) -> None:
@@ -51,12 +66,11 @@ class TensorBoard:
         """Adds the images that were drawn."""
         if self._writer is not None:
             for name, image in event.images.items():
-                self._add(event.step, summary=summary.image(name, image, dataformats="HWC"))
+                self._add(event.step, summary=self._library.summary.image(name, image, dataformats="HWC"))
             self._writer.flush()
 
     def _add(self, step: int, **content: Any) -> None:
-        assert self._writer is not None
-        self._writer.write_event(_events.Event(wall_time=time.time(), step=step, **content))
+        self._writer.write_event(self._library.proto.event_pb2.Event(wall_time=time.time(), step=step, **content))
 
     def close(self) -> None:
         """Closes the file."""
