@@ -27,7 +27,6 @@ from jaxdp.inference import instances
 from jaxdp.inference.predictor import Predictor, read_description, restore
 from jaxdp.inference.scores import Scores, score
 from jaxdp.registry import ConfigError
-from jaxdp.reporting import plots
 from jaxdp.run_directory import RunDirectory, claim_new, replace_file, rows_text
 from jaxdp.runtime import devices
 from jaxdp.step import metrics as metrics_lib
@@ -257,6 +256,8 @@ class Result:
 
     def plot(self) -> "Figure":
         """Returns a figure of the loss and the task's metric over the steps, which a notebook shows."""
+        from jaxdp.reporting import plots  # with Matplotlib, for which a run need not wait
+
         name = self._task.best_metric[0]
         above = title(self._setup) if self._setup is not None else f"{self.config.model.name} on {self.config.data.dataset}"
         return plots.curves_figure(self.history, title=above, metric_name=name)

@@ -1,4 +1,4 @@
-"""TensorBoard's events: that writing them does not import PyTorch. Their content is read in tests/runtime/test_monitor.py."""
+"""What a script does not wait for: libraries are imported where they are used, and PyTorch not at all."""
 
 import pathlib
 import subprocess
@@ -6,8 +6,8 @@ import sys
 
 CODE = """
 import pathlib, sys, types
-import jaxdp.trainer
-assert "tensorboardX" not in sys.modules
+import jaxdp.result, jaxdp.trainer
+assert not {"tensorboardX", "matplotlib"} & set(sys.modules)
 from jaxdp.callbacks.tensorboard import TensorBoard
 TensorBoard().on_start(types.SimpleNamespace(folder=pathlib.Path("run")), types.SimpleNamespace(step=0))
 assert "tensorboardX" in sys.modules and "torch" not in sys.modules
