@@ -3,6 +3,7 @@
 import functools
 import os
 import pathlib
+import re
 import signal
 import subprocess
 import sys
@@ -259,7 +260,7 @@ def test_an_interrupt_or_a_kill_ends_them_without_a_word(tmp_path: pathlib.Path,
     others = [int(path.stem) for path in tmp_path.glob("*.process")]
     assert len(others) == 2
     assert wait_until(lambda: not any(map(alive, others)), 10)
-    words = output.split()
+    words = re.sub(r"WARNING.*requires jaxlib.*\n", "", output).split()  # Grain says it of JAX 0.10.0
     assert words[0] == "runs"
     assert words.count("runs") == 1
     assert "Traceback" not in output

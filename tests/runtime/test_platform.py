@@ -5,6 +5,7 @@ import importlib.metadata
 import importlib.util
 import os
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -91,7 +92,8 @@ def compile_in_a_process(home: pathlib.Path, **variables: str) -> tuple[int, str
     environment = {name: value for name, value in os.environ.items() if not name.startswith("JAX_")}
     environment |= {"XDG_CACHE_HOME": str(home), "XLA_FLAGS": ""} | variables
     done = subprocess.run([sys.executable, "-c", COMPILE], env=environment, capture_output=True, text=True, check=True)
-    return int(done.stdout), done.stderr
+    # JAX 0.10.0 takes no note of two features of AMD's processors and says so of each program; 0.10.2 knows them.
+    return int(done.stdout), re.sub(r"E\d{4} .*prefer-no-(gather|scatter) is not +supported.*\n", "", done.stderr)
 
 
 def test_compiled_programs_are_kept_for_the_next_process(tmp_path: pathlib.Path) -> None:
