@@ -40,7 +40,7 @@ def test_it_learns_digits_in_seconds() -> None:
 
         optimizer.update(model, nnx.grad(loss)(model))
 
-    for start in [*range(0, 1408, 128)] * 4:
+    for start in [*range(0, 1408, 128)] * 6:
         step(model, optimizer, images[start : start + 128], labels[start : start + 128])
     model.eval()
     logits = nnx.jit(lambda model, images: model(images))(model, images[1408:])
