@@ -14,6 +14,7 @@ from jaxdp.config import TrainConfig, displaced_by
 from jaxdp.data.sources import TARGET_FIELDS, Dataset, check_dataset, open_dataset
 from jaxdp.models.layers import BatchNorm
 from jaxdp.registry import ConfigError, load_plugins
+from jaxdp.runtime import platform
 from jaxdp.step.state import array_name
 
 # Mean and standard deviation of red, green and blue over ImageNet, in units of 0 to 255.
@@ -249,18 +250,32 @@ def check_model(
             shown = " and ".join(str(each.shape) for each in outputs)
             remedy = f"returns {shown} for an image; {task.name} on {config.data.dataset} needs ({', '.join(map(str, wanted))})"
             raise ConfigError("model", config.model.name, remedy)
+        for name in _formats(forward.jaxpr) & {*platform.HALF_PRECISION}:  # a model with a format of its own
+            platform.check_precision(name, "model", config.model.name)
         rows += [shape[0], *_rows_of_convolutions(forward.jaxpr)]
     return min(rows), any(isinstance(module, BatchNorm) for _, module in nnx.iter_modules(model))
 
 
-def _rows_of_convolutions(program: Any) -> Iterator[int]:
+def _equations(program: Any) -> Iterator[Any]:
+    """Yields the equations of a jaxpr and of those inside it."""
     for equation in program.eqns:
+        yield equation
+        for value in equation.params.values():
+            inner = getattr(value, "jaxpr", value)
+            if hasattr(inner, "eqns"):
+                yield from _equations(inner)
+
+
+def _rows_of_convolutions(program: Any) -> Iterator[int]:
+    for equation in _equations(program):
         if equation.primitive.name == "conv_general_dilated":
             (read, kernel), (written,) = equation.invars, equation.outvars
             dims = equation.params["dimension_numbers"]
             if kernel.aval.shape[dims.rhs_spec[2]] > 1:
                 yield from (read.aval.shape[dims.lhs_spec[2]], written.aval.shape[dims.out_spec[2]])
-        for value in equation.params.values():
-            inner = getattr(value, "jaxpr", value)
-            if hasattr(inner, "eqns"):
-                yield from _rows_of_convolutions(inner)
+
+
+def _formats(program: Any) -> set[str]:
+    """Returns the dtypes in which a program computes."""
+    avals = [each.aval for equation in _equations(program) for each in equation.outvars]
+    return {str(aval.dtype) for aval in avals if hasattr(aval, "dtype")}

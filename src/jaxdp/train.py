@@ -69,7 +69,7 @@ def _train(config: TrainConfig) -> int:
 
             config = device_choice.choose(config.replace(plugins=with_script(config.plugins)), say=progress.say)
             signals.check()
-        platform.configure(config.sharding.devices, deterministic=config.sharding.deterministic)
+        platform.configure(config.sharding.devices, deterministic=config.sharding.deterministic, precision=config.model.precision)
         from jaxdp.callbacks.watchdog import Watchdog
         from jaxdp.reporting import progress
         from jaxdp.trainer import Trainer

@@ -95,7 +95,7 @@ class Trainer:
                 del given[name]
         config, objects = resolve(given)
         config = device_choice.choose(config, by_name=objects == NOTHING, say=say if progress else lambda line: None)
-        devices_lib.ensure(config.sharding.devices, deterministic=config.sharding.deterministic)
+        devices_lib.ensure(config.sharding.devices, deterministic=config.sharding.deterministic, precision=config.model.precision)
         group = processes.start(config.processes)
         self._prepare(setup_lib.create_setup(config, objects), group, callbacks, config.model.batch_norm, progress=progress)
 

@@ -344,6 +344,7 @@ def create_setup(
         ConfigError: for the first setting that cannot work.
     """
     platform.check_backend()
+    platform.check_precision(config.model.precision)
     config = defaults.with_saved_defaults(config)
     sizes = config.optimization
     is_default = sizes.global_batch_size is None and sizes.per_device_batch_size is None  # what there is later is the dataset's own
