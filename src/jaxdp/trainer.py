@@ -30,8 +30,8 @@ from jaxdp.data.dataset import Dataset
 from jaxdp.deprecation import rename_settings
 from jaxdp.exchange import session
 from jaxdp.models.layers import BatchNorm
-from jaxdp.registry import ConfigError, shown
-from jaxdp.reporting.progress import say
+from jaxdp.registry import ConfigError, load_plugins, shown
+from jaxdp.reporting.progress import say, say_complete
 from jaxdp.runtime import devices as devices_lib
 from jaxdp.runtime import processes
 from jaxdp.runtime.processes import Group
@@ -97,6 +97,7 @@ class Trainer:
         config = device_choice.choose(config, by_name=objects == NOTHING, say=say if progress else lambda line: None)
         devices_lib.ensure(config.sharding.devices, deterministic=config.sharding.deterministic)
         group = processes.start(config.processes)
+        load_plugins(config.plugins, reload=True)
         self._prepare(setup_lib.create_setup(config, objects), group, callbacks, config.model.batch_norm, progress=progress)
 
     @classmethod
@@ -142,6 +143,9 @@ class Trainer:
         signals = StopSignals()
         with signals.handled():
             trained = self.run(setup, signals, writes=setup.config.run.run_dir is not None)
+        if trained.reason == "complete" and trained.directory is not None and self._group.index == 0:
+            remedy = "another run_dir trains again, larger epochs or steps extend it"
+            say_complete(trained, setup.config, remedy, always=self._progress)
         self._result = Result.of_training(setup, trained)
         return self._result
 
