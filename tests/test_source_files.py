@@ -107,13 +107,13 @@ def test_a_run_goes_on_under_other_code_and_says_so(capsys: pytest.CaptureFixtur
     assert train.main([*FLAGS, "--steps", "2"]) == 0
     said = capsys.readouterr().err
     assert "warning" not in said
-    assert "run is complete (epochs: 0.25, steps: 2), so nothing was trained; another --run-dir trains again, --epochs" in said
+    assert "run is complete (epochs: 0.25, steps: 2), so nothing was trained; train anew with another --run-dir, or extend " in said
 
     edit("mynet.py")
     for _ in range(2):  # the weights are still those of the old code
         assert train.main([*FLAGS, "--steps", "2"]) == 0
         (line,) = lines(capsys)
-        assert line.startswith(f"warning: run is complete (epochs: 0.25, steps: 2), so nothing was trained; {CHANGED}; another ")
+        assert line.startswith(f"warning: run is complete (epochs: 0.25, steps: 2), so nothing was trained; {CHANGED}; train anew ")
     assert recorded() == before
     assert train.main([*FLAGS, "--steps", "3"]) == 0
     assert lines(capsys) == [f"warning: run: {CHANGED}; its weights go on under the new code"]
@@ -162,11 +162,11 @@ def test_fit_says_that_a_run_is_complete(capsys: pytest.CaptureFixture[str]) -> 
         (line,) = lines(capsys)
         assert line == (
             "warning: run is complete (epochs: 1, steps: 8), so nothing was trained; other settings: epochs none instead of 1, "
-            "steps 1 instead of none; another run_dir trains again, larger epochs or steps extend it"
+            "steps 1 instead of none; train anew with another run_dir, or extend it with larger epochs or steps"
         )
     jaxdp.Trainer(**CNN, **SMALL | {"progress": True}).fit(epochs=1)
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("run is complete (epochs: 1, steps: 8), so nothing was trained; another run_dir trains again, larger")
+    assert line.startswith("run is complete (epochs: 1, steps: 8), so nothing was trained; train anew with another run_dir, or ")
 
 
 def test_code_of_objects_counts(capsys: pytest.CaptureFixture[str]) -> None:
@@ -194,7 +194,7 @@ def test_the_script_counts() -> None:
     assert "changed" not in run()
     assert list(recorded()) == ["script.py"]
     edit("script.py")
-    assert "; script.py has changed since the run began; another run_dir trains again" in run()
+    assert "; script.py has changed since the run began; train anew with another run_dir" in run()
 
 
 def test_an_edited_plugin_is_loaded_by_the_next_trainer() -> None:

@@ -73,8 +73,10 @@ def _print_result(trained: Any, config: TrainConfig, skipped: Mapping[str, Seque
     summary = trained.summary
     print_summary(summary, str(trained.directory.path), summary["best_metric"]["name"])
     if trained.reason == "complete":
-        remedy = f"{'another --run-dir' if config.run.run_dir else '--resume never'} trains again, --epochs or --steps extends it"
-        say_complete(trained, config, remedy)
+        anew, extended = "another --run-dir", "a larger --epochs or --steps"
+        if not config.run.run_dir:  # another length is another folder
+            anew, extended = "--resume never", f"--run-dir {trained.directory.path} and {extended}"
+        say_complete(trained, config, f"train anew with {anew}, or extend it with {extended}")
         return
     for split, errors in skipped.items():
         first = printable(f"{errors[0].where}: {errors[0].problem}")
