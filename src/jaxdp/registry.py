@@ -29,7 +29,7 @@ ENTRY_POINTS = "jaxdp.plugins"
 _registering: set[str] = set()  # modules that have registered something
 _asked_distributions = False
 _registries: list["Registry[Any]"] = []
-_executed: dict[str, str] = {}  # digests of the files of plugins as they were imported, by their modules' names
+_executed: dict[str, str] = {}  # by a plugin's module name: its file's digest at the import
 
 
 class ConfigError(ValueError):
@@ -157,8 +157,8 @@ def load_plugins(plugins: Sequence[str], *, reload: bool = False) -> None:
 
     Args:
         plugins: dotted names of modules, and files that end in `.py`, relative to the working directory.
-        reload: whether to import a file anew that has changed since it was imported. Only what begins with the plugin may do
-            that: a run that is under way keeps its code.
+        reload: whether to import a file anew that has changed since it was imported. Only a new
+            trainer or a loaded run may do that: a run that is under way keeps its code.
 
     Raises:
         ConfigError: for the first one that cannot be imported.
@@ -227,9 +227,10 @@ def _is_script(word: str, path: pathlib.Path) -> bool:
 
 
 def _import_file(path: pathlib.Path, *, reload: bool) -> None:
-    """Imports a file under its path as the module's name, so that it shadows none. Like a script, it can import its neighbours.
+    """Imports a file under its path as the module's name, so that it shadows none.
 
-    If that fails, the module and the entries that an earlier import of the file has left stay.
+    Like a script, the file can import its neighbours. If a second import fails, the module and the
+    entries of the first one stay.
     """
     name, content = str(path), path.read_bytes()
     digest = hashlib.sha256(content).hexdigest()
@@ -239,10 +240,11 @@ def _import_file(path: pathlib.Path, *, reload: bool) -> None:
         sys.path.append(str(path.parent))
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
-    before, taken = sys.modules.get(name), [(registry, registry.take(name)) for registry in _registries]
+    before = sys.modules.get(name)
+    taken = [(registry, registry.take(name)) for registry in _registries]
     sys.modules[name] = module = importlib.util.module_from_spec(spec)
     try:
-        # Not by its loader: that goes by the time of the file, and takes an edit of the same second for no edit.
+        # The module's loader compares times in seconds: it would miss an edit within one.
         exec(compile(content, name, "exec", dont_inherit=True), vars(module))
     except BaseException:
         for registry, entries in taken:

@@ -157,7 +157,9 @@ class RunDirectory:
         replace_file(self.config_file, config_lib.to_yaml(config.replace(**of_one_command)))
 
     def changed_sources(self, now: Mapping[str, str]) -> dict[str, list[str]]:
-        """Returns the source files that have changed since the run last started, each with its old and its new digest, shortened.
+        """Returns the source files that have changed since the run last started.
+
+        Each has the first 16 digits of its old and its new digest.
 
         Args:
             now: the digests of the source files, by name.
@@ -169,7 +171,8 @@ class RunDirectory:
         except DamagedFile as error:
             run_files.warn(str(error))
             return {}
-        return {name: [before[name][:16], now[name][:16]] for name in now if before.get(name, now[name]) != now[name]}
+        changed = [name for name in now if name in before and before[name] != now[name]]
+        return {name: [before[name][:16], now[name][:16]] for name in changed}
 
     def write_sources(self, digests: Mapping[str, str]) -> None:
         replace_file(self.sources_file, json.dumps(digests, indent=2) + "\n")

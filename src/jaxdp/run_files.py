@@ -53,8 +53,9 @@ def _is_counts(value: object) -> bool:
 
 def _not_digest(sources: Row) -> str:
     """Returns what is wrong in sources.json, nothing if it holds digests by name."""
-    is_digest = re.compile("[0-9a-f]{64}").fullmatch
-    return "" if all(isinstance(each, str) and is_digest(each) for each in sources.values()) else "a digest"
+    digest = re.compile("[0-9a-f]{64}")
+    is_right = all(isinstance(each, str) and digest.fullmatch(each) for each in sources.values())
+    return "" if is_right else "a digest"
 
 
 def _mismatch(description: Row) -> str:

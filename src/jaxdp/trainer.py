@@ -126,7 +126,8 @@ class Trainer:
     def fit(self, **settings: Any) -> "Result":
         """Trains from the initial weights to the end; with `run_dir`, resumes the run that is there.
 
-        A run that is complete already returns its result; a warning says so if settings or code have changed.
+        A run that is complete already returns its result. A warning says so if settings or code
+        have changed.
 
         An interrupt (Ctrl-C) stops after the current step and returns what there is; a second one raises KeyboardInterrupt. Several
         calls are several runs. Settings that leave the compiled step as it is, such as `learning_rate`, `epochs` or `seed`, cost
@@ -145,7 +146,7 @@ class Trainer:
         signals = StopSignals()
         with signals.handled():
             trained = self.run(setup, signals, writes=setup.config.run.run_dir is not None)
-        if trained.reason == "complete" and trained.directory is not None and self._group.index == 0:
+        if trained.reason == "complete" and self._group.index == 0:
             remedy = "train anew with another run_dir, or extend it with larger epochs or steps"
             say_complete(trained, setup.config, remedy, always=self._progress)
         self._result = Result.of_training(setup, trained)

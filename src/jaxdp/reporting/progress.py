@@ -90,20 +90,24 @@ def _print_result(trained: Any, config: TrainConfig, skipped: Mapping[str, Seque
 
 
 def say_complete(trained: Any, config: TrainConfig, remedy: str, *, always: bool = True) -> None:
-    """Says that a run was complete before it was asked for, which is a warning if settings or code are others by now.
+    """Says that a run was complete before it was asked for.
+
+    The line is a warning if settings or code have changed since then.
 
     Args:
         trained: a `training.run.Trained` with a run directory.
         config: the settings that were asked for.
         remedy: how to train nevertheless.
-        always: whether to say so where nothing is different, too.
+        always: whether to say so even if nothing has changed.
     """
     run, epochs = trained.directory, trained.summary.get("epochs")
     length = f"epochs: {epochs:g}, " if is_finite(epochs) else ""
-    settings, files = run.changes_text(config), source_files.text(run.changed_sources(source_files.digests()))
-    differences = [f"other settings: {settings}"] * bool(settings) + [files] * bool(files)
-    parts = [f"{run.path} is complete ({length}steps: {trained.summary['steps']}), so nothing was trained", *differences, remedy]
-    if differences:
+    settings = run.changes_text(config)
+    files = source_files.text(run.changed_sources(source_files.digests()))
+    length += f"steps: {trained.summary['steps']}"
+    parts = [f"{run.path} is complete ({length}), so nothing was trained"]
+    parts += [f"other settings: {settings}"] * bool(settings) + [files] * bool(files) + [remedy]
+    if settings or files:
         warn_again("; ".join(parts))
     elif always:
         say(printable("; ".join(parts)))
