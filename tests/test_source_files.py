@@ -169,6 +169,16 @@ def test_fit_says_that_a_run_is_complete(capsys: pytest.CaptureFixture[str]) -> 
     assert line.startswith("run is complete (epochs: 1, steps: 8), so nothing was trained; train anew with another run_dir, or ")
 
 
+def test_a_callback_may_end_a_run_as_complete(capsys: pytest.CaptureFixture[str]) -> None:
+    class Stop:
+        def on_step_end(self, run: Any, event: Any) -> None:
+            run.stop("complete")
+
+    trainer = jaxdp.Trainer(**CNN, **SMALL | {"run_dir": None}, callbacks=[Stop()])
+    assert trainer.fit(steps=2).summary["steps"] == 1
+    assert capsys.readouterr().err == ""
+
+
 def test_code_of_objects_counts(capsys: pytest.CaptureFixture[str]) -> None:
     own = importlib.import_module("own")
     trainer = jaxdp.Trainer(**CNN, task=own.loss, callbacks=[own.Watch()], **SMALL)

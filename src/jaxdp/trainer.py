@@ -146,7 +146,7 @@ class Trainer:
         signals = StopSignals()
         with signals.handled():
             trained = self.run(setup, signals, writes=setup.config.run.run_dir is not None)
-        if trained.reason == "complete" and self._group.index == 0:
+        if trained.was_complete and self._group.index == 0:
             remedy = "train anew with another run_dir, or extend it with larger epochs or steps"
             say_complete(trained, setup.config, remedy, always=self._progress)
         self._result = Result.of_training(setup, trained)

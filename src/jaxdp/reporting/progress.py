@@ -72,7 +72,7 @@ def print_outcome(trained: Any, config: TrainConfig, skipped: Mapping[str, Seque
 def _print_result(trained: Any, config: TrainConfig, skipped: Mapping[str, Sequence[BadExample]]) -> None:
     summary = trained.summary
     print_summary(summary, str(trained.directory.path), summary["best_metric"]["name"])
-    if trained.reason == "complete":
+    if trained.was_complete:
         anew, extended = "another --run-dir", "a larger --epochs or --steps"
         if not config.run.run_dir:  # another length is another folder
             anew, extended = "--resume never", f"--run-dir {trained.directory.path} and {extended}"
