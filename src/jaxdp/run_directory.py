@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from jaxdp import config as config_lib
-from jaxdp import run_files, run_lock
+from jaxdp import run_files, run_lock, source_files
 from jaxdp.config import TrainConfig
 from jaxdp.registry import ConfigError, load_trusted, shown
 from jaxdp.run_files import DamagedFile
@@ -59,6 +59,10 @@ class RunDirectory:
     @property
     def dataset_file(self) -> pathlib.Path:
         return self.path / "dataset.json"
+
+    @property
+    def sources_file(self) -> pathlib.Path:
+        return self.path / "sources.json"
 
     @property
     def skipped_file(self) -> pathlib.Path:
@@ -142,12 +146,36 @@ class RunDirectory:
             ConfigError: as `load_config` does, and for a plugin that only the folder names: it is code of whoever made the folder.
         """
         config = self.load_config()
-        return config.replace(plugins=load_trusted(config.plugins, plugins, self.path))
+        config = config.replace(plugins=load_trusted(config.plugins, plugins, self.path))
+        if changed := source_files.text(self.changed_sources(source_files.digests())):
+            run_files.warn(f"{self.path}: {changed}; its weights are used under the new code")
+        return config
 
     def write_config(self, config: TrainConfig) -> None:
         defaults = TrainConfig().flat()
         of_one_command = {name: defaults[name] for name in config_lib.OF_ONE_COMMAND}
         replace_file(self.config_file, config_lib.to_yaml(config.replace(**of_one_command)))
+
+    def changed_sources(self, now: Mapping[str, str]) -> dict[str, list[str]]:
+        """Returns the source files that have changed since the run last started.
+
+        Each has the first 16 digits of its old and its new digest.
+
+        Args:
+            now: the digests of the source files, by name.
+        """
+        if not self.sources_file.exists():  # a run of version 0.2
+            return {}
+        try:
+            before = run_files.read_object(self.sources_file)
+        except DamagedFile as error:
+            run_files.warn(str(error))
+            return {}
+        changed = [name for name in now if name in before and before[name] != now[name]]
+        return {name: [before[name][:16], now[name][:16]] for name in changed}
+
+    def write_sources(self, digests: Mapping[str, str]) -> None:
+        replace_file(self.sources_file, json.dumps(digests, indent=2) + "\n")
 
     def read_rollbacks(self) -> int:
         """Returns how often the run went back to a checkpoint, those times included after which nothing was saved."""

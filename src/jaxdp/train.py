@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from jaxdp import command_line
 from jaxdp.config import TrainConfig
 from jaxdp.exit_codes import EXIT_DIVERGED, EXIT_STOPPED, EXIT_USAGE_ERROR
-from jaxdp.registry import ConfigError, with_script
+from jaxdp.registry import ConfigError, load_plugins, with_script
 from jaxdp.runtime import large_pages, platform, processes, streams
 from jaxdp.runtime.signals import StoppedAtStart, StopSignals
 
@@ -78,11 +78,12 @@ def _train(config: TrainConfig) -> int:
         group = processes.start(config.processes)
         signals.check()
         cleanup.enter_context((watchdog := Watchdog(group, config.run.step_timeout)).watching())
+        load_plugins(config.plugins, reload=True)
         reading = progress.Reading() if group.index == 0 else lambda split, done, total: None
         setup = setup_lib.create_setup(config.replace(plugins=with_script(config.plugins)), advance=reading)
         signals.check()
         trained = Trainer.of_setup(setup, group).run(setup, signals, writes=True, callbacks=[watchdog], started=_STARTED)
-    progress.print_outcome(trained, setup.skipped() if group.index == 0 else None)
+    progress.print_outcome(trained, setup.config, setup.skipped() if group.index == 0 else None)
     return {"done": 0, "diverged": EXIT_DIVERGED, "stopped": EXIT_STOPPED}[trained.status]
 
 

@@ -30,8 +30,8 @@ from jaxdp.data.dataset import Dataset
 from jaxdp.deprecation import rename_settings
 from jaxdp.exchange import session
 from jaxdp.models.layers import BatchNorm
-from jaxdp.registry import ConfigError, shown
-from jaxdp.reporting.progress import say
+from jaxdp.registry import ConfigError, load_plugins, shown
+from jaxdp.reporting.progress import say, say_complete
 from jaxdp.runtime import devices as devices_lib
 from jaxdp.runtime import processes
 from jaxdp.runtime.processes import Group
@@ -97,6 +97,7 @@ class Trainer:
         config = device_choice.choose(config, by_name=objects == NOTHING, say=say if progress else lambda line: None)
         devices_lib.ensure(config.sharding.devices, deterministic=config.sharding.deterministic, precision=config.model.precision)
         group = processes.start(config.processes)
+        load_plugins(config.plugins, reload=True)
         self._prepare(setup_lib.create_setup(config, objects), group, callbacks, config.model.batch_norm, progress=progress)
 
     @classmethod
@@ -125,6 +126,9 @@ class Trainer:
     def fit(self, **settings: Any) -> "Result":
         """Trains from the initial weights to the end; with `run_dir`, resumes the run that is there.
 
+        A run that is complete already returns its result. A warning says so if settings or code
+        have changed.
+
         An interrupt (Ctrl-C) stops after the current step and returns what there is; a second one raises KeyboardInterrupt. Several
         calls are several runs. Settings that leave the compiled step as it is, such as `learning_rate`, `epochs` or `seed`, cost
         no compilation.
@@ -142,6 +146,9 @@ class Trainer:
         signals = StopSignals()
         with signals.handled():
             trained = self.run(setup, signals, writes=setup.config.run.run_dir is not None)
+        if trained.was_complete and self._group.index == 0:
+            remedy = "train anew with another run_dir, or extend it with larger epochs or steps"
+            say_complete(trained, setup.config, remedy, always=self._progress)
         self._result = Result.of_training(setup, trained)
         return self._result
 

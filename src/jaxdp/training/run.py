@@ -49,6 +49,11 @@ class Trained:
     last_saved: int | None = None
     directory: RunDirectory | None = None
 
+    @property
+    def was_complete(self) -> bool:
+        """Whether there was nothing left to train; the reason alone may be a callback's."""
+        return self.status == "done" and self.state is None
+
 
 class Run:
     """One run, which callbacks watch; `events.Run` says what they may ask of it.
