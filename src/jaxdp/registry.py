@@ -134,11 +134,6 @@ class Registry(Generic[T]):
         return entries[name]
 
 
-def registrants() -> frozenset[str]:
-    """Returns the names of the modules that have registered something."""
-    return frozenset(_registering)
-
-
 def load_plugins(plugins: Sequence[str]) -> None:
     """Imports what `--plugins` names, so that its decorators run; skips the running script and what is imported already.
 
