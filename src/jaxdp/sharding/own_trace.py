@@ -19,8 +19,9 @@ def own_trace(function: Function) -> Function:
     constants that an earlier Trainer traced.
     """
     token = object()
+    named = function.func if isinstance(function, functools.partial) else function
 
-    @functools.wraps(function)
+    @functools.wraps(named)  # profiles show its name
     def traced(*args: Any, **kwargs: Any) -> Any:
         with _context(token):
             return function(*args, **kwargs)
