@@ -57,8 +57,6 @@ def pytest_sessionstart() -> None:
     os.environ.setdefault("XLA_FLAGS", " ".join(flags))
     # Where there is a cache of compiled programs, the other worker and the processes that tests start find small ones too.
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
-    # A test that replaces a function must not get the step that was traced with the one that was there before.
-    os.environ.setdefault("JAXDP_KEEP_STEPS", "false")
     platform.configure(8, precision=_precision)
 
 

@@ -147,11 +147,6 @@ class Registry(Generic[T]):
         return entries[name]
 
 
-def registrants() -> frozenset[str]:
-    """Returns the names of the modules that have registered something."""
-    return frozenset(_registering)
-
-
 def load_plugins(plugins: Sequence[str], *, reload: bool = False) -> None:
     """Imports what `--plugins` names, so that its decorators run; skips the running script and what is imported already.
 

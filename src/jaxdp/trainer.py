@@ -57,7 +57,8 @@ class Trainer:
     """Trains a model data-parallel: the same steps, whatever the number of devices.
 
     Every flag of `python -m jaxdp.train` is a keyword with the same name, default and meaning. Nothing is written unless `run_dir`
-    names a folder.
+    names a folder. A trainer keeps the program that it has: after a change of code, or of a value that
+    the code reads, create another one.
 
     Args:
         model: name of a model, or any `nnx.Module` that maps normalized images, float32 (N, H, W, C), to outputs. Its weights are

@@ -2,8 +2,6 @@
 
 import importlib.metadata
 import os
-import pathlib
-import re
 import subprocess
 import sys
 import types
@@ -12,7 +10,6 @@ import pytest
 
 from jaxdp.registry import ConfigError
 from jaxdp.runtime import platform
-
 
 CONVOLUTIONS = "--xla_cpu_experimental_ynn_fusion_type=-individual_convolution"
 BARRIERS = "--xla_disable_hlo_passes=cse_barrier_expander,small-while-loop-hoisting"
@@ -191,56 +188,6 @@ def test_deterministic_kernels_are_a_matter_of_flags(monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("XLA_FLAGS", "")
     platform.configure(None)
     assert "deterministic" not in platform.xla_flags()
-
-
-COMPILE = """
-from jaxdp.runtime import platform
-platform.configure(None)
-import jax
-jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
-found = []
-jax.monitoring.register_event_listener(lambda event, **_: found.append(event))
-jax.jit(lambda x: x * 3 + 1)(2.0)
-print(sum(event.endswith("compilation_cache/cache_hits") for event in found))
-"""
-
-
-def compile_in_a_process(home: pathlib.Path, **variables: str) -> tuple[int, str]:
-    """Returns how many programs were found in the cache, and what was said on standard error."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("JAX_")}
-    environment |= {"XDG_CACHE_HOME": str(home), "XLA_FLAGS": ""} | variables
-    done = subprocess.run([sys.executable, "-c", COMPILE], env=environment, capture_output=True, text=True, check=True)
-    # JAX 0.10.0 takes no note of two features of AMD's processors and says so of each program; 0.10.2 knows them.
-    return int(done.stdout), re.sub(r"E\d{4} .*prefer-no-(gather|scatter) is not +supported.*\n", "", done.stderr)
-
-
-def test_compiled_programs_are_kept_for_the_next_process(tmp_path: pathlib.Path) -> None:
-    assert compile_in_a_process(tmp_path) == (0, "")
-    (folder,) = (tmp_path / "jaxdp").iterdir()
-    kept = sorted(folder.glob("*-cache"))
-    assert kept
-    # A process was killed over one program: its file is cut short, and the note of its use is missing.
-    kept[0].write_bytes(kept[0].read_bytes()[:100])
-    kept[0].with_name(kept[0].name.removesuffix("-cache") + "-atime").unlink()
-    hits, said = compile_in_a_process(tmp_path)
-    assert (hits, said) == (len(kept) - 1, "")
-    assert compile_in_a_process(tmp_path) == (len(kept), "")
-
-
-def test_where_programs_cannot_be_kept_they_are_compiled_again(tmp_path: pathlib.Path) -> None:
-    (tmp_path / "file").write_text("no folder")
-    assert compile_in_a_process(tmp_path / "file") == (0, "")
-    own = tmp_path / "own"
-    assert compile_in_a_process(tmp_path, JAX_COMPILATION_CACHE_DIR=str(own)) == (0, "")
-    assert list(own.glob("*-cache"))
-    assert not (tmp_path / "jaxdp").exists()
-
-
-def test_a_cpu_of_another_kind_has_a_folder_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = platform._cpu_hash()
-    read = pathlib.Path.read_bytes
-    monkeypatch.setattr(pathlib.Path, "read_bytes", lambda path: read(path).replace(b" avx2", b"") + b"\nflags : another")
-    assert platform._cpu_hash() != before or b"avx2" not in read(pathlib.Path("/proc/cpuinfo"))
 
 
 @pytest.mark.parametrize(

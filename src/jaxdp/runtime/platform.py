@@ -1,19 +1,16 @@
-"""Settles what must be decided before JAX starts: simulated devices, flags of the CPU, and where compiled programs are kept."""
+"""Settles what must be decided before JAX starts: simulated devices and flags of the CPU."""
 
 import contextlib
-import hashlib
 import importlib.metadata
 import importlib.util
 import os
 import pathlib
 import shlex
 import sys
-import warnings
 from collections.abc import Iterator, Mapping
 
-import filelock
-
 from jaxdp.registry import ConfigError
+from jaxdp.runtime import compilation_cache
 
 # Flags that change the passes or kernels of XLA:CPU, for the versions of jaxlib on which the whole
 # test suite passed with them (Linux, x86-64). Any other version gets none: a compiler may accept a
@@ -44,11 +41,7 @@ _TPU_VARIABLE, _PREFETCH_FLAG = "LIBTPU_INIT_ARGS", "--xla_max_cross_program_pre
 _TPU_VERSIONS = ("0.0.42",)
 _DETERMINISTIC_FLAGS = ("--xla_gpu_deterministic_ops=true", "--xla_gpu_autotune_level=0")
 _HOST_DEVICES_FLAG = "xla_force_host_platform_device_count"
-# Of all compiled programs together; a step takes 1-10 MB. JAX drops what was not used for the longest time.
-COMPILATION_CACHE_BYTES = 2 * 2**30
 _DESCRIBED: list[bool] = []  # not empty in a process that compiles for devices it does not have
-# Shorter compilations are not worth a file each.
-_MIN_COMPILE_SECONDS = 0.1
 
 
 def cores() -> int:
@@ -82,7 +75,7 @@ def configure(devices: int | None, *, deterministic: bool = False, precision: st
     """
     if _DESCRIBED:
         return
-    _keep_compiled_programs()
+    compilation_cache.enable()
     if started():
         return
     wanted = [*cpu_flags(precision), *(_DETERMINISTIC_FLAGS if deterministic else ())]
@@ -184,54 +177,6 @@ def only_cpu() -> bool:
         return os.environ["JAX_PLATFORMS"] == "cpu"
     plugins = importlib.metadata.entry_points(group="jax_plugins")  # where JAX finds accelerators, but for TPUs
     return not plugins and importlib.util.find_spec("libtpu") is None and importlib.util.find_spec("jax_plugins") is None
-
-
-def _keep_compiled_programs() -> None:
-    """Lets JAX keep what it compiles under the user's cache directory.
-
-    It does not where `JAX_COMPILATION_CACHE_DIR` names another place or `JAX_ENABLE_COMPILATION_CACHE` is false.
-
-    The folder is one of this kind of CPU: a home directory may be that of many machines, and programs for a CPU run on no other.
-    """
-    if "JAX_COMPILATION_CACHE_DIR" in os.environ:
-        return
-    home = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
-    folder = home / "jaxdp" / f"compiled-{_cpu_hash()}"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        _remove_unfinished(folder)
-    except (OSError, filelock.Timeout):
-        return  # no home directory, or none to write to: compiling again is all that it costs
-    # A cache that fails, on a full disk for one, costs a compilation and is worth no warning of several lines.
-    warnings.filterwarnings("ignore", "(Error (reading|writing) persistent compilation cache|Cache value for key)")
-    settings = {
-        "jax_compilation_cache_dir": str(folder),
-        "jax_compilation_cache_max_size": COMPILATION_CACHE_BYTES,
-        "jax_persistent_cache_min_compile_time_secs": _MIN_COMPILE_SECONDS,
-    }
-    os.environ.update({name.upper(): str(value) for name, value in settings.items() if name.upper() not in os.environ})
-    if "jax" in sys.modules:  # it read the environment when it was imported
-        import jax
-
-        for name in settings:
-            jax.config.update(name, type(settings[name])(os.environ[name.upper()]))
-
-
-def _remove_unfinished(folder: pathlib.Path) -> None:
-    """Removes programs that a process was killed over. JAX notes the time of use of each last, and fails without that note."""
-    with filelock.FileLock(folder / ".lockfile", timeout=10):  # JAX's own
-        for program in folder.glob("*-cache"):
-            if not program.with_name(program.name.removesuffix("-cache") + "-atime").exists():
-                program.unlink()
-
-
-def _cpu_hash() -> str:
-    """Returns what tells apart CPUs with different instructions."""
-    description = os.uname().machine.encode()
-    with contextlib.suppress(OSError):  # Linux only
-        lines = pathlib.Path("/proc/cpuinfo").read_bytes().splitlines()
-        description += b"".join(next((line for line in lines if line.startswith(key)), b"") for key in (b"model name", b"flags"))
-    return hashlib.sha256(description).hexdigest()[:8]
 
 
 def xla_flags() -> str:

@@ -169,8 +169,6 @@ class Run:
             cleanup.callback(self._callbacks.close)
             cleanup.enter_context(self.setup.reading)
             finished = self._directory.read_summary() if self._directory is not None else None
-            if finished is None or finished["status"] != "done":
-                self.setup.load_step()  # in the background
             found = self._complete(finished)
             return found if found is not None else self._train()
 

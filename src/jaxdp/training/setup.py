@@ -24,9 +24,8 @@ from jaxdp.data.reading_processes import ReadingProcesses
 from jaxdp.data.sources import BadExample, CheckedSource, Dataset
 from jaxdp.inference import instances
 from jaxdp.registry import ConfigError
-from jaxdp.runtime import kept_step, platform
+from jaxdp.runtime import platform
 from jaxdp.runtime.processes import call_together
-from jaxdp.runtime.program_key import NOT_IN_PROGRAM
 from jaxdp.runtime.targets import Target
 from jaxdp.sharding import memory, mesh
 from jaxdp.sharding.strategy import Strategy, create_strategy
@@ -39,6 +38,12 @@ from jaxdp.training.intervals import Intervals
 Advance = Callable[[str, int, int], None]
 # Batches of an evaluation that the devices have been given before the host waits for the first of them.
 _EVALUATED_AHEAD = 2
+# Settings that are data of the compiled step, or concern the host alone: the step is the same with
+# other values.
+NOT_IN_PROGRAM = frozenset(
+    "learning_rate lr_scaling schedule warmup_fraction epochs steps seed log_every eval_every checkpoint_every keep "
+    "run_dir resume max_divergences profile step_timeout callbacks early_stop data_workers measure_devices".split()
+)
 # Threads that read where the settings do not say it; each has a batch that waits on the devices.
 _FEWEST_WORKERS, _MOST_WORKERS = 2, 8
 
@@ -57,7 +62,6 @@ class Setup:
         objects: what was given as an object rather than by name.
         advance: is told the name of a split, how many of its examples are read, and how many there are, while the dataset is put
             on the devices.
-        steps: those of the strategy that were asked for, by name.
     """
 
     config: TrainConfig
@@ -69,7 +73,6 @@ class Setup:
     intervals: Intervals
     objects: Objects = NOTHING
     advance: Advance = say_nothing
-    steps: dict[str, Callable[..., Any]] = dataclasses.field(default_factory=dict, repr=False, compare=False)
 
     @property
     def global_batch_size(self) -> int:
@@ -88,37 +91,6 @@ class Setup:
         """What all training steps read, on the devices."""
         small = self.strategy.replicate(Constants.create(self.learning_rates, self.config.data.seed))
         return dataclasses.replace(small, examples=self.train_data)
-
-    @property
-    def train_step(self) -> Callable[..., Any]:
-        """The strategy's train step, from an earlier process where it is kept; ask for it once a state is placed."""
-        return self._kept("train_step", updates=True)
-
-    def _kept(self, name: str, *, updates: bool) -> Callable[..., Any]:
-        """Returns a step of the strategy, the same one in all setups that share a strategy."""
-        if name not in self.steps:
-            strategy, given = self.strategy, self.objects
-            step = getattr(strategy, name)
-            # Of objects nobody knows whether they are the same in another process.
-            if self.config.exchange.name == "allreduce" and not any((given.model, given.task, given.loss, given.optimizer)):
-                kind = (type(strategy), strategy.devices, strategy.axes, strategy.shard_params)
-                step = kept_step.keep(step, self.config, self.recipe, *kind, self.dtype, updates=updates)
-            self.steps[name] = step
-        return self.steps[name]
-
-    def load_step(self) -> None:
-        """Begins to load the compiled training step, where an earlier process has kept it: drawing weights takes time meanwhile.
-
-        Zeros stand for what it will be called with.
-        """
-        if not kept_step.are_kept() or self.config.exchange.name != "allreduce" or self.intervals.steps_per_execution > 1:
-            return
-        if "train_step" in self.steps:  # an earlier run of this process has it
-            return
-        state = self.strategy.restore(jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), self.shapes), self.shapes)
-        batch = {name: np.zeros(leaf.shape, leaf.dtype) for name, leaf in self._batch_shapes(self.global_batch_size).items()}
-        if isinstance(step := self.train_step, kept_step.KeptStep):
-            step.load(state, self.strategy.shard_batch(batch), self.constants)
 
     def with_learning_rates_times(self, factor: float) -> "Setup":
         """Returns the same setup with all learning rates multiplied by `factor`; the compiled step is the same."""
@@ -295,7 +267,7 @@ class Setup:
         data = self.evaluation_data if split == self.evaluation_split else self._resident(split)
         under_way: collections.deque[Any] = collections.deque()
         for batch in self._batches(split, order, 0):
-            under_way.append(call_together(self._kept("eval_step", updates=False), state, batch, data))
+            under_way.append(call_together(self.strategy.eval_step, state, batch, data))
             if len(under_way) > _EVALUATED_AHEAD:
                 yield self.strategy.gather(under_way.popleft())
         yield from map(self.strategy.gather, under_way)
