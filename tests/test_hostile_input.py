@@ -8,6 +8,7 @@ import math
 import os
 import pathlib
 import re
+import shutil
 import struct
 import subprocess
 import sys
@@ -266,6 +267,48 @@ def test_names_do_nothing_to_a_terminal(capsys: pytest.CaptureFixture[str]) -> N
     assert len(printed.err.splitlines()) == 1
     assert report.main([run, "--title", os.fsdecode(b"\xff"), "--output", "page.html"]) == 0
     assert "<title>?" in pathlib.Path("page.html").read_text(encoding="utf-8")
+
+
+def test_names_that_are_not_utf8(capsys: pytest.CaptureFixture[str]) -> None:
+    """They train, and tables show them as messages do: with escapes, which tell one from another."""
+    odd, folder = os.fsdecode(b"photos/b\xff/0\xfe.png"), os.fsdecode(b"photos\xff")
+    for name in ("photos/a", os.path.dirname(odd)):
+        for number in range(10):
+            picture(f"{name}/{number}.png")
+    picture(odd)
+    shutil.copytree("photos", folder)
+    assert train.main([*SMALL, "--dataset", f"folder:{folder}"]) == 0
+    (run,) = pathlib.Path("runs").iterdir()
+    assert run.name.startswith("cnn-folder-photos_udcff-")
+    of_photos = ["--dataset", "folder:photos", "--split", "all"]
+    assert evaluate.main([str(run), *of_photos, "--per-image", "scores.csv"]) == 0
+    escaped = r"photos/b\udcff/0\udcfe.png"
+    assert escaped + r",b\udcff," in pathlib.Path("scores.csv").read_text(encoding="utf-8")
+    assert predict.main([str(run), odd, "--csv", "wide.csv", "--output", "long.csv", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["file"] == escaped
+    for file in ("wide.csv", "long.csv"):
+        assert escaped in pathlib.Path(file).read_text(encoding="utf-8")
+    pathlib.Path(odd).write_bytes(b"no picture")
+    flags = ["--dataset", "folder:photos", "--on-bad-example", "skip", "--run-dir", "run"]
+    assert train.main([*SMALL, *flags]) == 0
+    assert escaped in pathlib.Path("run/skipped.csv").read_text(encoding="utf-8")
+    assert report.main([str(run)]) == 0
+
+
+def test_a_run_directory_that_is_not_utf8_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    """Orbax saves nothing there: it is refused before it trains."""
+    run = os.fsdecode(b"run\xff")
+    assert train.main([*SMALL, "--run-dir", run]) == 2
+    said = capsys.readouterr()
+    assert not pathlib.Path(run).exists()
+    assert train.main([*SMALL, "--run-dir", "run"]) == 0
+    pathlib.Path("run").rename(run)
+    capsys.readouterr()
+    assert evaluate.main([run]) == 2
+    for lines in (said.err.splitlines(), capsys.readouterr().err.splitlines()):
+        assert len(lines) == 1
+        assert r"--run-dir run\udcff: the path " in lines[0]
+        assert r"run\udcff is not UTF-8; give another folder" in lines[0]
 
 
 def shell(command: str, **environment: str) -> subprocess.CompletedProcess[str]:

@@ -16,6 +16,7 @@ from jaxdp.checkpoint import integrity
 from jaxdp.checkpoint.integrity import BestMetric
 from jaxdp.models.weights import fit_weights
 from jaxdp.registry import ConfigError
+from jaxdp.run_directory import check_utf8
 from jaxdp.step.state import TrainState
 
 Position = dict[str, Any]  # plain values: where a run was, and what its loop has counted so far
@@ -61,6 +62,9 @@ class SavedCheckpoints:
         directory: its subfolders are named by step.
         best_metric: name of the metric that ranks checkpoints, and whether larger is better; None without validation
             data: no checkpoint is better than another then, and readers take the newest.
+
+    Raises:
+        ConfigError: for a path that is not UTF-8, which Orbax cannot read.
     """
 
     def __init__(self, directory: pathlib.Path, *, best_metric: BestMetric | None) -> None:
@@ -68,6 +72,7 @@ class SavedCheckpoints:
         logging.getLogger("absl").setLevel(logging.ERROR)
         logging.getLogger("absl").addFilter(orbax_errors)
         self._directory, self._best_metric = directory.absolute(), best_metric
+        check_utf8(directory.parent)
 
     def steps(self) -> list[int]:
         return integrity.steps(self._directory)
