@@ -330,6 +330,18 @@ def test_standard_output_that_is_closed_or_full() -> None:
     assert (closed.returncode, closed.stderr) == (0, "")
 
 
+def test_configuration_folders_that_are_links_to_themselves() -> None:
+    """Matplotlib of Python 3.12 cannot be imported with them, which was found after all steps."""
+    os.symlink("loop", "loop")
+    names = ("MPLCONFIGDIR", "XDG_CACHE_HOME", "XDG_CONFIG_HOME")
+    loops = {name: os.path.abspath("loop") for name in names}
+    done = shell(f"jaxdp.train {' '.join(SMALL)} --run-dir run", **loops)
+    assert done.returncode == 0, done.stderr
+    assert pathlib.Path("run/plots/curves.png").is_file()
+    ignored = [f"warning: {name} is ignored: {loops[name]} is a link to itself" for name in names]
+    assert [line for line in done.stderr.splitlines() if line.startswith("warning: ")] == ignored
+
+
 def test_a_platform_that_is_not_there() -> None:
     done = shell(f"jaxdp.train {' '.join(SMALL)}", JAX_PLATFORMS="cuda")
     assert done.returncode == 2
