@@ -169,6 +169,43 @@ def test_a_callback_of_ones_own_sees_and_ends_the_run() -> None:
     assert result.summary["ended_early"]["reason"] == "enough"
 
 
+class Strict:
+    """Loads only what its `state_dict` returned."""
+
+    def __init__(self) -> None:
+        self.seen, self.loaded = 0, list[int]()
+
+    def on_log(self, run: Any, event: Any) -> None:
+        self.seen += 1
+
+    def state_dict(self) -> dict[str, int]:
+        return {"seen": self.seen}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.seen = state["seen"]
+        self.loaded.append(self.seen)
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_a_callback_loads_only_what_its_state_dict_returned() -> None:
+    def fit(run_dir: str, **settings: Any) -> list[int]:
+        callback = Strict()
+        common = SMALL | {"log_every": 1, "eval_every": 99, "run_dir": run_dir, "optimizer": "sgd"}
+        jaxdp.Trainer("cnn", "digits", callbacks=[callback], **common).fit(**settings)
+        return callback.loaded
+
+    assert fit("run", steps=2) == []
+    assert fit("run", steps=3) == [3]  # rows of two steps and an evaluation
+    diverges = {"learning_rate": 1e30, "schedule": "constant", "on_divergence": "rollback"}
+    assert fit("other", steps=8, max_divergences=2, **diverges) == [0, 0]  # before any checkpoint
+
+
+def test_early_stopping_begins_anew_with_each_run() -> None:
+    stopping = EarlyStopping("accuracy", patience=2, min_delta=2.0)
+    trainer = jaxdp.Trainer("cnn", "digits", **SMALL, validation=0.1, callbacks=[stopping])
+    assert [trainer.fit(epochs=5).summary["steps"] for _ in range(2)] == [24, 24]
+
+
 def test_an_exception_in_a_callback_names_it_and_leaves_the_process_usable() -> None:
     class Faulty:
         def on_log(self, run: Any, event: Any) -> None:
