@@ -66,9 +66,10 @@ def _read_safetensors(path: pathlib.Path) -> tuple[dict[str, np.ndarray], bool]:
 def _read_tensor(file: Any, name: str, path: pathlib.Path) -> np.ndarray:
     dtype = file.get_slice(name).get_dtype()
     try:
-        return file.get_tensor(name)
+        array = file.get_tensor(name)
     except (AttributeError, KeyError, TypeError) as error:  # of a dtype that NumPy does not have
         raise _of_another_dtype(path, name, dtype) from error
+    return array.astype(np.float32) if dtype == "BF16" else array
 
 
 def _of_another_dtype(path: pathlib.Path, name: str, dtype: str) -> ConfigError:
