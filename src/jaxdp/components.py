@@ -190,8 +190,10 @@ def create_task(
 
 def array_shapes(
     config: TrainConfig, dataset: Any, objects: Objects = NOTHING
-) -> tuple[dict[str, tuple[int, ...]], dict[str, tuple[int, ...]]]:
-    """Returns the shapes of a model's parameters, and of its batch statistics, by name, e.g. `head/kernel`; nothing is computed.
+) -> tuple[dict[str, jax.ShapeDtypeStruct], dict[str, jax.ShapeDtypeStruct]]:
+    """Returns shapes and dtypes of a model's parameters, and of its batch statistics, by name.
+
+    Nothing is computed. A name is, for example, `head/kernel`.
 
     Args:
         dataset: whatever tells `num_classes` and `image_shape`.
@@ -199,7 +201,7 @@ def array_shapes(
     model = abstract_model(config, dataset, objects)
     found = [nnx.to_pure_dict(nnx.state(model, kind)) for kind in (nnx.Param, nnx.BatchStat)]
     named = [jax.tree_util.tree_leaves_with_path(tree) for tree in found]
-    params, batch_stats = ({array_name(path): tuple(leaf.shape) for path, leaf in leaves} for leaves in named)
+    params, batch_stats = ({array_name(path): leaf for path, leaf in leaves} for leaves in named)
     return params, batch_stats
 
 

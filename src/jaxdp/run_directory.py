@@ -11,6 +11,7 @@ import io
 import json
 import os
 import pathlib
+import re
 import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -18,6 +19,7 @@ from typing import Any
 from jaxdp import config as config_lib
 from jaxdp import run_files, run_lock, source_files
 from jaxdp.config import TrainConfig
+from jaxdp.parsing import valid_text
 from jaxdp.registry import ConfigError, load_trusted, shown
 from jaxdp.run_files import DamagedFile
 from jaxdp.run_files import Row as Row
@@ -253,8 +255,7 @@ class RunDirectory:
 
     def write_skipped(self, skipped: Iterable[tuple[str, str, str]]) -> None:
         """Adds examples that were left out, as (split, example, reason), to skipped.csv; what was there before a resume stays."""
-        # A name of a file need not be valid text.
-        found = {(split, example.encode(errors="replace").decode()): reason for split, example, reason in skipped}
+        found = {(split, valid_text(example)): reason for split, example, reason in skipped}
         if not found:
             return
         if self.skipped_file.is_file():
@@ -277,6 +278,7 @@ def claim(config: TrainConfig, description: Mapping[str, Any], *, create: bool) 
         ConfigError: if it cannot be written, or holds a run that the settings do not continue.
     """
     run = RunDirectory(_folder(config))
+    check_utf8(run.path)
     default = run.path
     if config.run.resume == "never" and not config.run.run_dir:
         number = 2
@@ -307,7 +309,8 @@ def _folder(config: TrainConfig) -> pathlib.Path:
     """Returns the folder that `--run-dir` names, or the one for these settings."""
     if config.run.run_dir:
         return pathlib.Path(config.run.run_dir)
-    dataset = str(config.data.dataset).replace("/", "_").replace(":", "-")
+    # A backslash is a separator to Orbax.
+    dataset = re.sub(r"[/\\]", "_", valid_text(str(config.data.dataset))).replace(":", "-")
     return pathlib.Path("runs", f"{config.model.name}-{dataset}-{config_lib.run_hash(config)}")
 
 
@@ -317,6 +320,7 @@ def claim_new(path: pathlib.Path) -> RunDirectory:
     Raises:
         ConfigError: if there is something in it, or it cannot be written.
     """
+    check_utf8(path)
     try:
         path.mkdir(parents=True, exist_ok=True)
         holds_something = any(path.iterdir())
@@ -325,6 +329,13 @@ def claim_new(path: pathlib.Path) -> RunDirectory:
     if holds_something:
         raise ConfigError("", path, f"{path} is not empty; give another folder")
     return RunDirectory(path)
+
+
+def check_utf8(path: pathlib.Path) -> None:
+    """Raises ConfigError for the folder of a run where Orbax can neither save nor read."""
+    whole = str(path.absolute())
+    if valid_text(whole) != whole:
+        raise ConfigError("run_dir", path, f"the path {whole} is not UTF-8; give another folder")
 
 
 def check_folder(field: str, folder: pathlib.Path) -> None:

@@ -11,11 +11,10 @@ from jaxdp.config import TrainConfig
 from jaxdp.exit_codes import EXIT_DIVERGED, EXIT_STOPPED, EXIT_USAGE_ERROR
 from jaxdp.registry import ConfigError, load_plugins, with_script
 from jaxdp.runtime import large_pages, platform, processes, streams
-from jaxdp.runtime.signals import StoppedAtStart, StopSignals
+from jaxdp.runtime.signals import STOPPED_AT_START, StoppedAtStart, StopSignals
 
 DESCRIPTION = "Train an image model data-parallel; the same command resumes a run."
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
-_STOPPED_AT_START = "stopped by a signal before the first step; the same command begins again"
 _STARTED = time.perf_counter()
 
 
@@ -49,8 +48,8 @@ def train(config: TrainConfig) -> int:
         print(f"jaxdp.train: error: {message}", file=sys.stderr)
         return 1
     except StoppedAtStart as error:
-        processes.leave(error, EXIT_STOPPED, _STOPPED_AT_START)
-        print(_STOPPED_AT_START, file=sys.stderr)
+        processes.leave(error, EXIT_STOPPED, STOPPED_AT_START)
+        print(STOPPED_AT_START, file=sys.stderr)
         return EXIT_STOPPED
     except BaseException as error:
         refused = isinstance(error, ConfigError)
@@ -61,7 +60,7 @@ def train(config: TrainConfig) -> int:
 
 
 def _train(config: TrainConfig) -> int:
-    signals = StopSignals(_SIGNALS, exit_code=EXIT_STOPPED, message=_STOPPED_AT_START)
+    signals = StopSignals(_SIGNALS, exit_code=EXIT_STOPPED, message=STOPPED_AT_START)
     with signals.handled(), contextlib.ExitStack() as cleanup:
         if config.run.measure_devices:
             from jaxdp.reporting import progress

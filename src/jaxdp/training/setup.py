@@ -13,7 +13,6 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from flax import nnx
-from jax.experimental import multihost_utils
 from jaxtyping import Float
 
 from jaxdp import run_directory, tasks
@@ -366,8 +365,6 @@ def create_setup(
             _ = setup.initial_weights  # finds what does not fit
         return setup
     size = memory.largest_batch(strategy, setup.abstract_step, len(dataset.train))
-    # The devices of some processes may have less memory than those of others.
-    size = int(np.min(multihost_utils.process_allgather(np.asarray(size))))
     chosen = asked.replace(global_batch_size=size)
     return create_setup(chosen, objects, training=training, dtype=dtype, advance=advance)
 
