@@ -4,6 +4,7 @@ import os
 import pathlib
 import secrets
 import shutil
+import subprocess
 import sys
 
 import nox
@@ -57,16 +58,15 @@ def run_tests(session: nox.Session) -> None:
 
 @nox.session
 def newest(session: nox.Session) -> None:
-    """The same tests on a newer Python (3.13 of Debian's next release), for which pip installs the newest JAX.
-
-    It needs root and Debian's packages; `tests` on a machine with such a Python is the same.
-    """
+    """The same tests on the Python of Debian's next release (3.13), for which pip installs the newest JAX."""
     if sys.version_info >= (3, 12):
-        session.skip("this Python is new enough: nox -s tests")
-    if os.getuid() != 0 or shutil.which("apt-get") is None:
-        session.skip("NOT TESTED ON THE NEWEST JAX: that needs root and Debian's packages")
-    root = pathlib.Path(os.environ.get("JAXDP_NEWEST_ROOT") or CACHE.parent / "jaxdp-newest-python")
-    session.run("bash", "tests/newest_python.sh", str(root), "nox", "-s", "tests", *session.posargs, external=True)
+        session.skip("pip installs the newest JAX for this Python: nox -s tests")
+    if os.getuid() != 0 or shutil.which("apt-get") is None or subprocess.run(("unshare", "--mount", "true")).returncode:
+        session.skip("NOT TESTED ON THE NEWEST JAX: it needs root, Debian's packages and mount namespaces")
+    if shutil.which("debootstrap") is None:
+        session.run("apt-get", "update", "-q", external=True)
+        session.run("apt-get", "install", "-y", "-q", "--no-install-recommends", "debootstrap", external=True)
+    session.run("bash", ".ci/newest_python.sh", str(CACHE.with_name("jaxdp-newest-python")), *session.posargs, external=True)
 
 
 @nox.session
