@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from jaxdp.runtime import compilation_cache
+from jaxdp.runtime import compilation_cache, launcher
 
 COMPILE = """
 from jaxdp.runtime import platform
@@ -284,3 +284,25 @@ def test_a_user_without_a_home_directory_has_no_cache(home: pathlib.Path, monkey
     monkeypatch.setattr(pathlib.Path, "expanduser", expanduser)
     compilation_cache.enable()
     assert os.environ["JAX_COMPILATION_CACHE_DIR"] == ""
+
+
+def test_processes_of_a_launcher_inherit_the_choice(
+    folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found: list[str] = []
+
+    class Processes:
+        def __init__(self, flags: object, environments: list[dict[str, str]], logs: object) -> None:
+            found.extend(each["JAX_COMPILATION_CACHE_DIR"] for each in environments)
+
+        def wait(self, grace_seconds: float) -> int:
+            return 0
+
+        def explain(self) -> list[str]:
+            return []
+
+    monkeypatch.setattr(launcher, "_Processes", Processes)
+    folder.chmod(0o777)
+    assert launcher.launch([], 2, 1) == 0
+    assert found == ["", ""]
+    assert capsys.readouterr().err.count("\n") == 1

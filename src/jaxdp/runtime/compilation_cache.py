@@ -96,10 +96,11 @@ def _check_folder(folder: pathlib.Path, *, last: bool) -> None:
         with contextlib.suppress(FileExistsError):  # another process made it
             folder.mkdir(mode=0o700)
         found = folder.lstat()
-    remedy = "remove it" if last else "correct that"
+    user = os.geteuid()
+    owners, remedy = ((user,), "remove it") if last else ((user, 0), "correct that")
     if stat.S_ISLNK(found.st_mode):
         raise _Unusable(f"{folder} is a link to itself; {remedy}")
-    if found.st_uid not in (os.geteuid(), *[0] * (not last)):
+    if found.st_uid not in owners:
         raise _Unusable(f"{folder} belongs to another user; {remedy}")
     # In a folder with the sticky bit, such as /tmp, only the owner of an entry can exchange it, and
     # the entry is checked next.
