@@ -188,6 +188,15 @@ def create_task(
         raise
 
 
+def has_own_code(config: TrainConfig, objects: Objects) -> bool:
+    """Whether a step runs code of the user's: a model, a task or a loss that jaxdp does not have."""
+    parts = [type(each) for each in (objects.model, objects.task) if each is not None]
+    parts += [objects.loss] if objects.loss is not None else []
+    parts += [models.factory(config.model.name)] if objects.model is None else []
+    modules = [getattr(part, "__module__", None) or "" for part in parts]
+    return not all(module.startswith("jaxdp.") for module in modules)
+
+
 def array_shapes(
     config: TrainConfig, dataset: Any, objects: Objects = NOTHING
 ) -> tuple[dict[str, jax.ShapeDtypeStruct], dict[str, jax.ShapeDtypeStruct]]:

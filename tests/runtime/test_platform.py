@@ -6,8 +6,12 @@ import subprocess
 import sys
 import types
 
+import jax
 import pytest
+from flax import nnx
 
+import jaxdp
+from jaxdp import run_files
 from jaxdp.registry import ConfigError
 from jaxdp.runtime import platform
 
@@ -226,3 +230,27 @@ def test_a_process_that_compiles_for_others_has_no_flags_of_the_cpu(monkeypatch:
     platform.configure(2)  # as importing some of the package does
     assert platform.xla_flags() == "--xla_dump_to=/nowhere"
     assert os.environ["JAX_PLATFORMS"] == "cpu"
+
+
+class OneLayer(nnx.Module):
+    def __init__(self) -> None:
+        self.head = nnx.Linear(64, 10, rngs=nnx.Rngs(0))
+
+    def __call__(self, images: jax.Array) -> jax.Array:
+        return self.head(images.reshape(len(images), -1))
+
+
+def test_own_code_is_told_what_a_jaxlib_computes_wrong(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    with_jaxlib(monkeypatch, "0.12.0.1")
+    assert platform.cpu_defect() is None
+    with_jaxlib(monkeypatch, "0.10.2")
+    defect = platform.cpu_defect()
+    assert defect is not None
+    monkeypatch.undo()
+    monkeypatch.setattr(platform, "cpu_defect", lambda: defect)
+    monkeypatch.setattr(run_files, "_warned", set())
+    jaxdp.Trainer("cnn", "digits", progress=False)
+    assert capsys.readouterr().err == ""
+    for own in ({"model": OneLayer()}, {"model": "cnn", "task": lambda outputs, labels: outputs[:, 0]}):
+        jaxdp.Trainer(data="digits", progress=False, **own)
+    assert capsys.readouterr().err == f"warning: {defect}\n"

@@ -80,6 +80,15 @@ def register(name: str) -> Callable[[Model], Model]:
     return register_model
 
 
+def factory(name: str) -> Any:
+    """Returns the class or function that makes a model.
+
+    Raises:
+        ConfigError: for an unknown name.
+    """
+    return _models[name]
+
+
 def tasks_of(name: str) -> tuple[str, ...]:
     """Returns the tasks that a model serves, the usual one first.
 
@@ -104,9 +113,9 @@ def create(name: str, *, num_classes: int, in_channels: int, rngs: nnx.Rngs, **k
     Raises:
         ConfigError: for an unknown name or keyword, or a value that the model does not accept.
     """
-    factory = _models[name]
-    check_keywords("model_kwargs", factory, kwargs, reserved=("num_classes", "in_channels", "rngs"))
-    return factory(num_classes=num_classes, in_channels=in_channels, rngs=rngs, **kwargs)
+    create = factory(name)
+    check_keywords("model_kwargs", create, kwargs, reserved=("num_classes", "in_channels", "rngs"))
+    return create(num_classes=num_classes, in_channels=in_channels, rngs=rngs, **kwargs)
 
 
 def parameter_count(model: nnx.Module) -> int:

@@ -34,6 +34,11 @@ _CPU_FLAGS: dict[str, tuple[str, ...]] = {
 HALF_PRECISION = ("bfloat16", "float16")
 # Instead of those, where a program computes in 16 bits.
 _HALF_PRECISION_CPU_FLAGS = {"0.12.0.1": (_WITHOUT_REDUCTIONS, _BARRIERS)}
+# What a version computes wrong on a CPU, with or without these flags.
+_DEFECTS = {
+    "0.10.2": "jaxlib 0.10.2 can compute wrong values on a CPU where code of your own sums products of "
+    "few terms over more than 32,768 rows (jax issue 39103); 0.10.1 and 0.12 do not",
+}
 # XLA:TPU copies arrays that fit the memory on the chip there before each program, a small dataset
 # included, of which a step reads a batch. `jax.pmap` takes no compiler options, so that its flag must
 # be in the environment. These are the versions of libtpu with which steps were compiled, not run.
@@ -116,6 +121,11 @@ def check_precision(precision: str, field: str = "precision", value: str | None 
         problem = f"JAX has started with XLA flags that make {precision} wrong on this CPU"
         remedy = f"set XLA_FLAGS={shlex.quote(' '.join(wanted))}, or restart and use it first"
         raise ConfigError(field, value or precision, f"{problem}; {remedy}")
+
+
+def cpu_defect() -> str | None:
+    """Says in one line what the installed jaxlib computes wrong on this CPU, if that is known."""
+    return _DEFECTS.get(importlib.metadata.version("jaxlib")) if only_cpu() else None
 
 
 def cpu_flags_note() -> str:

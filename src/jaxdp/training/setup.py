@@ -15,8 +15,8 @@ import optax
 from flax import nnx
 from jaxtyping import Float
 
-from jaxdp import run_directory, tasks
-from jaxdp.components import NOTHING, Objects, array_shapes, check_model, create_model, create_task, open_data
+from jaxdp import run_directory, run_files, tasks
+from jaxdp.components import NOTHING, Objects, array_shapes, check_model, create_model, create_task, has_own_code, open_data
 from jaxdp.config import TrainConfig
 from jaxdp.data import augment, class_counts, pipeline, placement
 from jaxdp.data.reading_processes import ReadingProcesses
@@ -325,6 +325,8 @@ def create_setup(
         instances.require()
     if training:
         defaults.check_learning(config, dataset)
+        if has_own_code(config, objects) and (defect := platform.cpu_defect()) is not None:
+            run_files.warn(defect)
     task = create_task(config, dataset, objects, class_weights=class_weights.resolve(config, dataset) if training else ())
     preprocess = augment.create_preprocess(
         config.data.augment or (), mean=dataset.mean, std=dataset.std, per_image=config.data.normalize == "image",
