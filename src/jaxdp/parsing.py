@@ -69,13 +69,13 @@ class _Loader(yaml.SafeLoader):
         super().__init__(text)
         self._composed = 0
 
-    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
         self._composed += 1
         if self._composed > _MOST_VALUES:
             raise ValueError(_TOO_MANY)
         return super().compose_node(parent, index)
 
-    def resolve(self, kind: type[yaml.Node], value: Any, implicit: Any) -> str:
+    def resolve(self, kind: Any, value: Any, implicit: Any) -> str:
         tag = super().resolve(kind, value, implicit)
         return _TEXT if tag in _NUMBERS and ":" in value else tag
 

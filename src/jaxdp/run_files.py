@@ -324,8 +324,8 @@ def replacing(path: pathlib.Path) -> Iterator[BinaryIO]:
     except BaseException as error:
         with contextlib.suppress(OSError):
             written.unlink()
-        if isinstance(error, OSError) and error.filename:
-            error.filename, error.filename2 = str(path), None  # the other name says nothing to a person
+        if isinstance(error, OSError) and error.filename:  # the name of the new file says nothing to a person
+            raise OSError(error.errno, error.strerror, str(path)) from error
         raise
 
 
