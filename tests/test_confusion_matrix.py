@@ -113,3 +113,10 @@ def test_chinese_japanese_and_korean_names_are_drawn_with_an_installed_font(figu
     boxes = confusion.plot(np.eye(4), ["\ufffd", "\ufffd\ufffd", "\ufffd", "cat"], pathlib.Path("c.png"), title="\ufffd\ufffd")
     assert drawn.shape != boxes.shape or (drawn != boxes).any()
     assert families[0] == matplotlib.rcParams["font.family"][0]  # what Latin names look like stays
+
+
+def test_no_class_is_a_formula_in_the_table() -> None:
+    path, names = pathlib.Path("plots/confusion.csv"), ["=1+1", "'=a", "-1"]
+    confusion.write(np.eye(3), names, path)
+    assert path.read_text().splitlines() == ["actual,predicted,images", "'=1+1,'=1+1,1", "''=a,''=a,1", "-1,-1,1"]
+    assert confusion.read(path) == {name: {name: 1} for name in names}

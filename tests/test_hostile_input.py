@@ -24,7 +24,7 @@ from flax import nnx
 from PIL import Image
 
 from jaxdp import bench, check, checkpoints, data, evaluate, free_memory, launch, models, plan, predict, report, sweep, train
-from jaxdp.config import TrainConfig
+from jaxdp.config import TrainConfig, to_yaml
 from jaxdp.data import npz_file
 from jaxdp.data.npz_file import NpzFile
 from jaxdp.data.sources import BadExample, images
@@ -53,7 +53,13 @@ RNG = np.random.default_rng(0)
         ("!!python/object/apply:os.system [exit]", "could not determine a constructor"),
         ("!!int ''", ""),
         ("a\0b", "special characters are not allowed"),
+        ("seed: " + "1:" * 10**6 + "1", "more than 1,048,576 characters"),  # all these took minutes
+        ("seed: !!int " + "1:" * 10**5 + "1", "a number in it has more than 1,000 characters"),
+        ("seed: " + "9" * 10**6, "a number in it has more than 1,000 characters"),
+        ("seed: 0x" + "f" * 5000, "a number in it has more than 1,000 characters"),  # Python reads, but does not print it
+        ("plugins: [" + "a," * 500_000 + "a]", "more than 100,000 values"),
     ],
+    ids=lambda text: text[:20],
 )
 def test_yaml_of_others(text: str, says: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(ValueError, match=f".*{says.replace('[', '.')}"):
@@ -62,6 +68,14 @@ def test_yaml_of_others(text: str, says: str, capsys: pytest.CaptureFixture[str]
     assert train.main(["--config", "settings.yaml"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("jaxdp.train: error: --config settings.yaml: cannot be read: ")
+
+
+def test_colons_make_no_number_to_base_60() -> None:
+    assert parse_yaml("profile: 1:30\ntime: 1:00:00\nlong: " + "1:" * 1000 + "1")["profile"] == "1:30"
+    numbers = "[1, -2, 0x10, 017, 0b11, 1_000, 1.5, -1.5e+3, .inf, !!float '2']"
+    assert parse_yaml(numbers) == [1, -2, 16, 15, 3, 1000, 1.5, -1500.0, math.inf, 2.0]
+    config = TrainConfig.of(**parse_yaml("model: cnn\nprofile: 1:30"))
+    assert TrainConfig.of(**parse_yaml(to_yaml(config))) == config
 
 
 def test_aliases_that_repeat_little_are_fine() -> None:
@@ -358,6 +372,13 @@ def test_pipes_are_not_waited_for(capsys: pytest.CaptureFixture[str]) -> None:
         files.find(["pipe.png"])
     assert train.main(["--config", "pipe.yaml"]) == 2
     assert "--config pipe.yaml: is no regular file" in capsys.readouterr().err
+    endless = shell("ulimit -v 16000000; jaxdp.train --config /dev/zero")
+    assert (endless.returncode, endless.stderr) == (
+        2, "jaxdp.train: error: --config /dev/zero: is no regular file; give a file of settings\n",
+    )  # fmt: skip
+    endless = shell("ulimit -v 16000000; jaxdp.train --config <(cat /dev/zero)")
+    assert endless.returncode == 2
+    assert "cannot be read: it has more than 1,048,576 characters" in endless.stderr
     pathlib.Path("settings.yaml").write_text("strategy: none-such")
     done = shell("jaxdp.train --config <(cat settings.yaml)")
     assert done.returncode == 2

@@ -154,3 +154,11 @@ def test_what_was_left_out_before_a_resume_stays_listed(run: RunDirectory) -> No
         b'split,example,reason\r\ntrain,"a, ""b"".png",is cut\r\ntest,c.png,has gone\r\n'
         rb"train,d\udcff.png,is cut" + b"\r\n" + rb"train,d\udcfe.png,is cut" + b"\r\n"
     )
+
+
+def test_names_in_the_list_of_bad_examples_are_no_formulas_and_come_back(run: RunDirectory) -> None:
+    names = ["=1+1.png", "-x.png", "+a", "@b", "'=c", "d"]
+    for reason in ("is cut", "has gone"):  # the second time they are found again, not added
+        run.write_skipped([("train", name, reason) for name in names])
+    lines = [f"train,{name},has gone" for name in ("'=1+1.png", "'-x.png", "'+a", "'@b", "''=c", "d")]
+    assert run.skipped_file.read_text().splitlines() == ["split,example,reason", *lines]

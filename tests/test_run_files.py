@@ -1,11 +1,17 @@
-"""Whatever becomes of a file of a run, each command makes it again, goes on without it or says in one line what to do."""
+"""Whatever becomes of a file of a run, each command writes it again, goes on without it or says in one line what to do.
+
+Only training writes in the folder of a run, and never through a link.
+"""
 
 # Over 300 lines: every file of a run, and what may have become of it.
 
+import csv
+import io
 import itertools
 import json
 import os
 import pathlib
+import shutil
 import socket
 from collections.abc import Callable, Iterator
 
@@ -14,7 +20,10 @@ import pytest
 from shared_run import copy_here, make_once
 
 import jaxdp
-from jaxdp import checkpoints, convert, evaluate, free_memory, predict, report, run_files, train
+from jaxdp import checkpoints, convert, devices, evaluate, free_memory, plan, predict, report, run_files, run_lock, train
+from jaxdp.registry import ConfigError
+from jaxdp.reporting import predictions
+from jaxdp.reporting.probabilities import ProbabilityFile
 from jaxdp.run_directory import RunDirectory
 from jaxdp.run_files import DamagedFile, read_rows
 
@@ -73,10 +82,16 @@ def test_each_command_answers_damage_in_one_line(name: str, capsys: pytest.Captu
             assert line.count("cannot be read") == 1
             assert "--run-dir run: config.yaml cannot be read (" in line or "--init-from run: config.yaml cannot be read (" in line
             assert "put a copy back, or move it away" in line
+        elif name == "dataset.json" and command not in ("train", "report"):
+            assert code == 2, command
+            (line,) = lines
+            assert "dataset.json cannot be read (" in line
+            assert "the same training command writes it again" in line
+            assert RUN.dataset_file.read_bytes() == content
         else:
             assert code == 0, (command, lines)
             assert all(line.startswith("warning: ") for line in lines)
-        if name == "dataset.json" and command != "report":  # which only shows what there is
+        if name == "dataset.json" and command == "train":
             (line,) = lines
             assert "; made again from digits" in line, command
             again = json.loads(RUN.dataset_file.read_text())
@@ -265,6 +280,144 @@ def test_a_lock_that_is_no_file(capsys: pytest.CaptureFixture[str]) -> None:
     assert "--run-dir run: writer.lock in it is no regular file; remove it" in capsys.readouterr().err
 
 
+def everything_in(folder: str) -> dict[str, object]:
+    """Returns what would show that anything in a folder was written, made anew or removed."""
+    found: dict[str, object] = {}
+    for path in [pathlib.Path(folder), *sorted(pathlib.Path(folder).rglob("*"))]:
+        status = path.lstat()
+        content = os.readlink(path) if path.is_symlink() else path.read_bytes() if path.is_file() else b""
+        found[str(path)] = (status.st_ino, status.st_mode, status.st_mtime_ns, content)
+    return found
+
+
+@pytest.mark.parametrize("state", ["whole", "damaged", "link"])
+def test_reading_a_run_writes_nothing_in_its_folder(state: str) -> None:
+    pathlib.Path("outside").mkdir()
+    pathlib.Path("outside/mine").write_text("mine")
+    if state == "damaged":
+        RUN.dataset_file.write_text("{")
+        RUN.summary_file.write_text("{")
+        RUN.metrics_file.write_bytes(b"{\n" + RUN.metrics_file.read_bytes() + b'{"step"')
+        (RUN.path / "checkpoints" / "4" / "metrics" / "metrics").write_text("{")
+    elif state == "link":
+        RUN.dataset_file.unlink()
+        RUN.dataset_file.symlink_to(pathlib.Path("outside/mine").absolute())
+        (RUN.path / "dataset.json.new").symlink_to(pathlib.Path("outside/mine").absolute())
+    before = {name: everything_in(name) for name in ("run", "outside")}
+    for name, run in COMMANDS.items():
+        if name != "train":
+            assert run() == (0 if state == "whole" or name == "report" else 2), name
+    if state == "whole":
+        jaxdp.load("run").evaluate()
+        assert plan.main(["--config", "run/config.yaml"]) == 0
+        assert devices.main(["--config", "run/config.yaml"]) == 0
+    assert {name: everything_in(name) for name in ("run", "outside")} == before
+
+
+WRITTEN = (
+    "config.yaml dataset.json metrics.jsonl history.jsonl summary.json rollbacks.json skipped.csv writer.lock wandb-id.txt "
+    "hang-0.txt checkpoints checksums damaged plots tensorboard profile plots/curves.png checksums/4.json checkpoints/4"
+).split()
+
+
+def test_a_run_with_a_link_out_of_its_folder_is_not_continued(capsys: pytest.CaptureFixture[str]) -> None:
+    for name in WRITTEN:
+        shutil.rmtree("elsewhere", ignore_errors=True)
+        shutil.copytree("run", "elsewhere/run")
+        inside, target = pathlib.Path("elsewhere/run", name), pathlib.Path("elsewhere/target")
+        inside.parent.mkdir(exist_ok=True)
+        if inside.exists():  # otherwise the link leads nowhere, where a file would be made
+            inside.rename(target)
+        inside.symlink_to(target.absolute())
+        before = everything_in("elsewhere")
+        assert train.main([*FLAGS, "--run-dir", "elsewhere/run", "--steps", "6"]) == 2, name
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line.startswith(f"jaxdp.train: error: --run-dir elsewhere/run: {name} in it is a link out of it; "), line
+        assert everything_in("elsewhere") == before, name
+
+
+def test_links_that_lead_nowhere_else_are_fine() -> None:
+    pathlib.Path("whole").symlink_to("run")
+    pathlib.Path("mine").write_text("mine")
+    (RUN.path / "best").symlink_to("checkpoints/2")
+    (RUN.path / "wandb").mkdir()
+    (RUN.path / "wandb" / "saved.txt").symlink_to(pathlib.Path("mine").absolute())  # as wandb.save makes it
+    for name in (".write-probe", "config.yaml.new", "summary.json.new"):  # what version 0.2 wrote first
+        (RUN.path / name).symlink_to("config.yaml")
+    before = RUN.config_file.read_text()
+    assert train.main([*FLAGS, "--run-dir", "whole", "--steps", "6"]) == 0
+    assert RUN.config_file.read_text() == before.replace("steps: 4", "steps: 6")
+    assert pathlib.Path("mine").read_text() == "mine"
+
+
+def test_weights_are_imported_into_no_folder_with_links(capsys: pytest.CaptureFixture[str]) -> None:
+    assert COMMANDS["export"]() == 0
+    pathlib.Path("new").mkdir()
+    pathlib.Path("mine").write_text("mine")
+    pathlib.Path("new/dataset.json").symlink_to(pathlib.Path("mine").absolute())
+    capsys.readouterr()
+    flags = ["import", "weights.safetensors", "--run-dir", "new", *"--model cnn --model-kwargs width=4 hidden=16".split()]
+    assert convert.main(flags) == 2
+    assert "--run-dir new: dataset.json in it is a link out of it" in capsys.readouterr().err
+    assert os.listdir("new") == ["dataset.json"]
+    assert pathlib.Path("mine").read_text() == "mine"
+
+
+def test_writing_follows_no_link(tmp_path: pathlib.Path) -> None:
+    mine, link = tmp_path / "mine", tmp_path / "metrics.jsonl"
+    mine.write_text('{"step": 1, "split": "tr')  # cut short, so that a writer would mend it
+    for path in (link, tmp_path / "metrics.jsonl.new", tmp_path / "a-prediction.png.new", tmp_path / "a.npy.new"):
+        path.symlink_to(mine)
+    before = mine.read_bytes()
+    for write in (run_files.append_row, lambda path, row: run_lock.take(path)):
+        with pytest.raises((OSError, ConfigError)):
+            write(link, {"step": 2, "split": "train"})
+    predictions.write_prediction(tmp_path, pathlib.PurePath("a"), np.zeros((8, 8, 1), np.uint8))
+    file = ProbabilityFile(tmp_path / "a", "npy", (1, 1), ["b"])
+    file.write(np.zeros((1, 1, 1), np.float32))
+    file.close()
+    assert mine.read_bytes() == before
+    run_files.replace_file(link, "whole")
+    assert (link.is_symlink(), link.read_text()) == (False, "whole")
+    assert mine.read_bytes() == before
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_a_file_that_cannot_be_written_leaves_nothing_and_has_its_own_name(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "summary.json").mkdir()
+    with pytest.raises(OSError, match=r"summary\.json'$"):
+        run_files.replace_file(tmp_path / "summary.json", "{}")
+    with pytest.raises(OSError, match=r"none/summary\.json'$"):
+        run_files.replace_file(tmp_path / "none" / "summary.json", "{}")
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_texts_in_files_of_a_run_are_neither_escapes_nor_formulas(capsys: pytest.CaptureFixture[str]) -> None:
+    names = ["\x1b[31mred", "=1+1", *"-2 @a +b '=c d e f g".split()]
+    text = RUN.summary_file.read_text()
+    RUN.dataset_file.write_text(json.dumps(RUN.read_dataset() | {"class_names": names}))
+    RUN.summary_file.write_text(text.replace('"accuracy"', '"\\u001b[31mred"').replace('"cpu"', '"\\u009b31mcpu"'))
+    shutil.copy("image.png", "=1+1.png")
+    assert predict.main(["run", "=1+1.png", "--csv", "wide.csv", "--output", "long.csv"]) == 0
+    assert evaluate.main(["run", "--per-image", "scores.csv"]) == 0
+    RUN.dataset_file.write_text(json.dumps(RUN.read_dataset() | {"class_names": [str(number) for number in range(10)]}))
+    assert train.main(FLAGS) == 0  # of a run that is done it prints the summary
+    said = "".join(capsys.readouterr())
+    assert "\x1b" not in said
+    assert "\x9b" not in said
+    assert "\\x1b[31mred" in said
+    written = [pathlib.Path(name).read_text() for name in ("wide.csv", "long.csv", "scores.csv")]
+    assert written[0].splitlines()[0] == "file,\\x1b[31mred,'=1+1,-2,'@a,'+b,''=c,d,e,f,g"
+    assert all(line.startswith("'=1+1.png,") for text in written[:2] for line in text.splitlines()[1:])
+    assert ",'=1+1," in written[2]
+    assert not any(cell.startswith(("=", "@", "+")) for text in written for row in csv_rows(text) for cell in row)
+    assert "\x1b" not in "".join(written)
+
+
+def csv_rows(text: str) -> list[list[str]]:
+    return list(csv.reader(io.StringIO(text)))
+
+
 def test_names_in_files_of_a_run_do_nothing_to_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     assert report.main(["run", "--output", "\x1b[31m.html"]) == 0
     assert capsys.readouterr().out == "\\x1b[31m.html\n"
@@ -280,28 +433,25 @@ def test_names_in_files_of_a_run_do_nothing_to_a_terminal(capsys: pytest.Capture
 
 
 def test_numbers_in_rows_that_are_none(no_pictures: None) -> None:
-    for name in ("metrics.jsonl", "dataset.json"):
-        path = RUN.path / name
-        path.write_text(
-            path.read_text().replace('"loss": ', '"loss": "", "other": ', 2).replace('"mean": [', f'"mean": [{"9" * 400}, ')
-        )
-    assert evaluate.main(["run"]) == 0
+    text = RUN.metrics_file.read_text()
+    RUN.metrics_file.write_text(text.replace('"loss": ', '"loss": "", "other": ', 2))
     rows = RUN.read_rows()
     assert not isinstance(rows[0]["loss"], float)
     assert jaxdp.load("run").plot() is not None
 
 
-def test_a_description_that_contradicts_itself_is_made_again(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_description_that_contradicts_itself_is_damaged(capsys: pytest.CaptureFixture[str]) -> None:
     before = RUN.read_dataset()
     for field, value in (
         ("image_shape", [8, 8, 10**9]), ("image_shape", [0, 8, 1]), ("mean", []), ("std", [0.0]), ("std", [1.0, 1.0]),
-        ("class_names", ["a"]), ("kind", "x"), ("pixel_range", [1, 1]), ("num_classes", 10**30),
+        ("mean", [10**400]), ("class_names", ["a"]), ("kind", "x"), ("pixel_range", [1, 1]), ("num_classes", 10**30),
     ):  # fmt: skip
         RUN.dataset_file.write_text(json.dumps(before | {field: value}))
         with pytest.raises(DamagedFile, match=f"{field} is missing in it, or no such value"):
             RUN.read_dataset()
-    assert predict.main(["run", "image.png"]) == 0
-    assert "(num_classes is missing in it, or no such value); made again from digits" in capsys.readouterr().err
+    assert predict.main(["run", "image.png"]) == 2
+    assert "dataset.json cannot be read (num_classes is missing in it, or no such value)" in capsys.readouterr().err
+    assert train.main(FLAGS) == 0
     assert RUN.read_dataset() | {"fingerprint": ""} == before | {"fingerprint": ""}
 
 

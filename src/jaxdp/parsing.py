@@ -1,4 +1,4 @@
-"""Takes texts of others: parses YAML and JSON, where whatever is wrong is a ValueError in one line, and makes names printable."""
+"""Parses YAML and JSON that others wrote: anything wrong is a ValueError in one line, and no text does anything to a terminal."""
 
 import json
 import os
@@ -9,17 +9,30 @@ from typing import Any, TypeGuard
 
 import yaml
 
+MOST_CHARACTERS = 2**20  # of YAML, which holds settings alone
 _MOST_VALUES = 100_000  # with those that aliases repeat
+_TOO_MANY = f"it stands for more than {_MOST_VALUES:,} values; repeat less by aliases"
 _DEEPEST = 50
-
-
+_LONGEST_NUMBER = 1000  # characters: Python neither reads nor prints more than 4,300 digits
+_TEXT, _NUMBERS = "tag:yaml.org,2002:str", ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")  # controls, reversals, what is no UTF-8
 _BREAKS = "\t\n\v\f\r\x85\u2028\u2029"
 
 
 def printable(text: str) -> str:
     """Returns a text in one line that does nothing to a terminal: its controls, and what is no UTF-8, are shown as escapes."""
+    if text.isprintable():  # nearly every text is, and this test is fast
+        return text
     return _UNPRINTABLE.sub(lambda match: " " if match[0] in _BREAKS else ascii(match[0])[1:-1], text)
+
+
+def _all_printable(value: Any) -> Any:
+    """Returns a value of JSON with each text in it printable, the names in objects as well."""
+    if isinstance(value, dict):
+        return {printable(name): _all_printable(inner) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [_all_printable(inner) for inner in value]
+    return printable(value) if isinstance(value, str) else value
 
 
 def is_finite(value: object) -> TypeGuard[int | float]:
@@ -43,25 +56,46 @@ def is_count(word: str) -> bool:
 
 
 def parse_json(text: str) -> Any:
-    """Returns what a JSON text holds; NaN and Infinity count as numbers.
+    """Returns what a JSON text holds, with its texts printable; NaN and Infinity count as numbers.
 
     Raises:
         ValueError: if it is no JSON, or nested too deeply.
     """
     try:
-        return json.loads(text)
+        return _all_printable(json.loads(text))
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
+
+
+class _Loader(yaml.SafeLoader):
+    """Reads YAML 1.1 without its numbers to base 60: `1:30` is text. It stops at too many values."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self._composed = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        self._composed += 1
+        if self._composed > _MOST_VALUES:
+            raise ValueError(_TOO_MANY)
+        return super().compose_node(parent, index)
+
+    def resolve(self, kind: Any, value: Any, implicit: Any) -> str:
+        tag = super().resolve(kind, value, implicit)
+        return _TEXT if tag in _NUMBERS and ":" in value else tag
 
 
 def parse_yaml(text: str) -> Any:
     """Returns what a YAML text holds, None for an empty one.
 
     Raises:
-        ValueError: if it is no YAML, has a tag that makes objects, is nested too deeply, or would unpack to far more than it is.
+        ValueError: if it is no YAML, has a tag that makes objects, is nested too deeply, is too
+            long or has a number that is too long, or would unpack to far more than it is.
     """
+    if len(text) > MOST_CHARACTERS:
+        raise ValueError(f"it has more than {MOST_CHARACTERS:,} characters")
     try:
-        loader = yaml.SafeLoader(text)
+        loader = _Loader(text)
         try:
             node = loader.get_single_node()
             if node is None:
@@ -88,11 +122,13 @@ def _measure(node: yaml.Node, known: dict[int, tuple[int, int] | None]) -> tuple
             raise ValueError("it contains itself")
         return found
     known[id(node)] = None
+    if node.tag in _NUMBERS and len(node.value) > _LONGEST_NUMBER:
+        raise ValueError(f"a number in it has more than {_LONGEST_NUMBER:,} characters")
     inner = [part for pair in node.value for part in pair] if isinstance(node, yaml.MappingNode) else node.value
     parts = [_measure(part, known) for part in inner] if isinstance(node, yaml.CollectionNode) else []
     count, depth = 1 + sum(part[0] for part in parts), 1 + max((part[1] for part in parts), default=0)
     if count > _MOST_VALUES:
-        raise ValueError(f"it stands for more than {_MOST_VALUES:,} values; repeat less by aliases")
+        raise ValueError(_TOO_MANY)
     if depth > _DEEPEST:
         raise ValueError(f"it is nested more than {_DEEPEST} levels deep")
     known[id(node)] = count, depth

@@ -308,7 +308,7 @@ def load(
     """
     directory = RunDirectory(pathlib.Path(run_dir))
     config = directory.load_trusted_config(plugins)
-    description = read_description(directory, config)
+    description = read_description(directory)
     devices.ensure(None, precision=config.model.precision)
     if model is None and config.model.name not in models.names():
         remedy = f"was trained with a model object; give one of the same structure: load({str(run_dir)!r}, model=...)"

@@ -3,23 +3,23 @@
 # Over 300 lines: the names of the files, who may write them, and how they are written belong together.
 
 import contextlib
-import csv
 import dataclasses
 import datetime
 import errno
-import io
 import json
 import os
 import pathlib
 import re
+import shutil
 import stat
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from jaxdp import config as config_lib
-from jaxdp import run_files, run_lock, source_files
+from jaxdp import csv_text, run_files, run_lock, source_files
 from jaxdp.config import TrainConfig
-from jaxdp.parsing import valid_text
+from jaxdp.parsing import resolved, valid_text
 from jaxdp.registry import ConfigError, load_trusted, shown
 from jaxdp.run_files import DamagedFile
 from jaxdp.run_files import Row as Row
@@ -34,6 +34,17 @@ FIXED_ON_RESUME = (
 )  # fmt: skip
 # Another run may change these and start from the weights of the first.
 _MATTER_OF_THE_START = ("optimizer", "optimizer_kwargs", "batch_norm", "global_batch_size", "sampler", "dataset")
+_UNFINISHED = ".orbax-checkpoint-tmp"
+
+
+class MovedError(OSError):
+    """The folder of a run was moved, removed or replaced while the run wrote in it."""
+
+    def __init__(self, path: pathlib.Path) -> None:
+        super().__init__(
+            f"No such file or directory any more: {path} was moved, removed or replaced while the run "
+            "wrote in it; if it was moved, continue with --run-dir and its new path"
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,10 +111,49 @@ class RunDirectory:
         try:
             yield
         finally:
-            # The file goes while it is still locked: whoever opened it meanwhile finds that it is no longer the one in the folder.
-            with contextlib.suppress(OSError):  # read-only by now: the error that ended the run is the one to tell
-                self.lock_file.unlink(missing_ok=True)
+            # The file goes while it is still locked: who opened it meanwhile finds that it is no longer
+            # the one in the folder. Where the folder was moved, another run may have its lock there.
+            with contextlib.suppress(OSError):  # read-only by now: the error that ended the run counts
+                if run_lock.is_in_place(descriptor, self.lock_file):
+                    self.lock_file.unlink()
             os.close(descriptor)
+
+    def opened(self) -> int:
+        """Returns a descriptor of the folder, which stays that of this folder wherever it is moved."""
+        return os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
+
+    def is_in_place(self, descriptor: int) -> bool:
+        """Whether the path still leads to the folder that was opened."""
+        try:
+            return os.path.samestat(os.fstat(descriptor), self.path.stat())
+        except OSError:
+            return False
+
+    def remove_remains(self) -> None:
+        """Removes the folder if it holds only unfinished saves.
+
+        A save in the background makes the folder again after somebody moved it.
+        """
+        with contextlib.suppress(OSError):
+            saves = list(self.checkpoints.iterdir())
+            if len(list(self.path.iterdir())) == 1 and all(path.name.endswith(_UNFINISHED) for path in saves):
+                shutil.rmtree(self.path)
+
+    def check_links(self) -> None:
+        """Makes sure that nothing in the folder leads out of it: what a run writes there would change other files.
+
+        Raises:
+            ConfigError: for the first link that does.
+        """
+        whole = resolved(self.path)
+        for folder, folders, files in os.walk(self.path):
+            for path in (pathlib.Path(folder, name) for name in sorted((*folders, *files))):
+                if path.is_symlink() and not resolved(path).is_relative_to(whole):
+                    name = path.relative_to(self.path)
+                    remedy = f"{name} in it is a link out of it; replace it by what it leads to, or make the whole folder the link"
+                    raise ConfigError("run_dir", self.path, remedy)
+            if folder == str(self.path) and "wandb" in folders:
+                folders.remove("wandb")  # W&B writes there, and links to files that a program saves with it
 
     def is_being_written(self) -> bool:
         """Whether a process that writes there lives, as far as its lock file and this host tell."""
@@ -207,7 +257,7 @@ class RunDirectory:
         """Returns what is known of the dataset that the run was trained on.
 
         Raises:
-            DamagedFile: if the file cannot be read; whoever has the dataset can make it again.
+            DamagedFile: if the file cannot be read.
             ConfigError: if there is no run.
         """
         if not self.dataset_file.exists():
@@ -245,9 +295,9 @@ class RunDirectory:
 
     def _read_skipped(self) -> dict[tuple[str, str], str]:
         try:
-            rows = list(csv.reader(io.StringIO(run_files.read_text(self.skipped_file), newline="")))
-            return {(split, example): reason for split, example, reason in rows[1:]}
-        except (DamagedFile, csv.Error, ValueError) as error:
+            _, *rows = csv_text.read(run_files.read_text(self.skipped_file))
+            return {(split, example): reason for split, example, reason in rows}
+        except ValueError as error:
             aside = run_files.set_aside(self.skipped_file, self.path / run_files.DAMAGED)
             problem = error.problem if isinstance(error, DamagedFile) else str(error)
             run_files.warn(f"{self.skipped_file} cannot be read ({problem}), and moved to {aside}")
@@ -260,11 +310,8 @@ class RunDirectory:
             return
         if self.skipped_file.is_file():
             found = self._read_skipped() | found
-        text = io.StringIO()
-        writer = csv.writer(text)
-        writer.writerow(["split", "example", "reason"])
-        writer.writerows((*key, reason) for key, reason in found.items())
-        replace_file(self.skipped_file, text.getvalue())
+        rows = [("split", "example", "reason"), *((*key, reason) for key, reason in found.items())]
+        replace_file(self.skipped_file, csv_text.write(rows))
 
 
 def claim(config: TrainConfig, description: Mapping[str, Any], *, create: bool) -> RunDirectory:
@@ -284,13 +331,14 @@ def claim(config: TrainConfig, description: Mapping[str, Any], *, create: bool) 
         number = 2
         while run.config_file.exists():
             run, number = RunDirectory(default.with_name(f"{default.name}-{number}")), number + 1
+    if run.config_file.exists() and config.run.resume == "never":
+        raise ConfigError("resume", "never", f"{run.path} already holds a run; give another --run-dir, or remove that one")
+    if create:
+        run.check_links()
     if run.config_file.exists():
-        if config.run.resume == "never":
-            raise ConfigError("resume", "never", f"{run.path} already holds a run; give another --run-dir, or remove that one")
         _check_same_run(config, description, run, create=create)
-    if not create:
-        return run
-    check_folder("run_dir", run.path)
+    if create:
+        check_folder("run_dir", run.path)
     return run
 
 
@@ -349,9 +397,8 @@ def check_folder(field: str, folder: pathlib.Path) -> None:
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        probe = folder / ".write-probe"
-        probe.touch()
-        probe.unlink()
+        with tempfile.TemporaryFile(dir=folder):
+            pass
     except OSError as error:
         raise ConfigError(field, folder, f"cannot be written ({error.strerror}); give another folder") from error
 

@@ -1,25 +1,27 @@
 """Reads and writes the files of a run: it knows what each is for, and what to do about one that is damaged.
 
-A file that cannot be read is a DamagedFile: one line with the file, its problem and the remedy. What can be made again is made
-again by whoever knows how, with a warning. Rows that cannot be read are never dropped: who reads says how many there are, and who
-writes next keeps them in `damaged/`.
+A file that cannot be read is a DamagedFile: one line with the file, its problem and the remedy. A command that only reads a run
+changes nothing in its folder. Rows that cannot be read are never dropped: a reader says how many there are, and the next writer
+keeps them in `damaged/`. Writing never follows a link, which could lead out of the folder.
 """
 
 # Over 300 lines: what each file is for stands beside how it is read.
 
+import contextlib
 import dataclasses
 import json
 import os
 import pathlib
 import re
+import secrets
 import shutil
 import stat
 import sys
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, cast
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, BinaryIO, cast
 
 from jaxdp.free_memory import check_memory
-from jaxdp.parsing import is_finite, parse_json, printable, resolved
+from jaxdp.parsing import is_finite, parse_json, printable
 from jaxdp.registry import ConfigError
 
 Row = dict[str, Any]  # plain values by name: a line of metrics.jsonl, of a table, or that `--json` prints
@@ -249,7 +251,7 @@ def keep_readable(path: pathlib.Path, *, torn: bool) -> list[Row]:
     if lost:
         aside = path.parent / DAMAGED / path.name
         aside.parent.mkdir(exist_ok=True)
-        with aside.open("ab") as file:
+        with open(aside, "ab", opener=no_link) as file:
             file.writelines(line + b"\n" for line in lost)
         warn(f"{path}: {rows_count(len(lost))} cannot be read, and moved to {aside}")
     content = b"".join(line + b"\n" for line in kept)
@@ -260,13 +262,13 @@ def keep_readable(path: pathlib.Path, *, torn: bool) -> list[Row]:
 
 def append_row(path: pathlib.Path, row: Mapping[str, Any]) -> None:
     """Adds a row to a file; what a kill cut short before it is moved to `damaged/`."""
-    with path.open("ab+") as file:
+    with open(path, "ab+", opener=no_link) as file:
         size = file.seek(0, os.SEEK_END)
         file.seek(max(size - 1, 0))
         cut_short = file.read(1) not in (b"", b"\n")
     if cut_short:
         keep_readable(path, torn=True)
-    with path.open("ab") as file:
+    with open(path, "ab", opener=no_link) as file:
         file.write(rows_text([row]).encode())
 
 
@@ -310,15 +312,41 @@ def set_aside(path: pathlib.Path, folder: pathlib.Path) -> pathlib.Path:
     return target
 
 
+def no_link(path: str, flags: int) -> int:
+    """Opens a file as `open(..., opener=no_link)` needs it, and fails for a link, which could lead out of the folder."""
+    return os.open(path, flags | os.O_NOFOLLOW, 0o666)
+
+
+def fresh_name(path: pathlib.Path) -> pathlib.Path:
+    """Returns a name in the folder of a file that nobody could foresee, and so made no link of."""
+    return path.with_name(f".{secrets.token_hex(8)}.new")
+
+
+@contextlib.contextmanager
+def replacing(path: pathlib.Path) -> Iterator[BinaryIO]:
+    """Opens a new file that replaces another at the end of the block: at every instant the old or the new content is there.
+
+    Where there is a link, the new file replaces the link, and what it leads to stays.
+    """
+    written = fresh_name(path)
+    try:
+        with written.open("xb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        written.replace(path)
+    except BaseException as error:
+        with contextlib.suppress(OSError):
+            written.unlink()
+        if isinstance(error, OSError) and error.filename:  # the name of the new file says nothing to a person
+            raise OSError(error.errno, error.strerror, str(path)) from error
+        raise
+
+
 def replace_file(path: pathlib.Path, content: str | bytes) -> None:
-    """Writes a file so that at every instant either the old or the new content is there; of a symbolic link, what it points to."""
-    path = resolved(path) if path.is_symlink() else path
-    beside = path.with_name(path.name + ".new")
-    with beside.open("wb") as file:
+    """Writes a file as `replacing` does."""
+    with replacing(path) as file:
         file.write(content.encode() if isinstance(content, str) else content)
-        file.flush()
-        os.fsync(file.fileno())
-    beside.replace(path)
 
 
 def _sorted_lines(path: pathlib.Path, *, checked: bool = True) -> tuple[list[Row], list[bytes], list[bytes], bytes]:

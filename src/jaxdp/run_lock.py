@@ -23,7 +23,7 @@ def take(lock_file: pathlib.Path) -> int:
     """
     while True:
         try:
-            descriptor = os.open(lock_file, os.O_RDWR | os.O_CREAT, 0o666)
+            descriptor = os.open(lock_file, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
         except OSError as error:
             remedy = f"{lock_file.name} in it cannot be written ({error.strerror}); give another folder"
             raise ConfigError("run_dir", lock_file.parent, remedy) from error
@@ -32,7 +32,7 @@ def take(lock_file: pathlib.Path) -> int:
             raise ConfigError("run_dir", lock_file.parent, f"{lock_file.name} in it is no regular file; remove it")
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if not _is_in_place(descriptor, lock_file):  # its holder removed it between our opening and locking it
+            if not is_in_place(descriptor, lock_file):  # its holder removed it between our opening and locking it
                 os.close(descriptor)
                 continue
         except OSError as error:
@@ -58,7 +58,7 @@ def is_held(lock_file: pathlib.Path) -> bool:
     return _lives(_holder(lock_file))
 
 
-def _is_in_place(descriptor: int, path: pathlib.Path) -> bool:
+def is_in_place(descriptor: int, path: pathlib.Path) -> bool:
     """Whether an open file is the one of that name."""
     try:
         return os.path.samestat(os.fstat(descriptor), path.stat())

@@ -10,6 +10,7 @@ from jaxdp import command_line
 from jaxdp.config import TrainConfig
 from jaxdp.exit_codes import EXIT_DIVERGED, EXIT_STOPPED, EXIT_USAGE_ERROR
 from jaxdp.registry import ConfigError, load_plugins, with_script
+from jaxdp.run_directory import MovedError
 from jaxdp.runtime import large_pages, platform, processes, streams
 from jaxdp.runtime.signals import STOPPED_AT_START, StoppedAtStart, StopSignals
 
@@ -43,7 +44,8 @@ def train(config: TrainConfig) -> int:
             processes.leave(error, EXIT_USAGE_ERROR, str(error))
             raise ConfigError("", "", str(error)) from error
         what = "" if error.filename or not error.errno else "the run directory cannot be written: "
-        message = f"{what}{error}; the same command continues after the last checkpoint"
+        after = "" if isinstance(error, MovedError) else "; the same command continues after the last checkpoint"
+        message = f"{what}{error}{after}"
         processes.leave(error, 1, message)
         print(f"jaxdp.train: error: {message}", file=sys.stderr)
         return 1

@@ -40,6 +40,18 @@ def advance(self, run, event):
 Progress.on_step_end = advance
 sys.exit(train.main(sys.argv[1:]))
 """
+DURING_A_SAVE = """
+import sys
+from jaxdp import train
+from jaxdp.callbacks.checkpoints import CheckpointWriter
+before = CheckpointWriter.on_save
+def save(self, run, event):
+    before(self, run, event)
+    if event.step == 4:
+        {action}
+CheckpointWriter.on_save = save
+sys.exit(train.main(sys.argv[1:]))
+"""
 
 
 @pytest.fixture(scope="module")
@@ -131,11 +143,12 @@ def test_a_file_system_that_is_full(trained: pathlib.Path, mounted: pathlib.Path
 @pytest.mark.slow
 @pytest.mark.fault("file system becomes read-only", CONTINUED, 0)
 def test_a_file_system_that_becomes_read_only(
-    resumable: pathlib.Path, mounted: pathlib.Path, capsys: pytest.CaptureFixture[str]
+    resumable: pathlib.Path, mounted: pathlib.Path, capsys: pytest.CaptureFixture[str], request: pytest.FixtureRequest
 ) -> None:
     # That of the checkpoints alone: while the run holds its metrics open the system would refuse.
-    shutil.move("run/checkpoints", mounted / "checkpoints")
-    pathlib.Path("run", "checkpoints").symlink_to(mounted / "checkpoints")
+    shutil.copytree("run/checkpoints", mounted, dirs_exist_ok=True)
+    subprocess.run(["mount", "--bind", str(mounted), "run/checkpoints"], check=True)
+    request.addfinalizer(lambda: subprocess.run(["umount", "--lazy", "run/checkpoints"], check=True))
     action = f"subprocess.run(['mount', '-o', 'remount,ro', {str(mounted)!r}], check=True)"
     assert_step_4_is_not_saved(DISTURBED.format(action=action), "Read-only file system")
     remount(mounted, "rw")
@@ -166,6 +179,39 @@ def test_a_folder_that_vanishes_ends_the_run(resumable: pathlib.Path) -> None:
     assert code == 1, lines
     assert "No such file or directory" in only_error(lines)
     assert not pathlib.Path("run").exists()
+
+
+@pytest.mark.parametrize("when", ["step", "save", "end"])
+@pytest.mark.fault("run folder moved while training", "exit code 1 and one line; continued where it is now", 0)
+def test_a_folder_that_is_moved_ends_the_run(when: str, resumable: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    move = "__import__('os').rename('run', 'moved')"
+    program = DISTURBED.format(action=move)
+    if when == "save":  # Orbax would make the folder anew, and write the rest of the checkpoint there
+        program = DURING_A_SAVE.format(action=move)
+    elif when == "end":
+        program = program.replace("step == 3", "step == 6")
+    code, lines = run(program, "--steps", "6")
+    assert code == 1, lines
+    assert "run was moved, removed or replaced while the run wrote in it; if it was moved, continue with" in only_error(lines)
+    assert not pathlib.Path("run").exists()
+    saved = list_checkpoints("moved")[-1]["step"]
+    capsys.readouterr()
+    assert train.main([*FLAGS, "--run-dir", "moved", "--steps", "6"]) == 0
+    assert f"continuing moved after step {saved}" in capsys.readouterr().err
+    rows = [row["step"] for row in map(json.loads, pathlib.Path("moved/metrics.jsonl").read_text().splitlines())]
+    assert sorted(set(rows)) == [1, 2, 3, 4, 5, 6]
+
+
+def test_a_folder_that_is_replaced_ends_the_run_and_stays_as_it_is(resumable: pathlib.Path) -> None:
+    action = "import os; os.rename('run', 'moved'); shutil.copytree('moved', 'run'); os.truncate('run/writer.lock', 0)"
+    code, lines = run(DISTURBED.format(action=action), "--steps", "6")
+    assert code == 1, lines
+    only_error(lines)
+    assert {path.name for path in pathlib.Path("run/checkpoints").iterdir()} == {"2"}
+    assert len(pathlib.Path("run/metrics.jsonl").read_text().splitlines()) <= len(
+        pathlib.Path("moved/metrics.jsonl").read_text().splitlines()
+    )
+    assert pathlib.Path("run/writer.lock").read_bytes() == b""  # of another run, as far as this one can tell
 
 
 def test_a_checkpoint_whose_checksums_cannot_be_written_is_one_all_the_same(

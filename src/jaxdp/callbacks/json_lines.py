@@ -6,7 +6,7 @@ from jaxdp.callbacks import register
 from jaxdp.events import Logged, RolledBack, Run, Started
 from jaxdp.registry import ConfigError
 from jaxdp.run_directory import RunDirectory, replace_file, rows_text
-from jaxdp.run_files import keep_readable
+from jaxdp.run_files import keep_readable, no_link
 
 
 @register("json_lines")
@@ -28,7 +28,7 @@ class JsonLines:
         directory = RunDirectory(run.folder)
         kept = [row for row in keep_readable(directory.metrics_file, torn=False) if row["step"] <= event.step]
         replace_file(directory.metrics_file, rows_text(kept))
-        self._file = directory.metrics_file.open("a", buffering=1)
+        self._file = open(directory.metrics_file, "a", buffering=1, opener=no_link)  # noqa: SIM115
 
     def on_log(self, run: Run, event: Logged) -> None:
         """Writes a row."""

@@ -7,7 +7,7 @@ from jaxdp.callbacks import register
 from jaxdp.callbacks.json_lines import metrics_of
 from jaxdp.callbacks.wandb import import_extra, settings_of
 from jaxdp.events import Ended, Logged, Run, Started
-from jaxdp.run_files import read_line
+from jaxdp.run_files import read_line, replace_file
 
 
 @register("mlflow")
@@ -46,7 +46,7 @@ class MLflow:
         for name, value in settings_of(run).items():
             client.log_param(self._run_id, name, str(value)[:500])
         if known is not None:
-            known.write_text(self._run_id + "\n")
+            replace_file(known, self._run_id + "\n")
 
     def on_log(self, run: Run, event: Logged) -> None:
         """Logs a row at its step."""

@@ -8,7 +8,7 @@ from jaxdp.callbacks import register
 from jaxdp.callbacks.json_lines import metrics_of
 from jaxdp.events import Ended, Logged, Run, Started
 from jaxdp.registry import ConfigError
-from jaxdp.run_files import read_line
+from jaxdp.run_files import read_line, replace_file
 
 
 @register("wandb")
@@ -42,7 +42,7 @@ class WandB:
             mode=self._mode or None, config=settings_of(run), dir=str(folder) if folder is not None else None,
         )  # fmt: skip
         if known is not None:
-            known.write_text(identifier + "\n")
+            replace_file(known, identifier + "\n")
 
     def on_log(self, run: Run, event: Logged) -> None:
         """Logs a row at its step; W&B takes no steps that lie before one it has seen."""

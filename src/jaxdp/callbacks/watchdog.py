@@ -18,6 +18,7 @@ import time
 from collections.abc import Generator
 
 from jaxdp.events import Activity, Run, Started
+from jaxdp.run_files import no_link
 from jaxdp.runtime import native_output
 from jaxdp.runtime.processes import Group
 
@@ -142,7 +143,7 @@ class Watchdog:
 
     def _write(self, message: str) -> pathlib.Path:
         path = self.folder / f"hang-{self._group.index}.txt"
-        with path.open("w") as file:
+        with open(path, "w", opener=no_link) as file:
             print(f"{message}\n{self._group.members[self._group.index]}, {time.strftime('%Y-%m-%d %H:%M:%S %z')}\n", file=file)
             file.flush()
             faulthandler.dump_traceback(file, all_threads=True)

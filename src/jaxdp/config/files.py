@@ -3,6 +3,7 @@
 import dataclasses
 import hashlib
 import pathlib
+import stat
 from collections.abc import Mapping
 from typing import Any, cast
 
@@ -48,9 +49,13 @@ def load(path: str | pathlib.Path, cls: type[Settings] = TrainConfig) -> dict[st
     """
     try:
         path = pathlib.Path(path)
-        if path.exists() and not path.is_file() and not path.is_relative_to("/dev") and not path.is_relative_to("/proc"):
-            raise ConfigError("config", path, "is no regular file; give a file of settings")  # a pipe might never end
-        return parse(path.read_text(encoding="utf-8"), path, cls)
+        mode = path.stat().st_mode
+        # <(COMMAND) of a shell ends; other pipes might never.
+        from_shell = stat.S_ISFIFO(mode) and any(map(path.is_relative_to, ("/dev", "/proc")))
+        if not stat.S_ISREG(mode) and not from_shell:
+            raise ConfigError("config", path, "is no regular file; give a file of settings")
+        with path.open(encoding="utf-8") as file:
+            return parse(file.read(parsing.MOST_CHARACTERS + 1), path, cls)
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError("config", path, f"cannot be read: {' '.join(str(error).split())}") from error
 

@@ -18,7 +18,6 @@ from jaxdp.config.values import MaskValues
 from jaxdp.parsing import printable
 from jaxdp.registry import ConfigError
 from jaxdp.run_directory import Row, RunDirectory
-from jaxdp.run_files import DamagedFile
 from jaxdp.runtime import platform
 
 if TYPE_CHECKING:
@@ -245,12 +244,7 @@ def _check_run(config: PredictConfig) -> Stored:
 
     run = RunDirectory(pathlib.Path(config.images.run_dir))
     settings = run.load_trusted_config(config.plugins)
-    try:
-        content = run.read_dataset()
-    except DamagedFile:
-        from jaxdp.inference.predictor import read_description
-
-        content = dataclasses.asdict(read_description(run, settings))
+    content = run.read_dataset()
     task, channels = content.get("kind") or content["task"], content["image_shape"][-1]
     if task == "regression" and content["num_classes"] not in (1, 3):
         remedy = f"its targets have {content['num_classes']} channels, files 1 or 3; use predict() from Python"

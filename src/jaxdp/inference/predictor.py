@@ -116,7 +116,7 @@ class Predictor:
         """
         run = RunDirectory(pathlib.Path(run_dir))
         config = run.load_trusted_config(plugins)
-        description = read_description(run, config)
+        description = read_description(run)
         _, state = restore(run, config, description, step)
         return cls(state, config, description, create_task(config, description), tile=tile, overlap=overlap, devices=devices)
 

@@ -1,9 +1,7 @@
 """Scores single examples, and tells how far a metric would vary over other samples of as many examples."""
 
 import collections
-import csv
 import dataclasses
-import io
 import itertools
 import pathlib
 from collections.abc import Mapping, Sequence
@@ -11,9 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from jaxdp import csv_text
 from jaxdp.inference import instances
 from jaxdp.inference.predictor import Predictor
-from jaxdp.parsing import valid_text
+from jaxdp.parsing import resolved, valid_text
 from jaxdp.run_directory import Row, replace_file
 from jaxdp.step import metrics
 
@@ -51,13 +50,11 @@ class Scores:
         return rows
 
     def write_csv(self, path: pathlib.Path) -> None:
-        """Writes a line for each example, quoted as RFC 4180 says; a metric that an example does not have is empty."""
+        """Writes a line for each example; a metric that an example does not have is empty."""
         rows = self.rows()
-        text = io.StringIO()
-        writer = csv.DictWriter(text, list(dict.fromkeys(name for row in rows for name in row)))
-        writer.writeheader()
-        writer.writerows(rows)
-        replace_file(path, text.getvalue())
+        names = list(dict.fromkeys(name for row in rows for name in row))
+        text = csv_text.write([names, *([row.get(name, "") for name in names] for row in rows)])
+        replace_file(resolved(path), text)  # a link that the user names stays one
 
     def intervals(self) -> dict[str, tuple[float, float]]:
         """Returns of each metric the interval that holds it in 95 % of 1,000 samples, drawn with replacement from the examples.

@@ -20,6 +20,7 @@ from jaxdp.data.sources import Description
 from jaxdp.inference import predictor
 from jaxdp.inference.apply import create_apply
 from jaxdp.models.weights import fit_weights
+from jaxdp.parsing import resolved
 from jaxdp.registry import ConfigError
 from jaxdp.run_directory import RunDirectory, check_file, replace_file
 from jaxdp.step.state import TrainState
@@ -138,14 +139,14 @@ def export(run_dir: str, output: pathlib.Path, step: int | None, plugins: Sequen
     check_file("output", beside, "model.stablehlo.json")
     run = RunDirectory(pathlib.Path(run_dir))
     config = run.load_trusted_config(plugins)
-    description = predictor.read_description(run, config)
+    description = predictor.read_description(run)
     found, state = predictor.restore(run, config, description, step)
     content = (_safetensors if output.suffix == ".safetensors" else _stablehlo)(state, config, description)
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
         if output.suffix == ".stablehlo":  # which has no place for it
-            replace_file(beside, json.dumps(_about(config, description) | {"step": found}, indent=2) + "\n")
-        replace_file(output, content)
+            replace_file(resolved(beside), json.dumps(_about(config, description) | {"step": found}, indent=2) + "\n")
+        replace_file(resolved(output), content)
     except OSError as error:
         raise ConfigError("output", output, f"cannot be written ({error.strerror})") from error
     more = f"; classes and normalization in {beside}" if output.suffix == ".stablehlo" else ""

@@ -1,7 +1,5 @@
 """A classifier's confusion matrix: as a figure for few classes or many, and as a table of counts, `confusion.csv`."""
 
-import csv
-import io
 import pathlib
 import textwrap
 from collections.abc import Sequence
@@ -12,8 +10,9 @@ from matplotlib.axes import Axes
 from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
 
+from jaxdp import csv_text
 from jaxdp.reporting import fonts, pictures
-from jaxdp.run_directory import replace_file
+from jaxdp.run_files import read_text, replace_file
 
 _MOST_NUMBERS = 30  # classes whose counts are legible in the cells
 _LONGEST_NAME = 24  # characters beside a matrix
@@ -83,33 +82,23 @@ def _ticks(axes: Axes, names: Sequence[str], every: int, *, few: bool) -> None:
 
 
 def write(confusion: np.ndarray, class_names: Sequence[str], path: pathlib.Path) -> None:
-    """Writes the counts that are not 0, and each class's own, as lines `actual,predicted,images`, quoted as RFC 4180 says."""
-    text = io.StringIO()
-    writer = csv.writer(text)
-    writer.writerow(_COLUMNS)
-    for row, column in np.argwhere((confusion > 0) | np.eye(len(class_names), dtype=bool)):
-        writer.writerow([class_names[row], class_names[column], f"{confusion[row, column]:.0f}"])
-    path.parent.mkdir(parents=True, exist_ok=True)
-    replace_file(path, text.getvalue())
+    """Writes the counts that are not 0, and each class's own, as lines `actual,predicted,images`."""
+    shown = np.argwhere((confusion > 0) | np.eye(len(class_names), dtype=bool))
+    rows = [(class_names[row], class_names[column], f"{confusion[row, column]:.0f}") for row, column in shown]
+    path.parent.mkdir(exist_ok=True)
+    replace_file(path, csv_text.write([_COLUMNS, *rows]))
 
 
 def read(path: pathlib.Path) -> dict[str, dict[str, int]]:
     """Returns what `write` wrote: of each actual class the number of images by predicted class.
 
     Raises:
-        ValueError: if the file holds something else.
-        OSError: if it cannot be read.
+        ValueError: if the file cannot be read or holds something else.
     """
     counts: dict[str, dict[str, int]] = {}
-    if path.exists() and not path.is_file():
-        raise ValueError(f"{path} is no regular file")
-    with path.open(newline="", encoding="utf-8") as file:
-        lines = csv.reader(file, strict=True)
-        try:
-            if next(lines, None) != _COLUMNS:
-                raise ValueError(f"{path} has other columns than {','.join(_COLUMNS)}")
-            for actual, predicted, images in lines:
-                counts.setdefault(actual, {})[predicted] = int(images)
-        except csv.Error as error:
-            raise ValueError(f"{path}: {error}") from error
+    names, *rows = csv_text.read(read_text(path)) or [[]]
+    if names != _COLUMNS:
+        raise ValueError(f"{path} has other columns than {','.join(_COLUMNS)}")
+    for actual, predicted, images in rows:
+        counts.setdefault(actual, {})[predicted] = int(images)
     return counts

@@ -9,6 +9,8 @@ import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from jaxdp.run_files import replacing
+
 _STYLE: Any = {"font.size": 11}
 _COLORS = 18  # of objects, which they take in turn
 
@@ -102,8 +104,9 @@ def plot_rows(rows: Sequence[Sequence[np.ndarray]], titles: Sequence[str], path:
 
 
 def save(figure: Figure, path: pathlib.Path) -> np.ndarray:
-    """Writes a figure and returns it as uint8 (H, W, 3)."""
+    """Writes a figure as PNG and returns it as uint8 (H, W, 3)."""
     canvas = FigureCanvasAgg(figure)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=110)
+    path.parent.mkdir(exist_ok=True)
+    with replacing(path) as file:
+        figure.savefig(file, format="png", dpi=110)
     return np.asarray(canvas.buffer_rgba())[..., :3]

@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 
 from jaxdp.parsing import is_finite
 from jaxdp.reporting import fonts
+from jaxdp.run_files import replacing
 
 COLORS = {"train": "#7a8ba6", "validation": "#2e8b8b", "test": "#d1495b"}  # of splits
 _STYLE: Any = {"font.size": 11, "axes.spines.top": False, "axes.spines.right": False, "svg.fonttype": "none"}
@@ -57,6 +58,6 @@ def _png(figure: Figure) -> bytes:
 
 def plot_curves(rows: Sequence[dict[str, Any]], path: pathlib.Path, *, title: str, metric_name: str) -> None:
     """Writes what `curves_figure` draws, as the kind of file that the path's suffix names."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with matplotlib.rc_context(_STYLE):  # it also says how an SVG holds its text
-        curves_figure(rows, title=title, metric_name=metric_name).savefig(path, dpi=_DPI)
+    path.parent.mkdir(exist_ok=True)
+    with matplotlib.rc_context(_STYLE), replacing(path) as file:  # the style also says how an SVG holds its text
+        curves_figure(rows, title=title, metric_name=metric_name).savefig(file, format=path.suffix[1:], dpi=_DPI)

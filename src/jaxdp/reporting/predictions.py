@@ -1,7 +1,5 @@
 """Shows predictions as a table and writes them as CSV or, masks and images, as PNG files."""
 
-import csv
-import io
 import pathlib
 import time
 from collections.abc import Sequence
@@ -14,10 +12,12 @@ import rich.table
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
+from jaxdp import csv_text
 from jaxdp.config.values import MaskValues
-from jaxdp.parsing import printable
+from jaxdp.parsing import printable, resolved
 from jaxdp.reporting import pictures
-from jaxdp.run_directory import Row, replace_file
+from jaxdp.run_directory import Row
+from jaxdp.run_files import replace_file, replacing
 
 _LINE_SECONDS = 30  # between lines of progress where there is no terminal
 _LEAST_SHARE = 0.0005  # of the pixels of a class that the table names; less would read 0.0%
@@ -92,32 +92,25 @@ def _dense_cells(row: Row) -> list[str]:
 
 
 def write_csv(path: pathlib.Path, rows: Sequence[Row]) -> None:
-    """Writes a line for each image and class, the likeliest first, quoted as RFC 4180 says."""
-    text = io.StringIO()
-    writer = csv.writer(text)
-    writer.writerow(["file", "class", "probability"])
-    for row in rows:
-        writer.writerows([row["file"], item["class"], f"{item['probability']:.6f}"] for item in row["classes"])
-    replace_file(path, text.getvalue())
+    """Writes a line for each image and class, the likeliest first."""
+    classes = [(row["file"], item["class"], f"{item['probability']:.6f}") for row in rows for item in row["classes"]]
+    _write_table(path, [("file", "class", "probability"), *classes])
 
 
 def write_wide_csv(path: pathlib.Path, class_names: Sequence[str], files: Sequence[str], shares: Sequence[Sequence[float]]) -> None:
-    """Writes a line for each image and a column for each class, quoted as RFC 4180 says."""
-    text = io.StringIO()
-    writer = csv.writer(text)
-    writer.writerow(["file", *class_names])
-    for file, values in zip(files, shares, strict=True):
-        writer.writerow([file, *(f"{value:.6f}" for value in values)])
-    replace_file(path, text.getvalue())
+    """Writes a line for each image and a column for each class."""
+    lines = [(file, *(f"{value:.6f}" for value in values)) for file, values in zip(files, shares, strict=True)]
+    _write_table(path, [("file", *class_names), *lines])
 
 
 def write_object_csv(path: pathlib.Path, rows: Sequence[Row]) -> None:
-    """Writes a line for each image: how many objects are in it, and their mean area in pixels; quoted as RFC 4180 says."""
-    text = io.StringIO()
-    writer = csv.DictWriter(text, ["file", "objects", "mean_area_pixels"], extrasaction="ignore")
-    writer.writeheader()
-    writer.writerows(rows)
-    replace_file(path, text.getvalue())
+    """Writes a line for each image: how many objects are in it, and their mean area in pixels."""
+    names = ("file", "objects", "mean_area_pixels")
+    _write_table(path, [names, *([row[name] for name in names] for row in rows)])
+
+
+def _write_table(path: pathlib.Path, rows: Sequence[Sequence[object]]) -> None:
+    replace_file(resolved(path), csv_text.write(rows))  # a link that the user names stays one
 
 
 def write_objects(directory: pathlib.Path, name: pathlib.PurePath, image: np.ndarray, objects: np.ndarray) -> Row:
@@ -178,9 +171,8 @@ def write_prediction(directory: pathlib.Path, name: pathlib.PurePath, image: np.
 
 def _save(picture: Image.Image, path: pathlib.Path, about: PngInfo | None = None) -> str:
     path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(path.name + ".new")
-    picture.save(beside, format="PNG", pnginfo=about)
-    beside.replace(path)
+    with replacing(path) as file:
+        picture.save(file, format="PNG", pnginfo=about)
     return str(path)
 
 

@@ -9,6 +9,8 @@ import numpy as np
 import tifffile
 from jaxtyping import Float32
 
+from jaxdp.run_files import fresh_name
+
 ProbabilityFormat = Literal["npy", "tiff"]
 _IMAGEJ_BYTES = 2**32 - 2**25  # what fits a TIFF file with 32-bit offsets; ImageJ's own kind knows no others
 
@@ -26,11 +28,11 @@ class ProbabilityFile:
 
     def __init__(self, path: pathlib.Path, kind: ProbabilityFormat, size: tuple[int, int], class_names: Sequence[str]) -> None:
         self.path = path.with_name(path.name + (".npy" if kind == "npy" else ".tif"))
-        self._beside = self.path.with_name(self.path.name + ".new")
+        self._beside = fresh_name(self.path)
         self._kind, self._size, self._classes, self._row = kind, size, len(class_names), 0
         self.path.parent.mkdir(parents=True, exist_ok=True)
         if kind == "npy":
-            self._file = self._beside.open("wb")
+            self._file = self._beside.open("xb")
             header = {"descr": "<f4", "fortran_order": False, "shape": (*size, self._classes)}
             np.lib.format.write_array_header_1_0(self._file, header)
         else:

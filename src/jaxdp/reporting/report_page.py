@@ -46,7 +46,7 @@ def write_report(folders: Sequence[pathlib.Path], output: pathlib.Path, title: s
         if output.is_dir():
             raise IsADirectoryError(0, "it is a folder")
         check_file("output", output, "report.html")
-        replace_file(output, page.encode(errors="replace"))  # names of folders need be no UTF-8
+        replace_file(resolved(output), page.encode(errors="replace"))  # names of folders need be no UTF-8
     except OSError as error:
         raise ConfigError("output", output, f"cannot be written: {error.strerror}") from error
 

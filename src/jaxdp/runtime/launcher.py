@@ -16,6 +16,7 @@ from typing import Any
 
 from jaxdp.exit_codes import EXIT_DIVERGED, EXIT_STOPPED, EXIT_USAGE_ERROR
 from jaxdp.registry import ConfigError
+from jaxdp.run_files import no_link
 from jaxdp.runtime import compilation_cache
 
 # After one process has failed the others find out by themselves within the heartbeat timeout, and have so long to say so and leave.
@@ -78,7 +79,8 @@ def _logs(folder: str | None, count: int) -> list[pathlib.Path | None]:
     try:
         pathlib.Path(folder).mkdir(parents=True, exist_ok=True)
         for path in paths:
-            path.touch()
+            with open(path, "a", opener=no_link):
+                pass
     except OSError as error:
         raise ConfigError("log_dir", folder, f"cannot be written ({error.strerror}); give another folder") from error
     return [*paths]
@@ -123,7 +125,10 @@ class _Process:
                 target.write(prefix + line)
                 target.flush()
                 if self.log is not None:
-                    with contextlib.suppress(OSError), self.log.open("a", errors="backslashreplace") as file:  # a full disk, say
+                    with (
+                        contextlib.suppress(OSError),
+                        open(self.log, "a", errors="backslashreplace", opener=no_link) as file,
+                    ):  # a full disk, say
                         file.write(line)
                 if remember and line.strip() and (_ERROR in line or _ERROR not in self.last_words):
                     self.last_words = line.strip()

@@ -11,6 +11,7 @@ from typing import TypeVar
 from jaxdp.config import MOST_DEVICES, TrainConfig
 from jaxdp.parsing import is_count
 from jaxdp.registry import ConfigError, nearest
+from jaxdp.run_files import no_link
 from jaxdp.runtime import trial
 from jaxdp.runtime.trial import Record
 from jaxdp.tools import bench_cell
@@ -110,7 +111,7 @@ def run(configs: Sequence[TrainConfig], folder: pathlib.Path, *, steps: int | No
     interrupted = False
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with (folder / "bench.jsonl").open("a") as file:
+        with open(folder / "bench.jsonl", "a", opener=no_link) as file:
             for record in measure_all(configs, steps, repeats):
                 print(json.dumps(record), file=file, flush=True)
                 records.append(record)

@@ -8,6 +8,7 @@ from typing import Any
 
 from jaxdp.config import TrainConfig
 from jaxdp.registry import ConfigError
+from jaxdp.run_files import no_link
 from jaxdp.runtime import platform
 from jaxdp.runtime.targets import Target
 from jaxdp.tools import bench_cell, prediction
@@ -33,7 +34,7 @@ def run(configs: Sequence[TrainConfig], target: Target, folder: pathlib.Path, *,
     records: list[Record] = []
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with (folder / "predicted.jsonl").open("a") as file:
+        with open(folder / "predicted.jsonl", "a", opener=no_link) as file:
             for record in _predict_all(configs, target, quick=quick):
                 print(json.dumps(record), file=file, flush=True)
                 records.append(record)

@@ -33,7 +33,7 @@ def list_checkpoints(run_dir: str | pathlib.Path, *, verify: bool = False, plugi
     """
     run = RunDirectory(pathlib.Path(run_dir))
     config = run.load_trusted_config(plugins)
-    description = read_description(run, config)
+    description = read_description(run)
     split = "validation" if description.has_validation else "test"
     best_metric = create_task(config, description).best_metric
     rows = _examined(run, split, verify=verify)

@@ -13,6 +13,7 @@ from jaxdp import config as config_lib
 from jaxdp.exit_codes import EXIT_STOPPED
 from jaxdp.registry import ConfigError
 from jaxdp.run_directory import RunDirectory, replace_file
+from jaxdp.run_files import no_link
 from jaxdp.runtime import launcher
 from jaxdp.tools.sweep_grid import Cell
 
@@ -122,7 +123,7 @@ class Here:
     def start(self, folder: pathlib.Path) -> Process:
         index = self._free()
         assert index is not None
-        with log_file(folder).open("ab") as file:
+        with open(log_file(folder), "ab", opener=no_link) as file:
             process = subprocess.Popen(
                 [sys.executable, *train_arguments(folder)], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=file,
                 env=os.environ | self._environments[index], start_new_session=True, preexec_fn=launcher.end_with_parent,

@@ -7,8 +7,9 @@ import copy
 import dataclasses
 import gc
 import hashlib
+import os
 import pathlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from jaxdp.callbacks import CallbackList
@@ -18,7 +19,7 @@ from jaxdp.checkpoint.integrity import rank
 from jaxdp.events import Activity, Ended, Logged, RolledBack, Started
 from jaxdp.inference.apply import create_predictor
 from jaxdp.registry import ConfigError
-from jaxdp.run_directory import Row, RunDirectory
+from jaxdp.run_directory import MovedError, Row, RunDirectory
 from jaxdp.runtime.processes import Group
 from jaxdp.runtime.signals import StopSignals
 from jaxdp.step import metrics
@@ -26,6 +27,8 @@ from jaxdp.step.state import TrainState, fingerprint
 from jaxdp.training import loop, reader, summary
 from jaxdp.training.counters import Counters
 from jaxdp.training.setup import Setup
+
+_WRITTEN_AT = ("on_save", "on_rollback", "on_end")  # the hooks at which callbacks write in the run directory, rows aside
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,6 +92,7 @@ class Run:
             best_metric = task.best_metric if setup.dataset.validation is not None else None
             self._checkpoints = Checkpoints(directory.checkpoints, keep=setup.config.run.keep, best_metric=best_metric)
             callbacks = [*callbacks, CheckpointWriter(self._checkpoints)]
+            self._opened = directory.opened()
         self._callbacks = CallbackList(callbacks, primary=group.index == 0)
 
     @property
@@ -109,6 +113,7 @@ class Run:
     def paused(self) -> contextlib.AbstractContextManager[Any]:
         """Waits for all steps that were dispatched, and keeps the block out of the training time."""
         assert self.reader is not None
+        self.check_in_place()  # a trace of the profiler is written in the block
         return self.reader.paused()
 
     def stop(self, reason: str) -> None:
@@ -130,13 +135,21 @@ class Run:
         """Returns why a callback ends the run at this step, or nothing."""
         return self._stop_reason if self.group.count == 1 or self._stop_is_everywhere else self._agreed_reason
 
+    def check_in_place(self) -> None:
+        """Raises MovedError if the run directory is no longer where the run found it."""
+        if self._directory is not None and not self._directory.is_in_place(self._opened):
+            raise MovedError(self._directory.path)
+
     def emit(self, hook: str, event: Callable[..., Any], *arguments: Any) -> None:
         """Makes an event and calls the callbacks that want it."""
+        if hook in _WRITTEN_AT:
+            self.check_in_place()
         if self._callbacks.has(hook):
             self._callbacks.call(hook, self, event(*arguments))
 
     def tell(self, row: Row) -> None:
         """Completes a row and tells it."""
+        self.check_in_place()
         self._callbacks.call("on_row", self, row)
         self.rows.append(row)
         self._callbacks.call("on_log", self, Logged(row))
@@ -164,7 +177,9 @@ class Run:
             OSError: if the run directory cannot be written.
         """
         with contextlib.ExitStack() as cleanup:
-            if self._checkpoints is not None:
+            if self._checkpoints is not None and self._directory is not None:
+                cleanup.callback(os.close, self._opened)
+                cleanup.enter_context(self._noticing_a_move(self._directory))
                 cleanup.enter_context(contextlib.closing(self._checkpoints))
             cleanup.callback(gc.unfreeze)  # what the reader froze is the collector's again
             cleanup.callback(self._callbacks.close)
@@ -172,6 +187,17 @@ class Run:
             finished = self._directory.read_summary() if self._directory is not None else None
             found = self._complete(finished)
             return found if found is not None else self._train()
+
+    @contextlib.contextmanager
+    def _noticing_a_move(self, directory: RunDirectory) -> Iterator[None]:
+        """Raises MovedError for an error of writing that follows from it."""
+        try:
+            yield
+        except OSError as error:
+            if directory.is_in_place(self._opened):
+                raise
+            directory.remove_remains()
+            raise MovedError(directory.path) from error
 
     def _complete(self, finished: dict[str, Any] | None) -> Trained | None:
         """Returns the result of a run that is complete already, by its summary."""

@@ -147,7 +147,7 @@ def frozen_names(pattern: str, names: Collection[str]) -> frozenset[str]:
 def _of_run(run: RunDirectory, plugins: Sequence[str]) -> tuple[str, dict[str, np.ndarray], tuple[str, ...]]:
     """Returns what a run's result is called, the best state by validation data or else the last, its arrays and its classes."""
     config = run.load_trusted_config(plugins)
-    description = read_description(run, config)
+    description = read_description(run)
     if not run.checkpoints.is_dir():
         raise ConfigError("", run.path, "holds no checkpoint")
     best_metric = create_task(config, description).best_metric if description.has_validation else None

@@ -1,0 +1,41 @@
+"""Writes and reads tables as CSV (RFC 4180) in which no text is a formula to a spreadsheet."""
+
+import csv
+import io
+import re
+from collections.abc import Iterable
+
+# An apostrophe makes a spreadsheet show the rest of a cell as text. A text that has one there gets one more.
+_FORMULA, _SHIELDED = re.compile(r"'*[=+\-@\t\r]"), re.compile(r"'+[=+\-@\t\r]")
+
+
+def write(rows: Iterable[Iterable[object]]) -> str:
+    """Returns rows as CSV; a text that a spreadsheet would run as a formula begins with an apostrophe, a number never does."""
+    text = io.StringIO()
+    csv.writer(text).writerows(map(_shield, row) for row in rows)
+    return text.getvalue()
+
+
+def read(text: str) -> list[list[str]]:
+    """Returns the cells that `write` was given, as texts.
+
+    Raises:
+        ValueError: if the text is no CSV.
+    """
+    try:
+        rows = list(csv.reader(io.StringIO(text, newline=""), strict=True))
+    except csv.Error as error:
+        raise ValueError(str(error)) from error
+    return [[cell[1:] if _SHIELDED.match(cell) else cell for cell in row] for row in rows]
+
+
+def _shield(cell: object) -> object:
+    return f"'{cell}" if isinstance(cell, str) and _FORMULA.match(cell) and not _is_number(cell) else cell
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
