@@ -66,6 +66,14 @@ def _own_folder(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.chdir(tmp_path)
 
 
+@pytest.fixture(autouse=True)
+def _no_defects(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is printed does not depend on the jaxlib that runs the tests."""
+    from jaxdp.runtime import platform
+
+    monkeypatch.setattr(platform, "cpu_defect", lambda: None)
+
+
 @pytest.fixture
 def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
     """Drawing them takes as long as all steps of a short run."""

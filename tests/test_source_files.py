@@ -222,6 +222,18 @@ def test_an_edited_plugin_is_loaded_by_the_next_trainer() -> None:
     assert models._models["mynet"].__name__ == "MyNet"
 
 
+def test_a_trainer_keeps_the_model_that_it_has() -> None:
+    settings = SMALL | {"run_dir": None, "plugins": ["mynet.py"]}
+    trainer = jaxdp.Trainer("mynet", "digits", **settings)
+    before = trainer.fit(steps=1)
+    pathlib.Path("mynet.py").write_text(NET.replace("hidden=8", "hidden=9"))
+    other = jaxdp.Trainer("mynet", "digits", **settings).fit(steps=1)
+    again = trainer.fit(steps=1)
+    sizes = [each.summary["parameters"] for each in (before, again, other)]
+    assert sizes[0] == sizes[1] < sizes[2]
+    assert before.summary["metrics"] == again.summary["metrics"]
+
+
 def test_damaged_digests_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert train.main([*FLAGS, "--steps", "1"]) == 0
     edit("mynet.py")

@@ -126,17 +126,20 @@ def _open_named(config: TrainConfig, objects: Objects) -> Dataset:
     return open_dataset(config.data.replace(dataset=config.data.dataset or default), possible, tasks.kind_of)
 
 
-def create_model(config: TrainConfig, dataset: Any, *, rngs: nnx.Rngs, dtype: Any) -> nnx.Module:
+def create_model(
+    config: TrainConfig, dataset: Any, *, rngs: nnx.Rngs, dtype: Any, factory: Callable[..., Any] | None = None
+) -> nnx.Module:
     """Creates the model that the settings name, for the classes and channels of a dataset.
 
     Args:
-        dataset: whatever tells `num_classes` and `image_shape`.
+        dataset: what has `num_classes` and `image_shape`.
+        factory: makes the model; None for what the name stands for now.
     """
     load_plugins(config.plugins)
     _check_decided("model_kwargs", config.model.kwargs)
     kwargs: dict[str, Any] = config.model.kwargs | {"dtype": dtype}
     return models.create(
-        config.model.name, num_classes=dataset.num_classes, in_channels=dataset.image_shape[-1], rngs=rngs, **kwargs
+        factory or config.model.name, num_classes=dataset.num_classes, in_channels=dataset.image_shape[-1], rngs=rngs, **kwargs
     )
 
 

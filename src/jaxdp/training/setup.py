@@ -15,7 +15,7 @@ import optax
 from flax import nnx
 from jaxtyping import Float
 
-from jaxdp import run_directory, run_files, tasks
+from jaxdp import models, run_directory, run_files, tasks
 from jaxdp.components import NOTHING, Objects, array_shapes, check_model, create_model, create_task, has_own_code, open_data
 from jaxdp.config import TrainConfig
 from jaxdp.data import augment, class_counts, pipeline, placement
@@ -61,6 +61,8 @@ class Setup:
         objects: what was given as an object rather than by name.
         advance: is told the name of a split, how many of its examples are read, and how many there are, while the dataset is put
             on the devices.
+        factory: makes the model, as it was when the setup was created: a plugin may be imported anew. None for
+            a model object.
     """
 
     config: TrainConfig
@@ -72,6 +74,7 @@ class Setup:
     intervals: Intervals
     objects: Objects = NOTHING
     advance: Advance = say_nothing
+    factory: Callable[..., Any] | None = None
 
     @property
     def global_batch_size(self) -> int:
@@ -131,7 +134,8 @@ class Setup:
         """Returns a new model with weights drawn from the seed, or those of the model that was given."""
         if self.objects.model is not None:
             return nnx.clone(self.objects.model)
-        return create_model(self.config, self.dataset, rngs=nnx.Rngs(self.config.data.seed), dtype=self.dtype)
+        rngs = nnx.Rngs(self.config.data.seed)
+        return create_model(self.config, self.dataset, rngs=rngs, dtype=self.dtype, factory=self.factory)
 
     @functools.cached_property
     def initial_weights(self) -> transfer.InitialWeights | None:
@@ -360,8 +364,9 @@ def create_setup(
         group = asked.model.batch_norm.group_size if asked.model.batch_norm is not None else None
         strategy.check_batch(int(config.optimization.global_batch_size or 0), len(dataset.train), group)
     setup = Setup(
-        config, jnp.dtype(dtype or config.model.precision), dataset, recipe, schedule, strategy, intervals, objects, advance
-    )
+        config, jnp.dtype(dtype or config.model.precision), dataset, recipe, schedule, strategy, intervals, objects, advance,
+        factory=models.factory(config.model.name) if objects.model is None else None,
+    )  # fmt: skip
     if not automatic:
         if training and config.run.resume != "must" and not run_directory.will_resume(config):
             _ = setup.initial_weights  # finds what does not fit
