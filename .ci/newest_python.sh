@@ -33,13 +33,19 @@ if [ -d ../shared ]; then cp -r ../shared "$root/shared"; fi
 export ROOT=$root
 exec unshare --mount --propagation private bash -c '
   set -euo pipefail
+  mount --bind "$ROOT" "$ROOT"
   mount -t proc proc "$ROOT/proc"
   mount --rbind /dev "$ROOT/dev"
   mount --rbind /sys "$ROOT/sys"  # says whether there are large pages
-  exec chroot "$ROOT" /usr/bin/env -u ROOT -u PYTHONPATH -u VIRTUAL_ENV -u XDG_CACHE_HOME HOME=/root \
+  # The root of the namespace itself, since tests of networks make namespaces in it.
+  mkdir -p "$ROOT/outside"
+  cd "$ROOT"
+  pivot_root . outside
+  exec chroot . /usr/bin/env -u ROOT -u PYTHONPATH -u VIRTUAL_ENV -u XDG_CACHE_HOME HOME=/root \
     PATH=/nox/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
     UV_PYTHON_DOWNLOADS=never bash -c '\''
       set -euo pipefail
+      umount --lazy /outside
       cd /checkout
       if [ ! -e /nox/bin/nox ]; then
         python3 -m venv /nox
