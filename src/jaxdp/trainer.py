@@ -35,7 +35,7 @@ from jaxdp.models.layers import BatchNorm
 from jaxdp.registry import ConfigError, load_plugins, shown
 from jaxdp.reporting.progress import say, say_complete
 from jaxdp.runtime import devices as devices_lib
-from jaxdp.runtime import processes
+from jaxdp.runtime import platform, processes
 from jaxdp.runtime.processes import Group
 from jaxdp.runtime.signals import STOPPED_AT_START, StoppedAtStart, StopSignals
 from jaxdp.training import defaults, device_choice, model_size
@@ -114,6 +114,7 @@ class Trainer:
         self, setup: setup_lib.Setup, group: Group, callbacks: Sequence[Any], batch_norm: BatchNormMode | None, *, progress: bool
     ) -> None:
         session.check(setup)
+        platform.check_precision(setup.config.model.precision)
         self.setup, self._group, self._progress = setup, group, progress
         self._callbacks = list(callbacks)
         for callback in self._callbacks:

@@ -283,6 +283,7 @@ class Setup:
     def _batches(
         self, split: str, order: Any, start: int, *, paired: bool = False, layout: np.ndarray | None = None
     ) -> Iterator[Any]:
+        platform.check_precision(self.config.model.precision)  # not before: `plan` compiles and runs nothing
         streams = self.config.data.data_placement == "host"
         read = pipeline.index_batch
         if streams:
@@ -319,7 +320,6 @@ def create_setup(
         ConfigError: for the first setting that cannot work.
     """
     platform.check_backend()
-    platform.check_precision(config.model.precision)
     config = defaults.with_saved_defaults(config)
     sizes = config.optimization
     is_default = sizes.global_batch_size is None and sizes.per_device_batch_size is None  # what there is later is the dataset's own
