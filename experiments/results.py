@@ -1,7 +1,9 @@
 """The commands of the README's table, one after the other, with what each leaves kept beside this file.
 
     python experiments/results.py [--data-dir DIR] [--only NAME ...] [--write]
+    python experiments/results.py --seeds [--data-dir DIR]
 
+The second form trains several seeds of some commands, and keeps their metrics in NAME/seeds.json.
 `--only` with no name writes the table of what is there. No validation data is set apart, so that nothing is chosen: each result is
 the last state on all test examples.
 """
@@ -25,6 +27,29 @@ CASES = {
     "cifar10-one-epoch": "--model pyramidnet --dataset cifar10 --model-kwargs depth=20 alpha=24 --epochs 1",
 }
 
+SEEDS = {"digits": 5, "digits-8-devices": 5, "mnist": 3, "cells": 3, "instances": 3}
+
+
+def train(name: str, data_dir: str | None, *flags: str) -> pathlib.Path:
+    """Runs a command anew and returns the folder of its run."""
+    run = pathlib.Path("runs", "experiments", "results", name)
+    shutil.rmtree(run, ignore_errors=True)
+    place = ["--data-dir", data_dir] if data_dir and "--dataset" in CASES[name] else []
+    lab.command("train", *CASES[name].split(), *place, *flags, "--run-dir", str(run))
+    return run
+
+
+def train_seeds(data_dir: str | None) -> None:
+    """Keeps the test metrics of several seeds of each command."""
+    for name, count in SEEDS.items():
+        summaries = []
+        for seed in range(count):
+            run = train(name, data_dir, "--seed", str(seed))
+            summaries.append(json.loads((run / "summary.json").read_text()))
+        kept = {"seeds": [{"seed": i, **each["metrics"]["test"]} for i, each in enumerate(summaries)]}
+        kept |= {"machine": tables.machine("jax", "flax")}
+        (lab.HERE / name / "seeds.json").write_text(json.dumps(kept, indent=2) + "\n")
+
 
 def row(name: str) -> str:
     """Returns the line of a run in the table."""
@@ -45,18 +70,49 @@ def row(name: str) -> str:
     return f"| {' | '.join(columns)} |"
 
 
+# What the README shows: a title, the metric, and how it is written.
+SHOWN = {
+    "digits": ("Digits, PyramidNet 20", "accuracy", "{:.2%}"),
+    "digits-8-devices": ("Digits, eight simulated devices", "accuracy", "{:.2%}"),
+    "mnist": ("MNIST, CNN", "accuracy", "{:.2%}"),
+    "cifar10-one-epoch": ("CIFAR-10, PyramidNet 20, one epoch", "accuracy", "{:.2%}"),
+    "cells": ("Cells, U-Net: IoU", "iou/cell", "{:.3f}"),
+    "instances": ("Cell instances, U-Net: average precision", "average_precision", "{:.3f}"),
+}
+
+
+def readme_row(name: str) -> str:
+    """Returns the line of a command in the README's table: its seeds where they were trained."""
+    title, metric, form = SHOWN[name]
+    summary = json.loads((lab.HERE / name / "summary.json").read_text())
+    tests, file = [summary["metrics"]["test"]], lab.HERE / name / "seeds.json"
+    if file.exists():
+        tests = json.loads(file.read_text())["seeds"]
+    values = [test[metric] for test in tests]
+    ends = [form.format(end) if len(values) > 1 else "" for end in (min(values), max(values))]
+    mean = form.format(sum(values) / len(values))
+    seconds = f"{summary['seconds']['total']:.0f} s"
+    return f"| {' | '.join([f'[{title}](experiments/{name})', mean, *ends, str(len(values)), seconds])} |"
+
+
+def readme_table() -> str:
+    """Returns the README's table of results."""
+    head = ["| on test data | mean | lowest | highest | seeds | time |", "|---|---|---|---|---|---|"]
+    return "\n".join([*head, *map(readme_row, SHOWN)])
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data-dir", help="where the sets of TensorFlow Datasets lie (default: where that package looks)")
     parser.add_argument("--only", nargs="*", choices=CASES, default=list(CASES), help="run these; the others stay as they are")
-    parser.add_argument("--write", action="store_true", help="write the table into experiments/README.md")
+    parser.add_argument("--write", action="store_true", help="write the tables into experiments/README.md and README.md")
+    parser.add_argument("--seeds", action="store_true", help="train several seeds and keep their metrics; no table")
     arguments = parser.parse_args()
+    if arguments.seeds:
+        train_seeds(arguments.data_dir)
+        return
     for name in arguments.only:
-        run = pathlib.Path("runs", "experiments", "results", name)
-        shutil.rmtree(run, ignore_errors=True)
-        place = ["--data-dir", arguments.data_dir] if arguments.data_dir and "--dataset" in CASES[name] else []
-        lab.command("train", *CASES[name].split(), *place, "--run-dir", str(run))
-        lab.keep(run, lab.HERE / name)
+        lab.keep(train(name, arguments.data_dir), lab.HERE / name)
     table = [
         "| command `python -m jaxdp.train …` | batch norm | steps | time | examples/s | test data, last state |",
         "|---" * 6 + "|",
@@ -65,6 +121,7 @@ def main() -> None:
     print(f"\n{text}")
     if arguments.write:
         tables.write(lab.HERE / "README.md", "results", text)
+        tables.write(lab.HERE.parent / "README.md", "results", readme_table())
 
 
 if __name__ == "__main__":
