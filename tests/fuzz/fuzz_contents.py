@@ -2,6 +2,7 @@
 
 # Over 300 lines: four formats of files, each with its own ways to be wrong.
 
+import contextlib
 import dataclasses
 import io
 import json
@@ -18,6 +19,7 @@ import yaml
 from hypothesis import strategies as st
 from PIL import Image
 
+OUTSIDE = "outside"  # a folder beside that of the run, of which nothing may change
 SPARSE_BYTES = 2**36  # that a file claims to have, of which there is nothing on the disk
 _NAMES = (
     "task",
@@ -48,7 +50,23 @@ texts = st.one_of(
     values.map(lambda value: yaml.safe_dump(json.loads(json.dumps(value)))),
     st.text(max_size=60),
     st.sampled_from(
-        ["[" * 5000, "{" * 40, "a: &a [*a]", "&a a: *b", "!!python/name:os.system", "- " * 3000, "{}", "null", "NaN", "\ufeff{}"]
+        [
+            "[" * 5000,
+            "{" * 40,
+            "a: &a [*a]",
+            "&a a: *b",
+            "!!python/name:os.system",
+            "- " * 3000,
+            "{}",
+            "null",
+            "NaN",
+            "\ufeff{}",
+            "seed: " + "1:" * 10**6 + "1",
+            "seed: !!int " + "1:" * 10**5 + "1",
+            "seed: 0x" + "f" * 5000,
+            "profile: 1:30",
+            "steps: 1:30:00.5",
+        ]
     ),
 )
 blobs = st.one_of(texts.map(lambda text: text.encode(errors="surrogatepass")), st.binary(max_size=64), st.just(b"\0" * 4096))
@@ -60,7 +78,10 @@ class Damage:
 
     Attributes:
         which: the file, as a share of their sorted list.
-        kind: flip, cut, replace, change, delete, folder, empty, link, loop, pipe, sparse or extend.
+        kind: flip, cut, replace, change, delete, folder, empty, link, loop, pipe, sparse or insert.
+            Links out of the folder are mine (to a file), theirs (to a folder), nothing (to where a file
+            would be made), endless, and prepared: under the name that version 0.2 wrote to first.
+            parent removes the file's folder, and away makes that a link.
         where: position in the file, as a share.
         content: what it has then, or what is added.
         name: a field that a JSON or YAML file has changed, as a share of all.
@@ -94,6 +115,9 @@ class Damage:
             path.write_bytes(content[:place] + self.content + content[place:])
         elif self.kind == "sparse":
             os.truncate(path, SPARSE_BYTES)
+        elif self.kind == "prepared":
+            with contextlib.suppress(FileExistsError):
+                path.with_name(path.name + ".new").symlink_to(folder.parent / OUTSIDE / "mine")
         else:
             path.unlink()
             if self.kind == "folder":
@@ -106,8 +130,14 @@ class Damage:
                 path.symlink_to(path.name)
             elif self.kind == "pipe":
                 os.mkfifo(path)
-            elif self.kind == "parent":
-                shutil.rmtree(path.parent) if path.parent != folder else None
+            elif self.kind in ("mine", "theirs", "nothing"):
+                path.symlink_to(folder.parent / OUTSIDE / self.kind)
+            elif self.kind == "endless":
+                path.symlink_to("/dev/zero")
+            elif self.kind in ("parent", "away") and path.parent != folder:
+                shutil.rmtree(path.parent)
+                if self.kind == "away":
+                    path.parent.symlink_to(folder.parent / OUTSIDE / "theirs")
         return str(path.relative_to(folder))
 
 
@@ -147,6 +177,12 @@ _KINDS = (
     "pipe",
     "sparse",
     "parent",
+    "mine",
+    "theirs",
+    "nothing",
+    "endless",
+    "prepared",
+    "away",
 )
 plain_values = values.map(lambda value: json.loads(json.dumps(value)))
 shares = st.integers(0, 9999).map(lambda number: number / 10000)
