@@ -4,6 +4,8 @@ import os
 import pathlib
 import secrets
 import shutil
+import subprocess
+import sys
 
 import nox
 
@@ -42,7 +44,29 @@ def tests(session: nox.Session) -> None:
     """All tests but those marked slow; `nox -s tests -- -k pyramidnet` runs some."""
     keep_what_is_compiled(session)
     session.install(".[dev]")
-    session.run("pytest", *(session.posargs or ["-n", "2", "--dist", "worksteal"]))
+    run_tests(session)
+
+
+def run_tests(session: nox.Session) -> None:
+    """Runs the tests, then those in 16 bits: the XLA flags that they may need hold for a process."""
+    if session.posargs:
+        session.run("pytest", *session.posargs)
+        return
+    session.run("pytest", "-n", "2", "--dist", "worksteal")
+    session.run("pytest", "--half-precision", "-m", "half_precision and not slow")
+
+
+@nox.session
+def newest(session: nox.Session) -> None:
+    """The same tests on the Python of Debian's next release (3.13), for which pip installs the newest JAX."""
+    if sys.version_info >= (3, 12):
+        session.skip("pip installs the newest JAX for this Python: nox -s tests")
+    if os.getuid() != 0 or shutil.which("apt-get") is None or subprocess.run(("unshare", "--mount", "true")).returncode:
+        session.skip("NOT TESTED ON THE NEWEST JAX: it needs root, Debian's packages and mount namespaces")
+    if shutil.which("debootstrap") is None:
+        session.run("apt-get", "update", "-q", external=True)
+        session.run("apt-get", "install", "-y", "-q", "--no-install-recommends", "debootstrap", external=True)
+    session.run("bash", ".ci/newest_python.sh", str(CACHE.with_name("jaxdp-newest-python")), *session.posargs, external=True)
 
 
 @nox.session
@@ -52,7 +76,7 @@ def oldest(session: nox.Session) -> None:
     bounds = [each for each in dependencies if each.startswith(("jax>", "flax>", "optax>", "orbax-checkpoint>", "loky>"))]
     keep_what_is_compiled(session)
     session.install(".[dev]", *(each.replace(">=", "==") for each in bounds))
-    session.run("pytest", *(session.posargs or ["-n", "2", "--dist", "worksteal"]))
+    run_tests(session)
 
 
 @nox.session
@@ -107,6 +131,7 @@ def slow(session: nox.Session) -> None:
     share = ["-n", "2", "--dist", "worksteal"]
     others = [word for name in ("slurm", "ray", "exchange", "fuzz", "aot") for word in ("--ignore", f"tests/{name}")]
     session.run("pytest", "-m", "slow and not storm", *share, *others, *session.posargs)
+    session.run("pytest", "--half-precision", "-m", "half_precision and slow", *others)
 
 
 @nox.session

@@ -2,7 +2,7 @@
 
     python benchmarks/first_step.py [--rounds N] [--write FILE]
 
-Each run is a process of its own: the first one with an empty cache, the others with the programs and steps that it left there.
+Each run is a process of its own: the first one with an empty cache, the others with the programs that it left there.
 `--train ARGUMENTS...` is what such a process does: `jaxdp.train` with a stopwatch at its parts.
 """
 
@@ -26,7 +26,7 @@ import tables
 ROWS = {"PyramidNet 20 α24": ["depth=20", "alpha=24"], "PyramidNet 110 α48": ["depth=110", "alpha=48"]}
 COMMON = ["--model", "pyramidnet", "--steps", "1", "--image-size", "32", "--global-batch-size", "32"]
 PARTS = (
-    "imports", "settings and data", "model check", "weights", "key", "trace and lower", "load the step", "compile or load",
+    "imports", "settings and data", "model check", "weights", "trace and lower", "compile or load",
     "first execution", "rest",
 )  # fmt: skip
 
@@ -89,8 +89,7 @@ def train(arguments: list[str]) -> int:
     import jax
 
     import jaxdp.trainer  # noqa: F401 - what the command imports next
-    from jaxdp.runtime import kept_step
-    from jaxdp.training import reader
+    from jaxdp.training import loop, reader
     from jaxdp.training import setup as setup_lib
 
     watch.leave()
@@ -99,12 +98,7 @@ def train(arguments: list[str]) -> int:
         (setup_lib.placement, "read_all", "settings and data"),
         (setup_lib, "check_model", "model check"),
         (setup_lib.Setup, "_create_state", "weights"),
-        (kept_step, "program_key", "key"),
-        (kept_step.KeptStep, "_export", "trace and lower"),
-        (kept_step.KeptStep, "_prepare", "load the step"),
-        (kept_step.KeptStep, "load", "load the step"),
-        (kept_step.KeptStep, "_wait", "compile or load"),
-        (kept_step.KeptStep, "__call__", "first execution"),
+        (loop, "call_together", "first execution"),
         (reader.Reader, "_read", "first execution"),
     ):
         watch.at(place, name, part)
@@ -114,6 +108,18 @@ def train(arguments: list[str]) -> int:
             watch.move(duration_secs, "compile or load")
 
     jax.monitoring.register_event_duration_secs_listener(compiled)
+    call = loop.call_together
+
+    def call_in_parts(function: Any, *args: Any) -> Any:
+        watch.enter("trace and lower")
+        lowered = function.lower(*args)
+        watch.leave()
+        watch.enter("compile or load")
+        lowered.compile()  # the call finds it
+        watch.leave()
+        return call(function, *args)
+
+    loop.call_together = call_in_parts
     read, parts = reader.Reader._read, dict[str, float]()
 
     def read_first(self: Any) -> None:
@@ -141,7 +147,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3, help="how often each is measured with what earlier runs left")
     parser.add_argument("--write", type=pathlib.Path, help="Markdown file with a place for the table")
     arguments = parser.parse_args()
-    variables = {name: value for name, value in os.environ.items() if not name.startswith(("JAX_COMPILATION_CACHE", "JAXDP_KEEP"))}
+    variables = {name: value for name, value in os.environ.items() if not name.startswith("JAX_COMPILATION_CACHE")}
     variables["PYTHONDONTWRITEBYTECODE"] = ""  # where that is set each process compiles JAX's source again
     started = time.perf_counter()
     subprocess.run([sys.executable, "-m", "jaxdp.train", "--help"], check=True, stdout=subprocess.DEVNULL, env=variables)

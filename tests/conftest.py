@@ -1,5 +1,6 @@
 """All tests run on 8 simulated devices, each in a folder of its own."""
 
+import importlib.metadata
 import os
 import pathlib
 import signal
@@ -9,13 +10,33 @@ from collections.abc import Callable, Iterator
 import pytest
 
 pytest_plugins = ("fault_table",)
+_precision = "float32"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--fuzz-seed", type=int, default=0, help="from which tests/fuzz draws its cases: the same one, the same cases")
     parser.addoption("--fuzz-cases", type=int, default=100, help="how many of them it tries in all (default: %(default)s)")
+    parser.addoption("--half-precision", action="store_true", help="start JAX with the XLA flags for bfloat16 and float16")
     parser.addoption("--write-bytes", action="store_true", help="write tests/aot/bytes_moved_*.json instead of comparing with them")
     parser.addoption("--every-step", action="store_true", help="let tests/aot compile all 320 steps, not every pair of settings")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Chooses XLA's flags, which hold for the whole process."""
+    global _precision
+    _precision = "bfloat16" if config.getoption("--half-precision") else "float32"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests that compute in 16 bits need flags of their own on some versions of jaxlib."""
+    from jaxdp.runtime import platform
+
+    if platform.cpu_flags("bfloat16") == platform.cpu_flags(_precision):
+        return
+    skip = pytest.mark.skip(reason="with this jaxlib by pytest -m half_precision --half-precision")
+    for item in items:
+        if item.get_closest_marker("half_precision"):
+            item.add_marker(skip)
 
 
 def pytest_report_header(config: pytest.Config) -> str:
@@ -31,20 +52,26 @@ def pytest_sessionstart() -> None:
     # With it kernels that compute the same value again must not fuse multiplications and additions (AVX has no such instruction):
     # else they differ in the last bit, and the gradient of a maximum, which asks which of two equals it, is lost.
     flags = ["--xla_backend_optimization_level=0"]
-    if os.uname().machine == "x86_64" and platform._jaxlib_knows("xla_cpu_use_fusion_emitters", "xla_cpu_max_isa"):
+    if importlib.metadata.version("jaxlib").startswith("0.10.") and os.uname().machine == "x86_64":
         flags += ["--xla_cpu_use_fusion_emitters=false", "--xla_cpu_max_isa=AVX"]
     os.environ.setdefault("XLA_FLAGS", " ".join(flags))
     # Where there is a cache of compiled programs, the other worker and the processes that tests start find small ones too.
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
-    # A test that replaces a function must not get the step that was traced with the one that was there before.
-    os.environ.setdefault("JAXDP_KEEP_STEPS", "false")
-    platform.configure(8)
+    platform.configure(8, precision=_precision)
 
 
 @pytest.fixture(autouse=True)
 def _own_folder(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs write to ./runs by default: let that be a folder of the test's own."""
     monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture(autouse=True)
+def _no_defects(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is printed does not depend on the jaxlib that runs the tests."""
+    from jaxdp.runtime import platform
+
+    monkeypatch.setattr(platform, "cpu_defect", lambda: None)
 
 
 @pytest.fixture

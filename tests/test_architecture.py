@@ -1,4 +1,4 @@
-"""Only `sharding/` and `runtime/` know devices, and only `sharding/replicas.py` knows collectives."""
+"""Devices, collectives and calls in which all processes take part are named in few places."""
 
 import ast
 import pathlib
@@ -6,7 +6,12 @@ import pathlib
 import jaxdp
 
 SOURCE = pathlib.Path(jaxdp.__file__).parent
-COLLECTIVES = {"pmean", "psum", "pcast", "pmax", "all_gather"}
+COLLECTIVES = {
+    "pmean", "psum", "pmax", "pmin", "pcast", "all_gather", "all_to_all", "ppermute", "psum_scatter",
+}  # fmt: skip
+HOST_COLLECTIVES = {
+    "multihost_utils", "process_allgather", "broadcast_one_to_all", "sync_global_devices", "assert_equal",
+}  # fmt: skip
 DEVICES = {"pmap", "shard_map", "Mesh", "NamedSharding", "PartitionSpec", "SingleDeviceSharding", "local_devices", "device_count"}
 
 
@@ -22,6 +27,9 @@ def names_in(path: pathlib.Path) -> set[str]:
 def test_collectives_and_devices_are_named_where_they_belong() -> None:
     files = {path.relative_to(SOURCE).as_posix(): names_in(path) for path in SOURCE.rglob("*.py")}
     assert {name for name, found in files.items() if found & COLLECTIVES} == {"sharding/replicas.py"}
+    assert {name for name, found in files.items() if found & HOST_COLLECTIVES} == {
+        "checkpoint/checkpoints.py", "sharding/memory.py", "sharding/sharded.py",
+    }  # fmt: skip
     naming_devices = {name for name, found in files.items() if found & DEVICES}
     assert naming_devices
     assert all(name.startswith(("sharding/", "runtime/")) for name in naming_devices), naming_devices

@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+import struct
 
 import jax
 import jax.export
@@ -13,6 +14,7 @@ from flax import nnx
 
 import jaxdp
 from jaxdp import convert, evaluate, models, train
+from jaxdp.checkpoint.restore import SavedCheckpoints
 from jaxdp.inference.weights import load_exported, read_weights
 from jaxdp.models.reference_weights import load_reference_weights, reference_names
 from jaxdp.registry import ConfigError
@@ -157,6 +159,78 @@ def test_bad_input_is_one_line_and_code_2(flags: str, named: list[str], capsys: 
     for text in named:
         assert text in line
     assert not pathlib.Path("run").exists()
+
+
+IMPORT = "import {} --run-dir run --model-kwargs depth=8 alpha=6"
+TRAIN = "--init-from {} --run-dir run --model-kwargs depth=8 alpha=6 --devices 1 --steps 1"
+UNUSABLE = [
+    (np.int32, 1, "1 of another dtype: {} int32, expected float32"),
+    (np.bool_, 1, "1 of another dtype: {} bool, expected float32"),
+    (np.float16, np.nan, "1 not finite numbers: {}"),
+    (np.float64, 1e300, "1 too large: {} float64, expected float32"),
+]
+COMPLEX = (np.complex64, 1, "1 of another dtype: {} complex64, expected float32")
+
+
+@pytest.mark.parametrize("own", [True, False])
+@pytest.mark.parametrize("case", [*UNUSABLE, COMPLEX])
+def test_weights_are_finite_floats_or_one_line(
+    trained: str, own: bool, case: tuple[type, float, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    dtype, factor, expected = case
+    if own:
+        assert convert.main(["export", trained, "--output", "own.safetensors"]) == 0
+        state = safetensors.numpy.load_file("own.safetensors")
+    else:
+        state = reference_state(pyramidnet())
+    name = "head.bias" if own else "fc.bias"
+    with np.errstate(all="ignore"):
+        state[name] = ((state[name].astype(np.float64) + 1) * factor).astype(dtype)
+    if own and dtype is not np.complex64:  # which the oldest safetensors does not have
+        file = "weights.safetensors"
+        safetensors.numpy.save_file(state, file, metadata={"format": "jaxdp"})
+    else:
+        file = "weights.npz"
+        np.savez(file, **state)  # pyright: ignore[reportArgumentType]
+    capsys.readouterr()
+    for main, flags in ((convert.main, IMPORT), (train.main, TRAIN)):
+        if main is convert.main and own and file == "weights.npz":
+            continue  # only safetensors files say that export wrote them
+        assert main(flags.format(file).split()) == 2
+        line = error_line(capsys)
+        shown = "head/bias" if main is train.main else name
+        assert f"{file}: " in line
+        assert expected.format(shown) in line
+        assert not pathlib.Path("run").exists()
+
+
+@pytest.mark.parametrize("dtype", ["F8_E4M3", "F8_E5M2"])
+def test_dtypes_that_numpy_does_not_have_are_one_line(dtype: str, capsys: pytest.CaptureFixture[str]) -> None:
+    header = json.dumps({"fc.bias": {"dtype": dtype, "shape": [10], "data_offsets": [0, 10]}})
+    content = struct.pack("<Q", len(header)) + header.encode() + bytes(10)
+    pathlib.Path("weights.safetensors").write_bytes(content)
+    for main, flags in ((convert.main, IMPORT), (train.main, TRAIN)):
+        assert main(flags.format("weights.safetensors").split()) == 2
+        line = error_line(capsys)
+        assert f"weights.safetensors: fc.bias is {dtype}, which cannot be read; save it as" in line
+        assert not pathlib.Path("run").exists()
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])
+def test_weights_of_another_precision_are_cast_and_trained(trained: str, dtype: str) -> None:
+    assert convert.main(["export", trained, "--output", "own.safetensors"]) == 0
+    own = safetensors.numpy.load_file("own.safetensors")
+    cast = {name: array.astype(jnp.dtype(dtype)) for name, array in own.items()}
+    safetensors.numpy.save_file(cast, "cast.safetensors", metadata={"format": "jaxdp"})
+    assert convert.main(IMPORT.format("cast.safetensors").split()) == 0
+    assert train.main([*IMPORT.split()[2:], "--resume", "must", "--devices", "1", "--steps", "1"]) == 0
+    for step in (0, 1):
+        arrays = SavedCheckpoints(pathlib.Path("run/checkpoints"), best_metric=None).arrays(step)
+        floats = {array.dtype for array in arrays.values() if array.dtype != np.int32}
+        assert floats == {np.dtype(np.float32)}
+        if step == 0:
+            kernel = arrays["params/head/kernel"]
+            np.testing.assert_array_equal(kernel, cast["head.kernel"].astype(np.float32))
 
 
 def test_weights_of_another_size_leave_the_model_as_it_was(trained: str) -> None:

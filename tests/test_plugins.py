@@ -177,6 +177,38 @@ def test_a_plugin_is_imported_once_and_can_import_what_lies_beside_it() -> None:
     assert sys.modules.pop("beside_it").count == [1]
 
 
+def test_a_file_that_was_edited_replaces_what_it_has_registered() -> None:
+    def registered() -> dict[str, str]:
+        return {name: entry.__name__ for name, entry in models._models.entries().items() if name.startswith("edited")}
+
+    path = pathlib.Path("net.py").resolve()
+    write("net.py", NET.format(name="edited-a"))
+    load_plugins(["net.py"])
+    first = sys.modules[str(path)]
+    load_plugins(["net.py"], reload=True)
+    assert sys.modules[str(path)] is first  # it is the same file as before
+    write("net.py", NET.format(name="edited-b").replace("Net(", "Other("))
+    load_plugins(["net.py"])
+    assert registered() == {"edited-a": "Net"}  # a run that is under way asks for it again
+    load_plugins(["net.py"], reload=True)
+    assert registered() == {"edited-b": "Other"}
+    second = sys.modules[str(path)]
+    for wrong, says in (
+        (NET.format(name="edited-c") + "1 / 0\n", r"ZeroDivisionError: division by zero \(.*net\.py, line 8\)"),
+        (NET.format(name="edited-b") + NET.format(name="resnet"), "--model resnet: is registered twice, in "),
+        ("def f(:\n", "SyntaxError: "),
+    ):
+        write("net.py", wrong)
+        for _ in range(2):
+            with pytest.raises(ConfigError, match=rf"^--plugins net\.py: cannot be imported: {says}"):
+                load_plugins(["net.py"], reload=True)
+            assert sys.modules[str(path)] is second
+            assert registered() == {"edited-b": "Other"}
+    write("net.py", NET.format(name="edited-b").replace("Net(", "Third("))
+    load_plugins(["net.py"], reload=True)
+    assert registered() == {"edited-b": "Third"}
+
+
 def dataset_for(task: str, field: str, targets: dict[str, Any]) -> Callable[[sources.Request], sources.Dataset]:
     split = sources.ArraySource(np.zeros((8, 4, 4, 1), np.uint8), np.zeros((8, 2) if targets else 8, np.int32), field)
     return lambda request: sources.Dataset(split, split, 2, (4, 4, 1), (0.0,), (1.0,), task, targets=targets)

@@ -149,9 +149,10 @@ def test_what_was_left_out_before_a_resume_stays_listed(run: RunDirectory) -> No
     run.write_skipped([])
     assert not run.skipped_file.exists()
     run.write_skipped([("train", 'a, "b".png', "is cut"), ("test", "c.png", "is cut")])
-    run.write_skipped([("test", "c.png", "has gone"), ("train", "d\udcff.png", "is cut")])
+    run.write_skipped([("test", "c.png", "has gone"), ("train", "d\udcff.png", "is cut"), ("train", "d\udcfe.png", "is cut")])
     assert run.skipped_file.read_bytes() == (
-        b'split,example,reason\r\ntrain,"a, ""b"".png",is cut\r\ntest,c.png,has gone\r\ntrain,d?.png,is cut\r\n'
+        b'split,example,reason\r\ntrain,"a, ""b"".png",is cut\r\ntest,c.png,has gone\r\n'
+        rb"train,d\udcff.png,is cut" + b"\r\n" + rb"train,d\udcfe.png,is cut" + b"\r\n"
     )
 
 

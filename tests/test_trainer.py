@@ -16,9 +16,11 @@ import pytest
 from flax import nnx
 
 import jaxdp
-from jaxdp import train
+from jaxdp import run_directory, train
 from jaxdp.callbacks import CallbackError, EarlyStopping
+from jaxdp.checkpoint.restore import SavedCheckpoints
 from jaxdp.run_directory import RunDirectory
+from jaxdp.runtime.signals import STOPPED_AT_START
 from jaxdp.trainer import resolve
 from jaxdp.training.reader import MEASURED
 
@@ -169,6 +171,43 @@ def test_a_callback_of_ones_own_sees_and_ends_the_run() -> None:
     assert result.summary["ended_early"]["reason"] == "enough"
 
 
+class Strict:
+    """Loads only what its `state_dict` returned."""
+
+    def __init__(self) -> None:
+        self.seen, self.loaded = 0, list[int]()
+
+    def on_log(self, run: Any, event: Any) -> None:
+        self.seen += 1
+
+    def state_dict(self) -> dict[str, int]:
+        return {"seen": self.seen}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.seen = state["seen"]
+        self.loaded.append(self.seen)
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_a_callback_loads_only_what_its_state_dict_returned() -> None:
+    def fit(run_dir: str, **settings: Any) -> list[int]:
+        callback = Strict()
+        common = SMALL | {"log_every": 1, "eval_every": 99, "run_dir": run_dir, "optimizer": "sgd"}
+        jaxdp.Trainer("cnn", "digits", callbacks=[callback], **common).fit(**settings)
+        return callback.loaded
+
+    assert fit("run", steps=2) == []
+    assert fit("run", steps=3) == [3]  # rows of two steps and an evaluation
+    diverges = {"learning_rate": 1e30, "schedule": "constant", "on_divergence": "rollback"}
+    assert fit("other", steps=8, max_divergences=2, **diverges) == [0, 0]  # before any checkpoint
+
+
+def test_early_stopping_begins_anew_with_each_run() -> None:
+    stopping = EarlyStopping("accuracy", patience=2, min_delta=2.0)
+    trainer = jaxdp.Trainer("cnn", "digits", **SMALL, validation=0.1, callbacks=[stopping])
+    assert [trainer.fit(epochs=5).summary["steps"] for _ in range(2)] == [24, 24]
+
+
 def test_an_exception_in_a_callback_names_it_and_leaves_the_process_usable() -> None:
     class Faulty:
         def on_log(self, run: Any, event: Any) -> None:
@@ -190,6 +229,106 @@ def test_an_interrupt_stops_at_the_next_step_and_returns_what_there_is() -> None
     assert (result.status, result.summary["steps"]) == ("stopped", 5)
     assert result.predict(np.zeros((2, 8, 8, 1), np.uint8)).shape == (2, 10)
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+TERMINATED = """
+import sys, time
+import jaxdp
+
+class Slow:
+    def on_step_end(self, run, event):
+        print(event.step, flush=True)
+        time.sleep(float(sys.argv[2]))
+
+settings = {"model_kwargs": {"width": 2, "hidden": 8}, "devices": 1, "global_batch_size": 160}
+trainer = jaxdp.Trainer("cnn", "digits", run_dir=sys.argv[1], callbacks=[Slow()], progress=False, **settings)
+try:
+    trainer.fit(steps=12)
+    print("other work")
+finally:
+    print("cleaned up")
+"""
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_sigterm_ends_a_script_that_continues_bitwise() -> None:
+    def start(run_dir: str, seconds: float) -> subprocess.Popen[str]:
+        command = [sys.executable, "-c", TERMINATED, run_dir, str(seconds)]
+        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    process = start("run", 0.5)
+    assert process.stdout is not None
+    for step in ("1", "2", "3"):
+        assert process.stdout.readline().strip() == step
+    process.send_signal(signal.SIGTERM)
+    out, err = process.communicate()
+    assert (process.returncode, out.splitlines()[-1]) == (75, "cleaned up")
+    assert "other work" not in out
+    stopped = RunDirectory(pathlib.Path("run")).read_summary()
+    assert stopped is not None
+    assert (stopped["status"], 3 <= stopped["steps"] < 12) == ("stopped", True)
+    assert err == f"ended by SIGTERM after step {stopped['steps']}, which run holds\n"
+    for run_dir in ("run", "whole"):
+        process = start(run_dir, 0)
+        out, err = process.communicate()
+        assert (process.returncode, err) == (0, "")
+        assert out.split()[0] == str(1 if run_dir == "whole" else stopped["steps"] + 1)
+    parts, whole = (SavedCheckpoints(pathlib.Path(name, "checkpoints"), best_metric=None) for name in ("run", "whole"))
+    expected = whole.arrays(12)
+    assert parts.arrays(12).keys() == expected.keys()
+    for name, array in parts.arrays(12).items():
+        np.testing.assert_array_equal(array, expected[name], err_msg=name)
+
+
+class Terminate:
+    """Sends SIGTERM after the second step."""
+
+    def on_step_end(self, run: Any, event: Any) -> None:
+        if event.step == 2:
+            signal.raise_signal(signal.SIGTERM)
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_sigterm_is_left_to_a_handler_that_is_there_and_without_a_run_directory() -> None:
+    received: list[int] = []
+
+    def handle(number: int, frame: object) -> None:
+        received.append(number)
+
+    before = signal.signal(signal.SIGTERM, handle)
+    try:
+        trainer = jaxdp.Trainer("cnn", "digits", callbacks=[Terminate()], run_dir="run", **SMALL)
+        assert trainer.fit(steps=4).summary["steps"] == 4
+        assert received == [signal.SIGTERM]
+        assert signal.getsignal(signal.SIGTERM) is handle
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        with pytest.raises(SystemExit) as stop:
+            trainer.fit(steps=4, run_dir="other")
+        assert stop.value.code == 75
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    script = TERMINATED.replace("run_dir=sys.argv[1]", "run_dir=None").replace("time.sleep", "signal.raise_signal(15);")
+    done = subprocess.run([sys.executable, "-c", f"import signal{script}", "run", "0"], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (-signal.SIGTERM, "1\n")
+
+
+def test_sigterm_before_the_first_step_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    trainer, claim = jaxdp.Trainer("cnn", "digits", run_dir="run", **SMALL), run_directory.claim
+
+    def claimed(*args: Any, **kwargs: Any) -> RunDirectory:
+        signal.raise_signal(signal.SIGTERM)
+        return claim(*args, **kwargs)
+
+    monkeypatch.setattr(run_directory, "claim", claimed)
+    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    try:
+        with pytest.raises(SystemExit) as stop:
+            trainer.fit(steps=4)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert stop.value.code == 75
+    assert capsys.readouterr().err == f"{STOPPED_AT_START}\n"
 
 
 def test_a_run_directory_is_resumed_and_early_stopping_remembers(no_pictures: None) -> None:

@@ -8,7 +8,6 @@ On the command line: `python -m jaxdp.train --model pyramidnet`.
 """
 
 import importlib
-import time
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
 
 __all__ = ["ConfigError", "Result", "Trainer", "__version__", "available_devices", "callbacks", "data", "load", "models", "tasks"]
 
-IMPORTED = time.time()  # files that are younger may not be what was imported
 _MODULES = {
     "ConfigError": "registry",
     "Result": "result",

@@ -44,7 +44,7 @@ def _main(argv: Sequence[str]) -> int:
         remedy = f"must be numbers separated by commas, e.g. 1,2,4,8, of at most {MOST_DEVICES}"
         raise ConfigError("devices", command.devices, remedy)
     counts, names = [int(word) for word in words], [name for name in command.strategies.split(",") if name]
-    platform.configure(max(counts))
+    platform.configure(max(counts), precision=command.model.precision)
     shared = TrainConfig(command.plugins, command.model, command.data, command.task, optimization=command.optimization)
     runs = [("single", 1)] + [(name, count) for name in names for count in counts if name != "single" or count == 1]
     configs = [shared.replace(strategy=name, devices=count) for name, count in runs]

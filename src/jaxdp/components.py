@@ -14,6 +14,7 @@ from jaxdp.config import TrainConfig, displaced_by
 from jaxdp.data.sources import TARGET_FIELDS, Dataset, check_dataset, open_dataset
 from jaxdp.models.layers import BatchNorm
 from jaxdp.registry import ConfigError, load_plugins
+from jaxdp.runtime import platform
 from jaxdp.step.state import array_name
 
 # Mean and standard deviation of red, green and blue over ImageNet, in units of 0 to 255.
@@ -125,17 +126,20 @@ def _open_named(config: TrainConfig, objects: Objects) -> Dataset:
     return open_dataset(config.data.replace(dataset=config.data.dataset or default), possible, tasks.kind_of)
 
 
-def create_model(config: TrainConfig, dataset: Any, *, rngs: nnx.Rngs, dtype: Any) -> nnx.Module:
+def create_model(
+    config: TrainConfig, dataset: Any, *, rngs: nnx.Rngs, dtype: Any, factory: Callable[..., Any] | None = None
+) -> nnx.Module:
     """Creates the model that the settings name, for the classes and channels of a dataset.
 
     Args:
-        dataset: whatever tells `num_classes` and `image_shape`.
+        dataset: what has `num_classes` and `image_shape`.
+        factory: makes the model; None for what the name stands for now.
     """
     load_plugins(config.plugins)
     _check_decided("model_kwargs", config.model.kwargs)
     kwargs: dict[str, Any] = config.model.kwargs | {"dtype": dtype}
     return models.create(
-        config.model.name, num_classes=dataset.num_classes, in_channels=dataset.image_shape[-1], rngs=rngs, **kwargs
+        factory or config.model.name, num_classes=dataset.num_classes, in_channels=dataset.image_shape[-1], rngs=rngs, **kwargs
     )
 
 
@@ -187,10 +191,21 @@ def create_task(
         raise
 
 
+def has_own_code(config: TrainConfig, objects: Objects) -> bool:
+    """Whether a step runs code of the user's: a model, a task or a loss that jaxdp does not have."""
+    parts = [type(each) for each in (objects.model, objects.task) if each is not None]
+    parts += [objects.loss] if objects.loss is not None else []
+    parts += [models.factory(config.model.name)] if objects.model is None else []
+    modules = [getattr(part, "__module__", None) or "" for part in parts]
+    return not all(module.startswith("jaxdp.") for module in modules)
+
+
 def array_shapes(
     config: TrainConfig, dataset: Any, objects: Objects = NOTHING
-) -> tuple[dict[str, tuple[int, ...]], dict[str, tuple[int, ...]]]:
-    """Returns the shapes of a model's parameters, and of its batch statistics, by name, e.g. `head/kernel`; nothing is computed.
+) -> tuple[dict[str, jax.ShapeDtypeStruct], dict[str, jax.ShapeDtypeStruct]]:
+    """Returns shapes and dtypes of a model's parameters, and of its batch statistics, by name.
+
+    Nothing is computed. A name is, for example, `head/kernel`.
 
     Args:
         dataset: whatever tells `num_classes` and `image_shape`.
@@ -198,7 +213,7 @@ def array_shapes(
     model = abstract_model(config, dataset, objects)
     found = [nnx.to_pure_dict(nnx.state(model, kind)) for kind in (nnx.Param, nnx.BatchStat)]
     named = [jax.tree_util.tree_leaves_with_path(tree) for tree in found]
-    params, batch_stats = ({array_name(path): tuple(leaf.shape) for path, leaf in leaves} for leaves in named)
+    params, batch_stats = ({array_name(path): leaf for path, leaf in leaves} for leaves in named)
     return params, batch_stats
 
 
@@ -249,18 +264,32 @@ def check_model(
             shown = " and ".join(str(each.shape) for each in outputs)
             remedy = f"returns {shown} for an image; {task.name} on {config.data.dataset} needs ({', '.join(map(str, wanted))})"
             raise ConfigError("model", config.model.name, remedy)
+        for name in _formats(forward.jaxpr) & {*platform.HALF_PRECISION}:  # a model with a format of its own
+            platform.check_precision(name, "model", config.model.name)
         rows += [shape[0], *_rows_of_convolutions(forward.jaxpr)]
     return min(rows), any(isinstance(module, BatchNorm) for _, module in nnx.iter_modules(model))
 
 
-def _rows_of_convolutions(program: Any) -> Iterator[int]:
+def _equations(program: Any) -> Iterator[Any]:
+    """Yields the equations of a jaxpr and of those inside it."""
     for equation in program.eqns:
+        yield equation
+        for value in equation.params.values():
+            inner = getattr(value, "jaxpr", value)
+            if hasattr(inner, "eqns"):
+                yield from _equations(inner)
+
+
+def _rows_of_convolutions(program: Any) -> Iterator[int]:
+    for equation in _equations(program):
         if equation.primitive.name == "conv_general_dilated":
             (read, kernel), (written,) = equation.invars, equation.outvars
             dims = equation.params["dimension_numbers"]
             if kernel.aval.shape[dims.rhs_spec[2]] > 1:
                 yield from (read.aval.shape[dims.lhs_spec[2]], written.aval.shape[dims.out_spec[2]])
-        for value in equation.params.values():
-            inner = getattr(value, "jaxpr", value)
-            if hasattr(inner, "eqns"):
-                yield from _rows_of_convolutions(inner)
+
+
+def _formats(program: Any) -> set[str]:
+    """Returns the dtypes in which a program computes."""
+    avals = [each.aval for equation in _equations(program) for each in equation.outvars]
+    return {str(aval.dtype) for aval in avals if hasattr(aval, "dtype")}

@@ -45,6 +45,11 @@ def resolved(path: str | pathlib.Path) -> pathlib.Path:
     return pathlib.Path(os.path.realpath(path))
 
 
+def valid_text(name: str) -> str:
+    """Returns the name of a file as text that UTF-8 can hold, with escapes for bytes that are not UTF-8."""
+    return name.encode(errors="backslashreplace").decode()
+
+
 def is_count(word: str) -> bool:
     """Whether a text is a number without a sign, and no longer than any that makes sense: of 4,300 digits Python makes none."""
     return word.isascii() and word.isdecimal() and len(word) < 19

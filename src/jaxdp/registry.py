@@ -7,6 +7,7 @@ distributions that name their modules in the entry-point group `jaxdp.plugins`.
 
 import difflib
 import functools
+import hashlib
 import importlib
 import importlib.metadata
 import importlib.util
@@ -27,6 +28,8 @@ Entry = TypeVar("Entry")
 ENTRY_POINTS = "jaxdp.plugins"
 _registering: set[str] = set()  # modules that have registered something
 _asked_distributions = False
+_registries: list["Registry[Any]"] = []
+_executed: dict[str, str] = {}  # by a plugin's module name: its file's digest at the import
 
 
 class ConfigError(ValueError):
@@ -96,6 +99,7 @@ class Registry(Generic[T]):
         self._entries: dict[str, T] = {}
         self._origins: dict[str, tuple[str, str]] = {}  # file or module, and the thing's own name in it
         self._loaded = False
+        _registries.append(self)
 
     def register(self, name: str) -> Callable[[Entry], Entry]:
         """Decorator that registers an entry under `name` and returns it unchanged.
@@ -118,6 +122,15 @@ class Registry(Generic[T]):
 
         return add
 
+    def take(self, file: str) -> dict[str, tuple[T, tuple[str, str]]]:
+        """Removes the entries that a file has registered, and returns them for `put_back`."""
+        names = [name for name, (origin, _) in self._origins.items() if origin == file]
+        return {name: (self._entries.pop(name), self._origins.pop(name)) for name in names}
+
+    def put_back(self, taken: Mapping[str, tuple[T, tuple[str, str]]]) -> None:
+        for name, (entry, origin) in taken.items():
+            self._entries[name], self._origins[name] = entry, origin
+
     def entries(self) -> Mapping[str, T]:
         if not self._loaded:
             self._loaded = True
@@ -134,16 +147,13 @@ class Registry(Generic[T]):
         return entries[name]
 
 
-def registrants() -> frozenset[str]:
-    """Returns the names of the modules that have registered something."""
-    return frozenset(_registering)
-
-
-def load_plugins(plugins: Sequence[str]) -> None:
+def load_plugins(plugins: Sequence[str], *, reload: bool = False) -> None:
     """Imports what `--plugins` names, so that its decorators run; skips the running script and what is imported already.
 
     Args:
         plugins: dotted names of modules, and files that end in `.py`, relative to the working directory.
+        reload: whether to import a file anew that has changed since it was imported. Only a new
+            trainer or a loaded run may do that: a run that is under way keeps its code.
 
     Raises:
         ConfigError: for the first one that cannot be imported.
@@ -154,7 +164,7 @@ def load_plugins(plugins: Sequence[str]) -> None:
             raise ConfigError("plugins", word, f"no such file in {pathlib.Path.cwd()}")
         try:
             if not _is_script(word, path):
-                _import_file(path) if word.endswith(".py") else importlib.import_module(word)
+                _import_file(path, reload=reload) if word.endswith(".py") else importlib.import_module(word)
         except Exception as error:  # whatever its code raises
             hint = "; a file must end in .py" if not word.endswith(".py") and path.is_file() else ""
             raise ConfigError("plugins", word, f"cannot be imported: {_reason(error)}{hint}") from error
@@ -173,7 +183,7 @@ def load_trusted(stored: Sequence[str], named: Sequence[str], folder: object) ->
     Raises:
         ConfigError: for a plugin of the run that nobody else names; it says what to add.
     """
-    load_plugins(named)
+    load_plugins(named, reload=True)
     names = {pathlib.PurePath(word).name for word in named}
     known = [word for word in stored if _is_imported(word)]
     missing = [word for word in stored if word not in known and pathlib.PurePath(word).name not in names]
@@ -211,22 +221,35 @@ def _is_script(word: str, path: pathlib.Path) -> bool:
     return getattr(spec, "name", None) == word or (file is not None and resolved(file) == path)
 
 
-def _import_file(path: pathlib.Path) -> None:
-    """Imports a file under its path as the module's name, so that it shadows none. Like a script, it can import its neighbours."""
-    name = str(path)
-    if name in sys.modules:
+def _import_file(path: pathlib.Path, *, reload: bool) -> None:
+    """Imports a file under its path as the module's name, so that it shadows none.
+
+    Like a script, the file can import its neighbours. If a second import fails, the module and the
+    entries of the first one stay.
+    """
+    name, content = str(path), path.read_bytes()
+    digest = hashlib.sha256(content).hexdigest()
+    if name in sys.modules and (not reload or _executed.get(name) in (None, digest)):
         return
     if str(path.parent) not in sys.path:
         sys.path.append(str(path.parent))
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
-    assert spec.loader is not None
+    before = sys.modules.get(name)
+    taken = [(registry, registry.take(name)) for registry in _registries]
     sys.modules[name] = module = importlib.util.module_from_spec(spec)
     try:
-        spec.loader.exec_module(module)
+        # The module's loader compares times in seconds: it would miss an edit within one.
+        exec(compile(content, name, "exec", dont_inherit=True), vars(module))
     except BaseException:
+        for registry, entries in taken:
+            registry.take(name)
+            registry.put_back(entries)
         del sys.modules[name]
+        if before is not None:
+            sys.modules[name] = before
         raise
+    _executed[name] = digest
 
 
 def _ask_distributions() -> None:

@@ -309,7 +309,7 @@ def load(
     directory = RunDirectory(pathlib.Path(run_dir))
     config = directory.load_trusted_config(plugins)
     description = read_description(directory)
-    devices.ensure(None)
+    devices.ensure(None, precision=config.model.precision)
     if model is None and config.model.name not in models.names():
         remedy = f"was trained with a model object; give one of the same structure: load({str(run_dir)!r}, model=...)"
         raise ConfigError("model", config.model.name, remedy)

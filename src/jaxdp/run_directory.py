@@ -9,6 +9,7 @@ import errno
 import json
 import os
 import pathlib
+import re
 import shutil
 import stat
 import tempfile
@@ -16,9 +17,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from jaxdp import config as config_lib
-from jaxdp import csv_text, run_files, run_lock
+from jaxdp import csv_text, run_files, run_lock, source_files
 from jaxdp.config import TrainConfig
-from jaxdp.parsing import resolved
+from jaxdp.parsing import resolved, valid_text
 from jaxdp.registry import ConfigError, load_trusted, shown
 from jaxdp.run_files import DamagedFile
 from jaxdp.run_files import Row as Row
@@ -71,6 +72,10 @@ class RunDirectory:
     @property
     def dataset_file(self) -> pathlib.Path:
         return self.path / "dataset.json"
+
+    @property
+    def sources_file(self) -> pathlib.Path:
+        return self.path / "sources.json"
 
     @property
     def skipped_file(self) -> pathlib.Path:
@@ -193,12 +198,36 @@ class RunDirectory:
             ConfigError: as `load_config` does, and for a plugin that only the folder names: it is code of whoever made the folder.
         """
         config = self.load_config()
-        return config.replace(plugins=load_trusted(config.plugins, plugins, self.path))
+        config = config.replace(plugins=load_trusted(config.plugins, plugins, self.path))
+        if changed := source_files.text(self.changed_sources(source_files.digests())):
+            run_files.warn(f"{self.path}: {changed}; its weights are used under the new code")
+        return config
 
     def write_config(self, config: TrainConfig) -> None:
         defaults = TrainConfig().flat()
         of_one_command = {name: defaults[name] for name in config_lib.OF_ONE_COMMAND}
         replace_file(self.config_file, config_lib.to_yaml(config.replace(**of_one_command)))
+
+    def changed_sources(self, now: Mapping[str, str]) -> dict[str, list[str]]:
+        """Returns the source files that have changed since the run last started.
+
+        Each has the first 16 digits of its old and its new digest.
+
+        Args:
+            now: the digests of the source files, by name.
+        """
+        if not self.sources_file.exists():  # a run of version 0.2
+            return {}
+        try:
+            before = run_files.read_object(self.sources_file)
+        except DamagedFile as error:
+            run_files.warn(str(error))
+            return {}
+        changed = [name for name in now if name in before and before[name] != now[name]]
+        return {name: [before[name][:16], now[name][:16]] for name in changed}
+
+    def write_sources(self, digests: Mapping[str, str]) -> None:
+        replace_file(self.sources_file, json.dumps(digests, indent=2) + "\n")
 
     def read_rollbacks(self) -> int:
         """Returns how often the run went back to a checkpoint, those times included after which nothing was saved."""
@@ -276,8 +305,7 @@ class RunDirectory:
 
     def write_skipped(self, skipped: Iterable[tuple[str, str, str]]) -> None:
         """Adds examples that were left out, as (split, example, reason), to skipped.csv; what was there before a resume stays."""
-        # A name of a file need not be valid text.
-        found = {(split, example.encode(errors="replace").decode()): reason for split, example, reason in skipped}
+        found = {(split, valid_text(example)): reason for split, example, reason in skipped}
         if not found:
             return
         if self.skipped_file.is_file():
@@ -297,6 +325,7 @@ def claim(config: TrainConfig, description: Mapping[str, Any], *, create: bool) 
         ConfigError: if it cannot be written, or holds a run that the settings do not continue.
     """
     run = RunDirectory(_folder(config))
+    check_utf8(run.path)
     default = run.path
     if config.run.resume == "never" and not config.run.run_dir:
         number = 2
@@ -328,7 +357,8 @@ def _folder(config: TrainConfig) -> pathlib.Path:
     """Returns the folder that `--run-dir` names, or the one for these settings."""
     if config.run.run_dir:
         return pathlib.Path(config.run.run_dir)
-    dataset = str(config.data.dataset).replace("/", "_").replace(":", "-")
+    # A backslash is a separator to Orbax.
+    dataset = re.sub(r"[/\\]", "_", valid_text(str(config.data.dataset))).replace(":", "-")
     return pathlib.Path("runs", f"{config.model.name}-{dataset}-{config_lib.run_hash(config)}")
 
 
@@ -338,6 +368,7 @@ def claim_new(path: pathlib.Path) -> RunDirectory:
     Raises:
         ConfigError: if there is something in it, or it cannot be written.
     """
+    check_utf8(path)
     try:
         path.mkdir(parents=True, exist_ok=True)
         holds_something = any(path.iterdir())
@@ -346,6 +377,13 @@ def claim_new(path: pathlib.Path) -> RunDirectory:
     if holds_something:
         raise ConfigError("", path, f"{path} is not empty; give another folder")
     return RunDirectory(path)
+
+
+def check_utf8(path: pathlib.Path) -> None:
+    """Raises ConfigError for the folder of a run where Orbax can neither save nor read."""
+    whole = str(path.absolute())
+    if valid_text(whole) != whole:
+        raise ConfigError("run_dir", path, f"the path {whole} is not UTF-8; give another folder")
 
 
 def check_folder(field: str, folder: pathlib.Path) -> None:

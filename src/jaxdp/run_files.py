@@ -12,6 +12,7 @@ import dataclasses
 import json
 import os
 import pathlib
+import re
 import secrets
 import shutil
 import stat
@@ -50,6 +51,13 @@ def _list_of(holds: Callable[[object], bool], length: int | None = None) -> Call
 
 def _is_counts(value: object) -> bool:
     return isinstance(value, dict) and all(map(_is_count, cast(dict[str, object], value).values()))
+
+
+def _not_digest(sources: Row) -> str:
+    """Returns what is wrong in sources.json, nothing if it holds digests by name."""
+    digest = re.compile("[0-9a-f]{64}")
+    is_right = all(isinstance(each, str) and digest.fullmatch(each) for each in sources.values())
+    return "" if is_right else "a digest"
 
 
 def _mismatch(description: Row) -> str:
@@ -123,6 +131,7 @@ _KINDS = {
         {"status": _is_text, "steps": _is_count, "metrics": lambda value: isinstance(value, dict)},
         {"ended_early": lambda value: isinstance(value, dict) and _is_count(cast(Row, value).get("total_steps"))},
     ),
+    "sources.json": _Kind("digests of the user's source files", _AGAIN, mismatch=_not_digest),
     "rollbacks.json": _Kind("how often the run went back", "they are counted in history.jsonl", {"rollbacks": _is_count}),
     "wandb-id.txt": _Kind("the name of the run at Weights & Biases", "another one is begun there"),
     "mlflow-id.txt": _Kind("the name of the run at MLflow", "another one is begun there"),
@@ -277,7 +286,12 @@ def warn(text: str) -> None:
     """Prints a warning on standard error, the same one once."""
     if text not in _warned:
         _warned.add(text)
-        sys.stderr.write(f"warning: {printable(text)}\n")
+        warn_again(text)
+
+
+def warn_again(text: str) -> None:
+    """Prints a warning on standard error, however often the same one was printed."""
+    sys.stderr.write(f"warning: {printable(text)}\n")
 
 
 def set_aside(path: pathlib.Path, folder: pathlib.Path) -> pathlib.Path:

@@ -9,14 +9,13 @@ from collections.abc import Sequence
 from jaxdp import command_line
 from jaxdp.config import TrainConfig
 from jaxdp.exit_codes import EXIT_DIVERGED, EXIT_STOPPED, EXIT_USAGE_ERROR
-from jaxdp.registry import ConfigError, with_script
+from jaxdp.registry import ConfigError, load_plugins, with_script
 from jaxdp.run_directory import MovedError
 from jaxdp.runtime import large_pages, platform, processes, streams
-from jaxdp.runtime.signals import StoppedAtStart, StopSignals
+from jaxdp.runtime.signals import STOPPED_AT_START, StoppedAtStart, StopSignals
 
 DESCRIPTION = "Train an image model data-parallel; the same command resumes a run."
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
-_STOPPED_AT_START = "stopped by a signal before the first step; the same command begins again"
 _STARTED = time.perf_counter()
 
 
@@ -51,8 +50,8 @@ def train(config: TrainConfig) -> int:
         print(f"jaxdp.train: error: {message}", file=sys.stderr)
         return 1
     except StoppedAtStart as error:
-        processes.leave(error, EXIT_STOPPED, _STOPPED_AT_START)
-        print(_STOPPED_AT_START, file=sys.stderr)
+        processes.leave(error, EXIT_STOPPED, STOPPED_AT_START)
+        print(STOPPED_AT_START, file=sys.stderr)
         return EXIT_STOPPED
     except BaseException as error:
         refused = isinstance(error, ConfigError)
@@ -63,7 +62,7 @@ def train(config: TrainConfig) -> int:
 
 
 def _train(config: TrainConfig) -> int:
-    signals = StopSignals(_SIGNALS, exit_code=EXIT_STOPPED, message=_STOPPED_AT_START)
+    signals = StopSignals(_SIGNALS, exit_code=EXIT_STOPPED, message=STOPPED_AT_START)
     with signals.handled(), contextlib.ExitStack() as cleanup:
         if config.run.measure_devices:
             from jaxdp.reporting import progress
@@ -71,7 +70,7 @@ def _train(config: TrainConfig) -> int:
 
             config = device_choice.choose(config.replace(plugins=with_script(config.plugins)), say=progress.say)
             signals.check()
-        platform.configure(config.sharding.devices, deterministic=config.sharding.deterministic)
+        platform.configure(config.sharding.devices, deterministic=config.sharding.deterministic, precision=config.model.precision)
         from jaxdp.callbacks.watchdog import Watchdog
         from jaxdp.reporting import progress
         from jaxdp.trainer import Trainer
@@ -80,11 +79,12 @@ def _train(config: TrainConfig) -> int:
         group = processes.start(config.processes)
         signals.check()
         cleanup.enter_context((watchdog := Watchdog(group, config.run.step_timeout)).watching())
+        load_plugins(config.plugins, reload=True)
         reading = progress.Reading() if group.index == 0 else lambda split, done, total: None
         setup = setup_lib.create_setup(config.replace(plugins=with_script(config.plugins)), advance=reading)
         signals.check()
         trained = Trainer.of_setup(setup, group).run(setup, signals, writes=True, callbacks=[watchdog], started=_STARTED)
-    progress.print_outcome(trained, setup.skipped() if group.index == 0 else None)
+    progress.print_outcome(trained, setup.config, setup.skipped() if group.index == 0 else None)
     return {"done": 0, "diverged": EXIT_DIVERGED, "stopped": EXIT_STOPPED}[trained.status]
 
 

@@ -7,6 +7,7 @@
 import contextlib
 import dataclasses
 import inspect
+import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -29,13 +30,14 @@ from jaxdp.config import OBJECT, BatchNormMode, TrainConfig
 from jaxdp.data.dataset import Dataset
 from jaxdp.deprecation import rename_settings
 from jaxdp.exchange import session
+from jaxdp.exit_codes import EXIT_STOPPED
 from jaxdp.models.layers import BatchNorm
-from jaxdp.registry import ConfigError, shown
-from jaxdp.reporting.progress import say
+from jaxdp.registry import ConfigError, load_plugins, shown
+from jaxdp.reporting.progress import say, say_complete
 from jaxdp.runtime import devices as devices_lib
 from jaxdp.runtime import processes
 from jaxdp.runtime.processes import Group
-from jaxdp.runtime.signals import StopSignals
+from jaxdp.runtime.signals import STOPPED_AT_START, StoppedAtStart, StopSignals
 from jaxdp.training import defaults, device_choice, model_size
 from jaxdp.training import setup as setup_lib
 from jaxdp.training.run import Run, Trained
@@ -57,7 +59,8 @@ class Trainer:
     """Trains a model data-parallel: the same steps, whatever the number of devices.
 
     Every flag of `python -m jaxdp.train` is a keyword with the same name, default and meaning. Nothing is written unless `run_dir`
-    names a folder.
+    names a folder. A trainer keeps the program that it has: after a change of code, or of a value that
+    the code reads, create another one.
 
     Args:
         model: name of a model, or any `nnx.Module` that maps normalized images, float32 (N, H, W, C), to outputs. Its weights are
@@ -95,8 +98,9 @@ class Trainer:
                 del given[name]
         config, objects = resolve(given)
         config = device_choice.choose(config, by_name=objects == NOTHING, say=say if progress else lambda line: None)
-        devices_lib.ensure(config.sharding.devices, deterministic=config.sharding.deterministic)
+        devices_lib.ensure(config.sharding.devices, deterministic=config.sharding.deterministic, precision=config.model.precision)
         group = processes.start(config.processes)
+        load_plugins(config.plugins, reload=True)
         self._prepare(setup_lib.create_setup(config, objects), group, callbacks, config.model.batch_norm, progress=progress)
 
     @classmethod
@@ -125,9 +129,15 @@ class Trainer:
     def fit(self, **settings: Any) -> "Result":
         """Trains from the initial weights to the end; with `run_dir`, resumes the run that is there.
 
-        An interrupt (Ctrl-C) stops after the current step and returns what there is; a second one raises KeyboardInterrupt. Several
-        calls are several runs. Settings that leave the compiled step as it is, such as `learning_rate`, `epochs` or `seed`, cost
-        no compilation.
+        A run that is complete already returns its result. A warning says so if settings or code
+        have changed.
+
+        An interrupt (Ctrl-C) stops after the current step and returns what there is; a second one raises KeyboardInterrupt.
+        SIGTERM ends the process: with `run_dir`, in the main thread, and if the script has no handler of its own, the run is saved
+        after the current step before `fit` raises SystemExit(75).
+
+        Several calls are several runs. Settings that leave the compiled step as it is, such as `learning_rate`, `epochs` or `seed`,
+        cost no compilation.
 
         Args:
             **settings: in place of those of this trainer, for this run.
@@ -135,14 +145,28 @@ class Trainer:
         Raises:
             ConfigError: for settings that cannot work, or a run directory that holds another run.
             CallbackError: if a callback raised an exception, which is its cause.
+            SystemExit: after SIGTERM.
         """
         from jaxdp.result import Result
 
         setup = self._reconfigured(settings) if settings else self.setup
-        signals = StopSignals()
-        with signals.handled():
-            trained = self.run(setup, signals, writes=setup.config.run.run_dir is not None)
+        writes = setup.config.run.run_dir is not None
+        saves = writes and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+        numbers = (signal.SIGINT, signal.SIGTERM) if saves else (signal.SIGINT,)
+        signals = StopSignals(numbers, exit_code=EXIT_STOPPED, message=STOPPED_AT_START)
+        try:
+            with signals.handled():
+                trained = self.run(setup, signals, writes=writes)
+        except StoppedAtStart:
+            say(STOPPED_AT_START)
+            raise SystemExit(EXIT_STOPPED) from None
+        if trained.was_complete and self._group.index == 0:
+            remedy = "train anew with another run_dir, or extend it with larger epochs or steps"
+            say_complete(trained, setup.config, remedy, always=self._progress)
         self._result = Result.of_training(setup, trained)
+        if signals.requested(signal.SIGTERM):  # the script would go on until the kill that follows
+            say(f"ended by SIGTERM after step {trained.step}, which {setup.config.run.run_dir} holds")
+            raise SystemExit(EXIT_STOPPED)
         return self._result
 
     def run(

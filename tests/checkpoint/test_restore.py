@@ -66,6 +66,25 @@ def test_a_model_is_restored_where_the_optimizer_state_is_damaged(saved: TrainSt
     assert found.step == saved.step
 
 
+def test_weights_of_another_dtype_are_cast_and_do_not_resume(saved: TrainState) -> None:
+    def save(step: int, **bias: Any) -> None:
+        params = {**saved.params, "head": {**saved.params["head"], **bias}}
+        with contextlib.closing(Checkpoints(FOLDER, keep=9, best_metric=METRIC)) as checkpoints:
+            checkpoints.save(step, dataclasses.replace(saved, params=params), {}, None)
+
+    reader, bias = SavedCheckpoints(FOLDER, best_metric=METRIC), np.arange(10, dtype=np.float32) / 4
+    save(7, bias=bias.astype(np.float16))
+    found = reader.restore_model(7, saved).params["head"]["bias"]
+    np.testing.assert_array_equal(found, bias, strict=True)
+    line = "model and optimizer: 1 of another dtype: params/head/bias float16, expected float32$"
+    with pytest.raises(ConfigError, match=line):
+        reader.restore(7, saved)
+    save(8, bias=bias.astype(np.int32))
+    line = "fit this model: 1 of another dtype: params/head/bias int32, expected float32$"
+    with pytest.raises(ConfigError, match=line):
+        reader.restore_model(8, saved)
+
+
 def test_a_folder_named_0006_is_not_step_6(saved: TrainState) -> None:
     shutil.copytree(FOLDER / "6", FOLDER / "0006")
     shutil.copytree(FOLDER / "6", FOLDER / "0007")

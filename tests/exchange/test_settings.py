@@ -31,7 +31,11 @@ pytestmark = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason=
         ({"exchange": "exact", "strategy": "central"}, "--strategy central: --exchange exact computes on its workers"),
         ({"exchange": "exact", "devices": 4}, "--devices 4: --exchange exact takes --workers"),
         ({"exchange": "exact", "accumulate_steps": 2}, "--accumulate-steps 2: does not go together with --exchange exact"),
-        ({"exchange": "local", "precision": "float16"}, "--precision float16: its loss scale"),
+        pytest.param(
+            {"exchange": "local", "precision": "float16"},
+            "--precision float16: its loss scale",
+            marks=pytest.mark.half_precision,
+        ),
         ({"exchange": "async", "on_divergence": "skip"}, "--on-divergence skip: --exchange async has no single update"),
         ({"exchange": "async", "servers": 99}, "--servers 99: the model has 13 arrays"),
     ],

@@ -1,6 +1,6 @@
 """Random contents of files, and what may befall those that are there."""
 
-# Over 300 lines: four formats of files, each with its own ways to be wrong.
+# Over 300 lines: five formats of files, each with its own ways to be wrong.
 
 import contextlib
 import dataclasses
@@ -13,6 +13,7 @@ import struct
 import zipfile
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 import tifffile
 import yaml
@@ -354,4 +355,55 @@ tensors = st.builds(
     Tensors,
     (st.dictionaries(_names, _entries, max_size=3) | plain_values).map(lambda value: json.dumps(value).encode()),
     st.sampled_from([None, None, None, 0, 3, 2**63, 2**32]), st.binary(max_size=32),
+)  # fmt: skip
+
+_SAFETENSORS = {
+    "bool": "BOOL", "int8": "I8", "int32": "I32", "complex64": "C64", "float16": "F16", "bfloat16": "BF16", "float32": "F32",
+    "float64": "F64", "float8_e4m3fn": "F8_E4M3", "float8_e5m2": "F8_E5M2",
+}  # fmt: skip
+_OF_BOTH, _OF_SAFETENSORS = ("float16", "float32", "float64"), ("bfloat16",)
+
+
+@dataclasses.dataclass(frozen=True)
+class Weights:
+    """A file of weights in which one array has another dtype, and one of its numbers another value.
+
+    Attributes:
+        suffix: `.safetensors` or `.npz`.
+        which: the array, as a share of all.
+    """
+
+    suffix: str
+    which: float
+    dtype: str
+    value: float | None
+
+    def changed(self, arrays: dict[str, np.ndarray]) -> tuple[dict[str, np.ndarray], bool]:
+        """Returns the arrays, and whether they are weights: finite floats, as float32 as well."""
+        name = sorted(arrays)[int(self.which * len(arrays))]
+        array = np.array(arrays[name], np.complex64 if self.dtype == "complex64" else np.float64)
+        if self.value is not None:
+            array.flat[0] = self.value
+        with np.errstate(all="ignore"):
+            array = array.astype(jnp.dtype(self.dtype))
+            known = (*_OF_BOTH, *_OF_SAFETENSORS) if self.suffix == ".safetensors" else _OF_BOTH
+            fits = self.dtype in known and bool(np.isfinite(array.astype(np.float32)).all())
+        return arrays | {name: array}, fits
+
+    def write(self, path: pathlib.Path, arrays: dict[str, np.ndarray]) -> None:
+        if self.suffix == ".npz":
+            np.savez(path, **arrays)  # pyright: ignore[reportArgumentType]
+            return
+        header, data = {"__metadata__": {"format": "jaxdp"}}, b""
+        for name, array in arrays.items():
+            content = array.tobytes()
+            about = {"dtype": _SAFETENSORS[array.dtype.name], "shape": array.shape}
+            header[name] = about | {"data_offsets": (len(data), len(data) + len(content))}
+            data += content
+        path.write_bytes(Tensors(json.dumps(header).encode(), None, data).content())
+
+
+weights = st.builds(
+    Weights, st.sampled_from([".safetensors", ".npz"]), shares, st.sampled_from(sorted(_SAFETENSORS)),
+    st.sampled_from([None, None, 3.0, -0.0, 7e4, 1e30, 1e300, float("nan"), float("inf")]),
 )  # fmt: skip

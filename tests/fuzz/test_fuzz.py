@@ -12,10 +12,13 @@ import fuzz_cases
 import fuzz_contents
 import fuzz_flags
 import numpy as np
+import safetensors.numpy
 import yaml
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 from PIL import Image
+
+from jaxdp.checkpoint.restore import SavedCheckpoints
 
 # What makes cases may warn, of an archive with a name twice for instance: the commands run elsewhere, under rules of their own.
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
@@ -33,7 +36,9 @@ COMMANDS = {
     "convert": ["export", "run", "--output", "out.safetensors"], "report": ["run"],
 }  # fmt: skip
 # How many of a thousand cases, in how many parts, which processes may share.
-SHARES = {"flags": (420, 4), "damage": (300, 3), "pictures": (100, 1), "archives": (120, 1), "settings": (60, 1)}
+SHARES = {
+    "flags": (380, 4), "damage": (280, 3), "pictures": (100, 1), "archives": (120, 1), "weights": (60, 1), "settings": (60, 1),
+}  # fmt: skip
 PARTS = [pytest.param(kind, part, id=f"{kind}-{part}") for kind, (_, parts) in SHARES.items() for part in range(parts)]
 
 
@@ -180,6 +185,25 @@ class Fuzzer:
         }[how]  # fmt: skip
         self.run("train" if how.startswith("init") else how, argv, folder)
 
+    def weights(self, case: tuple[str, fuzz_contents.Weights]) -> None:
+        how, weights = case
+        folder, file = self.folder(), f"odd{weights.suffix}"
+        arrays, fit = weights.changed(safetensors.numpy.load_file(folder / "weights.safetensors"))
+        weights.write(folder / file, arrays)
+        if how == "import" and weights.suffix == ".safetensors":  # of an npz file the names would be PyTorch's
+            outcome = self.run("convert", ["import", file, *SMALL[:5], "--run-dir", "new"], folder)
+        else:
+            outcome = self.run("train", [*SMALL, "--steps", "1", "--run-dir", "new", "--init-from", file], folder)
+        diverged = outcome.code == 3
+        assert (outcome.code == 0 or diverged) == fit, outcome
+        if not fit or diverged:
+            return
+        more = "--config new/config.yaml --run-dir new --resume must --steps 2 --strategy single"
+        assert self.run("train", more.split(), folder).code in (0, 3)
+        saved = SavedCheckpoints(folder / "new" / "checkpoints", best_metric=None)
+        found = {array.dtype.name for array in saved.arrays(saved.steps()[-1]).values()}
+        assert found <= {"float32", "int32", "uint32"}, found
+
     def settings(self, case: tuple[str, str]) -> None:
         how, text = case
         folder = self.folder()
@@ -210,6 +234,7 @@ CASES = {
         st.sampled_from(["train", "train", "train", "evaluate", "devices", "init-npz", "init-tensors", "convert"]),
         fuzz_contents.archives.map(fuzz_contents.Archive.content), fuzz_contents.tensors.map(fuzz_contents.Tensors.content),
     ),
+    "weights": st.tuples(st.sampled_from(["import", "init"]), fuzz_contents.weights),
     "settings": st.tuples(st.sampled_from(["train", "devices", "run"]), _changed_settings | fuzz_contents.texts),
 }  # fmt: skip
 

@@ -349,7 +349,12 @@ def test_checkpoints_and_settings_of_a_run(runs: Runs, monkeypatch: pytest.Monke
     shutil.rmtree("digits-edited")
     (other,) = predict.predict(edited(runs["digits"], optimizer="adam"), [digit])
     np.testing.assert_array_equal(other, best)
-    shutil.rmtree("digits-edited")
+
+
+@pytest.mark.half_precision
+def test_a_run_in_bfloat16_predicts_in_it(runs: Runs) -> None:
+    digit = open_dataset("digits").test[0]["images"]
+    (best,) = predict.predict(runs["digits"], [digit])
     (rough,) = predict.predict(edited(runs["digits"], precision="bfloat16"), [digit])
     assert 1e-5 < np.abs(rough - best).max() < 0.05
 

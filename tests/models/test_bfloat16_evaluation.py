@@ -9,6 +9,7 @@ from flax import nnx
 from jaxdp import models
 
 
+@pytest.mark.half_precision
 @pytest.mark.parametrize(
     ("name", "kwargs"),
     [("cnn", {}), ("pyramidnet", {"depth": 8, "alpha": 6}), ("resnet", {"depth": 8}), ("unet", {"base_channels": 4, "levels": 2})],

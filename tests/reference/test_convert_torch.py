@@ -50,3 +50,21 @@ def test_a_whole_model_or_none_is_no_state_dict(capsys: pytest.CaptureFixture[st
     torch.save({"epoch": 3}, "none.pt")
     assert convert.main("import none.pt --run-dir run".split()) == 2
     assert "model.state_dict()" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("dtype", "message"),
+    [
+        ("bfloat16", ""),
+        ("int32", "1 of another dtype: fc.bias int32, expected float32"),
+        ("float8_e4m3fn", "fc.bias is float8_e4m3fn, which cannot be read; save it as float32"),
+    ],
+)
+def test_only_floats_that_numpy_has_are_weights(dtype: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    state = state_dict()
+    state["fc.bias"] = state["fc.bias"].to(getattr(torch, dtype))
+    torch.save(state, "w.pt")
+    code = convert.main("import w.pt --run-dir run --model-kwargs depth=8 alpha=6".split())
+    assert code == (2 if message else 0)
+    assert message in capsys.readouterr().err
+    assert pathlib.Path("run").exists() == (not message)

@@ -1,38 +1,163 @@
 """What is set before JAX starts: never over the user's own flags, and never one that this jaxlib does not know."""
 
-import importlib.machinery
 import importlib.metadata
-import importlib.util
 import os
-import pathlib
-import re
 import subprocess
 import sys
+import types
 
+import jax
 import pytest
+from flax import nnx
 
+import jaxdp
+from jaxdp import run_files
 from jaxdp.registry import ConfigError
 from jaxdp.runtime import platform
 
+CONVOLUTIONS = "--xla_cpu_experimental_ynn_fusion_type=-individual_convolution"
+BARRIERS = "--xla_disable_hlo_passes=cse_barrier_expander,small-while-loop-hoisting"
 
-def flags(monkeypatch: pytest.MonkeyPatch, before: str, devices: int | None) -> list[str]:
+
+@pytest.fixture(autouse=True)
+def _not_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    """JAX has started in the process of the tests, after which flags do not change."""
+    monkeypatch.setattr(platform, "started", lambda: False)
+    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
+
+
+def with_jaxlib(monkeypatch: pytest.MonkeyPatch, version: str) -> None:
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: version)
+    monkeypatch.setattr(sys, "platform", "linux")
+    machine = types.SimpleNamespace(machine="x86_64")
+    monkeypatch.setattr(os, "uname", lambda: machine)
+
+
+def flags(monkeypatch: pytest.MonkeyPatch, before: str, devices: int | None, precision: str = "float32") -> list[str]:
     monkeypatch.setenv("XLA_FLAGS", before)
-    platform.configure(devices)
+    platform.configure(devices, precision=precision)
     return platform.xla_flags().split()
 
 
-@pytest.mark.parametrize(("jaxlib", "reductions"), [("0.10.2", ""), ("0.11.0", ",-reduce"), ("0.12.0.1", ",-reduce")])
-def test_flags_are_added_once(monkeypatch: pytest.MonkeyPatch, jaxlib: str, reductions: str) -> None:
-    monkeypatch.setattr(platform, "_keeps_barriers", lambda: True)
-    monkeypatch.setattr(importlib.metadata, "version", lambda name: jaxlib)
-    expected = [
-        f"--xla_cpu_experimental_ynn_fusion_type=-individual_convolution{reductions}",
-        "--xla_disable_hlo_passes=cse_barrier_expander",
-        "--xla_force_host_platform_device_count=4",
-    ]
-    assert flags(monkeypatch, "", 4) == expected
-    assert flags(monkeypatch, " ".join(expected), 8) == expected
-    assert flags(monkeypatch, "--xla_dump_to=x", None) == ["--xla_dump_to=x", *expected[:2]]
+@pytest.mark.parametrize(
+    ("jaxlib", "precision", "expected"),
+    [
+        ("0.10.0", "float32", [CONVOLUTIONS, BARRIERS]),
+        ("0.10.2", "bfloat16", [CONVOLUTIONS, BARRIERS]),
+        ("0.12.0.1", "float32", [CONVOLUTIONS, BARRIERS]),
+        ("0.12.0.1", "bfloat16", [f"{CONVOLUTIONS},-reduce", BARRIERS]),
+        ("0.12.0.1", "float16", [f"{CONVOLUTIONS},-reduce", BARRIERS]),
+        ("0.12.0.1", "float64", [CONVOLUTIONS, BARRIERS]),
+        ("0.10.1", "float32", []),  # versions on which the test suite has not run
+        ("0.11.2", "bfloat16", []),
+        ("0.13.0", "float32", []),
+    ],
+)
+def test_flags_are_those_of_the_version_and_added_once(
+    monkeypatch: pytest.MonkeyPatch, jaxlib: str, precision: str, expected: list[str]
+) -> None:
+    with_jaxlib(monkeypatch, jaxlib)
+    expected = [*expected, "--xla_force_host_platform_device_count=4"]
+    assert flags(monkeypatch, "", 4, precision) == expected
+    assert flags(monkeypatch, " ".join(expected), 8, precision) == expected
+    mine = ["--xla_dump_to=x", *expected[:-1]]
+    assert flags(monkeypatch, "--xla_dump_to=x", None, precision) == mine
+
+
+@pytest.mark.parametrize(("system", "machine"), [("darwin", "x86_64"), ("linux", "aarch64")])
+def test_a_machine_of_another_kind_gets_no_flags(monkeypatch: pytest.MonkeyPatch, system: str, machine: str) -> None:
+    with_jaxlib(monkeypatch, "0.10.2")
+    monkeypatch.setattr(sys, "platform", system)
+    monkeypatch.setattr(os, "uname", lambda: types.SimpleNamespace(machine=machine))
+    assert flags(monkeypatch, "", None) == []
+
+
+def test_flags_for_one_precision_give_way_to_those_for_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A sweep over both starts its runs from one process, whose flags they inherit."""
+    with_jaxlib(monkeypatch, "0.12.0.1")
+    single = flags(monkeypatch, "", None)
+    half = flags(monkeypatch, " ".join(single), None, "bfloat16")
+    assert set(half) == {f"{CONVOLUTIONS},-reduce", BARRIERS}
+    assert set(flags(monkeypatch, " ".join(half), None)) == set(single)
+
+
+def test_a_process_that_started_for_float32_refuses_16_bits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with_jaxlib(monkeypatch, "0.12.0.1")
+    monkeypatch.setenv("XLA_FLAGS", CONVOLUTIONS)
+    monkeypatch.setattr(platform, "started", lambda: True)
+    platform.configure(None, precision="bfloat16")
+    assert platform.xla_flags() == CONVOLUTIONS
+    with pytest.raises(ConfigError, match="--precision bfloat16: JAX has started with XLA flags"):
+        platform.check_precision("bfloat16")
+    platform.check_precision("float32")
+    for right in (f"{CONVOLUTIONS},-reduce", ""):
+        monkeypatch.setenv("XLA_FLAGS", right)
+        platform.check_precision("bfloat16")
+    with_jaxlib(monkeypatch, "0.10.2")
+    monkeypatch.setenv("XLA_FLAGS", CONVOLUTIONS)
+    platform.check_precision("bfloat16")
+
+
+HALF_PRECISION = """
+import jax, jax.numpy as jnp, numpy as np
+from flax import nnx
+import jaxdp
+
+class Net(nnx.Module):
+    def __init__(self, dtype):
+        self.conv = nnx.Conv(1, 4, (3, 3), dtype=dtype, rngs=nnx.Rngs(0))
+        self.head = nnx.Linear(4, 10, rngs=nnx.Rngs(0))
+    def __call__(self, x):
+        return self.head(self.conv(x).mean((1, 2)).astype(jnp.float32))
+
+jaxdp.Trainer(Net(jnp.float32), "digits", progress=False)
+for settings in ({"model": Net(jnp.bfloat16)}, {"model": "cnn", "precision": "bfloat16"}):
+    try:
+        jaxdp.Trainer(data="digits", progress=False, **settings)
+    except jaxdp.ConfigError as error:
+        print(error)
+"""
+
+
+@pytest.mark.skipif(
+    platform.cpu_flags("bfloat16") == platform.cpu_flags("float32"),
+    reason="this jaxlib has the same flags for both precisions",
+)
+def test_a_model_in_16_bits_is_refused_where_its_values_would_be_wrong() -> None:
+    environment = {**os.environ, "XLA_FLAGS": ""}
+    command = [sys.executable, "-c", HALF_PRECISION]
+    lines = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    first, second = lines.stdout.splitlines()
+    assert first.startswith("--model Net: JAX has started with XLA flags that make bfloat16 wrong")
+    assert second.startswith("--precision bfloat16: JAX has started with XLA flags")
+
+
+BARRIERS_IN_SMALL_LOOPS = """
+from jaxdp.runtime import platform
+platform.configure(None)
+import jax, jax.numpy as jnp
+barrier = jax.lax.optimization_barrier
+rows = jnp.arange(12.0).reshape(4, 3)
+double = jax.jit(lambda rows: jax.lax.map(lambda row: 2 * barrier(jnp.tanh(row)), rows))
+pair = jax.jit(lambda rows: jax.lax.map(lambda row: sum(barrier((jnp.tanh(row), row))), rows))
+assert jnp.array_equal(double(rows), 2 * jnp.tanh(rows))
+assert jnp.array_equal(pair(rows), jnp.tanh(rows) + rows)
+step = jax.jit(jax.grad(jax.checkpoint(lambda x: jnp.sum(jnp.tanh(x @ x)))))
+print("opt-barrier" in step.lower(jnp.ones((3, 3))).compile().as_text())
+"""
+
+
+def test_barriers_stay_in_programs_and_small_loops_may_have_them() -> None:
+    """Without the second pass switched off, too, such a loop aborts the process in XLA's compiler."""
+    environment = {**os.environ, "XLA_FLAGS": "", "JAX_ENABLE_COMPILATION_CACHE": "false"}
+    command = [sys.executable, "-c", BARRIERS_IN_SMALL_LOOPS]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == str(bool(platform.cpu_flags()))
 
 
 @pytest.mark.parametrize("name", ["cuda,cpu", "tpu"])
@@ -48,12 +173,6 @@ def test_accelerators_keep_their_passes(name: str, monkeypatch: pytest.MonkeyPat
 def test_the_users_flags_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     mine = ["--xla_cpu_experimental_ynn_fusion_type=", "--xla_disable_hlo_passes=", "--xla_force_host_platform_device_count=2"]
     assert flags(monkeypatch, " ".join(mine), 8) == mine
-
-
-def test_an_unknown_flag_would_end_the_process_so_it_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert not platform._jaxlib_knows("xla_cpu_no_such_flag_at_all")
-    monkeypatch.setattr(platform, "_jaxlib_knows", lambda *words: False)
-    assert flags(monkeypatch, "", None) == ["--xla_disable_hlo_passes=cse_barrier_expander"]  # known since long ago
 
 
 def test_devices_that_are_not_there() -> None:
@@ -75,106 +194,24 @@ def test_deterministic_kernels_are_a_matter_of_flags(monkeypatch: pytest.MonkeyP
     assert "deterministic" not in platform.xla_flags()
 
 
-COMPILE = """
-from jaxdp.runtime import platform
-platform.configure(None)
-import jax
-jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
-found = []
-jax.monitoring.register_event_listener(lambda event, **_: found.append(event))
-jax.jit(lambda x: x * 3 + 1)(2.0)
-print(sum(event.endswith("compilation_cache/cache_hits") for event in found))
-"""
-
-
-def compile_in_a_process(home: pathlib.Path, **variables: str) -> tuple[int, str]:
-    """Returns how many programs were found in the cache, and what was said on standard error."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("JAX_")}
-    environment |= {"XDG_CACHE_HOME": str(home), "XLA_FLAGS": ""} | variables
-    done = subprocess.run([sys.executable, "-c", COMPILE], env=environment, capture_output=True, text=True, check=True)
-    # JAX 0.10.0 takes no note of two features of AMD's processors and says so of each program; 0.10.2 knows them.
-    return int(done.stdout), re.sub(r"E\d{4} .*prefer-no-(gather|scatter) is not +supported.*\n", "", done.stderr)
-
-
-def test_compiled_programs_are_kept_for_the_next_process(tmp_path: pathlib.Path) -> None:
-    assert compile_in_a_process(tmp_path) == (0, "")
-    (folder,) = (tmp_path / "jaxdp").iterdir()
-    kept = sorted(folder.glob("*-cache"))
-    assert kept
-    # A process was killed over one program: its file is cut short, and the note of its use is missing.
-    kept[0].write_bytes(kept[0].read_bytes()[:100])
-    kept[0].with_name(kept[0].name.removesuffix("-cache") + "-atime").unlink()
-    hits, said = compile_in_a_process(tmp_path)
-    assert (hits, said) == (len(kept) - 1, "")
-    assert compile_in_a_process(tmp_path) == (len(kept), "")
-
-
-def test_where_programs_cannot_be_kept_they_are_compiled_again(tmp_path: pathlib.Path) -> None:
-    (tmp_path / "file").write_text("no folder")
-    assert compile_in_a_process(tmp_path / "file") == (0, "")
-    own = tmp_path / "own"
-    assert compile_in_a_process(tmp_path, JAX_COMPILATION_CACHE_DIR=str(own)) == (0, "")
-    assert list(own.glob("*-cache"))
-    assert not (tmp_path / "jaxdp").exists()
-
-
-def test_a_cpu_of_another_kind_has_a_folder_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = platform._cpu_hash()
-    read = pathlib.Path.read_bytes
-    monkeypatch.setattr(pathlib.Path, "read_bytes", lambda path: read(path).replace(b" avx2", b"") + b"\nflags : another")
-    assert platform._cpu_hash() != before or b"avx2" not in read(pathlib.Path("/proc/cpuinfo"))
-
-
-def test_barriers_are_tried_once_for_each_jaxlib(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path / "cache"))
-    assert platform._keeps_barriers()
-    (kept,) = (tmp_path / "cache").iterdir()
-    assert kept.name == f"barriers-{importlib.metadata.version('jaxlib')}"
-    monkeypatch.setattr(subprocess, "run", lambda *_, **__: pytest.fail("tried again"))
-    assert platform._keeps_barriers()
-    kept.write_text("dropped")
-    assert not any("disable_hlo_passes" in flag for flag in flags(monkeypatch, "", None))
-
-
-@pytest.mark.parametrize("probe", ["raise SystemExit(1)", "import os; os.abort()", "import time; time.sleep(9)"])
-def test_an_xla_that_does_not_take_barriers_is_left_alone(
-    probe: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(platform, "_BARRIER_PROBE", probe)
-    monkeypatch.setattr(platform, "_PROBE_TIMEOUT_SECONDS", 2.0)
-    assert not platform._keeps_barriers()
-    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", "gs://bucket/cache")  # nothing is kept there
-    assert not platform._keeps_barriers()
-    assert not pathlib.Path("gs:").exists()
-
-
-def test_a_name_within_another_string_is_no_flag(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in the list of reserved names, where the flags that were removed stay."""
-    (tmp_path / "libjax_common.so").write_bytes(b"\0xla_cpu_here\0R\x0cxla_cpu_goneR\x0cA_VALUE")
-    spec = importlib.machinery.ModuleSpec("jaxlib", None, origin=str(tmp_path / "__init__.py"))
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: spec)
-    assert platform._jaxlib_knows("xla_cpu_here", "A_VALUE")
-    assert not platform._jaxlib_knows("xla_cpu_gone")
-
-
 @pytest.mark.parametrize(
-    ("content", "given", "expected"),
+    ("version", "given", "expected"),
     [
-        (b"\0xla_max_cross_program_prefetches\0", "--xla_a=1", "--xla_a=1 --xla_max_cross_program_prefetches=0"),
-        (b"\0xla_max_cross_program_prefetches\0", "--xla_max_cross_program_prefetches=2", "--xla_max_cross_program_prefetches=2"),
-        (b"R\x21xla_max_cross_program_prefetches", "", ""),  # libtpu ends the process over a flag that it does not know
+        ("0.0.42.1", "--xla_a=1", "--xla_a=1 --xla_max_cross_program_prefetches=0"),
+        ("0.0.42.1", *["--xla_max_cross_program_prefetches=2"] * 2),
+        ("0.0.50", "", ""),  # libtpu ends the process over a flag that it does not know
         (None, "", ""),
     ],
 )
 def test_a_tpu_leaves_the_dataset_where_it_is(
-    content: bytes | None, given: str, expected: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+    version: str | None, given: str, expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    spec = None
-    if content is not None:
-        (tmp_path / "libtpu.so").write_bytes(content)
-        spec = importlib.machinery.ModuleSpec("libtpu", None, origin=str(tmp_path / "__init__.py"))
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: spec if name == "libtpu" else None)
+    def version_of(name: str) -> str:
+        if name == "libtpu" and version is None:
+            raise importlib.metadata.PackageNotFoundError
+        return str(version)
+
+    monkeypatch.setattr(importlib.metadata, "version", version_of)
     monkeypatch.setenv("LIBTPU_INIT_ARGS", given)
     for platforms, found in (("cpu", given), ("tpu,cpu", expected)):
         monkeypatch.setenv("JAX_PLATFORMS", platforms)
@@ -193,3 +230,29 @@ def test_a_process_that_compiles_for_others_has_no_flags_of_the_cpu(monkeypatch:
     platform.configure(2)  # as importing some of the package does
     assert platform.xla_flags() == "--xla_dump_to=/nowhere"
     assert os.environ["JAX_PLATFORMS"] == "cpu"
+
+
+class OneLayer(nnx.Module):
+    def __init__(self) -> None:
+        self.head = nnx.Linear(64, 10, rngs=nnx.Rngs(0))
+
+    def __call__(self, images: jax.Array) -> jax.Array:
+        return self.head(images.reshape(len(images), -1))
+
+
+def test_own_code_is_told_what_a_jaxlib_computes_wrong(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.undo()
+    with monkeypatch.context() as patch:
+        patch.setenv("JAX_PLATFORMS", "cpu")
+        with_jaxlib(patch, "0.12.0.1")
+        assert platform.cpu_defect() is None
+        with_jaxlib(patch, "0.10.2")
+        defect = platform.cpu_defect()
+    assert defect is not None
+    monkeypatch.setattr(platform, "cpu_defect", lambda: defect)
+    monkeypatch.setattr(run_files, "_warned", set())
+    jaxdp.Trainer("cnn", "digits", progress=False)
+    assert capsys.readouterr().err == ""
+    for own in ({"model": OneLayer()}, {"model": "cnn", "task": lambda outputs, labels: outputs[:, 0]}):
+        jaxdp.Trainer(data="digits", progress=False, **own)
+    assert capsys.readouterr().err == f"warning: {defect}\n"

@@ -1,6 +1,7 @@
 """Targets are read from text, and their topologies are those that the machines have."""
 
 import math
+import pathlib
 
 import pytest
 
@@ -78,9 +79,12 @@ def test_usage_errors_are_one_line(flags: str, said: str, capsys: pytest.Capture
 
 
 def test_the_clock_of_a_tpu_is_that_of_its_peak() -> None:
-    # Google's pages name the matrix units; the figures are what docs/targets.md says.
+    # Google's pages name the matrix units.
     clocks = {name: CHIPS["tpu", name].cycles_per_second or 0 for name in ("v5e", "v5p", "v6e")}
     assert {name: round(clock / 1e9, 2) for name, clock in clocks.items()} == {"v5e": 1.5, "v5p": 1.75, "v6e": 1.75}
+    documented = (pathlib.Path(__file__).parents[2] / "docs" / "targets.md").read_text()
+    for name in ("v5e", "v5p"):
+        assert f"{clocks[name] / 1e9:.2f} GHz for {name}" in documented
 
 
 def test_a_gpu_is_described_with_its_data_sheet() -> None:

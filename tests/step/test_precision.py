@@ -14,7 +14,7 @@ from jaxdp.run_directory import read_lines
 from jaxdp.step import state
 from jaxdp.step.state import LossScale
 
-pytestmark = pytest.mark.usefixtures("no_pictures")
+pytestmark = [pytest.mark.usefixtures("no_pictures"), pytest.mark.half_precision]
 FLAGS = (
     "--model cnn --model-kwargs width=4 hidden=16 --devices 2 --global-batch-size 160 --log-every 1 --run-dir run "
     "--checkpoint-every 2 --learning-rate 0.02"

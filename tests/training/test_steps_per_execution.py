@@ -32,7 +32,10 @@ def train_through(setup: Setup) -> tuple[Any, list[Any]]:
         {"strategy": "single"},
         {"strategy": "pmap", "devices": 2, "augment": ("mixup:0.4",), "ema_decay": 0.9},
         pytest.param({"strategy": "sharded", "devices": 2, "shard_params": True, "optimizer": "adam"}, marks=pytest.mark.slow),
-        pytest.param({"strategy": "shard_map", "devices": 2, "precision": "float16"}, marks=pytest.mark.slow),
+        pytest.param(
+            {"strategy": "shard_map", "devices": 2, "precision": "float16"},
+            marks=[pytest.mark.slow, pytest.mark.half_precision],
+        ),
         pytest.param(
             {"strategy": "sharded", "devices": 4, "mesh": "data=2,space=2", "image_size": "16", "accumulate_steps": 2},
             marks=pytest.mark.slow,

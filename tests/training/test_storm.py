@@ -153,8 +153,7 @@ def start(
 ) -> Start:
     # A cache of the storm's own: a kill may cut an entry short while it is written, and others read the shared one.
     # A limit on the size of files cuts bytecode short, which Python does not notice.
-    # Steps are kept there too, as users have it.
-    own = {"JAX_COMPILATION_CACHE_DIR": str(folder / "cache"), "JAXDP_KEEP_STEPS": "true", "PYTHONDONTWRITEBYTECODE": "1"}
+    own = {"JAX_COMPILATION_CACHE_DIR": str(folder / "cache"), "PYTHONDONTWRITEBYTECODE": "1"}
     variables = environment() | own
     log, path = folder / f"{run_dir}-{number}.log", folder / run_dir
     launched = ["jaxdp.launch", "-n", str(processes), "--", "train"] if processes > 1 and not hosts else ["jaxdp.train"]

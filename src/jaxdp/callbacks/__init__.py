@@ -8,8 +8,9 @@ A callback is an object with any of the methods in `HOOKS`, for example
 
 Each takes the run (`events.Run`) and an event; `on_row` takes the run and the row of metrics that it may add fields to. Where
 several processes train, a callback is called in the first one only, unless it says `every_process = True`. One whose state must
-survive a restart has `state_dict()`, of plain JSON values, and `load_state_dict(state)`. `close()` is called at the end, whatever
-ends the run. Register a class with `@callbacks.register("name")` to use it as `--callbacks name:keyword=value`.
+survive a restart has `state_dict()`, of plain JSON values, and `load_state_dict(state)`, which is called before `on_start`, and
+only with what `state_dict` returned. `close()` is called at the end, whatever ends the run. Register a class with
+`@callbacks.register("name")` to use it as `--callbacks name:keyword=value`.
 """
 
 import contextlib
@@ -136,11 +137,11 @@ class CallbackList:
         return {_name(each): each.state_dict() for each in self._callbacks if hasattr(each, "state_dict")}
 
     def load_state_dict(self, states: Mapping[str, Any]) -> None:
-        """Gives each callback the state that a checkpoint holds of it; without one it begins anew."""
+        """Gives each callback its state, if there is one."""
         for each in self._callbacks:
-            if hasattr(each, "load_state_dict"):
+            if hasattr(each, "load_state_dict") and _name(each) in states:
                 with self._naming(each, "load_state_dict"):
-                    each.load_state_dict(states.get(_name(each), {}))
+                    each.load_state_dict(states[_name(each)])
 
     def close(self) -> None:
         """Closes all callbacks, the last one first, even if one of them fails to."""

@@ -38,11 +38,22 @@ class EarlyStopping:
         if min_delta < 0:
             raise ConfigError("callbacks", {"min_delta": min_delta}, "must not be negative")
         self.metric, self.patience, self.min_delta, self.larger_is_better = metric, int(patience), min_delta, larger_is_better
+        self._begin()
+
+    def _begin(self) -> None:
         self.best: float | None = None
         self.best_step = self.evaluations_since_best = 0
+        self._is_loaded = False
 
     def on_start(self, run: Run, event: Started) -> None:
-        """Makes sure that there are validation data: stopping by test data would make their metrics look better than they are."""
+        """Begins anew, unless a checkpoint held a state: this object may have watched another run.
+
+        There must be validation data: a run that stops by test data makes their metrics look better
+        than they are.
+        """
+        if not self._is_loaded:
+            self._begin()
+        self._is_loaded = False
         if run.setup.evaluation_split != "validation":
             remedy = "stops by validation data, and this dataset has none; set some apart, e.g. with --validation 0.1"
             raise ConfigError("callbacks", "early_stopping", remedy)
@@ -72,6 +83,7 @@ class EarlyStopping:
         return {"best": self.best, "best_step": self.best_step, "evaluations_since_best": self.evaluations_since_best}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continues from what a checkpoint kept, or begins anew where it kept nothing."""
-        self.best = state.get("best")
-        self.best_step, self.evaluations_since_best = state.get("best_step", 0), state.get("evaluations_since_best", 0)
+        """Continues from what a checkpoint kept."""
+        self.best, self.best_step = state["best"], state["best_step"]
+        self.evaluations_since_best = state["evaluations_since_best"]
+        self._is_loaded = True

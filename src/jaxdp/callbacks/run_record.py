@@ -2,36 +2,48 @@
 
 import contextlib
 
+from jaxdp import source_files
 from jaxdp.data.fingerprint import fingerprint
 from jaxdp.events import Ended, RolledBack, Run, Started
 from jaxdp.registry import ConfigError
 from jaxdp.run_directory import RunDirectory
-from jaxdp.run_files import warn
+from jaxdp.run_files import warn, warn_again
 
 
 class RunRecord:
-    """Writes config.yaml, dataset.json, history.jsonl, rollbacks.json, skipped.csv and summary.json."""
+    """Writes config.yaml, dataset.json, sources.json, history.jsonl and summary.json.
+
+    Where there is something to say, also rollbacks.json and skipped.csv.
+    """
 
     def __init__(self) -> None:
         self._started = False
 
     def on_start(self, run: Run, event: Started) -> None:
-        """Writes the settings and the dataset's description, once, and that the run has started."""
+        """Writes settings, the dataset's description and digests of source files, once.
+
+        The history then says that the run has started or resumed, and what has changed.
+        """
         if not self._started:
             self._started = True
             directory, setup = _directory(run), run.setup
-            facts, examples = {}, fingerprint(setup.dataset.train)
+            facts, examples, sources = {}, fingerprint(setup.dataset.train), source_files.digests()
             if event.resumed:
                 changed = directory.changed_settings(setup.config)
                 if (before := _known_examples(directory)) not in (None, examples):
                     changed["examples"] = [before, examples]
                     warn(f"{setup.config.data.dataset} has other examples than when {directory.path} began, though as many")
+                if files := directory.changed_sources(sources):
+                    text = source_files.text(files)
+                    warn_again(f"{directory.path}: {text}; its weights go on under the new code")
+                changed |= files
                 facts = {"changed": changed} if changed else {}
             elif setup.initial_weights is not None:
                 facts = {"initial_weights": setup.initial_weights.facts()}
             directory.write_config(setup.config)
             directory.write_dataset({**run.description, "fingerprint": examples})
             directory.record("resumed" if event.resumed else "started", event.step, **run.where(), **facts)
+            directory.write_sources(sources)  # last: a kill before it loses no event
 
     def on_rollback(self, run: Run, event: RolledBack) -> None:
         """Counts the rollback, which halves the learning rate of whatever resumes the run."""

@@ -14,7 +14,9 @@ import numpy as np
 
 from jaxdp.checkpoint import integrity
 from jaxdp.checkpoint.integrity import BestMetric
+from jaxdp.models.weights import fit_weights
 from jaxdp.registry import ConfigError
+from jaxdp.run_directory import check_utf8
 from jaxdp.step.state import TrainState
 
 Position = dict[str, Any]  # plain values: where a run was, and what its loop has counted so far
@@ -60,6 +62,9 @@ class SavedCheckpoints:
         directory: its subfolders are named by step.
         best_metric: name of the metric that ranks checkpoints, and whether larger is better; None without validation
             data: no checkpoint is better than another then, and readers take the newest.
+
+    Raises:
+        ConfigError: for a path that is not UTF-8, which Orbax cannot read.
     """
 
     def __init__(self, directory: pathlib.Path, *, best_metric: BestMetric | None) -> None:
@@ -67,6 +72,7 @@ class SavedCheckpoints:
         logging.getLogger("absl").setLevel(logging.ERROR)
         logging.getLogger("absl").addFilter(orbax_errors)
         self._directory, self._best_metric = directory.absolute(), best_metric
+        check_utf8(directory.parent)
 
     def steps(self) -> list[int]:
         return integrity.steps(self._directory)
@@ -184,6 +190,7 @@ class SavedCheckpoints:
         with self._reading(step) as path:
             stored, expected = _Stored.of(path), _shapes(like)
             _check_fit(step, stored.shapes, expected, "this model and optimizer")
+            _check_dtypes(step, stored.leaves, flatten(like))
             found = stored.load(expected) if parts is None else stored.load_parts(flatten(parts))
         return _unflatten(like, found), stored.position
 
@@ -197,14 +204,17 @@ class SavedCheckpoints:
             like: a state of the same shapes; its optimizer's state does not matter.
 
         Raises:
-            ConfigError: if there is no such step, or the model's arrays in it are not those of `like`.
+            ConfigError: if there is no such step, or the model's arrays in it are not those of
+                `like`, whose dtypes they are cast to.
         """
         like = dataclasses.replace(like, opt_state=None, loss_scale=None)
         with self._reading(step) as path:
             stored, expected = _Stored.of(path), _shapes(like)
             saved = {name: shape for name, shape in stored.shapes.items() if name.partition("/")[0] not in _OF_TRAINING}
             _check_fit(step, saved, expected, "this model")
-            found = stored.load(expected)
+            found, problems = fit_weights(stored.load(expected), flatten(like))
+        if problems:
+            raise _of_another_model(step, "this model", problems)
         return _unflatten(like, found)
 
     @contextlib.contextmanager
@@ -274,7 +284,20 @@ def _check_fit(step: int, saved: Mapping[str, Any], expected: Mapping[str, Any],
     wrong = sorted(set(saved) ^ set(expected))
     wrong += [name for name, shape in expected.items() if name in saved and saved[name] != shape]
     if wrong:
-        raise ConfigError("resume", step, f"the checkpoint does not fit {what}: {len(wrong)} arrays differ, e.g. {wrong[0]}")
+        raise _of_another_model(step, what, f"{len(wrong)} arrays differ, e.g. {wrong[0]}")
+
+
+def _check_dtypes(step: int, saved: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
+    """Lets no run resume in other dtypes: its step was compiled for these."""
+    differing = [name for name, leaf in expected.items() if saved[name].dtype != leaf.dtype]
+    if differing:
+        dtypes = f"{saved[differing[0]].dtype}, expected {expected[differing[0]].dtype}"
+        problem = f"{len(differing)} of another dtype: {differing[0]} {dtypes}"
+        raise _of_another_model(step, "this model and optimizer", problem)
+
+
+def _of_another_model(step: int, what: str, problem: str) -> ConfigError:
+    return ConfigError("resume", step, f"the checkpoint does not fit {what}: {problem}")
 
 
 def damage_text(problems: Mapping[int, str]) -> str:

@@ -102,9 +102,9 @@ class Worker:
 
         os.environ.update({"JAX_PLATFORMS": "cpu", "NPROC": "1", "PJRT_NPROC": "1"})
         flags = os.environ.get("XLA_FLAGS", "")
-        if _ONE_THREAD not in flags and platform._jaxlib_knows(_ONE_THREAD):
+        if _ONE_THREAD not in flags:
             os.environ["XLA_FLAGS"] = f"{flags} --{_ONE_THREAD}=false".strip()
-        platform.configure(None)
+        platform.configure(None, precision=self._task.config.model.precision)
 
     def _build(self) -> None:
         import jax

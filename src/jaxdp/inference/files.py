@@ -2,7 +2,6 @@
 
 import concurrent.futures
 import dataclasses
-import os
 import pathlib
 import threading
 from collections.abc import Callable, Iterable, Sequence
@@ -12,7 +11,7 @@ from PIL import Image
 
 from jaxdp.data.sources import BadExample
 from jaxdp.data.sources.images import SUFFIXES, Picture, decode_image, find_pictures, is_tiff, pages_of, read_header
-from jaxdp.parsing import resolved
+from jaxdp.parsing import resolved, valid_text
 from jaxdp.registry import ConfigError
 from jaxdp.runtime import platform
 
@@ -39,7 +38,7 @@ class ImageFile:
     picture: Picture | None = None
 
     def __str__(self) -> str:
-        return os.fsencode(str(self.picture or self.path)).decode(errors="replace")  # a name need not be valid text
+        return valid_text(str(self.picture or self.path))
 
 
 def find(paths: Sequence[str | pathlib.Path], leave_out: pathlib.Path | None = None) -> list[ImageFile]:

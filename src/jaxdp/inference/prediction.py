@@ -137,14 +137,15 @@ def predict(
         ConfigError: if there is no run or no such checkpoint, or an image cannot be used.
     """
     check_tiles(tile, overlap)
-    platform.configure(devices)
+    config = RunDirectory(pathlib.Path(run_dir)).load_config()
+    platform.configure(devices, precision=config.model.precision)
     platform.check_backend()
     from jaxdp.inference import files
     from jaxdp.inference.predictor import Predictor
 
     predictor = Predictor.of_run(run_dir, step=step, tile=tile, overlap=overlap, plugins=plugins, devices=devices)
     channels, dtype = predictor.description.image_shape[-1], predictor.description.dtype
-    tiff = RunDirectory(pathlib.Path(run_dir)).load_config().data.tiff
+    tiff = config.data.tiff
     items = [
         each
         for item in images
@@ -162,7 +163,8 @@ def predict_files(config: PredictConfig) -> None:
     """
     stored = _check_run(config)
     known, left_out = _survey(config, stored)
-    platform.configure(config.devices)
+    run = RunDirectory(pathlib.Path(config.images.run_dir))
+    platform.configure(config.devices, precision=run.load_config().model.precision)
     platform.check_backend()
     from jaxdp.inference import results
     from jaxdp.inference.predictor import Predictor

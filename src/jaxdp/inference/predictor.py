@@ -79,6 +79,7 @@ class Predictor:
         overlap: int | None = None,
         devices: int | None = None,
     ) -> None:
+        platform.check_precision(config.model.precision)
         self.description = description
         self.resized = is_resized(config, self.description)
         height, width, channels = self.description.image_shape

@@ -12,7 +12,7 @@ import numpy as np
 from jaxdp import csv_text
 from jaxdp.inference import instances
 from jaxdp.inference.predictor import Predictor
-from jaxdp.parsing import resolved
+from jaxdp.parsing import resolved, valid_text
 from jaxdp.run_directory import Row, replace_file
 from jaxdp.step import metrics
 
@@ -97,6 +97,6 @@ def score(setup: Any, state: Any, splits: Sequence[str], task: Any, predictor: P
             if confusion is not None:
                 actual, predicted = np.unravel_index(int(np.argmax(confusion)), confusion.shape)
                 classes.append((task.class_names[actual], task.class_names[predicted]))
-            names.append(source.name(index))
+            names.append(valid_text(source.name(index)))
             all_sums.append(sums)
     return Scores(task, names, all_sums, classes)

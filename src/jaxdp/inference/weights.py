@@ -19,12 +19,12 @@ from jaxdp.data.npz_file import NpzFile
 from jaxdp.data.sources import Description
 from jaxdp.inference import predictor
 from jaxdp.inference.apply import create_apply
+from jaxdp.models.weights import fit_weights
 from jaxdp.parsing import resolved
 from jaxdp.registry import ConfigError
 from jaxdp.run_directory import RunDirectory, check_file, replace_file
 from jaxdp.step.state import TrainState
 
-_NOT_OF_NUMPY = ("BF16", "F8_E4M3", "F8_E5M2")
 PLATFORMS = ("cpu", "cuda", "tpu")  # on which an exported program can run
 
 
@@ -60,12 +60,22 @@ def _read_safetensors(path: pathlib.Path) -> tuple[dict[str, np.ndarray], bool]:
     with safetensors.safe_open(path, framework="numpy") as file:  # pyright: ignore[reportPrivateImportUsage]
         own = (file.metadata() or {}).get("format") == "jaxdp"
         names = list(file.keys())
-        narrow = [name for name in names if file.get_slice(name).get_dtype() in _NOT_OF_NUMPY]
-        found = {name: file.get_tensor(name) for name in names if name not in narrow}
-    if narrow:
-        with safetensors.safe_open(path, framework="flax") as file:  # pyright: ignore[reportPrivateImportUsage]
-            found |= {name: np.asarray(file.get_tensor(name), np.float32) for name in narrow}
-    return {name: found[name] for name in names}, own
+        found = {name: _read_tensor(file, name, path) for name in names}
+    return found, own
+
+
+def _read_tensor(file: Any, name: str, path: pathlib.Path) -> np.ndarray:
+    dtype = file.get_slice(name).get_dtype()
+    try:
+        array = file.get_tensor(name)
+    except (AttributeError, KeyError, TypeError) as error:  # of a dtype that NumPy does not have
+        raise _of_another_dtype(path, name, dtype) from error
+    return array.astype(np.float32) if dtype == "BF16" else array
+
+
+def _of_another_dtype(path: pathlib.Path, name: str, dtype: str) -> ConfigError:
+    remedy = f"{name} is {dtype}, which cannot be read; save it as float32, float16 or bfloat16"
+    return ConfigError("weights", path, remedy)
 
 
 def _read_torch(path: pathlib.Path) -> dict[str, np.ndarray]:
@@ -79,7 +89,16 @@ def _read_torch(path: pathlib.Path) -> dict[str, np.ndarray]:
             content = content[key]
     if not isinstance(content, Mapping) or not all(hasattr(value, "detach") for value in content.values()):
         raise ConfigError("weights", path, "holds no state dict: save model.state_dict()")
-    return {name: value.detach().float().numpy() for name, value in content.items()}
+    return {name: _of_torch(value, name, path) for name, value in content.items()}
+
+
+def _of_torch(tensor: Any, name: str, path: pathlib.Path) -> np.ndarray:
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    tensor = tensor.detach()
+    try:
+        return (tensor.float() if dtype == "bfloat16" else tensor).numpy()  # which NumPy does not have
+    except (RuntimeError, TypeError) as error:
+        raise _of_another_dtype(path, name, dtype) from error
 
 
 def _first_line(error: Exception) -> str:
@@ -91,11 +110,11 @@ def load_exported(model: Any, weights: Mapping[str, np.ndarray]) -> None:
     arrays = nnx.state(model, (nnx.Param, nnx.BatchStat))
     paths, structure = jax.tree_util.tree_flatten_with_path(nnx.to_pure_dict(arrays))
     expected = {jax.tree_util.keystr(path, simple=True, separator="."): leaf for path, leaf in paths}
-    wrong = sorted(set(weights) ^ set(expected))
-    wrong += [name for name, leaf in expected.items() if name in weights and weights[name].shape != leaf.shape]
-    if wrong:
-        raise ConfigError("", None, f"the weights are not those of this network: {len(wrong)} arrays differ, e.g. {wrong[0]}")
-    nnx.replace_by_pure_dict(arrays, jax.tree.unflatten(structure, [jax.device_put(weights[name]) for name in expected]))
+    fitting, problems = fit_weights(weights, expected)
+    if problems:
+        raise ConfigError("", None, f"the weights are not those of this network: {problems}")
+    loaded = [jax.device_put(fitting[name]) for name in expected]
+    nnx.replace_by_pure_dict(arrays, jax.tree.unflatten(structure, loaded))
     nnx.update(model, arrays)
 
 

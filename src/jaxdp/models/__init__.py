@@ -80,6 +80,15 @@ def register(name: str) -> Callable[[Model], Model]:
     return register_model
 
 
+def factory(name: str) -> Any:
+    """Returns the class or function that makes a model.
+
+    Raises:
+        ConfigError: for an unknown name.
+    """
+    return _models[name]
+
+
 def tasks_of(name: str) -> tuple[str, ...]:
     """Returns the tasks that a model serves, the usual one first.
 
@@ -89,13 +98,13 @@ def tasks_of(name: str) -> tuple[str, ...]:
     return getattr(_models[name], "tasks", ("classification",))
 
 
-def create(name: str, *, num_classes: int, in_channels: int, rngs: nnx.Rngs, **kwargs: Any) -> Any:
+def create(name: str | Callable[..., Any], *, num_classes: int, in_channels: int, rngs: nnx.Rngs, **kwargs: Any) -> Any:
     """Creates a model that maps images (batch, height, width, in_channels) to float32 logits (batch, num_classes).
 
     A model with an output per pixel returns (batch, height, width, num_classes) instead.
 
     Args:
-        name: a registered name, e.g. `pyramidnet`.
+        name: a registered name, e.g. `pyramidnet`, or what makes a model.
         num_classes: number of classes, or of output channels in regression.
         in_channels: number of channels of the images.
         rngs: source of the initial weights; the stream `dropout` serves stochastic layers that are called without keys.
@@ -104,9 +113,9 @@ def create(name: str, *, num_classes: int, in_channels: int, rngs: nnx.Rngs, **k
     Raises:
         ConfigError: for an unknown name or keyword, or a value that the model does not accept.
     """
-    factory = _models[name]
-    check_keywords("model_kwargs", factory, kwargs, reserved=("num_classes", "in_channels", "rngs"))
-    return factory(num_classes=num_classes, in_channels=in_channels, rngs=rngs, **kwargs)
+    create: Any = factory(name) if isinstance(name, str) else name
+    check_keywords("model_kwargs", create, kwargs, reserved=("num_classes", "in_channels", "rngs"))
+    return create(num_classes=num_classes, in_channels=in_channels, rngs=rngs, **kwargs)
 
 
 def parameter_count(model: nnx.Module) -> int:

@@ -4,7 +4,7 @@ state = safetensors.numpy.load_file("pyramidnet.safetensors")
 load_reference_weights(model, state)
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -15,6 +15,7 @@ from jaxdp.models.pyramidnet import PyramidNet
 from jaxdp.models.resnet import ResNet
 from jaxdp.models.unet import UNet
 from jaxdp.models.vgg import POSITIONS, VGG, CifarHead
+from jaxdp.models.weights import fit_weights
 from jaxdp.registry import ConfigError
 
 # The order of PyTorch's dims that gives ours: (out, in, h, w) -> (h, w, in, out), and the like. No dim is reversed: the kernel of
@@ -24,7 +25,6 @@ _TRANSPOSED_CONV = (2, 3, 0, 1)
 _DENSE = (1, 0)
 _VECTOR = (0,)
 
-_NAMES_SHOWN = 5
 _PREFIX = "module."  # of a state that DataParallel saved
 
 
@@ -48,7 +48,7 @@ Table = dict[str, Place]
 
 
 def load_reference_weights(model: nnx.Module, state: Mapping[str, np.ndarray], names: Table | None = None) -> None:
-    """Fills all weights and batch statistics of a model from a PyTorch `state_dict` of arrays, as float32.
+    """Fills all weights and batch statistics of a model from a PyTorch `state_dict` of arrays.
 
     The model changes only if everything fits.
 
@@ -58,30 +58,26 @@ def load_reference_weights(model: nnx.Module, state: Mapping[str, np.ndarray], n
         names: the table of names; None for the model's own, `reference_names`.
 
     Raises:
-        ConfigError: if names are missing or unexpected, shapes differ, or values are not finite numbers; in one line.
+        ConfigError: in one line, if names are missing or unexpected, or shapes differ, or an array
+            holds anything but finite floating-point numbers.
     """
     table = reference_names(model) if names is None else names
     arrays = {_bare(name): np.asarray(array) for name, array in state.items() if not name.endswith("num_batches_tracked")}
     variables = {name: _variable(model, place.path) for name, place in table.items()}
-    missing = [name for name in table if name not in arrays]
-    unexpected = [name for name in arrays if name not in table]
-    misshaped, unusable = [], []
-    for name, place in table.items():
-        if name not in arrays:
-            continue
-        expected = tuple(np.take(variables[name].shape, np.argsort(place.axes)).tolist())
-        if arrays[name].shape != expected:
-            misshaped.append(f"{name} {shape_text(arrays[name].shape)}, expected {shape_text(expected)}")
-        elif not is_finite(arrays[name]):
-            unusable.append(name)
-    kinds = {"missing": missing, "unexpected": unexpected, "of another shape": misshaped, "not finite numbers": unusable}
-    problems = [f"{len(found)} {kind}: {some(found)}" for kind, found in kinds.items() if found]
+    fitting, problems = fit_weights(arrays, {name: _theirs(variables[name], place) for name, place in table.items()})
     if problems:
-        raise ConfigError("", None, f"reference weights do not fit the {type(model).__name__}: {'; '.join(problems)}")
+        kind = type(model).__name__
+        raise ConfigError("", None, f"reference weights do not fit the {kind}: {problems}")
     for name, place in table.items():
         # A copy: on CPU device_put may keep the memory it is given, which may still be PyTorch's.
-        array = np.array(in_our_order(arrays[name], place), np.float32, order="C")
+        array = np.array(in_our_order(fitting[name], place), order="C")
         variables[name].set_value(jax.device_put(array))
+
+
+def _theirs(variable: Any, place: Place) -> jax.ShapeDtypeStruct:
+    """Returns shape and dtype of an array of a PyTorch state, whose values a variable is given."""
+    shape = tuple(np.take(variable.shape, np.argsort(place.axes)).tolist())
+    return jax.ShapeDtypeStruct(shape, variable.dtype)
 
 
 def in_our_order(array: np.ndarray, place: Place) -> np.ndarray:
@@ -208,26 +204,6 @@ def _variable(model: nnx.Module, path: tuple[str | int, ...]) -> Any:
 
 def _bare(name: str) -> str:
     return name.removeprefix(_PREFIX)
-
-
-def is_finite(array: np.ndarray) -> bool:
-    """Whether all elements are finite numbers, also as float32."""
-    try:
-        with np.errstate(over="ignore"):
-            return array.dtype.kind != "c" and bool(np.isfinite(array.astype(np.float32)).all())
-    except (TypeError, ValueError):  # text, objects
-        return False
-
-
-def shape_text(shape: tuple[int, ...]) -> str:
-    """Returns a shape as errors show it."""
-    return "x".join(map(str, shape)) or "scalar"
-
-
-def some(names: Sequence[str]) -> str:
-    """Returns the first few of some names, and how many more there are."""
-    more = len(names) - _NAMES_SHOWN
-    return ", ".join(names[:_NAMES_SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
 def _no_table(name: str) -> ConfigError:

@@ -10,8 +10,11 @@ import rich.progress
 import rich.table
 import rich.text
 
+from jaxdp import source_files
+from jaxdp.config import TrainConfig
 from jaxdp.data.sources import BadExample
-from jaxdp.parsing import printable
+from jaxdp.parsing import is_finite, printable
+from jaxdp.run_files import warn_again
 from jaxdp.units import bytes_text
 
 _FRACTIONS = ("accuracy", "top5_accuracy", "pixel_accuracy")
@@ -46,16 +49,17 @@ class Reading:
                 self._bar = None
 
 
-def print_outcome(trained: Any, skipped: Mapping[str, Sequence[BadExample]] | None) -> None:
+def print_outcome(trained: Any, config: TrainConfig, skipped: Mapping[str, Sequence[BadExample]] | None) -> None:
     """Prints what a run ended with: a table on standard output, and what there is to warn of on standard error.
 
     Args:
         trained: a `training.run.Trained` with a run directory.
+        config: the settings that the command was given.
         skipped: bad examples that were left out, by split; None in all processes but the first, which say no more than
             why the run did not come to its end, as each may have a log of its own.
     """
     if skipped is not None:
-        _print_result(trained, skipped)
+        _print_result(trained, config, skipped)
     if trained.status == "stopped":
         say(f"stopped by a signal after saving step {trained.step}; the same command continues")
     elif trained.status == "diverged":
@@ -65,11 +69,14 @@ def print_outcome(trained: Any, skipped: Mapping[str, Sequence[BadExample]] | No
         say(f"diverged: {trained.reason}; {saved}")
 
 
-def _print_result(trained: Any, skipped: Mapping[str, Sequence[BadExample]]) -> None:
-    summary, folder = trained.summary, trained.directory.path
-    print_summary(summary, str(folder), summary["best_metric"]["name"])
-    if trained.reason == "complete":
-        say(f"{folder} is complete: --epochs or --steps extends it, --resume never starts another run.")
+def _print_result(trained: Any, config: TrainConfig, skipped: Mapping[str, Sequence[BadExample]]) -> None:
+    summary = trained.summary
+    print_summary(summary, str(trained.directory.path), summary["best_metric"]["name"])
+    if trained.was_complete:
+        anew, extended = "another --run-dir", "a larger --epochs or --steps"
+        if not config.run.run_dir:  # another length is another folder
+            anew, extended = "--resume never", f"--run-dir {trained.directory.path} and {extended}"
+        say_complete(trained, config, f"train anew with {anew}, or extend it with {extended}")
         return
     for split, errors in skipped.items():
         first = printable(f"{errors[0].where}: {errors[0].problem}")
@@ -80,6 +87,30 @@ def _print_result(trained: Any, skipped: Mapping[str, Sequence[BadExample]]) -> 
         say(f"warning: {summary['skipped_updates']} updates were skipped: loss or gradients were not finite")
     if trained.status == "done" and trained.reason:
         say(f"ended early at step {trained.step}: {trained.reason}")
+
+
+def say_complete(trained: Any, config: TrainConfig, remedy: str, *, always: bool = True) -> None:
+    """Says that a run was complete before it was asked for.
+
+    The line is a warning if settings or code have changed since then.
+
+    Args:
+        trained: a `training.run.Trained` with a run directory.
+        config: the settings that were asked for.
+        remedy: how to train nevertheless.
+        always: whether to say so even if nothing has changed.
+    """
+    run, epochs = trained.directory, trained.summary.get("epochs")
+    length = f"epochs: {epochs:g}, " if is_finite(epochs) else ""
+    settings = run.changes_text(config)
+    files = source_files.text(run.changed_sources(source_files.digests()))
+    length += f"steps: {trained.summary['steps']}"
+    parts = [f"{run.path} is complete ({length}), so nothing was trained"]
+    parts += [f"other settings: {settings}"] * bool(settings) + [files] * bool(files) + [remedy]
+    if settings or files:
+        warn_again("; ".join(parts))
+    elif always:
+        say(printable("; ".join(parts)))
 
 
 def say(text: str) -> None:

@@ -1,7 +1,6 @@
 """Simulated devices inside a process that may have started JAX already."""
 
 import contextlib
-import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -19,7 +18,7 @@ def available_devices() -> list[Any]:
     return jax.local_devices()
 
 
-def ensure(count: int | None, *, deterministic: bool = False) -> None:
+def ensure(count: int | None, *, deterministic: bool = False, precision: str = "float32") -> None:
     """Makes sure that JAX shows `count` devices where they can be simulated.
 
     Before JAX has started its flags tell it. Afterwards JAX is started anew with more simulated devices, if all it has is the
@@ -28,8 +27,8 @@ def ensure(count: int | None, *, deterministic: bool = False) -> None:
     Raises:
         ConfigError: where devices are missing and cannot be simulated any more.
     """
-    platform.configure(count, deterministic=deterministic)
-    if count is None or not _started():
+    platform.configure(count, deterministic=deterministic, precision=precision)
+    if count is None or not platform.started():
         return
     import jax
     import jax.extend.backend
@@ -62,11 +61,3 @@ def check_alive(devices: Sequence[Any]) -> None:
         raise ConfigError(
             "", "", "the devices of this Trainer are gone, since JAX was started anew with more; create another Trainer"
         )
-
-
-def _started() -> bool:
-    if "jax" not in sys.modules:
-        return False
-    from jax._src import xla_bridge  # JAX has no public way to ask without starting
-
-    return xla_bridge.backends_are_initialized()

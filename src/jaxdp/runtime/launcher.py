@@ -17,6 +17,7 @@ from typing import Any
 from jaxdp.exit_codes import EXIT_DIVERGED, EXIT_STOPPED, EXIT_USAGE_ERROR
 from jaxdp.registry import ConfigError
 from jaxdp.run_files import no_link
+from jaxdp.runtime import compilation_cache
 
 # After one process has failed the others find out by themselves within the heartbeat timeout, and have so long to say so and leave.
 GRACE_SECONDS = 15.0
@@ -51,6 +52,7 @@ def launch(
     Raises:
         ConfigError: if there are too few GPUs, they cannot be shared out evenly, or a log cannot be written.
     """
+    compilation_cache.enable()  # once for all processes, which inherit the choice
     environments = [os.environ | visible for visible in device_shares(num_processes, devices_per_process)]
     if devices_per_process is not None:
         flags = [*flags, "--devices", str(devices_per_process)]

@@ -1,52 +1,52 @@
-"""Settles what must be decided before JAX starts: simulated devices, flags of the CPU, and where compiled programs are kept."""
+"""Settles what must be decided before JAX starts: simulated devices and flags of the CPU."""
 
 import contextlib
-import hashlib
 import importlib.metadata
 import importlib.util
-import mmap
 import os
 import pathlib
-import subprocess
+import shlex
 import sys
-import warnings
 from collections.abc import Iterator, Mapping
 
-import filelock
-
 from jaxdp.registry import ConfigError
+from jaxdp.runtime import compilation_cache
 
-# XLA:CPU sends convolutions to a library that is slow for their gradients (training steps run 2-3x faster without), while
-# the same library makes reductions faster: so the convolutions alone leave it.
-_CONVOLUTION_FLAG = "xla_cpu_experimental_ynn_fusion_type"
-_CONVOLUTION_VALUE = "-individual_convolution"
-# From this version of jaxlib on that library is also given what leads up to a reduction, whole networks even, and evaluation in
-# bfloat16 came out as NaN (0.11.2, 0.12.0.1): there the reductions leave it, too.
-_WRONG_REDUCTIONS, _REDUCTION_VALUE = (0, 11), ",-reduce"
-# XLA:CPU drops optimization barriers before it merges operations: then neither `ops.convolution` nor rematerialization has the
-# effect that it should. Without the pass that drops them they stay to the end, where the code generator must accept them: that is
-# tried once for each jaxlib. The flag applies to all platforms, and GPUs need the pass: so it is set only where JAX has nothing
-# but a CPU.
-_BARRIER_FLAG, _BARRIER_PASS = "xla_disable_hlo_passes", "cse_barrier_expander"
-_BARRIER_PROBE = """
-import jax, jax.numpy as jnp
-def loss(x, kernel):
-    return jnp.sum(jnp.tanh(jax.lax.conv(*jax.lax.optimization_barrier((x, kernel)), (1, 1), "SAME")))
-arrays = jnp.ones((1, 1, 3, 3)), jnp.zeros((1, 1, 3, 3))
-step = jax.jit(jax.grad(jax.checkpoint(loss), argnums=1)).lower(*arrays).compile()
-assert "opt-barrier" in step.as_text() and step(*arrays)[0, 0, 1, 1] == 9
-"""
-_PROBE_TIMEOUT_SECONDS = 300.0
-_DETERMINISTIC_FLAGS = {"xla_gpu_deterministic_ops": "true", "xla_gpu_autotune_level": "0"}
+# Flags that change the passes or kernels of XLA:CPU, for the versions of jaxlib on which the whole
+# test suite passed with them (Linux, x86-64). Any other version gets none: a compiler may accept a
+# hidden flag in one program and abort or compute wrong values in the next. docs/performance.md says
+# what each flag gains.
+_FUSIONS_FLAG, _PASSES_FLAG = "xla_cpu_experimental_ynn_fusion_type", "xla_disable_hlo_passes"
+# YNNPACK, a library that XLA:CPU uses, is slow for the gradients of convolutions.
+_WITHOUT_CONVOLUTIONS = f"--{_FUSIONS_FLAG}=-individual_convolution"
+# From jaxlib 0.11 on, a reduction then draws whole networks into one operation of that library, which
+# is NaN in bfloat16 (PyramidNet, ResNet).
+_WITHOUT_REDUCTIONS = f"{_WITHOUT_CONVOLUTIONS},-reduce"
+# XLA:CPU drops optimization barriers early, and with them the effect of rematerialization and of
+# `ops.convolution`. The second pass compiles small loops by an older code generator, which aborts the
+# process at a barrier.
+_BARRIERS = f"--{_PASSES_FLAG}=cse_barrier_expander,small-while-loop-hoisting"
+_CPU_FLAGS: dict[str, tuple[str, ...]] = {
+    "0.10.0": (_WITHOUT_CONVOLUTIONS, _BARRIERS),
+    "0.10.2": (_WITHOUT_CONVOLUTIONS, _BARRIERS),
+    "0.12.0.1": (_WITHOUT_CONVOLUTIONS, _BARRIERS),
+}
+HALF_PRECISION = ("bfloat16", "float16")
+# Instead of those, where a program computes in 16 bits.
+_HALF_PRECISION_CPU_FLAGS = {"0.12.0.1": (_WITHOUT_REDUCTIONS, _BARRIERS)}
+# What a version computes wrong on a CPU, with or without these flags.
+_DEFECTS = {
+    "0.10.2": "jaxlib 0.10.2 can compute wrong values on a CPU where code of your own sums products of "
+    "few terms over more than 32,768 rows (jax issue 39103); 0.10.1 and 0.12 do not",
+}
+# XLA:TPU copies arrays that fit the memory on the chip there before each program, a small dataset
+# included, of which a step reads a batch. `jax.pmap` takes no compiler options, so that its flag must
+# be in the environment. These are the versions of libtpu with which steps were compiled, not run.
+_TPU_VARIABLE, _PREFETCH_FLAG = "LIBTPU_INIT_ARGS", "--xla_max_cross_program_prefetches=0"
+_TPU_VERSIONS = ("0.0.42",)
+_DETERMINISTIC_FLAGS = ("--xla_gpu_deterministic_ops=true", "--xla_gpu_autotune_level=0")
 _HOST_DEVICES_FLAG = "xla_force_host_platform_device_count"
-# XLA:TPU copies arrays that fit the memory on the chip there before each program, a small dataset included, of which a step reads
-# a batch. `jax.pmap` takes no options for the compiler, so that its flag must be in the environment.
-_PREFETCH_FLAG, _TPU_FLAGS = "xla_max_cross_program_prefetches", "LIBTPU_INIT_ARGS"
-# Of all compiled programs together; a step takes 1-10 MB. JAX drops what was not used for the longest time.
-COMPILATION_CACHE_BYTES = 2 * 2**30
 _DESCRIBED: list[bool] = []  # not empty in a process that compiles for devices it does not have
-# Shorter compilations are not worth a file each.
-_MIN_COMPILE_SECONDS = 0.1
 
 
 def cores() -> int:
@@ -54,33 +54,86 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def configure(devices: int | None, *, deterministic: bool = False) -> None:
-    """Adds to XLA_FLAGS what this CPU needs; call it before the first JAX computation, later it has no effect.
+def cpu_flags(precision: str = "float32") -> tuple[str, ...]:
+    """Returns the XLA flags that jaxdp sets for this CPU; none for a jaxlib or a machine it does not know.
 
-    A flag that the user has set stays as it is, and one that the installed jaxlib does not know is left out, since XLA ends
-    the process over it. On machines with accelerators both flags are idle.
+    Args:
+        precision: format of the computation.
+    """
+    if (sys.platform, os.uname().machine) != ("linux", "x86_64") or not only_cpu():
+        return ()
+    version = importlib.metadata.version("jaxlib")
+    known = _CPU_FLAGS.get(version, ())
+    return _HALF_PRECISION_CPU_FLAGS.get(version, known) if precision in HALF_PRECISION else known
+
+
+def configure(devices: int | None, *, deterministic: bool = False, precision: str = "float32") -> None:
+    """Adds to XLA_FLAGS what this machine needs; once JAX has started, it changes nothing.
+
+    A flag that the user has set stays as it is.
 
     Args:
         devices: how many devices to simulate on the CPU; None for one.
-        deterministic: whether GPU kernels must give the same bits in every run: no atomic sums, and none chosen by timing them.
+        deterministic: whether GPU kernels must give the same bits in every run: no atomic sums, and
+            no kernels chosen by timing them.
+        precision: format of the computation.
     """
     if _DESCRIBED:
         return
-    _keep_compiled_programs()
-    flags = os.environ.get("XLA_FLAGS", "").split()
-    if not any(_CONVOLUTION_FLAG in flag for flag in flags) and _jaxlib_knows(_CONVOLUTION_FLAG, "INDIVIDUAL_CONVOLUTION"):
-        wrong = tuple(map(int, importlib.metadata.version("jaxlib").split(".")[:2])) >= _WRONG_REDUCTIONS
-        flags.append(f"--{_CONVOLUTION_FLAG}={_CONVOLUTION_VALUE}{_REDUCTION_VALUE if wrong else ''}")
-    if not any(_BARRIER_FLAG in flag for flag in flags) and only_cpu() and _keeps_barriers():
-        flags.append(f"--{_BARRIER_FLAG}={_BARRIER_PASS}")
-    if devices is not None and not any(_HOST_DEVICES_FLAG in flag for flag in flags):
-        flags.append(f"--{_HOST_DEVICES_FLAG}={devices}")
-    for name, value in _DETERMINISTIC_FLAGS.items() if deterministic else ():
-        if not any(name in flag for flag in flags) and _jaxlib_knows(name):
-            flags.append(f"--{name}={value}")
+    compilation_cache.enable()
+    if started():
+        return
+    wanted = [*cpu_flags(precision), *(_DETERMINISTIC_FLAGS if deterministic else ())]
+    if devices is not None:
+        wanted.append(f"--{_HOST_DEVICES_FLAG}={devices}")
+    # A parent process, or an earlier call, may have chosen for the other precision.
+    outdated = {*cpu_flags("float32"), *cpu_flags("bfloat16")} - {*wanted}
+    flags = [flag for flag in os.environ.get("XLA_FLAGS", "").split() if flag not in outdated]
+    names = {flag.partition("=")[0] for flag in flags}
+    flags += [flag for flag in wanted if flag.partition("=")[0] not in names]
     os.environ["XLA_FLAGS"] = " ".join(flags)
     if os.environ.get("JAX_PLATFORMS") != "cpu":
         _leave_data_in_place()
+
+
+def started() -> bool:
+    """Whether JAX has started its devices, after which flags have no effect."""
+    if "jax" not in sys.modules:
+        return False
+    from jax._src import xla_bridge  # JAX has no public way to ask without starting
+
+    return xla_bridge.backends_are_initialized()
+
+
+def check_precision(precision: str, field: str = "precision", value: str | None = None) -> None:
+    """Makes sure that this process computes right values in a format.
+
+    Args:
+        precision: name of a floating-point format.
+        field: the setting that asks for it.
+        value: of the setting; None for the name of the format.
+
+    Raises:
+        ConfigError: if JAX has started with flags under which values on a CPU are wrong.
+    """
+    wanted = cpu_flags(precision)
+    if ({*cpu_flags("float32")} - {*wanted}) & {*xla_flags().split()}:
+        problem = f"JAX has started with XLA flags that make {precision} wrong on this CPU"
+        remedy = f"set XLA_FLAGS={shlex.quote(' '.join(wanted))}, or restart and use it first"
+        raise ConfigError(field, value or precision, f"{problem}; {remedy}")
+
+
+def cpu_defect() -> str | None:
+    """Says in one line what the installed jaxlib computes wrong on this CPU, if that is known."""
+    return _DEFECTS.get(importlib.metadata.version("jaxlib")) if only_cpu() else None
+
+
+def cpu_flags_note() -> str:
+    """Says in one line which XLA flags jaxdp sets for this CPU."""
+    system = f"jaxlib {importlib.metadata.version('jaxlib')} on {sys.platform} {os.uname().machine}"
+    if not (flags := cpu_flags()):
+        return f"jaxdp sets no XLA flags for a CPU: it was not tested with {system}; steps may be slower"
+    return f"for {system} jaxdp sets {' '.join(flags)}"
 
 
 def describe_only() -> None:
@@ -91,7 +144,7 @@ def describe_only() -> None:
     """
     _DESCRIBED.append(True)
     flags = os.environ.get("XLA_FLAGS", "").split()
-    os.environ["XLA_FLAGS"] = " ".join(flag for flag in flags if _BARRIER_FLAG not in flag and _CONVOLUTION_FLAG not in flag)
+    os.environ["XLA_FLAGS"] = " ".join(flag for flag in flags if _PASSES_FLAG not in flag and _FUSIONS_FLAG not in flag)
     _leave_data_in_place()
     # Programs that were kept are loaded onto devices, of which there are none.
     settings = {"jax_platforms": "cpu", "jax_enable_compilation_cache": False}
@@ -120,9 +173,12 @@ def environment(values: Mapping[str, str]) -> Iterator[None]:
 
 def _leave_data_in_place() -> None:
     """Keeps XLA:TPU from copying a dataset before each step; call it before libtpu is loaded."""
-    given = os.environ.get(_TPU_FLAGS, "")
-    if _PREFETCH_FLAG not in given and _knows("libtpu", "libtpu.so", _PREFETCH_FLAG):
-        os.environ[_TPU_FLAGS] = f"{given} --{_PREFETCH_FLAG}=0".strip()
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        version = importlib.metadata.version("libtpu")
+        given = os.environ.get(_TPU_VARIABLE, "")
+        name = _PREFETCH_FLAG.partition("=")[0]
+        if version.startswith(_TPU_VERSIONS) and name not in given:
+            os.environ[_TPU_VARIABLE] = f"{given} {_PREFETCH_FLAG}".strip()
 
 
 def only_cpu() -> bool:
@@ -131,101 +187,6 @@ def only_cpu() -> bool:
         return os.environ["JAX_PLATFORMS"] == "cpu"
     plugins = importlib.metadata.entry_points(group="jax_plugins")  # where JAX finds accelerators, but for TPUs
     return not plugins and importlib.util.find_spec("libtpu") is None and importlib.util.find_spec("jax_plugins") is None
-
-
-def _keeps_barriers() -> bool:
-    """Whether this jaxlib compiles a program for the CPU with its optimization barriers left in, and computes it correctly.
-
-    It is tried in a process of its own, since XLA may abort over it. That takes 2 seconds, so the answer is kept beside the
-    compiled programs.
-    """
-    folder = os.environ.get("JAX_COMPILATION_CACHE_DIR", "")
-    kept = None if not folder or "://" in folder else pathlib.Path(folder, f"barriers-{importlib.metadata.version('jaxlib')}")
-    with contextlib.suppress(OSError):
-        if kept is not None:
-            return kept.read_text() == "kept"
-    settings = {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": f"--{_BARRIER_FLAG}={_BARRIER_PASS}", "JAX_ENABLE_COMPILATION_CACHE": "0"}
-    try:
-        probe = [sys.executable, "-c", _BARRIER_PROBE]
-        done = subprocess.run(probe, env=os.environ | settings, capture_output=True, timeout=_PROBE_TIMEOUT_SECONDS)
-    except (OSError, subprocess.TimeoutExpired):
-        return False
-    with contextlib.suppress(OSError):
-        if kept is not None:
-            kept.parent.mkdir(parents=True, exist_ok=True)
-            written = kept.with_name(f"{kept.name}.{os.getpid()}")  # another process may be here, too
-            written.write_text("dropped" if done.returncode else "kept")
-            written.replace(kept)
-    return done.returncode == 0
-
-
-def _keep_compiled_programs() -> None:
-    """Lets JAX keep what it compiles under the user's cache directory.
-
-    It does not where `JAX_COMPILATION_CACHE_DIR` names another place or `JAX_ENABLE_COMPILATION_CACHE` is false.
-
-    The folder is one of this kind of CPU: a home directory may be that of many machines, and programs for a CPU run on no other.
-    """
-    if "JAX_COMPILATION_CACHE_DIR" in os.environ:
-        return
-    home = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
-    folder = home / "jaxdp" / f"compiled-{_cpu_hash()}"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        _remove_unfinished(folder)
-    except (OSError, filelock.Timeout):
-        return  # no home directory, or none to write to: compiling again is all that it costs
-    # A cache that fails, on a full disk for one, costs a compilation and is worth no warning of several lines.
-    warnings.filterwarnings("ignore", "(Error (reading|writing) persistent compilation cache|Cache value for key)")
-    settings = {
-        "jax_compilation_cache_dir": str(folder),
-        "jax_compilation_cache_max_size": COMPILATION_CACHE_BYTES,
-        "jax_persistent_cache_min_compile_time_secs": _MIN_COMPILE_SECONDS,
-    }
-    os.environ.update({name.upper(): str(value) for name, value in settings.items() if name.upper() not in os.environ})
-    if "jax" in sys.modules:  # it read the environment when it was imported
-        import jax
-
-        for name in settings:
-            jax.config.update(name, type(settings[name])(os.environ[name.upper()]))
-
-
-def _remove_unfinished(folder: pathlib.Path) -> None:
-    """Removes programs that a process was killed over. JAX notes the time of use of each last, and fails without that note."""
-    with filelock.FileLock(folder / ".lockfile", timeout=10):  # JAX's own
-        for program in folder.glob("*-cache"):
-            if not program.with_name(program.name.removesuffix("-cache") + "-atime").exists():
-                program.unlink()
-
-
-def _cpu_hash() -> str:
-    """Returns what tells apart CPUs with different instructions."""
-    description = os.uname().machine.encode()
-    with contextlib.suppress(OSError):  # Linux only
-        lines = pathlib.Path("/proc/cpuinfo").read_bytes().splitlines()
-        description += b"".join(next((line for line in lines if line.startswith(key)), b"") for key in (b"model name", b"flags"))
-    return hashlib.sha256(description).hexdigest()[:8]
-
-
-def _jaxlib_knows(*words: str) -> bool:
-    return _knows("jaxlib", "libjax_common.*", *words)
-
-
-def _knows(package: str, libraries: str, *words: str) -> bool:
-    """Tells whether a library of a package holds all the words.
-
-    Names of flags must be strings of their own there: a flag that was removed lives on in the list of reserved names. A look takes
-    10-40 ms in jaxlib and at most a second in libtpu; asking XLA itself takes a process of its own.
-    """
-    wanted = [f"\0{word}\0".encode() if word.startswith("xla_") else word.encode() for word in words]
-    spec = importlib.util.find_spec(package)
-    if spec is None or spec.origin is None:
-        return False
-    for library in pathlib.Path(spec.origin).parent.glob(libraries):
-        with library.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-            if all(content.find(word) >= 0 for word in wanted):
-                return True
-    return False
 
 
 def xla_flags() -> str:

@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Iterator
 
+STOPPED_AT_START = "stopped by a signal before the first step; the same command begins again"
 _START_UP_SECONDS = 5.0
 
 
@@ -38,9 +39,9 @@ class StopSignals:
         self._numbers, self._exit_code, self._message = numbers, exit_code, message
         self._received: list[int] = []
 
-    def requested(self) -> bool:
-        """Whether a signal has come."""
-        return bool(self._received)
+    def requested(self, number: int | None = None) -> bool:
+        """Whether this signal has come; for None, whether any has."""
+        return bool(self._received) if number is None else number in self._received
 
     def check(self) -> None:
         """Raises StoppedAtStart if a signal has come; for places where nothing is half done."""

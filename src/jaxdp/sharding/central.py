@@ -18,6 +18,7 @@ from jaxdp.data.pipeline import HostBatch
 from jaxdp.data.placement import gather_examples
 from jaxdp.registry import ConfigError
 from jaxdp.sharding import mesh, strategy
+from jaxdp.sharding.own_trace import own_trace
 from jaxdp.sharding.replicas import Replicas
 from jaxdp.step import step
 from jaxdp.step.state import Constants, TrainState
@@ -57,10 +58,12 @@ class Central(strategy.Strategy):
             return step.update_state(state, step.widened(grads, state.params), batch_stats, weight, sums, constants, recipe=recipe)
 
         wrap = functools.partial(jax.pmap, axis_name=mesh.DATA_AXIS, in_axes=(None, 0, None), devices=self.devices)
-        self._compute = wrap(compute)
-        self._evaluate = wrap(functools.partial(step.eval_step, recipe=recipe, replicas=Replicas()))
+        self._compute = wrap(own_trace(compute))
+        evaluate = functools.partial(step.eval_step, recipe=recipe, replicas=Replicas())
+        self._evaluate = wrap(own_trace(evaluate))
         # A program of jit runs where its arguments are.
-        self._split, self._add, self._update = jax.jit(split), jax.jit(add), jax.jit(update, donate_argnums=0)
+        self._split, self._add = jax.jit(split), jax.jit(add)
+        self._update = jax.jit(own_trace(update), donate_argnums=0)
         local = mesh.data_mesh(self.devices)
         self._scattered = mesh.replicated(local), mesh.split_over_data(local)
         self.train_step, self.eval_step = self._train_step, self._eval_step

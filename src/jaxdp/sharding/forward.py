@@ -9,6 +9,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from jaxtyping import Array, Shaped
 
 from jaxdp.sharding.mesh import DATA_AXIS, data_mesh
+from jaxdp.sharding.own_trace import own_trace
 
 
 class Forward:
@@ -22,8 +23,8 @@ class Forward:
     """
 
     def __init__(self, function: Callable[[Any, Array], Array], state: Any) -> None:
-        self._function, self._state = function, state
-        self._alone, self._placed = jax.jit(function), jax.device_put(state)
+        self._function, self._state = own_trace(function), state
+        self._alone, self._placed = jax.jit(self._function), jax.device_put(state)
         self._spread: dict[tuple[Any, ...], tuple[Any, Callable[[Any, Array], Array], NamedSharding]] = {}
 
     def __call__(self, batch: Shaped[Any, "batch ..."], shards: int = 1) -> Array:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
+from jax.experimental import multihost_utils
 
 from jaxdp.registry import ConfigError
 from jaxdp.runtime import platform
@@ -182,7 +183,7 @@ def power_of_two(count: int) -> int:
 
 
 def largest_batch(strategy: Strategy, abstract_step: AbstractStep, num_examples: int) -> int:
-    """Returns the largest global batch that fits this process's devices and leaves an epoch of a few steps.
+    """Returns the largest global batch that fits the devices and leaves an epoch of a few steps.
 
     Each device gets a power of two of examples, or of as many as parts of the batch and groups of batch norm need.
 
@@ -197,4 +198,6 @@ def largest_batch(strategy: Strategy, abstract_step: AbstractStep, num_examples:
         remedy = f"a step of {least} on each device does not fit {bytes_text(limit)}; see python -m jaxdp.plan"
         raise ConfigError("global_batch_size", "auto", remedy)
     sensible = num_examples // (MIN_STEPS_PER_EPOCH * strategy.data_shards)
-    return strategy.data_shards * unit * power_of_two(max(min(fitting, sensible) // unit, 1))
+    size = strategy.data_shards * unit * power_of_two(max(min(fitting, sensible) // unit, 1))
+    # The devices of some processes may have less memory than those of others.
+    return int(np.min(multihost_utils.process_allgather(np.asarray(size))))

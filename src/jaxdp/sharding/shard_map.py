@@ -6,6 +6,7 @@ import jax
 from jax.sharding import PartitionSpec
 
 from jaxdp.sharding import mesh, strategy
+from jaxdp.sharding.own_trace import own_trace
 from jaxdp.sharding.replicas import Replicas
 from jaxdp.step import step
 
@@ -23,5 +24,5 @@ class ShardMap(strategy.Strategy):
             jax.shard_map, mesh=self.mesh, in_specs=(everywhere, PartitionSpec(mesh.DATA_AXIS), everywhere), out_specs=everywhere
         )
         train_step = step.several_steps(functools.partial(step.train_step, **kwargs), recipe=self.recipe)
-        self.train_step = jax.jit(wrap(train_step), donate_argnums=0)
-        self.eval_step = jax.jit(wrap(functools.partial(step.eval_step, **kwargs)))
+        self.train_step = jax.jit(wrap(own_trace(train_step)), donate_argnums=0)
+        self.eval_step = jax.jit(wrap(own_trace(functools.partial(step.eval_step, **kwargs))))

@@ -16,6 +16,7 @@ from jaxdp.data.pipeline import HostBatch
 from jaxdp.data.placement import gather_examples
 from jaxdp.registry import ConfigError
 from jaxdp.sharding import mesh, partition, strategy
+from jaxdp.sharding.own_trace import own_trace
 from jaxdp.sharding.replicas import Replicas
 from jaxdp.step import step
 from jaxdp.step.state import Constants, TrainState
@@ -71,9 +72,9 @@ class Sharded(strategy.Strategy):
             return step.eval_step(whole(state), gather(batch, data), {}, recipe=recipe, replicas=replicas)
 
         wrap = functools.partial(jax.jit, in_shardings=(placed, split, everywhere))
-        train_steps = step.several_steps(train_step, recipe=recipe)
+        train_steps = own_trace(step.several_steps(train_step, recipe=recipe))
         self.train_step = wrap(train_steps, out_shardings=(placed, everywhere), donate_argnums=0)
-        self.eval_step = wrap(eval_step, out_shardings=everywhere)
+        self.eval_step = wrap(own_trace(eval_step), out_shardings=everywhere)
 
     def _gather_and_spread(self, batch: Batch, data: Batch) -> Batch:
         """Returns the examples of a batch with their rows sharded.

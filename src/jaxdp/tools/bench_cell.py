@@ -33,7 +33,7 @@ def answer(request: Mapping[str, Any]) -> None:
     """The other end of `trial.run`: prints a line about the machine, and when it is done one with the result."""
     try:
         config = TrainConfig.of(**request["config"])
-        platform.configure(config.sharding.devices, deterministic=config.sharding.deterministic)
+        platform.configure(config.sharding.devices, deterministic=config.sharding.deterministic, precision=config.model.precision)
         from jaxdp.tools import throughput
         from jaxdp.training import summary
         from jaxdp.training.setup import create_setup

@@ -30,7 +30,7 @@ def survey(config: TrainConfig, *, placement: bool) -> dict[str, Any] | None:
     Raises:
         ConfigError: for a run that could not be trained.
     """
-    platform.configure(config.sharding.devices, deterministic=config.sharding.deterministic)
+    platform.configure(config.sharding.devices, deterministic=config.sharding.deterministic, precision=config.model.precision)
     from jaxdp.runtime import processes
 
     try:
@@ -68,6 +68,7 @@ def describe_process(index: int, devices: Sequence[Any]) -> dict[str, Any]:
         "pid": os.getpid(),
         "environment": {name: os.environ[name] for name in VARIABLES if name in os.environ},
         "hidden_gpus": hidden_gpus(),
+        "cpu_flags": platform.cpu_flags_note() if shared else None,
         "machine_bytes": platform.device_memory_bytes([devices[0]]) if shared else None,
         "machine_free_bytes": _free_bytes() if shared else None,
         "devices": rows,

@@ -78,6 +78,8 @@ def _print_environment(console: rich.console.Console, process: Mapping[str, Any]
     words = [f"{name}={value}" for name, value in process["environment"].items()]
     text = f"process {process['process']} (pid {process['pid']}): {' '.join(words) or 'nothing set that hides devices'}"
     console.print(text, highlight=False, markup=False, soft_wrap=True)
+    if process["cpu_flags"]:
+        console.print(f"  {process['cpu_flags']}", highlight=False, markup=False, soft_wrap=True)
     if process["hidden_gpus"]:
         console.print(f"  hidden from it: GPU {_ranges(process['hidden_gpus'])} of {process['host']}", highlight=False)
 

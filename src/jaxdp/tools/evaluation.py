@@ -9,7 +9,7 @@ import tyro
 
 from jaxdp.config import OptionalInt, OptionalPath, Plugins, Settings, ShardingConfig
 from jaxdp.config.values import OptionalText
-from jaxdp.run_directory import check_file, check_folder
+from jaxdp.run_directory import RunDirectory, check_file, check_folder
 from jaxdp.runtime import platform
 
 if TYPE_CHECKING:
@@ -77,7 +77,8 @@ def evaluate(
 def _load(
     run_dir: str | pathlib.Path, step: int | None, data_dir: str | None, sharding: ShardingConfig, plugins: Sequence[str]
 ) -> "Result":
-    platform.configure(sharding.devices, deterministic=sharding.deterministic)
+    precision = RunDirectory(pathlib.Path(run_dir)).load_config().model.precision
+    platform.configure(sharding.devices, deterministic=sharding.deterministic, precision=precision)
     platform.check_backend()
     from jaxdp.result import load
 

@@ -42,7 +42,7 @@ def plan(config: TrainConfig, limit: int | None = None) -> dict[str, Any]:
     Raises:
         ConfigError: for a run that could not be trained.
     """
-    platform.configure(config.sharding.devices, deterministic=config.sharding.deterministic)
+    platform.configure(config.sharding.devices, deterministic=config.sharding.deterministic, precision=config.model.precision)
     import jax
 
     from jaxdp.sharding import memory

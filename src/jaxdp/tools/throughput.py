@@ -76,8 +76,8 @@ def benchmark_training(setup: Setup, *, steps: int | None, repeats: int) -> dict
 
 
 def rate(setup: Setup, *, steps: int | None, repeats: int) -> dict[str, Any]:
-    """Returns the images per second alone, of the step that a run would find kept; arguments as for `benchmark_training`."""
-    _, _, seconds = _Training(setup, kept=True).repeat(steps, repeats)
+    """Returns the images per second alone; arguments as for `benchmark_training`."""
+    _, _, seconds = _Training(setup).repeat(steps, repeats)
     return {"images_per_second": spread([setup.global_batch_size / each for each in seconds])}
 
 
@@ -94,12 +94,12 @@ def steps_for(seconds: float) -> int:
 class _Training:
     """A run that goes on from one measurement to the next."""
 
-    def __init__(self, setup: Setup, *, kept: bool = False) -> None:
+    def __init__(self, setup: Setup) -> None:
         self._strategy, self._constants = setup.strategy, setup.constants
         # A run may be shorter than what is measured: then it begins again.
         self._batches = itertools.chain.from_iterable(setup.train_batches(0) for _ in itertools.count())
         self.state = setup.strategy.restore(setup.create_state(), setup.shapes)
-        self._step = setup.train_step if kept else setup.strategy.train_step
+        self._step = setup.strategy.train_step
 
     def run(self, steps: int) -> float:
         """Returns the seconds of so many steps, with input and as many of them under way as in training."""

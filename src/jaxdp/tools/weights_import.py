@@ -11,6 +11,7 @@ from jaxdp.components import create_model
 from jaxdp.config import TrainConfig
 from jaxdp.inference.weights import load_exported, read_weights
 from jaxdp.models.reference_weights import load_reference_weights
+from jaxdp.registry import ConfigError
 from jaxdp.step.state import create_train_state
 from jaxdp.training.setup import create_setup
 
@@ -29,7 +30,10 @@ def import_weights(file: str, config: TrainConfig) -> str:
     # Training is free to use another strategy: the one here is only for loading.
     setup = create_setup(config.replace(resume="never", strategy="single"))
     model = create_model(setup.config, setup.dataset, rngs=nnx.Rngs(config.data.seed), dtype=setup.dtype)
-    (load_exported if own else load_reference_weights)(model, weights)
+    try:
+        (load_exported if own else load_reference_weights)(model, weights)
+    except ConfigError as error:
+        raise ConfigError("weights", file, error.remedy) from error
     description = dataclasses.asdict(setup.dataset.describe())
     run = run_directory.claim(setup.config, description, create=True)
     state = setup.strategy.gather(setup.strategy.restore(create_train_state(model, setup.recipe.optimizer(setup.schedule))))

@@ -62,7 +62,7 @@ def train(run: "Run", state: TrainState, start: int) -> Outcome:
             batch = next(batches)
         run.emit("on_activity", Activity, "training" if compiled else "compiling", call.start + 1, compiled)
         with jax.profiler.StepTraceAnnotation("train", step_num=step + 1):
-            state, step_sums = call_together(setup.train_step, state, batch, constants)
+            state, step_sums = call_together(setup.strategy.train_step, state, batch, constants)
         step = call.stop
         reader.add(call, step_sums, compiled=compiled)
         run.emit("on_step_end", StepEnd, step, state)

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import jax
 
@@ -29,11 +29,11 @@ def check(setup: "Setup") -> None:
     shares = len(devices) if setup.config.sharding.shard_params and not on_host else 1
     room = available_memory_bytes() if on_host else shares * platform.device_memory_bytes(devices)
 
-    def takes(shapes: Iterable[tuple[int, ...]]) -> int:
-        return copies * _BYTES * sum(map(math.prod, shapes))
+    def takes(arrays: Iterable[Any]) -> int:
+        return copies * _BYTES * sum(math.prod(array.shape) for array in arrays)
 
     # Of shapes that the step asks for anyway: to build a deep model once more takes a second.
-    taken, kwargs = takes(leaf.shape for leaf in jax.tree.leaves(setup.shapes.params)), setup.config.model.kwargs
+    taken, kwargs = takes(jax.tree.leaves(setup.shapes.params)), setup.config.model.kwargs
     if taken <= room:
         return
     counts = {name: value for name, value in kwargs.items() if isinstance(value, int) and not isinstance(value, bool)}

@@ -3,6 +3,7 @@
 # Over 300 lines: the parts of one run, which share its state.
 
 import contextlib
+import copy
 import dataclasses
 import gc
 import hashlib
@@ -51,6 +52,11 @@ class Trained:
     reason: str = ""
     last_saved: int | None = None
     directory: RunDirectory | None = None
+
+    @property
+    def was_complete(self) -> bool:
+        """Whether there was nothing left to train; the reason alone may be a callback's."""
+        return self.status == "done" and self.state is None
 
 
 class Run:
@@ -179,8 +185,6 @@ class Run:
             cleanup.callback(self._callbacks.close)
             cleanup.enter_context(self.setup.reading)
             finished = self._directory.read_summary() if self._directory is not None else None
-            if finished is None or finished["status"] != "done":
-                self.setup.load_step()  # in the background
             found = self._complete(finished)
             return found if found is not None else self._train()
 
@@ -227,12 +231,16 @@ class Run:
         _ = setup.train_data, setup.evaluation_data  # read before the progress begins
         self._signals.check()
         self._signals.training = True
+        rolls_back, first_states = config.run.on_divergence == "rollback", dict[str, Any]()
         while True:  # once, and again after each rollback
             start, failure, outcome = saved or 0, "", None
             if self.counters.rollbacks:
                 self.setup = setup.with_learning_rates_times(self.counters.learning_rate_factor)
-            self._callbacks.load_state_dict(position.get("callbacks", {}))
+            # A rollback may go back to where no checkpoint holds a state of a callback.
+            self._callbacks.load_state_dict(first_states | position.get("callbacks", {}))
             self.emit("on_start", Started, start, saved is not None, message)
+            if rolls_back and not self.counters.rollbacks:
+                first_states = copy.deepcopy(self._callbacks.state_dict())
             state = setup.strategy.restore(state, setup.shapes)  # the host lets go of it
             try:
                 outcome = loop.train(self, state, start)
@@ -240,11 +248,7 @@ class Run:
             except reader.Diverged as error:
                 status, step, failure = "diverged", error.step, str(error)
             self._wait()
-            if (
-                status != "diverged"
-                or config.run.on_divergence != "rollback"
-                or self.counters.rollbacks >= config.run.max_divergences
-            ):
+            if status != "diverged" or not rolls_back or self.counters.rollbacks >= config.run.max_divergences:
                 break
             saved = self._saved()
             state, position = self._begin(saved)

@@ -13,20 +13,18 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from flax import nnx
-from jax.experimental import multihost_utils
 from jaxtyping import Float
 
-from jaxdp import run_directory, tasks
-from jaxdp.components import NOTHING, Objects, array_shapes, check_model, create_model, create_task, open_data
+from jaxdp import models, run_directory, run_files, tasks
+from jaxdp.components import NOTHING, Objects, array_shapes, check_model, create_model, create_task, has_own_code, open_data
 from jaxdp.config import TrainConfig
 from jaxdp.data import augment, class_counts, pipeline, placement
 from jaxdp.data.reading_processes import ReadingProcesses
 from jaxdp.data.sources import BadExample, CheckedSource, Dataset
 from jaxdp.inference import instances
 from jaxdp.registry import ConfigError
-from jaxdp.runtime import kept_step, platform
+from jaxdp.runtime import platform
 from jaxdp.runtime.processes import call_together
-from jaxdp.runtime.program_key import NOT_IN_PROGRAM
 from jaxdp.runtime.targets import Target
 from jaxdp.sharding import memory, mesh
 from jaxdp.sharding.strategy import Strategy, create_strategy
@@ -39,6 +37,12 @@ from jaxdp.training.intervals import Intervals
 Advance = Callable[[str, int, int], None]
 # Batches of an evaluation that the devices have been given before the host waits for the first of them.
 _EVALUATED_AHEAD = 2
+# Settings that are data of the compiled step, or concern the host alone: the step is the same with
+# other values.
+NOT_IN_PROGRAM = frozenset(
+    "learning_rate lr_scaling schedule warmup_fraction epochs steps seed log_every eval_every checkpoint_every keep "
+    "run_dir resume max_divergences profile step_timeout callbacks early_stop data_workers measure_devices".split()
+)
 # Threads that read where the settings do not say it; each has a batch that waits on the devices.
 _FEWEST_WORKERS, _MOST_WORKERS = 2, 8
 
@@ -57,7 +61,8 @@ class Setup:
         objects: what was given as an object rather than by name.
         advance: is told the name of a split, how many of its examples are read, and how many there are, while the dataset is put
             on the devices.
-        steps: those of the strategy that were asked for, by name.
+        factory: makes the model, as it was when the setup was created: a plugin may be imported anew. None for
+            a model object.
     """
 
     config: TrainConfig
@@ -69,7 +74,7 @@ class Setup:
     intervals: Intervals
     objects: Objects = NOTHING
     advance: Advance = say_nothing
-    steps: dict[str, Callable[..., Any]] = dataclasses.field(default_factory=dict, repr=False, compare=False)
+    factory: Callable[..., Any] | None = None
 
     @property
     def global_batch_size(self) -> int:
@@ -88,37 +93,6 @@ class Setup:
         """What all training steps read, on the devices."""
         small = self.strategy.replicate(Constants.create(self.learning_rates, self.config.data.seed))
         return dataclasses.replace(small, examples=self.train_data)
-
-    @property
-    def train_step(self) -> Callable[..., Any]:
-        """The strategy's train step, from an earlier process where it is kept; ask for it once a state is placed."""
-        return self._kept("train_step", updates=True)
-
-    def _kept(self, name: str, *, updates: bool) -> Callable[..., Any]:
-        """Returns a step of the strategy, the same one in all setups that share a strategy."""
-        if name not in self.steps:
-            strategy, given = self.strategy, self.objects
-            step = getattr(strategy, name)
-            # Of objects nobody knows whether they are the same in another process.
-            if self.config.exchange.name == "allreduce" and not any((given.model, given.task, given.loss, given.optimizer)):
-                kind = (type(strategy), strategy.devices, strategy.axes, strategy.shard_params)
-                step = kept_step.keep(step, self.config, self.recipe, *kind, self.dtype, updates=updates)
-            self.steps[name] = step
-        return self.steps[name]
-
-    def load_step(self) -> None:
-        """Begins to load the compiled training step, where an earlier process has kept it: drawing weights takes time meanwhile.
-
-        Zeros stand for what it will be called with.
-        """
-        if not kept_step.are_kept() or self.config.exchange.name != "allreduce" or self.intervals.steps_per_execution > 1:
-            return
-        if "train_step" in self.steps:  # an earlier run of this process has it
-            return
-        state = self.strategy.restore(jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), self.shapes), self.shapes)
-        batch = {name: np.zeros(leaf.shape, leaf.dtype) for name, leaf in self._batch_shapes(self.global_batch_size).items()}
-        if isinstance(step := self.train_step, kept_step.KeptStep):
-            step.load(state, self.strategy.shard_batch(batch), self.constants)
 
     def with_learning_rates_times(self, factor: float) -> "Setup":
         """Returns the same setup with all learning rates multiplied by `factor`; the compiled step is the same."""
@@ -160,7 +134,8 @@ class Setup:
         """Returns a new model with weights drawn from the seed, or those of the model that was given."""
         if self.objects.model is not None:
             return nnx.clone(self.objects.model)
-        return create_model(self.config, self.dataset, rngs=nnx.Rngs(self.config.data.seed), dtype=self.dtype)
+        rngs = nnx.Rngs(self.config.data.seed)
+        return create_model(self.config, self.dataset, rngs=rngs, dtype=self.dtype, factory=self.factory)
 
     @functools.cached_property
     def initial_weights(self) -> transfer.InitialWeights | None:
@@ -295,7 +270,7 @@ class Setup:
         data = self.evaluation_data if split == self.evaluation_split else self._resident(split)
         under_way: collections.deque[Any] = collections.deque()
         for batch in self._batches(split, order, 0):
-            under_way.append(call_together(self._kept("eval_step", updates=False), state, batch, data))
+            under_way.append(call_together(self.strategy.eval_step, state, batch, data))
             if len(under_way) > _EVALUATED_AHEAD:
                 yield self.strategy.gather(under_way.popleft())
         yield from map(self.strategy.gather, under_way)
@@ -344,6 +319,7 @@ def create_setup(
         ConfigError: for the first setting that cannot work.
     """
     platform.check_backend()
+    platform.check_precision(config.model.precision)
     config = defaults.with_saved_defaults(config)
     sizes = config.optimization
     is_default = sizes.global_batch_size is None and sizes.per_device_batch_size is None  # what there is later is the dataset's own
@@ -353,6 +329,8 @@ def create_setup(
         instances.require()
     if training:
         defaults.check_learning(config, dataset)
+        if has_own_code(config, objects) and (defect := platform.cpu_defect()) is not None:
+            run_files.warn(defect)
     task = create_task(config, dataset, objects, class_weights=class_weights.resolve(config, dataset) if training else ())
     preprocess = augment.create_preprocess(
         config.data.augment or (), mean=dataset.mean, std=dataset.std, per_image=config.data.normalize == "image",
@@ -386,15 +364,14 @@ def create_setup(
         group = asked.model.batch_norm.group_size if asked.model.batch_norm is not None else None
         strategy.check_batch(int(config.optimization.global_batch_size or 0), len(dataset.train), group)
     setup = Setup(
-        config, jnp.dtype(dtype or config.model.precision), dataset, recipe, schedule, strategy, intervals, objects, advance
-    )
+        config, jnp.dtype(dtype or config.model.precision), dataset, recipe, schedule, strategy, intervals, objects, advance,
+        factory=models.factory(config.model.name) if objects.model is None else None,
+    )  # fmt: skip
     if not automatic:
         if training and config.run.resume != "must" and not run_directory.will_resume(config):
             _ = setup.initial_weights  # finds what does not fit
         return setup
     size = memory.largest_batch(strategy, setup.abstract_step, len(dataset.train))
-    # The devices of some processes may have less memory than those of others.
-    size = int(np.min(multihost_utils.process_allgather(np.asarray(size))))
     chosen = asked.replace(global_batch_size=size)
     return create_setup(chosen, objects, training=training, dtype=dtype, advance=advance)
 

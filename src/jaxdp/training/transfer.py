@@ -17,7 +17,8 @@ from jaxdp.components import NOTHING, Objects, abstract_model, array_shapes, cre
 from jaxdp.config import TrainConfig
 from jaxdp.inference.predictor import read_description
 from jaxdp.inference.weights import read_weights
-from jaxdp.models.reference_weights import in_our_order, is_finite, reference_names, shape_text, some
+from jaxdp.models.reference_weights import in_our_order, reference_names
+from jaxdp.models.weights import fit_weights, some
 from jaxdp.registry import ConfigError
 from jaxdp.run_directory import RunDirectory
 from jaxdp.step.state import array_name
@@ -25,7 +26,7 @@ from jaxdp.step.state import array_name
 # What ResNets and VGGs for ImageNet have, and those for CIFAR, or others, do not.
 _OF_TORCHVISION = ("layer4.0.conv1.weight", "features.0.weight")
 _NORMALIZATION = "note: torchvision's weights were trained with --normalize imagenet; this run normalizes otherwise"
-Shapes = Mapping[str, tuple[int, ...]]
+Shapes = Mapping[str, jax.ShapeDtypeStruct]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,7 +35,7 @@ class InitialWeights:
 
     Attributes:
         source: the run and step, or the file.
-        arrays: parameters and batch statistics by name, float32.
+        arrays: parameters and batch statistics by name, in the model's dtypes.
         parameters: how many numbers of them are parameters.
         skipped: names in the source of what the model does not have.
         fresh: names in the model of what keeps its own initialization.
@@ -54,7 +55,7 @@ class InitialWeights:
 
         def filled(path: Any, leaf: Any) -> Any:
             found = self.arrays.get(array_name(path))
-            return leaf if found is None else jax.device_put(found.astype(leaf.dtype))
+            return leaf if found is None else jax.device_put(found)
 
         nnx.replace_by_pure_dict(arrays, jax.tree_util.tree_map_with_path(filled, nnx.to_pure_dict(arrays)))
         nnx.update(model, arrays)
@@ -101,24 +102,17 @@ def read_initial(path: str, config: TrainConfig, dataset: Any, objects: Objects 
     except ConfigError as error:
         raise ConfigError("init_from", path, error.remedy) from error
     heads = _heads(config, dataset, objects, expected)
-    alike = {name for name, array in found.items() if name in expected and array.shape == expected[name]}
+    alike = {name for name, array in found.items() if name in expected and array.shape == expected[name].shape}
     # With as many classes that are others, nothing of a head fits, either.
     fresh = heads if _are_others(names, dataset.class_names) else heads - alike
-    loaded = {name: found[name] for name in expected if name in alike - fresh}
     model = config.model.name
-    if not loaded:
+    if not alike - fresh:
         examples = f"e.g. {next(iter(found), 'none')} there, {next(iter(expected), 'none')} here"
         raise ConfigError("init_from", path, f"none of its {len(found)} arrays fits {model} by name and shape ({examples})")
-    others = [name for name in expected if name not in loaded and name not in fresh]
-    misshaped = [
-        f"{name} {shape_text(found[name].shape)}, expected {shape_text(expected[name])}" for name in others if name in found
-    ]
-    missing = [name for name in others if name not in found]
-    unusable = [name for name, array in loaded.items() if not is_finite(array)]
-    kinds = {"of another shape": misshaped, "missing": missing, "not finite numbers": unusable}
-    problems = [f"{len(names)} {kind}: {some(names)}" for kind, names in kinds.items() if names]
+    wanted = {name: like for name, like in expected.items() if name not in fresh}
+    loaded, problems = fit_weights({name: found[name] for name in wanted if name in found}, wanted)
     if problems:
-        raise ConfigError("init_from", path, f"does not fit {model}, head aside; {'; '.join(problems)}")
+        raise ConfigError("init_from", path, f"does not fit {model}, head aside; {problems}")
     skipped = tuple(name for name in found if name not in expected)
     count = sum(array.size for name, array in loaded.items() if name in params)
     return InitialWeights(source, loaded, count, skipped, tuple(name for name in expected if name in fresh), note)
@@ -190,7 +184,8 @@ def _heads(config: TrainConfig, dataset: Any, objects: Objects, expected: Shapes
     """Returns the names of the arrays whose shape depends on the number of classes."""
     classes = dataset.num_classes
     if objects.model is not None:  # it cannot be made for other classes
-        return {name for name, shape in expected.items() if shape and shape[-1] == classes}
+        return {name for name, like in expected.items() if like.shape[-1:] == (classes,)}
     other = types.SimpleNamespace(num_classes=classes + 1, image_shape=dataset.image_shape)
     params, batch_stats = array_shapes(config, other, objects)
-    return {name for name, shape in {**params, **batch_stats}.items() if shape != expected.get(name)}
+    others = {**params, **batch_stats}
+    return {name for name in others if name not in expected or others[name].shape != expected[name].shape}

@@ -1,0 +1,70 @@
+"""Checks weights that come from files, and casts them to the dtypes of a model's arrays."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+_NAMES_SHOWN = 5
+
+
+def fit_weights(arrays: Mapping[str, np.ndarray], expected: Mapping[str, Any]) -> tuple[dict[str, np.ndarray], str]:
+    """Returns the arrays that fit, in the expected dtypes, and what is wrong with all others.
+
+    Args:
+        arrays: weights by name, of any dtype. Only finite numbers fit; floating-point numbers are
+            cast, and all others must have the expected dtype.
+        expected: whatever has `shape` and `dtype`, by name.
+
+    Returns:
+        The arrays, and the problems in one line; it is empty if all arrays fit.
+    """
+    fitting: dict[str, np.ndarray] = {}
+    problems = {
+        "missing": [name for name in expected if name not in arrays],
+        "unexpected": [name for name in arrays if name not in expected],
+        "of another shape": [],
+        "of another dtype": [],
+        "not finite numbers": [],
+        "too large": [],
+    }
+    for name, like in expected.items():
+        if name not in arrays:
+            continue
+        array = arrays[name]
+        if array.shape != tuple(like.shape):
+            text = f"{name} {shape_text(array.shape)}, expected {shape_text(like.shape)}"
+            problems["of another shape"].append(text)
+        elif array.dtype != like.dtype and not (_is_floating(array) and _is_floating(like)):
+            problems["of another dtype"].append(f"{name} {array.dtype}, expected {like.dtype}")
+        elif not np.isfinite(array).all():
+            problems["not finite numbers"].append(name)
+        elif (cast := _cast(array, like.dtype)) is None:
+            problems["too large"].append(f"{name} {array.dtype}, expected {like.dtype}")
+        else:
+            fitting[name] = cast
+    found = [f"{len(names)} {kind}: {some(names)}" for kind, names in problems.items() if names]
+    return fitting, "; ".join(found)
+
+
+def _is_floating(array: Any) -> bool:
+    return jnp.issubdtype(array.dtype, jnp.floating)  # NumPy's own does not know bfloat16
+
+
+def _cast(array: np.ndarray, dtype: Any) -> np.ndarray | None:
+    """Returns an array of finite numbers in another dtype; None if one is not finite there."""
+    with np.errstate(over="ignore"):
+        cast = array.astype(dtype, copy=False)
+    return cast if np.isfinite(cast).all() else None
+
+
+def shape_text(shape: tuple[int, ...]) -> str:
+    """Returns a shape as errors show it."""
+    return "x".join(map(str, shape)) or "scalar"
+
+
+def some(names: Sequence[str]) -> str:
+    """Returns the first few of some names, and how many more there are."""
+    more = len(names) - _NAMES_SHOWN
+    return ", ".join(names[:_NAMES_SHOWN]) + (f" and {more} more" if more > 0 else "")

@@ -1,0 +1,69 @@
+"""Digests of the user's own source files, by which a run notices that its code has changed."""
+
+import contextlib
+import functools
+import hashlib
+import os
+import pathlib
+import sys
+import sysconfig
+from collections.abc import Mapping
+from typing import Any
+
+from jaxdp import run_files
+from jaxdp.parsing import resolved
+from jaxdp.registry import ConfigError
+
+_MOST_NAMES = 3  # in one line
+
+
+def digests() -> dict[str, str]:
+    """Returns the SHA-256 of each imported source file that is not installed, by its name.
+
+    These are the script, plugins, the modules of classes and functions that were handed over, and
+    what those import. A name is relative to the folder that Python imports the file from, so that
+    the same code has the same name elsewhere.
+    """
+    names = dict[pathlib.Path, str]()
+    for name, module in list(sys.modules.items()):
+        attributes: dict[str, Any] = getattr(module, "__dict__", {})  # some put other things there
+        file = attributes.get("__file__")
+        if not isinstance(file, str) or _is_installed(file) or _is_installed(str(path := resolved(file))):
+            continue
+        spec = attributes.get("__spec__")  # it names what python -m runs
+        names[path] = _name(getattr(spec, "name", name), path)
+    found = dict[str, str]()
+    for path, name in sorted(names.items()):
+        with contextlib.suppress(ConfigError):  # it is gone, or was never a file
+            digest = hashlib.sha256(run_files.read_bytes(path)).hexdigest()
+            found[str(path) if name in found else name] = digest
+    return found
+
+
+def text(changed: Mapping[str, Any]) -> str:
+    """Returns e.g. `mynet.py has changed since the run began`; nothing if no file has."""
+    names = sorted(changed)
+    more = len(names) - _MOST_NAMES
+    shown = ", ".join(names[:_MOST_NAMES]) + f" and {more} more" * (more > 0)
+    verb = "has" if len(names) == 1 else "have"
+    return f"{shown} {verb} changed since the run began" if names else ""
+
+
+def _name(module: str, path: pathlib.Path) -> str:
+    is_plugin = os.sep in module  # its module has the path as its name
+    depth = 1 if is_plugin else module.count(".") + 1
+    return "/".join(path.parts[-depth - (path.name == "__init__.py") :])
+
+
+def _is_installed(file: str) -> bool:
+    """Whether a file is part of jaxdp, of the standard library or of an installed package."""
+    is_package = not {"site-packages", "dist-packages"}.isdisjoint(file.split(os.sep))
+    return is_package or file.startswith(_installed())
+
+
+@functools.cache
+def _installed() -> tuple[str, ...]:
+    kinds = ("stdlib", "platstdlib", "purelib", "platlib", "scripts")
+    folders = [*map(sysconfig.get_path, kinds), os.path.dirname(__file__)]
+    folders += [os.path.realpath(folder) for folder in folders]
+    return tuple(os.path.join(folder, "") for folder in folders)

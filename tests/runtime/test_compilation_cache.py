@@ -1,0 +1,308 @@
+"""Compiled programs are kept for the next process, unless somebody else can have put them there."""
+
+import contextlib
+import os
+import pathlib
+import re
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from jaxdp.runtime import compilation_cache, launcher
+
+COMPILE = """
+from jaxdp.runtime import platform
+platform.configure(None)
+import jax
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+found = []
+jax.monitoring.register_event_listener(lambda event, **_: found.append(event))
+jax.jit(lambda x: x * 3 + 1)(2.0)
+print(sum(event.endswith("compilation_cache/cache_hits") for event in found))
+"""
+
+
+def compile_in_a_process(home: pathlib.Path, **variables: str) -> tuple[int, str]:
+    """Returns how many programs were found in the cache, and what was said on standard error."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("JAX_")}
+    environment |= {"XDG_CACHE_HOME": str(home), "XLA_FLAGS": ""} | variables
+    done = subprocess.run([sys.executable, "-c", COMPILE], env=environment, capture_output=True, text=True, check=True)
+    # JAX 0.10.0 takes no note of two features of AMD's processors and says so of each program; 0.10.2 knows them.
+    return int(done.stdout), re.sub(r"E\d{4} .*prefer-no-(gather|scatter) is not +supported.*\n", "", done.stderr)
+
+
+def test_compiled_programs_are_kept_for_the_next_process(tmp_path: pathlib.Path) -> None:
+    assert compile_in_a_process(tmp_path) == (0, "")
+    (folder,) = (tmp_path / "jaxdp").iterdir()
+    kept = sorted(folder.glob("*-cache"))
+    assert kept
+    # A process was killed over one program: its file is cut short, and the note of its use is missing.
+    kept[0].write_bytes(kept[0].read_bytes()[:100])
+    kept[0].with_name(kept[0].name.removesuffix("-cache") + "-atime").unlink()
+    hits, said = compile_in_a_process(tmp_path)
+    assert (hits, said) == (len(kept) - 1, "")
+    assert compile_in_a_process(tmp_path) == (len(kept), "")
+
+
+def test_where_programs_cannot_be_kept_they_are_compiled_again(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "file").write_text("no folder")
+    assert compile_in_a_process(tmp_path / "file") == (0, "")
+    own = tmp_path / "own"
+    assert compile_in_a_process(tmp_path, JAX_COMPILATION_CACHE_DIR=str(own)) == (0, "")
+    assert list(own.glob("*-cache"))
+    assert not (tmp_path / "jaxdp").exists()
+
+
+def test_a_cpu_of_another_kind_has_a_folder_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = compilation_cache._cpu_hash()
+    read = pathlib.Path.read_bytes
+    monkeypatch.setattr(pathlib.Path, "read_bytes", lambda path: read(path).replace(b" avx2", b"") + b"\nflags : another")
+    assert compilation_cache._cpu_hash() != before or b"avx2" not in read(pathlib.Path("/proc/cpuinfo"))
+
+
+@pytest.fixture
+def home(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
+    """The user's cache directory."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", "")  # else the value that a test leaves would stay
+    monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR")
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def folder(home: pathlib.Path) -> pathlib.Path:
+    """The folder of compiled programs, with one of them."""
+    folder = compilation_cache._private_folder()
+    (folder / "a-cache").write_bytes(b"machine code")
+    (folder / "a-atime").write_bytes(b"now")
+    return folder
+
+
+def refusal(capsys: pytest.CaptureFixture[str]) -> str:
+    """Returns the one line that says why there is no cache, here and in child processes."""
+    compilation_cache.enable()
+    assert os.environ["JAX_COMPILATION_CACHE_DIR"] == ""
+    (line,) = capsys.readouterr().err.splitlines()
+    compilation_cache.enable()
+    assert capsys.readouterr().err == ""  # it is said once
+    return line
+
+
+def contents(folder: pathlib.Path) -> list[tuple[str, int]]:
+    return sorted((str(path), path.lstat().st_mode) for path in [folder, *folder.rglob("*")])
+
+
+def test_what_is_made_is_private(tmp_path: pathlib.Path, home: pathlib.Path) -> None:
+    before = os.umask(0)
+    try:
+        folder = compilation_cache._private_folder()
+    finally:
+        os.umask(before)
+    assert folder.parent == home / "jaxdp"
+    for made in (home, home / "jaxdp", folder):
+        assert stat.S_IMODE(made.stat().st_mode) == 0o700
+
+
+def test_an_ordinary_cache_becomes_private(home: pathlib.Path, folder: pathlib.Path) -> None:
+    folder.chmod(0o755)  # as earlier versions made it
+    (folder / "steps").mkdir()  # as these left it
+    assert compilation_cache._private_folder() == folder
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    (folder / "a-cache").chmod(0o666)  # whatever the umask, others do not come that far
+    assert compilation_cache._private_folder() == folder
+    assert (folder / "a-cache").exists()
+
+
+def test_a_parent_like_tmp_is_safe(home: pathlib.Path, folder: pathlib.Path) -> None:
+    home.chmod(0o1777)
+    assert compilation_cache._private_folder() == folder
+    assert pathlib.Path(os.environ["XDG_CACHE_HOME"]) == home
+
+
+def test_a_link_to_a_folder_of_ones_own_is_resolved(
+    home: pathlib.Path, folder: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "link").symlink_to(home)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "link"))
+    assert compilation_cache._private_folder() == folder
+
+
+Spoil = Callable[[pathlib.Path], object]
+Hold = Callable[[pathlib.Path], None]
+
+
+def exchange(name: str, by: Callable[[pathlib.Path], object]) -> Spoil:
+    """Returns what puts something else in the place of a file."""
+
+    def spoil(folder: pathlib.Path) -> None:
+        (folder / name).unlink(missing_ok=True)
+        by(folder / name)
+
+    return spoil
+
+
+def link_to_a_folder_of_all(folder: pathlib.Path) -> None:
+    other = folder.parent.parent.parent / "shared"
+    folder.rename(other)
+    other.chmod(0o777)
+    folder.symlink_to(other)
+
+
+def writable_file(folder: pathlib.Path) -> None:
+    folder.chmod(0o755)
+    (folder / "a-cache").chmod(0o664)
+
+
+SPOILED: dict[str, tuple[Spoil, str]] = {
+    "folder 777": (lambda folder: folder.chmod(0o777), r"other users can write \S+; remove it"),
+    "folder 720": (lambda folder: folder.chmod(0o720), r"other users can write \S+; remove it"),
+    "folder with sticky bit": (lambda folder: folder.chmod(0o1777), r"other users can write \S+; remove it"),
+    "parent 777": (lambda folder: folder.parent.chmod(0o777), r"other users can write \S+/jaxdp; correct that"),
+    "its parent 770": (lambda folder: folder.parent.parent.chmod(0o770), r"other users can write \S+/home; correct that"),
+    "file 664": (writable_file, r"other users can write \S+/a-cache; remove \S+"),
+    "folder a link": (link_to_a_folder_of_all, r"other users can write \S+/shared; remove it"),
+    "file a link": (exchange("a-cache", lambda path: path.symlink_to("/etc/passwd")), r"\S+/a-cache is no file; remove \S+"),
+    "lock a FIFO": (exchange(".lockfile", os.mkfifo), r"\S+/.lockfile is no file; remove \S+"),
+    "lock a folder": (exchange(".lockfile", os.mkdir), r"\S+/.lockfile is no file; remove \S+"),
+}
+
+
+@pytest.mark.parametrize("case", SPOILED)
+def test_what_others_can_change_is_left_alone(
+    case: str, home: pathlib.Path, folder: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spoil, said = SPOILED[case]
+    spoil(folder)
+    before = contents(home)
+    remedy = "or set JAX_COMPILATION_CACHE_DIR to a folder that only you can write"
+    assert re.fullmatch(f"jaxdp: compiled programs are not kept: {said}, {remedy}", refusal(capsys))
+    assert contents(home) == before
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="NOT TESTED: only root can give a file to another user")
+@pytest.mark.parametrize(
+    ("path", "remedy"),
+    [
+        ("../..", "correct that"),
+        ("..", "correct that"),
+        ("", "remove it"),
+        ("a-cache", "remove"),
+        (".lockfile", "remove"),
+    ],
+)
+def test_what_belongs_to_another_user_is_left_alone(
+    path: str, remedy: str, home: pathlib.Path, folder: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = os.path.realpath(folder / path)
+    os.chown(other, 65534, 65534)
+    before = contents(home)
+    assert f": {other} belongs to another user; {remedy}" in refusal(capsys)
+    assert contents(home) == before
+
+
+def test_a_cache_that_others_can_write_is_not_loaded(tmp_path: pathlib.Path) -> None:
+    assert compile_in_a_process(tmp_path) == (0, "")
+    (folder,) = (tmp_path / "jaxdp").iterdir()
+    folder.chmod(0o777)
+    hits, said = compile_in_a_process(tmp_path)
+    assert hits == 0
+    assert f"are not kept: other users can write {folder}; remove it, or " in said
+    assert said.count("\n") == 1
+    folder.chmod(0o700)
+    assert compile_in_a_process(tmp_path)[0] > 0
+
+
+def test_a_cache_directory_that_is_a_link_to_itself(home: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    home.symlink_to(home)
+    assert f"{home} is a link to itself; correct that, or set" in refusal(capsys)
+
+
+@pytest.fixture
+def held() -> Iterator[Hold]:
+    """Returns what lets another process hold a lock until the test ends."""
+    program = (
+        "import filelock, sys\n"
+        "with filelock.FileLock(sys.argv[1]):\n"
+        "    print(flush=True)\n"
+        "    sys.stdin.read()\n"
+    )  # fmt: skip
+    with contextlib.ExitStack() as processes:
+
+        def hold(lock: pathlib.Path) -> None:
+            command = [sys.executable, "-c", program, str(lock)]
+            holder = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+            processes.callback(holder.communicate)
+            assert holder.stdout is not None
+            assert holder.stdout.readline()
+
+        yield hold
+
+
+def test_a_lock_that_another_process_holds_costs_two_seconds_and_a_line(
+    held: Hold, folder: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    held(folder / ".lockfile")
+    before, started = contents(folder), time.monotonic()
+    assert f"another process holds {folder}/.lockfile; end that process, or set" in refusal(capsys)
+    # The machine may be busy.
+    assert time.monotonic() - started < compilation_cache._LOCK_SECONDS + 5 < 7
+    assert contents(folder) == before
+
+
+def test_no_program_is_read_or_written_where_the_lock_is_held(held: Hold, tmp_path: pathlib.Path) -> None:
+    compile_in_a_process(tmp_path)
+    (folder,) = (tmp_path / "jaxdp").iterdir()
+    held(folder / ".lockfile")
+    before = contents(folder)
+    hits, said = compile_in_a_process(tmp_path)
+    assert (hits, said.count("\n")) == (0, 1)
+    assert contents(folder) == before
+
+
+def test_later_waits_for_the_lock_are_told(home: pathlib.Path) -> None:
+    """JAX warns of each program that it cannot read or write, and the user can free the lock."""
+    program = (
+        "import warnings\n"
+        "from jaxdp.runtime import compilation_cache\n"
+        "compilation_cache.enable()\n"
+        "for error in ('Timeout: The file lock is held', 'OSError: No space left on device'):\n"
+        "    warnings.warn(\"Error writing persistent compilation cache entry for 'jit_step': \" + error)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert "The file lock is held" in done.stderr
+    assert "No space left" not in done.stderr
+
+
+def test_a_user_without_a_home_directory_has_no_cache(home: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def expanduser(path: pathlib.Path) -> pathlib.Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(pathlib.Path, "expanduser", expanduser)
+    compilation_cache.enable()
+    assert os.environ["JAX_COMPILATION_CACHE_DIR"] == ""
+
+
+def test_processes_of_a_launcher_inherit_the_choice(
+    folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found: list[str] = []
+
+    class Processes:
+        def __init__(self, flags: object, environments: list[dict[str, str]], logs: object) -> None:
+            found.extend(each["JAX_COMPILATION_CACHE_DIR"] for each in environments)
+
+        def wait(self, grace_seconds: float) -> int:
+            return 0
+
+        def explain(self) -> list[str]:
+            return []
+
+    monkeypatch.setattr(launcher, "_Processes", Processes)
+    folder.chmod(0o777)
+    assert launcher.launch([], 2, 1) == 0
+    assert found == ["", ""]
+    assert capsys.readouterr().err.count("\n") == 1
