@@ -20,6 +20,7 @@ import yaml
 from hypothesis import strategies as st
 from PIL import Image
 
+LINKS = ("mine", "theirs", "nothing", "endless", "prepared")
 OUTSIDE = "outside"  # a folder beside that of the run, of which nothing may change
 SPARSE_BYTES = 2**36  # that a file claims to have, of which there is nothing on the disk
 _NAMES = (
@@ -80,9 +81,9 @@ class Damage:
     Attributes:
         which: the file, as a share of their sorted list.
         kind: flip, cut, replace, change, delete, folder, empty, link, loop, pipe, sparse or insert.
-            Links out of the folder are mine (to a file), theirs (to a folder), nothing (to where a file
-            would be made), endless, and prepared: under the name that version 0.2 wrote to first.
-            parent removes the file's folder, and away makes that a link.
+            parent removes the file's folder. Links out of the folder take the place of a file or folder
+            at its top: mine (to a file), theirs (to a folder), nothing (to where a file would be made),
+            endless, and prepared, which has the name that version 0.2 wrote to first.
         where: position in the file, as a share.
         content: what it has then, or what is added.
         name: a field that a JSON or YAML file has changed, as a share of all.
@@ -96,10 +97,14 @@ class Damage:
 
     def apply(self, folder: pathlib.Path) -> str:
         """Does it, and returns to which file."""
-        files = sorted(path for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
+        found = folder.iterdir() if self.kind in LINKS else folder.rglob("*")
+        found = (path for path in found if not path.is_symlink() and (path.is_file() or self.kind in LINKS))
+        files = sorted(found)
         if not files:
             return ""
         path = files[int(self.which * len(files))]
+        if self.kind in LINKS:
+            return _link_out(folder, path, self.kind)
         content = path.read_bytes() if path.stat().st_size < 2**24 else b""
         place = int(self.where * len(content))
         if self.kind == "flip" and content:
@@ -116,9 +121,6 @@ class Damage:
             path.write_bytes(content[:place] + self.content + content[place:])
         elif self.kind == "sparse":
             os.truncate(path, SPARSE_BYTES)
-        elif self.kind == "prepared":
-            with contextlib.suppress(FileExistsError):
-                path.with_name(path.name + ".new").symlink_to(folder.parent / OUTSIDE / "mine")
         else:
             path.unlink()
             if self.kind == "folder":
@@ -131,15 +133,20 @@ class Damage:
                 path.symlink_to(path.name)
             elif self.kind == "pipe":
                 os.mkfifo(path)
-            elif self.kind in ("mine", "theirs", "nothing"):
-                path.symlink_to(folder.parent / OUTSIDE / self.kind)
-            elif self.kind == "endless":
-                path.symlink_to("/dev/zero")
-            elif self.kind in ("parent", "away") and path.parent != folder:
-                shutil.rmtree(path.parent)
-                if self.kind == "away":
-                    path.parent.symlink_to(folder.parent / OUTSIDE / "theirs")
+            elif self.kind == "parent":
+                shutil.rmtree(path.parent) if path.parent != folder else None
         return str(path.relative_to(folder))
+
+
+def _link_out(folder: pathlib.Path, path: pathlib.Path, kind: str) -> str:
+    outside = folder.parent / OUTSIDE
+    if kind == "prepared":
+        with contextlib.suppress(FileExistsError):
+            path.with_name(path.name + ".new").symlink_to(outside / "mine")
+    else:
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+        path.symlink_to("/dev/zero" if kind == "endless" else outside / kind)
+    return str(path.relative_to(folder))
 
 
 def _changed(path: pathlib.Path, content: bytes, where: float, value: Any) -> bytes:
@@ -178,12 +185,7 @@ _KINDS = (
     "pipe",
     "sparse",
     "parent",
-    "mine",
-    "theirs",
-    "nothing",
-    "endless",
-    "prepared",
-    "away",
+    *LINKS,
 )
 plain_values = values.map(lambda value: json.loads(json.dumps(value)))
 shares = st.integers(0, 9999).map(lambda number: number / 10000)

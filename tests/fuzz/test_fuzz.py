@@ -123,6 +123,8 @@ class Fuzzer:
 
     def damage(self, case: tuple[list[fuzz_contents.Damage], list[str]]) -> None:
         damages, commands = case
+        if any(each.kind in fuzz_contents.LINKS for each in damages):
+            commands = [*commands, "longer"]  # which writes most
         folder = self.folder()
         for each in damages:
             each.apply(folder / "run")
