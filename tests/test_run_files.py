@@ -411,7 +411,9 @@ def test_texts_in_files_of_a_run_are_neither_escapes_nor_formulas(capsys: pytest
     assert evaluate.main(["run", "--per-image", "scores.csv"]) == 0
     RUN.dataset_file.write_text(json.dumps(RUN.read_dataset() | {"class_names": [str(number) for number in range(10)]}))
     assert train.main(FLAGS) == 0  # of a run that is done it prints the summary
-    said = "".join(capsys.readouterr())
+    text = RUN.config_file.read_text()
+    RUN.config_file.write_text(text.replace("dataset: digits", 'dataset: "folder:\\x1b[31m"'))
+    said = "".join(capsys.readouterr()) + repr(jaxdp.load("run"))
     assert "\x1b" not in said
     assert "\x9b" not in said
     assert "\\x1b[31mred" in said
