@@ -254,6 +254,15 @@ def test_a_pipe_in_a_checkpoint_without_checksums() -> None:
     assert predict.main(["run", "image.png"]) == 0
 
 
+def test_a_checkpoint_without_checksums_whose_metadata_are_damaged(capsys: pytest.CaptureFixture[str]) -> None:
+    (RUN.path / "checksums" / "2.json").unlink()
+    metadata = RUN.path / "checkpoints" / "2" / "state" / "_METADATA"
+    metadata.write_bytes(b"z" + metadata.read_bytes()[1:])
+    assert evaluate.main(["run", "--step", "2"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "checkpoints/2 cannot be read (its metadata are damaged); move it away to use another one" in line
+
+
 def test_files_that_would_take_all_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(free_memory, "available_memory_bytes", lambda: 2**30)
     for name in ("metrics.jsonl", "summary.json", "dataset.json", "history.jsonl"):
@@ -402,7 +411,9 @@ def test_texts_in_files_of_a_run_are_neither_escapes_nor_formulas(capsys: pytest
     assert evaluate.main(["run", "--per-image", "scores.csv"]) == 0
     RUN.dataset_file.write_text(json.dumps(RUN.read_dataset() | {"class_names": [str(number) for number in range(10)]}))
     assert train.main(FLAGS) == 0  # of a run that is done it prints the summary
-    said = "".join(capsys.readouterr())
+    text = RUN.config_file.read_text()
+    RUN.config_file.write_text(text.replace("dataset: digits", 'dataset: "folder:\\x1b[31m"'))
+    said = "".join(capsys.readouterr()) + repr(jaxdp.load("run"))
     assert "\x1b" not in said
     assert "\x9b" not in said
     assert "\\x1b[31mred" in said

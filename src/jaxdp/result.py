@@ -26,6 +26,7 @@ from jaxdp.data.splits import with_classes
 from jaxdp.inference import instances
 from jaxdp.inference.predictor import Predictor, read_description, restore
 from jaxdp.inference.scores import Scores, score
+from jaxdp.parsing import printable
 from jaxdp.registry import ConfigError
 from jaxdp.run_directory import RunDirectory, claim_new, replace_file, rows_text
 from jaxdp.runtime import devices
@@ -288,7 +289,7 @@ class Result:
             split: {name: round(value, 4) for name, value in each.items() if "/" not in name}
             for split, each in self.metrics.items()
         }
-        what = f"{self.config.model.name} on {self.config.data.dataset}"
+        what = printable(f"{self.config.model.name} on {self.config.data.dataset}")
         return f"Result({what}, {self.status} at step {self.summary['steps']}, {found})"
 
 

@@ -132,7 +132,7 @@ class RunDirectory:
     def remove_remains(self) -> None:
         """Removes the folder if it holds only unfinished saves.
 
-        A save in the background makes the folder again after somebody moved it.
+        A save in the background makes the folder again after the run's own was moved.
         """
         with contextlib.suppress(OSError):
             saves = list(self.checkpoints.iterdir())

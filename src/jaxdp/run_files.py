@@ -318,7 +318,7 @@ def no_link(path: str, flags: int) -> int:
 
 
 def fresh_name(path: pathlib.Path) -> pathlib.Path:
-    """Returns a name in the folder of a file that nobody could foresee, and so made no link of."""
+    """Returns an unpredictable name in the folder of a file: no link can have been prepared under it."""
     return path.with_name(f".{secrets.token_hex(8)}.new")
 
 
@@ -326,7 +326,7 @@ def fresh_name(path: pathlib.Path) -> pathlib.Path:
 def replacing(path: pathlib.Path) -> Iterator[BinaryIO]:
     """Opens a new file that replaces another at the end of the block: at every instant the old or the new content is there.
 
-    Where there is a link, the new file replaces the link, and what it leads to stays.
+    Where there is a link, the new file replaces the link, and its target stays.
     """
     written = fresh_name(path)
     try:

@@ -9,6 +9,7 @@ import re
 import select
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 import tempfile
@@ -155,6 +156,17 @@ def check(outcome: Outcome, command: str, *, may_fail: Callable[[str], bool] = l
     assert 10 < len(line) - len(prefix) < 3000, outcome
     if outcome.code == 1:
         assert may_fail(line), outcome
+
+
+def everything_in(folder: pathlib.Path) -> dict[str, object]:
+    """Returns what shows that anything in a folder was written, made anew or removed."""
+    found: dict[str, object] = {}
+    for path in [folder, *sorted(folder.rglob("*"))]:
+        status = path.lstat()
+        regular = stat.S_ISREG(status.st_mode) and status.st_size < 2**24
+        content = os.readlink(path) if path.is_symlink() else path.read_bytes() if regular else b""
+        found[str(path)] = (status.st_ino, status.st_mode, status.st_size, status.st_mtime_ns, content)
+    return found
 
 
 def fresh(folder: pathlib.Path, source: pathlib.Path | None = None) -> pathlib.Path:

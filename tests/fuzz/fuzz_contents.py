@@ -2,6 +2,7 @@
 
 # Over 300 lines: five formats of files, each with its own ways to be wrong.
 
+import contextlib
 import dataclasses
 import io
 import json
@@ -19,6 +20,8 @@ import yaml
 from hypothesis import strategies as st
 from PIL import Image
 
+LINKS = ("mine", "theirs", "nothing", "endless", "prepared")
+OUTSIDE = "outside"  # a folder beside that of the run, of which nothing may change
 SPARSE_BYTES = 2**36  # that a file claims to have, of which there is nothing on the disk
 _NAMES = (
     "task",
@@ -49,7 +52,23 @@ texts = st.one_of(
     values.map(lambda value: yaml.safe_dump(json.loads(json.dumps(value)))),
     st.text(max_size=60),
     st.sampled_from(
-        ["[" * 5000, "{" * 40, "a: &a [*a]", "&a a: *b", "!!python/name:os.system", "- " * 3000, "{}", "null", "NaN", "\ufeff{}"]
+        [
+            "[" * 5000,
+            "{" * 40,
+            "a: &a [*a]",
+            "&a a: *b",
+            "!!python/name:os.system",
+            "- " * 3000,
+            "{}",
+            "null",
+            "NaN",
+            "\ufeff{}",
+            "seed: " + "1:" * 10**6 + "1",
+            "seed: !!int " + "1:" * 10**5 + "1",
+            "seed: 0x" + "f" * 5000,
+            "profile: 1:30",
+            "steps: 1:30:00.5",
+        ]
     ),
 )
 blobs = st.one_of(texts.map(lambda text: text.encode(errors="surrogatepass")), st.binary(max_size=64), st.just(b"\0" * 4096))
@@ -61,7 +80,10 @@ class Damage:
 
     Attributes:
         which: the file, as a share of their sorted list.
-        kind: flip, cut, replace, change, delete, folder, empty, link, loop, pipe, sparse or extend.
+        kind: flip, cut, replace, change, delete, folder, empty, link, loop, pipe, sparse or insert.
+            parent removes the file's folder. Links out of the folder take the place of a file or folder
+            at its top: mine (to a file), theirs (to a folder), nothing (to where a file would be made),
+            endless, and prepared, which has the name that version 0.2 wrote to first.
         where: position in the file, as a share.
         content: what it has then, or what is added.
         name: a field that a JSON or YAML file has changed, as a share of all.
@@ -75,10 +97,14 @@ class Damage:
 
     def apply(self, folder: pathlib.Path) -> str:
         """Does it, and returns to which file."""
-        files = sorted(path for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
+        found = folder.iterdir() if self.kind in LINKS else folder.rglob("*")
+        found = (path for path in found if not path.is_symlink() and (path.is_file() or self.kind in LINKS))
+        files = sorted(found)
         if not files:
             return ""
         path = files[int(self.which * len(files))]
+        if self.kind in LINKS:
+            return _link_out(folder, path, self.kind)
         content = path.read_bytes() if path.stat().st_size < 2**24 else b""
         place = int(self.where * len(content))
         if self.kind == "flip" and content:
@@ -110,6 +136,17 @@ class Damage:
             elif self.kind == "parent":
                 shutil.rmtree(path.parent) if path.parent != folder else None
         return str(path.relative_to(folder))
+
+
+def _link_out(folder: pathlib.Path, path: pathlib.Path, kind: str) -> str:
+    outside = folder.parent / OUTSIDE
+    if kind == "prepared":
+        with contextlib.suppress(FileExistsError):
+            path.with_name(path.name + ".new").symlink_to(outside / "mine")
+    else:
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+        path.symlink_to("/dev/zero" if kind == "endless" else outside / kind)
+    return str(path.relative_to(folder))
 
 
 def _changed(path: pathlib.Path, content: bytes, where: float, value: Any) -> bytes:
@@ -148,6 +185,7 @@ _KINDS = (
     "pipe",
     "sparse",
     "parent",
+    *LINKS,
 )
 plain_values = values.map(lambda value: json.loads(json.dumps(value)))
 shares = st.integers(0, 9999).map(lambda number: number / 10000)

@@ -41,6 +41,7 @@ _PATHS = [
     "image.png",
     "pipe",
     "loop",
+    "endless",
     "nothing",
     "nothing/deep",
     "image.png/deep",
@@ -97,7 +98,7 @@ _OF = {
     "batch_sizes": ["16", "0", ",", "x"], "output": ["out.html", "out.safetensors", "out.stablehlo", "run", "image.png/x", "pipe",
     "x" * 300, "loop", "nothing/a/b.html", "out\x1b[31m.html", ""],
     "tile": ["64", "512", "0", "-1", "63", "9" * 12], "overlap": ["0", "16", "-1", "9" * 12], "top_k": ["1", "99", "0"],
-    "json": ["true"], "config": ["settings.yaml", "nothing", "image.png", "pipe", "run/config.yaml", "run"],
+    "json": ["true"], "config": ["settings.yaml", "nothing", "image.png", "pipe", "run/config.yaml", "run", "endless"],
     "step": ["2", "4", "3", "0", "-1", "9" * 12, "x"], "time": ["1:00:00", "x", "0", "-1"], "batch_size": ["1"],
 }  # fmt: skip
 _KEYWORDS = {

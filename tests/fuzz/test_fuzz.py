@@ -83,6 +83,9 @@ def add_special(folder: pathlib.Path) -> None:
     """Adds what no copy of a folder takes with it."""
     os.mkfifo(folder / "pipe")
     (folder / "loop").symlink_to("loop")
+    (folder / "endless").symlink_to("/dev/zero")
+    (folder / fuzz_contents.OUTSIDE / "theirs").mkdir(parents=True)
+    (folder / fuzz_contents.OUTSIDE / "mine").write_text("mine")
 
 
 def fails_for_files(line: str) -> bool:
@@ -120,16 +123,24 @@ class Fuzzer:
 
     def damage(self, case: tuple[list[fuzz_contents.Damage], list[str]]) -> None:
         damages, commands = case
+        if any(each.kind in fuzz_contents.LINKS for each in damages):
+            commands = [*commands, "longer"]  # which writes most
         folder = self.folder()
         for each in damages:
             each.apply(folder / "run")
+        outside = folder / fuzz_contents.OUTSIDE
+        before = fuzz_cases.everything_in(outside)
         for name in commands:
             command = name.split("-")[0]
+            run = fuzz_cases.everything_in(folder / "run")
             outcome = self.run({"longer": "train", "second": "train"}.get(command, command), COMMANDS[name], folder)
             if name in ("train", "longer") and outcome.code == 0:  # what was damaged is whole, or gone
                 again = self.run("train", COMMANDS[name], folder)
                 assert again.code == 0, again
                 assert "cannot be read" not in again.err, again
+            if name not in ("train", "longer"):
+                assert fuzz_cases.everything_in(folder / "run") == run, (name, damages)
+            assert fuzz_cases.everything_in(outside) == before, (name, damages)
 
     def pictures(self, case: tuple[str, tuple[str, bytes], tuple[str, bytes]]) -> None:
         how, (suffix, content), (other_suffix, other) = case

@@ -200,6 +200,8 @@ def reason_text(error: Exception) -> str:
 
     TensorStore's messages are long, and name the system's error somewhere within.
     """
+    if isinstance(error, AttributeError | LookupError | TypeError):  # Orbax's own, over metadata that it cannot read
+        return "its metadata are damaged"
     text = " ".join(str(error).split())
     known = [os.strerror(number) for number in _SYSTEM_ERRORS if os.strerror(number) in text]
     return known[0] if known else text[:200] or type(error).__name__
