@@ -211,7 +211,7 @@ def first_step(session: nox.Session) -> None:
 @nox.session(name="input")
 def read_input(session: nox.Session) -> None:
     """The input pipeline beside those of torchvision, Grain and tf.data; `-- --data-dir DIR` reads the real CIFAR-10."""
-    session.install(".[decoders]", "torch>=2.6", "torchvision", "tensorflow-cpu>=2.18")
+    session.install(".", "torch>=2.6", "torchvision", "tensorflow-cpu>=2.18")
     session.run("python", "benchmarks/input.py", "--write", "docs/performance.md", *session.posargs)
 
 

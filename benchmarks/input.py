@@ -82,10 +82,9 @@ def main() -> None:
 
 def heading(sides: list[str], arguments: argparse.Namespace) -> str:
     packages = ["tensorflow-cpu" if PACKAGES[side] == "tensorflow" else PACKAGES[side] for side in sides]
-    decoders = [name for name in ("pillow", "imagecodecs") if importlib.util.find_spec({"pillow": "PIL"}.get(name, name))]
     what = f"Images per second of one core, and in brackets of the machine with {arguments.workers} workers"
     rounds = f"medians of {arguments.rounds} rounds" if arguments.rounds > 1 else "one round"
-    return f"{what}, {rounds}, written by `nox -s input`. {tables.machine(*packages, *decoders)}"
+    return f"{what}, {rounds}, written by `nox -s input`. {tables.machine(*packages, 'pillow')}"
 
 
 def cells(found: dict[str, list[dict[str, float]]]) -> list[str]:

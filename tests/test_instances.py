@@ -383,8 +383,6 @@ def test_a_folder_of_stacks_goes_from_training_to_counted_cells_in_three_command
     assert evaluate.main(["run", "--per-image", "scores.csv", "--json"]) == 0
     evaluated = json.loads(capsys.readouterr().out)
     assert (evaluated["f1"], evaluated["average_precision"]) == (summary["f1"], summary["average_precision"])
-    low, high = evaluated["intervals"]["f1"]
-    assert low <= summary["f1"] <= high
     rows = list(csv.DictReader(pathlib.Path("scores.csv").read_text().splitlines()))
     assert [row["example"].rsplit("/", 1)[1] for row in rows] == ["0.tif[0]", "0.tif[1]", "1.tif"]
 

@@ -23,7 +23,6 @@ import jaxdp
 from jaxdp import checkpoints, convert, devices, evaluate, free_memory, plan, predict, report, run_files, run_lock, train
 from jaxdp.registry import ConfigError
 from jaxdp.reporting import predictions
-from jaxdp.reporting.probabilities import ProbabilityFile
 from jaxdp.run_directory import RunDirectory
 from jaxdp.run_files import DamagedFile, read_rows
 
@@ -375,16 +374,13 @@ def test_weights_are_imported_into_no_folder_with_links(capsys: pytest.CaptureFi
 def test_writing_follows_no_link(tmp_path: pathlib.Path) -> None:
     mine, link = tmp_path / "mine", tmp_path / "metrics.jsonl"
     mine.write_text('{"step": 1, "split": "tr')  # cut short, so that a writer would mend it
-    for path in (link, tmp_path / "metrics.jsonl.new", tmp_path / "a-prediction.png.new", tmp_path / "a.npy.new"):
+    for path in (link, tmp_path / "metrics.jsonl.new", tmp_path / "a-prediction.png.new"):
         path.symlink_to(mine)
     before = mine.read_bytes()
     for write in (run_files.append_row, lambda path, row: run_lock.take(path)):
         with pytest.raises((OSError, ConfigError)):
             write(link, {"step": 2, "split": "train"})
     predictions.write_prediction(tmp_path, pathlib.PurePath("a"), np.zeros((8, 8, 1), np.uint8))
-    file = ProbabilityFile(tmp_path / "a", "npy", (1, 1), ["b"])
-    file.write(np.zeros((1, 1, 1), np.float32))
-    file.close()
     assert mine.read_bytes() == before
     run_files.replace_file(link, "whole")
     assert (link.is_symlink(), link.read_text()) == (False, "whole")
@@ -407,7 +403,7 @@ def test_texts_in_files_of_a_run_are_neither_escapes_nor_formulas(capsys: pytest
     RUN.dataset_file.write_text(json.dumps(RUN.read_dataset() | {"class_names": names}))
     RUN.summary_file.write_text(text.replace('"accuracy"', '"\\u001b[31mred"').replace('"cpu"', '"\\u009b31mcpu"'))
     shutil.copy("image.png", "=1+1.png")
-    assert predict.main(["run", "=1+1.png", "--csv", "wide.csv", "--output", "long.csv"]) == 0
+    assert predict.main(["run", "=1+1.png", "--csv", "classes.csv"]) == 0
     assert evaluate.main(["run", "--per-image", "scores.csv"]) == 0
     RUN.dataset_file.write_text(json.dumps(RUN.read_dataset() | {"class_names": [str(number) for number in range(10)]}))
     assert train.main(FLAGS) == 0  # of a run that is done it prints the summary
@@ -417,10 +413,10 @@ def test_texts_in_files_of_a_run_are_neither_escapes_nor_formulas(capsys: pytest
     assert "\x1b" not in said
     assert "\x9b" not in said
     assert "\\x1b[31mred" in said
-    written = [pathlib.Path(name).read_text() for name in ("wide.csv", "long.csv", "scores.csv")]
+    written = [pathlib.Path(name).read_text() for name in ("classes.csv", "scores.csv")]
     assert written[0].splitlines()[0] == "file,\\x1b[31mred,'=1+1,-2,'@a,'+b,''=c,d,e,f,g"
-    assert all(line.startswith("'=1+1.png,") for text in written[:2] for line in text.splitlines()[1:])
-    assert ",'=1+1," in written[2]
+    assert all(line.startswith("'=1+1.png,") for line in written[0].splitlines()[1:])
+    assert ",'=1+1," in written[1]
     assert not any(cell.startswith(("=", "@", "+")) for text in written for row in csv_rows(text) for cell in row)
     assert "\x1b" not in "".join(written)
 
@@ -474,7 +470,7 @@ def test_what_is_no_file_is_not_written_over(name: str, capsys: pytest.CaptureFi
     os.mkfifo("out.stablehlo.json")
     commands: list[Callable[[], int]] = [
         lambda: report.main(["run", "--output", name]), lambda: predict.main(["run", "image.png", "--csv", name]),
-        lambda: predict.main(["run", "image.png", "--output", name]), lambda: evaluate.main(["run", "--per-image", name]),
+        lambda: evaluate.main(["run", "--per-image", name]),
         lambda: convert.main(["export", "run", "--output", "out.safetensors"]),
         lambda: convert.main(["export", "run", "--output", "out.stablehlo"]),
     ]  # fmt: skip

@@ -22,17 +22,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _main(argv: Sequence[str]) -> int:
     prog, hidden = "python -m jaxdp.evaluate", ["grad_reduce_dtype"]
     command = command_line.parse(EvaluateConfig, argv, prog=prog, description=DESCRIPTION, defaults_file=False, hidden=hidden)
-    step, split, metrics, scores = evaluate_examples(command)
-    intervals = scores.intervals() if scores is not None else {}
+    step, split, metrics = evaluate_examples(command)
     if command.json:
-        shown = {"intervals": intervals} if intervals else {}
-        print(json.dumps({"step": step, "split": split} | metrics | shown))
+        print(json.dumps({"step": step, "split": split} | metrics))
         return 0
-    from jaxdp.reporting.progress import metric_text, metrics_text
+    from jaxdp.reporting.progress import metrics_text
 
     print(f"step {step}: {split} {metrics_text(metrics)}")
-    for name, (low, high) in intervals.items():
-        print(f"{name}: 95% confidence interval {metric_text(name, low)} to {metric_text(name, high)}")
     return 0
 
 

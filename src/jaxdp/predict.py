@@ -14,6 +14,10 @@ from jaxdp.runtime import large_pages
 __all__ = ["main", "predict"]
 
 DESCRIPTION = "Predict with a trained model on images of any size, on all devices."
+REMOVED = {
+    "output": "use --csv FILE.csv, with a line for each image and a column for each class",
+    "probabilities": "use jaxdp.predict.predict() in Python, which returns the probabilities of each pixel",
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -23,9 +27,16 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _main(argv: Sequence[str]) -> int:
-    predict_files(
-        command_line.parse(PredictConfig, argv, prog="python -m jaxdp.predict", description=DESCRIPTION, defaults_file=False)
+    prog = "python -m jaxdp.predict"
+    config = command_line.parse(
+        PredictConfig,
+        argv,
+        prog=prog,
+        description=DESCRIPTION,
+        defaults_file=False,
+        removed=REMOVED,
     )
+    predict_files(config)
     return 0
 
 

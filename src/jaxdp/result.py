@@ -182,7 +182,7 @@ class Result:
         return metrics_lib.compute(self._task, metrics_lib.add(*sums))
 
     def evaluate_each(self, data: Dataset | str | None = None, *, split: str | None = None) -> Scores:
-        """Returns the metrics of every example of a split by itself, and confidence intervals of those over all.
+        """Returns the metrics of every example of a split by itself.
 
         Args:
             data, split: as for `evaluate`.

@@ -13,7 +13,7 @@ from small_runs import NEEDS_RAY, difference, digest, history, rows, trained
 
 import jaxdp
 from jaxdp.exchange.worker import SLOWED
-from jaxdp.reporting import report_runs, report_workers
+from jaxdp.reporting import report_details, report_runs
 from jaxdp.runtime import ray_connection
 
 pytestmark = [pytest.mark.usefixtures("no_pictures"), NEEDS_RAY]
@@ -57,9 +57,7 @@ def test_two_workers_one_killed_and_replaced_compute_what_one_device_does() -> N
     assert 0 < told[0] < found[0]["elapsed_seconds"]
     assert [row["elapsed_seconds"] for row in found] == sorted(row["elapsed_seconds"] for row in found)
     assert [line.get("workers") for line in history("exact") if line["event"] in ("started", "done")] == [2, 2]
-    lanes, _, _ = report_workers.lanes(report_runs.read(pathlib.Path("exact"), "exact"))
-    assert sum(lane.slices for lane in lanes) == sum(sum(row["worker_slices"]) for row in found)
-    assert [sign.kind for lane in lanes for sign in lane.signs].count("worker lost") == 1
+    assert report_details.facts(report_runs.read(pathlib.Path("exact"), "exact"))["workers lost"] == "1"
     assert jaxdp.load("exact").metrics["test"]["accuracy"] == pytest.approx(jaxdp.load("single").metrics["test"]["accuracy"])
 
 

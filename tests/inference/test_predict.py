@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
-import tifffile
 import yaml
 from PIL import Image
 
@@ -24,7 +23,7 @@ from jaxdp.data.sources import open_dataset
 from jaxdp.inference import predictor as predictor_module
 from jaxdp.inference.apply import create_predictor
 from jaxdp.registry import ConfigError
-from jaxdp.reporting import outcome, pictures, predictions, probabilities
+from jaxdp.reporting import outcome, pictures, predictions
 from jaxdp.result import Result
 from jaxdp.run_directory import RunDirectory
 
@@ -102,27 +101,27 @@ def test_classes_of_files_are_those_of_the_test_set(runs: Runs, capsys: pytest.C
     test = open_dataset("digits").test
     for number in range(len(test)):
         save(f"digits/{number:03}.png", test[number]["images"])
-    assert predict.main([str(runs["digits"]), "digits", "--output", "kept/predictions.csv", "--top-k", "2"]) == 0
+    assert predict.main([str(runs["digits"]), "digits", "--csv", "kept/predictions.csv", "--top-k", "2"]) == 0
     shown = capsys.readouterr()
     assert shown.err == ""
     with pathlib.Path("kept/predictions.csv").open(newline="") as file:
-        rows = list(csv.DictReader(file))
-    assert [row["file"] for row in rows] == [f"digits/{number:03}.png" for number in range(len(test)) for _ in range(2)]
-    probabilities = np.array([float(row["probability"]) for row in rows]).reshape(-1, 2)
-    assert np.all(probabilities[:, 0] >= probabilities[:, 1])
-    first = np.array([int(row["class"]) for row in rows[::2]])
+        rows = list(csv.reader(file))[1:]
+    assert [row[0] for row in rows] == [f"digits/{number:03}.png" for number in range(len(test))]
+    probabilities = np.array([row[1:] for row in rows], float)
+    first, second = np.argsort(-probabilities, 1)[:, :2].T
     labels = np.array([test[number]["labels"] for number in range(len(test))])
     _, figures = evaluate.evaluate(runs["digits"], strategy="single", devices=1)
     assert np.mean(first == labels) == pytest.approx(figures["accuracy"])
     assert "digits/359.png" in shown.out
     assert re.search(r"^[\d,.]+ images/s, compilation included$", shown.out, re.MULTILINE)
-    assert f"{first[-1]}: {probabilities[-1, 0]:.1%}" in shown.out
+    assert f"{first[-1]}: {probabilities[-1].max():.1%}" in shown.out
+    assert re.search(rf"digits/359.png +│ {first[-1]}: [\d.]+% +│ {second[-1]}: [\d.]+% +│$", shown.out, re.MULTILINE)
     assert not list(pathlib.Path("kept").glob("*.new"))
 
     again = predict.predict(runs["digits"], ["digits/004.png", test[5]["images"]])
     assert [answer.shape for answer in again] == [(10,), (10,)]
     assert [answer.argmax() for answer in again] == list(first[4:6])
-    assert again[0].max() == pytest.approx(probabilities[4, 0], abs=1e-5)
+    assert again[0].max() == pytest.approx(probabilities[4].max(), abs=1e-5)
     assert again[0].sum() == pytest.approx(1, abs=1e-5)
 
 
@@ -400,19 +399,14 @@ BAD = [
     ("digits", "a.png --overlap 257", ["--overlap 257", "256"]),
     ("digits", "a.png --overlap -1", ["--overlap -1", "from 0"]),
     ("digits", "a.png --devices 0", ["devices", "0"]),
-    ("digits", "a.png --output-dir out", ["--output-dir out", "--output FILE.csv"]),
-    ("digits", "a.png --output /dev/null/x.csv", ["--output /dev/null", "cannot be written"]),
-    ("digits", "a.png --output nothing", ["--output nothing", "is a folder"]),
+    ("digits", "a.png --output-dir out", ["--output-dir out", "--csv FILE.csv"]),
     ("digits", "a.png --csv nothing", ["--csv nothing", "is a folder"]),
     ("digits", "a.png --csv /dev/null/x.csv", ["--csv /dev/null", "cannot be written"]),
-    ("digits", "a.png --csv x.csv --output x.csv", ["--csv x.csv", "the file of --output"]),
-    ("digits", "a.png --probabilities npy", ["--probabilities npy", "--csv FILE.csv"]),
-    ("denoise", "a.png --probabilities npy --output-dir out", ["--probabilities npy", "is for segmentation"]),
+    ("digits", "a.png --output x.csv", ["--output: was removed; use --csv FILE.csv"]),
+    ("cells", "a.png --output-dir out --probabilities=tiff", ["--probabilities: was removed; use jaxdp.predict.predict()"]),
     ("denoise", "a.png --csv x.csv --output-dir out", ["--csv x.csv", "is for classes"]),
-    ("cells", "a.png --csv x.csv --probabilities tiff", ["--output-dir", "masks"]),
     ("cells", "a.png", ["--output-dir", "masks"]),
     ("denoise", "a.png", ["--output-dir", "images"]),
-    ("cells", "a.png --output x.csv", ["--output x.csv", "--output-dir FOLDER"]),
     ("cells", "a.png --output-dir /dev/null/out", ["--output-dir /dev/null/out", "cannot be written"]),
     ("cells", "a.png --output-dir a.png", ["--output-dir a.png", "cannot be written"]),
     ("cells", ". --output-dir .", ["--output-dir .", "searched for images"]),
@@ -444,8 +438,8 @@ def test_only_a_regular_file_is_replaced(output: str, runs: Runs, capsys: pytest
     os.mkfifo("fifo")
     pathlib.Path("to_device").symlink_to("/dev/null")
     path = "/dev/null" if output == "device" else output
-    assert predict.main([str(runs["digits"]), "a.png", "--output", path]) == 2
-    assert f"--output {path}: is no regular file; give a file, e.g. predictions.csv" in one_line(capsys)
+    assert predict.main([str(runs["digits"]), "a.png", "--csv", path]) == 2
+    assert f"--csv {path}: is no regular file; give a file, e.g. predictions.csv" in one_line(capsys)
     assert pathlib.Path("fifo").is_fifo()
     assert pathlib.Path("to_device").is_symlink()
 
@@ -456,9 +450,9 @@ def test_a_symbolic_link_stays_one(runs: Runs) -> None:
     link = pathlib.Path("link.csv")
     link.symlink_to("kept/target.csv")  # which is not there yet the first time
     for _ in range(2):
-        assert predict.main([str(runs["digits"]), "a.png", "--output", "link.csv"]) == 0
+        assert predict.main([str(runs["digits"]), "a.png", "--csv", "link.csv"]) == 0
         assert link.is_symlink()
-        assert pathlib.Path("kept/target.csv").read_text().startswith("file,class,probability")
+        assert pathlib.Path("kept/target.csv").read_text().startswith("file,0,1")
         assert [path.name for path in pathlib.Path("kept").iterdir()] == ["target.csv"]
 
 
@@ -483,13 +477,13 @@ def test_names_are_quoted_in_csv_and_whole_in_a_narrow_table(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     name = 'a "quoted", [bold]name[/bold]/' + "x" * 100 + ".png"
-    rows = [{"file": name, "classes": [{"class": f"[{k}], class", "probability": 0.25} for k in range(4)]}]
-    predictions.write_csv(pathlib.Path("x.csv"), rows)
+    classes = [f"[{k}], class" for k in range(4)]
+    predictions.write_csv(pathlib.Path("x.csv"), classes, [name], [[0.25] * 4])
     raw = pathlib.Path("x.csv").read_bytes()
-    assert raw.startswith(b'file,class,probability\r\n"a ""quoted""')
+    assert raw.startswith(b'file,"[0], class","[1], class","[2], class","[3], class"\r\n"a ""quoted""')
     with pathlib.Path("x.csv").open(newline="") as file:
-        assert [row["file"] for row in csv.DictReader(file)] == [name] * 4
-    predictions.print_table(rows)
+        assert list(csv.reader(file)) == [["file", *classes], [name, *["0.250000"] * 4]]
+    predictions.print_table([{"file": name, "classes": [{"class": each, "probability": 0.25} for each in classes]}])
     shown = capsys.readouterr().out
     assert max(map(len, shown.splitlines())) <= 80
     assert shown.count("x") >= 100
@@ -502,14 +496,13 @@ def test_a_column_a_class(runs: Runs) -> None:
     test = open_dataset("digits").test
     odd = save('a, "b"\n.png', test[0]["images"])
     plain = save("plain.png", test[1]["images"])
-    assert predict.main([str(runs["digits"]), odd, plain, "--csv", "kept/wide.csv", "--output", "long.csv"]) == 0
+    assert predict.main([str(runs["digits"]), odd, plain, "--csv", "kept/wide.csv"]) == 0
     assert pathlib.Path("kept/wide.csv").read_bytes().startswith(b'file,0,1,2,3,4,5,6,7,8,9\r\n"a, ""b""\n.png",0.')
     with pathlib.Path("kept/wide.csv").open(newline="") as file:
         rows = list(csv.reader(file))
     assert [row[0] for row in rows[1:]] == [odd, plain]
     expected = softmax(network(runs["digits"])(np.stack([test[0]["images"], test[1]["images"]])))
     np.testing.assert_allclose(np.array([row[1:] for row in rows[1:]], float), expected, atol=1e-5)
-    assert pathlib.Path("long.csv").read_text().startswith("file,class,probability")
 
 
 def test_a_column_a_class_of_pixels(runs: Runs) -> None:
@@ -525,44 +518,22 @@ def test_a_column_a_class_of_pixels(runs: Runs) -> None:
     assert [float(row["background"]) + float(row["cell"]) for row in rows] == pytest.approx([1, 1], abs=2e-6)
 
 
-@pytest.mark.parametrize("kind", ["npy", "tiff", "large tiff"])
-def test_probabilities_of_pixels(
-    kind: str, runs: Runs, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_masks_in_tiles_are_written_as_predicted(runs: Runs) -> None:
     image = large_cells()
     save("in/large.png", image)
-    if kind == "large tiff":
-        monkeypatch.setattr(probabilities, "_IMAGEJ_BYTES", 1000)
-    flags = ["in", "--output-dir", "out", "--tile", "64", "--overlap", "32", "--json", "--probabilities", kind.split()[-1]]
-    assert predict.main([str(runs["cells"]), *flags]) == 0
+    assert predict.main([str(runs["cells"]), "in", "--output-dir", "out", "--tile", "64", "--overlap", "32"]) == 0
     (expected,) = predict.predict(runs["cells"], [image], tile=64, overlap=32)
-    path = pathlib.Path(json.loads(capsys.readouterr().out)["probabilities"])
-    assert path == pathlib.Path("out/large-probabilities.npy" if kind == "npy" else "out/large-probabilities.tif")
-    if kind == "npy":
-        found = np.load(path)
-    else:
-        with tifffile.TiffFile(path) as file:
-            assert file.series[0].axes == "CYX"
-            if kind == "tiff":
-                assert file.imagej_metadata is not None
-                assert (file.imagej_metadata["channels"], file.imagej_metadata["Labels"]) == (2, ["background", "cell"])
-            else:
-                assert 'SizeC="2"' in (file.ome_metadata or "")
-                assert 'Name="cell"' in (file.ome_metadata or "")
-            found = np.moveaxis(file.asarray(), 0, -1)
-    assert found.dtype == np.float32
-    np.testing.assert_array_equal(found, expected)
     np.testing.assert_array_equal(source_images.decode_mask(pathlib.Path("out/large-mask.png"), ""), expected.argmax(-1))
-    assert sorted(path.name for path in pathlib.Path("out").iterdir()) == ["large-mask.png", "large-overlay.png", path.name]
+    assert sorted(path.name for path in pathlib.Path("out").iterdir()) == ["large-mask.png", "large-overlay.png"]
 
 
 def test_images_that_are_resized_are_written_as_predicted(runs: Runs) -> None:
     run = edited(runs["cells"], image_size="96x96")
     image = large_cells()
     save("large.png", image)
-    assert predict.main([run, "large.png", "--output-dir", "out", "--probabilities", "npy"]) == 0
+    assert predict.main([run, "large.png", "--output-dir", "out"]) == 0
     (expected,) = predict.predict(run, [image])
-    np.testing.assert_array_equal(np.load("out/large-probabilities.npy"), expected)
+    np.testing.assert_array_equal(source_images.decode_mask(pathlib.Path("out/large-mask.png"), ""), expected.argmax(-1))
 
 
 def test_progress_says_a_line_now_and_then(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

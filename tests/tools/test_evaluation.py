@@ -7,13 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-import scipy.stats
 from PIL import Image
 from shared_run import copy_here, make_once
 
 import jaxdp
 from jaxdp import evaluate
-from jaxdp.inference.scores import Scores
 
 BRIGHTNESS = {"ant": 0, "bee": 80, "cat": 160}
 SETTINGS: dict[str, Any] = {
@@ -62,6 +60,8 @@ def test_another_folder_counts_by_the_names_of_its_classes(result: jaxdp.Result,
         str(file): right for file, right in zip(files, expected, strict=True)
     }
     assert np.mean([float(row["loss"]) for row in rows]) == pytest.approx(found["loss"], rel=1e-5)
+    assert evaluate.main(["run", "--dataset", "folder:theirs", "--json"]) == 0
+    assert found == pytest.approx(json.loads(capsys.readouterr().out))
 
 
 def evaluate_files(result: jaxdp.Result, files: list[pathlib.Path]) -> np.ndarray:
@@ -84,17 +84,3 @@ def test_classes_that_the_model_does_not_know_are_one_line(result: jaxdp.Result,
     assert line.endswith("--dataset folder:more: has classes that the model does not know: dog; it knows ant, bee, cat")
     assert evaluate.main(["run", "--split", "val"]) == 2
     assert "--split val: there is no split 'val' in folder:ours; there are: train, test, all" in capsys.readouterr().err
-
-
-def test_intervals_are_those_of_scipy() -> None:
-    random = np.random.default_rng(1)
-    right, losses = random.random(80) < 0.8, random.exponential(1, 80)
-    sums = [
-        {"loss": loss, "correct": float(each), "examples": 1.0} for each, loss in zip(right.tolist(), losses.tolist(), strict=True)
-    ]
-    scores = Scores(jaxdp.tasks.Classification(2), [str(index) for index in range(80)], sums)
-    for name, values in (("accuracy", right.astype(float)), ("loss", losses)):
-        expected = scipy.stats.bootstrap((values,), np.mean, method="percentile", n_resamples=5000, rng=0).confidence_interval
-        width = expected.high - expected.low
-        assert scores.intervals()[name] == pytest.approx((expected.low, expected.high), abs=0.1 * width)
-    assert scores.metrics()["accuracy"] == pytest.approx(right.mean())

@@ -51,9 +51,7 @@ class ResultsConfig(Settings):
     """Flags that choose which results are shown, and where they are written."""
 
     top_k: Annotated[int, POSITIVE] = 3
-    """classification: how many classes to name for each image, the likeliest first"""
-    output: OptionalPath = None
-    """classification: CSV file for these classes and their probabilities, a line for each image and class"""
+    """classification: how many classes to name for each image, the most likely first"""
     csv: OptionalPath = None
     """CSV file with a line for each image and a column for each class: classification: its probability; segmentation: its share of
     the pixels, or of a run with --instances the number of objects and their mean area in pixels"""
@@ -61,9 +59,6 @@ class ResultsConfig(Settings):
     """segmentation: folder for NAME-mask.png, with the values or colours of training, or of a run with --instances for
     NAME-instances.png, whose pixels are numbers of objects in 16 bits, and NAME-overlay.png; regression: for NAME-prediction.png.
     In it are the same folders as in the one that was searched for images"""
-    probabilities: Annotated[Literal["npy", "tiff"] | None, tyro.conf.arg(help_behavior_hint="")] = None
-    """segmentation: write the probabilities of the classes beside the masks, too: NAME-probabilities.npy, float32 (height, width,
-    classes), or NAME-probabilities.tif with a channel for each class, as ImageJ and napari show it"""
     json: tyro.conf.FlagCreatePairsOff[bool] = False
     """print a line of JSON for each image instead of a table"""
 

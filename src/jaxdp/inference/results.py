@@ -13,7 +13,6 @@ from jaxdp.inference.files import ImageFile
 from jaxdp.inference.prediction import ResultsConfig
 from jaxdp.registry import ConfigError
 from jaxdp.reporting import pictures, predictions
-from jaxdp.reporting.probabilities import ProbabilityFile
 from jaxdp.run_directory import Row, check_file, check_folder
 
 _NOT_GIVEN = "(not given)"
@@ -26,22 +25,12 @@ def check(results: ResultsConfig, task: str) -> None:
         task: classification, segmentation or regression.
     """
     if task == "classification" and results.output_dir is not None:
-        raise ConfigError(
-            "output_dir", results.output_dir, "is for images; the run is one of classification: use --output FILE.csv"
-        )
-    if task != "segmentation" and results.probabilities is not None:
-        remedy = "use --csv FILE.csv" if task == "classification" else "it has none"
-        raise ConfigError("probabilities", results.probabilities, f"is for segmentation; the run is one of {task}: {remedy}")
+        raise ConfigError("output_dir", results.output_dir, "is for images; the run is one of classification: use --csv FILE.csv")
     if task == "regression" and results.csv is not None:
         raise ConfigError("csv", results.csv, "is for classes; the run is one of regression: use --output-dir FOLDER")
-    for field in ("output", "csv"):
-        if (path := getattr(results, field)) is not None:
-            check_file(field, pathlib.Path(path), "predictions.csv")
-    if task != "classification" and results.output is not None:
-        raise ConfigError("output", results.output, f"is for classes; the run is one of {task}: use --output-dir FOLDER")
-    if results.csv is not None and results.output is not None and pathlib.Path(results.csv) == pathlib.Path(results.output):
-        raise ConfigError("csv", results.csv, "is the file of --output, too; give another")
-    if task != "classification" and results.output_dir is None and (results.csv is None or results.probabilities is not None):
+    if results.csv is not None:
+        check_file("csv", pathlib.Path(results.csv), "predictions.csv")
+    if task != "classification" and results.output_dir is None and results.csv is None:
         what = "masks" if task == "segmentation" else "images"
         raise ConfigError("output_dir", _NOT_GIVEN, f"the run is one of {task}, whose results are {what}; give a folder for them")
 
@@ -54,13 +43,12 @@ def check_writable(results: ResultsConfig) -> None:
     """
     if results.output_dir:
         check_folder("output_dir", pathlib.Path(results.output_dir))
-    for field in ("output", "csv"):
-        if path := getattr(results, field):
-            check_folder(field, pathlib.Path(path).parent)
+    if results.csv:
+        check_folder("csv", pathlib.Path(results.csv).parent)
 
 
 class Results:
-    """The results of all images; masks, images and probabilities are written as they come, tables at the end.
+    """The results of all images; masks and images are written as they come, tables at the end.
 
     Args:
         mask_values: of the run, which predicted masks have as well.
@@ -86,21 +74,11 @@ class Results:
         return self._add(file, predictions.brightness(pixels) | predictions.write_prediction(self._folder, file.name, pixels))
 
     def _segment(self, file: ImageFile, image: np.ndarray, strips: Iterator[np.ndarray]) -> Row:
-        names, size = self._description.class_names, (image.shape[0], image.shape[1])
+        names = self._description.class_names
         picture_of = functools.partial(pictures.as_picture, pixel_range=self._description.pixel_range)
-        if self._config.probabilities is None or self._folder is None:
-            written = None
-        else:
-            path = self._folder / f"{file.name}-probabilities"
-            written = ProbabilityFile(path, self._config.probabilities, size, names)
-        parts: list[np.ndarray] = []
-        for strip in strips:
-            # A watershed needs the probabilities of the whole image.
-            parts.append(strip.copy() if self._description.instances else strip.argmax(-1).astype("uint8"))
-            if written is not None:
-                written.write(strip)
-        whole = np.concatenate(parts)
-        if self._description.instances:
+        keeps = self._description.instances  # a watershed needs the probabilities of the whole image
+        whole = np.concatenate([strip.copy() if keeps else strip.argmax(-1).astype("uint8") for strip in strips])
+        if keeps:
             objects = instances.separate(whole)
             row = predictions.count_objects(objects)
             write = functools.partial(predictions.write_objects, objects=objects)
@@ -110,7 +88,7 @@ class Results:
             write = functools.partial(predictions.write_mask, mask=whole, names=names, values=self._mask_values)
         if self._folder is not None:
             row |= write(self._folder, file.name, pictures.by_rows(picture_of, image))
-        return row if written is None else row | {"probabilities": written.close()}
+        return row
 
     def _add(self, file: ImageFile, row: Row) -> Row:
         self._rows.append({"file": str(file)} | row)
@@ -118,12 +96,10 @@ class Results:
 
     def finish(self) -> None:
         """Writes and prints the tables."""
-        if self._config.output:
-            predictions.write_csv(pathlib.Path(self._config.output), self._rows)
         if self._config.csv and self._description.instances:
             predictions.write_object_csv(pathlib.Path(self._config.csv), self._rows)
         elif self._config.csv:
             files = [row["file"] for row in self._rows]
-            predictions.write_wide_csv(pathlib.Path(self._config.csv), self._description.class_names, files, self._shares)
+            predictions.write_csv(pathlib.Path(self._config.csv), self._description.class_names, files, self._shares)
         if not self._config.json:
             predictions.print_table(self._rows)

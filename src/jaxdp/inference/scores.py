@@ -1,6 +1,5 @@
-"""Scores single examples, and tells how far a metric would vary over other samples of as many examples."""
+"""Scores single examples."""
 
-import collections
 import dataclasses
 import itertools
 import pathlib
@@ -15,8 +14,6 @@ from jaxdp.inference.predictor import Predictor
 from jaxdp.parsing import resolved, valid_text
 from jaxdp.run_directory import Row, replace_file
 from jaxdp.step import metrics
-
-RESAMPLES, CONFIDENCE = 1000, 0.95
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,23 +52,6 @@ class Scores:
         names = list(dict.fromkeys(name for row in rows for name in row))
         text = csv_text.write([names, *([row.get(name, "") for name in names] for row in rows)])
         replace_file(resolved(path), text)  # a link that the user names stays one
-
-    def intervals(self) -> dict[str, tuple[float, float]]:
-        """Returns of each metric the interval that holds it in 95 % of 1,000 samples, drawn with replacement from the examples.
-
-        Source: Efron and Tibshirani, An Introduction to the Bootstrap, 1993, section 13.3 (percentile intervals).
-        """
-        stacked = {name: np.stack([sums[name] for sums in self.sums]) for name in self.sums[0]}
-        count, found = len(self.sums), collections.defaultdict[str, list[float]](list)
-        random = np.random.default_rng(0)
-        for _ in range(RESAMPLES):
-            times = random.multinomial(count, np.full(count, 1 / count))
-            drawn = {name: np.tensordot(times, values, 1) for name, values in stacked.items()}
-            for name, value in metrics.compute(self.task, drawn).items():
-                found[name].append(value)
-        del found["examples"]
-        tails = [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2]
-        return {name: (float(low), float(high)) for name, values in found.items() for low, high in [np.quantile(values, tails)]}
 
 
 def score(setup: Any, state: Any, splits: Sequence[str], task: Any, predictor: Predictor | None = None) -> Scores:

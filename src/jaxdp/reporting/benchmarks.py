@@ -16,6 +16,7 @@ from matplotlib.lines import Line2D
 from jaxdp import run_files
 from jaxdp.parsing import parse_json
 from jaxdp.registry import ConfigError
+from jaxdp.reporting import fonts
 from jaxdp.units import bytes_text
 
 Record = dict[str, Any]
@@ -256,7 +257,7 @@ def plot(records: Sequence[Record], folder: pathlib.Path, *, word: str = "") -> 
         second = f" · median and range of {repeats} repetitions" if repeats > 1 else ""
         model, dataset, precision = (_known(records)[name] for name in ("model", "dataset", "precision"))
         title = f"{word} training throughput".lstrip().capitalize() + f": {model} on {dataset or 'its dataset'}, {precision}"
-        figure.text(0.012, 1 - 0.12 / height, title, fontsize=15, fontweight="bold", va="top")
+        figure.text(0.012, 1 - 0.12 / height, fonts.drawn(title), fontsize=15, fontweight="bold", va="top")
         figure.text(0.012, 1 - 0.45 / height, first + second, color="0.35", va="top")
         engine: Any = figure.get_layout_engine()
         engine.set(rect=(0, 0, 1, 1 - 0.8 / height))  # the two lines' room

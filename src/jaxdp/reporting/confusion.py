@@ -29,7 +29,7 @@ def plot(confusion: np.ndarray, class_names: Sequence[str], path: pathlib.Path, 
     kept, and a line beneath says so.
     """
     count = len(class_names)
-    names, families, notes = _labels(class_names, title)
+    names, notes = _labels(class_names)
     few = count <= _MOST_NUMBERS
     side = min(max(4.0, 0.5 * count + 2.0), 15.0) if few else _INCHES_OF_MANY
     every = 1 if few else next((step for step in _STEPS if 72 * 0.75 * side * step / count >= 11), count)
@@ -37,7 +37,7 @@ def plot(confusion: np.ndarray, class_names: Sequence[str], path: pathlib.Path, 
         which = "" if every == 1 else f"every {every}{'nd' if every == 2 else 'th'} is named, "
         notes.insert(0, f"{count} classes: {which}counts are left out (confusion.csv beside this figure has them)")
     room = 0.09 * max(map(len, names)) if few else 0.0  # for the names
-    with matplotlib.rc_context({"font.size": 11 if few else 13, "font.family": families}):
+    with matplotlib.rc_context({"font.size": 11 if few else 13}):
         figure = Figure(figsize=(side + room + 0.8, side + 0.7 * room), layout="constrained")
         axes = figure.subplots()
         shares = confusion / np.maximum(confusion.sum(1, keepdims=True), 1)
@@ -45,8 +45,7 @@ def plot(confusion: np.ndarray, class_names: Sequence[str], path: pathlib.Path, 
         shown = axes.imshow(shares, cmap="Blues", norm=PowerNorm(1.0 if few else 0.4, 0, 1))
         ticks = None if few else [0, 0.01, 0.05, 0.1, 0.2, 0.5, 1]
         figure.colorbar(shown, ax=axes, label="share of the actual class", shrink=0.85, ticks=ticks)
-        title = fonts.drawn(title, fonts.lettering([title])[1])
-        figure.suptitle(textwrap.fill(title, int(_LETTERS_AN_INCH * (side + room + 0.8))), fontsize=12)
+        figure.suptitle(textwrap.fill(fonts.drawn(title), int(_LETTERS_AN_INCH * (side + room + 0.8))), fontsize=12)
         axes.set(xlabel="predicted class", ylabel="actual class")
         if notes:
             figure.supxlabel("; ".join(notes), fontsize=10 if few else 11, wrap=True)
@@ -59,14 +58,13 @@ def plot(confusion: np.ndarray, class_names: Sequence[str], path: pathlib.Path, 
         return pictures.save(figure, path)
 
 
-def _labels(class_names: Sequence[str], title: str) -> tuple[list[str], list[str], list[str]]:
-    """Returns the classes' labels, the font families that show them, and what to say of labels that are not the names."""
-    families, missing = fonts.lettering([*class_names, title])
-    unshown = [bool(missing & set(name)) for name in class_names]
+def _labels(class_names: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Returns the classes' labels, and what to say of labels that are not the names."""
+    unshown = [bool(fonts.missing(name)) for name in class_names]
     short = [name if len(name) <= _LONGEST_NAME else name[: _LONGEST_NAME - 1] + "…" for name in class_names]
     labels = [str(index) if hidden else fonts.drawn(name) for index, (name, hidden) in enumerate(zip(short, unshown, strict=True))]
-    notes = ["numbers from 0 stand for names that no font on this machine can show"] if any(unshown) else []
-    return labels, families, notes
+    notes = ["numbers from 0 stand for names that Matplotlib's fonts cannot show"] if any(unshown) else []
+    return labels, notes
 
 
 def _ticks(axes: Axes, names: Sequence[str], every: int, *, few: bool) -> None:

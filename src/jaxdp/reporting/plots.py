@@ -27,8 +27,8 @@ def curves_figure(rows: Sequence[dict[str, Any]], *, title: str, metric_name: st
     Returns:
         A figure that Jupyter shows where it is the value of a cell, and that pyplot knows nothing of.
     """
-    letters, (title, named) = fonts.style([title, metric_name])
-    with matplotlib.rc_context(_STYLE | letters):
+    named = fonts.drawn(metric_name)
+    with matplotlib.rc_context(_STYLE):
         figure = Figure(figsize=(9, 3.6), layout="constrained")
         for axes, name in zip(figure.subplots(1, 2), ("loss", metric_name), strict=True):
             for split, color in COLORS.items():
@@ -44,7 +44,7 @@ def curves_figure(rows: Sequence[dict[str, Any]], *, title: str, metric_name: st
                 axes.set_yscale("log")
             if axes.lines:
                 axes.legend(frameon=False)
-        figure.suptitle(title, fontsize=12)
+        figure.suptitle(fonts.drawn(title), fontsize=12)
     # Only pyplot would teach Jupyter to show figures, and it would keep each of them open.
     figure._repr_png_ = functools.partial(_png, figure)  # pyright: ignore[reportAttributeAccessIssue]
     return figure

@@ -91,13 +91,7 @@ def _dense_cells(row: Row) -> list[str]:
     return [", ".join(f"{rich.markup.escape(name)}: [bold]{share:.1%}[/bold]" for name, share in shares if share >= _LEAST_SHARE)]
 
 
-def write_csv(path: pathlib.Path, rows: Sequence[Row]) -> None:
-    """Writes a line for each image and class, the likeliest first."""
-    classes = [(row["file"], item["class"], f"{item['probability']:.6f}") for row in rows for item in row["classes"]]
-    _write_table(path, [("file", "class", "probability"), *classes])
-
-
-def write_wide_csv(path: pathlib.Path, class_names: Sequence[str], files: Sequence[str], shares: Sequence[Sequence[float]]) -> None:
+def write_csv(path: pathlib.Path, class_names: Sequence[str], files: Sequence[str], shares: Sequence[Sequence[float]]) -> None:
     """Writes a line for each image and a column for each class."""
     lines = [(file, *(f"{value:.6f}" for value in values)) for file, values in zip(files, shares, strict=True)]
     _write_table(path, [("file", *class_names), *lines])

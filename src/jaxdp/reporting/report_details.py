@@ -9,7 +9,7 @@ from PIL import Image
 
 from jaxdp import run_files, units
 from jaxdp.config import TrainConfig
-from jaxdp.reporting import confusion, progress, report_workers
+from jaxdp.reporting import confusion, progress
 from jaxdp.reporting.report_figures import STROKES
 from jaxdp.reporting.report_runs import NOTHING, Run, fact_text, number, setting_text
 
@@ -145,8 +145,26 @@ def facts(run: Run) -> dict[str, str]:
         "XLA flags": run.get("xla_flags"),
         "versions": ", ".join(f"{name} {version}" for name, version in run.versions.items()),
     }
-    found |= report_workers.facts(run)
+    found |= _work(run)
     return {name: str(value) for name, value in found.items() if value not in (None, "", NOTHING)}
+
+
+def _work(run: Run) -> dict[str, str]:
+    """Returns what the work of a run with workers cost in addition to the work itself."""
+    rows = [row for row in run.rows if "worker_slices" in row]
+
+    def total(name: str) -> float:
+        return sum((found for row in rows if (found := number(row.get(name))) is not None), 0.0)
+
+    again, twice = total("recomputed_slices"), total("dropped_slices")
+    lost = sum(event["event"] == "worker lost" for event in run.history)
+    found = {
+        "workers lost": f"{lost}",
+        "slices given out again": f"{again:,.0f}, of which {twice:,.0f} came twice" if twice else f"{again:,.0f}",
+        "moved to and from workers": units.bytes_text(total("exchange_bytes")),
+        "workers waited": f"{total('worker_idle_seconds'):,.1f} s in all",
+    }
+    return found if rows else {}
 
 
 def _devices(run: Run) -> str:

@@ -21,9 +21,6 @@ SHAPES = {
     "stopped": "M-3.5-3.5H3.5V3.5H-3.5Z",
     "diverged": "M0-5L5 0L0 5L-5 0Z",
     "out of memory": "M-4-4L4 4M-4 4L4-4",
-    "worker joined": "M-3.5-4.5L4 0L-3.5 4.5Z",
-    "worker lost": "M-4-4L4 4M-4 4L4-4",
-    "server lost": "M0-5L5 0L0 5L-5 0Z",
 }
 BASE = "base"  # key of the axis that curves are given for, in most figures steps
 Number = float | int

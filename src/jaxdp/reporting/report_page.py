@@ -14,7 +14,7 @@ from markupsafe import Markup
 import jaxdp
 from jaxdp.parsing import resolved
 from jaxdp.registry import ConfigError
-from jaxdp.reporting import benchmarks, report_axes, report_benchmarks, report_details, report_runs, report_workers
+from jaxdp.reporting import benchmarks, report_axes, report_benchmarks, report_details, report_runs
 from jaxdp.reporting.report_details import metric_text, speed_text, time_text
 from jaxdp.reporting.report_figures import COLORS, SHAPES, STROKES, Axis, Clock, Curve, Mark, compact, panel, percent, timeline
 from jaxdp.reporting.report_runs import NOTHING, Run, fact_text, setting_text
@@ -62,7 +62,6 @@ def _page(runs: Sequence[Run], grids: dict[str, list[benchmarks.Record]], title:
         sections=[_section(_heading(*what) if len(alike) > 1 else "Runs", found) for what, found in alike.items()],
         benchmarks=[(name, report_benchmarks.grids(records)) for name, records in grids.items()],
         details=report_details,
-        workers_of=report_workers.drawing,
         colors=COLORS,
         shapes=SHAPES,
     )

@@ -13,7 +13,6 @@ from jaxdp.run_directory import RunDirectory, check_file, check_folder
 from jaxdp.runtime import platform
 
 if TYPE_CHECKING:
-    from jaxdp.inference.scores import Scores
     from jaxdp.result import Result
 
 
@@ -32,7 +31,7 @@ class EvaluateConfig(Settings):
     data_dir: OptionalPath = None
     """folder of prepared TensorFlow Datasets (default: as in training)"""
     per_image: OptionalPath = None
-    """CSV file for the metrics of each image; also tells 95 % confidence intervals, by bootstrap"""
+    """CSV file for the metrics of each image"""
     plugins: Plugins = ()
     """Python files or modules that the run was trained with: those that only its folder names are not run, since they are code of
     whoever made the folder"""
@@ -41,18 +40,18 @@ class EvaluateConfig(Settings):
     sharding: ShardingConfig = ShardingConfig()
 
 
-def evaluate_examples(command: EvaluateConfig) -> "tuple[int, str, dict[str, float], Scores | None]":
-    """Returns the step, which examples were evaluated, their metrics, and those of each image where they are asked for."""
+def evaluate_examples(command: EvaluateConfig) -> tuple[int, str, dict[str, float]]:
+    """Returns the step, the split and its metrics, and writes the metrics of each image to the file of --per-image."""
     if command.per_image is not None:
         check_file("per_image", pathlib.Path(command.per_image), "scores.csv")
         check_folder("per_image", pathlib.Path(command.per_image).parent)
     result = _load(command.run_dir, command.step, command.data_dir, command.sharding, command.plugins)
     split = command.split or ("all" if command.dataset is not None else result.description.final_split)
     if command.per_image is None:
-        return result.step, split, result.evaluate(command.dataset, split=split), None
+        return result.step, split, result.evaluate(command.dataset, split=split)
     scores = result.evaluate_each(command.dataset, split=split)
     scores.write_csv(pathlib.Path(command.per_image))
-    return result.step, split, scores.metrics(), scores
+    return result.step, split, scores.metrics()
 
 
 def evaluate(

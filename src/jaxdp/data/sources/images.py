@@ -13,7 +13,7 @@ from PIL import Image, ImageOps
 
 from jaxdp.config.values import MaskValues
 from jaxdp.data.dataset import BadExample
-from jaxdp.data.sources import decoders, tiff
+from jaxdp.data.sources import tiff
 from jaxdp.data.sources.conversion import bits_of, convert_array, convert_picture, dtype_of, dtype_of_mode, is_grey
 from jaxdp.data.sources.masks import to_class_numbers
 from jaxdp.parsing import resolved
@@ -170,12 +170,8 @@ def decode_image(
     if isinstance(found, int):
         source = picture.path if picture is not None else data
         assert not isinstance(source, Picture)
-        source, plain = _decoded(source, found, channels, reduction)
-        if plain is not None:
-            pixels = plain if plain.ndim == 3 else plain[..., None]
-        else:
-            with _opened(source, where, found, reduction) as image:
-                pixels = convert_picture(image, channels, where)
+        with _opened(source, where, found, reduction) as image:
+            pixels = convert_picture(image, channels, where)
         if layout is not None and not layout.converted and pixels.dtype != dtype_of(layout.dtype):
             raise BadExample(where, "is compressed in a way that takes pip install imagecodecs; or save it uncompressed")
     else:
@@ -215,27 +211,12 @@ def read_mask(data: bytes | pathlib.Path | Picture, where: object, values: MaskV
         return found[..., 0] if found.shape[2] == 1 else found
     source = picture.path if picture is not None else data
     assert not isinstance(source, Picture)
-    source, plain = _decoded(source, found)
-    if plain is not None:
-        return plain
     with _opened(source, where, found) as image:
         if image.mode == "P" and values is not None and values.colours:
             return np.asarray(image.convert("RGB"))
         if image.mode in ("L", "P", "1", "I", "F") or image.mode.startswith("I;16"):
             return np.asarray(image)
         return np.asarray(image.convert("RGBA" if image.has_transparency_data else "RGB"))
-
-
-def _decoded(
-    data: bytes | pathlib.Path, frame: int, channels: int | None = None, reduction: Reduction | None = None
-) -> tuple[bytes | pathlib.Path, np.ndarray | None]:
-    """Returns what `decoders.decode` does, with the bytes that were read for it."""
-    if frame or not decoders.are_here():
-        return data, None
-    with contextlib.suppress(OSError):  # which Pillow meets again
-        data = data if isinstance(data, bytes) else data.read_bytes()
-        return data, decoders.decode(data, channels, reduction)
-    return data, None
 
 
 def is_tiff(path: pathlib.Path) -> bool:
