@@ -4,9 +4,12 @@
 
 import dataclasses
 import io
+import itertools
 import json
+import operator
 import os
 import pathlib
+import re
 import shutil
 import struct
 import zipfile
@@ -19,6 +22,14 @@ import yaml
 from hypothesis import strategies as st
 from PIL import Image
 
+# Python takes minutes for the first, or refuses to read or to print them.
+NUMBERS = (
+    "1:" * 400_000 + "1", "1:1:1.5", "-1:30", "9" * 5000, "0x" + "f" * 5000, "-0x" + "f" * 900,
+    "0b" + "1" * 5000, "0" + "7" * 5000, "1_" * 3000 + "1", "1e5000",
+)  # fmt: skip
+# They command a terminal, or are formulas to a spreadsheet.
+_ODD_TEXTS = ("\x1b[31m", "\x9b31m", "\x1b]0;title\x07", "\u202e", "\r\n", "=1+1", "@", "+", "-a")
+_OF_ONE_FILE = {"number": "config.yaml", "texts": "dataset.json"}
 SPARSE_BYTES = 2**36  # that a file claims to have, of which there is nothing on the disk
 _NAMES = (
     "task",
@@ -61,7 +72,7 @@ class Damage:
 
     Attributes:
         which: the file, as a share of their sorted list.
-        kind: flip, cut, replace, change, delete, folder, empty, link, loop, pipe, sparse or extend.
+        kind: what happens, one of `_KINDS`.
         where: position in the file, as a share.
         content: what it has then, or what is added.
         name: a field that a JSON or YAML file has changed, as a share of all.
@@ -73,11 +84,16 @@ class Damage:
     content: bytes
     value: Any
 
-    def apply(self, folder: pathlib.Path) -> str:
-        """Does it, and returns to which file."""
-        files = sorted(path for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
+    def apply(self, folder: pathlib.Path, outside: pathlib.Path) -> None:
+        """Damages the file.
+
+        Args:
+            outside: another folder, which gets what links lead to.
+        """
+        found = folder.rglob(_OF_ONE_FILE.get(self.kind, "*"))
+        files = sorted(path for path in found if path.is_file() and not path.is_symlink())
         if not files:
-            return ""
+            return
         path = files[int(self.which * len(files))]
         content = path.read_bytes() if path.stat().st_size < 2**24 else b""
         place = int(self.where * len(content))
@@ -93,6 +109,19 @@ class Damage:
             path.write_bytes(_changed(path, content, self.where, self.value))
         elif self.kind == "insert":
             path.write_bytes(content[:place] + self.content + content[place:])
+        elif self.kind == "number":
+            number = NUMBERS[len(self.content) % len(NUMBERS)]
+            path.write_bytes(_numbered(content, self.where, number))
+        elif self.kind == "texts":
+            path.write_bytes(_with_odd_texts(content, len(self.content)))
+        elif self.kind in ("outside", "parent outside"):
+            moved = path if self.kind == "outside" or path.parent == folder else path.parent
+            target = outside / str(len(os.listdir(outside)))
+            moved.rename(target)
+            moved.symlink_to(target.absolute())
+        elif self.kind == "prepared":
+            target = outside / "new"  # it would be made there
+            path.with_name(f"{path.name}.new").symlink_to(target.absolute())
         elif self.kind == "sparse":
             os.truncate(path, SPARSE_BYTES)
         else:
@@ -107,9 +136,10 @@ class Damage:
                 path.symlink_to(path.name)
             elif self.kind == "pipe":
                 os.mkfifo(path)
+            elif self.kind == "endless":
+                path.symlink_to("/dev/zero")
             elif self.kind == "parent":
                 shutil.rmtree(path.parent) if path.parent != folder else None
-        return str(path.relative_to(folder))
 
 
 def _changed(path: pathlib.Path, content: bytes, where: float, value: Any) -> bytes:
@@ -133,6 +163,26 @@ def _changed(path: pathlib.Path, content: bytes, where: float, value: Any) -> by
         return content
 
 
+def _numbered(content: bytes, where: float, number: str) -> bytes:
+    """Returns the text of a YAML file with one of its values replaced by a number."""
+    values = list(re.finditer(rb"(?<=: )\S+", content))
+    if not values:
+        return content
+    start, end = values[int(where * len(values))].span()
+    return content[:start] + number.encode() + content[end:]
+
+
+def _with_odd_texts(content: bytes, first: int) -> bytes:
+    """Returns the content of dataset.json with other names of classes."""
+    try:
+        found = json.loads(content)
+        odd = itertools.islice(itertools.cycle(_ODD_TEXTS), first, None)
+        names = list(map(operator.add, odd, found["class_names"]))
+        return json.dumps(found | {"class_names": names}).encode()
+    except (ValueError, LookupError, TypeError):  # it was damaged before
+        return content
+
+
 _KINDS = (
     "flip",
     "cut",
@@ -148,6 +198,13 @@ _KINDS = (
     "pipe",
     "sparse",
     "parent",
+    "outside",
+    "outside",
+    "parent outside",
+    "prepared",
+    "endless",
+    "number",
+    "texts",
 )
 plain_values = values.map(lambda value: json.loads(json.dumps(value)))
 shares = st.integers(0, 9999).map(lambda number: number / 10000)

@@ -34,7 +34,10 @@ COMMANDS = {
     "train": RUN, "longer": [*RUN, "--steps", "6"], "second": [*RUN, "--run-dir", "second", "--init-from", "run"],
     "evaluate": ["run"], "evaluate-2": ["run", "--step", "2"], "predict": ["run", "image.png"], "checkpoints": ["run", "--verify"],
     "convert": ["export", "run", "--output", "out.safetensors"], "report": ["run"],
+    "predict-csv": ["run", "image.png", "--csv", "table.csv"],
+    "evaluate-csv": ["run", "--per-image", "table.csv"],
 }  # fmt: skip
+_WRITERS = ("train", "longer")  # in the folder of the run; all else reads it
 # How many of a thousand cases, in how many parts, which processes may share.
 SHARES = {
     "flags": (380, 4), "damage": (280, 3), "pictures": (100, 1), "archives": (120, 1), "weights": (60, 1), "settings": (60, 1),
@@ -83,6 +86,7 @@ def add_special(folder: pathlib.Path) -> None:
     """Adds what no copy of a folder takes with it."""
     os.mkfifo(folder / "pipe")
     (folder / "loop").symlink_to("loop")
+    (folder / "zero").symlink_to("/dev/zero")
 
 
 def fails_for_files(line: str) -> bool:
@@ -121,12 +125,19 @@ class Fuzzer:
     def damage(self, case: tuple[list[fuzz_contents.Damage], list[str]]) -> None:
         damages, commands = case
         folder = self.folder()
+        run, outside, table = (folder / name for name in ("run", "outside", "table.csv"))
+        outside.mkdir()
         for each in damages:
-            each.apply(folder / "run")
+            each.apply(run, outside)
         for name in commands:
             command = name.split("-")[0]
+            untouched = [outside] if name in _WRITERS else [outside, run]
+            before = [fuzz_cases.state_of(path) for path in untouched]
             outcome = self.run({"longer": "train", "second": "train"}.get(command, command), COMMANDS[name], folder)
-            if name in ("train", "longer") and outcome.code == 0:  # what was damaged is whole, or gone
+            assert [fuzz_cases.state_of(path) for path in untouched] == before, (name, outcome)
+            if table.exists():
+                fuzz_cases.check_table(table)
+            if name in _WRITERS and outcome.code == 0:  # what was damaged is whole, or gone
                 again = self.run("train", COMMANDS[name], folder)
                 assert again.code == 0, again
                 assert "cannot be read" not in again.err, again
@@ -200,9 +211,9 @@ class Fuzzer:
         folder = self.folder()
         (folder / "odd.yaml").write_text(text, errors="surrogatepass")
         flags = [*SMALL, "--steps", "1", "--run-dir", "new"]
-        if how == "run":
+        if how in ("evaluate", "report"):
             (folder / "run" / "config.yaml").write_text(text, errors="surrogatepass")
-            self.run("evaluate", ["run"], folder)
+            self.run(how, ["run"], folder)
         else:
             self.run(how, ["--config", "odd.yaml", *flags], folder)
 
@@ -213,6 +224,10 @@ _changed_settings = st.dictionaries(
     st.sampled_from(sorted(set(fuzz_flags.settings_of("train").places()) - _LONG)),
     fuzz_contents.plain_values, max_size=3,
 ).map(lambda found: yaml.safe_dump({"model": "cnn", "model_kwargs": {"width": 4}} | found))  # fmt: skip
+_numbers = st.builds(
+    "{}: {}\n".format, st.sampled_from(["seed", "steps", "learning_rate", "no_such_setting"]),
+    st.sampled_from(fuzz_contents.NUMBERS),
+)  # fmt: skip
 CASES = {
     "flags": fuzz_flags.command_lines(),
     "damage": st.tuples(
@@ -226,7 +241,10 @@ CASES = {
         fuzz_contents.archives.map(fuzz_contents.Archive.content), fuzz_contents.tensors.map(fuzz_contents.Tensors.content),
     ),
     "weights": st.tuples(st.sampled_from(["import", "init"]), fuzz_contents.weights),
-    "settings": st.tuples(st.sampled_from(["train", "devices", "run"]), _changed_settings | fuzz_contents.texts),
+    "settings": st.tuples(
+        st.sampled_from(["train", "devices", "evaluate", "report"]),
+        st.one_of(_changed_settings, fuzz_contents.texts, _numbers),
+    ),
 }  # fmt: skip
 
 
