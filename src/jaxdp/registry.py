@@ -61,7 +61,7 @@ def shown(value: object) -> str:
 
 
 def brief(value: object) -> str:
-    """Returns a setting's value for a message, without what a line has no place for."""
+    """Returns a setting's value for a message, in which a long value is cut."""
     text = shown(value)
     return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."
 
