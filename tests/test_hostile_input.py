@@ -78,6 +78,20 @@ def test_colons_make_no_number_to_base_60() -> None:
     assert TrainConfig.of(**parse_yaml(to_yaml(config))) == config
 
 
+def test_a_message_does_not_repeat_a_long_value(capsys: pytest.CaptureFixture[str]) -> None:
+    for text, start in (
+        ("seed: " + "1:" * 400_000 + "1", "--seed 1:1:"),
+        ("? " + "x" * 900_000 + "\n: 1", "--config settings.yaml: unknown setting 'xxx"),
+        ("model_kwargs: " + "x" * 900_000, "--model-kwargs xxx"),
+    ):
+        pathlib.Path("settings.yaml").write_text(text)
+        assert train.main(["--config", "settings.yaml"]) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line.startswith(f"jaxdp.train: error: {start}")
+        assert "..." in line
+        assert len(line) < 2000
+
+
 def test_aliases_that_repeat_little_are_fine() -> None:
     assert parse_yaml("a: &a {b: 1}\nc: *a\nd: {<<: *a, e: 2}") == {"a": {"b": 1}, "c": {"b": 1}, "d": {"b": 1, "e": 2}}
     assert parse_yaml("") is None

@@ -177,6 +177,13 @@ def test_a_plugin_is_imported_once_and_can_import_what_lies_beside_it() -> None:
     assert sys.modules.pop("beside_it").count == [1]
 
 
+def test_a_plugin_may_be_a_link_to_a_file_of_another_name() -> None:
+    write("content", "count = 1\n")
+    pathlib.Path("link.py").symlink_to("content")
+    load_plugins(["link.py"])
+    assert sys.modules.pop(str(pathlib.Path("content").resolve())).count == 1
+
+
 def test_a_file_that_was_edited_replaces_what_it_has_registered() -> None:
     def registered() -> dict[str, str]:
         return {name: entry.__name__ for name, entry in models._models.entries().items() if name.startswith("edited")}

@@ -9,6 +9,7 @@ import difflib
 import functools
 import hashlib
 import importlib
+import importlib.machinery
 import importlib.metadata
 import importlib.util
 import inspect
@@ -29,6 +30,7 @@ ENTRY_POINTS = "jaxdp.plugins"
 _registering: set[str] = set()  # modules that have registered something
 _asked_distributions = False
 _registries: list["Registry[Any]"] = []
+_MOST_SHOWN = 500  # characters of a value in a message
 _executed: dict[str, str] = {}  # by a plugin's module name: its file's digest at the import
 
 
@@ -44,7 +46,8 @@ class ConfigError(ValueError):
     def __init__(self, field: str, value: object, remedy: str) -> None:
         self.field, self.value, self.remedy = field, value, remedy  # as they are; the text is fit for a terminal
         flag = "--" + field.replace("_", "-")
-        super().__init__(printable(f"{flag} {shown(value)}".rstrip() + f": {remedy}" if field else remedy))
+        where = f"{flag} {brief(value)}".rstrip() + ": " if field else ""
+        super().__init__(printable(where + remedy))
 
     def __reduce__(self) -> Any:
         return ConfigError, (self.field, shown(self.value), self.remedy)  # another process may not know the class of a value
@@ -55,6 +58,12 @@ def shown(value: object) -> str:
     if isinstance(value, Mapping):
         return " ".join(f"{key}={item}" for key, item in cast(Mapping[str, Any], value).items()) or "(none)"
     return " ".join(map(str, cast(list[Any], value))) if isinstance(value, list | tuple) else str(value)
+
+
+def brief(value: object) -> str:
+    """Returns a setting's value for a message, in which a long value is cut."""
+    text = shown(value)
+    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."
 
 
 def nearest(name: str, candidates: Mapping[str, Any] | list[str]) -> str:
@@ -233,7 +242,8 @@ def _import_file(path: pathlib.Path, *, reload: bool) -> None:
         return
     if str(path.parent) not in sys.path:
         sys.path.append(str(path.parent))
-    spec = importlib.util.spec_from_file_location(name, path)
+    loader = importlib.machinery.SourceFileLoader(name, name)  # a link may lead to another suffix
+    spec = importlib.util.spec_from_loader(name, loader)
     assert spec is not None
     before = sys.modules.get(name)
     taken = [(registry, registry.take(name)) for registry in _registries]

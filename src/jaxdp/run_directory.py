@@ -20,7 +20,7 @@ from jaxdp import config as config_lib
 from jaxdp import csv_text, run_files, run_lock, source_files
 from jaxdp.config import TrainConfig
 from jaxdp.parsing import resolved, valid_text
-from jaxdp.registry import ConfigError, load_trusted, shown
+from jaxdp.registry import ConfigError, brief, load_trusted
 from jaxdp.run_files import DamagedFile
 from jaxdp.run_files import Row as Row
 from jaxdp.run_files import read_lines as read_lines
@@ -185,8 +185,11 @@ class RunDirectory:
     def changes_text(self, now: TrainConfig) -> str:
         """Says which settings of training are others than the run has; nothing if all are as they were."""
         changed = self.changed_settings(now)
-        texts = {name: ["none" if value is None else shown(value) for value in values] for name, values in changed.items()}
-        return ", ".join(f"{name} {after} instead of {before}" for name, (before, after) in texts.items())
+        texts = list[str]()
+        for name, values in changed.items():
+            before, after = ("none" if value is None else brief(value) for value in values)
+            texts.append(f"{name} {after} instead of {before}")
+        return ", ".join(texts)
 
     def load_trusted_config(self, plugins: Sequence[str]) -> TrainConfig:
         """Returns the settings of a run whose model is to be used, after importing its plugins, once somebody else named them.
@@ -432,7 +435,8 @@ def _check_same_run(config: TrainConfig, description: Mapping[str, Any], run: Ru
         # An average may change its pace, but not begin or end.
         if (bool(ours) != bool(theirs)) if name == "ema_decay" else ours != theirs:
             fresh = f", which --init-from {run.path} starts from its weights" if name in _MATTER_OF_THE_START else ""
-            remedy = f"the run in {run.path} has {shown(theirs)}; use that, or another --run-dir{fresh}"
+            remedy = f"the run in {run.path} has {brief(theirs)}; "
+            remedy += f"use that, or another --run-dir{fresh}"
             raise ConfigError(name, ours, remedy)
     before = description
     if run.dataset_file.exists():

@@ -317,18 +317,14 @@ def no_link(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NOFOLLOW, 0o666)
 
 
-def fresh_name(path: pathlib.Path) -> pathlib.Path:
-    """Returns an unpredictable name in the folder of a file: no link can have been prepared under it."""
-    return path.with_name(f".{secrets.token_hex(8)}.new")
-
-
 @contextlib.contextmanager
 def replacing(path: pathlib.Path) -> Iterator[BinaryIO]:
     """Opens a new file that replaces another at the end of the block: at every instant the old or the new content is there.
 
     Where there is a link, the new file replaces the link, and its target stays.
     """
-    written = fresh_name(path)
+    # No link can wait under a name that cannot be foreseen.
+    written = path.with_name(f".{secrets.token_hex(8)}.new")
     try:
         with written.open("xb") as file:
             yield file

@@ -12,7 +12,7 @@ import yaml
 from jaxdp import deprecation, parsing
 from jaxdp.config.groups import ProcessConfig, TrainConfig
 from jaxdp.config.settings import Settings, convert
-from jaxdp.registry import ConfigError, nearest
+from jaxdp.registry import ConfigError, brief, nearest
 
 # How a command runs, rather than what it trains.
 OF_ONE_COMMAND = (
@@ -79,7 +79,8 @@ def parse(text: str, path: str | pathlib.Path, cls: type[Settings] = TrainConfig
     settings = deprecation.rename_settings(cast(dict[str, Any], content), warn=False)
     for name in settings:
         if name not in places:
-            raise ConfigError("config", path, f"unknown setting {name!r}; {nearest(str(name), list(places))}")
+            remedy = f"unknown setting {brief(name)!r}; {nearest(str(name), list(places))}"
+            raise ConfigError("config", path, remedy)
     return {name: convert(name, value, places[name].field.type) for name, value in settings.items()}
 
 
