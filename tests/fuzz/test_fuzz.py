@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import stat
 from collections.abc import Iterator
 
 import pytest
@@ -83,9 +84,14 @@ def add_special(folder: pathlib.Path) -> None:
     """Adds what no copy of a folder takes with it."""
     os.mkfifo(folder / "pipe")
     (folder / "loop").symlink_to("loop")
-    (folder / "endless").symlink_to("/dev/zero")
-    (folder / fuzz_contents.OUTSIDE / "theirs").mkdir(parents=True)
-    (folder / fuzz_contents.OUTSIDE / "mine").write_text("mine")
+    outside = folder / fuzz_contents.OUTSIDE
+    (outside / "theirs").mkdir(parents=True)
+    (outside / "mine").write_text("mine")
+    try:  # a device of its own: root could replace that of the system
+        os.mknod(outside / "endless", stat.S_IFCHR | 0o666, os.makedev(1, 5))
+    except PermissionError:
+        (outside / "endless").symlink_to("/dev/zero")
+    (folder / "endless").symlink_to(outside / "endless")
 
 
 def fails_for_files(line: str) -> bool:
