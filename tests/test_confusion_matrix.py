@@ -1,4 +1,4 @@
-"""A confusion matrix is legible for few and for many classes, and shows no boxes instead of names."""
+"""A confusion matrix is legible for few and many classes, and no name is drawn as boxes."""
 
 import itertools
 import pathlib
@@ -85,7 +85,8 @@ def test_names_that_no_font_has_are_numbers_without_a_warning(figures: list[Figu
         names = ["cat", "\U0010ffff", "a\U0010ffff\u3000", "on two\nlines"]
         confusion.plot(np.eye(4), names, pathlib.Path("c.png"), title="folder:\U0010ffff\t$")
         row = {"step": 1, "split": "train", "loss": 1.0}
-        plots.plot_curves([row], pathlib.Path("p.png"), title="\U0010ffff $", metric_name="iou\U0010ffff")
+        unknown = "\U0010ffff $"
+        plots.plot_curves([row], pathlib.Path("p.png"), title=unknown, metric_name=unknown)
     (figure,) = figures
     assert labels(figure)[0] == ["cat", "1", "2", "on two\nlines"]
     assert figure.get_suptitle() == "folder:??\\$"
@@ -95,10 +96,11 @@ def test_names_that_no_font_has_are_numbers_without_a_warning(figures: list[Figu
 def test_fonts_of_matplotlibs_settings_show_what_they_have(figures: list[Figure]) -> None:
     """DejaVu Sans Mono lacks what DejaVu Sans has."""
     sans, mono = (
-        set(font_manager.get_font(font_manager.findfont(f"DejaVu {name}")).get_charmap()) for name in ("Sans", "Sans Mono")
+        set(font_manager.get_font(font_manager.findfont(name)).get_charmap()) for name in ("DejaVu Sans", "DejaVu Sans Mono")
     )
     lacking = chr(min(sans - mono))
-    for families, shown in ((["DejaVu Sans Mono"], "0"), (["DejaVu Sans Mono", "DejaVu Sans"], lacking)):
+    both = ["DejaVu Sans Mono", "DejaVu Sans"]
+    for families, shown in ((both[:1], "0"), (both, lacking)):
         with matplotlib.rc_context({"font.family": families}), warnings.catch_warnings():
             warnings.simplefilter("error")
             confusion.plot(np.eye(2), [lacking, "b"], pathlib.Path("c.png"), title="a title")

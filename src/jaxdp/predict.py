@@ -16,7 +16,7 @@ __all__ = ["main", "predict"]
 DESCRIPTION = "Predict with a trained model on images of any size, on all devices."
 REMOVED = {
     "output": "use --csv FILE.csv, with a line for each image and a column for each class",
-    "probabilities": "use jaxdp.predict.predict() in Python, which returns the probabilities of each pixel",
+    "probabilities": "jaxdp.predict.predict() in Python returns those of each pixel",
 }
 
 

@@ -1,4 +1,4 @@
-"""Images have the pixels that Pillow decodes, and decoding at reduced scale gives nearly the same."""
+"""Images have the pixels that Pillow decodes, or nearly so at reduced scale."""
 
 import io
 import pathlib

@@ -403,7 +403,7 @@ BAD = [
     ("digits", "a.png --csv nothing", ["--csv nothing", "is a folder"]),
     ("digits", "a.png --csv /dev/null/x.csv", ["--csv /dev/null", "cannot be written"]),
     ("digits", "a.png --output x.csv", ["--output: was removed; use --csv FILE.csv"]),
-    ("cells", "a.png --output-dir out --probabilities=tiff", ["--probabilities: was removed; use jaxdp.predict.predict()"]),
+    ("cells", "a.png --probabilities=tiff", ["--probabilities: was removed; jaxdp.predict.predict()"]),
     ("denoise", "a.png --csv x.csv --output-dir out", ["--csv x.csv", "is for classes"]),
     ("cells", "a.png", ["--output-dir", "masks"]),
     ("denoise", "a.png", ["--output-dir", "images"]),

@@ -76,9 +76,12 @@ class Results:
     def _segment(self, file: ImageFile, image: np.ndarray, strips: Iterator[np.ndarray]) -> Row:
         names = self._description.class_names
         picture_of = functools.partial(pictures.as_picture, pixel_range=self._description.pixel_range)
-        keeps = self._description.instances  # a watershed needs the probabilities of the whole image
-        whole = np.concatenate([strip.copy() if keeps else strip.argmax(-1).astype("uint8") for strip in strips])
-        if keeps:
+        if self._description.instances:  # a watershed needs the probabilities of the whole image
+            parts = [strip.copy() for strip in strips]
+        else:
+            parts = [strip.argmax(-1).astype("uint8") for strip in strips]
+        whole = np.concatenate(parts)
+        if self._description.instances:
             objects = instances.separate(whole)
             row = predictions.count_objects(objects)
             write = functools.partial(predictions.write_objects, objects=objects)

@@ -63,8 +63,8 @@ def _labels(class_names: Sequence[str]) -> tuple[list[str], list[str]]:
     unshown = [bool(fonts.missing(name)) for name in class_names]
     short = [name if len(name) <= _LONGEST_NAME else name[: _LONGEST_NAME - 1] + "…" for name in class_names]
     labels = [str(index) if hidden else fonts.drawn(name) for index, (name, hidden) in enumerate(zip(short, unshown, strict=True))]
-    notes = ["numbers from 0 stand for names that Matplotlib's fonts cannot show"] if any(unshown) else []
-    return labels, notes
+    note = "numbers from 0 stand for names that Matplotlib's fonts cannot show"
+    return labels, [note] if any(unshown) else []
 
 
 def _ticks(axes: Axes, names: Sequence[str], every: int, *, few: bool) -> None:

@@ -10,7 +10,8 @@ def missing(text: str) -> set[str]:
         font_manager.get_font(font_manager.findfont(font_manager.FontProperties(family=[family])))
         for family in matplotlib.rcParams["font.family"]
     ]
-    return {character for character in text if character != "\n" and not any(font.get_char_index(ord(character)) for font in fonts)}
+    wanted = set(text) - {"\n"}
+    return {each for each in wanted if not any(font.get_char_index(ord(each)) for font in fonts)}
 
 
 def drawn(text: str) -> str:
