@@ -27,7 +27,6 @@ _WITHOUT_REDUCTIONS = f"{_WITHOUT_CONVOLUTIONS},-reduce"
 # older code generator, which aborts the process at a barrier.
 _BARRIERS = f"--{_PASSES_FLAG}=cse_barrier_expander,small-while-loop-hoisting"
 _CPU_FLAGS: dict[str, tuple[str, ...]] = {
-    "0.10.0": (_WITHOUT_CONVOLUTIONS, _BARRIERS),
     "0.10.2": (_WITHOUT_CONVOLUTIONS, _BARRIERS),
     "0.12.0.1": (_WITHOUT_CONVOLUTIONS,),
 }
