@@ -21,5 +21,6 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """What is `../experiments` from docs/ on GitHub is `experiments` in the site."""
+    """What is `../experiments` from docs/ on GitHub is `experiments` in the site, and `../docs` from there is `..`."""
+    markdown = markdown.replace("](../docs/", "](../")
     return re.sub(rf"\]\(\.\./({'|'.join(_BESIDE)})/", r"](\1/", markdown) if "/" not in page.file.src_uri else markdown
