@@ -1,6 +1,7 @@
 """One case: a folder of files, and a command in it; what may come of it, and a process that finds out."""
 
 import contextlib
+import csv
 import dataclasses
 import json
 import os
@@ -22,6 +23,7 @@ _PER_PROCESS = 150  # compiled programs stay in memory
 _WRITES = {"jaxdp.train: error: ", "warning: ", "continuing "}
 # What a person cannot make sense of.
 _INTERNAL = re.compile(r"Traceback \(most|object at 0x|<class '|\b\w+Error\(|NoneType|^\s*$", re.MULTILINE)
+_CONTROLS = re.compile("[\0-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 _DIVERGED, _USAGE = 3, 2
 
 
@@ -132,7 +134,7 @@ def check(outcome: Outcome, command: str, *, may_fail: Callable[[str], bool] = l
     assert not outcome.problem, outcome
     said = outcome.out + outcome.err
     assert "Traceback" not in said, outcome
-    assert "\x1b" not in said, outcome
+    assert not _CONTROLS.search(said), outcome
     prefix = f"{'jaxdp' if command == 'jaxdp' else 'jaxdp.' + command}: error: "
     errors = [line for line in outcome.err.splitlines() if re.match(r"jaxdp(\.\w+)?: error: ", line)]
     if outcome.code == 0:
@@ -167,6 +169,22 @@ def everything_in(folder: pathlib.Path) -> dict[str, object]:
         content = os.readlink(path) if path.is_symlink() else path.read_bytes() if regular else b""
         found[str(path)] = (status.st_ino, status.st_mode, status.st_size, status.st_mtime_ns, content)
     return found
+
+
+def check_table(path: pathlib.Path) -> None:
+    """Raises AssertionError if a terminal or a spreadsheet would obey a cell of a CSV file."""
+    for row in csv.reader(path.read_text().splitlines()):
+        for cell in row:
+            assert not _CONTROLS.search(cell), row
+            assert _is_number(cell) or not cell.startswith(("=", "@", "+", "-")), row
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def fresh(folder: pathlib.Path, source: pathlib.Path | None = None) -> pathlib.Path:

@@ -5,9 +5,12 @@
 import contextlib
 import dataclasses
 import io
+import itertools
 import json
+import operator
 import os
 import pathlib
+import re
 import shutil
 import struct
 import zipfile
@@ -20,6 +23,14 @@ import yaml
 from hypothesis import strategies as st
 from PIL import Image
 
+# Python takes minutes for the first, or refuses to read or to print them.
+_NUMBERS = (
+    "1:" * 400_000 + "1", "1:1:1.5", "-1:30", "9" * 5000, "0x" + "f" * 5000, "-0x" + "f" * 900,
+    "0b" + "1" * 5000, "0" + "7" * 5000, "1_" * 3000 + "1", "1e5000",
+)  # fmt: skip
+# They command a terminal, or are formulas to a spreadsheet.
+_ODD_TEXTS = ("\x1b[31m", "\x9b31m", "\x1b]0;title\x07", "\u202e", "\r\n", "=1+1", "@", "+", "-a")
+_OF_ONE_FILE = {"number": "config.yaml", "texts": "dataset.json"}
 LINKS = ("mine", "theirs", "nothing", "endless", "prepared")
 OUTSIDE = "outside"  # a folder beside that of the run, of which nothing may change
 SPARSE_BYTES = 2**36  # that a file claims to have, of which there is nothing on the disk
@@ -81,7 +92,8 @@ class Damage:
     Attributes:
         which: the file, as a share of their sorted list.
         kind: flip, cut, replace, change, delete, folder, empty, link, loop, pipe, sparse or insert.
-            parent removes the file's folder. Links out of the folder take the place of a file or folder
+            parent removes the file's folder. number and texts change a value in the settings and the
+            names of the classes. Links out of the folder take the place of a file or folder
             at its top: mine (to a file), theirs (to a folder), nothing (to where a file would be made),
             endless, and prepared, which has the name that version 0.2 wrote to first.
         where: position in the file, as a share.
@@ -97,7 +109,8 @@ class Damage:
 
     def apply(self, folder: pathlib.Path) -> str:
         """Does it, and returns to which file."""
-        found = folder.iterdir() if self.kind in LINKS else folder.rglob("*")
+        name = _OF_ONE_FILE.get(self.kind, "*")
+        found = folder.iterdir() if self.kind in LINKS else folder.rglob(name)
         found = (path for path in found if not path.is_symlink() and (path.is_file() or self.kind in LINKS))
         files = sorted(found)
         if not files:
@@ -119,6 +132,11 @@ class Damage:
             path.write_bytes(_changed(path, content, self.where, self.value))
         elif self.kind == "insert":
             path.write_bytes(content[:place] + self.content + content[place:])
+        elif self.kind == "number":
+            number = _NUMBERS[len(self.content) % len(_NUMBERS)]
+            path.write_bytes(_numbered(content, self.where, number))
+        elif self.kind == "texts":
+            path.write_bytes(_with_odd_texts(content, len(self.content)))
         elif self.kind == "sparse":
             os.truncate(path, SPARSE_BYTES)
         else:
@@ -170,7 +188,29 @@ def _changed(path: pathlib.Path, content: bytes, where: float, value: Any) -> by
         return content
 
 
+def _numbered(content: bytes, where: float, number: str) -> bytes:
+    """Returns the text of a YAML file with one of its values replaced by a number."""
+    values = list(re.finditer(rb"(?<=: )\S+", content))
+    if not values:
+        return content
+    start, end = values[int(where * len(values))].span()
+    return content[:start] + number.encode() + content[end:]
+
+
+def _with_odd_texts(content: bytes, first: int) -> bytes:
+    """Returns the content of dataset.json with other names of classes."""
+    try:
+        found = json.loads(content)
+        odd = itertools.islice(itertools.cycle(_ODD_TEXTS), first, None)
+        names = list(map(operator.add, odd, found["class_names"]))
+        return json.dumps(found | {"class_names": names}).encode()
+    except (ValueError, LookupError, TypeError):  # it was damaged before
+        return content
+
+
 _KINDS = (
+    "number",
+    "texts",
     "flip",
     "cut",
     "replace",

@@ -35,6 +35,8 @@ COMMANDS = {
     "train": RUN, "longer": [*RUN, "--steps", "6"], "second": [*RUN, "--run-dir", "second", "--init-from", "run"],
     "evaluate": ["run"], "evaluate-2": ["run", "--step", "2"], "predict": ["run", "image.png"], "checkpoints": ["run", "--verify"],
     "convert": ["export", "run", "--output", "out.safetensors"], "report": ["run"],
+    "predict-csv": ["run", "image.png", "--csv", "table.csv"],
+    "evaluate-csv": ["run", "--per-image", "table.csv"],
 }  # fmt: skip
 # How many of a thousand cases, in how many parts, which processes may share.
 SHARES = {
@@ -147,6 +149,8 @@ class Fuzzer:
             if name not in ("train", "longer"):
                 assert fuzz_cases.everything_in(folder / "run") == run, (name, damages)
             assert fuzz_cases.everything_in(outside) == before, (name, damages)
+            if (table := folder / "table.csv").exists():
+                fuzz_cases.check_table(table)
 
     def pictures(self, case: tuple[str, tuple[str, bytes], tuple[str, bytes]]) -> None:
         how, (suffix, content), (other_suffix, other) = case
