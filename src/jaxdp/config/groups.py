@@ -270,8 +270,6 @@ class RunConfig(Settings):
     early_stopping, learning_rate_monitor, profiler, wandb, mlflow"""
     profile: OptionalProfile = None
     """profile steps START to STOP, counted from 1; the trace is written to the run's directory, for XProf or TensorBoard"""
-    measure_devices: bool = False
-    """on a CPU, measure first whether 1, 2, 4, ... simulated devices are fastest, up to the number of cores, and use so many"""
     step_timeout: Annotated[float | None, tyro.conf.arg(metavar="SECONDS", help_behavior_hint=""), POSITIVE] = None
     """abort, with a stack trace of each thread, if no step finishes within this time (default: 30 times the median step, at least
     300 s; compiling and saving do not count)"""

@@ -75,12 +75,6 @@ def benchmark_training(setup: Setup, *, steps: int | None, repeats: int) -> dict
     }
 
 
-def rate(setup: Setup, *, steps: int | None, repeats: int) -> dict[str, Any]:
-    """Returns the images per second alone; arguments as for `benchmark_training`."""
-    _, _, seconds = _Training(setup).repeat(steps, repeats)
-    return {"images_per_second": spread([setup.global_batch_size / each for each in seconds])}
-
-
 def spread(values: Sequence[float]) -> dict[str, float]:
     """Returns the median, minimum and maximum of some values."""
     return {"median": statistics.median(values), "min": min(values), "max": max(values)}
