@@ -134,3 +134,11 @@ def test_a_run_of_version_0_2_keeps_its_hash(name: str, digits: str) -> None:
     """The same command finds its folder again; version 0.2 computed these digits."""
     settings = config.load(ROOT / "experiments" / name / "config.yaml")
     assert config.run_hash(config.TrainConfig.of(**settings)) == digits
+
+
+def test_a_removed_callback_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    words = "--model cnn --dataset digits --steps 1 --callbacks learning_rate_monitor".split()
+    assert train.main([*words, "--run-dir", "run"]) == 2
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert "--callbacks learning_rate_monitor: was removed in 0.3.0: rows have the learning" in line
+    assert not pathlib.Path("run").exists()

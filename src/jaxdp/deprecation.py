@@ -42,7 +42,7 @@ class Removed:
         name: of the setting.
         remedy: what to use instead, or why nothing is needed.
         default: its last default value. A file of an earlier version may hold it.
-        command: the command that had it; empty for a setting of training.
+        command: the command that had it, or `callbacks` for a callback; empty for a setting of training.
     """
 
     name: str
@@ -54,6 +54,11 @@ class Removed:
 # All were removed in version 0.3.0.
 REMOVED = (
     Removed("measure_devices", "use --devices", default=False),
+    Removed(
+        "learning_rate_monitor",
+        "rows have the learning rate of an optimizer given by name",
+        command="callbacks",
+    ),
     Removed(
         "output",
         "use --csv FILE.csv, with a line for each image and a column for each class",
@@ -91,7 +96,8 @@ def removal(name: str, command: str = "") -> str | None:
 
     Args:
         name: of a setting that does not exist.
-        command: the command whose flags are meant, in addition to the settings of training.
+        command: the command whose flags are meant, in addition to the settings of training; or
+            `callbacks`.
     """
     for each in REMOVED:
         if each.name == name and each.command in ("", command):

@@ -267,7 +267,7 @@ class RunConfig(Settings):
     validation data; for another metric use --callbacks early_stopping:patience=N,metric=NAME (default: train to the end)"""
     callbacks: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME[:KEY=VALUE,...]", help_behavior_hint="")] = ()
     """further callbacks, e.g. early_stopping:patience=5,metric=accuracy or wandb:project=mine; plugins may register more:
-    early_stopping, learning_rate_monitor, profiler, wandb, mlflow"""
+    early_stopping, profiler, wandb, mlflow"""
     profile: OptionalProfile = None
     """profile steps START to STOP, counted from 1; the trace is written to the run's directory, for XProf or TensorBoard"""
     step_timeout: Annotated[float | None, tyro.conf.arg(metavar="SECONDS", help_behavior_hint=""), POSITIVE] = None
