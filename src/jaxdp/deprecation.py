@@ -59,6 +59,13 @@ REMOVED = (
         "rows have the learning rate of an optimizer given by name",
         command="callbacks",
     ),
+    Removed("target", "use python -m jaxdp.plan --target", command="bench"),
+    Removed("quick", "use python -m jaxdp.plan --target ... --quick", command="bench"),
+    Removed(
+        "compare",
+        "name both folders to python -m jaxdp.report, which shows their tables",
+        command="bench",
+    ),
     Removed(
         "output",
         "use --csv FILE.csv, with a line for each image and a column for each class",

@@ -91,13 +91,18 @@ def _devices(count: int) -> str:
     return f"{count} device{'s' if count > 1 else ''}"
 
 
-def run(configs: Sequence[TrainConfig], folder: pathlib.Path, *, steps: int | None, repeats: int, compare: str | None) -> int:
+def run(
+    configs: Sequence[TrainConfig],
+    folder: pathlib.Path,
+    *,
+    steps: int | None,
+    repeats: int,
+) -> int:
     """Measures the cells, writes their records and a figure, prints a table, and returns the command's exit code.
 
     Args:
         folder: where bench.jsonl grows.
         steps, repeats: as for `throughput.benchmark_training`.
-        compare: a bench.jsonl of an earlier time.
 
     Raises:
         ConfigError: if nothing could be run, or the folder cannot be written.
@@ -106,7 +111,6 @@ def run(configs: Sequence[TrainConfig], folder: pathlib.Path, *, steps: int | No
         raise ConfigError("", "", "no cell of the grid is left; change --strategies, --devices or --batch-sizes")
     from jaxdp.reporting import benchmarks
 
-    earlier = benchmarks.read(compare) if compare else None
     records: list[Record] = []
     interrupted = False
     try:
@@ -121,7 +125,7 @@ def run(configs: Sequence[TrainConfig], folder: pathlib.Path, *, steps: int | No
     except OSError as error:
         raise ConfigError("output", folder, f"cannot be written: {error.strerror or error}") from error
     if records:
-        benchmarks.show(records, earlier)
+        benchmarks.show(records)
     measured = any(record["status"] == "ok" for record in records)
     if measured:
         paths = benchmarks.plot(records, folder)
