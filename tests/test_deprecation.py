@@ -65,6 +65,11 @@ def test_old_names_go_when_it_was_said() -> None:
 # A setting of training, a value that is not its default, and what the message says.
 REMOVED: list[tuple[str, object, str]] = [
     ("measure_devices", True, "was removed in 0.3.0: use --devices"),
+    (
+        "grad_reduce_dtype",
+        "bfloat16",
+        "was removed in 0.3.0: leave it out; gradients are averaged in the parameters' format",
+    ),
 ]
 
 

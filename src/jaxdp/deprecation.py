@@ -42,18 +42,25 @@ class Removed:
         name: of the setting.
         remedy: what to use instead, or why nothing is needed.
         default: its last default value. A file of an earlier version may hold it.
+        names_run: whether the setting is part of the hash that names a run's folder.
         command: the command that had it, or `callbacks` for a callback; empty for a setting of training.
     """
 
     name: str
     remedy: str
     default: Any = None
+    names_run: bool = False
     command: str = ""
 
 
 # All were removed in version 0.3.0.
 REMOVED = (
     Removed("measure_devices", "use --devices", default=False),
+    Removed(
+        "grad_reduce_dtype",
+        "leave it out; gradients are averaged in the parameters' format",
+        names_run=True,
+    ),
     Removed(
         "learning_rate_monitor",
         "rows have the learning rate of an optimizer given by name",
@@ -110,6 +117,11 @@ def removal(name: str, command: str = "") -> str | None:
         if each.name == name and each.command in ("", command):
             return f"was removed in 0.3.0: {each.remedy}"
     return None
+
+
+def defining_defaults() -> dict[str, Any]:
+    """Returns the defaults of removed settings that still name a run's folder."""
+    return {each.name: each.default for each in REMOVED if each.names_run}
 
 
 def drop_removed(settings: Mapping[str, Any]) -> dict[str, Any]:

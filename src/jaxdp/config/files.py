@@ -95,8 +95,10 @@ def to_yaml(config: Settings) -> str:
 
 def defining(config: TrainConfig) -> dict[str, Any]:
     """Returns the settings that make a run what it is."""
-    # Runs from before there were these settings keep their folders.
-    return {name: value for name, value in config.plain().items() if name not in _NOT_DEFINING and (name not in _NEWER or value)}
+    # Runs from before there were these settings, and runs with settings since removed, keep their
+    # folders.
+    settings = deprecation.defining_defaults() | config.plain()
+    return {name: value for name, value in settings.items() if name not in _NOT_DEFINING and (name not in _NEWER or value)}
 
 
 def run_hash(config: TrainConfig) -> str:

@@ -176,8 +176,6 @@ class ShardingConfig(Settings):
     shard_params: tyro.conf.FlagCreatePairsOff[bool] = False
     """with --strategy sharded, shard parameters, optimizer state and EMA over data and model, for models that do not fit on one
     device"""
-    grad_reduce_dtype: Annotated[Literal["bfloat16", "float16"] | None, tyro.conf.arg(help_behavior_hint="")] = None
-    """all-reduce gradients in this format, which halves the communication (default: float32); for pmap, shard_map and central"""
     deterministic: bool = False
     """on GPUs, use only kernels that are bitwise reproducible, which is slower; CPU kernels always are"""
 

@@ -22,7 +22,7 @@ STRATEGIES = ("single", "central", "pmap", "shard_map", "sharded")
 # More than could be measured: the pipeline must not come to its end.
 _ENDLESS = 10**6
 # What a cell can be refused for while others run; any other usage error is one of all cells.
-_OF_A_CELL = "strategy devices global-batch-size accumulate-steps batch-norm mesh shard-params grad-reduce-dtype".split()
+_OF_A_CELL = "strategy devices global-batch-size accumulate-steps batch-norm mesh shard-params".split()
 
 
 def parse_strategies(text: str) -> list[str]:
@@ -76,8 +76,6 @@ def cells(
 def _why_not(settings: TrainConfig, strategy: str, devices: int) -> str | None:
     if strategy == "single" and devices > 1:
         return "it uses one"
-    if settings.sharding.grad_reduce_dtype and strategy in ("single", "sharded"):
-        return "it has no --grad-reduce-dtype"
     if (settings.sharding.mesh or settings.sharding.shard_params) and strategy != "sharded":
         return "it has no --mesh or --shard-params"
     return None

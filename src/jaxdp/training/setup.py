@@ -396,7 +396,6 @@ def _create_recipe(
         accumulate_steps=config.optimization.accumulate_steps,
         scan=scan,
         remat=config.model.remat,
-        grad_reduce_dtype=config.sharding.grad_reduce_dtype,
         frozen=frozen,
     )
 
