@@ -3,6 +3,7 @@
 import pathlib
 import types
 from importlib.metadata import version
+from typing import Any
 
 import pytest
 import yaml
@@ -63,7 +64,7 @@ def test_old_names_go_when_it_was_said() -> None:
 
 
 # A setting of training, a value that is not its default, and what the message says.
-REMOVED: list[tuple[str, object, str]] = [
+REMOVED: list[tuple[str, Any, str]] = [
     ("measure_devices", True, "was removed in 0.3.0: use --devices"),
     (
         "grad_reduce_dtype",
@@ -74,7 +75,7 @@ REMOVED: list[tuple[str, object, str]] = [
 
 
 @pytest.mark.parametrize(("name", "value", "sentence"), REMOVED)
-def test_a_removed_setting_is_one_line(name: str, value: object, sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_removed_setting_is_one_line(name: str, value: Any, sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
     flag = "--" + name.replace("_", "-")
     assert train.main([flag, "--run-dir", "run"]) == 2
     captured = capsys.readouterr()
@@ -88,7 +89,7 @@ def test_a_removed_setting_is_one_line(name: str, value: object, sentence: str, 
 
 @pytest.mark.parametrize(("name", "value", "sentence"), REMOVED)
 def test_files_may_hold_a_removed_setting_at_its_default(
-    name: str, value: object, sentence: str, capsys: pytest.CaptureFixture[str]
+    name: str, value: Any, sentence: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (row,) = (each for each in deprecation.REMOVED if each.name == name)
     pathlib.Path("old.yaml").write_text(yaml.safe_dump({"seed": 3, name: row.default}))
