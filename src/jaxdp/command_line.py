@@ -11,7 +11,6 @@ import itertools
 import re
 import signal
 import sys
-import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, TypeVar
 
@@ -40,7 +39,6 @@ def parse(
     description: str,
     defaults_file: bool = True,
     hidden: Sequence[str] = (),
-    removed: Mapping[str, str] = types.MappingProxyType({}),
     **defaults: Any,
 ) -> Config:
     """Parses flags into `cls`, shown in `--help` by its groups; of a name that several groups have, the last is a flag.
@@ -50,7 +48,6 @@ def parse(
         argv: arguments without the program's name.
         defaults_file: whether to offer `--config FILE`, whose values the flags override.
         hidden: settings that this command takes no flags for.
-        removed: what to use instead of settings that this command once had.
         description: one line of at most 80 characters; longer ones are broken within words.
         **defaults: what this command assumes where it differs from the settings' own defaults.
 
@@ -65,8 +62,8 @@ def parse(
     given = {word.split("=")[0][2:].replace("-", "_") for word in argv if word.startswith("--")}
     options = [*(name for name in places if name not in hidden), "help", *(["config"] if defaults_file else [])]
     for name in sorted(given - set(options)):
-        if name in removed:
-            raise ConfigError(name, "", f"was removed; {removed[name]}")
+        if sentence := deprecation.removal(name, prog.rpartition(".")[2]):
+            raise ConfigError(name, "", sentence)
         flags = [f"--{option.replace('_', '-')}" for option in options]
         raise ConfigError(name, "", "unknown flag; " + nearest("--" + name.replace("_", "-"), flags))
     path = _value_of("--config", argv) if defaults_file else None

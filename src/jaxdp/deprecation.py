@@ -1,4 +1,7 @@
-"""Settings that have a new name. The old one works, with one line of warning, until the release that drops it."""
+"""Settings that have a new name, or are gone.
+
+An old name works, with one line of warning, until the release that drops it. A removed setting is refused with one line.
+"""
 
 import dataclasses
 import warnings
@@ -29,6 +32,58 @@ class Renamed:
 
 
 RENAMED = (Renamed("steps_per_call", "steps_per_execution", since="0.2", until="0.3"),)
+
+
+@dataclasses.dataclass(frozen=True)
+class Removed:
+    """A setting that is gone.
+
+    Attributes:
+        name: of the setting.
+        remedy: what to use instead, or why nothing is needed.
+        default: its last default value. A file of an earlier version may hold it.
+        names_run: whether the setting is part of the hash that names a run's folder.
+        command: the command that had it, or `callbacks` for a callback; empty for a setting of training.
+    """
+
+    name: str
+    remedy: str
+    default: Any = None
+    names_run: bool = False
+    command: str = ""
+
+
+# All were removed in version 0.3.0.
+REMOVED = (
+    Removed("measure_devices", "use --devices", default=False),
+    Removed(
+        "grad_reduce_dtype",
+        "leave it out; gradients are averaged in the parameters' format",
+        names_run=True,
+    ),
+    Removed(
+        "learning_rate_monitor",
+        "rows have the learning rate of an optimizer given by name",
+        command="callbacks",
+    ),
+    Removed("target", "use python -m jaxdp.plan --target", command="bench"),
+    Removed("quick", "use python -m jaxdp.plan --target ... --quick", command="bench"),
+    Removed(
+        "compare",
+        "name both folders to python -m jaxdp.report, which shows their tables",
+        command="bench",
+    ),
+    Removed(
+        "output",
+        "use --csv FILE.csv, with a line for each image and a column for each class",
+        command="predict",
+    ),
+    Removed(
+        "probabilities",
+        "jaxdp.predict.predict() in Python returns those of each pixel",
+        command="predict",
+    ),
+)
 _BY_OLD_NAME = {each.old: each for each in RENAMED}
 
 
@@ -48,6 +103,31 @@ def rename_flags(argv: Sequence[str], fields: Collection[str]) -> tuple[list[str
             word = _as_flag(found.new) + separator + value
         words.append(word)
     return words, renamed
+
+
+def removal(name: str, command: str = "") -> str | None:
+    """Returns a sentence about a removed setting; None if there was no such setting.
+
+    Args:
+        name: of a setting that does not exist.
+        command: the command whose flags are meant, in addition to the settings of training; or
+            `callbacks`.
+    """
+    for each in REMOVED:
+        if each.name == name and each.command in ("", command):
+            return f"was removed in 0.3.0: {each.remedy}"
+    return None
+
+
+def defining_defaults() -> dict[str, Any]:
+    """Returns the defaults of removed settings that still name a run's folder."""
+    return {each.name: each.default for each in REMOVED if each.names_run}
+
+
+def drop_removed(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the settings of a file without the removed ones that are at their defaults."""
+    defaults = {each.name: each.default for each in REMOVED if not each.command}
+    return {name: value for name, value in settings.items() if name not in defaults or value != defaults[name]}
 
 
 def rename_settings(settings: Mapping[str, Any], *, warn: bool = True) -> dict[str, Any]:

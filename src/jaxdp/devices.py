@@ -42,9 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _main(argv: Sequence[str]) -> int:
-    config = command_line.parse(
-        DevicesConfig, argv, prog="python -m jaxdp.devices", description=DESCRIPTION, hidden=("measure_devices",)
-    )
+    config = command_line.parse(DevicesConfig, argv, prog="python -m jaxdp.devices", description=DESCRIPTION)
     given = {word.split("=")[0][2:].replace("-", "_") for word in argv if word.startswith("--")}
     if config.output.address is not None:
         return _list_cluster(config.output)

@@ -20,8 +20,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _main(argv: Sequence[str]) -> int:
-    prog, hidden = "python -m jaxdp.evaluate", ["grad_reduce_dtype"]
-    command = command_line.parse(EvaluateConfig, argv, prog=prog, description=DESCRIPTION, defaults_file=False, hidden=hidden)
+    prog = "python -m jaxdp.evaluate"
+    command = command_line.parse(
+        EvaluateConfig,
+        argv,
+        prog=prog,
+        description=DESCRIPTION,
+        defaults_file=False,
+    )
     step, split, metrics = evaluate_examples(command)
     if command.json:
         print(json.dumps({"step": step, "split": split} | metrics))

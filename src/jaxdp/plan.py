@@ -59,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _main(argv: Sequence[str]) -> int:
-    config = command_line.parse(PlanConfig, argv, prog="python -m jaxdp.plan", description=DESCRIPTION, hidden=("measure_devices",))
+    config = command_line.parse(PlanConfig, argv, prog="python -m jaxdp.plan", description=DESCRIPTION)
     try:
         limit = parse_bytes(config.limit.device_memory) if config.limit.device_memory else None
     except ValueError:

@@ -14,10 +14,6 @@ from jaxdp.runtime import large_pages
 __all__ = ["main", "predict"]
 
 DESCRIPTION = "Predict with a trained model on images of any size, on all devices."
-REMOVED = {
-    "output": "use --csv FILE.csv, with a line for each image and a column for each class",
-    "probabilities": "jaxdp.predict.predict() in Python returns those of each pixel",
-}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -34,7 +30,6 @@ def _main(argv: Sequence[str]) -> int:
         prog=prog,
         description=DESCRIPTION,
         defaults_file=False,
-        removed=REMOVED,
     )
     predict_files(config)
     return 0

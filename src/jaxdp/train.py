@@ -64,12 +64,6 @@ def train(config: TrainConfig) -> int:
 def _train(config: TrainConfig) -> int:
     signals = StopSignals(_SIGNALS, exit_code=EXIT_STOPPED, message=STOPPED_AT_START)
     with signals.handled(), contextlib.ExitStack() as cleanup:
-        if config.run.measure_devices:
-            from jaxdp.reporting import progress
-            from jaxdp.training import device_choice
-
-            config = device_choice.choose(config.replace(plugins=with_script(config.plugins)), say=progress.say)
-            signals.check()
         platform.configure(config.sharding.devices, deterministic=config.sharding.deterministic, precision=config.model.precision)
         from jaxdp.callbacks.watchdog import Watchdog
         from jaxdp.reporting import progress

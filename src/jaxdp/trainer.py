@@ -25,7 +25,7 @@ from jaxdp.callbacks.profiler import Profiler
 from jaxdp.callbacks.progress import Progress
 from jaxdp.callbacks.run_record import RunRecord
 from jaxdp.callbacks.tensorboard import TensorBoard
-from jaxdp.components import NOTHING, Objects
+from jaxdp.components import Objects
 from jaxdp.config import OBJECT, BatchNormMode, TrainConfig
 from jaxdp.data.dataset import Dataset
 from jaxdp.deprecation import rename_settings
@@ -38,7 +38,7 @@ from jaxdp.runtime import devices as devices_lib
 from jaxdp.runtime import platform, processes
 from jaxdp.runtime.processes import Group
 from jaxdp.runtime.signals import STOPPED_AT_START, StoppedAtStart, StopSignals
-from jaxdp.training import defaults, device_choice, model_size
+from jaxdp.training import defaults, model_size
 from jaxdp.training import setup as setup_lib
 from jaxdp.training.run import Run, Trained
 
@@ -97,7 +97,6 @@ class Trainer:
             if given[name] is None:
                 del given[name]
         config, objects = resolve(given)
-        config = device_choice.choose(config, by_name=objects == NOTHING, say=say if progress else lambda line: None)
         devices_lib.ensure(config.sharding.devices, deterministic=config.sharding.deterministic, precision=config.model.precision)
         group = processes.start(config.processes)
         load_plugins(config.plugins, reload=True)
@@ -225,7 +224,7 @@ class Trainer:
 
     def _reconfigured(self, settings: Mapping[str, Any]) -> setup_lib.Setup:
         for name in settings:
-            if name in ("model", "dataset", "task", "optimizer", "strategy", "devices", "measure_devices", "callbacks"):
+            if name in ("model", "dataset", "task", "optimizer", "strategy", "devices", "callbacks"):
                 raise ConfigError(name, shown(settings[name]), "is a matter of the Trainer; create another one")
         if self.setup.objects.dataset is not None:
             _refuse(settings, _OF_DATASET, "data", "are decided where the dataset is made")

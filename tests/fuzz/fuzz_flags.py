@@ -88,7 +88,7 @@ _OF = {
     "batch_norm": ["replica", "global", "group:4", "group:7", "group:0", "group:", "group:99999999999", "group:²"],
     "profile": ["1:2", "2:1", "0:1", ":", "1:99999999999"], "freeze": ["head", "(", "", "(?!head)", "*", "convs", ".*"],
     "init_from": ["run", "weights.safetensors", "set.npz", "nothing", "image.png", "pipe", "settings.yaml"],
-    "callbacks": ["learning_rate_monitor", "early_stopping:patience=1,metric=loss", "early_stopping:patience=x",
+    "callbacks": ["early_stopping:patience=1,metric=loss", "early_stopping:patience=x",
     "early_stopping:", "x", ":", "profiler:x=1", "early_stopping:patience=1,patience=2"],
     "plugins": ["plugin.py", "nothing.py", "json", "no.such.module", "settings.yaml", ""], "seed": ["0", "1", "-1", "2147483648"],
     "grid": ["learning_rate=0.1,0.2", "x=1", "=", "seed=", "steps=1,1", "model_kwargs.width=4"], "trials": ["0", "x",

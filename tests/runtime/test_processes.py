@@ -48,7 +48,6 @@ CASES = {
     "rows over space": Case({1: f"{ROWS} data=2,space=2", 2: f"{ROWS} data=2,space=2", 4: f"{ROWS} data=4,space=1"}),
     "batch in two parts": Case(f"{CNN} --accumulate-steps 2"),
     "float16": Case(f"{CNN} --precision float16", NARROW),
-    "gradients in bfloat16": Case(f"{CNN} --grad-reduce-dtype bfloat16", NARROW),
     "evaluation of 24 on 28": Case(f"{CNN} --global-batch-size 28 --eval-every 1 --strategy shard_map"),
     "mixed pairs, streamed": Case(f"{CNN} --augment shift:1 mixup:0.5 --data-placement host"),
 }

@@ -18,6 +18,7 @@ import importlib
 from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from jaxdp import deprecation
 from jaxdp.config import parse_keywords
 from jaxdp.events import Run
 from jaxdp.registry import ConfigError, Registry, check_keywords
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from jaxdp.callbacks.device_monitor import DeviceMonitor
     from jaxdp.callbacks.early_stopping import EarlyStopping
     from jaxdp.callbacks.json_lines import JsonLines
-    from jaxdp.callbacks.learning_rate_monitor import LearningRateMonitor
     from jaxdp.callbacks.mlflow import MLflow
     from jaxdp.callbacks.profiler import Profiler
     from jaxdp.callbacks.progress import Progress
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from jaxdp.callbacks.watchdog import Watchdog
 
 __all__ = [
-    "DeviceMonitor", "EarlyStopping", "JsonLines", "LearningRateMonitor", "MLflow", "Profiler", "Progress", "TensorBoard", "WandB",
+    "DeviceMonitor", "EarlyStopping", "JsonLines", "MLflow", "Profiler", "Progress", "TensorBoard", "WandB",
     "Watchdog", "register",
 ]  # fmt: skip
 
@@ -65,6 +65,8 @@ def create(callback: Any) -> Any:
     """
     if isinstance(callback, str):
         name, _, keywords = callback.partition(":")
+        if name not in names() and (sentence := deprecation.removal(name, "callbacks")):
+            raise ConfigError("callbacks", name, sentence)
         kind = _callbacks[name]
         try:
             given = parse_keywords(keywords.split(",")) if keywords else {}

@@ -16,7 +16,7 @@ from jaxdp.registry import ConfigError, brief, nearest
 
 # How a command runs, rather than what it trains.
 OF_ONE_COMMAND = (
-    "run_dir", "resume", "profile", "measure_devices", "step_timeout", *(field.name for field in dataclasses.fields(ProcessConfig)),
+    "run_dir", "resume", "profile", "step_timeout", *(field.name for field in dataclasses.fields(ProcessConfig)),
 )  # fmt: skip
 _NEWER = (
     "plugins",
@@ -77,8 +77,12 @@ def parse(text: str, path: str | pathlib.Path, cls: type[Settings] = TrainConfig
         raise ConfigError("config", path, "must consist of `name: value` lines")
     places = cls.places()
     settings = deprecation.rename_settings(cast(dict[str, Any], content), warn=False)
-    for name in settings:
+    settings = deprecation.drop_removed(settings)
+    for name, value in settings.items():
         if name not in places:
+            if sentence := deprecation.removal(name):
+                remedy = f"has {name}: {brief(value)}, which {sentence}"
+                raise ConfigError("config", path, remedy)
             remedy = f"unknown setting {brief(name)!r}; {nearest(str(name), list(places))}"
             raise ConfigError("config", path, remedy)
     return {name: convert(name, value, places[name].field.type) for name, value in settings.items()}
@@ -91,10 +95,10 @@ def to_yaml(config: Settings) -> str:
 
 def defining(config: TrainConfig) -> dict[str, Any]:
     """Returns the settings that make a run what it is."""
-    if config.run.measure_devices:  # another measurement may come out differently, and it is the same run
-        config = config.replace(devices=None)
-    # Runs from before there were these settings keep their folders.
-    return {name: value for name, value in config.plain().items() if name not in _NOT_DEFINING and (name not in _NEWER or value)}
+    # Runs from before there were these settings, and runs with settings since removed, keep their
+    # folders.
+    settings = deprecation.defining_defaults() | config.plain()
+    return {name: value for name, value in settings.items() if name not in _NOT_DEFINING and (name not in _NEWER or value)}
 
 
 def run_hash(config: TrainConfig) -> str:

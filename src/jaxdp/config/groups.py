@@ -176,8 +176,6 @@ class ShardingConfig(Settings):
     shard_params: tyro.conf.FlagCreatePairsOff[bool] = False
     """with --strategy sharded, shard parameters, optimizer state and EMA over data and model, for models that do not fit on one
     device"""
-    grad_reduce_dtype: Annotated[Literal["bfloat16", "float16"] | None, tyro.conf.arg(help_behavior_hint="")] = None
-    """all-reduce gradients in this format, which halves the communication (default: float32); for pmap, shard_map and central"""
     deterministic: bool = False
     """on GPUs, use only kernels that are bitwise reproducible, which is slower; CPU kernels always are"""
 
@@ -267,11 +265,9 @@ class RunConfig(Settings):
     validation data; for another metric use --callbacks early_stopping:patience=N,metric=NAME (default: train to the end)"""
     callbacks: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME[:KEY=VALUE,...]", help_behavior_hint="")] = ()
     """further callbacks, e.g. early_stopping:patience=5,metric=accuracy or wandb:project=mine; plugins may register more:
-    early_stopping, learning_rate_monitor, profiler, wandb, mlflow"""
+    early_stopping, profiler, wandb, mlflow"""
     profile: OptionalProfile = None
     """profile steps START to STOP, counted from 1; the trace is written to the run's directory, for XProf or TensorBoard"""
-    measure_devices: bool = False
-    """on a CPU, measure first whether 1, 2, 4, ... simulated devices are fastest, up to the number of cores, and use so many"""
     step_timeout: Annotated[float | None, tyro.conf.arg(metavar="SECONDS", help_behavior_hint=""), POSITIVE] = None
     """abort, with a stack trace of each thread, if no step finishes within this time (default: 30 times the median step, at least
     300 s; compiling and saving do not count)"""

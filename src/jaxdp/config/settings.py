@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
+from jaxdp import deprecation
 from jaxdp.config.values import ClassWeights, NumberAsText, Range, number
 from jaxdp.parsing import is_finite
 from jaxdp.registry import ConfigError, nearest, shown
@@ -119,7 +120,8 @@ class Settings:
     @classmethod
     def _place(cls, name: str, value: object) -> Place:
         if name not in cls.places():
-            raise ConfigError(name, shown(value), f"unknown setting; {nearest(name, list(cls.places()))}")
+            remedy = f"unknown setting; {nearest(name, list(cls.places()))}"
+            raise ConfigError(name, shown(value), deprecation.removal(name) or remedy)
         return cls.places()[name]
 
 

@@ -61,7 +61,6 @@ def check(setup: Setup) -> None:
     if not setup.strategy.on_cpu:
         raise ConfigError("exchange", exchange, "its workers compute on CPUs; set JAX_PLATFORMS=cpu, or use allreduce")
     for name, value in (
-        ("grad_reduce_dtype", sharding.grad_reduce_dtype),
         ("accumulate_steps", optimization.accumulate_steps if optimization.accumulate_steps > 1 else None),
         ("steps_per_execution", config.run.steps_per_execution if config.run.steps_per_execution > 1 else None),
         ("profile", config.run.profile),

@@ -2,7 +2,6 @@
 
 import math
 import pathlib
-import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -29,16 +28,12 @@ _CROSS: dict[str, Any] = {"marker": "x", "markersize": 8, "markeredgewidth": 2.4
 _WIDTH = 100
 _PANELS_PER_ROW = 4
 _BREAKS = {  # titles of two lines, so that the table fits
-    "devices": "de-\nvices", "dispatch": "dis-\npatch", "compute": "com-\npute", "all-reduce": "all-\nreduce",
-    "compile s": "com-\npile s", "of peak": "of\npeak", "vs. then": "vs.\nthen",
+    "devices": "de-\nvices", "dispatch": "dis-\npatch", "compile s": "com-\npile s", "of peak": "of\npeak",
 }  # fmt: skip
 
 
-def read(path: str, field: str = "compare") -> list[Record]:
+def read(path: str) -> list[Record]:
     """Reads the cells of a bench.jsonl.
-
-    Args:
-        field: the setting that named it, for errors.
 
     Raises:
         ConfigError: if `python -m jaxdp.bench` did not write the file.
@@ -49,9 +44,9 @@ def read(path: str, field: str = "compare") -> list[Record]:
     except (ValueError, KeyError, TypeError) as error:
         damaged = isinstance(error, run_files.DamagedFile)
         reason = error.problem if damaged else "it holds something else than the lines of a bench.jsonl"
-        raise ConfigError(field, path, f"cannot be read: {reason}") from error
+        raise ConfigError("run_dir", path, f"cannot be read: {reason}") from error
     if not keys:
-        raise ConfigError(field, path, "holds no cells")
+        raise ConfigError("run_dir", path, "holds no cells")
     return records
 
 
@@ -63,12 +58,6 @@ def key(record: Record) -> Key:
 def rate(record: Record | None) -> float | None:
     """Returns images per second, None where a cell has none."""
     return record["images_per_second"]["median"] if record is not None and record["status"] == "ok" else None
-
-
-def ratios(records: Sequence[Record], earlier: Sequence[Record]) -> list[float | None]:
-    """Returns images/s over those of the same cell earlier; of a cell measured several times, the last one that worked."""
-    before = {key(record): record for record in earlier if record["status"] == "ok"}
-    return [_over(rate(record), rate(before.get(key(record)))) for record in records]
 
 
 def _over(value: float | None, base: float | None) -> float | None:
@@ -97,13 +86,12 @@ def efficiencies(records: Sequence[Record]) -> list[dict[str, float | None]]:
     return found
 
 
-def show(records: Sequence[Record], earlier: Sequence[Record] | None = None) -> None:
+def show(records: Sequence[Record]) -> None:
     """Prints the table of a grid, and beneath it what went wrong; no wider than 100 columns."""
     console = rich.console.Console()
     console = rich.console.Console(width=max(console.width, _WIDTH))
-    compared = ratios(records, earlier) if earlier is not None else [None] * len(records)
     console.print(heading(records) + "; " + where(records), highlight=False, markup=False, soft_wrap=True)
-    console.print(table(records, compared, with_ratios=earlier is not None))
+    console.print(table(records))
     notes = ["Times are milliseconds of a step; memory is planned, of one device."]
     if any(each["strong"] or each["weak"] for each in efficiencies(records)):
         notes.append("Strong and weak: scaling efficiency.")
@@ -111,13 +99,6 @@ def show(records: Sequence[Record], earlier: Sequence[Record] | None = None) -> 
     for record in records:
         if record["reason"]:
             console.print(f"{_name(record)}: {record['reason']}", highlight=False, soft_wrap=True, markup=False)
-    if earlier is not None and all(ratio is None for ratio in compared):
-        print("warning: no cell that was measured before is the same one", file=sys.stderr)
-    before = {key(record): record for record in earlier or () if record["status"] == "ok"}
-    for name in ("platform", "device_kind", "dataset", "settings", "cores"):
-        pairs = [(record.get(name), before[key(record)].get(name)) for record in records if key(record) in before]
-        if any(old != new for new, old in pairs):
-            print(f"warning: the cells compared with differ in {name.replace('_', ' ')}", file=sys.stderr)
 
 
 def _name(record: Record) -> str:
@@ -125,7 +106,7 @@ def _name(record: Record) -> str:
     return f"{record['strategy']} on {devices} device{'s' if devices > 1 else ''}, batch {record['global_batch_size']}"
 
 
-def columns(records: Sequence[Record], compared: Sequence[float | None], *, with_ratios: bool = False) -> dict[str, list[str]]:
+def columns(records: Sequence[Record]) -> dict[str, list[str]]:
     """Returns the texts of each column by its title, without the columns that no cell has anything for."""
     scaling = efficiencies(records)
 
@@ -138,22 +119,18 @@ def columns(records: Sequence[Record], compared: Sequence[float | None], *, with
         "step": [_short(record.get("ms_per_step", {}).get("median")) for record in records],
         "input": part("input"),
         "dispatch": part("dispatch"),
-        "compute": part("compute"),
-        "all-reduce": part("all_reduce"),
         "compile s": [_short(record.get("compile_seconds")) for record in records],
         "memory": [_bytes(record.get("memory_bytes")) for record in records],
         "of peak": [_percent(record.get("fraction_of_peak")) for record in records],
         "strong": [_percent(each["strong"]) for each in scaling],
         "weak": [_percent(each["weak"]) for each in scaling],
     }
-    if with_ratios:
-        found["vs. then"] = ["" if ratio is None else f"{ratio:.2f}x" for ratio in compared]
     return {title: texts for title, texts in found.items() if any(texts)}
 
 
-def table(records: Sequence[Record], compared: Sequence[float | None], *, with_ratios: bool = False) -> rich.table.Table:
+def table(records: Sequence[Record]) -> rich.table.Table:
     """Returns the records of a grid as a table for the terminal, one row each."""
-    found = columns(records, compared, with_ratios=with_ratios)
+    found = columns(records)
     grid = rich.table.Table(box=rich.box.SIMPLE_HEAD, padding=0, pad_edge=False, show_edge=False)
     grid.add_column("strategy", no_wrap=True, vertical="bottom")
     for title in ("devices", "batch", *found):
@@ -225,11 +202,10 @@ def where(records: Sequence[Record]) -> str:
     return f"simulated devices share the {cores} of one CPU" if most > 1 else f"CPU, {cores}"
 
 
-def plot(records: Sequence[Record], folder: pathlib.Path, *, word: str = "") -> list[pathlib.Path]:
-    """Draws throughput over the global batch, a panel for each number of devices and a curve for each strategy.
+def plot(records: Sequence[Record], folder: pathlib.Path) -> list[pathlib.Path]:
+    """Draws throughput over the global batch into throughput.png and throughput.svg.
 
-    Args:
-        word: what stands before the figures, as `predicted` for what was not measured; the file's name, too.
+    There is a panel for each number of devices and a curve for each strategy.
     """
     counts = sorted({record["devices"] for record in records})
     rows, columns = -(-len(counts) // _PANELS_PER_ROW), min(len(counts), _PANELS_PER_ROW)
@@ -242,7 +218,7 @@ def plot(records: Sequence[Record], folder: pathlib.Path, *, word: str = "") -> 
             axes.set_visible(index < len(counts))
             if index < len(counts):
                 _draw_panel(axes, records, counts[index])
-                axes.set_ylabel(f"{word} images / s".lstrip() if index % columns == 0 else "")
+                axes.set_ylabel("images / s" if index % columns == 0 else "")
                 axes.set_xlabel("global batch size")
                 axes.tick_params(labelbottom=True)
         fastest = max((record["images_per_second"]["max"] for record in records if rate(record) is not None), default=1.0)
@@ -256,12 +232,12 @@ def plot(records: Sequence[Record], folder: pathlib.Path, *, word: str = "") -> 
         repeats = max(record.get("repeats", 1) for record in records)
         second = f" · median and range of {repeats} repetitions" if repeats > 1 else ""
         model, dataset, precision = (_known(records)[name] for name in ("model", "dataset", "precision"))
-        title = f"{word} training throughput".lstrip().capitalize() + f": {model} on {dataset or 'its dataset'}, {precision}"
+        title = f"Training throughput: {model} on {dataset or 'its dataset'}, {precision}"
         figure.text(0.012, 1 - 0.12 / height, fonts.drawn(title), fontsize=15, fontweight="bold", va="top")
         figure.text(0.012, 1 - 0.45 / height, first + second, color="0.35", va="top")
         engine: Any = figure.get_layout_engine()
         engine.set(rect=(0, 0, 1, 1 - 0.8 / height))  # the two lines' room
-        paths = [folder / f"{word or 'throughput'}.{ending}" for ending in ("png", "svg")]
+        paths = [folder / f"throughput.{ending}" for ending in ("png", "svg")]
         for path in paths:
             figure.savefig(path, dpi=160)
     return paths

@@ -26,7 +26,7 @@ def _grid(records: Sequence[Record]) -> dict[str, Any]:
     strategies = dict.fromkeys(record["strategy"] for record in records)
     colors = {name: COLORS.index(benchmarks.COLORS[name]) if benchmarks.COLORS.get(name) in COLORS else 6 for name in strategies}
     columns = {title: [str(record[name]) for record in records] for name, title in _NAMED.items()}
-    columns |= benchmarks.columns(records, [])
+    columns |= benchmarks.columns(records)
     rows = []
     for record, (strategy, *texts) in zip(records, zip(*columns.values(), strict=True), strict=True):
         failed = None if record["status"] == "ok" else "bad"

@@ -40,7 +40,7 @@ def write_report(folders: Sequence[pathlib.Path], output: pathlib.Path, title: s
     names = dict(zip(folders, report_runs.names_of(folders), strict=True))
     runs = [report_runs.read(folder, name) for folder, name in names.items() if report_runs.is_run(folder)]
     grids = {name: folder / "bench.jsonl" for folder, name in names.items() if (folder / "bench.jsonl").is_file()}
-    page = _page(runs, {name: benchmarks.read(str(path), "run_dir") for name, path in grids.items()}, title)
+    page = _page(runs, {name: benchmarks.read(str(path)) for name, path in grids.items()}, title)
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
         if output.is_dir():

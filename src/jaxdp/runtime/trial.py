@@ -16,17 +16,14 @@ _OUT_OF_MEMORY = re.compile(r"RESOURCE_EXHAUSTED|bad_alloc|MemoryError|[Oo]ut of
 _REASON_LENGTH = 300
 
 
-def run(request: dict[str, Any], cache: str | None) -> Record:
+def run(request: dict[str, Any], cache: str) -> Record:
     """Measures what is asked for, and returns what is said, with `status` ok, oom, failed or refused, and the `reason` in one line.
 
     Args:
         request: for `bench_cell.answer`.
-        cache: folder of compiled programs: empty at first, so that compiling is measured, and yet no program is compiled twice;
-            None for the user's.
+        cache: folder of compiled programs: empty at first, so that compiling is measured, and yet no program is compiled twice.
     """
-    environment = dict(os.environ)
-    if cache is not None:
-        environment |= {"JAX_COMPILATION_CACHE_DIR": cache, "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
+    environment = os.environ | {"JAX_COMPILATION_CACHE_DIR": cache, "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
     process = subprocess.Popen(
         COMMAND, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace",
         env=environment,

@@ -44,7 +44,7 @@ class Central(strategy.Strategy):
             (grads, batch_stats, weight), sums = step.accumulate_gradients(
                 state, batch, constants, recipe=recipe, replicas=replicas
             )
-            return (step.narrowed(grads, recipe=recipe), batch_stats, weight), sums
+            return (grads, batch_stats, weight), sums
 
         def split(batch: step.Batch, data: Mapping[str, Any]) -> dict[str, jax.Array]:
             return {name: leaf.reshape(devices, -1, *leaf.shape[1:]) for name, leaf in gather_examples(batch, data).items()}
@@ -55,7 +55,7 @@ class Central(strategy.Strategy):
         def update(state: TrainState, found: Any, constants: Constants) -> Any:
             means, sums = add(found)
             grads, batch_stats, weight = jax.tree.map(lambda leaf: leaf / devices, means)
-            return step.update_state(state, step.widened(grads, state.params), batch_stats, weight, sums, constants, recipe=recipe)
+            return step.update_state(state, grads, batch_stats, weight, sums, constants, recipe=recipe)
 
         wrap = functools.partial(jax.pmap, axis_name=mesh.DATA_AXIS, in_axes=(None, 0, None), devices=self.devices)
         self._compute = wrap(own_trace(compute))

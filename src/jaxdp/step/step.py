@@ -40,7 +40,6 @@ class Recipe:
         scan: whether microbatches, and several steps of one call, are a loop in the program, which compiles faster; XLA:CPU runs
             convolutions in loops very slowly.
         remat: which activations the backward pass recomputes: `none`, `blocks` or `full`.
-        grad_reduce_dtype: format in which gradients are averaged over replicas; None for that of the parameters.
         frozen: names of the parameters that stay as they are. Their gradients are 0 and are not computed; batch norms go on
             updating their running statistics, as in PyTorch.
     """
@@ -54,7 +53,6 @@ class Recipe:
     accumulate_steps: int = 1
     scan: bool = False
     remat: str = "none"
-    grad_reduce_dtype: str | None = None
     frozen: frozenset[str] = frozenset()
 
 
@@ -77,8 +75,8 @@ def train_step(
         batch = gather_examples(batch, constants.examples)
     (grads, batch_stats, weight), metrics = accumulate_gradients(state, batch, constants, recipe=recipe, replicas=replicas)
     with jax.named_scope("reduce"):
-        narrow, batch_stats, weight = replicas.mean((narrowed(grads, recipe=recipe), batch_stats, weight))
-        grads, metrics = widened(narrow, state.params), replicas.sum(metrics)
+        grads, batch_stats, weight = replicas.mean((grads, batch_stats, weight))
+        metrics = replicas.sum(metrics)
     return update_state(state, grads, batch_stats, weight, metrics, constants, recipe=recipe)
 
 
@@ -96,16 +94,6 @@ def several_steps(train_step: TrainStep, *, recipe: Recipe) -> TrainStep:
         return jax.lax.scan(lambda state, batch: train_step(state, batch, constants), state, batches, unroll=not recipe.scan)
 
     return steps
-
-
-def narrowed(grads: Tree, *, recipe: Recipe) -> Tree:
-    """Returns gradients in the format in which they move between replicas."""
-    return grads if recipe.grad_reduce_dtype is None else jax.tree.map(lambda grad: grad.astype(recipe.grad_reduce_dtype), grads)
-
-
-def widened(grads: Tree, params: Tree) -> Tree:
-    """Returns gradients in the format of the parameters."""
-    return jax.tree.map(lambda grad, param: grad.astype(param.dtype), grads, params)
 
 
 @jax.named_scope("update")

@@ -41,8 +41,7 @@ def answer(request: Mapping[str, Any]) -> None:
         device = platform.select_devices(config.sharding.devices)[0]
         machine = {"platform": device.platform, "device_kind": device.device_kind, "versions": summary.versions()}
         print(json.dumps(machine), flush=True)
-        measure = throughput.rate if request.get("rate_only") else throughput.benchmark_training
-        found = measure(create_setup(config), steps=request["steps"], repeats=request["repeats"])
+        found = throughput.benchmark_training(create_setup(config), steps=request["steps"], repeats=request["repeats"])
         print(json.dumps({"status": "ok", "reason": None} | found), flush=True)
     except ConfigError as error:
         print(json.dumps({"status": "refused", "reason": str(error)}), flush=True)

@@ -22,7 +22,7 @@ STRATEGIES = ("single", "central", "pmap", "shard_map", "sharded")
 # More than could be measured: the pipeline must not come to its end.
 _ENDLESS = 10**6
 # What a cell can be refused for while others run; any other usage error is one of all cells.
-_OF_A_CELL = "strategy devices global-batch-size accumulate-steps batch-norm mesh shard-params grad-reduce-dtype".split()
+_OF_A_CELL = "strategy devices global-batch-size accumulate-steps batch-norm mesh shard-params".split()
 
 
 def parse_strategies(text: str) -> list[str]:
@@ -76,8 +76,6 @@ def cells(
 def _why_not(settings: TrainConfig, strategy: str, devices: int) -> str | None:
     if strategy == "single" and devices > 1:
         return "it uses one"
-    if settings.sharding.grad_reduce_dtype and strategy in ("single", "sharded"):
-        return "it has no --grad-reduce-dtype"
     if (settings.sharding.mesh or settings.sharding.shard_params) and strategy != "sharded":
         return "it has no --mesh or --shard-params"
     return None
@@ -91,13 +89,18 @@ def _devices(count: int) -> str:
     return f"{count} device{'s' if count > 1 else ''}"
 
 
-def run(configs: Sequence[TrainConfig], folder: pathlib.Path, *, steps: int | None, repeats: int, compare: str | None) -> int:
+def run(
+    configs: Sequence[TrainConfig],
+    folder: pathlib.Path,
+    *,
+    steps: int | None,
+    repeats: int,
+) -> int:
     """Measures the cells, writes their records and a figure, prints a table, and returns the command's exit code.
 
     Args:
         folder: where bench.jsonl grows.
         steps, repeats: as for `throughput.benchmark_training`.
-        compare: a bench.jsonl of an earlier time.
 
     Raises:
         ConfigError: if nothing could be run, or the folder cannot be written.
@@ -106,7 +109,6 @@ def run(configs: Sequence[TrainConfig], folder: pathlib.Path, *, steps: int | No
         raise ConfigError("", "", "no cell of the grid is left; change --strategies, --devices or --batch-sizes")
     from jaxdp.reporting import benchmarks
 
-    earlier = benchmarks.read(compare) if compare else None
     records: list[Record] = []
     interrupted = False
     try:
@@ -121,7 +123,7 @@ def run(configs: Sequence[TrainConfig], folder: pathlib.Path, *, steps: int | No
     except OSError as error:
         raise ConfigError("output", folder, f"cannot be written: {error.strerror or error}") from error
     if records:
-        benchmarks.show(records, earlier)
+        benchmarks.show(records)
     measured = any(record["status"] == "ok" for record in records)
     if measured:
         paths = benchmarks.plot(records, folder)

@@ -138,11 +138,6 @@ def predict(config: TrainConfig, target: Target, *, quick: bool = False, limit: 
     return found | {"device_memory": limit} | _largest(setup, target, step, limit)
 
 
-def predict_step(config: TrainConfig, target: Target, *, quick: bool = False) -> dict[str, Any]:
-    """Returns what is predicted of a step on a target, ready for JSON; of one that does not compile, the reason."""
-    return _compiled(config, target, quick=quick)[1]
-
-
 def _compiled(config: TrainConfig, target: Target, *, quick: bool) -> tuple[Any, dict[str, Any], Step | None]:
     setup = _setup(config, target, training=True)
     found: dict[str, Any] = {

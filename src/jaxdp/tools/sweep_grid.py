@@ -48,7 +48,8 @@ def parse(words: Sequence[str], flag: str = "grid") -> dict[str, list[Any]]:
         if not separator:
             raise ConfigError(flag, word, "write NAME=VALUE,VALUE without spaces, e.g. learning_rate=0.05,0.1")
         if field not in types:
-            raise ConfigError(flag, word, f"unknown setting {field!r}; {nearest(field, list(types))}")
+            remedy = f"unknown setting {field!r}; {nearest(field, list(types))}"
+            raise ConfigError(flag, word, deprecation.removal(field) or remedy)
         takes_keywords = field.endswith("_kwargs")
         if dot and not (takes_keywords and keyword.isidentifier()):
             remedy = "only model_kwargs, task_kwargs and optimizer_kwargs have keywords, e.g. model_kwargs.depth=20,110"

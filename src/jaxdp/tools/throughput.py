@@ -4,9 +4,7 @@ import collections
 import gc
 import itertools
 import math
-import pathlib
 import statistics
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -21,10 +19,8 @@ from jaxdp.training.setup import Setup
 REPETITION_SECONDS = 1.0
 MIN_STEPS, _MAX_STEPS = 5, 2000
 _WARM_UP = 4
-_TRACED = 4
 _PARTED = 10
 _INPUT_SECONDS = 0.5
-_COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "collective-permute")
 # Rows of the square matrices whose product gives the peak: large enough to fill the machine, small enough for one core.
 _MATRIX = {"cpu": 1024}
 _LARGE_MATRIX = 8192
@@ -43,7 +39,6 @@ def benchmark_training(setup: Setup, *, steps: int | None, repeats: int) -> dict
     training = _Training(setup)
     first, count, seconds = training.repeat(steps, repeats)
     dispatch, whole = training.run_apart(min(count, _PARTED))
-    all_reduce = training.trace_collectives(_TRACED)
     peak_memory = _peak_memory(strategy.devices)
     planned = memory.step_memory(strategy, setup.abstract_step, batch_size) if hasattr(strategy.train_step, "lower") else None
     flops = planned.flops * strategy.num_devices if planned is not None and math.isfinite(planned.flops) else None
@@ -64,8 +59,6 @@ def benchmark_training(setup: Setup, *, steps: int | None, repeats: int) -> dict
             "input": 1e3 * _input_seconds(setup),
             "dispatch": 1e3 * dispatch,
             "step": 1e3 * whole,
-            "all_reduce": None if all_reduce is None else 1e3 * all_reduce,
-            "compute": 1e3 * max(whole - (all_reduce or 0.0), 0.0),
         },
         "memory_bytes": None if planned is None else planned.total,
         "peak_memory_bytes": peak_memory,
@@ -73,12 +66,6 @@ def benchmark_training(setup: Setup, *, steps: int | None, repeats: int) -> dict
         "peak_flops_per_second": peak,
         "fraction_of_peak": None if flops is None else flops / median / peak,
     }
-
-
-def rate(setup: Setup, *, steps: int | None, repeats: int) -> dict[str, Any]:
-    """Returns the images per second alone; arguments as for `benchmark_training`."""
-    _, _, seconds = _Training(setup).repeat(steps, repeats)
-    return {"images_per_second": spread([setup.global_batch_size / each for each in seconds])}
 
 
 def spread(values: Sequence[float]) -> dict[str, float]:
@@ -134,39 +121,6 @@ class _Training:
             jax.block_until_ready((self.state, sums))
             wholes.append(time.perf_counter() - start)
         return statistics.median(calls), statistics.median(wholes)
-
-    def trace_collectives(self, steps: int) -> float | None:
-        """Returns the seconds that a device spends in collectives of a step, with waiting for the others; None without any."""
-        if self._strategy.num_devices == 1:
-            return None
-        options = jax.profiler.ProfileOptions()
-        options.python_tracer_level = 0  # it would slow down the steps
-        with tempfile.TemporaryDirectory() as folder:
-            jax.profiler.start_trace(folder, profiler_options=options)
-            try:
-                self.run_apart(steps)
-            finally:
-                jax.profiler.stop_trace()
-            (path,) = pathlib.Path(folder).rglob("*.xplane.pb")
-            found = collective_nanoseconds(jax.profiler.ProfileData.from_file(str(path)))
-        return sum(found) * 1e-9 / steps / self._strategy.num_devices if found else None
-
-
-def collective_nanoseconds(profile: Any) -> list[float]:
-    """Returns the durations of all collectives in a trace, on all devices.
-
-    A CPU names an event after the operation; a GPU after the kernel, with the operation beside it. An accelerator's host may name
-    them once more, when it starts them.
-    """
-    planes = list(profile.planes)
-    planes = [plane for plane in planes if plane.name.startswith("/device:")] or planes
-    events = (event for plane in planes for line in plane.lines for event in line.events)
-    return [event.duration_ns for event in events if any(name.startswith(_COLLECTIVES) for name in _operations(event))]
-
-
-def _operations(event: Any) -> list[str]:
-    beside = [str(value) for key, value in event.stats if key == "hlo_op"] if "nccl" in event.name.lower() else []
-    return [name.lstrip("%") for name in (event.name, *beside)]
 
 
 def _input_seconds(setup: Setup) -> float:

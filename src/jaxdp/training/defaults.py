@@ -88,9 +88,6 @@ def with_placement(config: TrainConfig, dataset: Dataset, device_memory: float |
     Args:
         device_memory: bytes of a device.
     """
-    if config.sharding.grad_reduce_dtype is not None and config.sharding.strategy in ("single", "sharded"):
-        remedy = f"--strategy {config.sharding.strategy} leaves the averaging to XLA, or has none; use pmap, shard_map or central"
-        raise ConfigError("grad_reduce_dtype", config.sharding.grad_reduce_dtype, remedy)
     if config.data.data_placement is None:
         needed = sum(source.bytes for source in dataset.splits().values() if isinstance(source, CheckedSource))
         fits = needed <= DEVICE_DATA_FRACTION * device_memory

@@ -41,7 +41,7 @@ _EVALUATED_AHEAD = 2
 # other values.
 NOT_IN_PROGRAM = frozenset(
     "learning_rate lr_scaling schedule warmup_fraction epochs steps seed log_every eval_every checkpoint_every keep "
-    "run_dir resume max_divergences profile step_timeout callbacks early_stop data_workers measure_devices".split()
+    "run_dir resume max_divergences profile step_timeout callbacks early_stop data_workers".split()
 )
 # Threads that read where the settings do not say it; each has a batch that waits on the devices.
 _FEWEST_WORKERS, _MOST_WORKERS = 2, 8
@@ -396,7 +396,6 @@ def _create_recipe(
         accumulate_steps=config.optimization.accumulate_steps,
         scan=scan,
         remat=config.model.remat,
-        grad_reduce_dtype=config.sharding.grad_reduce_dtype,
         frozen=frozen,
     )
 
