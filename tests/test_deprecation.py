@@ -12,6 +12,7 @@ import jaxdp
 from jaxdp import command_line, config, deprecation, train
 from jaxdp.config.groups import ModelConfig
 from jaxdp.registry import ConfigError
+from jaxdp.run_directory import RunDirectory
 from jaxdp.tools import sweep_grid as grid
 
 ROOT = pathlib.Path(__file__).parent.parent
@@ -125,6 +126,18 @@ def test_a_run_of_an_earlier_version_is_resumed_in_its_folder(
 def test_a_removed_flag_of_one_command_is_unknown_to_the_others() -> None:
     assert "was removed in 0.3.0" in str(deprecation.removal("output", "predict"))
     assert deprecation.removal("output", "train") is None
+
+
+@pytest.mark.parametrize(("name", "value", "sentence"), REMOVED)
+def test_a_run_with_a_removed_setting_is_read_with_a_warning(
+    name: str, value: Any, sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pathlib.Path("run").mkdir()
+    pathlib.Path("run/config.yaml").write_text(yaml.safe_dump({"seed": 3, name: value}))
+    assert RunDirectory(pathlib.Path("run")).load_config().data.seed == 3
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"warning: run/config.yaml has {name}: {value}, which was removed")
+    assert line.endswith(sentence)
 
 
 @pytest.mark.parametrize(

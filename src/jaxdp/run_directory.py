@@ -169,7 +169,7 @@ class RunDirectory:
             raise ConfigError("run_dir", self.path, "holds no run: there is no config.yaml in it")
         text = run_files.read_text(self.config_file)
         try:
-            return TrainConfig.of(**config_lib.parse(text, self.config_file))
+            return TrainConfig.of(**config_lib.parse(text, self.config_file, warn=run_files.warn))
         except ConfigError as error:
             problem = error.remedy.removeprefix("cannot be read: ") if error.field == "config" else str(error)
             raise DamagedFile(self.config_file, problem) from error

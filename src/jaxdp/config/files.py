@@ -4,7 +4,7 @@ import dataclasses
 import hashlib
 import pathlib
 import stat
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 import yaml
@@ -60,11 +60,14 @@ def load(path: str | pathlib.Path, cls: type[Settings] = TrainConfig) -> dict[st
         raise ConfigError("config", path, f"cannot be read: {' '.join(str(error).split())}") from error
 
 
-def parse(text: str, path: str | pathlib.Path, cls: type[Settings] = TrainConfig) -> dict[str, Any]:
+def parse(
+    text: str, path: str | pathlib.Path, cls: type[Settings] = TrainConfig, *, warn: Callable[[str], None] | None = None
+) -> dict[str, Any]:
     """Returns what a text sets, as `load` does.
 
     Args:
         path: names the text in errors.
+        warn: called with a line about each removed setting, which is left out; None to refuse it.
 
     Raises:
         ConfigError: as `load` does.
@@ -78,11 +81,15 @@ def parse(text: str, path: str | pathlib.Path, cls: type[Settings] = TrainConfig
     places = cls.places()
     settings = deprecation.rename_settings(cast(dict[str, Any], content), warn=False)
     settings = deprecation.drop_removed(settings)
-    for name, value in settings.items():
+    for name, value in list(settings.items()):
         if name not in places:
             if sentence := deprecation.removal(name):
                 remedy = f"has {name}: {brief(value)}, which {sentence}"
-                raise ConfigError("config", path, remedy)
+                if warn is None:
+                    raise ConfigError("config", path, remedy)
+                warn(f"{path} {remedy}")
+                del settings[name]
+                continue
             remedy = f"unknown setting {brief(name)!r}; {nearest(str(name), list(places))}"
             raise ConfigError("config", path, remedy)
     return {name: convert(name, value, places[name].field.type) for name, value in settings.items()}
