@@ -55,21 +55,26 @@ def measure(experiment: lab.Experiment) -> Any:
     return run.outcome() | {"steps": run.summary["steps"], "curves": curves}
 
 
+def held_out(curves: dict[str, list[list[float]]]) -> list[tuple[float, float]]:
+    """Returns pixel and Rand error on the held-out slices, each with the threshold that is best on the training slices."""
+    best = np.argmin(curves["train"], axis=0)
+    return [(curves["test"][row][column], float(THRESHOLDS[row])) for column, row in enumerate(best)]
+
+
 def show(results: Any) -> tuple[list[str], Any]:
     figure, axes = lab.create_figure(2, title="ISBI 2012, slices 24 to 29", subtitle=results["where"])
-    chosen = []
+    errors_at = held_out(results["curves"])
     for column, (axis, name) in enumerate(zip(axes, ("pixel error", "adapted Rand error"), strict=True)):
         train, test = ([row[column] for row in results["curves"][split]] for split in ("train", "test"))
-        best = int(np.argmin(train))
-        chosen.append(f"{test[best]:.4f} (at {THRESHOLDS[best]:.2f})")
         axis.plot(THRESHOLDS, train, color=lab.COLORS[4], linestyle="--", label="training slices")
         axis.plot(THRESHOLDS, test, color=lab.COLORS[0], label="held-out slices")
-        axis.plot(THRESHOLDS[best], test[best], "o", color=lab.COLORS[0])
+        axis.plot(*reversed(errors_at[column]), "o", color=lab.COLORS[0])
         axis.set(xlabel="threshold of the probability", ylabel=name, ylim=(0, None))
     axes[0].legend(frameon=False)
     test = results["test"]
     names = ("", "steps", "time", "membrane IoU", "cell IoU", "pixel error", "adapted Rand error")
     here = ("here, slices 24 to 29", f"{results['steps']:,}", f"{results['seconds']:.0f} s")
+    chosen = [f"{error:.4f} (at {threshold:.2f})" for error, threshold in errors_at]
     lines: list[tuple[str, ...]] = [(*here, f"{test['iou/0']:.3f}", f"{test['iou/1']:.3f}", *chosen)]
     for who, published in PUBLISHED.items():
         lines.append((f"{who}, the challenge's 30 test slices", "", "", "", "", *(f"{error:.4f}" for error in published)))

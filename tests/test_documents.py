@@ -65,6 +65,21 @@ def test_tables_stand_where_commands_write_them() -> None:
             assert "|---" in table, f"{path.name}: nothing was written for {name}"
 
 
+def test_the_readme_shows_the_results_that_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "experiments"))
+    blocks = importlib.import_module("results").readme_blocks()
+    text = (ROOT / "README.md").read_text()
+    assert blocks.keys() == set(re.findall(r"<!-- (\w+): begin -->", text)) == {"picture", "results"}
+    for name, block in blocks.items():
+        assert f"<!-- {name}: begin -->\n{block}\n<!-- {name}: end -->" in text, "python experiments/results.py --only --write"
+
+
+def test_the_readme_is_short() -> None:
+    lines = (ROOT / "README.md").read_text().splitlines()
+    assert len(lines) <= 110
+    assert all(len(line) <= 100 for line in lines if not line.startswith("|"))
+
+
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
 def test_notebooks_were_run_and_are_small(notebook: pathlib.Path) -> None:
     assert notebook.stat().st_size < 2**20
