@@ -1,4 +1,6 @@
-"""`nox` checks everything on a fresh machine: lint, types and layers, then the tests on simulated devices."""
+"""`nox` checks everything on a fresh machine: lint, types and layers, then the tests on simulated
+devices.
+"""
 
 import os
 import pathlib
@@ -32,10 +34,15 @@ def types(session: nox.Session) -> None:
 
 
 def keep_what_is_compiled(session: nox.Session) -> None:
-    """Call it before installing. A second run, the second worker and the processes that tests start find compiled programs."""
+    """Call it before installing.
+
+    A second run, the second worker and the processes that tests start find compiled programs.
+    """
     session.env["JAX_COMPILATION_CACHE_DIR"] = str(CACHE)
-    session.env["PYTHONDONTWRITEBYTECODE"] = ""  # where that is set each process takes 3 seconds more to import JAX
-    # As pip does. Python does not notice where a limit on the size of files, which tests of full disks set, cuts bytecode off.
+    # Where that is set each process takes 3 seconds more to import JAX.
+    session.env["PYTHONDONTWRITEBYTECODE"] = ""
+    # As pip does. Python does not notice where a limit on the size of files, which tests of full
+    # disks set, cuts bytecode off.
     session.env["UV_COMPILE_BYTECODE"] = "1"
 
 
@@ -48,7 +55,9 @@ def tests(session: nox.Session) -> None:
 
 
 def run_tests(session: nox.Session) -> None:
-    """Runs the tests, then those in 16 bits: the XLA flags that they may need hold for a process."""
+    """Runs the tests, then those in 16 bits: the XLA flags that they may need hold for a
+    process.
+    """
     if session.posargs:
         session.run("pytest", *session.posargs)
         return
@@ -58,22 +67,50 @@ def run_tests(session: nox.Session) -> None:
 
 @nox.session
 def newest(session: nox.Session) -> None:
-    """The same tests on the Python of Debian's next release (3.13), for which pip installs the newest JAX."""
+    """The same tests on the Python of Debian's next release (3.13), for which pip installs the
+    newest JAX.
+    """
     if sys.version_info >= (3, 12):
         session.skip("pip installs the newest JAX for this Python: nox -s tests")
-    if os.getuid() != 0 or shutil.which("apt-get") is None or subprocess.run(("unshare", "--mount", "true")).returncode:
-        session.skip("NOT TESTED ON THE NEWEST JAX: it needs root, Debian's packages and mount namespaces")
+    if (
+        os.getuid() != 0
+        or shutil.which("apt-get") is None
+        or subprocess.run(("unshare", "--mount", "true")).returncode
+    ):
+        session.skip(
+            "NOT TESTED ON THE NEWEST JAX: it needs root, Debian's packages and mount namespaces"
+        )
     if shutil.which("debootstrap") is None:
         session.run("apt-get", "update", "-q", external=True)
-        session.run("apt-get", "install", "-y", "-q", "--no-install-recommends", "debootstrap", external=True)
-    session.run("bash", ".ci/newest_python.sh", str(CACHE.with_name("jaxdp-newest-python")), *session.posargs, external=True)
+        session.run(
+            "apt-get",
+            "install",
+            "-y",
+            "-q",
+            "--no-install-recommends",
+            "debootstrap",
+            external=True,
+        )
+    session.run(
+        "bash",
+        ".ci/newest_python.sh",
+        str(CACHE.with_name("jaxdp-newest-python")),
+        *session.posargs,
+        external=True,
+    )
 
 
 @nox.session
 def oldest(session: nox.Session) -> None:
-    """The same tests with the lowest versions of JAX, the libraries on top of it and loky that pyproject.toml allows."""
+    """The same tests with the lowest versions of JAX, the libraries on top of it and loky that
+    pyproject.toml allows.
+    """
     dependencies = nox.project.load_toml("pyproject.toml")["project"]["dependencies"]
-    bounds = [each for each in dependencies if each.startswith(("jax>", "flax>", "optax>", "orbax-checkpoint>", "loky>"))]
+    bounds = [
+        each
+        for each in dependencies
+        if each.startswith(("jax>", "flax>", "optax>", "orbax-checkpoint>", "loky>"))
+    ]
     keep_what_is_compiled(session)
     session.install(".[dev]", *(each.replace(">=", "==") for each in bounds))
     run_tests(session)
@@ -88,22 +125,38 @@ def reference(session: nox.Session) -> None:
 
 @nox.session
 def prepare(session: nox.Session) -> None:
-    """Writing a set of TensorFlow Datasets from a file that was downloaded by hand, which takes TensorFlow."""
+    """Writing a set of TensorFlow Datasets from a file that was downloaded by hand, which takes
+    TensorFlow.
+    """
     session.install(".[dev,prepare]")
     session.run("pytest", "tests/prepare", *session.posargs)
 
 
 @nox.session
 def slurm(session: nox.Session) -> None:
-    """A job on a real Slurm of this machine alone, which is requeued and continues; installs Debian's packages for it."""
+    """A job on a real Slurm of this machine alone, which is requeued and continues.
+
+    Installs Debian's packages for it.
+    """
     programs = ("munged", "slurmctld", "slurmd", "sbatch", "srun")
     if any(shutil.which(name, path=f"{os.environ['PATH']}:/usr/sbin") is None for name in programs):
         if os.getuid() != 0 or shutil.which("apt-get") is None:
-            session.skip("needs Slurm and munge: install them, or run as root where there is apt-get")
+            session.skip(
+                "needs Slurm and munge: install them, or run as root where there is apt-get"
+            )
         quiet = {"DEBIAN_FRONTEND": "noninteractive"}
         session.run("apt-get", "update", "-q", external=True, env=quiet)
         packages = ("slurmctld", "slurmd", "slurm-client", "munge")  # what slurm-wlm consists of
-        session.run("apt-get", "install", "-y", "-q", "--no-install-recommends", *packages, external=True, env=quiet)
+        session.run(
+            "apt-get",
+            "install",
+            "-y",
+            "-q",
+            "--no-install-recommends",
+            *packages,
+            external=True,
+            env=quiet,
+        )
     if os.getuid() != 0:
         session.skip("Slurm's daemons start jobs, which takes root")
     keep_what_is_compiled(session)
@@ -113,7 +166,8 @@ def slurm(session: nox.Session) -> None:
 
 @nox.session
 def ray(session: nox.Session) -> None:
-    """Workers of different speed, and Ray clusters of several nodes on this machine, which are killed, cut off and added.
+    """Workers of different speed, and Ray clusters of several nodes on this machine, which are
+    killed, cut off and added.
 
     It writes the table in docs/scale.md; `-- -k sweep` does a part of it, and writes nothing.
     """
@@ -125,24 +179,41 @@ def ray(session: nox.Session) -> None:
 
 @nox.session
 def slow(session: nox.Session) -> None:
-    """What takes minutes: accuracy of the default run, kills, long runs, the parity matrix; not what has a session of its own."""
+    """What takes minutes: accuracy of the default run, kills, long runs, the parity matrix.
+
+    Not what has a session of its own.
+    """
     keep_what_is_compiled(session)
     session.install(".[dev]")
     share = ["-n", "2", "--dist", "worksteal"]
-    others = [word for name in ("slurm", "ray", "exchange", "fuzz", "aot") for word in ("--ignore", f"tests/{name}")]
+    others = [
+        word
+        for name in ("slurm", "ray", "exchange", "fuzz", "aot")
+        for word in ("--ignore", f"tests/{name}")
+    ]
     session.run("pytest", "-m", "slow and not storm", *share, *others, *session.posargs)
     session.run("pytest", "--half-precision", "-m", "half_precision and slow", *others)
 
 
 @nox.session
 def aot(session: nox.Session) -> None:
-    """Compiles 30 steps for a TPU and 30 for a CUDA GPU, of which none is needed; every pair of their settings is among them.
+    """Compiles 30 steps for a TPU and 30 for a CUDA GPU, of which none is needed.
 
-    `-- --write-bytes` writes the tables of bytes moved anew; `-- --every-step` compiles the whole product, 170 for each.
+    Every pair of their settings is among them.
+
+    `-- --write-bytes` writes the tables of bytes moved anew; `-- --every-step` compiles the whole
+    product, 170 for each.
     """
     keep_what_is_compiled(session)
     # Of what the extra cuda13 installs this is what compiles; the rest of it runs programs.
-    session.install(".[dev,tpu]", "jax-cuda13-plugin", "jax-cuda13-pjrt", "nvidia-cuda-nvcc", "nvidia-cuda-crt", "nvidia-nvvm")
+    session.install(
+        ".[dev,tpu]",
+        "jax-cuda13-plugin",
+        "jax-cuda13-pjrt",
+        "nvidia-cuda-nvcc",
+        "nvidia-cuda-crt",
+        "nvidia-nvvm",
+    )
     share = ["-n", "2", "--dist", "loadgroup"]  # a worker for each of the two
     session.run("pytest", "-m", "slow or not slow", "tests/aot", *share, *session.posargs)
 
@@ -152,72 +223,118 @@ def snippets(session: nox.Session) -> None:
     """The Python of README and documentation, run as printed."""
     keep_what_is_compiled(session)
     session.install(".[dev]")
-    session.run("pytest", "-m", "slow", "tests/test_snippets.py", "-k", "not walk", *session.posargs)
+    session.run(
+        "pytest", "-m", "slow", "tests/test_snippets.py", "-k", "not walk", *session.posargs
+    )
 
 
 @nox.session
 def walks(session: nox.Session) -> None:
-    """The walks in docs/walks, from files to predictions: every program and command, run as printed."""
+    """The walks in docs/walks, from files to predictions: every program and command, run as
+    printed.
+    """
     keep_what_is_compiled(session)
     session.install(".[dev]")
-    session.run("pytest", "-m", "slow or not slow", "tests/test_snippets.py", "-k", "walk", *session.posargs)
+    session.run(
+        "pytest", "-m", "slow or not slow", "tests/test_snippets.py", "-k", "walk", *session.posargs
+    )
 
 
 @nox.session
 def overhead(session: nox.Session) -> None:
-    """Prints the trainer's throughput beside that of a hand-written loop over the same compiled step."""
+    """Prints the trainer's throughput beside that of a hand-written loop over the same compiled
+    step.
+    """
     session.install(".")
-    session.run("python", "benchmarks/overhead.py", "--write", "docs/performance.md", *session.posargs)
+    session.run(
+        "python", "benchmarks/overhead.py", "--write", "docs/performance.md", *session.posargs
+    )
 
 
 @nox.session
 def predict(session: nox.Session) -> None:
-    """Prints how fast `predict` is beside the bare forward pass; `-- --data-dir DIR` is where CIFAR-10 lies."""
+    """Prints how fast `predict` is beside the bare forward pass.
+
+    `-- --data-dir DIR` is where CIFAR-10 lies.
+    """
     session.install(".")
-    session.run("python", "benchmarks/predict.py", "--write", "docs/performance.md", *session.posargs)
+    session.run(
+        "python", "benchmarks/predict.py", "--write", "docs/performance.md", *session.posargs
+    )
 
 
 @nox.session
 def versus_torch(session: nox.Session) -> None:
-    """Training steps beside the same ones in PyTorch on the CPU; writes benchmarks/versus_torch.md."""
+    """Training steps beside the same ones in PyTorch on the CPU.
+
+    Writes benchmarks/versus_torch.md.
+    """
     session.install(".[dev]", "torch>=2.6")
     session.run(
-        "python", "benchmarks/versus_torch.py", "--output", "benchmarks/versus_torch.md", "--write", "docs/performance.md",
+        "python",
+        "benchmarks/versus_torch.py",
+        "--output",
+        "benchmarks/versus_torch.md",
+        "--write",
+        "docs/performance.md",
         *session.posargs,
-    )  # fmt: skip
+    )
 
 
 @nox.session
 def convolutions(session: nox.Session) -> None:
     """Single convolutions and their gradients beside PyTorch's, on one core."""
     session.install(".", "torch>=2.6")
-    session.run("python", "benchmarks/torch_convolutions.py", "--write", "docs/performance.md", *session.posargs)
+    session.run(
+        "python",
+        "benchmarks/torch_convolutions.py",
+        "--write",
+        "docs/performance.md",
+        *session.posargs,
+    )
 
 
 @nox.session
 def time_to_accuracy(session: nox.Session) -> None:
-    """Seconds to 99 % on the digits and to IoU 0.93 on the cells, beside plain PyTorch scripts, start-up included."""
+    """Seconds to 99 % on the digits and to IoU 0.93 on the cells, beside plain PyTorch scripts,
+    start-up included.
+    """
     session.install(".[dev]", "torch>=2.6")
-    session.run("python", "benchmarks/time_to_accuracy.py", "--write", "docs/performance.md", *session.posargs)
+    session.run(
+        "python",
+        "benchmarks/time_to_accuracy.py",
+        "--write",
+        "docs/performance.md",
+        *session.posargs,
+    )
 
 
 @nox.session
 def first_step(session: nox.Session) -> None:
-    """Seconds from the start of a process to its first finished step, with and without programs compiled earlier."""
+    """Seconds from the start of a process to its first finished step, with and without programs
+    compiled earlier.
+    """
     session.install(".")
-    session.run("python", "benchmarks/first_step.py", "--write", "docs/performance.md", *session.posargs)
+    session.run(
+        "python", "benchmarks/first_step.py", "--write", "docs/performance.md", *session.posargs
+    )
 
 
 @nox.session(name="input")
 def read_input(session: nox.Session) -> None:
-    """The input pipeline beside those of torchvision, Grain and tf.data; `-- --data-dir DIR` reads the real CIFAR-10."""
+    """The input pipeline beside those of torchvision, Grain and tf.data.
+
+    `-- --data-dir DIR` reads the real CIFAR-10.
+    """
     session.install(".", "torch>=2.6", "torchvision", "tensorflow-cpu>=2.18")
     session.run("python", "benchmarks/input.py", "--write", "docs/performance.md", *session.posargs)
 
 
 @nox.session
 def wire(session: nox.Session) -> None:
-    """All-reduce beside `--exchange local` between hosts made of network namespaces, over a slow wire; takes root."""
+    """All-reduce beside `--exchange local` between hosts made of network namespaces, over a slow
+    wire; takes root.
+    """
     keep_what_is_compiled(session)
     session.install(".[dev]")
     session.run("python", "benchmarks/wire.py", "--write", "docs/scale.md", *session.posargs)
@@ -225,17 +342,34 @@ def wire(session: nox.Session) -> None:
 
 @nox.session
 def experiments(session: nox.Session) -> None:
-    """Every experiment in a tiny form, each with its figure; `python experiments/NAME.py --write` is the real one."""
+    """Every experiment in a tiny form, each with its figure.
+
+    `python experiments/NAME.py --write` is the real one.
+    """
     keep_what_is_compiled(session)
     session.install(".[ray]")
-    names = ("throughput", "input_pipeline", "unet_two_ways", "processes", "scaling", "devices", "batch_norm", "uneven_workers")
+    names = (
+        "throughput",
+        "input_pipeline",
+        "unet_two_ways",
+        "processes",
+        "scaling",
+        "devices",
+        "batch_norm",
+        "uneven_workers",
+    )
     for name in names:
-        session.run("python", f"experiments/{name}.py", "--tiny", "--output", f"build/experiments/{name}")
+        session.run(
+            "python", f"experiments/{name}.py", "--tiny", "--output", f"build/experiments/{name}"
+        )
 
 
 @nox.session
 def notebooks(session: nox.Session) -> None:
-    """Runs the notebooks from a clean kernel, tiny on a CPU; `-- --real` runs them in full and keeps their outputs."""
+    """Runs the notebooks from a clean kernel, tiny on a CPU.
+
+    `-- --real` runs them in full and keeps their outputs.
+    """
     keep_what_is_compiled(session)
     session.install(".", "nbconvert", "ipykernel")
     real = session.posargs == ["--real"]
@@ -246,7 +380,15 @@ def notebooks(session: nox.Session) -> None:
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
         shutil.copy(path, folder)  # a notebook's runs lie beside it
-        session.run("jupyter", "nbconvert", "--to", "notebook", "--execute", "--inplace", str(folder / path.name))
+        session.run(
+            "jupyter",
+            "nbconvert",
+            "--to",
+            "notebook",
+            "--execute",
+            "--inplace",
+            str(folder / path.name),
+        )
         kept = path if real else folder / "kept.ipynb"
         session.run("python", "experiments/keep_outputs.py", str(folder / path.name), str(kept))
 
@@ -254,13 +396,18 @@ def notebooks(session: nox.Session) -> None:
 @nox.session
 def docs(session: nox.Session) -> None:
     """The documentation in build/site, with warnings as errors."""
-    session.install(".", *nox.project.dependency_groups(nox.project.load_toml("pyproject.toml"), "docs"))
+    session.install(
+        ".", *nox.project.dependency_groups(nox.project.load_toml("pyproject.toml"), "docs")
+    )
     session.run("mkdocs", "build", "--strict", *session.posargs)
 
 
 @nox.session
 def faults(session: nox.Session) -> None:
-    """Kills, damaged and unwritable checkpoints, divergence and other devices; writes the table in docs/reliability.md."""
+    """Kills, damaged and unwritable checkpoints, divergence and other devices.
+
+    Writes the table in docs/reliability.md.
+    """
     keep_what_is_compiled(session)
     session.install(".[dev]")
     # The longest first, one at a time to each worker.
@@ -276,32 +423,49 @@ def faults(session: nox.Session) -> None:
     files = [f"tests/{name}.py" for name in names]
     share = ["-n", "2", "--dist", "load", "--maxschedchunk", "1"]
     table = ["--faults-only", "--fault-table=docs/reliability.md"]
-    session.run("pytest", "-m", "(slow or not slow) and not storm", *share, *table, *files, *session.posargs)
+    session.run(
+        "pytest", "-m", "(slow or not slow) and not storm", *share, *table, *files, *session.posargs
+    )
 
 
 def with_seed(option: str, given: list[str]) -> list[str]:
-    """Returns the words for pytest with a seed of their own, which pytest shows, unless one was given."""
-    return given if any(word.startswith(option) for word in given) else [f"{option}={secrets.randbelow(10**6)}", *given]
+    """Returns the words for pytest with a seed of their own, which pytest shows, unless one was
+    given.
+    """
+    return (
+        given
+        if any(word.startswith(option) for word in given)
+        else [f"{option}={secrets.randbelow(10**6)}", *given]
+    )
 
 
 @nox.session
 def fuzz(session: nox.Session) -> None:
-    """Random flags, damaged files, pictures and archives: 1,000 cases; `-- --fuzz-seed=7 -k damage` tries some of them again."""
+    """Random flags, damaged files, pictures and archives: 1,000 cases.
+
+    `-- --fuzz-seed=7 -k damage` tries some of them again.
+    """
     keep_what_is_compiled(session)
     session.install(".[dev]")
     share = ["-n", "2", "--dist", "load", "--maxschedchunk", "1", "--fuzz-cases=1000"]
-    session.run("pytest", "-m", "slow", "tests/fuzz", *share, *with_seed("--fuzz-seed", session.posargs))
+    session.run(
+        "pytest", "-m", "slow", "tests/fuzz", *share, *with_seed("--fuzz-seed", session.posargs)
+    )
 
 
 @nox.session
 def storm(session: nox.Session) -> None:
-    """200 kills, signals, stops and full disks over a matrix of runs; writes its table in docs/reliability.md.
+    """200 kills, signals, stops and full disks over a matrix of runs.
+
+    Writes its table in docs/reliability.md.
 
     `-- -k unet` does a part of it, and writes nothing.
     """
     keep_what_is_compiled(session)
     session.install(".[dev]")
     share = ["-n", "2", "--dist", "load", "--maxschedchunk", "1"]
-    table = [] if session.posargs else ["--fault-table=docs/reliability.md", "--fault-table-name=storm"]
+    table = (
+        [] if session.posargs else ["--fault-table=docs/reliability.md", "--fault-table-name=storm"]
+    )
     seed = with_seed("--storm-seed", session.posargs)
     session.run("pytest", "-m", "storm", "tests/training/test_storm.py", *share, *table, *seed)

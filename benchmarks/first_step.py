@@ -2,8 +2,9 @@
 
     python benchmarks/first_step.py [--rounds N] [--write FILE]
 
-Each run is a process of its own: the first one with an empty cache, the others with the programs that it left there.
-`--train ARGUMENTS...` is what such a process does: `jaxdp.train` with a stopwatch at its parts.
+Each run is a process of its own: the first one with an empty cache, the others with the programs
+that it left there. `--train ARGUMENTS...` is what such a process does: `jaxdp.train` with a
+stopwatch at its parts.
 """
 
 import argparse
@@ -23,8 +24,20 @@ from typing import Any
 
 import tables
 
-ROWS = {"PyramidNet 20 α24": ["depth=20", "alpha=24"], "PyramidNet 110 α48": ["depth=110", "alpha=48"]}
-COMMON = ["--model", "pyramidnet", "--steps", "1", "--image-size", "32", "--global-batch-size", "32"]
+ROWS = {
+    "PyramidNet 20 α24": ["depth=20", "alpha=24"],
+    "PyramidNet 110 α48": ["depth=110", "alpha=48"],
+}
+COMMON = [
+    "--model",
+    "pyramidnet",
+    "--steps",
+    "1",
+    "--image-size",
+    "32",
+    "--global-batch-size",
+    "32",
+]
 PARTS = (
     "imports", "settings and data", "model check", "weights", "trace and lower", "compile or load",
     "first execution", "rest",
@@ -79,7 +92,9 @@ class Stopwatch:
 
 
 def train(arguments: list[str]) -> int:
-    """Trains as `jaxdp.train` does, and writes the seconds of each part until the first step into the run directory."""
+    """Trains as `jaxdp.train` does, and writes the seconds of each part until the first step into
+    the run directory.
+    """
     watch = Stopwatch()
     watch.enter("imports")
     from jaxdp import train as command
@@ -104,7 +119,10 @@ def train(arguments: list[str]) -> int:
         watch.at(place, name, part)
 
     def compiled(event: str, duration_secs: float, **_: object) -> None:
-        if event.endswith("backend_compile_duration") and threading.current_thread() is threading.main_thread():
+        if (
+            event.endswith("backend_compile_duration")
+            and threading.current_thread() is threading.main_thread()
+        ):
             watch.move(duration_secs, "compile or load")
 
     jax.monitoring.register_event_duration_secs_listener(compiled)
@@ -128,41 +146,87 @@ def train(arguments: list[str]) -> int:
 
     reader.Reader._read = read_first
     code = command.main(arguments)
-    pathlib.Path(arguments[arguments.index("--run-dir") + 1], "parts.json").write_text(json.dumps(parts))
+    pathlib.Path(arguments[arguments.index("--run-dir") + 1], "parts.json").write_text(
+        json.dumps(parts)
+    )
     return code
 
 
-def measure(folder: pathlib.Path, number: int, kwargs: list[str], variables: dict[str, str]) -> dict[str, float]:
-    """Returns the seconds of each part of a process, and of all until its first step, as its summary tells it."""
+def measure(
+    folder: pathlib.Path, number: int, kwargs: list[str], variables: dict[str, str]
+) -> dict[str, float]:
+    """Returns the seconds of each part of a process, and of all until its first step, as its
+    summary tells it.
+    """
     run = folder / str(number)
-    command = [sys.executable, __file__, "--train", *COMMON, "--model-kwargs", *kwargs, "--run-dir", str(run)]
+    command = [
+        sys.executable,
+        __file__,
+        "--train",
+        *COMMON,
+        "--model-kwargs",
+        *kwargs,
+        "--run-dir",
+        str(run),
+    ]
     variables = variables | {"XDG_CACHE_HOME": str(folder / "cache")}
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=variables)
+    subprocess.run(
+        command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=variables
+    )
     parts = json.loads((run / "parts.json").read_text())
     return parts | {"all": json.loads((run / "summary.json").read_text())["seconds"]["first_step"]}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=3, help="how often each is measured with what earlier runs left")
-    parser.add_argument("--write", type=pathlib.Path, help="Markdown file with a place for the table")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--rounds",
+        type=int,
+        default=3,
+        help="how often each is measured with what earlier runs left",
+    )
+    parser.add_argument(
+        "--write", type=pathlib.Path, help="Markdown file with a place for the table"
+    )
     arguments = parser.parse_args()
-    variables = {name: value for name, value in os.environ.items() if not name.startswith("JAX_COMPILATION_CACHE")}
-    variables["PYTHONDONTWRITEBYTECODE"] = ""  # where that is set each process compiles JAX's source again
+    variables = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith("JAX_COMPILATION_CACHE")
+    }
+    # Where that is set each process compiles JAX's source again.
+    variables["PYTHONDONTWRITEBYTECODE"] = ""
     started = time.perf_counter()
-    subprocess.run([sys.executable, "-m", "jaxdp.train", "--help"], check=True, stdout=subprocess.DEVNULL, env=variables)
+    subprocess.run(
+        [sys.executable, "-m", "jaxdp.train", "--help"],
+        check=True,
+        stdout=subprocess.DEVNULL,
+        env=variables,
+    )
     seconds = {"`--help`": {"all": time.perf_counter() - started}}
     for name, kwargs in ROWS.items():
         with tempfile.TemporaryDirectory() as folder:
-            found = [measure(pathlib.Path(folder), number, kwargs, variables) for number in range(1 + arguments.rounds)]
+            found = [
+                measure(pathlib.Path(folder), number, kwargs, variables)
+                for number in range(1 + arguments.rounds)
+            ]
         seconds[f"{name}, cold"] = found[0]
-        seconds[f"{name}, known"] = {part: statistics.median(each.get(part, 0.0) for each in found[1:]) for part in ("all", *PARTS)}
-        print(name, seconds[f"{name}, cold"]["all"], seconds[f"{name}, known"]["all"], file=sys.stderr)
+        seconds[f"{name}, known"] = {
+            part: statistics.median(each.get(part, 0.0) for each in found[1:])
+            for part in ("all", *PARTS)
+        }
+        print(
+            name, seconds[f"{name}, cold"]["all"], seconds[f"{name}, known"]["all"], file=sys.stderr
+        )
     lines = [f"| 32x32, batch 32 | all | {' | '.join(PARTS)} |", "|---" * (2 + len(PARTS)) + "|"]
     for name, parts in seconds.items():
         cells = [f"{parts[part]:.1f}" if parts.get(part, 0.0) >= 0.05 else "" for part in PARTS]
         lines.append(f"| {name} | {parts['all']:.1f} s | {' | '.join(cells)} |")
-    text = "\n".join([f"Seconds, written by `nox -s first_step`. {tables.machine('jax', 'flax')}", "", *lines])
+    text = "\n".join(
+        [f"Seconds, written by `nox -s first_step`. {tables.machine('jax', 'flax')}", "", *lines]
+    )
     print(text)
     if arguments.write:
         tables.write(arguments.write, "first_step", text)

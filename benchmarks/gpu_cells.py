@@ -17,8 +17,9 @@ import versus_torch
 
 Record = dict[str, Any]
 WARM_UP, REPEATS, SECONDS, MOST_STEPS = 3, 3, 1.0, 1000
-# Between two ways to round on a CPU weights differ by 1e-6 then, and by 1e-5 if each update is off by a hundredth. At ten times
-# this rate they differ by 2e-5 from rounding alone: where a maximum changes sides, later steps move apart.
+# Between two ways to round on a CPU weights differ by 1e-6 then, and by 1e-5 if each update is off
+# by a hundredth. At ten times this rate they differ by 2e-5 from rounding alone: where a maximum
+# changes sides, later steps move apart.
 LEARNING_RATE = 0.001
 ENDLESS = 10**6  # steps: the pipeline must not come to its end
 
@@ -26,8 +27,13 @@ ENDLESS = 10**6  # steps: the pipeline must not come to its end
 def main() -> int:
     name, arguments = sys.argv[1:]
     cells: dict[str, Callable[..., Record]] = {
-        "device": device, "agreement": agreement, "jaxdp": jaxdp_step, "torch": torch_step, "predict": predict, "compare": compare,
-    }  # fmt: skip
+        "device": device,
+        "agreement": agreement,
+        "jaxdp": jaxdp_step,
+        "torch": torch_step,
+        "predict": predict,
+        "compare": compare,
+    }
     print(json.dumps(cells[name](**json.loads(arguments))))
     return 0
 
@@ -42,9 +48,18 @@ def device() -> Record:
     from jaxdp.runtime.targets import CHIPS
 
     kind, platform_name = jax.devices()[0].device_kind, jax.devices()[0].platform
-    chips = [chip.name for chip in CHIPS.values() if chip.platform == "cuda" and chip.name in kind.lower()]
+    chips = [
+        chip.name
+        for chip in CHIPS.values()
+        if chip.platform == "cuda" and chip.name in kind.lower()
+    ]
     limit = (jax.devices()[0].memory_stats() or {}).get("bytes_limit")
-    return {"kind": kind, "platform": platform_name, "memory_bytes": limit, "target": f"cuda:{chips[0]}:1" if chips else None}
+    return {
+        "kind": kind,
+        "platform": platform_name,
+        "memory_bytes": limit,
+        "target": f"cuda:{chips[0]}:1" if chips else None,
+    }
 
 
 def agreement(name: str, kwargs: Record, size: int) -> Record:
@@ -82,14 +97,21 @@ def three_steps(
 
 
 def differences(here: tuple[list[Any], list[Any]], cpu: tuple[list[Any], list[Any]]) -> Record:
-    """Returns the largest difference of a weight as a fraction of the largest weight, and that of all as one of what they moved."""
+    """Returns the largest difference of a weight as a fraction of the largest weight, and that of
+    all as one of what they moved.
+    """
     import numpy as np
 
     pairs = list(zip(here[1], cpu[1], strict=True))
     largest = max(np.abs(there).max() for _, there in pairs)
     apart = math.sqrt(sum(float(np.square(a - b).sum()) for a, b in pairs))
-    moved = math.sqrt(sum(float(np.square(after - before).sum()) for before, after in zip(*cpu, strict=True)))
-    return {"of_weights": float(max(np.abs(a - b).max() for a, b in pairs) / largest), "of_updates": apart / moved}
+    moved = math.sqrt(
+        sum(float(np.square(after - before).sum()) for before, after in zip(*cpu, strict=True))
+    )
+    return {
+        "of_weights": float(max(np.abs(a - b).max() for a, b in pairs) / largest),
+        "of_updates": apart / moved,
+    }
 
 
 def seconds_per_step(step: Callable[[], None], wait: Callable[[], Any]) -> float:
@@ -112,8 +134,12 @@ def seconds_per_step(step: Callable[[], None], wait: Callable[[], Any]) -> float
     return statistics.median(timed(count) for _ in range(REPEATS))
 
 
-def create_setup(name: str, kwargs: Record, size: int, batch: int, precision: str, target: Any = None) -> Any:
-    """Returns a run of the trainer on random images, whose batch norm takes the whole batch together as PyTorch's does."""
+def create_setup(
+    name: str, kwargs: Record, size: int, batch: int, precision: str, target: Any = None
+) -> Any:
+    """Returns a run of the trainer on random images, whose batch norm takes the whole batch
+    together as PyTorch's does.
+    """
     import numpy as np
 
     from jaxdp.components import Objects
@@ -124,17 +150,29 @@ def create_setup(name: str, kwargs: Record, size: int, batch: int, precision: st
     dense, classes = name == "unet", versus_torch.CLASSES[name]
     rng = np.random.default_rng(0)
     images = rng.integers(0, 256, (batch, size, size, 3), np.uint8)
-    targets = rng.integers(0, classes, (batch, size, size) if dense else batch).astype(np.uint8 if dense else np.int32)
+    targets = rng.integers(0, classes, (batch, size, size) if dense else batch).astype(
+        np.uint8 if dense else np.int32
+    )
     dataset = from_arrays(images, targets, test=(images[:1], targets[:1]), num_classes=classes)
     config = TrainConfig.of(
-        model=name, model_kwargs=kwargs, precision=precision, batch_norm="global", strategy="single", global_batch_size=batch,
-        data_placement="host", validation="none", steps=ENDLESS,
-    )  # fmt: skip
+        model=name,
+        model_kwargs=kwargs,
+        precision=precision,
+        batch_norm="global",
+        strategy="single",
+        global_batch_size=batch,
+        data_placement="host",
+        validation="none",
+        steps=ENDLESS,
+    )
     return setup.create_setup(config, Objects(dataset=dataset), target=target)
 
 
-def jaxdp_step(name: str, kwargs: Record, size: int, batch: int, precision: str, target: str | None) -> Record:
-    """Measures training steps on a batch that lies on the device, beside what `jaxdp.plan` says about this very program.
+def jaxdp_step(
+    name: str, kwargs: Record, size: int, batch: int, precision: str, target: str | None
+) -> Record:
+    """Measures training steps on a batch that lies on the device, beside what `jaxdp.plan` says
+    about this very program.
 
     Args:
         target: whose data sheet bounds the time; None for none.
@@ -154,12 +192,17 @@ def jaxdp_step(name: str, kwargs: Record, size: int, batch: int, precision: str,
     compiled, planned = memory.compile_step(setup.strategy, setup.abstract_step, batch)
     compile_seconds = time.perf_counter() - start
     found: Record = {
-        "compile_seconds": compile_seconds, "planned_bytes": planned.total, "compiling_peak_bytes": peak_bytes(place),
-    }  # fmt: skip
+        "compile_seconds": compile_seconds,
+        "planned_bytes": planned.total,
+        "compiling_peak_bytes": peak_bytes(place),
+    }
     if target is not None:
         chip, program = Target.parse(target).chip, Program(compiled.as_text())
         peak = chip.peak_flops[precision]
-        bounds = {"compute": program.flops / peak, "memory": program.bytes_moved / chip.memory_bandwidth}
+        bounds = {
+            "compute": program.flops / peak,
+            "memory": program.bytes_moved / chip.memory_bandwidth,
+        }
         found |= {
             "predicted_ms": 1e3 * program.rooflines(peak, chip.memory_bandwidth),
             "bound": max(bounds, key=lambda part: bounds[part]),
@@ -178,7 +221,11 @@ def jaxdp_step(name: str, kwargs: Record, size: int, batch: int, precision: str,
     loss = float(setup.strategy.gather(sums)["loss"])
     if not math.isfinite(loss):
         raise FloatingPointError(f"the loss is {loss}")
-    return found | {"ms": 1e3 * seconds, "images_per_second": batch / seconds, "peak_bytes": peak_bytes(place)}
+    return found | {
+        "ms": 1e3 * seconds,
+        "images_per_second": batch / seconds,
+        "peak_bytes": peak_bytes(place),
+    }
 
 
 def peak_bytes(device: Any) -> int | None:
@@ -187,7 +234,9 @@ def peak_bytes(device: Any) -> int | None:
 
 
 def torch_step(name: str, kwargs: Record, size: int, batch: int, precision: str) -> Record:
-    """Measures training steps of the same model in PyTorch: compiled, channels last, with autocast for bfloat16."""
+    """Measures training steps of the same model in PyTorch: compiled, channels last, with autocast
+    for bfloat16.
+    """
     torch: Any = importlib.import_module("torch")
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -196,10 +245,17 @@ def torch_step(name: str, kwargs: Record, size: int, batch: int, precision: str)
     torch.set_default_device(device)
     model = versus_torch.torch_model(name, kwargs).to(memory_format=torch.channels_last)
     images = torch.randn(batch, 3, size, size).to(memory_format=torch.channels_last)
-    labels = torch.randint(0, versus_torch.CLASSES[name], (batch, size, size) if name == "unet" else (batch,))
+    labels = torch.randint(
+        0, versus_torch.CLASSES[name], (batch, size, size) if name == "unet" else (batch,)
+    )
     optimizer = torch.optim.SGD(
-        model.parameters(), lr=0.1, momentum=0.9, nesterov=True, weight_decay=1e-4, fused=device == "cuda"
-    )  # fmt: skip
+        model.parameters(),
+        lr=0.1,
+        momentum=0.9,
+        nesterov=True,
+        weight_decay=1e-4,
+        fused=device == "cuda",
+    )
     run, loss = torch.compile(model), torch.zeros(())
 
     def step() -> None:
@@ -214,11 +270,20 @@ def torch_step(name: str, kwargs: Record, size: int, batch: int, precision: str)
     if not torch.isfinite(loss):
         raise FloatingPointError(f"the loss is {loss.item()}")
     peak = torch.cuda.max_memory_allocated() if device == "cuda" else None
-    return {"ms": 1e3 * seconds, "images_per_second": batch / seconds, "peak_bytes": peak, "version": torch.__version__}
+    return {
+        "ms": 1e3 * seconds,
+        "images_per_second": batch / seconds,
+        "peak_bytes": peak,
+        "version": torch.__version__,
+    }
 
 
-def predict(name: str, kwargs: Record, size: int, batch: int, precision: str, target: str) -> Record:
-    """Returns what `jaxdp.plan --target` predicts, which compiles for a description of the device and touches none."""
+def predict(
+    name: str, kwargs: Record, size: int, batch: int, precision: str, target: str
+) -> Record:
+    """Returns what `jaxdp.plan --target` predicts, which compiles for a description of the device
+    and touches none.
+    """
     from jaxdp.runtime import platform
 
     platform.describe_only()
@@ -226,8 +291,14 @@ def predict(name: str, kwargs: Record, size: int, batch: int, precision: str, ta
     from jaxdp.tools import prediction
 
     described = Target.parse(target)
-    step = prediction.compile_for(create_setup(name, kwargs, size, batch, precision, described), described, batch)
-    return {"predicted_ms": 1e3 * step.total_seconds, "predicted_bytes": step.memory.total, "bound": step.bound}
+    step = prediction.compile_for(
+        create_setup(name, kwargs, size, batch, precision, described), described, batch
+    )
+    return {
+        "predicted_ms": 1e3 * step.total_seconds,
+        "predicted_bytes": step.memory.total,
+        "bound": step.bound,
+    }
 
 
 def compare(first: str, second: str, step: int) -> Record:
@@ -238,7 +309,10 @@ def compare(first: str, second: str, step: int) -> Record:
     left, right = (SavedCheckpoints(folder, best_metric=None).arrays(step) for folder in folders)
     if set(left) != set(right):
         raise ValueError("the checkpoints hold different arrays")
-    return {"arrays": len(left), "differ": [name for name in left if left[name].tobytes() != right[name].tobytes()]}
+    return {
+        "arrays": len(left),
+        "differ": [name for name in left if left[name].tobytes() != right[name].tobytes()],
+    }
 
 
 if __name__ == "__main__":

@@ -1,16 +1,23 @@
-"""Is it right, and how fast is it, on this GPU? Tables in under ten minutes; experiments/gpu_check.sh calls it.
+"""Is it right, and how fast is it, on this GPU? Tables in under ten minutes.
 
-    python benchmarks/gpu_check.py [--minutes N] [--parts NAME ...] [--models NAME ...] [--output DIR] [--tiny]
+Experiments/gpu_check.sh calls it.
+
+    python benchmarks/gpu_check.py [--minutes N] [--parts NAME ...] [--models NAME ...] [--output
+    DIR] [--tiny]
 
 agreement    three training steps of small models on the GPU and on the CPU, in float32
-throughput   training steps in bfloat16 beside PyTorch's, compiled and channels last, at batch after batch twice as large until
-             memory is out; the roofline's bound on jaxdp's program, and planned bytes beside the allocator's peak
-trainer      what a run of PyramidNet 110 waits for, with the data on the GPU and on the host, and 1 and 10 steps per execution
-resume       a run with --deterministic that is stopped and goes on, and one that is not: bit for bit
-prediction   what `jaxdp.plan --target` predicts of a step without this GPU, beside what was measured
+throughput   training steps in bfloat16 beside PyTorch's, compiled and channels last, at batch after
+batch twice as large until
+             memory is out; the roofline's bound on jaxdp's program, and planned bytes beside the
+             allocator's peak
+trainer      what a run of PyramidNet 110 waits for, with the data on the GPU and on the host, and 1
+and 10 steps per execution resume       a run with --deterministic that is stopped and goes on, and
+one that is not: bit for bit prediction   what `jaxdp.plan --target` predicts of a step without this
+GPU, beside what was measured
 
-Every measurement is a process of its own: out of memory or a crash is a result, printed as it comes, and the next one starts. Each
-part has its share of the minutes and starts nothing that would take longer; `--parts` and `--models` give all of them to some.
+Every measurement is a process of its own: out of memory or a crash is a result, printed as it
+comes, and the next one starts. Each part has its share of the minutes and starts nothing that would
+take longer; `--parts` and `--models` give all of them to some.
 """
 
 import argparse
@@ -26,7 +33,8 @@ import tables
 import versus_torch
 from gpu_processes import Clock, Record
 
-PARTS = {"agreement": 1.5, "throughput": 4.0, "trainer": 2.5, "resume": 1.0, "prediction": 1.0}  # and their share of the minutes
+# And their share of the minutes.
+PARTS = {"agreement": 1.5, "throughput": 4.0, "trainer": 2.5, "resume": 1.0, "prediction": 1.0}
 SMALL = {  # of the agreement
     "cnn": ({}, 16), "pyramidnet": ({"depth": 8, "alpha": 6}, 16), "resnet": ({"depth": 8}, 16),
     "unet": ({"base_channels": 4, "levels": 2}, 16),
@@ -58,7 +66,11 @@ class Check:
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         self.arguments, self.clock = arguments, Clock(time.monotonic() + 60 * arguments.minutes)
-        self.models = {name: each for name, each in (TINY if arguments.tiny else MODELS).items() if name in arguments.models}
+        self.models = {
+            name: each
+            for name, each in (TINY if arguments.tiny else MODELS).items()
+            if name in arguments.models
+        }
         self.device: Record = {}
         self.measured: dict[tuple[str, int], Record] = {}
         self.wrong = False
@@ -73,26 +85,61 @@ class Check:
     def step_of(self, side: str, name: str, batch: int) -> Record:
         """Measures training steps of a model, once."""
         _, kwargs, size, _ = self.models[name]
-        what = {"name": name, "kwargs": kwargs, "size": size, "batch": batch, "precision": PRECISION}
+        what = {
+            "name": name,
+            "kwargs": kwargs,
+            "size": size,
+            "batch": batch,
+            "precision": PRECISION,
+        }
         if side == "torch":
             found = self.clock.cell("torch", what=name, **what)
         else:
             found = self.clock.cell("jaxdp", what=name, **what, target=self.device["target"])
             self.measured[name, batch] = found
             self.wrong |= found["status"] == "failed"
-        self.keep("throughput", {"side": side, "model": name, "batch": batch, "precision": PRECISION} | found)
+        self.keep(
+            "throughput",
+            {"side": side, "model": name, "batch": batch, "precision": PRECISION} | found,
+        )
         return found
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--minutes", type=float, default=9.5, help="nothing runs longer (default: %(default)s)")
-    parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS), metavar="NAME", help="some of the above")
-    parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS), metavar="NAME", help=", ".join(MODELS))
-    parser.add_argument("--first-batch", type=int, help="of the throughput, instead of each model's own")
-    parser.add_argument("--output", type=pathlib.Path, metavar="DIR", help="folder for gpu_check.jsonl, which grows")
-    parser.add_argument("--target", metavar="cuda:CHIP:1", help="for predictions (default: by the name of the GPU)")
-    parser.add_argument("--tiny", action="store_true", help="small models, to try the check itself on any machine")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--minutes", type=float, default=9.5, help="nothing runs longer (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--parts",
+        nargs="+",
+        choices=PARTS,
+        default=list(PARTS),
+        metavar="NAME",
+        help="some of the above",
+    )
+    parser.add_argument(
+        "--models",
+        nargs="+",
+        choices=MODELS,
+        default=list(MODELS),
+        metavar="NAME",
+        help=", ".join(MODELS),
+    )
+    parser.add_argument(
+        "--first-batch", type=int, help="of the throughput, instead of each model's own"
+    )
+    parser.add_argument(
+        "--output", type=pathlib.Path, metavar="DIR", help="folder for gpu_check.jsonl, which grows"
+    )
+    parser.add_argument(
+        "--target", metavar="cuda:CHIP:1", help="for predictions (default: by the name of the GPU)"
+    )
+    parser.add_argument(
+        "--tiny", action="store_true", help="small models, to try the check itself on any machine"
+    )
     check = Check(arguments := parser.parse_args())
     if arguments.minutes <= 0 or (arguments.first_batch or 1) < 1:
         parser.error("--minutes and --first-batch must be above 0")
@@ -107,8 +154,12 @@ def main() -> int:
     check.keep("device", check.device | {"machine": machine})
     print(f"{check.device['kind']}, {machine}", flush=True)
     run_part = {
-        "agreement": agreement, "throughput": throughput, "trainer": trainer, "resume": resume, "prediction": prediction,
-    }  # fmt: skip
+        "agreement": agreement,
+        "throughput": throughput,
+        "trainer": trainer,
+        "resume": resume,
+        "prediction": prediction,
+    }
     parts = [part for part in PARTS if part in arguments.parts]
     for number, part in enumerate(parts):
         check.clock.start_part(PARTS[part] / sum(PARTS[each] for each in parts[number:]))
@@ -144,7 +195,10 @@ def quotient(first: Record, second: Record, field: str, other: str | None = None
 
 def agreement(check: Check) -> None:
     table(
-        "three steps, GPU and CPU", "largest difference / largest weight", "all differences / all updates", f"below {TOLERANCE:.0e}"
+        "three steps, GPU and CPU",
+        "largest difference / largest weight",
+        "all differences / all updates",
+        f"below {TOLERANCE:.0e}",
     )
     for name, (kwargs, size) in SMALL.items():
         found = check.clock.cell("agreement", name=name, kwargs=kwargs, size=size)
@@ -160,9 +214,16 @@ def throughput(check: Check) -> None:
     sides = ["jaxdp", "torch"] if versus_torch.has_torch() else ["jaxdp"]
     speeds = [f"{side}, images/s" for side in sides]
     table(
-        f"step in {PRECISION}", "batch", *speeds, "ratio", "ms", "roofline's bound, ms", "bound / measured", "planned, GB",
+        f"step in {PRECISION}",
+        "batch",
+        *speeds,
+        "ratio",
+        "ms",
+        "roofline's bound, ms",
+        "bound / measured",
+        "planned, GB",
         "allocator's peak, GB",
-    )  # fmt: skip
+    )
     going = {name: list(sides) for name in check.models}  # sides that have not failed
     for doubling in range(1 + (TINY_DOUBLINGS if check.arguments.tiny else MOST_DOUBLINGS)):
         for name in [name for name in going if going[name]]:
@@ -177,14 +238,23 @@ def throughput(check: Check) -> None:
             nothing: Record = {"status": "ok"}
             ours, theirs = found.get("jaxdp", nothing), found.get("torch", nothing)
             speeds = [number(found.get(side, nothing), "images_per_second") for side in sides]
-            planned, peak = (number(ours, f"{which}_bytes", ",.2f", 1e-9) for which in ("planned", "peak"))
+            planned, peak = (
+                number(ours, f"{which}_bytes", ",.2f", 1e-9) for which in ("planned", "peak")
+            )
             if ours.get("peak_bytes") and ours["peak_bytes"] == ours["compiling_peak_bytes"]:
                 peak += " while compiling"
             bound = f"{number(ours, 'predicted_ms', ',.2f')} {ours.get('bound', '')}".strip()
             row(
-                title, f"{batch:,}", *speeds, quotient(ours, theirs, "images_per_second"), number(ours, "ms", ",.2f"), bound,
-                quotient(ours, ours, "predicted_ms", "ms"), planned, peak,
-            )  # fmt: skip
+                title,
+                f"{batch:,}",
+                *speeds,
+                quotient(ours, theirs, "images_per_second"),
+                number(ours, "ms", ",.2f"),
+                bound,
+                quotient(ours, ours, "predicted_ms", "ms"),
+                planned,
+                peak,
+            )
             for each in found.values():
                 say_why(each)
 
@@ -207,8 +277,16 @@ def resume(check: Check) -> None:
     check.keep("resume", found)
     check.wrong |= found["status"] != "ok" or bool(found["differ"])
     if found["status"] == "ok":
-        differ = f"{len(found['differ'])} of {found['arrays']} arrays differ" if found["differ"] else "the same bits"
-        print(f"--deterministic, stopped after step {found['stopped_at']} of {found['steps']} and resumed: {differ}", flush=True)
+        differ = (
+            f"{len(found['differ'])} of {found['arrays']} arrays differ"
+            if found["differ"]
+            else "the same bits"
+        )
+        print(
+            f"--deterministic, stopped after step {found['stopped_at']} of {found['steps']} and"
+            f" resumed: {differ}",
+            flush=True,
+        )
     else:
         print(f"--deterministic, stopped and resumed: {number(found, '')}", flush=True)
         say_why(found)
@@ -219,25 +297,42 @@ def prediction(check: Check) -> None:
         print(f"There is no target for {check.device['kind']}.")
         return
     table(
-        f"step for {check.device['target']}, {PRECISION}", "batch", "predicted, ms", "measured, ms", "predicted / measured",
-        "predicted, GB", "allocator's peak, GB",
-    )  # fmt: skip
+        f"step for {check.device['target']}, {PRECISION}",
+        "batch",
+        "predicted, ms",
+        "measured, ms",
+        "predicted / measured",
+        "predicted, GB",
+        "allocator's peak, GB",
+    )
     for name, (title, kwargs, size, first) in check.models.items():
         batch = check.arguments.first_batch or first
         if not check.clock.may_start("predict"):
             row(title, batch, *["no time"] * 5)
             continue
         measured = check.measured.get((name, batch)) or check.step_of("jaxdp", name, batch)
-        what = {"name": name, "kwargs": kwargs, "size": size, "batch": batch, "precision": PRECISION}
+        what = {
+            "name": name,
+            "kwargs": kwargs,
+            "size": size,
+            "batch": batch,
+            "precision": PRECISION,
+        }
         found = check.clock.cell("predict", **what, target=check.device["target"])
         check.wrong |= found["status"] == "failed"
-        check.keep("prediction", {"model": name, "batch": batch, "measured_ms": measured.get("ms")} | found)
+        check.keep(
+            "prediction", {"model": name, "batch": batch, "measured_ms": measured.get("ms")} | found
+        )
         bound = f"{number(found, 'predicted_ms', ',.2f')} {found.get('bound', '')}".strip()
         row(
-            title, batch, bound, number(measured, "ms", ",.2f"),
-            quotient(found, measured, "predicted_ms", "ms"), number(found, "predicted_bytes", ",.2f", 1e-9),
+            title,
+            batch,
+            bound,
+            number(measured, "ms", ",.2f"),
+            quotient(found, measured, "predicted_ms", "ms"),
+            number(found, "predicted_bytes", ",.2f", 1e-9),
             number(measured, "peak_bytes", ",.2f", 1e-9),
-        )  # fmt: skip
+        )
         say_why(found)
 
 

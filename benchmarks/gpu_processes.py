@@ -1,4 +1,6 @@
-"""Runs what gpu_check.py measures, each in a process of its own: what happens to it, out of memory for instance, is a result."""
+"""Runs what gpu_check.py measures, each in a process of its own: what happens to it, out of memory
+for instance, is a result.
+"""
 
 import contextlib
 import dataclasses
@@ -17,7 +19,8 @@ from jaxdp.runtime import trial
 
 Record = dict[str, Any]
 CELLS = pathlib.Path(__file__).with_name("gpu_cells.py")
-# JAX takes 75 % of a GPU's memory at first, PyTorch what it needs: where they are compared, up to the last byte, both can have it.
+# JAX takes 75 % of a GPU's memory at first, PyTorch what it needs: where they are compared, up to
+# the last byte, both can have it.
 ENVIRONMENT = {"XLA_CLIENT_MEM_FRACTION": "0.94", "PYTHONUNBUFFERED": "1"}
 
 
@@ -44,13 +47,22 @@ class Clock:
         self.part_end = time.monotonic() + share * self.seconds
 
     def may_start(self, what: str, times: int = 1) -> bool:
-        """Whether so many processes would end within this part, if each takes as long as the longest that measured this so far."""
+        """Whether so many processes would end within this part, if each takes as long as the
+        longest that measured this so far.
+        """
         return time.monotonic() + times * self.longest.get(what, 0.0) < self.part_end
 
     def run(
-        self, command: Sequence[str], *, what: str = "", stop: "StopAt | None" = None, environment: Record | None = None
+        self,
+        command: Sequence[str],
+        *,
+        what: str = "",
+        stop: "StopAt | None" = None,
+        environment: Record | None = None,
     ) -> Record:
-        """Runs a command until it ends or the minutes are up; returns `status` ok, oom, failed or late, with `reason` and `code`.
+        """Runs a command until it ends or the minutes are up.
+
+        Returns `status` ok, oom, failed or late, with `reason` and `code`.
 
         Args:
             what: is measured.
@@ -58,9 +70,14 @@ class Clock:
             environment: variables besides.
         """
         started = time.monotonic()
-        with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:  # pipes would wait for what it leaves behind
+        # Pipes would wait for what it leaves behind.
+        with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
             process = subprocess.Popen(
-                command, stdout=output, stderr=errors, start_new_session=True, env=ENVIRONMENT | os.environ | (environment or {})
+                command,
+                stdout=output,
+                stderr=errors,
+                start_new_session=True,
+                env=ENVIRONMENT | os.environ | (environment or {}),
             )
             try:
                 if stop is not None:
@@ -69,17 +86,25 @@ class Clock:
             except subprocess.TimeoutExpired:
                 return {"status": "late", "reason": "the minutes were up"}
             finally:
-                with contextlib.suppress(ProcessLookupError):  # PyTorch compiles in processes of their own
+                # PyTorch compiles in processes of their own.
+                with contextlib.suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
                 self.longest[what] = max(self.longest.get(what, 0.0), time.monotonic() - started)
             output.seek(0)
             errors.seek(0)
-            written, complaints = (file.read().decode(errors="replace") for file in (output, errors))
-        found = {"code": process.returncode, "output": written, "seconds": time.monotonic() - started}
+            written, complaints = (
+                file.read().decode(errors="replace") for file in (output, errors)
+            )
+        found = {
+            "code": process.returncode,
+            "output": written,
+            "seconds": time.monotonic() - started,
+        }
         if process.returncode == 0:
             return found | {"status": "ok", "reason": None}
-        if process.returncode == -signal.SIGKILL:  # by the kernel, when the machine has no memory left
+        # By the kernel, when the machine has no memory left.
+        if process.returncode == -signal.SIGKILL:
             return found | {"status": "oom", "reason": "out of memory: killed"}
         said = [line.strip() for line in complaints.splitlines() if line.strip()]
         return (
@@ -88,11 +113,24 @@ class Clock:
             | trial.failure(said[-1] if said else f"ended with {process.returncode}", complaints)
         )
 
-    def cell(self, function: str, /, *, what: str = "", environment: Record | None = None, **arguments: Any) -> Record:
-        """Measures a function of gpu_cells.py and returns what it says, with `status` and `reason`; some of it if it fails."""
+    def cell(
+        self,
+        function: str,
+        /,
+        *,
+        what: str = "",
+        environment: Record | None = None,
+        **arguments: Any,
+    ) -> Record:
+        """Measures a function of gpu_cells.py and returns what it says, with `status` and `reason`.
+
+        Some of it if it fails.
+        """
         command = [sys.executable, str(CELLS), function, json.dumps(arguments)]
         ended = self.run(command, what=what or function, environment=environment)
-        found: Record = {name: ended[name] for name in ("status", "reason", "seconds", "errors") if name in ended}
+        found: Record = {
+            name: ended[name] for name in ("status", "reason", "seconds", "errors") if name in ended
+        }
         for line in ended.get("output", "").splitlines():
             with contextlib.suppress(ValueError):  # libraries print, too
                 said = json.loads(line)

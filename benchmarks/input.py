@@ -1,17 +1,20 @@
-"""How fast is the input? Prints images per second of jaxdp's training pipeline beside those of torchvision, Grain and tf.data.
+"""How fast is the input? Prints images per second of jaxdp's training pipeline beside those of
+torchvision, Grain and tf.data.
 
-    python benchmarks/input.py [--rounds N] [--workers N] [--rows NAME ...] [--data-dir DIR] [--write FILE]
+    python benchmarks/input.py [--rounds N] [--workers N] [--rows NAME ...] [--data-dir DIR]
+    [--write FILE]
 
-Three sets, whose files lie in the page cache: small PNG images, photographs as JPEG, and grey PNG images with masks. Each row is
-read twice: *decoded*, until the pixels are a batch, and *augmented*, until they are cropped, flipped, float32 and normalized. All
-sides stay alive and take turns, for a few seconds each. What a core does is told by CPU time, that of workers included: images
-per second of one core that does nothing else. Those who are not installed are left out.
+Three sets, whose files lie in the page cache: small PNG images, photographs as JPEG, and grey PNG
+images with masks. Each row is read twice: *decoded*, until the pixels are a batch, and *augmented*,
+until they are cropped, flipped, float32 and normalized. All sides stay alive and take turns, for a
+few seconds each. What a core does is told by CPU time, that of workers included: images per second
+of one core that does nothing else. Those who are not installed are left out.
 
-Then jaxdp feeds steps of a given length, in which the host has nothing to do, as with an accelerator; the share of the time
-in which they waited for a batch is told.
+Then jaxdp feeds steps of a given length, in which the host has nothing to do, as with an
+accelerator; the share of the time in which they waited for a batch is told.
 
-`--data-dir` is where CIFAR-10 lies as TensorFlow Datasets write it; without it the small images are drawn. All but jaxdp read
-them as files.
+`--data-dir` is where CIFAR-10 lies as TensorFlow Datasets write it; without it the small images are
+drawn. All but jaxdp read them as files.
 """
 
 import argparse
@@ -42,26 +45,48 @@ NAMES = {
     "photos": "500x375 JPEG, batch 64: random resized crop to 224x224, flip",
     "slides": "512x512 grey PNG with masks, batch 16: two flips",
 }
-AUGMENT = {"small": "pad_crop:4 flip", "photos": "random_resized_crop:224 flip", "slides": "flip flip_vertical"}
+AUGMENT = {
+    "small": "pad_crop:4 flip",
+    "photos": "random_resized_crop:224 flip",
+    "slides": "flip flip_vertical",
+}
 COUNT = {"small": 4000, "photos": 200, "slides": 64}
 WARM_UP, SECONDS = 0.7, 2.0
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rounds", type=int, default=3, help="how often each is measured")
-    parser.add_argument("--workers", type=int, default=os.cpu_count(), help="threads or processes that read (default: cores)")
-    parser.add_argument("--rows", nargs="*", default=list(NAMES), choices=list(NAMES), help="sets to measure")
-    parser.add_argument("--sides", nargs="*", default=list(PACKAGES), choices=list(PACKAGES), help="whom to measure")
+    parser.add_argument(
+        "--workers",
+        type=int,
+        default=os.cpu_count(),
+        help="threads or processes that read (default: cores)",
+    )
+    parser.add_argument(
+        "--rows", nargs="*", default=list(NAMES), choices=list(NAMES), help="sets to measure"
+    )
+    parser.add_argument(
+        "--sides", nargs="*", default=list(PACKAGES), choices=list(PACKAGES), help="whom to measure"
+    )
     parser.add_argument("--data-dir", help="where CIFAR-10 lies as TensorFlow Datasets write it")
-    parser.add_argument("--write", type=pathlib.Path, help="Markdown file with a place for the table")
+    parser.add_argument(
+        "--write", type=pathlib.Path, help="Markdown file with a place for the table"
+    )
     parser.add_argument("--one", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.one:
         serve(json.loads(arguments.one))
         return
-    sides = [side for side in arguments.sides if importlib.util.find_spec(PACKAGES[side]) is not None]
-    lines = ["| set | until | " + " | ".join(sides) + " | jaxdp / best |", "|---" * (len(sides) + 3) + "|"]
+    sides = [
+        side for side in arguments.sides if importlib.util.find_spec(PACKAGES[side]) is not None
+    ]
+    lines = [
+        "| set | until | " + " | ".join(sides) + " | jaxdp / best |",
+        "|---" * (len(sides) + 3) + "|",
+    ]
     waits = ["| set | length of a step | jaxdp waited for input |", "|---" * 3 + "|"]
     with tempfile.TemporaryDirectory() as folder:
         for kind in arguments.rows:
@@ -69,11 +94,19 @@ def main() -> None:
             read = {"kind": kind, "folder": str(place), "workers": arguments.workers}
             read["settings"] = make(kind, place, arguments.data_dir)
             for until in ("decoded", "augmented"):
-                found = in_turns(read | {"augmented": until == "augmented"}, sides, arguments.rounds)
-                lines.append(f"| {NAMES[kind] if until == 'decoded' else ''} | {until} | {' | '.join(cells(found))} |")
+                found = in_turns(
+                    read | {"augmented": until == "augmented"}, sides, arguments.rounds
+                )
+                lines.append(
+                    f"| {NAMES[kind] if until == 'decoded' else ''} | {until} |"
+                    f" {' | '.join(cells(found))} |"
+                )
                 if "jaxdp" in found and until == "decoded":
                     share = 100 * middle(found["jaxdp"], "waited")
-                    waits.append(f"| {NAMES[kind].split(':')[0]} | {1000 * STEP_SECONDS[kind]:.0f} ms | {share:.1f} % |")
+                    waits.append(
+                        f"| {NAMES[kind].split(':')[0]} | {1000 * STEP_SECONDS[kind]:.0f} ms |"
+                        f" {share:.1f} % |"
+                    )
     text = "\n".join([heading(sides, arguments), "", *lines, "", *waits])
     print(text)
     if arguments.write:
@@ -81,20 +114,32 @@ def main() -> None:
 
 
 def heading(sides: list[str], arguments: argparse.Namespace) -> str:
-    packages = ["tensorflow-cpu" if PACKAGES[side] == "tensorflow" else PACKAGES[side] for side in sides]
-    what = f"Images per second of one core, and in brackets of the machine with {arguments.workers} workers"
+    packages = [
+        "tensorflow-cpu" if PACKAGES[side] == "tensorflow" else PACKAGES[side] for side in sides
+    ]
+    what = (
+        f"Images per second of one core, and in brackets of the machine with {arguments.workers}"
+        " workers"
+    )
     rounds = f"medians of {arguments.rounds} rounds" if arguments.rounds > 1 else "one round"
     return f"{what}, {rounds}, written by `nox -s input`. {tables.machine(*packages, 'pillow')}"
 
 
 def cells(found: dict[str, list[dict[str, float]]]) -> list[str]:
-    """Returns what each side reached, and the ratio of jaxdp to the best other one, by images per second of one core."""
-    shown = [f"{middle(each, 'per_core'):,.0f} ({middle(each, 'per_second'):,.0f})" for each in found.values()]
+    """Returns what each side reached, and the ratio of jaxdp to the best other one, by images per
+    second of one core.
+    """
+    shown = [
+        f"{middle(each, 'per_core'):,.0f} ({middle(each, 'per_second'):,.0f})"
+        for each in found.values()
+    ]
     others = [each for side, each in found.items() if side != "jaxdp"]
     if not others or "jaxdp" not in found:
         return [*shown, ""]
     rounds = zip(found["jaxdp"], *others, strict=True)
-    ratios = [ours["per_core"] / max(their["per_core"] for their in theirs) for ours, *theirs in rounds]
+    ratios = [
+        ours["per_core"] / max(their["per_core"] for their in theirs) for ours, *theirs in rounds
+    ]
     return [*shown, f"**{statistics.median(ratios):.2f}**"]
 
 
@@ -102,13 +147,22 @@ def middle(found: list[dict[str, float]], name: str) -> float:
     return statistics.median(each[name] for each in found)
 
 
-def in_turns(read: dict[str, Any], sides: list[str], rounds: int) -> dict[str, list[dict[str, float]]]:
-    """Returns what each side said in each round; all of them are alive until the end, and one at a time reads."""
+def in_turns(
+    read: dict[str, Any], sides: list[str], rounds: int
+) -> dict[str, list[dict[str, float]]]:
+    """Returns what each side said in each round.
+
+    All of them are alive until the end, and one at a time reads.
+    """
     command = [sys.executable, __file__, "--one"]
     quiet = os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3"}
     running = {
         side: subprocess.Popen(
-            [*command, json.dumps({"side": side, **read})], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=quiet
+            [*command, json.dumps({"side": side, **read})],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=quiet,
         )
         for side in sides
     }
@@ -120,7 +174,11 @@ def in_turns(read: dict[str, Any], sides: list[str], rounds: int) -> dict[str, l
             assert running[side].stdin is not None
             print("read", file=running[side].stdin, flush=True)
             found[side].append(answer(running[side], side))
-            print(f"round {number + 1}: {read['kind']}, augmented {read['augmented']}, {side}: {found[side][-1]}", file=sys.stderr)
+            print(
+                f"round {number + 1}: {read['kind']}, augmented {read['augmented']}, {side}:"
+                f" {found[side][-1]}",
+                file=sys.stderr,
+            )
     for process in running.values():
         process.communicate()
     return found
@@ -153,7 +211,11 @@ def serve(told: dict[str, Any]) -> None:
 def check(batch: Any, read: input_sides.Read) -> None:
     """Checks that a batch is what was asked for: all sides do the same work."""
     pixels = np.asarray(batch["images"] if isinstance(batch, dict) else batch[0])
-    side = {"small": (32, 32), "photos": (224, 224) if read.augmented else (375, 500), "slides": (512, 512)}[read.kind]
+    side = {
+        "small": (32, 32),
+        "photos": (224, 224) if read.augmented else (375, 500),
+        "slides": (512, 512),
+    }[read.kind]
     values = read.batch_size * side[0] * side[1] * (1 if read.kind == "slides" else 3)
     assert pixels.size == values, (pixels.shape, values)
     assert pixels.dtype == (np.float32 if read.augmented else np.uint8), pixels.dtype
@@ -163,7 +225,10 @@ def check(batch: Any, read: input_sides.Read) -> None:
 
 
 def rate(batches: Iterator[Any], batch_size: int) -> dict[str, float]:
-    """Returns images per second, and per second of CPU time; what was read ahead before does not count."""
+    """Returns images per second, and per second of CPU time.
+
+    What was read ahead before does not count.
+    """
     begin = time.perf_counter()
     while time.perf_counter() - begin < WARM_UP:
         next(batches)
@@ -206,30 +271,51 @@ def cpu_seconds() -> float:
 
 def make(kind: str, folder: pathlib.Path, data_dir: str | None) -> dict[str, Any]:
     """Writes a set, and returns the settings by which jaxdp reads it."""
-    settings: dict[str, Any] = {"model": "unet" if kind == "slides" else "cnn", "augment": AUGMENT[kind].split()}
+    settings: dict[str, Any] = {
+        "model": "unet" if kind == "slides" else "cnn",
+        "augment": AUGMENT[kind].split(),
+    }
     if kind == "small" and data_dir:
         tensorflow_datasets: Any = importlib.import_module("tensorflow_datasets")
         split = f"train[:{COUNT[kind]}]"
         decoders = {"image": tensorflow_datasets.decode.SkipDecoding()}
-        source = tensorflow_datasets.builder("cifar10", data_dir=data_dir).as_data_source(split, decoders=decoders)
+        source = tensorflow_datasets.builder("cifar10", data_dir=data_dir).as_data_source(
+            split, decoders=decoders
+        )
         for number, example in enumerate(source):
             save(folder / str(example["label"]) / f"{number:05}.png", example["image"])
-        return settings | {"dataset": "cifar10", "data_dir": data_dir, "train_split": split, "test_split": "test[:256]"}
+        return settings | {
+            "dataset": "cifar10",
+            "data_dir": data_dir,
+            "train_split": split,
+            "test_split": "test[:256]",
+        }
     for number in range(COUNT[kind]):
         random = np.random.default_rng(number)
         if kind == "small":
-            save(folder / str(number % 10) / f"{number:05}.png", encoded(photograph(32, 32, 3, random), "PNG"))
+            save(
+                folder / str(number % 10) / f"{number:05}.png",
+                encoded(photograph(32, 32, 3, random), "PNG"),
+            )
         elif kind == "photos":
-            save(folder / str(number % 10) / f"{number:05}.jpg", encoded(photograph(375, 500, 3, random), "JPEG", quality=90))
+            save(
+                folder / str(number % 10) / f"{number:05}.jpg",
+                encoded(photograph(375, 500, 3, random), "JPEG", quality=90),
+            )
         else:
             pixels = photograph(512, 512, 1, random)[..., 0]
             save(folder / "images" / f"{number:05}.png", encoded(pixels, "PNG"))
-            save(folder / "masks" / f"{number:05}.png", encoded((pixels > 150).astype(np.uint8), "PNG"))
+            save(
+                folder / "masks" / f"{number:05}.png",
+                encoded((pixels > 150).astype(np.uint8), "PNG"),
+            )
     return settings | {"dataset": f"folder:{folder}"}
 
 
 def photograph(height: int, width: int, channels: int, random: np.random.Generator) -> np.ndarray:
-    """Returns an image whose spectrum falls as that of photographs, in inverse proportion to the frequency."""
+    """Returns an image whose spectrum falls as that of photographs, in inverse proportion to the
+    frequency.
+    """
     frequency = np.hypot(np.fft.fftfreq(height)[:, None], np.fft.rfftfreq(width)[None])
     frequency[0, 0] = np.inf
     phases = np.exp(2j * np.pi * random.random((channels + 1, *frequency.shape)))

@@ -1,8 +1,10 @@
-"""How do jaxdp and others read the sets of benchmarks/input.py? Each function here returns an endless iterator of batches.
+"""How do jaxdp and others read the sets of benchmarks/input.py? Each function here returns an
+endless iterator of batches.
 
-Batches are in random order, made by `workers` threads or processes, as each one's own documentation does it. `decoded` batches
-are uint8 pixels with labels or masks, on jaxdp's device or in the arrays or tensors that the others hand over. `augmented` ones
-are float32, cropped, flipped and normalized: by jaxdp in a compiled program on the device, by the others on the host.
+Batches are in random order, made by `workers` threads or processes, as each one's own documentation
+does it. `decoded` batches are uint8 pixels with labels or masks, on jaxdp's device or in the arrays
+or tensors that the others hand over. `augmented` ones are float32, cropped, flipped and normalized:
+by jaxdp in a compiled program on the device, by the others on the host.
 """
 
 import contextlib
@@ -42,7 +44,9 @@ class Read:
         """Returns the files, and their labels or the files of their masks."""
         if self.kind == "slides":
             images = sorted(map(str, (self.folder / "images").iterdir()))
-            return images, [str(self.folder / "masks" / pathlib.Path(image).name) for image in images]
+            return images, [
+                str(self.folder / "masks" / pathlib.Path(image).name) for image in images
+            ]
         files = sorted(self.folder.glob("*/*"))
         return list(map(str, files)), [int(file.parent.name) for file in files]
 
@@ -56,9 +60,13 @@ def jaxdp(read: Read) -> Iterator[Any]:
 
     platform.configure(None)  # as its commands do
     config = TrainConfig.of(
-        **read.settings, global_batch_size=read.batch_size, data_placement="host", data_workers=read.workers, strategy="single",
+        **read.settings,
+        global_batch_size=read.batch_size,
+        data_placement="host",
+        data_workers=read.workers,
+        strategy="single",
         steps=10**6,
-    )  # fmt: skip
+    )
     setup = create_setup(config)
     batches = setup.train_batches(0)
     if not read.augmented:
@@ -84,7 +92,9 @@ def torchvision(read: Read) -> Iterator[Any]:
     }[read.kind]
     dtypes = {tv_tensors.Image: torch.float32, "others": None}
     scale = [v2.ToDtype(dtypes, scale=True), v2.Normalize([MEAN / 255], [STD / 255])]
-    transform = v2.Compose([*(crop if read.augmented else []), v2.ToImage(), *(scale if read.augmented else [])])
+    transform = v2.Compose(
+        [*(crop if read.augmented else []), v2.ToImage(), *(scale if read.augmented else [])]
+    )
     if read.kind == "slides":
 
         class Pairs:
@@ -95,13 +105,20 @@ def torchvision(read: Read) -> Iterator[Any]:
 
             def __getitem__(self, index: int) -> Any:
                 mask = np.asarray(Image.open(self.masks[index]))
-                return transform(Image.open(self.images[index]), tv_tensors.Mask(torch.from_numpy(mask.copy())))
+                return transform(
+                    Image.open(self.images[index]), tv_tensors.Mask(torch.from_numpy(mask.copy()))
+                )
 
         data: Any = Pairs()
     else:
         data = datasets.ImageFolder(str(read.folder), transform)
     loader = torch.utils.data.DataLoader(
-        data, read.batch_size, shuffle=True, drop_last=True, num_workers=read.workers, persistent_workers=True
+        data,
+        read.batch_size,
+        shuffle=True,
+        drop_last=True,
+        num_workers=read.workers,
+        persistent_workers=True,
     )
     return (batch for _ in itertools.count() for batch in loader)
 
@@ -114,9 +131,13 @@ def grain(read: Read) -> Iterator[Any]:
     def load(index: int, random: np.random.Generator) -> dict[str, np.ndarray]:
         with Image.open(images[index]) as image:
             if read.kind == "photos" and read.augmented:
-                image = image.convert("RGB").resize((PIXELS, PIXELS), Image.Resampling.BILINEAR, _box(image.size, random))
+                image = image.convert("RGB").resize(
+                    (PIXELS, PIXELS), Image.Resampling.BILINEAR, _box(image.size, random)
+                )
             pixels = np.asarray(image)
-        with Image.open(targets[index]) if read.kind == "slides" else contextlib.nullcontext() as mask:
+        with (
+            Image.open(targets[index]) if read.kind == "slides" else contextlib.nullcontext()
+        ) as mask:
             target = np.asarray(mask if mask is not None else targets[index])
         if not read.augmented:
             return {"images": pixels, "targets": target}
@@ -128,7 +149,10 @@ def grain(read: Read) -> Iterator[Any]:
             pixels, target = pixels[:, ::-1], target[:, ::-1] if read.kind == "slides" else target
         if read.kind == "slides" and random.random() < 0.5:
             pixels, target = pixels[::-1], target[::-1]
-        return {"images": (pixels.astype(np.float32) - np.float32(MEAN)) / np.float32(STD), "targets": target}
+        return {
+            "images": (pixels.astype(np.float32) - np.float32(MEAN)) / np.float32(STD),
+            "targets": target,
+        }
 
     data = library.MapDataset.range(len(images)).seed(0).shuffle().repeat().random_map(load)
     options = library.ReadOptions(num_threads=read.workers, prefetch_buffer_size=2 * read.workers)
@@ -136,13 +160,21 @@ def grain(read: Read) -> Iterator[Any]:
 
 
 def _box(size: tuple[int, int], random: np.random.Generator) -> tuple[int, int, int, int]:
-    """Returns left, top, right and bottom of a random part, as torchvision's RandomResizedCrop draws it."""
+    """Returns left, top, right and bottom of a random part, as torchvision's RandomResizedCrop
+    draws it.
+    """
     width, height = size
     for _ in range(10):
-        area, ratio = width * height * random.uniform(0.08, 1), np.exp(random.uniform(-np.log(4 / 3), np.log(4 / 3)))
+        area, ratio = (
+            width * height * random.uniform(0.08, 1),
+            np.exp(random.uniform(-np.log(4 / 3), np.log(4 / 3))),
+        )
         across, down = round((area * ratio) ** 0.5), round((area / ratio) ** 0.5)
         if 0 < across <= width and 0 < down <= height:
-            left, top = random.integers(0, width - across + 1), random.integers(0, height - down + 1)
+            left, top = (
+                random.integers(0, width - across + 1),
+                random.integers(0, height - down + 1),
+            )
             return left, top, left + across, top + down
     side = min(size)
     return (width - side) // 2, (height - side) // 2, (width + side) // 2, (height + side) // 2
@@ -157,11 +189,20 @@ def tfdata(read: Read) -> Iterator[Any]:
         if read.kind == "photos" and read.augmented:
             whole = tf.reshape(tf.constant([0.0, 0, 1, 1]), [1, 1, 4])
             start, size, _ = tf.image.sample_distorted_bounding_box(
-                tf.image.extract_jpeg_shape(data), whole, area_range=(0.08, 1), aspect_ratio_range=(3 / 4, 4 / 3),
-                min_object_covered=0.0, max_attempts=10, use_image_if_no_bounding_boxes=True,
-            )  # fmt: skip
+                tf.image.extract_jpeg_shape(data),
+                whole,
+                area_range=(0.08, 1),
+                aspect_ratio_range=(3 / 4, 4 / 3),
+                min_object_covered=0.0,
+                max_attempts=10,
+                use_image_if_no_bounding_boxes=True,
+            )
             box = tf.concat([start[:2], size[:2]], 0)
-            pixels = tf.image.resize(tf.image.decode_and_crop_jpeg(data, box, channels=3), (PIXELS, PIXELS), antialias=True)
+            pixels = tf.image.resize(
+                tf.image.decode_and_crop_jpeg(data, box, channels=3),
+                (PIXELS, PIXELS),
+                antialias=True,
+            )
         else:
             decode = tf.io.decode_jpeg if read.kind == "photos" else tf.io.decode_png
             pixels = decode(data, channels=channels)
@@ -170,19 +211,38 @@ def tfdata(read: Read) -> Iterator[Any]:
         if not read.augmented:
             return pixels, target
         if read.kind == "small":
-            pixels = tf.image.random_crop(tf.image.pad_to_bounding_box(pixels, PADDING, PADDING, 40, 40), (32, 32, 3))
+            pixels = tf.image.random_crop(
+                tf.image.pad_to_bounding_box(pixels, PADDING, PADDING, 40, 40), (32, 32, 3)
+            )
         across, down = tf.random.uniform(()) < 0.5, tf.random.uniform(()) < 0.5
         pixels = tf.cond(across, lambda: tf.reverse(pixels, [1]), lambda: pixels)
         if read.kind == "slides":
             target = tf.cond(across, lambda: tf.reverse(target, [1]), lambda: target)
-            pixels, target = tf.cond(down, lambda: (tf.reverse(pixels, [0]), tf.reverse(target, [0])), lambda: (pixels, target))
+            pixels, target = tf.cond(
+                down,
+                lambda: (tf.reverse(pixels, [0]), tf.reverse(target, [0])),
+                lambda: (pixels, target),
+            )
         return (tf.cast(pixels, tf.float32) - MEAN) / STD, target
 
-    data = tf.data.Dataset.from_tensor_slices(read.files()).shuffle(len(read.files()[0]), reshuffle_each_iteration=True).repeat()
-    data = data.map(load, num_parallel_calls=read.workers).batch(read.batch_size, drop_remainder=True).prefetch(2)
+    data = (
+        tf.data.Dataset.from_tensor_slices(read.files())
+        .shuffle(len(read.files()[0]), reshuffle_each_iteration=True)
+        .repeat()
+    )
+    data = (
+        data.map(load, num_parallel_calls=read.workers)
+        .batch(read.batch_size, drop_remainder=True)
+        .prefetch(2)
+    )
     options = tf.data.Options()
     options.threading.private_threadpool_size = read.workers
     return data.with_options(options).as_numpy_iterator()
 
 
-SIDES: dict[str, Callable[[Read], Iterator[Any]]] = {"jaxdp": jaxdp, "torchvision": torchvision, "Grain": grain, "tf.data": tfdata}
+SIDES: dict[str, Callable[[Read], Iterator[Any]]] = {
+    "jaxdp": jaxdp,
+    "torchvision": torchvision,
+    "Grain": grain,
+    "tf.data": tfdata,
+}

@@ -1,12 +1,14 @@
-"""How much does the trainer cost? Prints its throughput beside that of a hand-written loop over the same compiled step.
+"""How much does the trainer cost? Prints its throughput beside that of a hand-written loop over the
+same compiled step.
 
     python benchmarks/overhead.py [--rounds N] [--rows NAME ...] [--data-dir DIR] [--write FILE]
 
-Each row trains on real data. Both run in turn in one process, since the machine's speed drifts, the one and the other first, and
-compile their step anew each time, since the first steps after a compilation are slower. The loop cycles through batches that lie
-on the device already and waits for every fourth step; the trainer reads, places and augments its batches, keeps metrics, writes
-rows, saves checkpoints. Evaluation and the first step count for neither. `--data-dir` is where TensorFlow Datasets lie; without
-it the row of CIFAR-10 is left out.
+Each row trains on real data. Both run in turn in one process, since the machine's speed drifts, the
+one and the other first, and compile their step anew each time, since the first steps after a
+compilation are slower. The loop cycles through batches that lie on the device already and waits for
+every fourth step; the trainer reads, places and augments its batches, keeps metrics, writes rows,
+saves checkpoints. Evaluation and the first step count for neither. `--data-dir` is where TensorFlow
+Datasets lie; without it the row of CIFAR-10 is left out.
 """
 
 import argparse
@@ -28,25 +30,37 @@ from jaxdp.runtime import platform
 ROWS: dict[str, dict[str, Any]] = {
     "digits, PyramidNet, batch 128": {"model": "pyramidnet"},
     "CIFAR-10, PyramidNet 20 α48, batch 128": {
-        "model": "pyramidnet", "model_kwargs": {"depth": 20, "alpha": 48}, "dataset": "cifar10", "steps": 40,
+        "model": "pyramidnet",
+        "model_kwargs": {"depth": 20, "alpha": 48},
+        "dataset": "cifar10",
+        "steps": 40,
         "test_split": "test[:256]",
     },
     "cells, U-Net base 16, batch 16": {"model": "unet", "epochs": 2},
-}  # fmt: skip
+}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rounds", type=int, default=3, help="how often each is measured")
-    parser.add_argument("--rows", nargs="*", default=list(ROWS), help="parts of the names of the rows to measure")
+    parser.add_argument(
+        "--rows", nargs="*", default=list(ROWS), help="parts of the names of the rows to measure"
+    )
     parser.add_argument("--data-dir", help="where CIFAR-10 lies as TensorFlow Datasets write it")
-    parser.add_argument("--write", type=pathlib.Path, help="Markdown file with a place for the table")
+    parser.add_argument(
+        "--write", type=pathlib.Path, help="Markdown file with a place for the table"
+    )
     parser.add_argument("--one", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.one:
         print(json.dumps(measure(TrainConfig.of(**json.loads(arguments.one)), arguments.rounds)))
         return
-    lines = ["| training | loop, examples/s | `jaxdp.train`, examples/s | ratio | each round |", "|---" * 5 + "|"]
+    lines = [
+        "| training | loop, examples/s | `jaxdp.train`, examples/s | ratio | each round |",
+        "|---" * 5 + "|",
+    ]
     for name in [name for name in ROWS if any(word in name for word in arguments.rows)]:
         if ROWS[name].get("dataset") == "cifar10" and arguments.data_dir is None:
             print(f"left out, for want of --data-dir: {name}", file=sys.stderr)
@@ -58,9 +72,14 @@ def main() -> None:
         ratios = [ours / theirs for theirs, ours in pairs]
         loop, trainer = (statistics.median(values) for values in zip(*pairs, strict=True))
         shown = ", ".join(f"{ratio:.3f}" for ratio in ratios)
-        lines.append(f"| {name} | {loop:,.0f} | {trainer:,.0f} | **{statistics.median(ratios):.3f}** | {shown} |")
+        lines.append(
+            f"| {name} | {loop:,.0f} | {trainer:,.0f} | **{statistics.median(ratios):.3f}** |"
+            f" {shown} |"
+        )
     rounds = f"medians of {arguments.rounds} rounds" if arguments.rounds > 1 else "one round"
-    text = "\n".join([f"Written by `nox -s overhead`, {rounds}. {tables.machine('jax', 'flax')}", "", *lines])
+    text = "\n".join(
+        [f"Written by `nox -s overhead`, {rounds}. {tables.machine('jax', 'flax')}", "", *lines]
+    )
     print(text)
     if arguments.write:
         tables.write(arguments.write, "overhead", text)
@@ -78,7 +97,9 @@ def measure(config: TrainConfig, rounds: int) -> list[tuple[float, float]]:
         setup = create_setup(config)
         strategy, steps = setup.strategy, setup.intervals.total_steps
         batches = list(itertools.islice(setup.train_batches(0), 8))
-        state, sums = strategy.train_step(strategy.init(setup.create_state), batches[0], setup.constants)
+        state, sums = strategy.train_step(
+            strategy.init(setup.create_state), batches[0], setup.constants
+        )
         jax.block_until_ready(sums)
         start = time.perf_counter()
         for step, batch in enumerate(itertools.islice(itertools.cycle(batches), steps)):
@@ -91,11 +112,15 @@ def measure(config: TrainConfig, rounds: int) -> list[tuple[float, float]]:
     def trainer() -> float:
         with tempfile.TemporaryDirectory() as folder:
             train.train(config.replace(run_dir=folder, resume="never"))
-            return json.loads(pathlib.Path(folder, "summary.json").read_text())["examples_per_second"]
+            return json.loads(pathlib.Path(folder, "summary.json").read_text())[
+                "examples_per_second"
+            ]
 
     found = []
     for number in range(rounds):
-        measured = {side: side() for side in ((loop, trainer) if number % 2 == 0 else (trainer, loop))}
+        measured = {
+            side: side() for side in ((loop, trainer) if number % 2 == 0 else (trainer, loop))
+        }
         found.append((measured[loop], measured[trainer]))
     return found
 

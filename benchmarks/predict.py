@@ -1,10 +1,12 @@
-"""How much of the rate of the bare forward pass does `predict` reach? Prints images per second of both.
+"""How much of the rate of the bare forward pass does `predict` reach? Prints images per second of
+both.
 
     python benchmarks/predict.py --data-dir DIR [--rounds N] [--write FILE]
 
-The first 2,000 test images of CIFAR-10, which lies in `--data-dir` as TensorFlow Datasets write it, are written as PNG. `predict`
-finds, reads and checks all files, and then computes the answers; the bare forward pass takes batches of 64 that lie in memory, with
-four of them under way. They run in turn in one process, on one device, and are compiled before.
+The first 2,000 test images of CIFAR-10, which lies in `--data-dir` as TensorFlow Datasets write it,
+are written as PNG. `predict` finds, reads and checks all files, and then computes the answers; the
+bare forward pass takes batches of 64 that lie in memory, with four of them under way. They run in
+turn in one process, on one device, and are compiled before.
 """
 
 import argparse
@@ -35,12 +37,25 @@ ROWS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data-dir", required=True, help="where CIFAR-10 lies as TensorFlow Datasets write it")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--data-dir", required=True, help="where CIFAR-10 lies as TensorFlow Datasets write it"
+    )
     parser.add_argument("--rounds", type=int, default=5, help="how often each is measured")
-    parser.add_argument("--write", type=pathlib.Path, help="Markdown file with a place for the table")
+    parser.add_argument(
+        "--write", type=pathlib.Path, help="Markdown file with a place for the table"
+    )
     arguments = parser.parse_args()
-    columns = ["2,000 images as PNG", "forward pass", "`predict`, the answers alone", "ratio", "files included", "ratio"]
+    columns = [
+        "2,000 images as PNG",
+        "forward pass",
+        "`predict`, the answers alone",
+        "ratio",
+        "files included",
+        "ratio",
+    ]
     lines = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
@@ -49,15 +64,29 @@ def main() -> None:
         for number in range(IMAGES):
             Image.fromarray(test[number]["images"]).save(folder / "images" / f"{number:04}.png")
         for row, (model, kwargs) in ROWS.items():
-            data = {"dataset": "cifar10", "data_dir": arguments.data_dir, "test_split": "test[:128]"}
-            trainer = jaxdp.Trainer(model, model_kwargs=kwargs, strategy="single", progress=False, **data)
+            data = {
+                "dataset": "cifar10",
+                "data_dir": arguments.data_dir,
+                "test_split": "test[:128]",
+            }
+            trainer = jaxdp.Trainer(
+                model, model_kwargs=kwargs, strategy="single", progress=False, **data
+            )
             trainer.fit(steps=1, run_dir=str(folder / row))
-            found = measure(Predictor.of_run(folder / row, devices=1), folder / "images", arguments.rounds)
-            bare, answers, whole = (statistics.median(values) for values in zip(*found, strict=True))
+            found = measure(
+                Predictor.of_run(folder / row, devices=1), folder / "images", arguments.rounds
+            )
+            bare, answers, whole = (
+                statistics.median(values) for values in zip(*found, strict=True)
+            )
             ratios = [statistics.median(each[side] / each[0] for each in found) for side in (1, 2)]
-            lines.append(f"| {row} | {bare:,.0f} | {answers:,.0f} | **{ratios[0]:.2f}** | {whole:,.0f} | **{ratios[1]:.2f}** |")
+            lines.append(
+                f"| {row} | {bare:,.0f} | {answers:,.0f} | **{ratios[0]:.2f}** | {whole:,.0f} |"
+                f" **{ratios[1]:.2f}** |"
+            )
     heading = (
-        f"Images per second, written by `nox -s predict`, medians of {arguments.rounds} rounds. {tables.machine('jax', 'flax')}"
+        f"Images per second, written by `nox -s predict`, medians of {arguments.rounds} rounds."
+        f" {tables.machine('jax', 'flax')}"
     )
     text = "\n".join([heading, "", *lines])
     print(text)
@@ -65,8 +94,12 @@ def main() -> None:
         tables.write(arguments.write, "predict", text)
 
 
-def measure(predictor: Predictor, folder: pathlib.Path, rounds: int) -> list[tuple[float, float, float]]:
-    """Returns the images per second of the forward pass, of the answers, and of a whole prediction, for each round."""
+def measure(
+    predictor: Predictor, folder: pathlib.Path, rounds: int
+) -> list[tuple[float, float, float]]:
+    """Returns the images per second of the forward pass, of the answers, and of a whole prediction,
+    for each round.
+    """
     pixels = [files.read(each.path, 3)[0] for each in files.find([folder])]
     batches = [np.stack(pixels[start : start + BATCH]) for start in range(0, IMAGES, BATCH)]
 
@@ -84,7 +117,9 @@ def measure(predictor: Predictor, folder: pathlib.Path, rounds: int) -> list[tup
 
     def predict() -> None:
         known = files.survey(files.find([folder]), 3, None)
-        assert len(list(predictor(each.pixels for each in known if each.pixels is not None))) == IMAGES
+        assert (
+            len(list(predictor(each.pixels for each in known if each.pixels is not None))) == IMAGES
+        )
 
     def rate(side: Callable[[], None]) -> float:
         start = time.perf_counter()

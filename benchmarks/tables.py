@@ -1,4 +1,6 @@
-"""Where do the tables of the benchmarks stand? Between two comments of a Markdown file, where a benchmark writes its own anew."""
+"""Where do the tables of the benchmarks stand? Between two comments of a Markdown file, where a
+benchmark writes its own anew.
+"""
 
 import datetime
 import importlib.metadata

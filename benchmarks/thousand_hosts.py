@@ -1,10 +1,12 @@
-"""What becomes of a run on a thousand hosts? Simulated on this machine, as far as that goes, and computed where it does not.
+"""What becomes of a run on a thousand hosts? Simulated on this machine, as far as that goes, and
+computed where it does not.
 
     python benchmarks/thousand_hosts.py [--hosts N ...] [--write FILE]
 
-Start-up: threads stand for processes, each with a connection of its own to a real coordination service, and call what a run of
-several processes calls. They share this machine's cores, so that the seconds are more than those of as many machines. Order of the
-data: what every host computes at the start of an epoch. Slow hosts: the slowest of so many draws. Failures: Young's interval.
+Start-up: threads stand for processes, each with a connection of its own to a real coordination
+service, and call what a run of several processes calls. They share this machine's cores, so that
+the seconds are more than those of as many machines. Order of the data: what every host computes at
+the start of an epoch. Slow hosts: the slowest of so many draws. Failures: Young's interval.
 """
 
 import argparse
@@ -23,7 +25,8 @@ from typing import Any
 import numpy as np
 import tables
 
-# Dubey et al. 2024, The Llama 3 Herd of Models, section 3.3.4: unexpected interruptions in 54 days on 16,384 GPUs.
+# Dubey et al. 2024, The Llama 3 Herd of Models, section 3.3.4: unexpected interruptions in 54 days
+# on 16,384 GPUs.
 INTERRUPTIONS, DAYS, GPUS = 419, 54, 16_384
 GPUS_PER_HOST = 8
 SAVE_SECONDS = (1, 10, 60)
@@ -33,49 +36,80 @@ WAITS_SECONDS = 500
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--hosts", type=int, nargs="+", default=[10, 100, 1000], help="each number is a row")
-    parser.add_argument("--write", type=pathlib.Path, help="Markdown file with a place for the tables")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--hosts", type=int, nargs="+", default=[10, 100, 1000], help="each number is a row"
+    )
+    parser.add_argument(
+        "--write", type=pathlib.Path, help="Markdown file with a place for the tables"
+    )
     parser.add_argument("--one", type=int, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.one:
         print(json.dumps(agree(arguments.one)))
         return
-    lines = ["| hosts | connected | names known | settings compared | met | steps a second, at most |", "|---" * 6 + "|"]
+    lines = [
+        "| hosts | connected | names known | settings compared | met | steps a second, at most |",
+        "|---" * 6 + "|",
+    ]
     for hosts in arguments.hosts:
-        done = subprocess.run([sys.executable, __file__, "--one", str(hosts)], check=True, capture_output=True, text=True)
+        done = subprocess.run(
+            [sys.executable, __file__, "--one", str(hosts)],
+            check=True,
+            capture_output=True,
+            text=True,
+        )
         found = json.loads(done.stdout.splitlines()[-1])
         print(f"{hosts} hosts: {found}", file=sys.stderr, flush=True)
         cells = [f"{found[name]:.1f} s" for name in ("connect", "members", "checks", "meet")]
         cells = [f"{hosts:,}", *cells, f"{found['steps_per_second']:,.0f}"]
         lines.append(f"| {' | '.join(cells)} |")
     seconds, megabytes = order()
-    lines += ["", f"Order of an epoch of {IMAGES:,} images, which every host computes: {seconds:.2f} s, {megabytes:.0f} MB.", ""]
+    lines += [
+        "",
+        (
+            f"Order of an epoch of {IMAGES:,} images, which every host computes: {seconds:.2f} s,"
+            f" {megabytes:.0f} MB."
+        ),
+        "",
+    ]
     saves = " | ".join(f"{each} s" for each in SAVE_SECONDS)
     lines.append(f"| hosts | a step takes | a failure every | save every, with saves of {saves} |")
     lines.append("|---" * (3 + len(SAVE_SECONDS)) + "|")
     for hosts in arguments.hosts:
         failure = DAYS * 86_400 * GPUS / INTERRUPTIONS / (hosts * GPUS_PER_HOST)
         intervals = [f"{young(save, failure) / 60:.0f} min" for save in SAVE_SECONDS]
-        lines.append(f"| {hosts:,} | {slowest(hosts):.0%} of the mean | {failure / 3600:.1f} h | {' | '.join(intervals)} |")
-    text = "\n".join([*lines, "", f"Written by `python benchmarks/thousand_hosts.py`. {tables.machine('jax')}"])
+        lines.append(
+            f"| {hosts:,} | {slowest(hosts):.0%} of the mean | {failure / 3600:.1f} h |"
+            f" {' | '.join(intervals)} |"
+        )
+    text = "\n".join(
+        [*lines, "", f"Written by `python benchmarks/thousand_hosts.py`. {tables.machine('jax')}"]
+    )
     print(text)
     if arguments.write:
         tables.write(arguments.write, "thousand hosts", text)
 
 
 def agree(hosts: int) -> dict[str, float]:
-    """Returns how many seconds after the start each part of the agreement was over for all, and what the service was asked."""
+    """Returns how many seconds after the start each part of the agreement was over for all, and
+    what the service was asked.
+    """
     from jaxdp.config import TrainConfig
     from jaxdp.runtime import processes
 
-    runtime: Any = importlib.import_module("jax._src.lib")._jax  # what jax.distributed.initialize makes its client of
+    # What jax.distributed.initialize makes its client of.
+    runtime: Any = importlib.import_module("jax._src.lib")._jax
     # Each host of a real run has limits of its own; here one process has the connections of all.
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     with socket.create_server(("127.0.0.1", 0)) as free:
         address = f"127.0.0.1:{free.getsockname()[1]}"
-    service = runtime.get_distributed_runtime_service(address, hosts, heartbeat_timeout=WAITS_SECONDS)
+    service = runtime.get_distributed_runtime_service(
+        address, hosts, heartbeat_timeout=WAITS_SECONDS
+    )
     own = threading.local()
     processes._client = lambda: own.client
     settings: Any = TrainConfig().plain()
@@ -84,14 +118,22 @@ def agree(hosts: int) -> dict[str, float]:
 
     def host(index: int) -> None:
         own.client = runtime.get_distributed_runtime_client(
-            address, index, init_timeout=WAITS_SECONDS, shutdown_timeout=WAITS_SECONDS, heartbeat_timeout=WAITS_SECONDS
+            address,
+            index,
+            init_timeout=WAITS_SECONDS,
+            shutdown_timeout=WAITS_SECONDS,
+            heartbeat_timeout=WAITS_SECONDS,
         )
         times = [time.perf_counter()]
         own.client.connect()
         times.append(time.perf_counter())
         members = tuple(f"process {number}" for number in range(hosts))
         group = processes.Group(index, hosts, members, _prefix="simulated")
-        group.members = tuple(group.exchange("members", f"process {index} (pid {10_000 + index} on node-{index})", WAITS_SECONDS))
+        group.members = tuple(
+            group.exchange(
+                "members", f"process {index} (pid {10_000 + index} on node-{index})", WAITS_SECONDS
+            )
+        )
         times.append(time.perf_counter())
         group.check_equal(settings, WAITS_SECONDS)
         times.append(time.perf_counter())
@@ -112,8 +154,13 @@ def agree(hosts: int) -> dict[str, float]:
     service.shutdown()
     assert len(marks) == hosts
     ends = [max(times[number] for times in marks) for number in range(5)]
-    found = {name: ends[number + 1] - ends[number] for number, name in enumerate(("connect", "members", "checks", "meet"))}
-    return found | {"steps_per_second": 10 / (max(asked) - ends[4]) * (1 + hosts // processes._ASKING)}
+    found = {
+        name: ends[number + 1] - ends[number]
+        for number, name in enumerate(("connect", "members", "checks", "meet"))
+    }
+    return found | {
+        "steps_per_second": 10 / (max(asked) - ends[4]) * (1 + hosts // processes._ASKING)
+    }
 
 
 def order() -> tuple[float, float]:

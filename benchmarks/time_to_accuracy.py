@@ -1,12 +1,17 @@
-"""How many seconds until a model is good? jaxdp beside a plain PyTorch script, from the start of the process to its end.
+"""How many seconds until a model is good? jaxdp beside a plain PyTorch script, from the start of
+the process to its end.
 
-    python benchmarks/time_to_accuracy.py [--seeds N] [--rows NAME ...] [--output FILE] [--write FILE]
+    python benchmarks/time_to_accuracy.py [--seeds N] [--rows NAME ...] [--output FILE] [--write
+    FILE]
 
-Both train the same architecture on the same images by the same recipe, that of jaxdp's defaults, are evaluated after every epoch,
-and end at the first evaluation of the test images that reaches the target; start-up, data and compilation count. jaxdp runs on one
-device and on two simulated ones, first with an empty cache of compiled programs and then with what that run left there; PyTorch
-with channels first and last. The seeds draw other weights on both sides, so that medians over them are compared. PyTorch reads the
-images from a file that is written before, which does not count; jaxdp makes them anew. All runs of a seed take turns."""
+Both train the same architecture on the same images by the same recipe, that of jaxdp's defaults,
+are evaluated after every epoch, and end at the first evaluation of the test images that reaches the
+target; start-up, data and compilation count. jaxdp runs on one device and on two simulated ones,
+first with an empty cache of compiled programs and then with what that run left there; PyTorch with
+channels first and last. The seeds draw other weights on both sides, so that medians over them are
+compared. PyTorch reads the images from a file that is written before, which does not count; jaxdp
+makes them anew. All runs of a seed take turns.
+"""
 
 import argparse
 import math
@@ -25,24 +30,50 @@ import tables
 HERE = pathlib.Path(__file__).parent
 # Model, dataset, metric and target of each row, and its script in PyTorch.
 ROWS = {
-    "accuracy 99 % on digits, PyramidNet 20 α24": ("pyramidnet", "digits", "accuracy", "0.99", "torch_digits.py"),
+    "accuracy 99 % on digits, PyramidNet 20 α24": (
+        "pyramidnet",
+        "digits",
+        "accuracy",
+        "0.99",
+        "torch_digits.py",
+    ),
     "IoU 0.93 on cells, U-Net base 16": ("unet", "cells", "iou/cell", "0.93", "torch_cells.py"),
 }
-SIDES = ("jaxdp, cold", "jaxdp, warm", "jaxdp, 2 devices, warm", "torch, channels first", "torch, channels last")
+SIDES = (
+    "jaxdp, cold",
+    "jaxdp, warm",
+    "jaxdp, 2 devices, warm",
+    "torch, channels first",
+    "torch, channels last",
+)
 Runs = dict[str, list[tuple[float, int]]]  # by side: seconds, and after how many epochs
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seeds", type=int, default=3, help="how many seeds each trains with")
-    parser.add_argument("--rows", nargs="*", default=list(ROWS), help="parts of the names of the rows to measure")
+    parser.add_argument(
+        "--rows", nargs="*", default=list(ROWS), help="parts of the names of the rows to measure"
+    )
     parser.add_argument("--output", type=pathlib.Path, help="Markdown file for the table alone")
-    parser.add_argument("--write", type=pathlib.Path, help="Markdown file with a place for the table")
+    parser.add_argument(
+        "--write", type=pathlib.Path, help="Markdown file with a place for the table"
+    )
     arguments = parser.parse_args()
     chosen = [name for name in ROWS if any(word in name for word in arguments.rows)]
-    lines = [f"| seconds to | {' | '.join(SIDES)} | torch / jaxdp, cold | torch / jaxdp, warm |", "|---" * (len(SIDES) + 3) + "|"]
-    lines += [f"| {row} | {' | '.join(cells_of(measure(row, arguments.seeds)))} |" for row in chosen]
-    heading = f"Whole processes, medians of {arguments.seeds} seeds with the epochs they took, by `nox -s time_to_accuracy`."
+    lines = [
+        f"| seconds to | {' | '.join(SIDES)} | torch / jaxdp, cold | torch / jaxdp, warm |",
+        "|---" * (len(SIDES) + 3) + "|",
+    ]
+    lines += [
+        f"| {row} | {' | '.join(cells_of(measure(row, arguments.seeds)))} |" for row in chosen
+    ]
+    heading = (
+        f"Whole processes, medians of {arguments.seeds} seeds with the epochs they took, by `nox -s"
+        " time_to_accuracy`."
+    )
     text = "\n".join([f"{heading} {tables.machine('jax', 'flax', 'torch')}", "", *lines, ""])
     print(text)
     if arguments.output:
@@ -61,7 +92,8 @@ def measure(row: str, seeds: int) -> Runs:
         jaxdp = [sys.executable, str(HERE / "time_to_accuracy_jaxdp.py"), model, dataset, metric]
         torch = [sys.executable, str(HERE / script), str(folder / "data.npz")]
         commands = [jaxdp, jaxdp, [*jaxdp, "--devices", "2"], torch, [*torch, "--channels-last"]]
-        for command in commands[2:4]:  # Python's bytecode is there then on both sides, and the programs for two devices
+        # Python's bytecode is there then on both sides, and the programs for two devices.
+        for command in commands[2:4]:
             timed([*command, "--target", "0"], folder / "two")
         for seed in range(seeds):
             for side, command in zip(SIDES, commands, strict=True):
@@ -69,7 +101,10 @@ def measure(row: str, seeds: int) -> Runs:
                 seconds, values = timed([*command, "--target", target, "--seed", str(seed)], cache)
                 reached = values[-1] >= float(target)
                 runs[side].append((seconds if reached else math.inf, len(values)))
-                print(f"seed {seed}, {side}: {values[-1]} in {seconds:.1f} s, {len(values)} epochs", file=sys.stderr)
+                print(
+                    f"seed {seed}, {side}: {values[-1]} in {seconds:.1f} s, {len(values)} epochs",
+                    file=sys.stderr,
+                )
     return runs
 
 
@@ -81,13 +116,20 @@ def export(dataset: str, path: pathlib.Path) -> None:
     for split in ("train", "test"):
         source: Any = getattr(open_dataset(dataset), split)
         examples = [source[number] for number in range(len(source))]
-        arrays |= {f"{split}_{field}": np.stack([example[field] for example in examples]) for field in examples[0]}
+        arrays |= {
+            f"{split}_{field}": np.stack([example[field] for example in examples])
+            for field in examples[0]
+        }
     np.savez(path, **arrays)
 
 
 def timed(command: list[str], cache: pathlib.Path) -> tuple[float, list[float]]:
     """Returns the seconds of a process that trains, and the metric of each of its evaluations."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("JAX_COMPILATION_CACHE")}
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith("JAX_COMPILATION_CACHE")
+    }
     environment |= {"XDG_CACHE_HOME": str(cache), "PYTHONDONTWRITEBYTECODE": ""}
     start = time.perf_counter()
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, env=environment)
@@ -96,12 +138,26 @@ def timed(command: list[str], cache: pathlib.Path) -> tuple[float, list[float]]:
 
 
 def cells_of(runs: Runs) -> list[str]:
-    """Returns the cells of a row; of a run that never reached the target the seconds are infinite, and the epochs a dash."""
+    """Returns the cells of a row.
+
+    Of a run that never reached the target the seconds are infinite, and the epochs a dash.
+    """
     seconds = {side: statistics.median(each for each, _ in runs[side]) for side in SIDES}
-    epochs = {side: "/".join(str(count) if math.isfinite(each) else "-" for each, count in runs[side]) for side in SIDES}
-    cells = [f"{f'{seconds[side]:.1f} s' if math.isfinite(seconds[side]) else 'not reached'} ({epochs[side]})" for side in SIDES]
+    epochs = {
+        side: "/".join(str(count) if math.isfinite(each) else "-" for each, count in runs[side])
+        for side in SIDES
+    }
+    cells = [
+        f"{f'{seconds[side]:.1f} s' if math.isfinite(seconds[side]) else 'not reached'}"
+        f" ({epochs[side]})"
+        for side in SIDES
+    ]
     theirs = min(seconds[side] for side in SIDES[3:])
-    return [*cells, f"**{theirs / seconds[SIDES[0]]:.2f}**", f"**{theirs / min(seconds[side] for side in SIDES[1:3]):.2f}**"]
+    return [
+        *cells,
+        f"**{theirs / seconds[SIDES[0]]:.2f}**",
+        f"**{theirs / min(seconds[side] for side in SIDES[1:3]):.2f}**",
+    ]
 
 
 if __name__ == "__main__":

@@ -1,6 +1,8 @@
-"""Trains as `jaxdp.train` does by default, until a metric of the test images reaches a value: beside `time_to_accuracy.py`.
+"""Trains as `jaxdp.train` does by default, until a metric of the test images reaches a value:
+beside `time_to_accuracy.py`.
 
-python benchmarks/time_to_accuracy_jaxdp.py MODEL DATASET METRIC --target VALUE [--seed N] [--devices N]
+python benchmarks/time_to_accuracy_jaxdp.py MODEL DATASET METRIC --target VALUE [--seed N]
+[--devices N]
 """
 
 import argparse
@@ -23,7 +25,9 @@ class StopAt:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     for name in ("model", "dataset", "metric"):
         parser.add_argument(name)
     parser.add_argument("--target", type=float, required=True)
@@ -31,8 +35,18 @@ def main() -> None:
     parser.add_argument("--devices", type=int, default=1)
     arguments = parser.parse_args()
     stop = StopAt(arguments.metric, arguments.target)
-    settings = {"devices": arguments.devices, "strategy": "single" if arguments.devices == 1 else "pmap"}
-    jaxdp.Trainer(arguments.model, arguments.dataset, callbacks=[stop], seed=arguments.seed, progress=False, **settings).fit()
+    settings = {
+        "devices": arguments.devices,
+        "strategy": "single" if arguments.devices == 1 else "pmap",
+    }
+    jaxdp.Trainer(
+        arguments.model,
+        arguments.dataset,
+        callbacks=[stop],
+        seed=arguments.seed,
+        progress=False,
+        **settings,
+    ).fit()
 
 
 if __name__ == "__main__":

@@ -1,9 +1,11 @@
-"""Trains U-Net on the cells in plain PyTorch until their IoU reaches 0.93 on the test images: beside `time_to_accuracy.py`.
+"""Trains U-Net on the cells in plain PyTorch until their IoU reaches 0.93 on the test images:
+beside `time_to_accuracy.py`.
 
     python benchmarks/torch_cells.py cells.npz [--seed N] [--target IOU] [--channels-last]
 
-The recipe is jaxdp's default for this set: base 16, batches of 16, 8 epochs of SGD with Nesterov's momentum, one cycle up to 0.1,
-weight decay 1e-4, random flips along both axes, an evaluation after each epoch.
+The recipe is jaxdp's default for this set: base 16, batches of 16, 8 epochs of SGD with Nesterov's
+momentum, one cycle up to 0.1, weight decay 1e-4, random flips along both axes, an evaluation after
+each epoch.
 """
 
 import argparse
@@ -21,7 +23,11 @@ BATCH, EPOCHS = 16, 8
 def block(inputs: int, outputs: int) -> nn.Sequential:
     layers: list[nn.Module] = []
     for channels in (inputs, outputs):
-        layers += [nn.Conv2d(channels, outputs, 3, padding=1, bias=False), nn.BatchNorm2d(outputs), nn.ReLU(inplace=True)]
+        layers += [
+            nn.Conv2d(channels, outputs, 3, padding=1, bias=False),
+            nn.BatchNorm2d(outputs),
+            nn.ReLU(inplace=True),
+        ]
     return nn.Sequential(*layers)
 
 
@@ -29,9 +35,13 @@ class UNet(nn.Module):
     def __init__(self, base: int = 16, levels: int = 4) -> None:
         super().__init__()
         widths = [base * 2**level for level in range(levels + 1)]
-        self.encoder = nn.ModuleList(block(inputs, outputs) for inputs, outputs in zip([1, *widths], widths, strict=False))
+        self.encoder = nn.ModuleList(
+            block(inputs, outputs) for inputs, outputs in zip([1, *widths], widths, strict=False)
+        )
         pairs = list(zip(widths[:0:-1], widths[-2::-1], strict=True))
-        self.ups = nn.ModuleList(nn.ConvTranspose2d(inputs, outputs, 2, 2) for inputs, outputs in pairs)
+        self.ups = nn.ModuleList(
+            nn.ConvTranspose2d(inputs, outputs, 2, 2) for inputs, outputs in pairs
+        )
         self.decoder = nn.ModuleList(block(2 * outputs, outputs) for _, outputs in pairs)
         self.head = nn.Conv2d(base, 2, 1)
         for module in self.modules():
@@ -63,7 +73,9 @@ def flipped(images: torch.Tensor, masks: torch.Tensor) -> tuple[torch.Tensor, to
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("data")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--target", type=float, default=0.93)
@@ -74,15 +86,22 @@ def main() -> None:
     layout = torch.channels_last if arguments.channels_last else torch.contiguous_format
     with np.load(arguments.data) as file:
         images, masks, test_images, test_masks = (
-            torch.from_numpy(file[name]) for name in ("train_images", "train_masks", "test_images", "test_masks")
+            torch.from_numpy(file[name])
+            for name in ("train_images", "train_masks", "test_images", "test_masks")
         )
-    images, test_images = ((each.permute(0, 3, 1, 2).float() - MEAN) / STD for each in (images, test_images))
+    images, test_images = (
+        (each.permute(0, 3, 1, 2).float() - MEAN) / STD for each in (images, test_images)
+    )
     masks, test_masks = masks.long(), test_masks.long()
     test_images = test_images.contiguous(memory_format=layout)
     model = UNet().to(memory_format=layout)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, nesterov=True, weight_decay=1e-4)
+    optimizer = torch.optim.SGD(
+        model.parameters(), lr=0.1, momentum=0.9, nesterov=True, weight_decay=1e-4
+    )
     steps = len(images) // BATCH
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, EPOCHS * steps, cycle_momentum=False)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(
+        optimizer, 0.1, EPOCHS * steps, cycle_momentum=False
+    )
     for epoch in range(1, EPOCHS + 1):
         model.train()
         order = torch.randperm(len(images))

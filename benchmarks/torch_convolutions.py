@@ -1,9 +1,12 @@
-"""How fast are single 3x3 convolutions and their gradients beside PyTorch's, on one core? They are what most of a step consists of.
+"""How fast are single 3x3 convolutions and their gradients beside PyTorch's, on one core? They are
+what most of a step consists of.
 
     python benchmarks/torch_convolutions.py [--rounds N] [--seconds N] [--write FILE]
 
-Both libraries run in this process, which keeps itself to one core, on arrays that exist; PyTorch in the faster of its two memory
-orders. A figure is the median over rounds, in which all take turns. Before a shape is measured, both have the same results."""
+Both libraries run in this process, which keeps itself to one core, on arrays that exist; PyTorch in
+the faster of its two memory orders. A figure is the median over rounds, in which all take turns.
+Before a shape is measured, both have the same results.
+"""
 
 import argparse
 import os
@@ -26,27 +29,55 @@ from jaxdp.runtime import platform
 # Batch, side of the map, channels in and out.
 SHAPES = {
     "PyramidNet and ResNet": [
-        (128, 32, 16, 16), (64, 32, 16, 32), (64, 16, 64, 64), (128, 32, 64, 64), (128, 16, 128, 128), (128, 8, 256, 256),
+        (128, 32, 16, 16),
+        (64, 32, 16, 32),
+        (64, 16, 64, 64),
+        (128, 32, 64, 64),
+        (128, 16, 128, 128),
+        (128, 8, 256, 256),
     ],
-    "U-Net": [(8, 128, 16, 16), (8, 128, 32, 16), (8, 64, 32, 32), (8, 32, 64, 64), (8, 16, 128, 128)],
-}  # fmt: skip
+    "U-Net": [
+        (8, 128, 16, 16),
+        (8, 128, 32, 16),
+        (8, 64, 32, 32),
+        (8, 32, 64, 64),
+        (8, 16, 128, 128),
+    ],
+}
 PARTS = ("forward", "gradient of the input", "gradient of the kernel")
 ORDERS = {"first": torch.contiguous_format, "last": torch.channels_last}
 Call = Callable[[], Any]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rounds", type=int, default=5, help="how often each is measured")
-    parser.add_argument("--seconds", type=float, default=0.2, help="how long a measurement takes at least")
-    parser.add_argument("--write", type=pathlib.Path, help="Markdown file with a place for the table")
+    parser.add_argument(
+        "--seconds", type=float, default=0.2, help="how long a measurement takes at least"
+    )
+    parser.add_argument(
+        "--write", type=pathlib.Path, help="Markdown file with a place for the table"
+    )
     arguments = parser.parse_args()
-    os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})  # as the threads have it that JAX starts with the first array
+    # As the threads have it that JAX starts with the first array.
+    os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     platform.configure(None)
     torch.set_num_threads(1)
-    lines = [f"| batch, map, channels | {' | '.join(PARTS)} | torch / jaxdp, all three |", "|---" * (len(PARTS) + 2) + "|"]
-    lines += [row(shape, arguments.rounds, arguments.seconds) for shapes in SHAPES.values() for shape in shapes]
-    heading = "Milliseconds of one core, jaxdp's beside PyTorch's, and in brackets GFLOP/s, written by `nox -s convolutions`."
+    lines = [
+        f"| batch, map, channels | {' | '.join(PARTS)} | torch / jaxdp, all three |",
+        "|---" * (len(PARTS) + 2) + "|",
+    ]
+    lines += [
+        row(shape, arguments.rounds, arguments.seconds)
+        for shapes in SHAPES.values()
+        for shape in shapes
+    ]
+    heading = (
+        "Milliseconds of one core, jaxdp's beside PyTorch's, and in brackets GFLOP/s, written by"
+        " `nox -s convolutions`."
+    )
     text = "\n".join([f"{heading} {tables.machine('jax', 'torch')}", "", *lines, ""])
     print(text)
     if arguments.write:
@@ -71,7 +102,10 @@ def row(shape: tuple[int, int, int, int], rounds: int, seconds: float) -> str:
 
     cells = [f"{cell(ours[part])}, {cell(theirs[part])}" for part in PARTS]
     ratio = sum(theirs.values()) / sum(ours.values())
-    return f"| {batch} x {side}x{side}, {inputs} to {outputs} | {' | '.join(cells)} | **{ratio:.2f}** |"
+    return (
+        f"| {batch} x {side}x{side}, {inputs} to {outputs} | {' | '.join(cells)} |"
+        f" **{ratio:.2f}** |"
+    )
 
 
 def create(batch: int, side: int, inputs: int, outputs: int) -> dict[tuple[str, str], Call]:
@@ -81,7 +115,10 @@ def create(batch: int, side: int, inputs: int, outputs: int) -> dict[tuple[str, 
         AssertionError: if they do not.
     """
     rng = np.random.default_rng(0)
-    drawn = [rng.normal(size=size).astype(np.float32) for size in ((batch, side, side, inputs), (3, 3, inputs, outputs))]
+    drawn = [
+        rng.normal(size=size).astype(np.float32)
+        for size in ((batch, side, side, inputs), (3, 3, inputs, outputs))
+    ]
     drawn.append(rng.normal(size=(batch, side, side, outputs)).astype(np.float32))
     x, kernel, of_y = map(jnp.asarray, drawn)
 
@@ -90,21 +127,30 @@ def create(batch: int, side: int, inputs: int, outputs: int) -> dict[tuple[str, 
 
     programs = {
         "forward": jax.jit(lambda x, kernel, of_y: forward(x, kernel)),
-        "gradient of the input": jax.jit(lambda x, kernel, of_y: jax.vjp(lambda x: forward(x, kernel), x)[1](of_y)[0]),
-        "gradient of the kernel": jax.jit(lambda x, kernel, of_y: jax.vjp(lambda kernel: forward(x, kernel), kernel)[1](of_y)[0]),
+        "gradient of the input": jax.jit(
+            lambda x, kernel, of_y: jax.vjp(lambda x: forward(x, kernel), x)[1](of_y)[0]
+        ),
+        "gradient of the kernel": jax.jit(
+            lambda x, kernel, of_y: jax.vjp(lambda kernel: forward(x, kernel), kernel)[1](of_y)[0]
+        ),
     }
     calls: dict[tuple[str, str], Call] = {}
     for part, program in programs.items():
-        calls[part, "jaxdp"] = lambda program=program: jax.block_until_ready(program(x, kernel, of_y))
+        calls[part, "jaxdp"] = lambda program=program: jax.block_until_ready(
+            program(x, kernel, of_y)
+        )
     for name, order in ORDERS.items():
-        theirs = [torch.from_numpy(each.transpose(*axes)).contiguous(memory_format=order) for each, axes in zip(
-            drawn, [(0, 3, 1, 2), (3, 2, 0, 1), (0, 3, 1, 2)], strict=True
-        )]  # fmt: skip
+        theirs = [
+            torch.from_numpy(each.transpose(*axes)).contiguous(memory_format=order)
+            for each, axes in zip(drawn, [(0, 3, 1, 2), (3, 2, 0, 1), (0, 3, 1, 2)], strict=True)
+        ]
         for part, call in of_torch(*theirs).items():
             calls[part, name] = call
             axes = (2, 3, 1, 0) if part == PARTS[2] else (0, 2, 3, 1)
             found = call().numpy().transpose(*axes)
-            np.testing.assert_allclose(calls[part, "jaxdp"](), found, rtol=1e-3, atol=1e-3 * np.abs(found).max())
+            np.testing.assert_allclose(
+                calls[part, "jaxdp"](), found, rtol=1e-3, atol=1e-3 * np.abs(found).max()
+            )
     return calls
 
 

@@ -1,9 +1,11 @@
-"""Trains PyramidNet 20 α24 on the digits in plain PyTorch until 99 % of the test images are right: beside `time_to_accuracy.py`.
+"""Trains PyramidNet 20 α24 on the digits in plain PyTorch until 99 % of the test images are right:
+beside `time_to_accuracy.py`.
 
     python benchmarks/torch_digits.py digits.npz [--seed N] [--target SHARE] [--channels-last]
 
-The recipe is jaxdp's default: batches of 128, 20 epochs of SGD with Nesterov's momentum, one cycle up to 0.1, weight decay 1e-4,
-random affine deformations of strength 0.07, an evaluation after each epoch.
+The recipe is jaxdp's default: batches of 128, 20 epochs of SGD with Nesterov's momentum, one cycle
+up to 0.1, weight decay 1e-4, random affine deformations of strength 0.07, an evaluation after each
+epoch.
 """
 
 import argparse
@@ -22,8 +24,14 @@ BATCH, EPOCHS, STRENGTH = 128, 20, 0.07
 class Unit(nn.Module):
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
-        self.bn1, self.conv1 = nn.BatchNorm2d(inputs), nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False)
-        self.bn2, self.conv2 = nn.BatchNorm2d(outputs), nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False)
+        self.bn1, self.conv1 = (
+            nn.BatchNorm2d(inputs),
+            nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False),
+        )
+        self.bn2, self.conv2 = (
+            nn.BatchNorm2d(outputs),
+            nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False),
+        )
         self.bn3, self.stride, self.more = nn.BatchNorm2d(outputs), stride, outputs - inputs
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -54,7 +62,10 @@ class PyramidNet(nn.Module):
 
 
 def deform(images: torch.Tensor) -> torch.Tensor:
-    """Scales, shears, rotates and moves each image by a random amount; what lies beyond its border is black."""
+    """Scales, shears, rotates and moves each image by a random amount.
+
+    What lies beyond its border is black.
+    """
     draws = torch.rand(len(images), 6) * 2 - 1
     zero, one = torch.zeros(len(images)), torch.ones(len(images))
     angle = draws[:, 3] * (STRENGTH * math.pi / 2)
@@ -64,12 +75,18 @@ def deform(images: torch.Tensor) -> torch.Tensor:
     shear = torch.stack([one, zero, draws[:, 2] * STRENGTH, one], 1).view(-1, 2, 2)
     matrix = rotation @ shear @ torch.diag_embed(scale)
     offset = 2 * STRENGTH * draws[:, 4:, None]  # in halves of an image's side
-    grid = functional.affine_grid(torch.cat([matrix, offset], 2), list(images.shape), align_corners=False)
-    return functional.grid_sample(images, grid, mode="bilinear", padding_mode="zeros", align_corners=False)
+    grid = functional.affine_grid(
+        torch.cat([matrix, offset], 2), list(images.shape), align_corners=False
+    )
+    return functional.grid_sample(
+        images, grid, mode="bilinear", padding_mode="zeros", align_corners=False
+    )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("data")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--target", type=float, default=0.99)
@@ -80,15 +97,20 @@ def main() -> None:
     layout = torch.channels_last if arguments.channels_last else torch.contiguous_format
     with np.load(arguments.data) as file:
         images, labels, test_images, test_labels = (
-            torch.from_numpy(file[name]) for name in ("train_images", "train_labels", "test_images", "test_labels")
+            torch.from_numpy(file[name])
+            for name in ("train_images", "train_labels", "test_images", "test_labels")
         )
     images, test_images = (each.permute(0, 3, 1, 2).float() for each in (images, test_images))
     labels, test_labels = labels.long(), test_labels.long()
     test_images = ((test_images - MEAN) / STD).contiguous(memory_format=layout)
     model = PyramidNet().to(memory_format=layout)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, nesterov=True, weight_decay=1e-4)
+    optimizer = torch.optim.SGD(
+        model.parameters(), lr=0.1, momentum=0.9, nesterov=True, weight_decay=1e-4
+    )
     steps = len(images) // BATCH
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, EPOCHS * steps, cycle_momentum=False)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(
+        optimizer, 0.1, EPOCHS * steps, cycle_momentum=False
+    )
     for epoch in range(1, EPOCHS + 1):
         model.train()
         order = torch.randperm(len(images))
@@ -104,7 +126,9 @@ def main() -> None:
         with torch.no_grad():
             right = sum(
                 int((model(some).argmax(1) == truth).sum())
-                for some, truth in zip(test_images.split(BATCH), test_labels.split(BATCH), strict=True)
+                for some, truth in zip(
+                    test_images.split(BATCH), test_labels.split(BATCH), strict=True
+                )
             )
         print(epoch, f"{right / len(test_labels):.4f}", flush=True)
         if right / len(test_labels) >= arguments.target:

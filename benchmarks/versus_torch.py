@@ -1,13 +1,17 @@
-"""How fast is a training step beside the same one in PyTorch? Prints a table of images per second and their ratios.
+"""How fast is a training step beside the same one in PyTorch? Prints a table of images per second
+and their ratios.
 
-    python benchmarks/versus_torch.py [--rounds N] [--seconds N] [--rows NAME ...] [--output FILE] [--write FILE]
+    python benchmarks/versus_torch.py [--rounds N] [--seconds N] [--rows NAME ...] [--output FILE]
+    [--write FILE]
 
-The same models (those of the tests in tests/reference, whose logits and gradients agree), batches, loss and optimizer, in
-float32, on this machine's CPU: jaxdp on one device and on two simulated ones, PyTorch eager with as many threads as cores,
-channels first and last, and DistributedDataParallel with two processes of half the threads. Each side of a row is a process of
-its own that compiles once and then waits for its turns, since a machine's speed drifts; a ratio is the median over rounds of the
-ratios within one round. Before a row is measured, both models have the same number of parameters and, given the same weights, the
-same logits."""
+The same models (those of the tests in tests/reference, whose logits and gradients agree), batches,
+loss and optimizer, in float32, on this machine's CPU: jaxdp on one device and on two simulated
+ones, PyTorch eager with as many threads as cores, channels first and last, and
+DistributedDataParallel with two processes of half the threads. Each side of a row is a process of
+its own that compiles once and then waits for its turns, since a machine's speed drifts; a ratio is
+the median over rounds of the ratios within one round. Before a row is measured, both models have
+the same number of parameters and, given the same weights, the same logits.
+"""
 
 import argparse
 import contextlib
@@ -45,12 +49,20 @@ REFERENCE = pathlib.Path(__file__).parents[1] / "tests" / "reference"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rounds", type=int, default=5, help="how often each is measured")
-    parser.add_argument("--seconds", type=float, default=SECONDS, help="how long a measurement takes at least")
+    parser.add_argument(
+        "--seconds", type=float, default=SECONDS, help="how long a measurement takes at least"
+    )
     parser.add_argument("--output", type=pathlib.Path, help="Markdown file for the table alone")
-    parser.add_argument("--write", type=pathlib.Path, help="Markdown file with a place for the table")
-    parser.add_argument("--rows", nargs="*", default=list(ROWS), help="parts of the names of the rows to measure")
+    parser.add_argument(
+        "--write", type=pathlib.Path, help="Markdown file with a place for the table"
+    )
+    parser.add_argument(
+        "--rows", nargs="*", default=list(ROWS), help="parts of the names of the rows to measure"
+    )
     parser.add_argument("--one", nargs=2, metavar=("ROW", "SIDE"), help=argparse.SUPPRESS)
     parser.add_argument("--check", metavar="ROW", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -62,13 +74,20 @@ def main() -> None:
         serve(create(ROWS[row], side), ROWS[row][3], arguments.seconds)
         return
     lines = [
-        "| training step | " + " | ".join((*OURS, *THEIRS)) + " | single / best eager | pmap / DDP | best / best |",
+        "| training step | "
+        + " | ".join((*OURS, *THEIRS))
+        + " | single / best eager | pmap / DDP | best / best |",
         "|---" * (len(OURS) + len(THEIRS) + 4) + "|",
     ]
     for row in [name for name in ROWS if any(word in name for word in arguments.rows)]:
         subprocess.run([sys.executable, __file__, "--check", row], check=True)
-        lines.append(f"| {row} | {' | '.join(cells_of(measure(row, arguments.rounds, arguments.seconds)))} |")
-    heading = f"Images per second, medians of {arguments.rounds} rounds, written by `nox -s versus_torch`."
+        lines.append(
+            f"| {row} | {' | '.join(cells_of(measure(row, arguments.rounds, arguments.seconds)))} |"
+        )
+    heading = (
+        f"Images per second, medians of {arguments.rounds} rounds, written by `nox -s"
+        " versus_torch`."
+    )
     text = "\n".join([f"{heading} {tables.machine('jax', 'flax', 'torch')}", "", *lines, ""])
     print(text)
     if arguments.output:
@@ -85,16 +104,24 @@ def measure(row: str, rounds: int, seconds: float) -> dict[str, list[float]]:
         for number in range(rounds):
             for side, process in sides.items():
                 speeds[side].append(process.turn())
-                print(f"round {number + 1}: {row}, {side} {speeds[side][-1]:.1f} images/s", file=sys.stderr)
+                print(
+                    f"round {number + 1}: {row}, {side} {speeds[side][-1]:.1f} images/s",
+                    file=sys.stderr,
+                )
     return speeds
 
 
 def cells_of(speeds: dict[str, list[float]]) -> list[str]:
-    """Returns the cells of a row: medians over the rounds of the speeds, and of their ratios within a round."""
+    """Returns the cells of a row: medians over the rounds of the speeds, and of their ratios within
+    a round.
+    """
 
     def ratio(ours: tuple[str, ...], theirs: tuple[str, ...]) -> str:
         count = len(speeds[OURS[0]])
-        each = [max(speeds[side][i] for side in ours) / max(speeds[side][i] for side in theirs) for i in range(count)]
+        each = [
+            max(speeds[side][i] for side in ours) / max(speeds[side][i] for side in theirs)
+            for i in range(count)
+        ]
         return f"**{statistics.median(each):.2f}**"
 
     medians = [f"{statistics.median(values):.1f}" for values in speeds.values()]
@@ -107,8 +134,11 @@ class Side(contextlib.AbstractContextManager):
     def __init__(self, row: str, side: str, seconds: float) -> None:
         command = [sys.executable, __file__, "--one", row, side, "--seconds", str(seconds)]
         self._name = f"{row}, {side}"
-        environment = os.environ | (large_pages.variables() if side in OURS else {})  # as jaxdp's commands do
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
+        # As jaxdp's commands do.
+        environment = os.environ | (large_pages.variables() if side in OURS else {})
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+        )
         self._read()  # one after the other: a process that compiles would slow another down
 
     def turn(self) -> float:
@@ -130,7 +160,10 @@ class Side(contextlib.AbstractContextManager):
 
 
 def serve(step: Callable[[], None], batch: int, seconds: float) -> None:
-    """Warms a step up, and measures it for each line that comes in; prints images per second, and 0 when ready."""
+    """Warms a step up, and measures it for each line that comes in.
+
+    Prints images per second, and 0 when ready.
+    """
     for _ in range(WARM_UP):
         step()
     print(0, flush=True)
@@ -159,7 +192,9 @@ def images_per_second(step: Callable[[], None], batch: int, seconds: float) -> f
 
 
 def create_step(name: str, kwargs: dict, size: int, batch: int, devices: list) -> tuple:
-    """Returns a training step on a batch that lies on the devices, its strategy, and the first state."""
+    """Returns a training step on a batch that lies on the devices, its strategy, and the first
+    state.
+    """
     import numpy as np
     import optax
     from flax import nnx
@@ -173,7 +208,9 @@ def create_step(name: str, kwargs: dict, size: int, batch: int, devices: list) -
 
     dense, classes = name == "unet", CLASSES[name]
     task = tasks.create(
-        "segmentation" if dense else "classification", num_classes=classes, class_names=tuple("0123456789"[:classes])
+        "segmentation" if dense else "classification",
+        num_classes=classes,
+        class_names=tuple("0123456789"[:classes]),
     )
     optimizer = functools.partial(optim.create_optimizer, TrainConfig().optimization)
     unchanged: Any = lambda batch, keys: dict(batch)  # noqa: E731
@@ -184,17 +221,23 @@ def create_step(name: str, kwargs: dict, size: int, batch: int, devices: list) -
     placed = strategy.shard_batch(
         {
             "images": rng.standard_normal((batch, size, size, 3), np.float32),
-            "masks" if dense else "labels": rng.integers(0, classes, (batch, size, size) if dense else batch).astype(np.int32),
+            "masks" if dense else "labels": (
+                rng.integers(0, classes, (batch, size, size) if dense else batch).astype(np.int32)
+            ),
             "weights": np.ones(batch, np.float32),
             "indices": np.arange(batch, dtype=np.int32),
         }
     )
     constants = strategy.replicate(Constants.create([0.1], seed=0))
-    state = strategy.init(lambda: create_train_state(model, optimizer(optax.constant_schedule(0.0))))
+    state = strategy.init(
+        lambda: create_train_state(model, optimizer(optax.constant_schedule(0.0)))
+    )
     return lambda state: strategy.train_step(state, placed, constants), strategy, state
 
 
-def jaxdp_step(name: str, kwargs: dict, size: int, batch: int, *, devices: int) -> Callable[[], None]:
+def jaxdp_step(
+    name: str, kwargs: dict, size: int, batch: int, *, devices: int
+) -> Callable[[], None]:
     from jaxdp.runtime import platform as jaxdp_platform
 
     jaxdp_platform.configure(devices)
@@ -220,20 +263,34 @@ def torch_model(name: str, kwargs: dict):
     """Returns a model of tests/reference."""
     sys.path.insert(0, str(REFERENCE))
     if name == "unet":
-        return importlib.import_module("test_unet_torch").Reference(kwargs["base_channels"], 4, bilinear=False)
+        return importlib.import_module("test_unet_torch").Reference(
+            kwargs["base_channels"], 4, bilinear=False
+        )
     if name == "vgg":
-        return importlib.import_module("test_vgg_torch").Reference(kwargs.get("width", 64), False, True)
+        return importlib.import_module("test_vgg_torch").Reference(
+            kwargs.get("width", 64), False, True
+        )
     if name == "resnet":  # 50 layers where none are named
         depth, large_stem = kwargs.get("depth", 50), kwargs.get("stem") != "cifar"
         units = {18: (2, 2, 2, 2), 50: (3, 4, 6, 3)}[depth]
-        return importlib.import_module("test_resnet_torch").Reference(kwargs.get("width", 64), units, depth >= 50, large_stem)
-    return importlib.import_module("test_pyramidnet_torch").Reference(kwargs["depth"], kwargs["alpha"], bottleneck=False)
+        return importlib.import_module("test_resnet_torch").Reference(
+            kwargs.get("width", 64), units, depth >= 50, large_stem
+        )
+    return importlib.import_module("test_pyramidnet_torch").Reference(
+        kwargs["depth"], kwargs["alpha"], bottleneck=False
+    )
 
 
 def torch_step(
-    name: str, kwargs: dict, size: int, batch: int, *, channels_last: bool, threads: int | None = None,
+    name: str,
+    kwargs: dict,
+    size: int,
+    batch: int,
+    *,
+    channels_last: bool,
+    threads: int | None = None,
     wrap: Callable = lambda model: model,
-) -> Callable[[], None]:  # fmt: skip
+) -> Callable[[], None]:
     torch: Any = importlib.import_module("torch")
 
     torch.set_num_threads(threads or os.cpu_count() or 1)
@@ -242,7 +299,9 @@ def torch_step(
     model = wrap(torch_model(name, kwargs).to(memory_format=layout))
     images = torch.randn(batch, 3, size, size).to(memory_format=layout)
     labels = torch.randint(0, CLASSES[name], (batch, size, size) if name == "unet" else (batch,))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, nesterov=True, weight_decay=1e-4)
+    optimizer = torch.optim.SGD(
+        model.parameters(), lr=0.1, momentum=0.9, nesterov=True, weight_decay=1e-4
+    )
 
     def step() -> None:
         optimizer.zero_grad()
@@ -255,7 +314,9 @@ def torch_step(
 
 
 def torch_ddp(name: str, kwargs: dict, size: int, batch: int) -> Callable[[], None]:
-    """Each of two processes computes half of the batch, with channels last, which is the faster layout."""
+    """Each of two processes computes half of the batch, with channels last, which is the faster
+    layout.
+    """
     multiprocessing: Any = importlib.import_module("torch.multiprocessing")
 
     with socket.socket() as found:
@@ -264,7 +325,13 @@ def torch_ddp(name: str, kwargs: dict, size: int, batch: int) -> Callable[[], No
     context = multiprocessing.get_context("spawn")
     ends = [context.Pipe() for _ in range(2)]
     others = [theirs for _, theirs in ends]
-    multiprocessing.spawn(ddp_process, (port, others, name, kwargs, size, batch // 2), nprocs=2, join=False, daemon=True)
+    multiprocessing.spawn(
+        ddp_process,
+        (port, others, name, kwargs, size, batch // 2),
+        nprocs=2,
+        join=False,
+        daemon=True,
+    )
 
     def step() -> None:
         for ours, _ in ends:  # two messages of 50 microseconds are in the time of a step
@@ -275,10 +342,14 @@ def torch_ddp(name: str, kwargs: dict, size: int, batch: int) -> Callable[[], No
     return step
 
 
-def ddp_process(rank: int, port: int, ends: list, name: str, kwargs: dict, size: int, batch: int) -> None:
+def ddp_process(
+    rank: int, port: int, ends: list, name: str, kwargs: dict, size: int, batch: int
+) -> None:
     torch: Any = importlib.import_module("torch")
 
-    torch.distributed.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+    torch.distributed.init_process_group(
+        "gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2
+    )
     wrap = torch.nn.parallel.DistributedDataParallel
     threads = max((os.cpu_count() or 2) // 2, 1)
     step = torch_step(name, kwargs, size, batch, channels_last=True, threads=threads, wrap=wrap)
@@ -290,7 +361,9 @@ def ddp_process(rank: int, port: int, ends: list, name: str, kwargs: dict, size:
 
 
 def check_same_model(name: str, kwargs: dict, size: int) -> None:
-    """Raises AssertionError unless both models have as many parameters, and from the same weights the same logits."""
+    """Raises AssertionError unless both models have as many parameters, and from the same weights
+    the same logits.
+    """
     torch: Any = importlib.import_module("torch")
     import numpy as np
     from flax import nnx
@@ -299,8 +372,12 @@ def check_same_model(name: str, kwargs: dict, size: int) -> None:
     from jaxdp.models.reference_weights import load_reference_weights
 
     theirs = torch_model(name, kwargs)
-    ours: Any = models.create(name, num_classes=CLASSES[name], in_channels=3, rngs=nnx.Rngs(0), **kwargs)
-    assert models.parameter_count(ours) == sum(parameter.numel() for parameter in theirs.parameters())
+    ours: Any = models.create(
+        name, num_classes=CLASSES[name], in_channels=3, rngs=nnx.Rngs(0), **kwargs
+    )
+    assert models.parameter_count(ours) == sum(
+        parameter.numel() for parameter in theirs.parameters()
+    )
     state = {key: tensor.numpy() for key, tensor in theirs.state_dict().items()}
     load_reference_weights(ours, state, names_alike(ours) if name in ("resnet", "vgg") else None)
     images = torch.randn(2, 3, size, size)
@@ -318,11 +395,18 @@ def names_alike(model: Any) -> dict:
 
     from jaxdp.models.reference_weights import Place
 
-    theirs = {"kernel": "weight", "scale": "weight", "bias": "bias", "mean": "running_mean", "var": "running_var"}
+    theirs = {
+        "kernel": "weight",
+        "scale": "weight",
+        "bias": "bias",
+        "mean": "running_mean",
+        "var": "running_var",
+    }
     axes = {4: (2, 3, 1, 0), 2: (1, 0), 1: (0,)}
     variables: Any = nnx.to_flat_state(nnx.state(model, (nnx.Param, nnx.BatchStat)))
     return {
-        ".".join(map(str, [*path[:-1], theirs[str(path[-1])]])): Place(path, axes[variable.ndim]) for path, variable in variables
+        ".".join(map(str, [*path[:-1], theirs[str(path[-1])]])): Place(path, axes[variable.ndim])
+        for path, variable in variables
     }
 
 

@@ -1,4 +1,5 @@
-"""Arrays of your own: train, stop early, look, save, load and predict, without a folder until you ask for one.
+"""Arrays of your own: train, stop early, look, save, load and predict, without a folder until you
+ask for one.
 
 python examples/arrays.py
 """

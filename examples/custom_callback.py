@@ -1,7 +1,8 @@
 """A callback of your own: which steps took long to give to the devices?
 
 python examples/custom_callback.py
-python -m jaxdp.train --plugins examples/custom_callback.py --model cnn --callbacks slowest:seconds=0.5
+python -m jaxdp.train --plugins examples/custom_callback.py --model cnn --callbacks
+slowest:seconds=0.5
 """
 
 import sys
@@ -13,7 +14,9 @@ from jaxdp import callbacks
 
 @callbacks.register("slowest")
 class Slowest:
-    """Tells of every step that took longer than `seconds`, and adds the longest to each training row."""
+    """Tells of every step that took longer than `seconds`, and adds the longest to each training
+    row.
+    """
 
     def __init__(self, seconds: float = 1.0) -> None:
         self.seconds, self.longest, self.since = seconds, 0.0, 0.0

@@ -1,8 +1,9 @@
-"""The first command on one and on eight devices: how far do two runs of the same training part, and what does that cost?
+"""The first command on one and on eight devices: how far do two runs of the same training part, and
+what does that cost?
 
-Batch norm takes the statistics of every 32 consecutive examples wherever they lie, so that every step is the same to rounding.
-Rounding grows while a model trains; batch norm per replica, as DistributedDataParallel has it, is another training from the first
-step on.
+Batch norm takes the statistics of every 32 consecutive examples wherever they lie, so that every
+step is the same to rounding. Rounding grows while a model trains; batch norm per replica, as
+DistributedDataParallel has it, is another training from the first step on.
 """
 
 from typing import Any
@@ -24,7 +25,11 @@ def measure(experiment: lab.Experiment) -> Any:
     flags += ["--model-kwargs", "depth=8", "alpha=6", "--steps", "22"] if experiment.tiny else []
     results = {}
     for name, (devices, batch_norm) in CASES.items():
-        run = experiment.train(name.replace(" ", "-").replace(",", ""), [*flags, "--batch-norm", batch_norm], devices=devices)
+        run = experiment.train(
+            name.replace(" ", "-").replace(",", ""),
+            [*flags, "--batch-norm", batch_norm],
+            devices=devices,
+        )
         results[name] = run.outcome()
     return results
 
@@ -34,22 +39,48 @@ def show(results: Any) -> tuple[list[str], Any]:
     figure, (left, right) = lab.create_figure(
         2, title="PyramidNet on the digits, on one and on eight devices", subtitle=one["where"]
     )
-    table = ["| devices, batch norm | time | images/s | test accuracy | loss off that of one device, first 10 steps | all steps |"]
+    table = [
+        "| devices, batch norm | time | images/s | test accuracy | loss off that of one device,"
+        " first 10 steps | all steps |"
+    ]
     table.append("|---" * 6 + "|")
     for number, (name, found) in enumerate(results.items()):
         batch_norm = CASES[name][1]
         base = results["1 device, replica"] if batch_norm == "replica" else one
-        differences = [abs(ours - theirs) for ours, theirs in zip(found["loss"], base["loss"], strict=True)]
-        shown = f"{max(differences[:EARLY]):.1e} | {max(differences):.1e}" if CASES[name][0] > 1 else " | "
+        differences = [
+            abs(ours - theirs) for ours, theirs in zip(found["loss"], base["loss"], strict=True)
+        ]
+        shown = (
+            f"{max(differences[:EARLY]):.1e} | {max(differences):.1e}"
+            if CASES[name][0] > 1
+            else " | "
+        )
         rate, accuracy = found["examples_per_second"], found["test"]["accuracy"]
-        table.append(f"| {CASES[name][0]}, {batch_norm} | {found['seconds']:.1f} s | {rate:,.0f} | {accuracy:.2%} | {shown} |")
+        table.append(
+            f"| {CASES[name][0]}, {batch_norm} | {found['seconds']:.1f} s | {rate:,.0f} |"
+            f" {accuracy:.2%} | {shown} |"
+        )
         if CASES[name][0] == 1 and batch_norm == "replica":
             continue
         steps = range(1, len(differences) + 1)
-        look = {"color": lab.COLORS[number], "linewidth": 1.8, "linestyle": ("-", "--", ":", ":")[number]}
-        left.plot(steps, found["loss"], label=f"{CASES[name][0]} device{'s' * (CASES[name][0] > 1)}, {batch_norm}", **look)
+        look = {
+            "color": lab.COLORS[number],
+            "linewidth": 1.8,
+            "linestyle": ("-", "--", ":", ":")[number],
+        }
+        left.plot(
+            steps,
+            found["loss"],
+            label=f"{CASES[name][0]} device{'s' * (CASES[name][0] > 1)}, {batch_norm}",
+            **look,
+        )
         if CASES[name][0] > 1:
-            right.plot(steps, [max(value, FLOOR) for value in differences], label=f"8 devices against 1, {batch_norm}", **look)
+            right.plot(
+                steps,
+                [max(value, FLOOR) for value in differences],
+                label=f"8 devices against 1, {batch_norm}",
+                **look,
+            )
     left.set(xlabel="step", ylabel="training loss", yscale="log")
     right.set(xlabel="step", ylabel="difference of the loss", yscale="log")
     left.legend(frameon=False)

@@ -1,7 +1,9 @@
-"""VGG on CIFAR-10, and where the input pipeline lives: one for all devices, one for each of them, or the data on the devices.
+"""VGG on CIFAR-10, and where the input pipeline lives: one for all devices, one for each of them,
+or the data on the devices.
 
-Four devices each time. *One pipeline*: a process reads, decodes and places the batches of all devices. *One each*: a process with
-its own pipeline for every device. *On the devices*: the training set lies in their memory, and a step gathers its batch there.
+Four devices each time. *One pipeline*: a process reads, decodes and places the batches of all
+devices. *One each*: a process with its own pipeline for every device. *On the devices*: the
+training set lies in their memory, and a step gathers its batch there.
 """
 
 from typing import Any
@@ -14,9 +16,29 @@ DEVICES = 4
 def measure(experiment: lab.Experiment) -> Any:
     flags = ["--model", "vgg", "--model-kwargs", "depth=11", "--learning-rate", "0.01"]
     if experiment.tiny:
-        flags += ["--dataset", "digits", "--image-size", "32", "--steps", "6", "--log-every", "2", "--global-batch-size", "16"]
+        flags += [
+            "--dataset",
+            "digits",
+            "--image-size",
+            "32",
+            "--steps",
+            "6",
+            "--log-every",
+            "2",
+            "--global-batch-size",
+            "16",
+        ]
     else:
-        flags += ["--dataset", "cifar10", *experiment.data, "--augment", "pad_crop:4", "flip", "--test-split", "test[:512]"]
+        flags += [
+            "--dataset",
+            "cifar10",
+            *experiment.data,
+            "--augment",
+            "pad_crop:4",
+            "flip",
+            "--test-split",
+            "test[:512]",
+        ]
         flags += ["--steps", "40", "--log-every", "5"]
     forms = {
         "one pipeline": (1, DEVICES, "host"),
@@ -26,12 +48,15 @@ def measure(experiment: lab.Experiment) -> Any:
     results = {}
     for name, (processes, devices, placement) in forms.items():
         own = ["--data-placement", placement]
-        run = experiment.train(name.replace(" ", "-"), [*flags, *own], processes=processes, devices=devices)
+        run = experiment.train(
+            name.replace(" ", "-"), [*flags, *own], processes=processes, devices=devices
+        )
         rows = [row for row in run.rows if row["split"] == "train"]
         for row in rows:
             print(
-                f"{name}: step {row['step']}, loss = {row['loss']:.2f} "
-                f"({row['examples_per_second']:.1f} examples/sec; {row['step_seconds']:.3f} sec/batch)"
+                f"{name}: step {row['step']}, loss = {row['loss']:.2f}"
+                f" ({row['examples_per_second']:.1f} examples/sec; {row['step_seconds']:.3f}"
+                " sec/batch)"
             )
         busy = [value for row in rows[1:] for value in row.get("device_utilization", [])]
         results[name] = {
@@ -47,25 +72,46 @@ def measure(experiment: lab.Experiment) -> Any:
 
 def show(results: Any) -> tuple[list[str], Any]:
     figure, (left, right) = lab.create_figure(
-        2, title="VGG-11: where the input pipeline lives", subtitle=f"{DEVICES} devices: {results['one pipeline']['where']}"
+        2,
+        title="VGG-11: where the input pipeline lives",
+        subtitle=f"{DEVICES} devices: {results['one pipeline']['where']}",
     )
-    table = ["| pipeline | processes | examples/s | seconds per batch | waited for input | devices busy |", "|---" * 6 + "|"]
+    table = [
+        (
+            "| pipeline | processes | examples/s | seconds per batch | waited for input | devices"
+            " busy |"
+        ),
+        "|---" * 6 + "|",
+    ]
     for number, (name, found) in enumerate(results.items()):
         seconds, waited = (sum(found[key]) / len(found[key]) for key in ("step_seconds", "waited"))
         busy = found["device_utilization"]
-        left.barh(number, seconds * (1 - waited), color=lab.COLORS[0], label="computing" if not number else None)
         left.barh(
-            number, seconds * waited, left=seconds * (1 - waited), color=lab.COLORS[1], label="waiting" if not number else None
+            number,
+            seconds * (1 - waited),
+            color=lab.COLORS[0],
+            label="computing" if not number else None,
+        )
+        left.barh(
+            number,
+            seconds * waited,
+            left=seconds * (1 - waited),
+            color=lab.COLORS[1],
+            label="waiting" if not number else None,
         )
         right.barh(number, found["examples_per_second"], color=lab.COLORS[2])
         shown = "–" if busy is None else f"{busy:.0%}"
         rate = f"{found['examples_per_second']:,.0f}"
-        table.append(f"| {name} | {found['processes']} | {rate} | {seconds:.3f} | {waited:.1%} | {shown} |")
+        table.append(
+            f"| {name} | {found['processes']} | {rate} | {seconds:.3f} | {waited:.1%} | {shown} |"
+        )
     for axes, label in ((left, "seconds per batch"), (right, "examples / s")):
         axes.set(xlabel=label, yticks=range(len(results)))
         axes.set_yticklabels(list(results) if axes is left else [])
         axes.invert_yaxis()
-    figure.legend(*left.get_legend_handles_labels(), frameon=False, loc="outside lower center", ncols=2)
+    figure.legend(
+        *left.get_legend_handles_labels(), frameon=False, loc="outside lower center", ncols=2
+    )
     return table, figure
 
 

@@ -2,8 +2,9 @@
 
     python experiments/keep_outputs.py EXECUTED.ipynb KEPT.ipynb
 
-A picture is base64 there, and chance spells the marks of unfinished work in it, so that a search for these finds pictures instead
-of code. Of the ways to pack a PNG it takes the shortest that spells none.
+A picture is base64 there, and chance spells the marks of unfinished work in it, so that a search
+for these finds pictures instead of code. Of the ways to pack a PNG it takes the shortest that
+spells none.
 """
 
 import base64
@@ -20,7 +21,13 @@ from PIL import Image
 # In two parts, so that a search does not find this line.
 MARKS = re.compile("|".join(("TO" + "DO", "FIX" + "ME", "X" * 3)))
 LARGEST_BYTES = 2**20
-_STRATEGIES = (zlib.Z_DEFAULT_STRATEGY, zlib.Z_FILTERED, zlib.Z_RLE, zlib.Z_HUFFMAN_ONLY, zlib.Z_FIXED)
+_STRATEGIES = (
+    zlib.Z_DEFAULT_STRATEGY,
+    zlib.Z_FILTERED,
+    zlib.Z_RLE,
+    zlib.Z_HUFFMAN_ONLY,
+    zlib.Z_FIXED,
+)
 
 
 def main() -> None:

@@ -1,10 +1,12 @@
-"""What do all experiments do? They run commands of jaxdp, keep what these leave, draw a figure and write a table.
+"""What do all experiments do? They run commands of jaxdp, keep what these leave, draw a figure and
+write a table.
 
     python experiments/NAME.py [--tiny] [--data-dir DIR] [--output DIR] [--redraw] [--write]
 
-`--tiny` tries the same in a minute or two, with results that mean nothing. `--output` is where the figure goes (default:
-experiments/NAME, with `--tiny` build/experiments/NAME); the runs themselves go to `runs/experiments/NAME`. `--redraw` takes the
-results of the last time from there. `--write` puts the table into experiments/README.md.
+`--tiny` tries the same in a minute or two, with results that mean nothing. `--output` is where the
+figure goes (default: experiments/NAME, with `--tiny` build/experiments/NAME); the runs themselves
+go to `runs/experiments/NAME`. `--redraw` takes the results of the last time from there. `--write`
+puts the table into experiments/README.md.
 """
 
 import argparse
@@ -32,7 +34,12 @@ import tables  # noqa: E402
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#4d4d4d", "#e69f00")
 # What of a run folder is in the repository: no checkpoints and no TensorBoard events.
 KEPT = ("config.yaml", "dataset.json", "history.jsonl", "metrics.jsonl", "summary.json", "plots")
-STYLE: Any = {"font.size": 12, "axes.spines.top": False, "axes.spines.right": False, "svg.fonttype": "none"}
+STYLE: Any = {
+    "font.size": 12,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "svg.fonttype": "none",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,7 +54,9 @@ class Run:
         return [row[name] for row in self.rows if row["split"] == "train"][1:]
 
     def outcome(self) -> dict[str, Any]:
-        """Returns time, speed, test metrics, the training loss of every row and the hardware, as experiments keep them."""
+        """Returns time, speed, test metrics, the training loss of every row and the hardware, as
+        experiments keep them.
+        """
         return {
             "seconds": self.summary["seconds"]["total"],
             "examples_per_second": self.summary["examples_per_second"],
@@ -67,12 +76,21 @@ class Experiment:
     """
 
     def __init__(self, name: str, description: str | None) -> None:
-        parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+        parser = argparse.ArgumentParser(
+            description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+        )
         parser.add_argument("--tiny", action="store_true", help="try it in a minute or two")
-        parser.add_argument("--data-dir", help="where the sets of TensorFlow Datasets lie (default: where that package looks)")
+        parser.add_argument(
+            "--data-dir",
+            help="where the sets of TensorFlow Datasets lie (default: where that package looks)",
+        )
         parser.add_argument("--output", type=pathlib.Path, help="folder for the figure")
-        parser.add_argument("--redraw", action="store_true", help="measure nothing, draw the last results again")
-        parser.add_argument("--write", action="store_true", help="write the table into experiments/README.md")
+        parser.add_argument(
+            "--redraw", action="store_true", help="measure nothing, draw the last results again"
+        )
+        parser.add_argument(
+            "--write", action="store_true", help="write the table into experiments/README.md"
+        )
         self.arguments = parser.parse_args()
         self.name, self.tiny = name, self.arguments.tiny
         self.data = ["--data-dir", self.arguments.data_dir] if self.arguments.data_dir else []
@@ -83,7 +101,15 @@ class Experiment:
         if not self.arguments.redraw:
             shutil.rmtree(self.runs, ignore_errors=True)
 
-    def train(self, name: str, flags: Sequence[str], *, processes: int = 1, devices: int = 1, on_ray: bool = False) -> Run:
+    def train(
+        self,
+        name: str,
+        flags: Sequence[str],
+        *,
+        processes: int = 1,
+        devices: int = 1,
+        on_ray: bool = False,
+    ) -> Run:
         """Args:
         devices: of each process; on Ray always one.
         on_ray: whether Ray starts the processes, rather than this machine.
@@ -95,19 +121,34 @@ class Experiment:
         elif processes == 1:
             command("train", *words, "--devices", str(devices))
         else:
-            command("launch", "-n", str(processes), "--devices-per-process", str(devices), "--", "train", *words)
+            command(
+                "launch",
+                "-n",
+                str(processes),
+                "--devices-per-process",
+                str(devices),
+                "--",
+                "train",
+                *words,
+            )
         rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
         return Run(json.loads((folder / "summary.json").read_text()), rows)
 
     def bench(self, name: str, *flags: str) -> list[dict[str, Any]]:
-        """Returns the records of a grid; its own figure and `bench.jsonl` are in `self.runs / name`."""
+        """Returns the records of a grid.
+
+        Its own figure and `bench.jsonl` are in `self.runs / name`.
+        """
         folder = self.runs / name
         command("bench", *flags, "--output", str(folder))
         return [json.loads(line) for line in (folder / "bench.jsonl").read_text().splitlines()]
 
 
 def run(
-    name: str, description: str | None, measure: Callable[[Experiment], Any], show: Callable[[Any], tuple[list[str], Figure]]
+    name: str,
+    description: str | None,
+    measure: Callable[[Experiment], Any],
+    show: Callable[[Any], tuple[list[str], Figure]],
 ) -> None:
     """Measures, and from the results makes a figure, as PNG and SVG, and a table.
 
@@ -139,7 +180,9 @@ def command(*words: str) -> None:
 
 
 def keep(run: pathlib.Path, folder: pathlib.Path) -> None:
-    """Copies what a reader may want to see of a run, without the place where this machine has its datasets."""
+    """Copies what a reader may want to see of a run, without the place where this machine has its
+    datasets.
+    """
     folder.mkdir(exist_ok=True)
     for name in KEPT:
         if (run / name).is_dir():
@@ -151,7 +194,9 @@ def keep(run: pathlib.Path, folder: pathlib.Path) -> None:
     config.write_text(re.sub("(?m)^data_dir:.*$", "data_dir: null", config.read_text()))
 
 
-def create_figure(columns: int, *, title: str, subtitle: str, height: float = 4.2) -> tuple[Figure, list[Any]]:
+def create_figure(
+    columns: int, *, title: str, subtitle: str, height: float = 4.2
+) -> tuple[Figure, list[Any]]:
     """Returns a figure with a row of axes below two lines of text."""
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(max(4.4 * columns, 8.8), height), layout="constrained")

@@ -1,7 +1,10 @@
-"""MNIST on several processes: one, two and four of them, and two on Ray, synchronous. How long does it take, and do they agree?
+"""MNIST on several processes: one, two and four of them, and two on Ray, synchronous.
 
-The same global batch each time, and batch norm over groups of 32 examples, so that nothing but rounding can differ. Rounding
-grows while a model trains; what two runs of the same mathematics must share is their beginning.
+How long does it take, and do they agree?
+
+The same global batch each time, and batch norm over groups of 32 examples, so that nothing but
+rounding can differ. Rounding grows while a model trains; what two runs of the same mathematics must
+share is their beginning.
 """
 
 import importlib.util
@@ -18,16 +21,30 @@ WINDOW = 20
 
 
 def measure(experiment: lab.Experiment) -> Any:
-    flags = ["--model", "cnn", "--batch-norm", "group:32", "--global-batch-size", "128", "--log-every", "1"]
+    flags = [
+        "--model",
+        "cnn",
+        "--batch-norm",
+        "group:32",
+        "--global-batch-size",
+        "128",
+        "--log-every",
+        "1",
+    ]
     flags += (
-        ["--dataset", "digits", "--steps", "22"] if experiment.tiny else ["--dataset", "mnist", *experiment.data, "--epochs", "2"]
+        ["--dataset", "digits", "--steps", "22"]
+        if experiment.tiny
+        else ["--dataset", "mnist", *experiment.data, "--epochs", "2"]
     )
     results = []
     for count in COUNTS:
         run = experiment.train(f"{count}-processes", flags, processes=count)
         results.append({"processes": count, **run.outcome()})
     if importlib.util.find_spec("ray") is None:
-        print("the row of processes on Ray is left out: it takes pip install 'jaxdp[ray]'", file=sys.stderr)
+        print(
+            "the row of processes on Ray is left out: it takes pip install 'jaxdp[ray]'",
+            file=sys.stderr,
+        )
         return results
     run = experiment.train(f"{ON_RAY}-on-ray", flags, processes=ON_RAY, on_ray=True)
     return [*results, {"processes": ON_RAY, "on_ray": True, **run.outcome()}]
@@ -36,18 +53,33 @@ def measure(experiment: lab.Experiment) -> Any:
 def show(results: Any) -> tuple[list[str], Any]:
     one = results[0]
     figure, (left, right) = lab.create_figure(
-        2, title="CNN on MNIST, the same training on several processes", subtitle=f"one device each: {one['where']}"
+        2,
+        title="CNN on MNIST, the same training on several processes",
+        subtitle=f"one device each: {one['where']}",
     )
-    table = ["| processes | time | images/s | test accuracy | largest difference of the loss, first 10 steps | all steps |"]
+    table = [
+        "| processes | time | images/s | test accuracy | largest difference of the loss, first 10"
+        " steps | all steps |"
+    ]
     table.append("|---" * 6 + "|")
     for number, found in enumerate(results):
-        count, where = found["processes"], ", Ray" if found.get("on_ray") else ""  # older results do not tell
-        differences = [abs(ours - theirs) for ours, theirs in zip(found["loss"], one["loss"], strict=True)]
+        # Older results do not tell.
+        count, where = found["processes"], ", Ray" if found.get("on_ray") else ""
+        differences = [
+            abs(ours - theirs) for ours, theirs in zip(found["loss"], one["loss"], strict=True)
+        ]
         shown = f"{max(differences[:EARLY]):.1e} | {max(differences):.1e}" if number else " | "
         rate, accuracy = found["examples_per_second"], found["test"]["accuracy"]
-        table.append(f"| {count}{where} | {found['seconds']:.1f} s | {rate:,.0f} | {accuracy:.2%} | {shown} |")
+        table.append(
+            f"| {count}{where} | {found['seconds']:.1f} s | {rate:,.0f} | {accuracy:.2%} |"
+            f" {shown} |"
+        )
         steps = range(1, len(differences) + 1)
-        look = {"color": lab.COLORS[number], "linestyle": ("-", "--", ":", "-.")[number], "linewidth": 1.8}
+        look = {
+            "color": lab.COLORS[number],
+            "linestyle": ("-", "--", ":", "-.")[number],
+            "linewidth": 1.8,
+        }
         label = f"{count} process" + "es" * (count > 1) + " on Ray" * bool(where)
         left.plot(steps, smoothed(found["loss"]), label=label, **look)
         if number:

@@ -1,11 +1,12 @@
-"""The commands of the README's table, one after the other, with what each leaves kept beside this file.
+"""The commands of the README's table, one after the other, with what each leaves kept beside this
+file.
 
     python experiments/results.py [--data-dir DIR] [--only NAME ...] [--write]
     python experiments/results.py --seeds [--data-dir DIR] [--only NAME ...]
 
 The second form trains several seeds of some commands, and keeps their metrics in NAME/seeds.json.
-`--only` with no name writes the table of what is there. No validation data is set apart, so that nothing is chosen: each result is
-the last state on all test examples.
+`--only` with no name writes the table of what is there. No validation data is set apart, so that
+nothing is chosen: each result is the last state on all test examples.
 """
 
 import argparse
@@ -27,7 +28,9 @@ CASES = {
     "instances": "--model unet --instances",
     "digits-denoise": "--model unet --task regression",
     "mnist": "--model cnn --dataset mnist",
-    "cifar10-one-epoch": "--model pyramidnet --dataset cifar10 --model-kwargs depth=20 alpha=24 --epochs 1",
+    "cifar10-one-epoch": (
+        "--model pyramidnet --dataset cifar10 --model-kwargs depth=20 alpha=24 --epochs 1"
+    ),
 }
 
 SEEDS = {"digits": 5, "digits-8-devices": 5, "mnist": 3, "cells": 3, "instances": 3}
@@ -49,7 +52,9 @@ def train_seeds(names: list[str], data_dir: str | None) -> None:
         for seed in range(SEEDS[name]):
             run = train(name, data_dir, "--seed", str(seed))
             summaries.append(json.loads((run / "summary.json").read_text()))
-        kept = {"seeds": [{"seed": i, **each["metrics"]["test"]} for i, each in enumerate(summaries)]}
+        kept = {
+            "seeds": [{"seed": i, **each["metrics"]["test"]} for i, each in enumerate(summaries)]
+        }
         kept |= {"machine": tables.machine("jax", "flax")}
         (lab.HERE / name / "seeds.json").write_text(json.dumps(kept, indent=2) + "\n")
 
@@ -61,15 +66,21 @@ def row(name: str) -> str:
     if "accuracy" in test:
         result = f"accuracy {test['accuracy']:.2%}"
     elif "f1" in test:
-        result = f"F1 of the cells {test['f1']:.3f}, average precision {test['average_precision']:.3f}"
+        result = (
+            f"F1 of the cells {test['f1']:.3f}, average precision {test['average_precision']:.3f}"
+        )
     elif "iou" in test:
         result = f"IoU of the cells {test['iou/cell']:.3f}, mean IoU {test['iou']:.3f}"
     else:
         result = f"PSNR {test['psnr']:.1f} dB"
     columns = (
-        f"[`{CASES[name]}`]({name}/summary.json)", run["batch_norm"], f"{run['steps']:,}", f"{run['seconds']['total']:.0f} s",
-        f"{run['examples_per_second']:,.0f}", f"{result}, {test['examples']:,} images",
-    )  # fmt: skip
+        f"[`{CASES[name]}`]({name}/summary.json)",
+        run["batch_norm"],
+        f"{run['steps']:,}",
+        f"{run['seconds']['total']:.0f} s",
+        f"{run['examples_per_second']:,.0f}",
+        f"{result}, {test['examples']:,} images",
+    )
     return f"| {' | '.join(columns)} |"
 
 
@@ -102,34 +113,65 @@ def readme_row(name: str) -> str:
 
 def readme_blocks() -> dict[str, str]:
     """Returns each text of the README that is made of kept results, by the name of its marks."""
-    one, eight = (summary_of(name)["metrics"]["test"]["accuracy"] for name in ("digits", "digits-8-devices"))
+    one, eight = (
+        summary_of(name)["metrics"]["test"]["accuracy"] for name in ("digits", "digits-8-devices")
+    )
     seconds = summary_of("digits")["seconds"]["total"]
     kept = json.loads((lab.HERE / "isbi2012" / "results.json").read_text())["results"]
     pixel, rand = (error for error, _ in isbi2012.held_out(kept["curves"]))
     paper_pixel, paper_rand = next(iter(isbi2012.PUBLISHED.values()))
     return {
-        "picture": f"""*A U-Net on held-out slices of ISBI 2012, after {kept["steps"]:,} steps on two CPU cores.
-Pixel error {pixel:.3f}, adapted Rand error {rand:.3f}; the paper's {paper_pixel:.3f}, {paper_rand:.3f} (other slices).*""",
+        "picture": (
+            f"*A U-Net on held-out slices of ISBI 2012, after {kept['steps']:,} steps on two CPU"
+            f" cores.\nPixel error {pixel:.3f}, adapted Rand error {rand:.3f}; the paper's"
+            f" {paper_pixel:.3f}, {paper_rand:.3f} (other slices).*"
+        ),
         "results": "\n".join(
             [
                 "| on test data | mean | min | max | runs |",
                 "|---|---|---|---|---|",
                 *map(readme_row, SHOWN),
                 "",
-                f"Runs differ by seed; devices are simulated. Seed 0 of the digits took {seconds:.0f} s on 2 CPU cores. It",
-                f"ended at {one:.2%} on one device and at {eight:.2%} on eight: rounding alone decides between the two.",
-                "Test data choose nothing. `experiments/results.py` writes this. [Details](experiments/README.md).",
+                (
+                    "Runs differ by seed; devices are simulated. Seed 0 of the digits took"
+                    f" {seconds:.0f} s on 2 CPU cores. It"
+                ),
+                (
+                    f"ended at {one:.2%} on one device and at {eight:.2%} on eight: rounding alone"
+                    " decides between the two."
+                ),
+                (
+                    "Test data choose nothing. `experiments/results.py` writes this."
+                    " [Details](experiments/README.md)."
+                ),
             ]
         ),
     }
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data-dir", help="where the sets of TensorFlow Datasets lie (default: where that package looks)")
-    parser.add_argument("--only", nargs="*", choices=CASES, default=list(CASES), help="run these; the others stay as they are")
-    parser.add_argument("--write", action="store_true", help="write the tables into experiments/README.md and README.md")
-    parser.add_argument("--seeds", action="store_true", help="train several seeds and keep their metrics; no table")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--data-dir",
+        help="where the sets of TensorFlow Datasets lie (default: where that package looks)",
+    )
+    parser.add_argument(
+        "--only",
+        nargs="*",
+        choices=CASES,
+        default=list(CASES),
+        help="run these; the others stay as they are",
+    )
+    parser.add_argument(
+        "--write",
+        action="store_true",
+        help="write the tables into experiments/README.md and README.md",
+    )
+    parser.add_argument(
+        "--seeds", action="store_true", help="train several seeds and keep their metrics; no table"
+    )
     arguments = parser.parse_args()
     if arguments.seeds:
         train_seeds([name for name in SEEDS if name in arguments.only], arguments.data_dir)
@@ -137,10 +179,20 @@ def main() -> None:
     for name in arguments.only:
         lab.keep(train(name, arguments.data_dir), lab.HERE / name)
     table = [
-        "| command `python -m jaxdp.train …` | batch norm | steps | time | examples/s | test data, last state |",
+        (
+            "| command `python -m jaxdp.train …` | batch norm | steps | time | examples/s | test"
+            " data, last state |"
+        ),
         "|---" * 6 + "|",
     ]
-    text = "\n".join([*table, *map(row, CASES), "", f"`python experiments/results.py`, {tables.machine('jax', 'flax')}"])
+    text = "\n".join(
+        [
+            *table,
+            *map(row, CASES),
+            "",
+            f"`python experiments/results.py`, {tables.machine('jax', 'flax')}",
+        ]
+    )
     print(f"\n{text}")
     if arguments.write:
         tables.write(lab.HERE / "README.md", "results", text)

@@ -1,6 +1,8 @@
-"""A callback that gives processes of all-reduce the speeds that JAXDP_WORKER_SECONDS gives workers: the least seconds of a step.
+"""A callback that gives processes of all-reduce the speeds that JAXDP_WORKER_SECONDS gives workers:
+the least seconds of a step.
 
-JAXDP_WORKER_SECONDS=0.1,0.1,0.4 python -m jaxdp.launch -n 3 -- train --plugins experiments/slowed.py --callbacks slowed --model cnn
+JAXDP_WORKER_SECONDS=0.1,0.1,0.4 python -m jaxdp.launch -n 3 -- train --plugins
+experiments/slowed.py --callbacks slowed --model cnn
 """
 
 import os
@@ -12,7 +14,9 @@ from jaxdp.exchange.worker import SLOWED
 
 @callbacks.register("slowed")
 class Slowed:
-    """Sleeps at the end of each step until the step has taken this process long enough, so that cores stand for machines."""
+    """Sleeps at the end of each step until the step has taken this process long enough, so that
+    cores stand for machines.
+    """
 
     every_process = True
 

@@ -1,8 +1,10 @@
-"""PyramidNet on one device, under a master device, and truly distributed: images per second against the batch.
+"""PyramidNet on one device, under a master device, and truly distributed: images per second against
+the batch.
 
-The comparison that this project began with: a single device, master-device data parallelism (`central`, torch's DataParallel) and
-distributed data parallelism (`pmap` and its two modern spellings). On a CPU the devices are simulated and the model is the small
-one of the digits; on accelerators it is PyramidNet 110 α48 on CIFAR-10, and all devices there are.
+The comparison that this project began with: a single device, master-device data parallelism
+(`central`, torch's DataParallel) and distributed data parallelism (`pmap` and its two modern
+spellings). On a CPU the devices are simulated and the model is the small one of the digits; on
+accelerators it is PyramidNet 110 α48 on CIFAR-10, and all devices there are.
 """
 
 from typing import Any
@@ -20,28 +22,53 @@ def measure(experiment: lab.Experiment) -> Any:
     simulated = jax.default_backend() == "cpu"
     devices, sizes, flags = 4 if simulated else jax.device_count(), SIZES, ["--model", "pyramidnet"]
     if not simulated:
-        flags += ["--dataset", "cifar10", "--model-kwargs", "depth=110", "alpha=48", *experiment.data]
+        flags += [
+            "--dataset",
+            "cifar10",
+            "--model-kwargs",
+            "depth=110",
+            "alpha=48",
+            *experiment.data,
+        ]
     if experiment.tiny:
         devices, sizes = 2, SIZES[:2]
         flags += ["--model-kwargs", "depth=8", "alpha=6", "--steps", "2", "--repeats", "2"]
     flags += ["--batch-sizes", ",".join(map(str, sizes))]
     records = experiment.bench("one", *flags, "--strategies", "single", "--devices", "1")
     if devices > 1:
-        records += experiment.bench("several", *flags, "--strategies", ",".join(DISTRIBUTED), "--devices", str(devices))
+        records += experiment.bench(
+            "several", *flags, "--strategies", ",".join(DISTRIBUTED), "--devices", str(devices)
+        )
     return records
 
 
 def show(records: Any) -> tuple[list[str], Any]:
     sizes = sorted({record["global_batch_size"] for record in records})
-    figure, (axes,) = lab.create_figure(1, title="PyramidNet: throughput against the batch", subtitle=where(records))
-    table = ["| strategy | devices | " + " | ".join(f"batch {size}" for size in sizes) + " |", "|---" * (2 + len(sizes)) + "|"]
+    figure, (axes,) = lab.create_figure(
+        1, title="PyramidNet: throughput against the batch", subtitle=where(records)
+    )
+    table = [
+        "| strategy | devices | " + " | ".join(f"batch {size}" for size in sizes) + " |",
+        "|---" * (2 + len(sizes)) + "|",
+    ]
     for strategy in dict.fromkeys(record["strategy"] for record in records):
         here = {each["global_batch_size"]: each for each in records if each["strategy"] == strategy}
         count = next(iter(here.values()))["devices"]
-        table.append(f"| `{strategy}` | {count} | " + " | ".join(cell(here.get(size)) for size in sizes) + " |")
-        rates = {size: each["images_per_second"] for size, each in here.items() if each["status"] == "ok"}
+        table.append(
+            f"| `{strategy}` | {count} | "
+            + " | ".join(cell(here.get(size)) for size in sizes)
+            + " |"
+        )
+        rates = {
+            size: each["images_per_second"] for size, each in here.items() if each["status"] == "ok"
+        }
         label = f"{strategy}, {count} device" + "s" * (count > 1)
-        look: Any = {"color": COLORS[strategy], "marker": MARKERS[strategy], "linewidth": 2, "label": label}
+        look: Any = {
+            "color": COLORS[strategy],
+            "marker": MARKERS[strategy],
+            "linewidth": 2,
+            "label": label,
+        }
         axes.plot(list(rates), [rate["median"] for rate in rates.values()], **look)
         low, high = ([rate[which] for rate in rates.values()] for which in ("min", "max"))
         axes.fill_between(list(rates), low, high, color=COLORS[strategy], alpha=0.16, linewidth=0)

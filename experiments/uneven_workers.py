@@ -1,8 +1,10 @@
-"""Two parameter servers and three workers, one of them four times slower, on MNIST: all-reduce, exact, async and local.
+"""Two parameter servers and three workers, one of them four times slower, on MNIST: all-reduce,
+exact, async and local.
 
-Workers that sleep stand for machines: each takes at least so many seconds for an image (JAXDP_WORKER_SECONDS), which is more than
-a core takes. The ideal is all-reduce on machines that together are as fast and wait for nobody. Time is that of training,
-without evaluation. It needs Ray: pip install 'jaxdp[ray]'.
+Workers that sleep stand for machines: each takes at least so many seconds for an image
+(JAXDP_WORKER_SECONDS), which is more than a core takes. The ideal is all-reduce on machines that
+together are as fast and wait for nobody. Time is that of training, without evaluation. It needs
+Ray: pip install 'jaxdp[ray]'.
 """
 
 import itertools
@@ -17,14 +19,21 @@ from jaxdp.registry import ConfigError
 from jaxdp.runtime import ray_connection
 
 WORKERS, SERVERS = 3, 2
-SPEED, SLOWER = 750, 4  # images per second of a fast worker, and how many times slower the last one is
+# Images per second of a fast worker, and how many times slower the last one is.
+SPEED, SLOWER = 750, 4
 IDEAL = SPEED * (WORKERS - 1 + 1 / SLOWER)
 STEPS, EVALUATIONS = 210, 7
 EXACT_SLICES, REPLICAS, LOCAL_STEPS = 18, 9, 10
 GOAL = 0.97
-# Stale gradients act like momentum, so that async trains without; docs/scale.md has the accuracy with it.
+# Stale gradients act like momentum, so that async trains without; docs/scale.md has the accuracy
+# with it.
 WITHOUT_MOMENTUM = ["--optimizer", "sgd", "--learning-rate", "0.3"]
-NAMES = {"allreduce": "all-reduce, equal shares", "exact": "exact", "async": "async", "local": "local"}
+NAMES = {
+    "allreduce": "all-reduce, equal shares",
+    "exact": "exact",
+    "async": "async",
+    "local": "local",
+}
 
 
 def measure(experiment: lab.Experiment) -> Any:
@@ -33,7 +42,8 @@ def measure(experiment: lab.Experiment) -> Any:
     except ConfigError as error:
         print(f"experiments/uneven_workers.py: {error.remedy}", file=sys.stderr)
         sys.exit(2)
-    # What a worker computes in a step, if all compute as much; a multiple of what batch norm and the slices need.
+    # What a worker computes in a step, if all compute as much; a multiple of what batch norm and
+    # the slices need.
     share, steps = (24, 20) if experiment.tiny else (96, STEPS)
     batch = WORKERS * share
     data = ["--dataset", "digits"] if experiment.tiny else ["--dataset", "mnist", *experiment.data]
@@ -44,7 +54,11 @@ def measure(experiment: lab.Experiment) -> Any:
     # its flags, images of a step, and of what a worker computes at once
     cases = {
         "allreduce": (plugin, batch, share),
-        "exact": ([*workers, *servers, "--slices", str(EXACT_SLICES)], batch, batch // EXACT_SLICES),
+        "exact": (
+            [*workers, *servers, "--slices", str(EXACT_SLICES)],
+            batch,
+            batch // EXACT_SLICES,
+        ),
         # Each push counts as a step: a worker's share, so that all see as many images.
         "async": ([*workers, *servers, *WITHOUT_MOMENTUM], share, share),
         "local": ([*workers, *local], batch, LOCAL_STEPS * batch // REPLICAS),
@@ -64,7 +78,8 @@ def measure(experiment: lab.Experiment) -> Any:
 
 
 def outcome(run: lab.Run, size: int) -> dict[str, Any]:
-    """Returns times, losses and evaluations of a run, and which share of the work the slow worker did.
+    """Returns times, losses and evaluations of a run, and which share of the work the slow worker
+    did.
 
     Args:
         size: images of a step.
@@ -73,10 +88,20 @@ def outcome(run: lab.Run, size: int) -> dict[str, Any]:
     tests = [row for row in run.rows if row["split"] == "test"]
     rates = [row["examples_per_second"] for row in rows]
     rates[0] = rates[1]  # the first row waited for the first step
-    lengths = [after - before for before, after in itertools.pairwise([0, *(row["step"] for row in rows)])]
-    times = list(itertools.accumulate(steps * size / rate for steps, rate in zip(lengths, rates, strict=True)))
+    lengths = [
+        after - before for before, after in itertools.pairwise([0, *(row["step"] for row in rows)])
+    ]
+    times = list(
+        itertools.accumulate(
+            steps * size / rate for steps, rate in zip(lengths, rates, strict=True)
+        )
+    )
     at = dict(zip((row["step"] for row in rows), times, strict=True))
-    done = [sum(each) for each in zip(*(row["worker_slices"] for row in rows), strict=True)] if "worker_slices" in rows[0] else []
+    done = (
+        [sum(each) for each in zip(*(row["worker_slices"] for row in rows), strict=True)]
+        if "worker_slices" in rows[0]
+        else []
+    )
     return {
         "images": [row["step"] * size for row in rows],
         "seconds": times,
@@ -93,29 +118,65 @@ def show(results: Any) -> tuple[list[str], Any]:
     figure, (left, right) = lab.create_figure(
         2,
         title="MNIST: three workers, one of them four times slower, and two servers",
-        subtitle=f"workers that sleep stand for machines of {SPEED}, {SPEED} and {SPEED / SLOWER:.0f} images/s",
+        subtitle=(
+            f"workers that sleep stand for machines of {SPEED}, {SPEED} and {SPEED / SLOWER:.0f}"
+            " images/s"
+        ),
     )
-    columns = f"exchange | time | images/s | of the ideal | {GOAL:.0%} after | test accuracy | test loss | done by the slow worker"
+    columns = (
+        f"exchange | time | images/s | of the ideal | {GOAL:.0%} after | test accuracy | test loss"
+        " | done by the slow worker"
+    )
     table = [f"| {columns} |", "|---" * len(columns.split("|")) + "|"]
     reference = results["allreduce"]
     scaled = {"seconds": "images", "test_seconds": "test_images"}
-    ideal = reference | {name: [each / IDEAL for each in reference[images]] for name, images in scaled.items()}
+    ideal = reference | {
+        name: [each / IDEAL for each in reference[images]] for name, images in scaled.items()
+    }
     for number, (name, found) in enumerate([*results.items(), ("ideal", ideal)]):
-        style = {"color": lab.COLORS[number], "label": NAMES.get(name, "ideal: as fast as all together"), "linewidth": 1.8}
+        style = {
+            "color": lab.COLORS[number],
+            "label": NAMES.get(name, "ideal: as fast as all together"),
+            "linewidth": 1.8,
+        }
         if name == "ideal":
             style |= {"color": "0.45", "linestyle": "--", "zorder": 1.5}
         percent = [100 * each for each in found["accuracy"]]
-        left.plot(found["test_seconds"], percent, marker="" if name == "ideal" else "o", markersize=4, **style)
+        left.plot(
+            found["test_seconds"],
+            percent,
+            marker="" if name == "ideal" else "o",
+            markersize=4,
+            **style,
+        )
         right.plot(found["seconds"], found["loss"], **style)
         rate = found["images"][-1] / found["seconds"][-1]
-        reached = next((time for time, each in zip(found["test_seconds"], found["accuracy"], strict=True) if each >= GOAL), None)
-        cells = [f"{found['seconds'][-1]:.0f} s", f"{rate:,.0f}", f"{rate / IDEAL:.0%}", f"{reached:.0f} s" if reached else "not"]
-        cells += [f"{found['accuracy'][-1]:.2%}", f"{found['test_loss'][-1]:.4f}", f"{found['slow_share']:.0%}"]
+        reached = next(
+            (
+                time
+                for time, each in zip(found["test_seconds"], found["accuracy"], strict=True)
+                if each >= GOAL
+            ),
+            None,
+        )
+        cells = [
+            f"{found['seconds'][-1]:.0f} s",
+            f"{rate:,.0f}",
+            f"{rate / IDEAL:.0%}",
+            f"{reached:.0f} s" if reached else "not",
+        ]
+        cells += [
+            f"{found['accuracy'][-1]:.2%}",
+            f"{found['test_loss'][-1]:.4f}",
+            f"{found['slow_share']:.0%}",
+        ]
         if name == "ideal":
             cells[4:] = ["", "", f"{1 / (1 + SLOWER * (WORKERS - 1)):.0%}"]
         table.append(f"| {f'`{name}`' if name in NAMES else name} | " + " | ".join(cells) + " |")
     learned = all(each["accuracy"][-1] > 0.95 for each in results.values())
-    left.set(xlabel="seconds of training", ylabel="test accuracy, %", ylim=(90 if learned else 0, 100))
+    left.set(
+        xlabel="seconds of training", ylabel="test accuracy, %", ylim=(90 if learned else 0, 100)
+    )
     right.set(xlabel="seconds of training", ylabel="training loss", yscale="log")
     left.legend(frameon=False, loc="lower right")
     return table, figure

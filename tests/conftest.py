@@ -14,11 +14,33 @@ _precision = "float32"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--fuzz-seed", type=int, default=0, help="from which tests/fuzz draws its cases: the same one, the same cases")
-    parser.addoption("--fuzz-cases", type=int, default=100, help="how many of them it tries in all (default: %(default)s)")
-    parser.addoption("--half-precision", action="store_true", help="start JAX with the XLA flags for bfloat16 and float16")
-    parser.addoption("--write-bytes", action="store_true", help="write tests/aot/bytes_moved_*.json instead of comparing with them")
-    parser.addoption("--every-step", action="store_true", help="let tests/aot compile all 320 steps, not every pair of settings")
+    parser.addoption(
+        "--fuzz-seed",
+        type=int,
+        default=0,
+        help="from which tests/fuzz draws its cases: the same one, the same cases",
+    )
+    parser.addoption(
+        "--fuzz-cases",
+        type=int,
+        default=100,
+        help="how many of them it tries in all (default: %(default)s)",
+    )
+    parser.addoption(
+        "--half-precision",
+        action="store_true",
+        help="start JAX with the XLA flags for bfloat16 and float16",
+    )
+    parser.addoption(
+        "--write-bytes",
+        action="store_true",
+        help="write tests/aot/bytes_moved_*.json instead of comparing with them",
+    )
+    parser.addoption(
+        "--every-step",
+        action="store_true",
+        help="let tests/aot compile all 320 steps, not every pair of settings",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -40,22 +62,28 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_report_header(config: pytest.Config) -> str:
-    return " ".join(f"--{name}={config.getoption(name.replace('-', '_'))}" for name in ("fuzz-seed", "fuzz-cases", "storm-seed"))
+    return " ".join(
+        f"--{name}={config.getoption(name.replace('-', '_'))}"
+        for name in ("fuzz-seed", "fuzz-cases", "storm-seed")
+    )
 
 
 def pytest_sessionstart() -> None:
     # Not at import: the package must not be loaded before jaxtyping's checks are in place.
     from jaxdp.runtime import platform
 
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell starts what it puts in the background without it
-    # Most of the time goes into compiling steps that then run three times. XLA's older way of emitting code takes half as long.
-    # With it kernels that compute the same value again must not fuse multiplications and additions (AVX has no such instruction):
-    # else they differ in the last bit, and the gradient of a maximum, which asks which of two equals it, is lost.
+    # A shell starts what it puts in the background without it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    # Most of the time goes into compiling steps that then run three times. XLA's older way of
+    # emitting code takes half as long. With it kernels that compute the same value again must not
+    # fuse multiplications and additions (AVX has no such instruction): else they differ in the last
+    # bit, and the gradient of a maximum, which asks which of two equals it, is lost.
     flags = ["--xla_backend_optimization_level=0"]
     if importlib.metadata.version("jaxlib").startswith("0.10.") and os.uname().machine == "x86_64":
         flags += ["--xla_cpu_use_fusion_emitters=false", "--xla_cpu_max_isa=AVX"]
     os.environ.setdefault("XLA_FLAGS", " ".join(flags))
-    # Where there is a cache of compiled programs, the other worker and the processes that tests start find small ones too.
+    # Where there is a cache of compiled programs, the other worker and the processes that tests
+    # start find small ones too.
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
     platform.configure(8, precision=_precision)
 

@@ -1,15 +1,17 @@
-"""Makes hosts with addresses of their own out of network namespaces of this machine, for tests of several machines.
+"""Makes hosts with addresses of their own out of network namespaces of this machine, for tests of
+several machines.
 
     with network.hosts(2, delay_seconds=0.02, bits_per_second=20e6) as (one, other):
         server = one.popen(["python", "server.py", one.address])
         other.run(["python", "client.py", one.address], check=True)
         other.pull_cable()
 
-Each host has a network, a name (host-0, host-1, ...) and a file /etc/hosts of its own. In that its own name stands for 127.0.1.1,
-as in Debian, and those of the others for their addresses. Files and processes are those of this machine. Nothing else can be
-reached from a host: its only cable, a TUN device, ends at a relay, a process that passes packets on. The namespaces last as long as
-that process and those that run in them; both are ended with the block. It takes Linux, root, iproute2 and util-linux; where
-that is missing, the test is skipped.
+Each host has a network, a name (host-0, host-1, ...) and a file /etc/hosts of its own. In that its
+own name stands for 127.0.1.1, as in Debian, and those of the others for their addresses. Files and
+processes are those of this machine. Nothing else can be reached from a host: its only cable, a TUN
+device, ends at a relay, a process that passes packets on. The namespaces last as long as that
+process and those that run in them; both are ended with the block. It takes Linux, root, iproute2
+and util-linux; where that is missing, the test is skipped.
 """
 
 import contextlib
@@ -42,7 +44,9 @@ class Host:
     started: by `popen`.
     """
 
-    def __init__(self, index: int, relay: "subprocess.Popen[str]", namespaces: Sequence[int]) -> None:
+    def __init__(
+        self, index: int, relay: "subprocess.Popen[str]", namespaces: Sequence[int]
+    ) -> None:
         self.name, self.address = f"host-{index}", _address(index)
         self._index, self._relay = index, relay
         self._paths = [f"/proc/{relay.pid}/fd/{number}" for number in namespaces]
@@ -50,17 +54,27 @@ class Host:
         self.started: list[subprocess.Popen[Any]] = []
 
     def popen(self, command: Sequence[str], **kwargs: Any) -> "subprocess.Popen[Any]":
-        """Starts a process on this host, with the arguments of `subprocess.Popen`; its pid is that of the command."""
-        flags = [f"--{kind}={path}" for kind, path in zip(("net", "uts", "mount"), self._paths, strict=True)]
+        """Starts a process on this host, with the arguments of `subprocess.Popen`.
+
+        Its pid is that of the command.
+        """
+        flags = [
+            f"--{kind}={path}"
+            for kind, path in zip(("net", "uts", "mount"), self._paths, strict=True)
+        ]
         # Who enters other mounts has left the working directory.
         there = ["sh", "-c", 'cd "$0" && exec "$@"', os.path.abspath(kwargs.pop("cwd", "."))]
         process = subprocess.Popen(["nsenter", *flags, "--", *there, *command], **kwargs)
         self.started.append(process)
         return process
 
-    def run(self, command: Sequence[str], *, check: bool = True, timeout: float = 120) -> "subprocess.CompletedProcess[str]":
+    def run(
+        self, command: Sequence[str], *, check: bool = True, timeout: float = 120
+    ) -> "subprocess.CompletedProcess[str]":
         """Runs a command on this host to its end, and returns its exit code and what it printed."""
-        with self.popen(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        with self.popen(
+            command, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        ) as process:
             try:
                 out, err = process.communicate(timeout=timeout)
             finally:
@@ -69,7 +83,10 @@ class Host:
         return subprocess.CompletedProcess(command, process.returncode, out, err)
 
     def pull_cable(self) -> None:
-        """From now on no packet leaves or reaches this host, those under way included; nobody is told."""
+        """From now on no packet leaves or reaches this host, those under way included.
+
+        Nobody is told.
+        """
         self._tell("pull")
 
     def plug_in(self) -> None:
@@ -80,7 +97,9 @@ class Host:
         found = []
         for folder in pathlib.Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
-                if (folder / "ns/net").stat().st_ino == self._network and int(folder.name) != self._relay.pid:
+                if (folder / "ns/net").stat().st_ino == self._network and int(
+                    folder.name
+                ) != self._relay.pid:
                     found.append(int(folder.name))
         return found
 
@@ -93,22 +112,40 @@ class Host:
 
 @contextlib.contextmanager
 def hosts(
-    count: int, *, delay_seconds: float = 0.0, bits_per_second: float = 0.0, own_folders: Sequence[str] = ()
+    count: int,
+    *,
+    delay_seconds: float = 0.0,
+    bits_per_second: float = 0.0,
+    own_folders: Sequence[str] = (),
 ) -> Iterator[list[Host]]:
     """Yields hosts that reach each other, and ends all that runs on them.
 
     Args:
         delay_seconds: of a packet from one host to another, one way.
         bits_per_second: of each host's cable, in each direction; 0 for what the relay can do.
-        own_folders: of which each host has one of its own, empty at first; the other files are those of this machine.
+        own_folders: of which each host has one of its own, empty at first; the other files are
+            those of this machine.
     """
     import pytest
 
     if reason := _missing():
         pytest.skip(reason)
-    with tempfile.TemporaryFile("w+") as errors, tempfile.TemporaryDirectory(prefix="jaxdp-hosts-") as folder:
-        command = [sys.executable, __file__, folder, str(count), str(delay_seconds), str(bits_per_second), *own_folders]
-        relay = subprocess.Popen(command, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors)
+    with (
+        tempfile.TemporaryFile("w+") as errors,
+        tempfile.TemporaryDirectory(prefix="jaxdp-hosts-") as folder,
+    ):
+        command = [
+            sys.executable,
+            __file__,
+            folder,
+            str(count),
+            str(delay_seconds),
+            str(bits_per_second),
+            *own_folders,
+        ]
+        relay = subprocess.Popen(
+            command, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors
+        )
         made: list[Host] = []
         try:
             assert relay.stdout is not None
@@ -118,7 +155,9 @@ def hosts(
             if "PermissionError" in told:
                 pytest.skip(f"namespaces are not allowed here: {told.splitlines()[-1]}")
             assert line, told
-            made += [Host(index, relay, namespaces) for index, namespaces in enumerate(json.loads(line))]
+            made += [
+                Host(index, relay, namespaces) for index, namespaces in enumerate(json.loads(line))
+            ]
             yield made
             assert relay.poll() is None, "the relay has ended"
         finally:
@@ -153,14 +192,22 @@ def _missing() -> str:
 # From here on: the relay, a process of its own.
 
 
-def _make_host(index: int, count: int, folder: str, mtu: int, own_folders: Sequence[str]) -> tuple[int, list[int]]:
-    """Moves this process to a new host, and returns the host's end of its cable and descriptors of its namespaces."""
+def _make_host(
+    index: int, count: int, folder: str, mtu: int, own_folders: Sequence[str]
+) -> tuple[int, list[int]]:
+    """Moves this process to a new host, and returns the host's end of its cable and descriptors of
+    its namespaces.
+    """
     library = ctypes.CDLL(None, use_errno=True)
     if library.unshare(_NEW_MOUNTS | _NEW_NAME | _NEW_NETWORK) != 0:
-        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))  # PermissionError, where that is the reason
+        # PermissionError, where that is the reason.
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
     name, known = f"host-{index}", pathlib.Path(folder, f"hosts-{index}")
     own = {index: "127.0.1.1"}
-    known.write_text("127.0.0.1 localhost\n" + "".join(f"{own.get(i, _address(i))} host-{i}\n" for i in range(count)))
+    known.write_text(
+        "127.0.0.1 localhost\n"
+        + "".join(f"{own.get(i, _address(i))} host-{i}\n" for i in range(count))
+    )
     library.sethostname(name.encode(), len(name))
     mounts = [(known, "/etc/hosts")]
     for number, path in enumerate(own_folders):
@@ -181,12 +228,17 @@ def _make_host(index: int, count: int, folder: str, mtu: int, own_folders: Seque
 
 
 class _Relay:
-    """Passes packets on between TUN devices: each waits for its turn on the sender's cable and on the receiver's."""
+    """Passes packets on between TUN devices: each waits for its turn on the sender's cable and on
+    the receiver's.
+    """
 
     def __init__(self, devices: Sequence[int], delay: float, rate: float) -> None:
         self._devices, self._delay, self._rate = devices, delay, rate
-        self._number = {bytes(map(int, _address(index).split("."))): index for index in range(len(devices))}
-        self._free = [[0.0] * len(devices), [0.0] * len(devices)]  # from when on each cable is, to the relay and from it
+        self._number = {
+            bytes(map(int, _address(index).split("."))): index for index in range(len(devices))
+        }
+        # From when on each cable is, to the relay and from it.
+        self._free = [[0.0] * len(devices), [0.0] * len(devices)]
         self._pulled: set[int] = set()
         self._queue: list[tuple[float, int, int, int, bytes]] = []
         self._count = 0
@@ -230,7 +282,12 @@ class _Relay:
 
 
 def _main() -> None:
-    folder, count, delay, rate = sys.argv[1], int(sys.argv[2]), float(sys.argv[3]), float(sys.argv[4])
+    folder, count, delay, rate = (
+        sys.argv[1],
+        int(sys.argv[2]),
+        float(sys.argv[3]),
+        float(sys.argv[4]),
+    )
     mtu = 1500 if rate else 9000
     made = [_make_host(index, count, folder, mtu, sys.argv[5:]) for index in range(count)]
     print(json.dumps([namespaces for _, namespaces in made]), flush=True)

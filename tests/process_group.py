@@ -14,8 +14,9 @@ import network
 from jaxdp.runtime import launcher
 
 FLAGS = (
-    "--model cnn --model-kwargs width=4 hidden=16 --global-batch-size 32 --batch-norm group:4 --learning-rate 0.01 "
-    "--schedule constant --log-every 1 --run-dir run --heartbeat-timeout 5 --distributed-timeout 120"
+    "--model cnn --model-kwargs width=4 hidden=16 --global-batch-size 32 --batch-norm group:4"
+    " --learning-rate 0.01 --schedule constant --log-every 1 --run-dir run --heartbeat-timeout 5"
+    " --distributed-timeout 120"
 ).split()
 TRAIN = "import sys\nfrom jaxdp import train\nsys.exit(train.main(sys.argv[1:]))\n"
 # Prints the addresses at which a process listens when it begins to train.
@@ -35,9 +36,17 @@ LISTENING = (
 
 
 def listening(output: str) -> set[str]:
-    """Returns the addresses in what `LISTENING` has printed: hexadecimal numbers of 4 bytes in the machine's order."""
+    """Returns the addresses in what `LISTENING` has printed: hexadecimal numbers of 4 bytes in the
+    machine's order.
+    """
     numbers = [line.rpartition(" ")[2] for line in output.splitlines() if "listens at " in line]
-    words = [[int(text[place : place + 8], 16).to_bytes(4, sys.byteorder) for place in range(0, len(text), 8)] for text in numbers]
+    words = [
+        [
+            int(text[place : place + 8], 16).to_bytes(4, sys.byteorder)
+            for place in range(0, len(text), 8)
+        ]
+        for text in numbers
+    ]
     found = {ipaddress.ip_address(b"".join(each)) for each in words}
     return {str(getattr(address, "ipv4_mapped", None) or address) for address in found}
 
@@ -49,7 +58,9 @@ def free_port() -> int:
 
 def environment() -> dict[str, str]:
     """This process's, with its time to compile, but for its number of simulated devices."""
-    flags = [flag for flag in os.environ["XLA_FLAGS"].split() if "host_platform_device_count" not in flag]
+    flags = [
+        flag for flag in os.environ["XLA_FLAGS"].split() if "host_platform_device_count" not in flag
+    ]
     return os.environ | {"XLA_FLAGS": " ".join(flags)}
 
 
@@ -64,18 +75,36 @@ class Processes:
     """
 
     def __init__(
-        self, *flags: str, count: int = 2, devices: int = 1, preludes: dict[int, str] | None = None,
-        own_flags: dict[int, Sequence[str]] | None = None, common: Sequence[str] = FLAGS, program: str = TRAIN,
-        hosts: Sequence[network.Host] | None = None, coordinator: str | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        *flags: str,
+        count: int = 2,
+        devices: int = 1,
+        preludes: dict[int, str] | None = None,
+        own_flags: dict[int, Sequence[str]] | None = None,
+        common: Sequence[str] = FLAGS,
+        program: str = TRAIN,
+        hosts: Sequence[network.Host] | None = None,
+        coordinator: str | None = None,
+    ) -> None:
         self._port = launcher.hold_port()
         address = coordinator or (hosts[0].address if hosts else "127.0.0.1")
         coordinator = f"{address}:{self._port.getsockname()[1]}"
         self.running: list[subprocess.Popen[str]] = []
         for index in range(count):
-            where = f"--devices {devices} --coordinator {coordinator} --num-processes {count} --process-id {index}".split()
+            where = (
+                f"--devices {devices} --coordinator {coordinator} --num-processes {count}"
+                f" --process-id {index}".split()
+            )
             lines = (preludes or {}).get(index, "") + program
-            command = [sys.executable, "-c", lines, *common, *flags, *where, *(own_flags or {}).get(index, ())]
+            command = [
+                sys.executable,
+                "-c",
+                lines,
+                *common,
+                *flags,
+                *where,
+                *(own_flags or {}).get(index, ()),
+            ]
             with open(f"out-{index}.txt", "w") as out, open(f"err-{index}.txt", "w") as err:
                 popen = hosts[index].popen if hosts else subprocess.Popen
                 self.running.append(popen(command, stdout=out, stderr=err, env=environment()))
@@ -102,7 +131,11 @@ class Processes:
 
     def error_lines(self, index: int) -> list[str]:
         """What a process printed on standard error, but for progress."""
-        return [line for line in self.errors(index).splitlines() if not line.startswith(("step ", "continuing "))]
+        return [
+            line
+            for line in self.errors(index).splitlines()
+            if not line.startswith(("step ", "continuing "))
+        ]
 
     def output(self, index: int) -> str:
         return pathlib.Path(f"out-{index}.txt").read_text()

@@ -1,4 +1,6 @@
-"""What all tests of a file start from, a run mostly, is made once and copied into the folder of each test."""
+"""What all tests of a file start from, a run mostly, is made once and copied into the folder of
+each test.
+"""
 
 import pathlib
 import shutil
@@ -11,7 +13,9 @@ T = TypeVar("T")
 
 
 def make_once(factory: pytest.TempPathFactory, make: Callable[[], T]) -> tuple[pathlib.Path, T]:
-    """Returns the folder in which `make` was called, without drawing pictures, and what it returned."""
+    """Returns the folder in which `make` was called, without drawing pictures, and what it
+    returned.
+    """
     from jaxdp.reporting import outcome, plots
 
     folder = factory.mktemp("shared")

@@ -7,12 +7,33 @@ import jaxdp
 
 SOURCE = pathlib.Path(jaxdp.__file__).parent
 COLLECTIVES = {
-    "pmean", "psum", "pmax", "pmin", "pcast", "all_gather", "all_to_all", "ppermute", "psum_scatter",
-}  # fmt: skip
+    "pmean",
+    "psum",
+    "pmax",
+    "pmin",
+    "pcast",
+    "all_gather",
+    "all_to_all",
+    "ppermute",
+    "psum_scatter",
+}
 HOST_COLLECTIVES = {
-    "multihost_utils", "process_allgather", "broadcast_one_to_all", "sync_global_devices", "assert_equal",
-}  # fmt: skip
-DEVICES = {"pmap", "shard_map", "Mesh", "NamedSharding", "PartitionSpec", "SingleDeviceSharding", "local_devices", "device_count"}
+    "multihost_utils",
+    "process_allgather",
+    "broadcast_one_to_all",
+    "sync_global_devices",
+    "assert_equal",
+}
+DEVICES = {
+    "pmap",
+    "shard_map",
+    "Mesh",
+    "NamedSharding",
+    "PartitionSpec",
+    "SingleDeviceSharding",
+    "local_devices",
+    "device_count",
+}
 
 
 def names_in(path: pathlib.Path) -> set[str]:
@@ -26,13 +47,17 @@ def names_in(path: pathlib.Path) -> set[str]:
 
 def test_collectives_and_devices_are_named_where_they_belong() -> None:
     files = {path.relative_to(SOURCE).as_posix(): names_in(path) for path in SOURCE.rglob("*.py")}
-    assert {name for name, found in files.items() if found & COLLECTIVES} == {"sharding/replicas.py"}
+    assert {name for name, found in files.items() if found & COLLECTIVES} == {
+        "sharding/replicas.py"
+    }
     assert {name for name, found in files.items() if found & HOST_COLLECTIVES} == {
         "checkpoint/checkpoints.py", "sharding/memory.py", "sharding/sharded.py",
     }  # fmt: skip
     naming_devices = {name for name, found in files.items() if found & DEVICES}
     assert naming_devices
-    assert all(name.startswith(("sharding/", "runtime/")) for name in naming_devices), naming_devices
+    assert all(name.startswith(("sharding/", "runtime/")) for name in naming_devices), (
+        naming_devices
+    )
 
 
 def test_there_are_no_drawers_for_everything() -> None:

@@ -1,4 +1,7 @@
-"""Bad input gets one line that names field, value and remedy, and exit code 2; nothing is written."""
+"""Bad input gets one line that names field, value and remedy, and exit code 2.
+
+Nothing is written.
+"""
 
 import importlib.metadata
 import pathlib
@@ -31,11 +34,20 @@ BAD = [
     ("--optimizer-kwargs momentum=nan", ["--optimizer-kwargs momentum=nan", "finite number"]),
     ("--model-kwargs depth", ["'depth'", "KEY=VALUE"]),
     ("--model-kwargs dtype=bfloat16", ["dtype", "--precision"]),
-    ("--optimizer-kwargs momentun=0.5", ["--optimizer-kwargs momentun=0.5", "did you mean momentum?"]),
+    (
+        "--optimizer-kwargs momentun=0.5",
+        ["--optimizer-kwargs momentun=0.5", "did you mean momentum?"],
+    ),
     ("--global-batch-size 100 --devices 8", ["--global-batch-size 100", "8 devices", "96 or 104"]),
-    ("--global-batch-size 2000", ["--global-batch-size 2000", "larger than the training set", "1437"]),
+    (
+        "--global-batch-size 2000",
+        ["--global-batch-size 2000", "larger than the training set", "1437"],
+    ),
     ("--per-device-batch-size 200 --devices 8", ["1600", "larger than the training set"]),
-    ("--global-batch-size 64 --per-device-batch-size 8", ["--per-device-batch-size 8", "--global-batch-size"]),
+    (
+        "--global-batch-size 64 --per-device-batch-size 8",
+        ["--per-device-batch-size 8", "--global-batch-size"],
+    ),
     ("--epochs 3 --steps 8", ["--steps 8", "--epochs"]),
     ("--epochs 0", ["--epochs 0", "greater than 0"]),
     ("--epochs -3", ["--epochs -3", "greater than 0"]),
@@ -47,7 +59,10 @@ BAD = [
     ("--label-smoothing 1.5", ["--label-smoothing 1.5", "below 1"]),
     ("--loss dice", ["--loss dice", "known: class_weights, label_smoothing (for classification)"]),
     ("--model unet --loss dicee", ["--loss dicee", "did you mean dice?"]),
-    ("--label-smoothing 0.1 --task-kwargs label_smoothing=0.2", ["--label-smoothing 0.1", "--task-kwargs", "give one"]),
+    (
+        "--label-smoothing 0.1 --task-kwargs label_smoothing=0.2",
+        ["--label-smoothing 0.1", "--task-kwargs", "give one"],
+    ),
     ("--batch-norm grup:8", ["--batch-norm grup:8", "group:N"]),
     ("--batch-norm group:7", ["--batch-norm group:7", "group:8"]),
     ("--warmup-fraction 0.9 --schedule multistep", ["--warmup-fraction 0.9", "milestone"]),
@@ -70,7 +85,9 @@ def error_line(capsys: pytest.CaptureFixture[str]) -> str:
 
 
 @pytest.mark.parametrize(("flags", "named"), BAD)
-def test_bad_input_is_one_line_and_code_2(flags: str, named: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_input_is_one_line_and_code_2(
+    flags: str, named: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
     assert train.main(flags.split()) == 2
     line = error_line(capsys)
     assert line.startswith("jaxdp.train: error: ")
@@ -90,7 +107,9 @@ def test_bad_input_is_one_line_and_code_2(flags: str, named: list[str], capsys: 
         ("a: b: c", ["cannot be read"]),
     ],
 )
-def test_bad_files_are_one_line_and_code_2(content: str, named: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_files_are_one_line_and_code_2(
+    content: str, named: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
     pathlib.Path("settings.yaml").write_text(content)
     assert train.main(["--config", "settings.yaml"]) == 2
     line = error_line(capsys)
@@ -119,42 +138,68 @@ def _float32_afterwards() -> Iterator[None]:
 @pytest.mark.parametrize(
     ("batch_norm", "where", "code", "word"),
     [
-        pytest.param("group:4", "--devices 1,4 --strategies pmap,sharded", 0, "passed", marks=pytest.mark.slow),
+        pytest.param(
+            "group:4",
+            "--devices 1,4 --strategies pmap,sharded",
+            0,
+            "passed",
+            marks=pytest.mark.slow,
+        ),
         ("replica", "--devices 4 --strategies pmap", 1, "FAILED"),
     ],
 )
 def test_check_tells_whether_devices_matter(
     batch_norm: str, where: str, code: int, word: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    flags = f"{where} --model cnn --model-kwargs width=4 hidden=16 --global-batch-size 32 --steps 2 --batch-norm {batch_norm}"
+    flags = (
+        f"{where} --model cnn --model-kwargs width=4 hidden=16 --global-batch-size 32 --steps 2"
+        f" --batch-norm {batch_norm}"
+    )
     assert check.main(flags.split()) == code
     shown = capsys.readouterr().out
     assert word in shown
-    assert len([line for line in shown.splitlines() if "pmap" in line or "sharded" in line]) == (4 if code == 0 else 1)
+    assert len([line for line in shown.splitlines() if "pmap" in line or "sharded" in line]) == (
+        4 if code == 0 else 1
+    )
 
 
 def test_flags_override_a_file_and_displace_the_partner_of_a_pair() -> None:
-    pathlib.Path("settings.yaml").write_text("epochs: 7\nlearning_rate: 1e-3\nmodel_kwargs: {depth: 26}\nglobal_batch_size: 64\n")
+    pathlib.Path("settings.yaml").write_text(
+        "epochs: 7\nlearning_rate: 1e-3\nmodel_kwargs: {depth: 26}\nglobal_batch_size: 64\n"
+    )
 
     def parse(flags: str) -> types.SimpleNamespace:
         argv = ["--config", "settings.yaml", *flags.split()]
-        return types.SimpleNamespace(**command_line.parse(config.TrainConfig, argv, prog="x", description="x").flat())
+        return types.SimpleNamespace(
+            **command_line.parse(config.TrainConfig, argv, prog="x", description="x").flat()
+        )
 
     parsed = parse("--learning-rate 0.5 --steps 3")
     assert (parsed.learning_rate, parsed.steps, parsed.epochs) == (0.5, 3, None)
     assert (parsed.model_kwargs, parsed.global_batch_size) == ({"depth": 26}, 64)
     assert parse("").learning_rate == 0.001
     assert parse("--per-device-batch-size 4").global_batch_size is None
-    assert parse("--model-kwargs alpha=3.5 bottleneck=true").model_kwargs == {"alpha": 3.5, "bottleneck": True}
+    assert parse("--model-kwargs alpha=3.5 bottleneck=true").model_kwargs == {
+        "alpha": 3.5,
+        "bottleneck": True,
+    }
 
 
 def test_no_flags_at_all_are_the_defaults() -> None:
-    assert command_line.parse(config.TrainConfig, [], prog="x", description="x") == config.TrainConfig()
+    assert (
+        command_line.parse(config.TrainConfig, [], prog="x", description="x")
+        == config.TrainConfig()
+    )
 
 
 def test_help_names_everything_and_does_not_import_jax() -> None:
-    code = "import sys; from jaxdp.train import main\ntry: main(['--help'])\nfinally: assert 'jax' not in sys.modules"
-    helped = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    code = (
+        "import sys; from jaxdp.train import main\ntry: main(['--help'])\nfinally: assert 'jax' not"
+        " in sys.modules"
+    )
+    helped = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout
     for field in config.TrainConfig.places():
         assert f"--{field.replace('_', '-')}" in helped
     for name in [*models.names(), *sources.names(), *strategy.names(), *OPTIMIZERS]:
@@ -163,7 +208,9 @@ def test_help_names_everything_and_does_not_import_jax() -> None:
 
 def test_jaxdp_is_the_same_as_the_modules() -> None:
     def run(*argv: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run([sys.executable, "-m", "jaxdp", *argv], capture_output=True, text=True)
+        return subprocess.run(
+            [sys.executable, "-m", "jaxdp", *argv], capture_output=True, text=True
+        )
 
     assert "train" in run().stdout
     assert "--strategy" in run("train", "--help").stdout
@@ -175,7 +222,9 @@ def test_jaxdp_is_the_same_as_the_modules() -> None:
 @pytest.mark.parametrize("arguments", [["train", "--help"], ["devices", "--json"]])
 def test_nobody_reads_what_is_printed(arguments: list[str]) -> None:
     """As behind `| head`: no trace, and the exit code that a shell has for it."""
-    with subprocess.Popen([sys.executable, "-m", "jaxdp", *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+    with subprocess.Popen(
+        [sys.executable, "-m", "jaxdp", *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
         assert process.stdout is not None
         assert process.stderr is not None
         process.stdout.close()
@@ -187,18 +236,30 @@ def test_a_summary_prints_names_as_they_are(capsys: pytest.CaptureFixture[str]) 
     from jaxdp.reporting.progress import print_summary
 
     summary = {
-        "model": "cnn", "dataset": "folder:a", "status": "done", "metrics": {}, "devices": 1, "device_kind": "cpu",
-        "strategy": "pmap", "batch_norm": "replica",
-        "parameters": 1, "steps": 1, "epochs": 1.0, "global_batch_size": 1, "examples_per_second": None,
+        "model": "cnn",
+        "dataset": "folder:a",
+        "status": "done",
+        "metrics": {},
+        "devices": 1,
+        "device_kind": "cpu",
+        "strategy": "pmap",
+        "batch_norm": "replica",
+        "parameters": 1,
+        "steps": 1,
+        "epochs": 1.0,
+        "global_batch_size": 1,
+        "examples_per_second": None,
         "seconds": {"total": 1.0, "first_step": None},
-    }  # fmt: skip
+    }
     print_summary(summary, "runs/[bold]x", "accuracy")
     printed = capsys.readouterr().out
     assert "cnn on folder:a: done" in printed  # and no picture of an A
     assert "runs/[bold]x" in printed
 
 
-def test_a_package_that_is_not_installed_has_no_version_and_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_package_that_is_not_installed_has_no_version_and_runs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """As with PYTHONPATH=src, on machines where nothing can be installed."""
     from jaxdp.training import summary
 

@@ -19,34 +19,60 @@ def figures(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
     """Every figure that is written."""
     found: list[Figure] = []
     save = confusion.pictures.save
-    monkeypatch.setattr(confusion.pictures, "save", lambda figure, path: (found.append(figure), save(figure, path))[1])
+    monkeypatch.setattr(
+        confusion.pictures,
+        "save",
+        lambda figure, path: (found.append(figure), save(figure, path))[1],
+    )
     return found
 
 
 def texts(figure: Figure) -> list[matplotlib.text.Text]:
-    return [text for text in figure.findobj(matplotlib.text.Text) if text.get_visible() and text.get_text()]  # pyright: ignore
+    return [
+        text
+        for text in figure.findobj(matplotlib.text.Text)
+        if text.get_visible() and text.get_text()
+    ]  # pyright: ignore
 
 
 def labels(figure: Figure) -> tuple[list[str], list[str]]:
     axes = figure.axes[0]
-    return tuple([tick.get_text() for tick in ticks] for ticks in (axes.get_xticklabels(), axes.get_yticklabels()))  # pyright: ignore
+    return tuple(
+        [tick.get_text() for tick in ticks]
+        for ticks in (axes.get_xticklabels(), axes.get_yticklabels())
+    )  # pyright: ignore
 
 
 def overlaps(figure: Figure) -> bool:
     """Whether names beside the matrix overlap one another, as they were drawn."""
-    tops = sorted((box.y0, box.y1) for box in (tick.get_window_extent() for tick in figure.axes[0].get_yticklabels()))
-    lefts = sorted((box.x0, box.x1) for box in (tick.get_window_extent() for tick in figure.axes[0].get_xticklabels()))
+    tops = sorted(
+        (box.y0, box.y1)
+        for box in (tick.get_window_extent() for tick in figure.axes[0].get_yticklabels())
+    )
+    lefts = sorted(
+        (box.x0, box.x1)
+        for box in (tick.get_window_extent() for tick in figure.axes[0].get_xticklabels())
+    )
     turned = figure.axes[0].get_xticklabels()[0].get_rotation() == 45
-    return any(high > low for each in ([tops] if turned else [tops, lefts]) for (_, high), (low, _) in itertools.pairwise(each))
+    return any(
+        high > low
+        for each in ([tops] if turned else [tops, lefts])
+        for (_, high), (low, _) in itertools.pairwise(each)
+    )
 
 
 @pytest.mark.parametrize(("count", "every"), [(4, 1), (30, 1), (31, 1), (100, 2), (1000, 20)])
-def test_it_is_legible_for_few_and_for_many_classes(count: int, every: int, figures: list[Figure]) -> None:
+def test_it_is_legible_for_few_and_for_many_classes(
+    count: int, every: int, figures: list[Figure]
+) -> None:
     matrix = np.diag(np.arange(1.0, count + 1))
     matrix[0, 1] = 7
     names = [f"a class {index}" for index in range(count)]
     drawing = confusion.plot(
-        matrix, names, pathlib.Path("c.png"), title="resnet-18 on folder:my photos, 16 devices, shard_map, batch norm group:32"
+        matrix,
+        names,
+        pathlib.Path("c.png"),
+        title="resnet-18 on folder:my photos, 16 devices, shard_map, batch norm group:32",
     )
     (figure,) = figures
     assert drawing.dtype == np.uint8
@@ -71,11 +97,15 @@ def test_it_is_legible_for_few_and_for_many_classes(count: int, every: int, figu
 
 
 def test_long_names_are_shortened_and_dollars_are_no_mathematics(figures: list[Figure]) -> None:
-    confusion.plot(np.eye(2), ["x" * 60, "$a$ \\frac{"], pathlib.Path("c.png"), title="folder:$x_$y_{")
+    confusion.plot(
+        np.eye(2), ["x" * 60, "$a$ \\frac{"], pathlib.Path("c.png"), title="folder:$x_$y_{"
+    )
     (figure,) = figures
     assert labels(figure)[0] == ["x" * 23 + "…", "\\$a\\$ \\frac{"]
     # What is drawn: Matplotlib takes the backslashes off, and reads no mathematics.
-    assert [text._preprocess_math(text.get_text())[:2] for text in figure.axes[0].get_xticklabels()][1] == ("$a$ \\frac{", False)  # pyright: ignore
+    assert [
+        text._preprocess_math(text.get_text())[:2] for text in figure.axes[0].get_xticklabels()
+    ][1] == ("$a$ \\frac{", False)  # pyright: ignore
 
 
 def test_names_that_no_font_has_are_numbers_without_a_warning(figures: list[Figure]) -> None:
@@ -96,7 +126,8 @@ def test_names_that_no_font_has_are_numbers_without_a_warning(figures: list[Figu
 def test_fonts_of_matplotlibs_settings_show_what_they_have(figures: list[Figure]) -> None:
     """DejaVu Sans Mono lacks what DejaVu Sans has."""
     sans, mono = (
-        set(font_manager.get_font(font_manager.findfont(name)).get_charmap()) for name in ("DejaVu Sans", "DejaVu Sans Mono")
+        set(font_manager.get_font(font_manager.findfont(name)).get_charmap())
+        for name in ("DejaVu Sans", "DejaVu Sans Mono")
     )
     lacking = chr(min(sans - mono))
     both = ["DejaVu Sans Mono", "DejaVu Sans"]
@@ -110,5 +141,10 @@ def test_fonts_of_matplotlibs_settings_show_what_they_have(figures: list[Figure]
 def test_no_class_is_a_formula_in_the_table() -> None:
     path, names = pathlib.Path("plots/confusion.csv"), ["=1+1", "'=a", "-1"]
     confusion.write(np.eye(3), names, path)
-    assert path.read_text().splitlines() == ["actual,predicted,images", "'=1+1,'=1+1,1", "''=a,''=a,1", "-1,-1,1"]
+    assert path.read_text().splitlines() == [
+        "actual,predicted,images",
+        "'=1+1,'=1+1,1",
+        "''=a,''=a,1",
+        "-1,-1,1",
+    ]
     assert confusion.read(path) == {name: {name: 1} for name in names}

@@ -1,4 +1,7 @@
-"""Weights go out and come in again without loss; a program is the evaluation that it was made of."""
+"""Weights go out and come in again without loss.
+
+A program is the evaluation that it was made of.
+"""
 
 import json
 import pathlib
@@ -20,7 +23,9 @@ from jaxdp.models.reference_weights import load_reference_weights, reference_nam
 from jaxdp.registry import ConfigError
 
 pytestmark = pytest.mark.usefixtures("no_pictures")
-FLAGS = "--model-kwargs depth=8 alpha=6 --devices 2 --steps 4 --ema-decay 0.5 --normalize image".split()
+FLAGS = (
+    "--model-kwargs depth=8 alpha=6 --devices 2 --steps 4 --ema-decay 0.5 --normalize image".split()
+)
 SMALL = {"depth": 8, "alpha": 6}
 
 
@@ -54,7 +59,9 @@ def error_line(capsys: pytest.CaptureFixture[str]) -> str:
     return lines[0]
 
 
-def test_exports_are_what_the_run_evaluates(trained: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_exports_are_what_the_run_evaluates(
+    trained: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Averaged weights and a normalization per image: both belong to what was trained."""
     step, figures = evaluate.evaluate(trained, devices=2)
     assert convert.main(["export", trained, "--output", "out/weights.safetensors"]) == 0
@@ -79,13 +86,19 @@ def test_exports_are_what_the_run_evaluates(trained: str, capsys: pytest.Capture
     for numbers in (range(100), range(100, 360)):  # any batch size
         examples = [test[number] for number in numbers]
         logits = program.call(np.stack([example["images"] for example in examples]))
-        correct += int(np.sum(np.argmax(logits, -1) == np.array([example["labels"] for example in examples])))
+        correct += int(
+            np.sum(np.argmax(logits, -1) == np.array([example["labels"] for example in examples]))
+        )
     assert correct / 360 == pytest.approx(figures["accuracy"])
     about = json.loads(pathlib.Path("program.stablehlo.json").read_text())
     with safetensors.safe_open("out/weights.safetensors", framework="numpy") as file:
         assert json.loads(file.metadata()["about"]) | {"step": step} == about
     assert about["class_names"] == [str(digit) for digit in range(10)]
-    assert (about["dtype"], about["image_shape"], about["normalize"]) == ("uint8", [8, 8, 1], "image")
+    assert (about["dtype"], about["image_shape"], about["normalize"]) == (
+        "uint8",
+        [8, 8, 1],
+        "image",
+    )
     described = json.loads((pathlib.Path(trained) / "dataset.json").read_text())
     assert (about["mean"], about["std"]) == (described["mean"], described["std"])
 
@@ -98,14 +111,19 @@ def test_exports_are_what_the_run_evaluates(trained: str, capsys: pytest.Capture
         ("vgg", {"depth": 11, "width": 1, "head": "imagenet"}),
         ("resnet", {"depth": 8, "width": 2}),
         ("pyramidnet", SMALL),
-        *[("unet", {"base_channels": 2, "levels": 1, "upsampling": each}) for each in ("transposed", "bilinear", "resize")],
+        *[
+            ("unet", {"base_channels": 2, "levels": 1, "upsampling": each})
+            for each in ("transposed", "bilinear", "resize")
+        ],
     ],
 )
 def test_every_model_is_a_program_for_any_batch(name: str, kwargs: dict) -> None:
     model = models.create(name, num_classes=3, in_channels=1, rngs=nnx.Rngs(0), **kwargs)
     model.eval()
     shape = (*jax.export.symbolic_shape("batch"), 32, 32, 1)
-    program = jax.export.export(jax.jit(lambda images: model(images)))(jax.ShapeDtypeStruct(shape, jnp.float32))
+    program = jax.export.export(jax.jit(lambda images: model(images)))(
+        jax.ShapeDtypeStruct(shape, jnp.float32)
+    )
     for batch in (1, 3):
         images = jnp.linspace(-1, 1, batch * 32 * 32).reshape(batch, 32, 32, 1)
         np.testing.assert_allclose(program.call(images), model(images), atol=1e-4)
@@ -119,7 +137,10 @@ def test_a_state_dict_of_pytorch_becomes_a_run(kind: str) -> None:
         np.savez("weights.npz", **prefixed)  # pyright: ignore[reportArgumentType]
     else:
         safetensors.numpy.save_file(prefixed, "weights.safetensors")
-    assert convert.main(f"import weights.{kind} --run-dir run --model-kwargs depth=8 alpha=6".split()) == 0
+    assert (
+        convert.main(f"import weights.{kind} --run-dir run --model-kwargs depth=8 alpha=6".split())
+        == 0
+    )
     model = pyramidnet()
     load_reference_weights(model, state)
     images = jnp.asarray(np.random.default_rng(0).normal(size=(3, 8, 8, 1)), jnp.float32)
@@ -142,13 +163,18 @@ BAD = [
     ("import other.npz --run-dir run --model-kwargs depth=8 alpha=6", ["missing", "unexpected"]),
     ("export nowhere --output a.safetensors", ["nowhere", "holds no run"]),
     ("export nowhere --output a.onnx", ["--output a.onnx", ".stablehlo"]),
-    ("export nowhere --output folder.safetensors", ["--output folder.safetensors", "is a folder; give a file"]),
+    (
+        "export nowhere --output folder.safetensors",
+        ["--output folder.safetensors", "is a folder; give a file"],
+    ),
     ("exprot", ["did you mean export?"]),
 ]
 
 
 @pytest.mark.parametrize(("flags", "named"), BAD)
-def test_bad_input_is_one_line_and_code_2(flags: str, named: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_input_is_one_line_and_code_2(
+    flags: str, named: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
     for name in ("weights.txt", "broken.npz", "broken.safetensors"):
         pathlib.Path(name).write_text("no arrays")
     np.savez("pickled.npz", a=np.array([{}], dtype=object))
@@ -205,7 +231,9 @@ def test_weights_are_finite_floats_or_one_line(
 
 
 @pytest.mark.parametrize("dtype", ["F8_E4M3", "F8_E5M2"])
-def test_dtypes_that_numpy_does_not_have_are_one_line(dtype: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_dtypes_that_numpy_does_not_have_are_one_line(
+    dtype: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     header = json.dumps({"fc.bias": {"dtype": dtype, "shape": [10], "data_offsets": [0, 10]}})
     content = struct.pack("<Q", len(header)) + header.encode() + bytes(10)
     pathlib.Path("weights.safetensors").write_bytes(content)
@@ -223,7 +251,9 @@ def test_weights_of_another_precision_are_cast_and_trained(trained: str, dtype: 
     cast = {name: array.astype(jnp.dtype(dtype)) for name, array in own.items()}
     safetensors.numpy.save_file(cast, "cast.safetensors", metadata={"format": "jaxdp"})
     assert convert.main(IMPORT.format("cast.safetensors").split()) == 0
-    assert train.main([*IMPORT.split()[2:], "--resume", "must", "--devices", "1", "--steps", "1"]) == 0
+    assert (
+        train.main([*IMPORT.split()[2:], "--resume", "must", "--devices", "1", "--steps", "1"]) == 0
+    )
     for step in (0, 1):
         arrays = SavedCheckpoints(pathlib.Path("run/checkpoints"), best_metric=None).arrays(step)
         floats = {array.dtype for array in arrays.values() if array.dtype != np.int32}
@@ -236,7 +266,9 @@ def test_weights_of_another_precision_are_cast_and_trained(trained: str, dtype: 
 def test_weights_of_another_size_leave_the_model_as_it_was(trained: str) -> None:
     assert convert.main(["export", trained, "--output", "weights.safetensors"]) == 0
     weights, _ = read_weights("weights.safetensors")
-    model = models.create("pyramidnet", num_classes=10, in_channels=1, rngs=nnx.Rngs(0), depth=8, alpha=9)
+    model = models.create(
+        "pyramidnet", num_classes=10, in_channels=1, rngs=nnx.Rngs(0), depth=8, alpha=9
+    )
     before = jax.tree.map(np.asarray, nnx.state(model, nnx.Param))
     with pytest.raises(ConfigError, match="not those of this network"):
         load_exported(model, weights)
@@ -244,7 +276,10 @@ def test_weights_of_another_size_leave_the_model_as_it_was(trained: str) -> None
 
 
 def test_a_small_network_becomes_a_program() -> None:
-    flags = "--model cnn --model-kwargs width=4 hidden=16 --global-batch-size 160 --steps 1 --strategy single --run-dir run"
+    flags = (
+        "--model cnn --model-kwargs width=4 hidden=16 --global-batch-size 160 --steps 1 --strategy"
+        " single --run-dir run"
+    )
     assert train.main(flags.split()) == 0
     assert convert.main("export run --output program.stablehlo".split()) == 0
     program = jax.export.deserialize(bytearray(pathlib.Path("program.stablehlo").read_bytes()))

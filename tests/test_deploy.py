@@ -1,7 +1,8 @@
 """deploy/jobset.yaml has the structure of a JobSet, its numbers agree, and jaxdp takes its flags.
 
-The structure is written down here by hand from the types of JobSet v1alpha2 and batch/v1, for the keys that the file uses: it finds
-a misspelt, misplaced or mistyped key, and does not stand for a cluster's own check (`kubectl apply --dry-run=server`).
+The structure is written down here by hand from the types of JobSet v1alpha2 and batch/v1, for the
+keys that the file uses: it finds a misspelt, misplaced or mistyped key, and does not stand for a
+cluster's own check (`kubectl apply --dry-run=server`).
 """
 
 import copy
@@ -18,7 +19,8 @@ from jaxdp.config import TrainConfig
 from jaxdp.exit_codes import EXIT_DIVERGED, EXIT_STOPPED, EXIT_USAGE_ERROR
 
 FILE = pathlib.Path(__file__).parents[1] / "deploy" / "jobset.yaml"
-Structure = Any  # a type, a set of allowed values, a dict of structures by key, or a list of one structure
+# A type, a set of allowed values, a dict of structures by key, or a list of one structure.
+Structure = Any
 CONTAINER = {
     "name": str, "image": str, "command": [str], "args": [str], "ports": [{"containerPort": int}],
     "env": [{"name": str, "valueFrom": {"fieldRef": {"fieldPath": str}}}],
@@ -31,19 +33,30 @@ POD = {
 }  # fmt: skip
 EXIT_CODES = {"containerName": str, "operator": {"In", "NotIn"}, "values": [int]}
 JOB = {
-    "parallelism": int, "completions": int, "completionMode": {"Indexed"}, "backoffLimit": int,
-    "podFailurePolicy": {"rules": [{"action": {"FailJob", "Ignore", "Count"}, "onExitCodes": EXIT_CODES}]},
+    "parallelism": int,
+    "completions": int,
+    "completionMode": {"Indexed"},
+    "backoffLimit": int,
+    "podFailurePolicy": {
+        "rules": [{"action": {"FailJob", "Ignore", "Count"}, "onExitCodes": EXIT_CODES}]
+    },
     "template": {"spec": POD},
-}  # fmt: skip
+}
 FAILURE_RULE = {
-    "name": str, "action": {"FailJobSet", "RestartJobSet", "RestartJobSetAndIgnoreMaxRestarts"}, "onJobFailureReasons": [str],
-}  # fmt: skip
+    "name": str,
+    "action": {"FailJobSet", "RestartJobSet", "RestartJobSetAndIgnoreMaxRestarts"},
+    "onJobFailureReasons": [str],
+}
 JOBSET = {
     "apiVersion": {"jobset.x-k8s.io/v1alpha2"},
     "kind": {"JobSet"},
     "metadata": {"name": str},
     "spec": {
-        "failurePolicy": {"maxRestarts": int, "restartStrategy": {"Recreate", "BlockingRecreate"}, "rules": [FAILURE_RULE]},
+        "failurePolicy": {
+            "maxRestarts": int,
+            "restartStrategy": {"Recreate", "BlockingRecreate"},
+            "rules": [FAILURE_RULE],
+        },
         "replicatedJobs": [{"name": str, "replicas": int, "template": {"spec": JOB}}],
     },
 }
@@ -52,7 +65,9 @@ JOBSET = {
 def check(value: Any, structure: Structure, path: str = "") -> None:
     if isinstance(structure, dict):
         assert isinstance(value, dict), f"{path} is not a mapping"
-        assert value.keys() == structure.keys(), f"{path}: {sorted(value.keys() ^ structure.keys())}"
+        assert value.keys() == structure.keys(), (
+            f"{path}: {sorted(value.keys() ^ structure.keys())}"
+        )
         for key, part in value.items():
             check(part, structure[key], f"{path}.{key}")
     elif isinstance(structure, list):
@@ -91,12 +106,16 @@ MISTAKES: list[Callable[[dict[str, Any]], Any]] = [
     lambda found: job_of(found).update(restartPolicy="Never"),  # belongs to the pod
     lambda found: job_of(found)["template"]["spec"].pop("restartPolicy"),
     lambda found: container_of(found).update(args=["--process-id", 1]),
-    lambda found: found["spec"]["failurePolicy"].update(maxRestart=found["spec"]["failurePolicy"].pop("maxRestarts")),
+    lambda found: found["spec"]["failurePolicy"].update(
+        maxRestart=found["spec"]["failurePolicy"].pop("maxRestarts")
+    ),
 ]
 
 
 @pytest.mark.parametrize("spoil", MISTAKES)
-def test_the_check_finds_mistakes(spoil: Callable[[dict[str, Any]], Any], manifest: dict[str, Any]) -> None:
+def test_the_check_finds_mistakes(
+    spoil: Callable[[dict[str, Any]], Any], manifest: dict[str, Any]
+) -> None:
     spoiled = copy.deepcopy(manifest)
     spoil(spoiled)
     with pytest.raises(AssertionError):
@@ -115,11 +134,15 @@ def test_names_and_numbers_agree(manifest: dict[str, Any]) -> None:
     volumes = {volume["name"] for volume in job["template"]["spec"]["volumes"]}
     assert {mount["name"] for mount in container["volumeMounts"]} == volumes
 
-    # Kubernetes puts the pod's variables in; JobSet names pods JOBSET-JOBS-INDEX-POD and their network like the JobSet.
+    # Kubernetes puts the pod's variables in; JobSet names pods JOBSET-JOBS-INDEX-POD and their
+    # network like the JobSet.
     given = {variable["name"] for variable in container["env"]} | {"JOB_COMPLETION_INDEX"}
     assert set(re.findall(r"\$\((\w+)\)", " ".join(container["args"]))) == given
     name, last = manifest["metadata"]["name"], job["completions"] - 1
-    words = [word.replace("$(JOBSET_NAME)", name).replace("$(JOB_COMPLETION_INDEX)", str(last)) for word in container["args"]]
+    words = [
+        word.replace("$(JOBSET_NAME)", name).replace("$(JOB_COMPLETION_INDEX)", str(last))
+        for word in container["args"]
+    ]
     assert container["command"] == ["python", "-m", "jaxdp.train"]
     config = command_line.parse(TrainConfig, words, prog="python -m jaxdp.train", description="")
     port = container["ports"][0]["containerPort"]

@@ -1,4 +1,6 @@
-"""What the documents point to is there, what they tell to type exists, and the notebooks were run."""
+"""What the documents point to is there, what they tell to type exists, and the notebooks were
+run.
+"""
 
 import ast
 import importlib
@@ -11,7 +13,14 @@ import pytest
 from jaxdp.__main__ import COMMANDS
 
 ROOT = pathlib.Path(__file__).parents[1]
-PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("deploy/*.md"), ROOT / "experiments" / "README.md"])
+PAGES = sorted(
+    [
+        *ROOT.glob("*.md"),
+        *ROOT.glob("docs/**/*.md"),
+        *ROOT.glob("deploy/*.md"),
+        ROOT / "experiments" / "README.md",
+    ]
+)
 NOTEBOOKS = sorted(ROOT.glob("experiments/notebooks/*.ipynb"))
 
 
@@ -40,15 +49,25 @@ def test_flags_exist(capsys: pytest.CaptureFixture[str]) -> None:
     """Each flag of a command in a console block is one that its `--help` knows."""
     known: dict[str, str] = {}
     for page in PAGES:
-        for block in re.findall(r"^```console\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE):
-            for name, words in re.findall(r"python -m jaxdp\.(\w+)([^\n#]*)", block.replace("\\\n", " ")):
+        for block in re.findall(
+            r"^```console\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE
+        ):
+            for name, words in re.findall(
+                r"python -m jaxdp\.(\w+)([^\n#]*)", block.replace("\\\n", " ")
+            ):
                 own, _, started = words.partition(" -- ")
-                kind = [word for word in own.split()[:1] if name == "launch" and word in ("slurm", "ray")]
+                kind = [
+                    word
+                    for word in own.split()[:1]
+                    if name == "launch" and word in ("slurm", "ray")
+                ]
                 for command, text in ((" ".join([name, *kind]), own), ("train", started)):
                     if command not in known and text:
                         module, *words_before = command.split()
                         with pytest.raises(SystemExit):
-                            importlib.import_module(f"jaxdp.{module}").main([*words_before, "--help"])
+                            importlib.import_module(f"jaxdp.{module}").main(
+                                [*words_before, "--help"]
+                            )
                         known[command] = capsys.readouterr().out
                     for flag in re.findall(r"(?<!\S)--[a-z][a-z-]+", text):
                         exists = re.search(rf"(?<![\w-]){flag}(?![\w-])", known[command])
@@ -60,7 +79,9 @@ def test_tables_stand_where_commands_write_them() -> None:
     for path in [ROOT / "docs" / "performance.md", ROOT / "experiments" / "README.md"]:
         text = path.read_text()
         tables = re.findall(r"<!-- (\w+): begin -->\n(.*?)<!-- \1: end -->", text, re.DOTALL)
-        assert len(tables) == text.count(": begin -->") > 0, f"{path.name}: a mark of a table is missing"
+        assert len(tables) == text.count(": begin -->") > 0, (
+            f"{path.name}: a mark of a table is missing"
+        )
         for name, table in tables:
             assert "|---" in table, f"{path.name}: nothing was written for {name}"
 
@@ -69,9 +90,13 @@ def test_the_readme_shows_the_results_that_are_kept(monkeypatch: pytest.MonkeyPa
     monkeypatch.syspath_prepend(str(ROOT / "experiments"))
     blocks = importlib.import_module("results").readme_blocks()
     text = (ROOT / "README.md").read_text()
-    assert blocks.keys() == set(re.findall(r"<!-- (\w+): begin -->", text)) == {"picture", "results"}
+    assert (
+        blocks.keys() == set(re.findall(r"<!-- (\w+): begin -->", text)) == {"picture", "results"}
+    )
     for name, block in blocks.items():
-        assert f"<!-- {name}: begin -->\n{block}\n<!-- {name}: end -->" in text, "python experiments/results.py --only --write"
+        assert f"<!-- {name}: begin -->\n{block}\n<!-- {name}: end -->" in text, (
+            "python experiments/results.py --only --write"
+        )
 
 
 def test_the_readme_is_short() -> None:
@@ -83,7 +108,9 @@ def test_the_readme_is_short() -> None:
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
 def test_notebooks_were_run_and_are_small(notebook: pathlib.Path) -> None:
     assert notebook.stat().st_size < 2**20
-    cells = [cell for cell in json.loads(notebook.read_text())["cells"] if cell["cell_type"] == "code"]
+    cells = [
+        cell for cell in json.loads(notebook.read_text())["cells"] if cell["cell_type"] == "code"
+    ]
     outputs = [output for cell in cells for output in cell["outputs"]]
     assert all(cell["execution_count"] for cell in cells)
     assert not any(output["output_type"] == "error" for output in outputs)

@@ -1,4 +1,6 @@
-"""Each example trains as a script and as a plugin, and what it registers is found again after the run."""
+"""Each example trains as a script and as a plugin, and what it registers is found again after the
+run.
+"""
 
 import json
 import pathlib
@@ -19,8 +21,16 @@ CASES = {
         "--model-kwargs width=8 depth=2 dropout=0.1 --dataset digits",
         "accuracy",
     ),
-    "custom_dataset": ("--dataset photographs:16", "--model cnn --model-kwargs width=4 hidden=16", "accuracy"),
-    "custom_task": ("--dataset marks --task multilabel", "--model cnn --model-kwargs width=4 hidden=16", "f1"),
+    "custom_dataset": (
+        "--dataset photographs:16",
+        "--model cnn --model-kwargs width=4 hidden=16",
+        "accuracy",
+    ),
+    "custom_task": (
+        "--dataset marks --task multilabel",
+        "--model cnn --model-kwargs width=4 hidden=16",
+        "f1",
+    ),
 }
 QUICK = "--global-batch-size 64 --devices 2 --eval-every 100 --run-dir run"
 
@@ -28,7 +38,9 @@ QUICK = "--global-batch-size 64 --devices 2 --eval-every 100 --run-dir run"
 @pytest.mark.usefixtures("no_pictures", "registries")
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
-def test_an_example_trains_and_is_found_again(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_example_trains_and_is_found_again(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     file = EXAMPLES / f"{name}.py"
     assert len(file.read_text().splitlines()) < 60
     registered, flags, figure = CASES[name]

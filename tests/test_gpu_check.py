@@ -1,4 +1,6 @@
-"""Does the check for the day there is a GPU come through whatever happens to its measurements? benchmarks/gpu_check.py"""
+"""Does the check for the day there is a GPU come through whatever happens to its measurements?
+benchmarks/gpu_check.py
+"""
 
 import json
 import pathlib
@@ -24,7 +26,10 @@ def test_three_steps_that_differ_are_found() -> None:
     import jax
 
     device = jax.devices()[0]
-    end, again = (gpu_cells.three_steps("cnn", {}, 16, device, learning_rate=rate * gpu_cells.LEARNING_RATE) for rate in (1, 1.02))
+    end, again = (
+        gpu_cells.three_steps("cnn", {}, 16, device, learning_rate=rate * gpu_cells.LEARNING_RATE)
+        for rate in (1, 1.02)
+    )
     same, other = gpu_cells.differences(end, end), gpu_cells.differences(again, end)
     assert same == {"of_weights": 0.0, "of_updates": 0.0}
     assert other["of_weights"] > gpu_check.TOLERANCE
@@ -35,14 +40,23 @@ def test_three_steps_that_differ_are_found() -> None:
     ("program", "status", "reason"),
     [
         ("print(1)", "ok", None),
-        ("raise RuntimeError('RESOURCE_EXHAUSTED: Out of memory while trying to allocate 9 bytes')", "oom", "out of memory: RES"),
+        (
+            (
+                "raise RuntimeError('RESOURCE_EXHAUSTED: Out of memory while trying to allocate 9"
+                " bytes')"
+            ),
+            "oom",
+            "out of memory: RES",
+        ),
         ("raise SystemExit('no such thing')", "failed", "no such thing"),
         ("import os; os.abort()", "failed", "ended with -6"),
         ("import os; os.kill(os.getpid(), 9)", "oom", "out of memory: killed"),
         ("import time; time.sleep(60)", "late", "the minutes were up"),
     ],
 )
-def test_what_happens_to_a_process_is_a_result(program: str, status: str, reason: str | None) -> None:
+def test_what_happens_to_a_process_is_a_result(
+    program: str, status: str, reason: str | None
+) -> None:
     from gpu_processes import Clock
 
     clock = Clock(time.monotonic() + (1 if status == "late" else 60))
@@ -92,47 +106,79 @@ def answer(name: str, arguments: Record) -> Record:
     if batch > {"jaxdp": 128, "torch": 256}[name]:
         return {"status": "oom", "reason": "out of memory: no more", "planned_bytes": 99e9}
     return {
-        "ms": 5.0, "images_per_second": {"jaxdp": 3000.0, "torch": 2000.0}[name], "planned_bytes": 4e9, "compiling_peak_bytes": 1e9,
-        "peak_bytes": 5e9, "predicted_ms": 4.0, "bound": "memory",
-    }  # fmt: skip
+        "ms": 5.0,
+        "images_per_second": {"jaxdp": 3000.0, "torch": 2000.0}[name],
+        "planned_bytes": 4e9,
+        "compiling_peak_bytes": 1e9,
+        "peak_bytes": 5e9,
+        "predicted_ms": 4.0,
+        "bound": "memory",
+    }
 
 
 def lines() -> list[Record]:
-    return [json.loads(line) for line in pathlib.Path("out/gpu_check.jsonl").read_text().splitlines()]
+    return [
+        json.loads(line) for line in pathlib.Path("out/gpu_check.jsonl").read_text().splitlines()
+    ]
 
 
-def test_batches_double_until_memory_is_out(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_batches_double_until_memory_is_out(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     flags = ("--parts", "throughput", "prediction", "--models", "resnet")
     assert check(monkeypatch, answer, *flags) == 0
-    rows = [row.split(" | ") for row in capsys.readouterr().out.splitlines() if row.startswith("| ResNet-50")]
+    rows = [
+        row.split(" | ")
+        for row in capsys.readouterr().out.splitlines()
+        if row.startswith("| ResNet-50")
+    ]
     assert [row[1:5] for row in rows[:4]] == [
-        ["64", "3,000", "2,000", "1.50"], ["128", "3,000", "2,000", "1.50"], ["256", "OOM", "2,000", "–"], ["512", "–", "OOM", "–"],
-    ]  # fmt: skip
+        ["64", "3,000", "2,000", "1.50"],
+        ["128", "3,000", "2,000", "1.50"],
+        ["256", "OOM", "2,000", "–"],
+        ["512", "–", "OOM", "–"],
+    ]
     assert rows[0][5:] == ["5.00", "4.00 memory", "0.80", "4.00", "5.00 |"]
     assert rows[2][8:] == ["99.00", "OOM |"]  # what was planned is known where it did not fit
     assert rows[4][1:] == ["64", "4.00 memory", "5.00", "0.80", "2.00", "5.00 |"]
     assert [(each["side"], each["batch"]) for each in lines() if each["part"] == "throughput"] == [
-        ("jaxdp", 64), ("torch", 64), ("jaxdp", 128), ("torch", 128), ("jaxdp", 256), ("torch", 256), ("torch", 512),
-    ]  # fmt: skip
+        ("jaxdp", 64),
+        ("torch", 64),
+        ("jaxdp", 128),
+        ("torch", 128),
+        ("jaxdp", 256),
+        ("torch", 256),
+        ("torch", 512),
+    ]
 
 
-def test_a_difference_is_wrong(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_difference_is_wrong(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert check(monkeypatch, answer, "--parts", "agreement") == 0
     assert "NO" not in capsys.readouterr().out
 
     def apart(name: str, arguments: Record) -> Record:
-        return answer(name, arguments) | ({"of_weights": float("nan")} if arguments.get("name") == "unet" else {})
+        return answer(name, arguments) | (
+            {"of_weights": float("nan")} if arguments.get("name") == "unet" else {}
+        )
 
     assert check(monkeypatch, apart, "--parts", "agreement") == 1
     assert "| unet | nan | 1.0e-04 | NO |" in capsys.readouterr().out
 
 
-def test_a_crash_is_one_row(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_crash_is_one_row(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     def crash(name: str, arguments: Record) -> Record:
         if name == "agreement":
             raise OSError("the check itself fails here")
         broken = name == "jaxdp" and arguments["name"] == "pyramidnet"
-        return {"status": "failed", "reason": "CUDA_ERROR_ILLEGAL_ADDRESS"} if broken else answer(name, arguments)
+        return (
+            {"status": "failed", "reason": "CUDA_ERROR_ILLEGAL_ADDRESS"}
+            if broken
+            else answer(name, arguments)
+        )
 
     assert check(monkeypatch, crash, "--parts", "agreement", "throughput") == 1
     captured = capsys.readouterr()
@@ -142,7 +188,9 @@ def test_a_crash_is_one_row(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
     assert "CUDA_ERROR_ILLEGAL_ADDRESS" in captured.err
 
 
-def test_a_machine_without_what_was_asked_for_is_said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_machine_without_what_was_asked_for_is_said(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert check(monkeypatch, lambda *_: {"status": "failed", "reason": "no devices"}) == 1
     assert "no devices" in capsys.readouterr().err
     for flags, answers, said in (
@@ -156,18 +204,38 @@ def test_a_machine_without_what_was_asked_for_is_said(monkeypatch: pytest.Monkey
 
 @pytest.mark.slow
 def test_all_of_it_runs_on_a_cpu(capsys: pytest.CaptureFixture[str]) -> None:
-    command = [sys.executable, str(BENCHMARKS / "gpu_check.py"), "--tiny", "--output", "out", "--minutes", "30"]
+    command = [
+        sys.executable,
+        str(BENCHMARKS / "gpu_check.py"),
+        "--tiny",
+        "--output",
+        "out",
+        "--minutes",
+        "30",
+    ]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     found = lines()
     assert all(each.get("status", "ok") == "ok" for each in found), found
-    by_part = {part: [each for each in found if each["part"] == part] for part in {each["part"] for each in found}}
+    by_part = {
+        part: [each for each in found if each["part"] == part]
+        for part in {each["part"] for each in found}
+    }
     assert [each["of_weights"] for each in by_part["agreement"]] == [0.0] * 4
-    assert {(each["model"], each["batch"]) for each in by_part["throughput"] if each["side"] == "jaxdp"} == {
-        ("pyramidnet", 8), ("pyramidnet", 16), ("resnet", 4), ("resnet", 8), ("unet", 2), ("unet", 4),
-    }  # fmt: skip
+    assert {
+        (each["model"], each["batch"]) for each in by_part["throughput"] if each["side"] == "jaxdp"
+    } == {
+        ("pyramidnet", 8),
+        ("pyramidnet", 16),
+        ("resnet", 4),
+        ("resnet", 8),
+        ("unet", 2),
+        ("unet", 4),
+    }
     assert all(
-        each["planned_bytes"] > 0 and each["images_per_second"] > 0 for each in by_part["throughput"] if each["side"] == "jaxdp"
+        each["planned_bytes"] > 0 and each["images_per_second"] > 0
+        for each in by_part["throughput"]
+        if each["side"] == "jaxdp"
     )
     assert len([each for each in by_part["trainer"] if 0 <= each["input_wait_fraction"] <= 1]) == 3
     (resumed,) = by_part["resume"]

@@ -1,4 +1,6 @@
-"""What others wrote or named ends in one line: texts, names, links, pipes, and numbers that would take all memory."""
+"""What others wrote or named ends in one line: texts, names, links, pipes, and numbers that would
+take all memory.
+"""
 
 # Over 300 lines: one test for each kind of input that was once an error.
 
@@ -23,7 +25,21 @@ import tifffile
 from flax import nnx
 from PIL import Image
 
-from jaxdp import bench, check, checkpoints, data, evaluate, free_memory, launch, models, plan, predict, report, sweep, train
+from jaxdp import (
+    bench,
+    check,
+    checkpoints,
+    data,
+    evaluate,
+    free_memory,
+    launch,
+    models,
+    plan,
+    predict,
+    report,
+    sweep,
+    train,
+)
 from jaxdp.config import TrainConfig, to_yaml
 from jaxdp.data import npz_file
 from jaxdp.data.npz_file import NpzFile
@@ -36,9 +52,13 @@ from jaxdp.registry import ConfigError, check_keywords
 from jaxdp.training import model_size
 
 LAUGHS = "a: &a [1, 2, 3, 4, 5, 6, 7, 8, 9]\n" + "".join(
-    f"{name}: &{name} [{', '.join([f'*{before}'] * 9)}]\n" for before, name in zip("abcdefgh", "bcdefghi", strict=True)
+    f"{name}: &{name} [{', '.join([f'*{before}'] * 9)}]\n"
+    for before, name in zip("abcdefgh", "bcdefghi", strict=True)
 )
-SMALL = "--model cnn --model-kwargs width=4 hidden=16 --global-batch-size 16 --steps 2 --strategy single".split()
+SMALL = (
+    "--model cnn --model-kwargs width=4 hidden=16 --global-batch-size 16 --steps 2 --strategy"
+    " single".split()
+)
 RNG = np.random.default_rng(0)
 
 
@@ -56,7 +76,8 @@ RNG = np.random.default_rng(0)
         ("seed: " + "1:" * 10**6 + "1", "more than 1,048,576 characters"),  # all these took minutes
         ("seed: !!int " + "1:" * 10**5 + "1", "a number in it has more than 1,000 characters"),
         ("seed: " + "9" * 10**6, "a number in it has more than 1,000 characters"),
-        ("seed: 0x" + "f" * 5000, "a number in it has more than 1,000 characters"),  # Python reads, but does not print it
+        # Python reads, but does not print it.
+        ("seed: 0x" + "f" * 5000, "a number in it has more than 1,000 characters"),
         ("plugins: [" + "a," * 500_000 + "a]", "more than 100,000 values"),
     ],
     ids=lambda text: text[:20],
@@ -71,7 +92,9 @@ def test_yaml_of_others(text: str, says: str, capsys: pytest.CaptureFixture[str]
 
 
 def test_colons_make_no_number_to_base_60() -> None:
-    assert parse_yaml("profile: 1:30\ntime: 1:00:00\nlong: " + "1:" * 1000 + "1")["profile"] == "1:30"
+    assert (
+        parse_yaml("profile: 1:30\ntime: 1:00:00\nlong: " + "1:" * 1000 + "1")["profile"] == "1:30"
+    )
     numbers = "[1, -2, 0x10, 017, 0b11, 1_000, 1.5, -1.5e+3, .inf, !!float '2']"
     assert parse_yaml(numbers) == [1, -2, 16, 15, 3, 1000, 1.5, -1500.0, math.inf, 2.0]
     config = TrainConfig.of(**parse_yaml("model: cnn\nprofile: 1:30"))
@@ -93,7 +116,11 @@ def test_a_message_does_not_repeat_a_long_value(capsys: pytest.CaptureFixture[st
 
 
 def test_aliases_that_repeat_little_are_fine() -> None:
-    assert parse_yaml("a: &a {b: 1}\nc: *a\nd: {<<: *a, e: 2}") == {"a": {"b": 1}, "c": {"b": 1}, "d": {"b": 1, "e": 2}}
+    assert parse_yaml("a: &a {b: 1}\nc: *a\nd: {<<: *a, e: 2}") == {
+        "a": {"b": 1},
+        "c": {"b": 1},
+        "d": {"b": 1, "e": 2},
+    }
     assert parse_yaml("") is None
     with pytest.raises(ValueError, match="nested too deeply"):
         parse_json("[" * 100_000)
@@ -118,7 +145,9 @@ def test_values_that_are_no_yaml(capsys: pytest.CaptureFixture[str]) -> None:
         (("--callbacks", "early_stopping:self=3"), "unknown keyword argument"),
     ],
 )
-def test_keywords_that_have_values_already(flags: tuple[str, str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_keywords_that_have_values_already(
+    flags: tuple[str, str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert train.main([*SMALL, "--dataset", "digits", *flags]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert says in line
@@ -130,12 +159,17 @@ def test_nul_and_names_that_no_file_can_have(capsys: pytest.CaptureFixture[str])
             TrainConfig.of(**settings)
     long = "x" * 300
     commands: list[Callable[[], int]] = [
-        lambda: evaluate.main([long]), lambda: checkpoints.main([long]), lambda: predict.main([long, "a.png"]),
-        lambda: report.main([long]), lambda: train.main([*SMALL, "--dataset", f"folder:{long}"]),
-        lambda: train.main([*SMALL, "--dataset", f"npz:{long}"]), lambda: train.main([*SMALL, "--run-dir", long]),
-        lambda: train.main([*SMALL, "--init-from", long]), lambda: train.main(["--plugins", f"{long}.py"]),
+        lambda: evaluate.main([long]),
+        lambda: checkpoints.main([long]),
+        lambda: predict.main([long, "a.png"]),
+        lambda: report.main([long]),
+        lambda: train.main([*SMALL, "--dataset", f"folder:{long}"]),
+        lambda: train.main([*SMALL, "--dataset", f"npz:{long}"]),
+        lambda: train.main([*SMALL, "--run-dir", long]),
+        lambda: train.main([*SMALL, "--init-from", long]),
+        lambda: train.main(["--plugins", f"{long}.py"]),
         lambda: train.main(["--config", long]),
-    ]  # fmt: skip
+    ]
     for number, run in enumerate(commands):
         assert run() == 2, number
         (line,) = capsys.readouterr().err.splitlines()
@@ -146,35 +180,85 @@ def test_nul_and_names_that_no_file_can_have(capsys: pytest.CaptureFixture[str])
     ("run", "says"),
     [
         (lambda: train.main(["--devices", "100000"]), "--devices 100000: must be at most 512"),
-        (lambda: evaluate.main(["run", "--devices", "100000"]), "--devices 100000: must be at most 512"),
-        (lambda: launch.main(["-n", "100000000000", "--", "train"]), "--num-processes 100000000000: must be at most 256"),
-        (lambda: launch.main(["-n", "2", "--devices-per-process", "1000000", "--", "train"]), "must be at most 512"),
-        (lambda: train.main(["--exchange", "exact", "--workers", "1000000"]), "--workers 1000000: must be at most 4096"),
-        (lambda: train.main(["--num-classes", "2147483647"]), "--num-classes 2147483647: must be at most 32768"),
-        (lambda: train.main(["--steps", "1000000000000"]), "--steps 1000000000000: must be at most 100000000"),
-        (lambda: train.main(["--model", "cnn", "--epochs", "1000000000000"]), "--epochs 1000000000000: makes 11000000000000 steps"),
+        (
+            lambda: evaluate.main(["run", "--devices", "100000"]),
+            "--devices 100000: must be at most 512",
+        ),
+        (
+            lambda: launch.main(["-n", "100000000000", "--", "train"]),
+            "--num-processes 100000000000: must be at most 256",
+        ),
+        (
+            lambda: launch.main(["-n", "2", "--devices-per-process", "1000000", "--", "train"]),
+            "must be at most 512",
+        ),
+        (
+            lambda: train.main(["--exchange", "exact", "--workers", "1000000"]),
+            "--workers 1000000: must be at most 4096",
+        ),
+        (
+            lambda: train.main(["--num-classes", "2147483647"]),
+            "--num-classes 2147483647: must be at most 32768",
+        ),
+        (
+            lambda: train.main(["--steps", "1000000000000"]),
+            "--steps 1000000000000: must be at most 100000000",
+        ),
+        (
+            lambda: train.main(["--model", "cnn", "--epochs", "1000000000000"]),
+            "--epochs 1000000000000: makes 11000000000000 steps",
+        ),
         (lambda: train.main(["--image-size", "65535"]), "of at most 16384"),
-        (lambda: train.main(["--seed", "9" * 400]), "--seed 99999999999999999999...: must be a number with fewer digits"),
-        (lambda: train.main(["--batch-norm", "group:" + "9" * 5000]), "must be replica, global or group:N"),
+        (
+            lambda: train.main(["--seed", "9" * 400]),
+            "--seed 99999999999999999999...: must be a number with fewer digits",
+        ),
+        (
+            lambda: train.main(["--batch-norm", "group:" + "9" * 5000]),
+            "must be replica, global or group:N",
+        ),
         (lambda: train.main(["--profile", "1:" + "9" * 5000]), "must be START:STOP"),
         (lambda: check.main(["--devices", "1,100000"]), "of at most 512"),
         (lambda: bench.main(["--devices", "100000"]), "must be at most 512"),
-        (lambda: train.main(["--strategy", "sharded", "--mesh", "data=" + "9" * 5000]), "write AXIS=SIZE,AXIS=SIZE"),
+        (
+            lambda: train.main(["--strategy", "sharded", "--mesh", "data=" + "9" * 5000]),
+            "write AXIS=SIZE,AXIS=SIZE",
+        ),
         (lambda: train.main(["--image-size", "9" * 5000]), "of at most 16384"),
-        (lambda: train.main(["--augment", "pad_crop:" + "9" * 5000]), "must be a whole number of pixels, 1 or more"),
-        (lambda: sweep.main(["--trials", "9" * 5000, "seed=0,1"]), "begin with the number of trials"),
+        (
+            lambda: train.main(["--augment", "pad_crop:" + "9" * 5000]),
+            "must be a whole number of pixels, 1 or more",
+        ),
+        (
+            lambda: sweep.main(["--trials", "9" * 5000, "seed=0,1"]),
+            "begin with the number of trials",
+        ),
         (lambda: plan.main(["--device-memory", "9" * 400 + "GiB"]), "must be a size"),
-        (lambda: train.main(["--model", "cnn", "--model-kwargs", "width=100000"]), "width=100000: must be at most 65536"),
-        (lambda: train.main(["--model", "resnet", "--model-kwargs", "depth=600002"]), "or 6n + 2, e.g. 20 or 56"),
-        (lambda: train.main(["--model", "pyramidnet", "--model-kwargs", "alpha=1e300"]), "must be at most 65536"),
-        (lambda: train.main(["--model", "unet", "--model-kwargs", "levels=1000"]), "levels=1000: must be at most 12"),
+        (
+            lambda: train.main(["--model", "cnn", "--model-kwargs", "width=100000"]),
+            "width=100000: must be at most 65536",
+        ),
+        (
+            lambda: train.main(["--model", "resnet", "--model-kwargs", "depth=600002"]),
+            "or 6n + 2, e.g. 20 or 56",
+        ),
+        (
+            lambda: train.main(["--model", "pyramidnet", "--model-kwargs", "alpha=1e300"]),
+            "must be at most 65536",
+        ),
+        (
+            lambda: train.main(["--model", "unet", "--model-kwargs", "levels=1000"]),
+            "levels=1000: must be at most 12",
+        ),
         (
             lambda: train.main(["--on-divergence", "rollback", "--max-divergences", "60"]),
             "--max-divergences 60: each rollback halves the learning rate",
         ),
     ],
 )
-def test_numbers_that_would_take_everything(run: Callable[[], int], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_numbers_that_would_take_everything(
+    run: Callable[[], int], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert run() == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert says in line
@@ -192,21 +276,34 @@ def write_npz(header: dict[str, object], content: bytes) -> pathlib.Path:
 def test_an_npz_file_says_what_it_takes_before_it_is_read(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = write_npz({"descr": "|u1", "fortran_order": False, "shape": (2**40, 256, 256, 1)}, b"abc")
-    with NpzFile(path) as file, pytest.raises(ValueError, match=r"cut short: .* instead of 65536\.0 TiB|instead of 65,?536 TiB"):
+    path = write_npz(
+        {"descr": "|u1", "fortran_order": False, "shape": (2**40, 256, 256, 1)}, b"abc"
+    )
+    with (
+        NpzFile(path) as file,
+        pytest.raises(
+            ValueError, match=r"cut short: .* instead of 65536\.0 TiB|instead of 65,?536 TiB"
+        ),
+    ):
         file.read("images")
     write_npz({"descr": "|u1", "fortran_order": False, "shape": (30, 8, 8)}, bytes(30 * 64))
     with NpzFile(path) as file:
         assert file.bytes_of("images") == 1920
         assert file.read("images").shape == (30, 8, 8)
-    write_npz({"descr": "|u1", "fortran_order": False, "shape": (10**20, 0)}, b"")  # NumPy multiplies in 64 bits
+    # NumPy multiplies in 64 bits.
+    write_npz({"descr": "|u1", "fortran_order": False, "shape": (10**20, 0)}, b"")
     with NpzFile(path) as file, pytest.raises(ValueError, match="too large"):
         file.read("images")
-    np.savez_compressed("large.npz", images=np.zeros((65, 1024, 1024), np.uint8), labels=np.arange(65) % 2)
+    np.savez_compressed(
+        "large.npz", images=np.zeros((65, 1024, 1024), np.uint8), labels=np.arange(65) % 2
+    )
     assert pathlib.Path("large.npz").stat().st_size < 2**18
     monkeypatch.setattr(free_memory, "available_memory_bytes", lambda: 2**20)
     assert train.main([*SMALL, "--dataset", "npz:large.npz"]) == 2
-    assert "images cannot be read: it would take 65.0 MiB of memory, and 1.0 MiB are free" in capsys.readouterr().err
+    assert (
+        "images cannot be read: it would take 65.0 MiB of memory, and 1.0 MiB are free"
+        in capsys.readouterr().err
+    )
     np.savez("pickled.npz", images=np.array([{}], object), labels=np.zeros(1))
     assert train.main([*SMALL, "--dataset", "npz:pickled.npz"]) == 2
     assert "images holds Python objects, which are not read" in capsys.readouterr().err
@@ -222,9 +319,14 @@ def test_the_free_memory_is_that_of_the_machine() -> None:
 
 
 def test_labels_that_are_no_class_numbers(capsys: pytest.CaptureFixture[str]) -> None:
-    np.savez("set.npz", images=np.zeros((20, 8, 8), np.uint8), labels=np.arange(20) + 2147483647 - 19)
+    np.savez(
+        "set.npz", images=np.zeros((20, 8, 8), np.uint8), labels=np.arange(20) + 2147483647 - 19
+    )
     assert train.main([*SMALL, "--dataset", "npz:set.npz"]) == 2
-    assert "its highest class number is 2147483647; number the classes from 0 on" in capsys.readouterr().err
+    assert (
+        "its highest class number is 2147483647; number the classes from 0 on"
+        in capsys.readouterr().err
+    )
     with pytest.raises(ConfigError, match="highest class number is 99999;"):
         data.from_arrays(np.zeros((2, 8, 8), np.uint8), np.array([0, 99999]))
 
@@ -250,9 +352,16 @@ def test_links_and_pipes_count_no_picture_twice() -> None:
         picture(f"elsewhere/{number}.png")
     found = [str(path) for path in images.find_pictures(pathlib.Path("set/a"))]
     for place, target in (
-        ("set/a/self", "."), ("set/a/up", ".."), ("set/loop", "."), ("set/a/x", "y"), ("set/a/y", "x"), ("set/b/again", "deep"),
-        ("set/a/first.png", "first.png"), ("set/b/2nd", "../b"), ("set/b/3rd", "3rd/b"),
-    ):  # fmt: skip
+        ("set/a/self", "."),
+        ("set/a/up", ".."),
+        ("set/loop", "."),
+        ("set/a/x", "y"),
+        ("set/a/y", "x"),
+        ("set/b/again", "deep"),
+        ("set/a/first.png", "first.png"),
+        ("set/b/2nd", "../b"),
+        ("set/b/3rd", "3rd/b"),
+    ):
         os.symlink(target, place)
     os.mkfifo("set/a/pipe.png")
     os.mkfifo("set/pipe.png")
@@ -265,7 +374,8 @@ def test_links_and_pipes_count_no_picture_twice() -> None:
     os.symlink("../../elsewhere", "set/a/more")
     os.symlink("../../elsewhere", "set/a/more-again")
     os.symlink("../.hidden", "set/b/shown")
-    assert len(images.find_pictures(pathlib.Path("set/a"))) == 20  # what lies elsewhere belongs to it, once
+    # What lies elsewhere belongs to it, once.
+    assert len(images.find_pictures(pathlib.Path("set/a"))) == 20
     assert len(images.find_pictures(pathlib.Path("set/b"))) == 20
 
 
@@ -284,7 +394,10 @@ def test_names_do_nothing_to_a_terminal(capsys: pytest.CaptureFixture[str]) -> N
     assert "warning" not in printed.err
     for name in ("confusion.png", "curves.png"):
         assert (pathlib.Path(run) / "plots" / name).is_file()
-    assert json.loads((pathlib.Path(run) / "dataset.json").read_text())["class_names"][1] == "b\\udcff\\x1b[2J[b]$\\frac{$"
+    assert (
+        json.loads((pathlib.Path(run) / "dataset.json").read_text())["class_names"][1]
+        == "b\\udcff\\x1b[2J[b]$\\frac{$"
+    )
     assert predict.main([run, evil]) == 0
     pathlib.Path(evil).write_bytes(b"no picture")
     assert predict.main([run, evil]) == 2
@@ -298,7 +411,9 @@ def test_names_do_nothing_to_a_terminal(capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_names_that_are_not_utf8(capsys: pytest.CaptureFixture[str]) -> None:
-    """They train, and tables show them as messages do: with escapes, which tell one from another."""
+    """They train, and tables show them as messages do: with escapes, which tell one from
+    another.
+    """
     odd, folder = os.fsdecode(b"photos/b\xff/0\xfe.png"), os.fsdecode(b"photos\xff")
     for name in ("photos/a", os.path.dirname(odd)):
         for number in range(10):
@@ -341,7 +456,11 @@ def test_a_run_directory_that_is_not_utf8_is_one_line(capsys: pytest.CaptureFixt
 def shell(command: str, **environment: str) -> subprocess.CompletedProcess[str]:
     python = f"{sys.executable} -m jaxdp."
     return subprocess.run(
-        ["bash", "-c", command.replace("jaxdp.", python)], capture_output=True, text=True, env=os.environ | environment, timeout=300
+        ["bash", "-c", command.replace("jaxdp.", python)],
+        capture_output=True,
+        text=True,
+        env=os.environ | environment,
+        timeout=300,
     )
 
 
@@ -349,7 +468,10 @@ def test_standard_output_that_is_closed_or_full() -> None:
     flags = " ".join([*SMALL, "--run-dir", "run"])
     full = shell(f"jaxdp.train {flags} > /dev/full")
     assert full.returncode == 1
-    assert full.stderr.splitlines()[-1] == ("jaxdp.train: error: standard output cannot be written: No space left on device")
+    assert (
+        full.stderr.splitlines()[-1]
+        == "jaxdp.train: error: standard output cannot be written: No space left on device"
+    )
     assert json.loads(pathlib.Path("run/summary.json").read_text())["status"] == "done"
     closed = shell("jaxdp.checkpoints run >&- 2>&- <&-")
     assert (closed.returncode, closed.stdout, closed.stderr) == (0, "", "")
@@ -400,7 +522,10 @@ def test_pipes_are_not_waited_for(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_sizes_that_are_named_can_be_used(capsys: pytest.CaptureFixture[str]) -> None:
     np.savez("set.npz", images=np.zeros((24, 8, 8), np.uint8), labels=np.arange(24) % 2)
-    flags = "--model cnn --model-kwargs width=4 hidden=16 --dataset npz:set.npz --strategy pmap --steps 1".split()
+    flags = (
+        "--model cnn --model-kwargs width=4 hidden=16 --dataset npz:set.npz --strategy pmap"
+        " --steps 1".split()
+    )
     assert train.main([*flags, "--global-batch-size", "21", "--devices", "5"]) == 2
     assert "5 devices do not divide it; use 20\n" in capsys.readouterr().err
     np.savez("set.npz", images=np.zeros((90, 8, 8), np.uint8), labels=np.arange(90) % 2)
@@ -410,7 +535,12 @@ def test_sizes_that_are_named_can_be_used(capsys: pytest.CaptureFixture[str]) ->
         ("group:41", "there are 81 examples to train on: use fewer devices or smaller groups\n"),
     ):
         size = "21" if group != "group:41" else "41"
-        assert train.main([*flags, "--global-batch-size", size, "--devices", "5", "--batch-norm", group]) == 2
+        assert (
+            train.main(
+                [*flags, "--global-batch-size", size, "--devices", "5", "--batch-norm", group]
+            )
+            == 2
+        )
         assert f"5 devices do not divide it; {says}" in capsys.readouterr().err, group
 
 
@@ -419,7 +549,9 @@ def test_weights_of_bfloat16() -> None:
     from safetensors.flax import save_file
 
     values = RNG.normal(size=(3, 5)).astype(np.float32)
-    save_file({"b": jnp.asarray(values, jnp.bfloat16), "a": jnp.asarray(values)}, "weights.safetensors")
+    save_file(
+        {"b": jnp.asarray(values, jnp.bfloat16), "a": jnp.asarray(values)}, "weights.safetensors"
+    )
     found, own = read_weights("weights.safetensors")
     assert not own
     np.testing.assert_array_equal(found["a"], values)
@@ -429,10 +561,12 @@ def test_weights_of_bfloat16() -> None:
 
 def test_a_limit_on_the_memory_of_the_process_counts() -> None:
     limited = (
-        "import resource\nfrom jaxdp import free_memory\n"
-        "resource.setrlimit(resource.RLIMIT_AS, (2**30, 2**30))\nprint(free_memory.available_memory_bytes())"
+        "import resource\nfrom jaxdp import free_memory\nresource.setrlimit(resource.RLIMIT_AS,"
+        " (2**30, 2**30))\nprint(free_memory.available_memory_bytes())"
     )
-    found = subprocess.run([sys.executable, "-c", limited], capture_output=True, text=True, check=True)
+    found = subprocess.run(
+        [sys.executable, "-c", limited], capture_output=True, text=True, check=True
+    )
     assert 0 < int(found.stdout) < 2**30
 
 
@@ -444,27 +578,37 @@ def test_numbers_of_hundreds_of_digits_in_files() -> None:
         ("model_kwargs: {1: 2}", "must be a mapping of names"),
     ):
         with pytest.raises(ConfigError, match=says):
-            check_keywords("model_kwargs", models.CNN, TrainConfig.of(**parse_yaml(text)).model.kwargs, ())
+            check_keywords(
+                "model_kwargs", models.CNN, TrainConfig.of(**parse_yaml(text)).model.kwargs, ()
+            )
     assert not is_finite(int(digits))
     assert is_finite(1)
     assert not is_finite(float("nan"))
     assert not is_finite(True)
 
 
-def test_a_model_that_is_too_large_for_the_memory(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_that_is_too_large_for_the_memory(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(model_size, "available_memory_bytes", lambda: 2**20)
     flags = "--model cnn --strategy single --global-batch-size 16 --steps 1 --run-dir run".split()
     assert train.main([*flags, "--model-kwargs", "width=1000", "hidden=16"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     found = re.fullmatch(
-        r"jaxdp.train: error: --model-kwargs width=1000: its parameters and gradients take \S+ MiB, and 1.0 MiB are free; "
-        r"use at most width=(\d+)", line,
-    )  # fmt: skip
+        r"jaxdp.train: error: --model-kwargs width=1000: its parameters and gradients take \S+ MiB,"
+        r" and 1.0 MiB are free; "
+        r"use at most width=(\d+)",
+        line,
+    )
     assert found is not None, line
     assert not pathlib.Path("run").exists()
     largest = int(found[1])
     parameters = [
-        models.parameter_count(models.create("cnn", num_classes=10, in_channels=1, rngs=nnx.Rngs(0), width=width, hidden=16))
+        models.parameter_count(
+            models.create(
+                "cnn", num_classes=10, in_channels=1, rngs=nnx.Rngs(0), width=width, hidden=16
+            )
+        )
         for width in (largest, largest + 1)
     ]
     assert 8 * parameters[0] <= 2**20 < 8 * parameters[1]
@@ -486,15 +630,19 @@ def test_a_tiff_file_says_what_it_takes_before_it_is_read(monkeypatch: pytest.Mo
         return str(caught.value)
 
     many = (
-        '<OME xmlns="http://www.openmicroscopy.org/Schemas/OME/2016-06"><Image ID="Image:0"><Pixels ID="Pixels:0" '
-        'DimensionOrder="XYCZT" Type="uint8" SizeX="8" SizeY="8" SizeC="1" SizeZ="100000000" SizeT="1"><TiffData IFD="0" '
-        'PlaneCount="1"/></Pixels></Image></OME>'
+        '<OME xmlns="http://www.openmicroscopy.org/Schemas/OME/2016-06"><Image ID="Image:0"><Pixels'
+        ' ID="Pixels:0" DimensionOrder="XYCZT" Type="uint8" SizeX="8" SizeY="8" SizeC="1"'
+        ' SizeZ="100000000" SizeT="1"><TiffData IFD="0" PlaneCount="1"/></Pixels></Image></OME>'
     )
     assert "its metadata tell of 100000000 planes" in says(description=many, metadata=None)
-    assert "its metadata tell of 1000000000 planes" in says(description='{"shape": [1000000000, 8, 8]}', metadata=None)
+    assert "its metadata tell of 1000000000 planes" in says(
+        description='{"shape": [1000000000, 8, 8]}', metadata=None
+    )
     assert images.read_header(path) is None
     assert "it has no pixels" in says(("ImageLength", 0))
-    assert "it would take 4194304 TiB of memory" in says(("ImageWidth", 2**31 - 1), ("ImageLength", 2**31 - 1))
+    assert "it would take 4194304 TiB of memory" in says(
+        ("ImageWidth", 2**31 - 1), ("ImageLength", 2**31 - 1)
+    )
     stacked = np.zeros((3, 5, 8, 8), np.uint8)
     tifffile.imwrite(path, stacked, ome=True)
     assert images.read_header(path, "pages").sizes == ((8, 8),) * 15
@@ -510,29 +658,43 @@ def test_a_small_file_of_a_huge_picture_is_not_unpacked() -> None:
     Image.new("L", (8, 8)).save(content, format="PNG")
     header = b"IHDR" + struct.pack(">II", side, side) + content.getvalue()[24:29]
     path = pathlib.Path("huge.png")
-    path.write_bytes(content.getvalue()[:12] + header + struct.pack(">I", zlib.crc32(header)) + content.getvalue()[33:])
+    path.write_bytes(
+        content.getvalue()[:12]
+        + header
+        + struct.pack(">I", zlib.crc32(header))
+        + content.getvalue()[33:]
+    )
     with pytest.raises(BadExample, match=rf"{side**2} pixels\) exceeds limit"):
         images.decode_image(path, "it")
 
 
 def test_a_line_of_pixels_is_not_blown_up() -> None:
     line = np.zeros((1, 60000, 1), np.uint8)
-    with pytest.raises(ConfigError, match=r"resize_crop:224: an image of 1x60000 pixels would become 224x13440000"):
+    with pytest.raises(
+        ConfigError, match=r"resize_crop:224: an image of 1x60000 pixels would become 224x13440000"
+    ):
         ImageSize.parse("resize_crop:224").apply(line)
     assert ImageSize.parse("letterbox:224").apply(line).shape == (224, 224, 1)
     assert ImageSize.parse("resize_crop:8").apply(line[:, :900]).shape == (8, 8, 1)
 
 
 def test_a_damaged_npz_file_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    np.savez_compressed("whole.npz", images=RNG.integers(0, 256, (20, 8, 8), np.uint8), labels=np.arange(20) % 2)
+    np.savez_compressed(
+        "whole.npz", images=RNG.integers(0, 256, (20, 8, 8), np.uint8), labels=np.arange(20) % 2
+    )
     whole = pathlib.Path("whole.npz").read_bytes()
     # The first place is the time of the file, without which all of it can be read.
     for place, code in ((10, 0), (30, 2), (60, 2), (90, 2), (130, 2)):
-        pathlib.Path("set.npz").write_bytes(whole[:place] + bytes([whole[place] ^ 255]) + whole[place + 1 :])
+        pathlib.Path("set.npz").write_bytes(
+            whole[:place] + bytes([whole[place] ^ 255]) + whole[place + 1 :]
+        )
         assert train.main([*SMALL, "--dataset", "npz:set.npz", "--run-dir", str(place)]) == code
         lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("jaxdp.")]
         assert len(lines) == (1 if code else 0), lines
         assert all("images cannot be read: " in line for line in lines)
     pathlib.Path("set.npz").write_bytes(whole[:90] + b"\xff\xff\xff\xff" + whole[94:])
-    with NpzFile(pathlib.Path("set.npz")) as file, pytest.raises(ValueError, match=r"Error -3|Bad CRC|decompress"):
+    with (
+        NpzFile(pathlib.Path("set.npz")) as file,
+        pytest.raises(ValueError, match=r"Error -3|Bad CRC|decompress"),
+    ):
         file.bytes_of("images")

@@ -1,4 +1,6 @@
-"""Objects told apart: from masks of object numbers to classes and weights of pixels, and back from probabilities to objects."""
+"""Objects told apart: from masks of object numbers to classes and weights of pixels, and back from
+probabilities to objects.
+"""
 
 import csv
 import dataclasses
@@ -42,8 +44,12 @@ def cells(number: int, height: int = 24, width: int = 24, count: int = 5) -> np.
     rng = np.random.default_rng(number)
     rows, columns = np.mgrid[:height, :width]
     objects = np.zeros((height, width), np.uint16)
-    for index, row, column in zip(range(count), rng.uniform(0, height, count), rng.uniform(0, width, count), strict=True):
-        objects[((rows - row) ** 2 + (columns - column) ** 2 < 25) & (objects == 0)] = 3 * (index + 1)
+    for index, row, column in zip(
+        range(count), rng.uniform(0, height, count), rng.uniform(0, width, count), strict=True
+    ):
+        objects[((rows - row) ** 2 + (columns - column) ** 2 < 25) & (objects == 0)] = 3 * (
+            index + 1
+        )
     return objects
 
 
@@ -60,17 +66,25 @@ def arrays(count: int = 16, **settings: Any) -> data.Dataset:
 
 
 def by_hand(objects: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Equation 2 pixel by pixel: the two smallest distances to borders, and from them class and weight."""
+    """Equation 2 pixel by pixel: the two smallest distances to borders, and from them class and
+    weight.
+    """
     height, width = objects.shape
-    borders: dict[int, list[tuple[int, int]]] = {int(number): [] for number in np.unique(objects) if number}
+    borders: dict[int, list[tuple[int, int]]] = {
+        int(number): [] for number in np.unique(objects) if number
+    }
     for row, column in np.argwhere(objects > 0):
         beside = [(row + 1, column), (row - 1, column), (row, column + 1), (row, column - 1)]
-        inside = [objects[place] for place in beside if 0 <= place[0] < height and 0 <= place[1] < width]
+        inside = [
+            objects[place] for place in beside if 0 <= place[0] < height and 0 <= place[1] < width
+        ]
         if any(other != objects[row, column] for other in inside):
             borders[int(objects[row, column])].append((row, column))
     classes, weights = np.zeros(objects.shape, np.uint8), np.zeros(objects.shape)
     for row, column in np.ndindex(height, width):
-        near = sorted(min(np.hypot(row - y, column - x) for y, x in places) for places in borders.values())
+        near = sorted(
+            min(np.hypot(row - y, column - x) for y, x in places) for places in borders.values()
+        )
         classes[row, column] = 2 if near[0] + near[1] <= 3 else objects[row, column] > 0
         weights[row, column] = 10 * np.exp(-((near[0] + near[1]) ** 2) / (2 * 5**2))
     return classes, weights
@@ -100,21 +114,43 @@ def test_what_fills_an_image_up_is_ignored_and_changes_nothing() -> None:
 
 
 def test_one_object_has_no_neighbour() -> None:
-    for objects in (np.ones((8, 8), np.int32), np.eye(8, dtype=np.int32) * 7, np.zeros((8, 8), np.int32)):
+    for objects in (
+        np.ones((8, 8), np.int32),
+        np.eye(8, dtype=np.int32) * 7,
+        np.zeros((8, 8), np.int32),
+    ):
         classes, weights = targets_of.targets(objects)
         np.testing.assert_array_equal(classes, objects > 0)
         assert not weights.any()
 
 
 @pytest.mark.parametrize(
-    "word", ["flip", "flip_vertical", "rotate90", "crop:12", "pad_crop:3", "elastic:3", "affine:0.2", "shift:2"]
+    "word",
+    [
+        "flip",
+        "flip_vertical",
+        "rotate90",
+        "crop:12",
+        "pad_crop:3",
+        "elastic:3",
+        "affine:0.2",
+        "shift:2",
+    ],
 )
 def test_weights_move_with_their_pixels(word: str) -> None:
     masks = RNG.integers(0, 3, (4, 16, 16)).astype(np.uint8)
-    batch = {"images": np.repeat(masks[..., None], 1, -1), "masks": masks, "border_weights": (2.5 * masks + 1).astype(np.float16)}
-    preprocess = augment.create_preprocess([word], mean=(0.0,), std=(1.0,), per_image=False, dense=True)
+    batch = {
+        "images": np.repeat(masks[..., None], 1, -1),
+        "masks": masks,
+        "border_weights": (2.5 * masks + 1).astype(np.float16),
+    }
+    preprocess = augment.create_preprocess(
+        [word], mean=(0.0,), std=(1.0,), per_image=False, dense=True
+    )
     keys = jax.random.split(jax.random.key(1), 4)
-    out = preprocess(jax.tree.map(jnp.asarray, batch | {"indices": np.arange(4)}), lambda indices: keys)
+    out = preprocess(
+        jax.tree.map(jnp.asarray, batch | {"indices": np.arange(4)}), lambda indices: keys
+    )
     assert out["border_weights"].dtype == jnp.float32
     np.testing.assert_array_equal(out["border_weights"], 2.5 * out["masks"] + 1)
     assert out["masks"].shape != masks.shape or (np.asarray(out["masks"]) != masks).any()
@@ -127,20 +163,29 @@ def test_the_loss_is_the_weighted_mean_over_the_batch() -> None:
     balance = (0.4, 1.7, 7.0)
     task = Segmentation(3, class_weights=balance, weighted_over="batch")
     batch = {"masks": jnp.asarray(masks), "border_weights": jnp.asarray(border)}
-    found = task.losses(jnp.asarray(logits), batch).sum() / task.divisors(jnp.asarray(logits), batch).sum()
+    found = (
+        task.losses(jnp.asarray(logits), batch).sum()
+        / task.divisors(jnp.asarray(logits), batch).sum()
+    )
     total, weight = 0.0, 0.0
     for place in np.argwhere(masks != 255):
         each, mine = tuple(place), logits[tuple(place)].astype(np.float64)
         w = balance[masks[each]] + border[each]
         total, weight = total + w * (np.log(np.exp(mine).sum()) - mine[masks[each]]), weight + w
     assert float(found) == pytest.approx(total / weight, rel=1e-5)
-    inner = {"masks": batch["masks"][:, 1:5, 1:4], "border_weights": batch["border_weights"][:, 1:5, 1:4]}
-    cut = [task.losses(jnp.asarray(logits[:, 1:5, 1:4]), each) for each in (batch, inner)]  # as unpadded convolutions need it
+    inner = {
+        "masks": batch["masks"][:, 1:5, 1:4],
+        "border_weights": batch["border_weights"][:, 1:5, 1:4],
+    }
+    # As unpadded convolutions need it.
+    cut = [task.losses(jnp.asarray(logits[:, 1:5, 1:4]), each) for each in (batch, inner)]
     np.testing.assert_array_equal(*cut)
 
 
 def setup_of(dataset: Any, devices: int = 1, **settings: Any) -> Any:
-    return jaxdp.Trainer("unet", dataset, devices=devices, **(TINY | {"global_batch_size": 8} | settings)).setup
+    return jaxdp.Trainer(
+        "unet", dataset, devices=devices, **(TINY | {"global_batch_size": 8} | settings)
+    ).setup
 
 
 def test_classes_are_balanced_as_scikit_learn_does() -> None:
@@ -154,7 +199,12 @@ def test_classes_are_balanced_as_scikit_learn_does() -> None:
 
 def trained(devices: int, strategy: str, **settings: Any) -> tuple[Any, list[Any]]:
     """State after two steps, and their sums."""
-    settings = {"batch_norm": "group:2", "learning_rate": 0.05, "schedule": "constant", "augment": ["flip", "elastic:3"]} | settings
+    settings = {
+        "batch_norm": "group:2",
+        "learning_rate": 0.05,
+        "schedule": "constant",
+        "augment": ["flip", "elastic:3"],
+    } | settings
     setup = setup_of(arrays(), devices, strategy=strategy, steps=2, **settings)
     state, sums = setup.strategy.init(setup.create_state), []
     for batch in itertools.islice(setup.train_batches(0), 2):
@@ -164,7 +214,11 @@ def trained(devices: int, strategy: str, **settings: Any) -> tuple[Any, list[Any
 
 
 def distance(left: Any, right: Any) -> float:
-    return max(jax.tree.leaves(jax.tree.map(lambda a, b: float(np.abs(np.float64(a) - b).max(initial=0)), left, right)))
+    return max(
+        jax.tree.leaves(
+            jax.tree.map(lambda a, b: float(np.abs(np.float64(a) - b).max(initial=0)), left, right)
+        )
+    )
 
 
 @pytest.mark.parametrize(
@@ -176,8 +230,12 @@ def distance(left: Any, right: Any) -> float:
         (2, "central", {}),
     ],
 )
-def test_every_strategy_weighs_alike(devices: int, strategy: str, settings: dict, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The mutant divides by the weights of a device's own examples, which differ from those of the batch."""
+def test_every_strategy_weighs_alike(
+    devices: int, strategy: str, settings: dict, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The mutant divides by the weights of a device's own examples, which differ from those of the
+    batch.
+    """
     expected, sums = trained(1, "single")
     params, same_sums = trained(devices, strategy, **settings)
     assert distance(expected, params) <= 1e-5
@@ -185,8 +243,14 @@ def test_every_strategy_weighs_alike(devices: int, strategy: str, settings: dict
     if strategy != "pmap":
         return
     losses, divisors = Segmentation.losses, Segmentation.divisors
-    monkeypatch.setattr(Segmentation, "losses", lambda self, *args: losses(self, *args) / jnp.mean(divisors(self, *args)))
-    monkeypatch.setattr(Segmentation, "divisors", lambda self, outputs, batch: jnp.ones(len(outputs)))
+    monkeypatch.setattr(
+        Segmentation,
+        "losses",
+        lambda self, *args: losses(self, *args) / jnp.mean(divisors(self, *args)),
+    )
+    monkeypatch.setattr(
+        Segmentation, "divisors", lambda self, outputs, batch: jnp.ones(len(outputs))
+    )
     assert distance(expected, trained(devices, strategy)[0]) > 1e-4
 
 
@@ -201,9 +265,12 @@ def test_border_weights_matter() -> None:
 def iou_by_hand(actual: np.ndarray, predicted: np.ndarray) -> np.ndarray:
     """IoU of each pair of objects, from sets of pixels."""
     sets = [
-        [set(map(tuple, np.argwhere(labels == number))) for number in np.unique(labels) if number] for labels in (actual, predicted)
+        [set(map(tuple, np.argwhere(labels == number))) for number in np.unique(labels) if number]
+        for labels in (actual, predicted)
     ]
-    return np.array([[len(one & other) / len(one | other) for other in sets[1]] for one in sets[0]]).reshape(*map(len, sets))
+    return np.array(
+        [[len(one & other) / len(one | other) for other in sets[1]] for one in sets[0]]
+    ).reshape(*map(len, sets))
 
 
 def shaken(objects: np.ndarray, number: int) -> np.ndarray:
@@ -224,12 +291,15 @@ def test_objects_are_counted_as_one_would_by_hand(number: int) -> None:
     assert (found["objects"], found["predicted_objects"]) == iou.shape
     for index, threshold in enumerate(np.arange(0.5, 0.96, 0.05).round(2)):
         hits = (iou > threshold + 1e-9).astype(int)
-        pairs = scipy.optimize.linear_sum_assignment(-hits)  # as many pairs as there can be, each object once
+        # As many pairs as there can be, each object once.
+        pairs = scipy.optimize.linear_sum_assignment(-hits)
         assert found["true_objects"][index] == hits[pairs].sum(), threshold
     metrics = scores.metrics(found)
     true, both = found["true_objects"], sum(iou.shape)
     assert metrics["f1"] == pytest.approx(2 * true[0] / both)
-    assert metrics["average_precision"] == pytest.approx(np.mean([hit / (both - hit) for hit in true]))
+    assert metrics["average_precision"] == pytest.approx(
+        np.mean([hit / (both - hit) for hit in true])
+    )
     assert 0 < metrics["average_precision"] < metrics["f1"] < 1
 
 
@@ -250,7 +320,9 @@ def test_small_cases() -> None:
         (square, nothing, 0.0, 0.0),
         (nothing, square, 0.0, 0.0),
     ]:
-        assert scores.metrics(scores.sums(actual, predicted)) == pytest.approx({"f1": f1, "average_precision": precision})
+        assert scores.metrics(scores.sums(actual, predicted)) == pytest.approx(
+            {"f1": f1, "average_precision": precision}
+        )
     assert scores.metrics(scores.sums(nothing, nothing)) == {}
     assert scores.metrics({"loss": 1.0}) == {}
 
@@ -302,7 +374,10 @@ def test_the_settings_of_other_runs_keep_their_hash(tmp_path: pathlib.Path) -> N
 
 
 def test_cells_have_numbers_and_the_same_masks() -> None:
-    plain, numbered = open_dataset("cells"), open_dataset(DataConfig(dataset="cells", instances=True))
+    plain, numbered = (
+        open_dataset("cells"),
+        open_dataset(DataConfig(dataset="cells", instances=True)),
+    )
     for split in ("train", "test"):
         one, other = (dataset.splits()[split].unchecked[3] for dataset in (plain, numbered))  # pyright: ignore[reportAttributeAccessIssue]
         np.testing.assert_array_equal(one["images"], other["images"])
@@ -311,8 +386,10 @@ def test_cells_have_numbers_and_the_same_masks() -> None:
         assert len(np.unique(other["masks"])) > 5
     resized = open_dataset(DataConfig(dataset="cells", instances=True, image_size="48x64")).test
     assert {name: value.shape for name, value in resized[0].items() if name != "weights"} == {
-        "images": (48, 64, 1), "masks": (48, 64), "border_weights": (48, 64)
-    }  # fmt: skip
+        "images": (48, 64, 1),
+        "masks": (48, 64),
+        "border_weights": (48, 64),
+    }
 
 
 def test_arrays_and_npz_files_have_numbers_too() -> None:
@@ -324,11 +401,15 @@ def test_arrays_and_npz_files_have_numbers_too() -> None:
     for dataset in (opened, made):
         assert (dataset.num_classes, dataset.instances) == (3, True)
         example = dataset.train[0]
-        which = next(number for number in range(12) if (images[number] == example["images"][..., 0]).all())
+        which = next(
+            number for number in range(12) if (images[number] == example["images"][..., 0]).all()
+        )
         classes, weights = targets_of.targets(objects[which])
         np.testing.assert_array_equal(example["masks"], classes)
         np.testing.assert_array_equal(example["border_weights"], weights)
-    result = jaxdp.Trainer("unet", made, **TINY, global_batch_size=4, devices=1, run_dir="run").fit(steps=2)
+    result = jaxdp.Trainer("unet", made, **TINY, global_batch_size=4, devices=1, run_dir="run").fit(
+        steps=2
+    )
     assert {"f1", "average_precision", "iou/border"} <= result.metrics["validation"].keys()
     found = result.predict(images[:2, ..., None])
     assert (found.dtype, found.shape) == (np.uint16, (2, 24, 24))
@@ -338,15 +419,25 @@ def test_arrays_and_npz_files_have_numbers_too() -> None:
     assert again.evaluate("npz:x.npz", split="all").keys() >= {"f1", "average_precision"}
 
 
-def test_pictures_show_objects_by_the_color_of_their_number(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pictures_show_objects_by_the_color_of_their_number(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     shown: list[Any] = []
-    monkeypatch.setattr(pictures, "plot_rows", lambda rows, *_: shown.extend(rows) or np.zeros((1, 1, 3), np.uint8))
+    monkeypatch.setattr(
+        pictures, "plot_rows", lambda rows, *_: shown.extend(rows) or np.zeros((1, 1, 3), np.uint8)
+    )
     objects = np.stack([cells(number) for number in range(3)])
     dataset = arrays(12, test=(np.stack([image_of(each) for each in objects])[..., None], objects))
     outputs = np.log(np.stack([certain(each) for each in objects]))
     task = Segmentation(3)
     outcome.draw(
-        pathlib.Path(), title="", task=task, source=dataset.test, sums={}, predict=lambda _: outputs, separate=plots._objects
+        pathlib.Path(),
+        title="",
+        task=task,
+        source=dataset.test,
+        sums={},
+        predict=lambda _: outputs,
+        separate=plots._objects,
     )
     assert len(shown) == 3
     for (_, truth, found), each, output in zip(shown, objects, outputs, strict=True):
@@ -357,22 +448,43 @@ def test_pictures_show_objects_by_the_color_of_their_number(monkeypatch: pytest.
 
 
 def page_files(root: pathlib.Path) -> None:
-    """Writes 16-bit stacks whose files, and whose images, differ in size, with the objects' numbers."""
+    """Writes 16-bit stacks whose files, and whose images, differ in size, with the objects'
+    numbers.
+    """
     number = 0
-    for split, stacks in (("train", [(3, 40, 32), (4, 28, 44)]), ("test", [(2, 36, 30), (1, 50, 26)])):
+    for split, stacks in (
+        ("train", [(3, 40, 32), (4, 28, 44)]),
+        ("test", [(2, 36, 30), (1, 50, 26)]),
+    ):
         for part in ("images", "masks"):
             (root / split / part).mkdir(parents=True)
         for index, (pages, height, width) in enumerate(stacks):
-            objects = np.stack([cells(number + page, height, width, count=4) for page in range(pages)])
+            objects = np.stack(
+                [cells(number + page, height, width, count=4) for page in range(pages)]
+            )
             number += pages
-            tifffile.imwrite(root / split / "masks" / f"{index}.tif", objects, photometric="minisblack")
-            tifffile.imwrite(root / split / "images" / f"{index}.tif", image_of(objects, number), photometric="minisblack")
+            tifffile.imwrite(
+                root / split / "masks" / f"{index}.tif", objects, photometric="minisblack"
+            )
+            tifffile.imwrite(
+                root / split / "images" / f"{index}.tif",
+                image_of(objects, number),
+                photometric="minisblack",
+            )
 
 
-def test_a_folder_of_stacks_goes_from_training_to_counted_cells_in_three_commands(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_of_stacks_goes_from_training_to_counted_cells_in_three_commands(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     page_files(pathlib.Path("slides"))
-    flags = "--model unet --model-kwargs base_channels=8 levels=1 --global-batch-size 4 --strategy single --optimizer adam"
-    flags += " --learning-rate 0.01 --steps 40 --eval-every 40 --run-dir run --dataset folder:slides --augment flip crop:32"
+    flags = (
+        "--model unet --model-kwargs base_channels=8 levels=1 --global-batch-size 4 --strategy"
+        " single --optimizer adam"
+    )
+    flags += (
+        " --learning-rate 0.01 --steps 40 --eval-every 40 --run-dir run --dataset folder:slides"
+        " --augment flip crop:32"
+    )
     assert train.main(flags.split()) == 2
     assert "or --instances if they are numbers of objects" in capsys.readouterr().err
     assert train.main([*flags.split(), "--instances"]) == 0
@@ -382,12 +494,21 @@ def test_a_folder_of_stacks_goes_from_training_to_counted_cells_in_three_command
 
     assert evaluate.main(["run", "--per-image", "scores.csv", "--json"]) == 0
     evaluated = json.loads(capsys.readouterr().out)
-    assert (evaluated["f1"], evaluated["average_precision"]) == (summary["f1"], summary["average_precision"])
+    assert (evaluated["f1"], evaluated["average_precision"]) == (
+        summary["f1"],
+        summary["average_precision"],
+    )
     rows = list(csv.DictReader(pathlib.Path("scores.csv").read_text().splitlines()))
     assert [row["example"].rsplit("/", 1)[1] for row in rows] == ["0.tif[0]", "0.tif[1]", "1.tif"]
 
-    assert predict.main(["run", "slides/test/images", "--output-dir", "out", "--csv", "counts.csv"]) == 0
-    counts = {row["file"]: row for row in csv.DictReader(pathlib.Path("counts.csv").read_text().splitlines())}
+    assert (
+        predict.main(["run", "slides/test/images", "--output-dir", "out", "--csv", "counts.csv"])
+        == 0
+    )
+    counts = {
+        row["file"]: row
+        for row in csv.DictReader(pathlib.Path("counts.csv").read_text().splitlines())
+    }
     truths = {"0[0]": (0, 0), "0[1]": (0, 1), "1": (1, None)}
     sums: dict[str, Any] = {}
     for name, (file, page) in truths.items():
@@ -395,14 +516,19 @@ def test_a_folder_of_stacks_goes_from_training_to_counted_cells_in_three_command
         assert found.dtype == np.uint16
         row = counts[f"slides/test/images/{file}.tif" + (f"[{page}]" if page is not None else "")]
         assert int(row["objects"]) == found.max() == len(np.unique(found)) - 1
-        assert float(row["mean_area_pixels"]) == pytest.approx((found > 0).sum() / max(found.max(), 1), abs=0.01)
-        truth = tifffile.imread(f"slides/test/masks/{file}.tif").reshape(-1, *found.shape)[page or 0]
+        assert float(row["mean_area_pixels"]) == pytest.approx(
+            (found > 0).sum() / max(found.max(), 1), abs=0.01
+        )
+        truth = tifffile.imread(f"slides/test/masks/{file}.tif").reshape(-1, *found.shape)[
+            page or 0
+        ]
         overlay = np.asarray(Image.open(f"out/{name}-overlay.png"))
         assert overlay.shape == (*found.shape, 3)
         iou = iou_by_hand(truth, found)
         part = {"hits": int((iou > 0.5).sum()), "both": sum(iou.shape)}
         sums = {key: sums.get(key, 0) + value for key, value in part.items()}
-    assert summary["f1"] == pytest.approx(2 * sums["hits"] / sums["both"])  # what was scored is what is written
+    # What was scored is what is written.
+    assert summary["f1"] == pytest.approx(2 * sums["hits"] / sums["both"])
     assert summary["f1"] > 0.2
     assert "mean area in" in capsys.readouterr().out
 
@@ -421,7 +547,9 @@ def test_masks_that_are_asked_about_name_the_flag() -> None:
     many = np.zeros((12, 24, 24), np.uint16)
     for number in range(12):
         many[number].ravel()[: 2 * (9 + number)] = np.repeat(np.arange(1, 10 + number), 2)
-    with pytest.raises(ConfigError, match=r"like numbers of objects; .*--instances to tell them apart"):
+    with pytest.raises(
+        ConfigError, match=r"like numbers of objects; .*--instances to tell them apart"
+    ):
         data.from_arrays(np.zeros((12, 24, 24), np.uint8), many.astype(np.uint8))
     with pytest.raises(ConfigError, match="--instances for numbers of objects"):
         data.from_arrays(np.zeros((12, 24, 24), np.uint8), many + 300)
@@ -430,21 +558,50 @@ def test_masks_that_are_asked_about_name_the_flag() -> None:
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ("--instances", "--instances: takes masks of object numbers; digits is for classification and has none; choose another"),
-        ("--model unet --dataset digits-denoise --instances", "digits-denoise is for regression and has none"),
-        ("--model unet --instances --mask-values binary", "--mask-values binary: with --instances masks are numbers of objects"),
-        ("--model unet --instances --class-names a,b", "--class-names a,b: with --instances masks are numbers of objects"),
-        ("--model unet --instances --num-classes 3", "--num-classes 3: with --instances masks are numbers of objects"),
-        ("--model unet --instances --loss dice", "--loss dice: has no border weights, which --instances trains with"),
+        (
+            "--instances",
+            (
+                "--instances: takes masks of object numbers; digits is for classification and has"
+                " none; choose another"
+            ),
+        ),
+        (
+            "--model unet --dataset digits-denoise --instances",
+            "digits-denoise is for regression and has none",
+        ),
+        (
+            "--model unet --instances --mask-values binary",
+            "--mask-values binary: with --instances masks are numbers of objects",
+        ),
+        (
+            "--model unet --instances --class-names a,b",
+            "--class-names a,b: with --instances masks are numbers of objects",
+        ),
+        (
+            "--model unet --instances --num-classes 3",
+            "--num-classes 3: with --instances masks are numbers of objects",
+        ),
+        (
+            "--model unet --instances --loss dice",
+            "--loss dice: has no border weights, which --instances trains with",
+        ),
         (
             "--model unet --instances --class-weights 1,2",
             "--class-weights 1,2: must be 3 numbers, one for each class: background",
         ),
-        ("--model unet --instances --dataset npz:none.npz", "--instances: the training masks of npz:none.npz hold no object"),
-        ("--model unet --instances --dataset npz:one.npz", "npz:one.npz hold one number each beside 0; give each object of a mask"),
+        (
+            "--model unet --instances --dataset npz:none.npz",
+            "--instances: the training masks of npz:none.npz hold no object",
+        ),
+        (
+            "--model unet --instances --dataset npz:one.npz",
+            "npz:one.npz hold one number each beside 0; give each object of a mask",
+        ),
     ],
 )
-def test_what_cannot_be_is_one_line(flags: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_cannot_be_is_one_line(
+    flags: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     images = np.zeros((12, 16, 16), np.uint8)
     np.savez("none.npz", images=images, masks=images)
     np.savez("one.npz", images=images, masks=images + 255 * (np.arange(16) > 7).astype(np.uint8))
@@ -456,7 +613,10 @@ def test_what_cannot_be_is_one_line(flags: str, message: str, capsys: pytest.Cap
 
 def test_masks_that_are_no_numbers_of_objects_are_bad_examples(tmp_path: pathlib.Path) -> None:
     for stored, problem in [
-        (np.zeros((4, 4, 3), np.uint8), "has 3 channels; save the numbers of its objects as a greyscale picture"),
+        (
+            np.zeros((4, 4, 3), np.uint8),
+            "has 3 channels; save the numbers of its objects as a greyscale picture",
+        ),
         (np.full((4, 4), 0.5), "has fractions"),
         (np.full((4, 4), -1), "has values from -1 to 0; numbers of objects are 0 to 16777215"),
     ]:

@@ -1,4 +1,6 @@
-"""The launcher shares out GPUs, refuses what cannot work, starts again after a failure, and passes signals on."""
+"""The launcher shares out GPUs, refuses what cannot work, starts again after a failure, and passes
+signals on.
+"""
 
 import json
 import os
@@ -20,8 +22,8 @@ from jaxdp.runtime import launcher as launcher_lib
 from jaxdp.runtime.launcher import device_shares
 
 FLAGS = (
-    "--model-kwargs depth=8 alpha=6 --global-batch-size 32 --steps 150 --checkpoint-every 5 --log-every 1 --run-dir run "
-    "--heartbeat-timeout 5"
+    "--model-kwargs depth=8 alpha=6 --global-batch-size 32 --steps 150 --checkpoint-every 5"
+    " --log-every 1 --run-dir run --heartbeat-timeout 5"
 ).split()
 
 
@@ -31,18 +33,25 @@ FLAGS = (
         (["-n", "2"], "write what to start after the flags: -- train --model pyramidnet ..."),
         (["-n", "2", "--", "evaluate", "run"], "write what to start after the flags"),
         (["-n", "0", "--", "train"], "--num-processes 0: must be greater than 0"),
-        (["-n", "2", "--", "train", "--process-id=1"], "--process-id: is set by the launcher; leave it out"),
+        (
+            ["-n", "2", "--", "train", "--process-id=1"],
+            "--process-id: is set by the launcher; leave it out",
+        ),
         (["--", "train"], "num-processes"),
     ],
 )
-def test_mistakes_are_one_line(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_mistakes_are_one_line(
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert launch.main(words) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("jaxdp.launch: error: ")
     assert message in line
 
 
-def test_gpus_are_shared_out(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_gpus_are_shared_out(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5,6,7")
     monkeypatch.delenv("JAX_PLATFORMS", raising=False)
     name = "CUDA_VISIBLE_DEVICES"
@@ -51,7 +60,9 @@ def test_gpus_are_shared_out(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
     assert launch.main(["-n", "3", "--", "train"]) == 2
     assert "--num-processes 3: does not divide 4 GPUs" in capsys.readouterr().err
     assert launch.main(["-n", "3", "--devices-per-process", "2", "--", "train"]) == 2
-    assert "--devices-per-process 2: 3 processes need 6 GPUs; there are 4" in capsys.readouterr().err
+    assert (
+        "--devices-per-process 2: 3 processes need 6 GPUs; there are 4" in capsys.readouterr().err
+    )
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")
     assert device_shares(3) == [{}, {}, {}]
 
@@ -71,7 +82,12 @@ def wait_for(text: str, process: subprocess.Popen[str]) -> None:
 
 
 def children(process: subprocess.Popen[str]) -> list[int]:
-    return [int(word) for word in pathlib.Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
+    return [
+        int(word)
+        for word in (
+            pathlib.Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        )
+    ]
 
 
 @pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning")  # as above
@@ -94,7 +110,9 @@ def test_logs_hold_what_each_process_prints(
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="looks for the processes in /proc")
-def test_a_killed_process_is_started_again_with_all_others(record_fault: Callable[..., None]) -> None:
+def test_a_killed_process_is_started_again_with_all_others(
+    record_fault: Callable[..., None],
+) -> None:
     launcher = start("--max-restarts", "1")
     wait_for("[0] step 12/", launcher)
     os.kill(children(launcher)[1], signal.SIGKILL)
@@ -103,13 +121,19 @@ def test_a_killed_process_is_started_again_with_all_others(record_fault: Callabl
     assert "jaxdp.launch: a process ended with 137; starting all again (1 of at most 1)" in shown
     assert int(shown.split("continuing run after step ")[1].split()[0]) >= 10
     assert max(integrity.steps(pathlib.Path("run", "checkpoints"))) == 150
-    record_fault("kill -9 of a launched process, --max-restarts 1", 1, "all started again; complete", 0)
+    record_fault(
+        "kill -9 of a launched process, --max-restarts 1", 1, "all started again; complete", 0
+    )
 
 
-def test_processes_are_given_the_heartbeat_timeout_to_miss_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processes_are_given_the_heartbeat_timeout_to_miss_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     waited: list[float] = []
     monkeypatch.setattr(launcher_lib._Processes, "__init__", lambda *_: None)
-    monkeypatch.setattr(launcher_lib._Processes, "wait", lambda self, seconds: waited.append(seconds) or 0)
+    monkeypatch.setattr(
+        launcher_lib._Processes, "wait", lambda self, seconds: waited.append(seconds) or 0
+    )
     monkeypatch.setattr(launcher_lib._Processes, "explain", lambda self: [])
     for flags in ([], ["--heartbeat-timeout", "100"]):
         assert launch.main(["-n", "2", "--", "train", *flags]) == 0
@@ -145,7 +169,8 @@ main()
 """
 
 
-@pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning")  # a launcher is a process of its own, in which JAX has not started
+# A launcher is a process of its own, in which JAX has not started.
+@pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning")
 @pytest.mark.parametrize(
     ("outcomes", "code", "expected"),
     [
@@ -166,22 +191,33 @@ main()
             1,
             [
                 "process 1 was the first to fail: it ended with exit code 1: process 0 died",
-                "process 0 did not end by itself and was killed by jaxdp.launch LATER: step 3/10 loss 0.1",
+                (
+                    "process 0 did not end by itself and was killed by jaxdp.launch LATER: step"
+                    " 3/10 loss 0.1"
+                ),
             ],
         ),
     ],
     ids=["done", "stopped", "refused", "killed", "stuck"],
 )
 def test_the_launcher_says_who_ended_and_why(
-    outcomes: str, code: int, expected: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    outcomes: str,
+    code: int,
+    expected: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setenv("OUTCOMES", outcomes)
     monkeypatch.setattr(launcher_lib, "_PROGRAM", ["-c", STAND_IN])
     monkeypatch.setattr(launcher_lib, "GRACE_SECONDS", 0.5)
     assert launcher_lib.launch([], len(outcomes.split()), None, heartbeat_timeout=2.0) == code
-    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("jaxdp.launch: ")]
+    lines = [
+        line for line in capsys.readouterr().err.splitlines() if line.startswith("jaxdp.launch: ")
+    ]
     assert all(f" on {socket.gethostname()}) " in line for line in lines)
-    told = [re.sub(r" \(pid \d+ on [^)]+\)", "", line.removeprefix("jaxdp.launch: ")) for line in lines]
+    told = [
+        re.sub(r" \(pid \d+ on [^)]+\)", "", line.removeprefix("jaxdp.launch: ")) for line in lines
+    ]
     assert [re.sub(r"[\d.]+ s later", "LATER", line) for line in told] == expected
 
 
@@ -204,6 +240,14 @@ def test_signals_are_passed_on(record_fault: Callable[..., None]) -> None:
         assert time.monotonic() < deadline
         time.sleep(0.2)
     summary = json.loads(pathlib.Path("run", "summary.json").read_text())
-    assert (summary["status"], summary["steps"]) == ("stopped", max(integrity.steps(pathlib.Path("run", "checkpoints"))))
+    assert (summary["status"], summary["steps"]) == (
+        "stopped",
+        max(integrity.steps(pathlib.Path("run", "checkpoints"))),
+    )
     assert summary["steps"] > stopped
-    record_fault("SIGINT to the launcher, kill -9 of the launcher", 2, "both processes saved the same step", 0)
+    record_fault(
+        "SIGINT to the launcher, kill -9 of the launcher",
+        2,
+        "both processes saved the same step",
+        0,
+    )

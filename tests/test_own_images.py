@@ -20,7 +20,20 @@ from jaxdp.registry import ConfigError
 from jaxdp.reporting import outcome
 from jaxdp.run_directory import RunDirectory
 
-SIZES = [(40, 60), (33, 70), (52, 47), (64, 64), (38, 41), (45, 50), (57, 36), (60, 61), (44, 44), (50, 39), (35, 62), (48, 55)]
+SIZES = [
+    (40, 60),
+    (33, 70),
+    (52, 47),
+    (64, 64),
+    (38, 41),
+    (45, 50),
+    (57, 36),
+    (60, 61),
+    (44, 44),
+    (50, 39),
+    (35, 62),
+    (48, 55),
+]
 
 
 def field(height: int, width: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -30,11 +43,16 @@ def field(height: int, width: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     for _ in range(6):
         row, column, radius = rng.integers(0, height), rng.integers(0, width), rng.integers(4, 9)
         mask |= (rows - row) ** 2 + (columns - column) ** 2 < radius**2
-    return (2000 + 9000.0 * mask + rng.normal(0, 500, mask.shape)).astype(np.uint16), mask.astype(np.uint8)
+    return (2000 + 9000.0 * mask + rng.normal(0, 500, mask.shape)).astype(np.uint16), mask.astype(
+        np.uint8
+    )
 
 
 def microscopy(root: pathlib.Path) -> int:
-    """Writes 16-bit PNG files and TIFF stacks of two pages, with masks; returns how many pixels there are."""
+    """Writes 16-bit PNG files and TIFF stacks of two pages, with masks.
+
+    Returns how many pixels there are.
+    """
     for part in ("images", "masks"):
         (root / part).mkdir(parents=True)
     pixels = 0
@@ -47,13 +65,18 @@ def microscopy(root: pathlib.Path) -> int:
         else:
             for part, stack in zip(("images", "masks"), zip(*pages, strict=True), strict=True):
                 planes = np.stack(stack) * (np.uint8(255) if part == "masks" else np.uint16(1))
-                tifffile.imwrite(root / part / f"{number:02d}.tif", planes, imagej=number % 4 == 1, metadata={"axes": "ZYX"})
+                tifffile.imwrite(
+                    root / part / f"{number:02d}.tif",
+                    planes,
+                    imagej=number % 4 == 1,
+                    metadata={"axes": "ZYX"},
+                )
     return pixels
 
 
 FLAGS = (
-    "--model unet --model-kwargs base_channels=8 levels=1 --global-batch-size 4 --strategy single --optimizer adam "
-    "--learning-rate 0.01 --steps 40 --run-dir run"
+    "--model unet --model-kwargs base_channels=8 levels=1 --global-batch-size 4 --strategy single"
+    " --optimizer adam --learning-rate 0.01 --steps 40 --run-dir run"
 )
 
 
@@ -68,11 +91,20 @@ def test_deep_stacks_of_unequal_size_from_training_to_masks(
     microscopy(pathlib.Path("slides/train"))
     real = microscopy(pathlib.Path("slides/test"))
     seen: list[float] = []
-    monkeypatch.setattr(outcome, "draw", lambda *_, sums, **__: seen.append(float(np.sum(sums["actual"]))) or {})
-    assert train.main([*FLAGS.split(), "--dataset", "folder:slides", "--augment", "flip", "crop:32"]) == 0
+    monkeypatch.setattr(
+        outcome, "draw", lambda *_, sums, **__: seen.append(float(np.sum(sums["actual"]))) or {}
+    )
+    assert (
+        train.main([*FLAGS.split(), "--dataset", "folder:slides", "--augment", "flip", "crop:32"])
+        == 0
+    )
     assert seen == [real]  # the pixels that are there, and none that was filled up
     content = dataset_json()
-    assert (content["dtype"], content["image_shape"], content["examples"]) == ("uint16", [64, 80, 1], {"train": 18, "test": 18})
+    assert (content["dtype"], content["image_shape"], content["examples"]) == (
+        "uint16",
+        [64, 80, 1],
+        {"train": 18, "test": 18},
+    )
     assert 0 < content["pixel_range"][0] < 2000 < 11000 < content["pixel_range"][1] < 14000
     capsys.readouterr()
 
@@ -94,7 +126,9 @@ def test_deep_stacks_of_unequal_size_from_training_to_masks(
     overlay = np.asarray(Image.open("out/00-overlay.png"))
     assert overlay.max() > 150  # shown on the scale of the training set
 
-    answers = jaxdp.predict.predict("run", ["slides/test/images/01.tif", field(*SIZES[0], 0)[0][..., None]])
+    answers = jaxdp.predict.predict(
+        "run", ["slides/test/images/01.tif", field(*SIZES[0], 0)[0][..., None]]
+    )
     assert [answer.shape for answer in answers] == [(33, 70, 2), (33, 70, 2), (40, 60, 2)]
 
 
@@ -102,7 +136,9 @@ def test_deep_stacks_of_unequal_size_from_training_to_masks(
 def made(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     def make() -> int:
         microscopy(pathlib.Path("slides"))
-        return train.main([*FLAGS.replace("--steps 40", "--steps 2").split(), "--dataset", "folder:slides"])
+        return train.main(
+            [*FLAGS.replace("--steps 40", "--steps 2").split(), "--dataset", "folder:slides"]
+        )
 
     folder, code = make_once(tmp_path_factory, make)
     assert code == 0
@@ -115,7 +151,9 @@ def trained(made: pathlib.Path) -> str:
     return "run"
 
 
-def test_pixels_on_another_scale_are_warned_of_or_refused(trained: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_pixels_on_another_scale_are_warned_of_or_refused(
+    trained: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     image, _ = field(40, 44, 3)
     pathlib.Path("new").mkdir()
     Image.fromarray(image).save("new/same.png")
@@ -129,7 +167,9 @@ def test_pixels_on_another_scale_are_warned_of_or_refused(trained: str, capsys: 
     assert "in new/bright.png); are these images on its scale?" in line
     Image.fromarray((image >> 8).astype(np.uint8)).save("new/shallow.png")
     assert predict.main([trained, "new", "--output-dir", "out"]) == 2
-    assert "new/shallow.png: has 8 bits a channel (uint8), not 16 (uint16)" in capsys.readouterr().err
+    assert (
+        "new/shallow.png: has 8 bits a channel (uint8), not 16 (uint16)" in capsys.readouterr().err
+    )
     with pytest.raises(ConfigError, match=r"give uint16 \(height, width, 1\)"):
         predict.predict(trained, [np.zeros((40, 40, 1), np.uint8)])
     with pytest.raises(ConfigError, match=r"give uint16 \(N, H, W, C\)"):
@@ -150,7 +190,9 @@ def test_an_exported_program_takes_stored_pixels(trained: str) -> None:
 def test_a_folder_from_before_there_was_depth_is_read(trained: str) -> None:
     directory = RunDirectory(pathlib.Path(trained))
     content = directory.read_dataset()
-    directory.write_dataset({name: value for name, value in content.items() if name not in ("dtype", "pixel_range")})
+    directory.write_dataset(
+        {name: value for name, value in content.items() if name not in ("dtype", "pixel_range")}
+    )
     description = predictor.read_description(directory)
     assert (description.dtype, description.pixel_range) == ("uint8", None)
 
@@ -165,18 +207,29 @@ def test_photos_of_any_kind_and_size_are_trained_on_as_they_are_predicted(
         size = (int(rng.integers(40, 70)), int(rng.integers(40, 70)), 3)
         pixels = rng.normal(70 + 110 * label, 20, size).clip(0, 255).astype(np.uint8)
         mode = modes[number % 6]
-        path = pathlib.Path("photos", ["dark", "light"][label], f"{number:02d}.{'jpg' if mode in ('L', 'CMYK', 'RGB') else 'png'}")
+        path = pathlib.Path(
+            "photos",
+            ["dark", "light"][label],
+            f"{number:02d}.{'jpg' if mode in ('L', 'CMYK', 'RGB') else 'png'}",
+        )
         path.parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(pixels).convert(mode).save(path)
-    flags = "--model cnn --dataset folder:photos --global-batch-size 8 --steps 6 --strategy single --run-dir run".split()
+    flags = (
+        "--model cnn --dataset folder:photos --global-batch-size 8 --steps 6 --strategy single"
+        " --run-dir run".split()
+    )
     assert train.main(flags) == 0
     said = capsys.readouterr().err
     assert (
-        "note: folder:photos: images differ in size: --image-size resize_crop:48 and --augment flip random_resized_crop:48" in said
+        "note: folder:photos: images differ in size: --image-size resize_crop:48 and --augment flip"
+        " random_resized_crop:48" in said
     )
     assert dataset_json()["image_shape"] == [48, 48, 3]
     settings = RunDirectory(pathlib.Path("run")).load_config()
-    assert (settings.data.image_size, settings.data.augment) == ("resize_crop:48", ("flip", "random_resized_crop:48"))
+    assert (settings.data.image_size, settings.data.augment) == (
+        "resize_crop:48",
+        ("flip", "random_resized_crop:48"),
+    )
     summary = json.loads(pathlib.Path("run/summary.json").read_text())
     assert (summary["metrics"]["test"]["examples"], summary["skipped_examples"]) == (2, {})
     _, metrics = evaluate.evaluate("run")
@@ -191,19 +244,27 @@ def test_photos_of_any_kind_and_size_are_trained_on_as_they_are_predicted(
 
 
 @pytest.mark.parametrize("placement", ["device", "host"])
-def test_a_run_does_not_end_on_no_examples(placement: str, capsys: pytest.CaptureFixture[str], no_pictures: None) -> None:
+def test_a_run_does_not_end_on_no_examples(
+    placement: str, capsys: pytest.CaptureFixture[str], no_pictures: None
+) -> None:
     for split in ("train", "test"):
         microscopy(pathlib.Path("slides", split))
     for path in pathlib.Path("slides/test/masks").iterdir():
         if path.suffix == ".tif":
-            tifffile.imwrite(path, tifffile.imread(path) // 255 + np.uint8(7), photometric="minisblack")
+            tifffile.imwrite(
+                path, tifffile.imread(path) // 255 + np.uint8(7), photometric="minisblack"
+            )
         else:
             Image.fromarray(np.asarray(Image.open(path)) // 255 + np.uint8(7)).save(path)
-    flags = f"{FLAGS} --steps 2 --dataset folder:slides --on-bad-example skip --data-placement {placement}"
+    flags = (
+        f"{FLAGS} --steps 2 --dataset folder:slides --on-bad-example skip --data-placement"
+        f" {placement}"
+    )
     assert train.main(flags.replace("--steps 40", "").split()) == 2
     error = capsys.readouterr().err.splitlines()[-1]
     assert (
-        "--on-bad-example skip: nothing is left of folder:slides test: none of its 18 examples can be used, most often as" in error
+        "--on-bad-example skip: nothing is left of folder:slides test: none of its 18 examples can"
+        " be used, most often as" in error
     )
     assert ": its mask has the value 7, not one of 0 to 1" in error
 
@@ -222,23 +283,31 @@ def test_what_is_left_out_is_listed_and_counted_by_reason(
     pathlib.Path("slides/train/images/02.png").rename(odd.parent.parent / "images" / odd.name)
     for path, size in ((odd, (7, 9)), (pathlib.Path("slides/train/masks/04.png"), (5, 6))):
         Image.new("L", size).save(path)
-    flags = f"{FLAGS.replace('--steps 40', '')} --dataset folder:slides --on-bad-example skip --data-placement {placement}"
+    flags = (
+        f"{FLAGS.replace('--steps 40', '')} --dataset folder:slides --on-bad-example skip"
+        f" --data-placement {placement}"
+    )
     assert train.main(f"{flags} --steps 8".split()) == 0
     said = capsys.readouterr().err
     assert "warning: 3 bad train examples were left out, e.g. slides/train/" in said
     assert "run/skipped.csv lists" in said
     with pathlib.Path("run/skipped.csv").open(newline="") as file:
         rows = {row["example"]: row for row in csv.DictReader(file)}
-    assert rows.keys() == {"slides/train/images/00.png", f"slides/train/images/{odd.name}", "slides/train/images/04.png"}
+    assert rows.keys() == {
+        "slides/train/images/00.png",
+        f"slides/train/images/{odd.name}",
+        "slides/train/images/04.png",
+    }
     assert {row["split"] for row in rows.values()} == {"train"}
     assert rows[f"slides/train/images/{odd.name}"]["reason"].startswith("its mask has 9x7 pixels")
     summary = json.loads(pathlib.Path("run/summary.json").read_text())
     assert summary["skipped_examples"] == {"train": 3}
-    (sizes, cuts) = summary["skipped_reasons"]["train"].items()
+    sizes, cuts = summary["skipped_reasons"]["train"].items()
     assert (sizes[1], cuts[1]) == (2, 1)
     assert sizes[0].startswith("its mask has NxN pixels")
     assert cuts[0] == rows["slides/train/images/00.png"]["reason"]
 
-    assert train.main(f"{flags} --steps 9".split()) == 0  # resumed: it need not come upon each of them again
+    # Resumed: it need not come upon each of them again.
+    assert train.main(f"{flags} --steps 9".split()) == 0
     with pathlib.Path("run/skipped.csv").open(newline="") as file:
         assert {row["example"]: row for row in csv.DictReader(file)} == rows

@@ -1,4 +1,6 @@
-"""Masks of colours and of object numbers, from training over evaluation to prediction, by the commands."""
+"""Masks of colours and of object numbers, from training over evaluation to prediction, by the
+commands.
+"""
 
 import json
 import pathlib
@@ -14,13 +16,15 @@ from jaxdp.data.sources.images import decode_mask
 from jaxdp.reporting import predictions
 
 FLAGS = (
-    "--model unet --model-kwargs base_channels=8 levels=1 --global-batch-size 4 --strategy single --optimizer adam "
-    "--learning-rate 0.01 --steps 30 --run-dir run"
+    "--model unet --model-kwargs base_channels=8 levels=1 --global-batch-size 4 --strategy single"
+    " --optimizer adam --learning-rate 0.01 --steps 30 --run-dir run"
 )
 
 
 def slides(root: pathlib.Path, kind: str, count: int = 8) -> None:
-    """Writes bright cells on a dark ground, with masks of two colours or 16-bit object numbers from 1 on."""
+    """Writes bright cells on a dark ground, with masks of two colours or 16-bit object numbers from
+    1 on.
+    """
     for split in ("train", "test"):
         for part in ("images", "masks"):
             (root / split / part).mkdir(parents=True)
@@ -33,19 +37,30 @@ def slides(root: pathlib.Path, kind: str, count: int = 8) -> None:
             image = (40 + 150 * (mask > 0) + rng.normal(0, 10, mask.shape)).astype(np.uint8)
             Image.fromarray(image).save(root / split / "images" / f"{number}.png")
             colours = np.array([[0, 0, 255], [255, 200, 0]], np.uint8)[(mask > 0).astype(int)]
-            Image.fromarray(mask if kind == "objects" else colours).save(root / split / "masks" / f"{number}.png")
+            Image.fromarray(mask if kind == "objects" else colours).save(
+                root / split / "masks" / f"{number}.png"
+            )
 
 
 @pytest.mark.parametrize(
     ("kind", "asks", "values"),
     [
         pytest.param(
-            "colours", "hold 2 colours; name those of class 0, 1, ...: --mask-values 0000ff,ffc800", "0000ff,ffc800",
+            "colours",
+            "hold 2 colours; name those of class 0, 1, ...: --mask-values 0000ff,ffc800",
+            "0000ff,ffc800",
             marks=pytest.mark.slow,
         ),
-        ("objects", "hold numbers up to 12, in each from 1 on without gaps, like numbers of objects; give --mask-values", "binary"),
+        (
+            "objects",
+            (
+                "hold numbers up to 12, in each from 1 on without gaps, like numbers of objects;"
+                " give --mask-values"
+            ),
+            "binary",
+        ),
     ],
-)  # fmt: skip
+)
 def test_masks_that_one_line_asks_about_train_as_it_says(
     kind: str, asks: str, values: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -60,13 +75,19 @@ def test_masks_that_one_line_asks_about_train_as_it_says(
 
     config = yaml.safe_load(pathlib.Path("run/config.yaml").read_text())
     assert (config["mask_values"], config["class_names"]) == (values, ["background", "cell"])
-    assert json.loads(pathlib.Path("run/dataset.json").read_text())["class_names"] == ["background", "cell"]
+    assert json.loads(pathlib.Path("run/dataset.json").read_text())["class_names"] == [
+        "background",
+        "cell",
+    ]
     trained = json.loads(pathlib.Path("run/summary.json").read_text())["metrics"]["test"]
     assert trained["iou/cell"] > 0.8
-    assert evaluate.evaluate("run")[1] == pytest.approx(trained, rel=1e-4)  # reads the masks in the same way
+    # Reads the masks in the same way.
+    assert evaluate.evaluate("run")[1] == pytest.approx(trained, rel=1e-4)
     pathlib.Path("slides").rename("others")
     assert evaluate.main(["run", "--dataset", "folder:others", "--split", "test", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["iou/cell"] == pytest.approx(trained["iou/cell"], rel=1e-4)
+    assert json.loads(capsys.readouterr().out)["iou/cell"] == pytest.approx(
+        trained["iou/cell"], rel=1e-4
+    )
 
     assert predict.main(["run", "others/test/images/0.png", "--json", "--output-dir", "out"]) == 0
     assert '"cell"' in capsys.readouterr().out
@@ -78,16 +99,25 @@ def test_masks_that_one_line_asks_about_train_as_it_says(
                 assert np.mean(np.asarray(written.convert("RGB")) == np.asarray(truth)) > 0.9
 
 
-@pytest.mark.parametrize(("text", "mode"), [("7,128,255", "L"), ("0,300,65535", "I;16"), ("000000,ff0000,00ff80", "P")])
+@pytest.mark.parametrize(
+    ("text", "mode"), [("7,128,255", "L"), ("0,300,65535", "I;16"), ("000000,ff0000,00ff80", "P")]
+)
 def test_predicted_masks_have_the_values_of_training(text: str, mode: str) -> None:
     values, names = MaskValues.parse(text), ("ground", "nucleus", "Zellmembran 细胞膜")
     mask = np.random.default_rng(0).integers(0, 3, (20, 30)).astype(np.uint8)
     image = np.zeros((20, 30, 1), np.uint8)
-    row = predictions.write_mask(pathlib.Path("out"), pathlib.PurePath("deep/a"), image, mask, names, values)
+    row = predictions.write_mask(
+        pathlib.Path("out"), pathlib.PurePath("deep/a"), image, mask, names, values
+    )
     with Image.open(row["mask"]) as written:
         assert written.mode == mode
         pixels = np.asarray(written.convert("RGB") if mode == "P" else written)
         assert written.info["Description"].endswith(": Zellmembran 细胞膜")
-    stored = [[0, 0, 0], [255, 0, 0], [0, 255, 128]] if mode == "P" else [int(word) for word in text.split(",")]
+    stored = (
+        [[0, 0, 0], [255, 0, 0], [0, 255, 128]]
+        if mode == "P"
+        else [int(word) for word in text.split(",")]
+    )
     np.testing.assert_array_equal(pixels, np.array(stored)[mask])
-    np.testing.assert_array_equal(decode_mask(pathlib.Path(row["mask"]), "", values), mask)  # and can be trained on
+    # And can be trained on.
+    np.testing.assert_array_equal(decode_mask(pathlib.Path(row["mask"]), "", values), mask)

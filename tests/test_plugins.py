@@ -1,4 +1,6 @@
-"""What is registered outside the package is found by name, again after the run, and a mistake in it is one line."""
+"""What is registered outside the package is found by name, again after the run, and a mistake in it
+is one line.
+"""
 
 import json
 import os
@@ -44,7 +46,10 @@ class Grading(Classification):
     def metrics(self, sums):
         return super().metrics(sums) | {"squared": 0.25}
 """
-STEPS = "--model-kwargs width=4 hidden=16 --global-batch-size 64 --steps 2 --image-size 16 --devices 2 --run-dir run".split()
+STEPS = (
+    "--model-kwargs width=4 hidden=16 --global-batch-size 64 --steps 2 --image-size 16 --devices 2"
+    " --run-dir run".split()
+)
 
 
 pytestmark = pytest.mark.usefixtures("registries")
@@ -64,22 +69,40 @@ def python(*words: str, path: str = "") -> subprocess.CompletedProcess[str]:
 def test_a_file_is_found_again_by_the_other_commands(capsys: pytest.CaptureFixture[str]) -> None:
     write("net.py", NET.format(name="othernet"))
     write("task.py", TASK)
-    flags = ["--plugins", "net.py", "task.py", "--model", "othernet", "--task", "grading", "--dataset", "digits"]
+    flags = [
+        "--plugins",
+        "net.py",
+        "task.py",
+        "--model",
+        "othernet",
+        "--task",
+        "grading",
+        "--dataset",
+        "digits",
+    ]
     assert train.main([*flags, *STEPS]) == 0
     summary = json.loads(pathlib.Path("run/summary.json").read_text())
-    assert (summary["model"], summary["task"], summary["metrics"]["test"]["squared"]) == ("othernet", "grading", 0.25)
+    assert (summary["model"], summary["task"], summary["metrics"]["test"]["squared"]) == (
+        "othernet",
+        "grading",
+        0.25,
+    )
     assert summary["best_metric"] == {"name": "squared", "larger_is_better": False}
-    for registry, name in ((models._models, "othernet"), (tasks._tasks, "grading")):  # as in a new process
+    # As in a new process.
+    for registry, name in ((models._models, "othernet"), (tasks._tasks, "grading")):
         del registry._entries[name], registry._origins[name]
     for name in ("net.py", "task.py"):
         del sys.modules[str(pathlib.Path(name).resolve())]
     capsys.readouterr()
     assert evaluate.main(["run", "--json"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.endswith("which are run only if you name them, too: if you trust them, add --plugins net.py task.py")
+    assert line.endswith(
+        "which are run only if you name them, too: if you trust them, add --plugins net.py task.py"
+    )
     assert evaluate.main(["run", "--json", "--plugins", "net.py", "task.py"]) == 0
     assert json.loads(capsys.readouterr().out)["squared"] == 0.25
-    (answer,) = predict.predict("run", [np.zeros((16, 16, 1), np.uint8)])  # they are imported by now
+    # They are imported by now.
+    (answer,) = predict.predict("run", [np.zeros((16, 16, 1), np.uint8)])
     assert answer.shape == (10,)
     assert not answer.any()  # by the task's own probabilities
 
@@ -119,7 +142,11 @@ def test_a_folder_runs_no_code(capsys: pytest.CaptureFixture[str]) -> None:
     ("word", "content", "named"),
     [
         ("none.py", None, "no such file in "),
-        ("no_such_module", None, "cannot be imported: ModuleNotFoundError: No module named 'no_such_module'"),
+        (
+            "no_such_module",
+            None,
+            "cannot be imported: ModuleNotFoundError: No module named 'no_such_module'",
+        ),
         ("bad.py", "import jax\nx = 1 / 0\n", "bad.py, line 2)"),
         ("bad.py", "def f(:\n", "cannot be imported: SyntaxError: "),
         ("bad.py", NET.format(name="resnet"), "--model resnet: is registered twice, in "),
@@ -151,7 +178,10 @@ def test_installed_distributions_are_asked() -> None:
     failed = python("-m", "jaxdp.train", "--steps", "1", path="site")
     assert failed.returncode == 2
     (line,) = failed.stderr.splitlines()
-    assert line.startswith("jaxdp.train: error: the plugin netpack.nets of netpack cannot be imported: ModuleNotFoundError: ")
+    assert line.startswith(
+        "jaxdp.train: error: the plugin netpack.nets of netpack cannot be imported:"
+        " ModuleNotFoundError: "
+    )
 
 
 def test_a_name_has_one_thing() -> None:
@@ -164,7 +194,10 @@ def test_a_name_has_one_thing() -> None:
     add("here", "first")
     add("here", "first")  # a notebook's cell that is run again
     for place, name in (("here", "second"), ("there", "first")):
-        with pytest.raises(ConfigError, match=f"--thing x: is registered twice, in here and {place}; rename one of them"):
+        with pytest.raises(
+            ConfigError,
+            match=f"--thing x: is registered twice, in here and {place}; rename one of them",
+        ):
             add(place, name)
 
 
@@ -186,7 +219,11 @@ def test_a_plugin_may_be_a_link_to_a_file_of_another_name() -> None:
 
 def test_a_file_that_was_edited_replaces_what_it_has_registered() -> None:
     def registered() -> dict[str, str]:
-        return {name: entry.__name__ for name, entry in models._models.entries().items() if name.startswith("edited")}
+        return {
+            name: entry.__name__
+            for name, entry in models._models.entries().items()
+            if name.startswith("edited")
+        }
 
     path = pathlib.Path("net.py").resolve()
     write("net.py", NET.format(name="edited-a"))
@@ -201,13 +238,21 @@ def test_a_file_that_was_edited_replaces_what_it_has_registered() -> None:
     assert registered() == {"edited-b": "Other"}
     second = sys.modules[str(path)]
     for wrong, says in (
-        (NET.format(name="edited-c") + "1 / 0\n", r"ZeroDivisionError: division by zero \(.*net\.py, line 8\)"),
-        (NET.format(name="edited-b") + NET.format(name="resnet"), "--model resnet: is registered twice, in "),
+        (
+            NET.format(name="edited-c") + "1 / 0\n",
+            r"ZeroDivisionError: division by zero \(.*net\.py, line 8\)",
+        ),
+        (
+            NET.format(name="edited-b") + NET.format(name="resnet"),
+            "--model resnet: is registered twice, in ",
+        ),
         ("def f(:\n", "SyntaxError: "),
     ):
         write("net.py", wrong)
         for _ in range(2):
-            with pytest.raises(ConfigError, match=rf"^--plugins net\.py: cannot be imported: {says}"):
+            with pytest.raises(
+                ConfigError, match=rf"^--plugins net\.py: cannot be imported: {says}"
+            ):
                 load_plugins(["net.py"], reload=True)
             assert sys.modules[str(path)] is second
             assert registered() == {"edited-b": "Other"}
@@ -216,9 +261,15 @@ def test_a_file_that_was_edited_replaces_what_it_has_registered() -> None:
     assert registered() == {"edited-b": "Third"}
 
 
-def dataset_for(task: str, field: str, targets: dict[str, Any]) -> Callable[[sources.Request], sources.Dataset]:
-    split = sources.ArraySource(np.zeros((8, 4, 4, 1), np.uint8), np.zeros((8, 2) if targets else 8, np.int32), field)
-    return lambda request: sources.Dataset(split, split, 2, (4, 4, 1), (0.0,), (1.0,), task, targets=targets)
+def dataset_for(
+    task: str, field: str, targets: dict[str, Any]
+) -> Callable[[sources.Request], sources.Dataset]:
+    split = sources.ArraySource(
+        np.zeros((8, 4, 4, 1), np.uint8), np.zeros((8, 2) if targets else 8, np.int32), field
+    )
+    return lambda request: sources.Dataset(
+        split, split, 2, (4, 4, 1), (0.0,), (1.0,), task, targets=targets
+    )
 
 
 def test_tasks_and_datasets_find_each_other() -> None:
@@ -235,18 +286,40 @@ def test_tasks_and_datasets_find_each_other() -> None:
     sources.register("labelled")(dataset_for("plain", "labels", {}))
     assert tasks.candidates(None, ("classification",)) == ("classification", "own", "plain")
     config, dataset = open_data(TrainConfig.of(model="unet", task="like"))
-    assert (config.data.dataset, config.task.name, dataset.task, dataset.kind) == ("digits-denoise", "like", "like", "regression")
+    assert (config.data.dataset, config.task.name, dataset.task, dataset.kind) == (
+        "digits-denoise",
+        "like",
+        "like",
+        "regression",
+    )
     config, dataset = open_data(TrainConfig.of(model="cnn", dataset="points"))
-    assert (config.task.name, dataset.kind, dataset.fields()["points"]) == ("own", "classification", ((2,), np.float32))
+    assert (config.task.name, dataset.kind, dataset.fields()["points"]) == (
+        "own",
+        "classification",
+        ((2,), np.float32),
+    )
     assert dataset.train[0]["points"].dtype == np.float32
     assert sources.open_dataset("points").task == "own"
     config, dataset = open_data(TrainConfig.of(model="cnn", dataset="labelled"))
-    assert (config.task.name, dataset.kind, dataset.fields()["labels"]) == ("plain", "classification", ((), np.int32))
+    assert (config.task.name, dataset.kind, dataset.fields()["labels"]) == (
+        "plain",
+        "classification",
+        ((), np.int32),
+    )
     for settings, message in (
-        ({"model": "cnn", "task": "like"}, "--task like: cnn is for classification; choose another --model"),
+        (
+            {"model": "cnn", "task": "like"},
+            "--task like: cnn is for classification; choose another --model",
+        ),
         ({"model": "cnn", "task": "own"}, "--dataset: has no default for own; give one"),
-        ({"model": "cnn", "task": "own", "dataset": "digits"}, "--dataset digits: is for classification, but --model or --task"),
-        ({"model": "unet", "dataset": "points"}, "--dataset points: is for own, but --model or --task asks for segmentation or"),
+        (
+            {"model": "cnn", "task": "own", "dataset": "digits"},
+            "--dataset digits: is for classification, but --model or --task",
+        ),
+        (
+            {"model": "unet", "dataset": "points"},
+            "--dataset points: is for own, but --model or --task asks for segmentation or",
+        ),
     ):
         with pytest.raises(ConfigError) as caught:
             open_data(TrainConfig.of(**settings))  # pyright: ignore[reportArgumentType]

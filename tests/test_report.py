@@ -1,4 +1,6 @@
-"""A page about runs says what their folders say, whole or broken, and needs nothing else to be read."""
+"""A page about runs says what their folders say, whole or broken, and needs nothing else to be
+read.
+"""
 
 # Over 300 lines: one page, and what of each kind of run must be on it.
 
@@ -23,7 +25,9 @@ from jaxdp.reporting import confusion, report_figures, report_page
 
 EXPERIMENTS = pathlib.Path(__file__).parents[1] / "experiments"
 EMPTY = {"meta", "img", "input"}
-BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+BROWSER = next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
+)
 
 
 class Page(html.parser.HTMLParser):
@@ -106,29 +110,55 @@ def write_run(
     folder.mkdir(parents=True)
     metric = {"classification": "accuracy", "segmentation": "iou", "regression": "mse"}[task]
     figures = {"loss": 1 - accuracy, metric: accuracy, "examples": 360}
-    config = {"model": "cnn", "dataset": "digits", "task": task, "strategy": "pmap", "batch_norm": "replica"} | settings
+    config = {
+        "model": "cnn",
+        "dataset": "digits",
+        "task": task,
+        "strategy": "pmap",
+        "batch_norm": "replica",
+    } | settings
     (folder / "config.yaml").write_text(yaml.safe_dump(config))
     measured = {"learning_rate": 0.1, "examples_per_second": 900.0, "input_wait_fraction": 0.01}
     lines = [
-        {"step": 10 * (number + 1), "epoch": 1, "split": split, "loss": 2 / (number + 1), metric: accuracy, "examples": 360}
+        {
+            "step": 10 * (number + 1),
+            "epoch": 1,
+            "split": split,
+            "loss": 2 / (number + 1),
+            metric: accuracy,
+            "examples": 360,
+        }
         | (measured if split == "train" else {})
         for number in range(rows)
         for split in ("train", "test")
     ]
     (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     content = {
-        "model": config["model"], "dataset": config["dataset"], "task": task, "strategy": config["strategy"], "devices": 2,
-        "device_kind": "cpu", "processes": 1, "steps": 10 * rows, "batch_norm": config["batch_norm"],
-        "metrics": {"train": figures, "test": figures}, "best": {"step": 10 * rows} | figures,
-        "seconds": {"total": 75.0, "first_step": 3.0, "train": 60.0}, "examples_per_second": 1234.5,
-        "versions": {"jax": "0.10.2"}, "status": "done",
-    }  # fmt: skip
+        "model": config["model"],
+        "dataset": config["dataset"],
+        "task": task,
+        "strategy": config["strategy"],
+        "devices": 2,
+        "device_kind": "cpu",
+        "processes": 1,
+        "steps": 10 * rows,
+        "batch_norm": config["batch_norm"],
+        "metrics": {"train": figures, "test": figures},
+        "best": {"step": 10 * rows} | figures,
+        "seconds": {"total": 75.0, "first_step": 3.0, "train": 60.0},
+        "examples_per_second": 1234.5,
+        "versions": {"jax": "0.10.2"},
+        "status": "done",
+    }
     (folder / "summary.json").write_text(json.dumps(content | (summary or {})))
     return folder
 
 
 def write_history(folder: pathlib.Path, *events: tuple[str, int], **facts: Any) -> None:
-    lines = [{"time": "2026-01-01T00:00:00+00:00", "event": event, "step": step} | facts for event, step in events]
+    lines = [
+        {"time": "2026-01-01T00:00:00+00:00", "event": event, "step": step} | facts
+        for event, step in events
+    ]
     (folder / "history.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
@@ -137,27 +167,55 @@ def written(*folders: str | pathlib.Path) -> Page:
     return Page(pathlib.Path("page.html").read_text())
 
 
-def test_each_task_has_a_table_with_the_best_run_first_and_what_sets_runs_apart(capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_task_has_a_table_with_the_best_run_first_and_what_sets_runs_apart(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     write_run("runs/low", 0.8, learning_rate=0.05, seed=1)
     write_run("runs/high", 0.95, learning_rate=0.2, seed=1)
-    write_run("runs/none", 0.5, rows=0, seed=1, summary={"best": None, "metrics": {}, "status": "diverged"})
+    write_run(
+        "runs/none",
+        0.5,
+        rows=0,
+        seed=1,
+        summary={"best": None, "metrics": {}, "status": "diverged"},
+    )
     write_run("runs/rough", 0.3, task="regression", model="unet")
     write_run("runs/fine", 0.1, task="regression", model="unet")
     page = written(*sorted(pathlib.Path("runs").iterdir()))
     assert capsys.readouterr().out == "page.html\n"
-    by_task = {next(name for name in table[0] if name.startswith("test")): table for table in page.run_tables}
+    by_task = {
+        next(name for name in table[0] if name.startswith("test")): table
+        for table in page.run_tables
+    }
     assert {name: [row["run"] for row in table] for name, table in by_task.items()} == {
         "test mse": ["fine", "rough"],
         "test accuracy": ["high", "low", "none"],
     }
     first, _, last = by_task["test accuracy"]
     assert first == {
-        "run": "high", "test accuracy": "95.00%", "test loss": "0.0500", "learning rate": "0.2", "examples/s": "1,234",
-        "time": "1 min 15 s", "steps": "40", "status": "done", "model": "cnn", "dataset": "digits", "strategy": "pmap",
-        "devices": "2", "batch norm": "replica",
-    }  # fmt: skip
-    assert (last["test accuracy"], last["status"], last["learning rate"]) == ("–", "diverged", "default")
-    assert "5 runs of unet and cnn on digits, which differ in model, seed and learning rate." in page.text
+        "run": "high",
+        "test accuracy": "95.00%",
+        "test loss": "0.0500",
+        "learning rate": "0.2",
+        "examples/s": "1,234",
+        "time": "1 min 15 s",
+        "steps": "40",
+        "status": "done",
+        "model": "cnn",
+        "dataset": "digits",
+        "strategy": "pmap",
+        "devices": "2",
+        "batch norm": "replica",
+    }
+    assert (last["test accuracy"], last["status"], last["learning rate"]) == (
+        "–",
+        "diverged",
+        "default",
+    )
+    assert (
+        "5 runs of unet and cnn on digits, which differ in model, seed and learning rate."
+        in page.text
+    )
     assert page.figures.count("loss, logarithmic") == 2
     by_model, by_rate = ({"learning_rate", "seed"} & set(names) for names in page.settings)
     assert (by_model, by_rate) == ({"learning_rate", "seed"}, {"seed"})  # that all share
@@ -166,12 +224,20 @@ def test_each_task_has_a_table_with_the_best_run_first_and_what_sets_runs_apart(
 
 
 def test_folders_of_the_same_name_are_told_apart() -> None:
-    assert [row["run"] for row in written(write_run("a/run"), write_run("b/run"), "a/../a/run").run_tables[0]] == ["a/run", "b/run"]
+    assert [
+        row["run"]
+        for row in written(write_run("a/run"), write_run("b/run"), "a/../a/run").run_tables[0]
+    ] == ["a/run", "b/run"]
 
 
 def test_text_from_files_is_no_markup() -> None:
     evil = "<script>alert(1)</script>\"'>&"
-    folder = write_run("a<b>&", model=evil, dataset=evil, summary={"status": evil, "xla_flags": evil, "versions": {evil: evil}})
+    folder = write_run(
+        "a<b>&",
+        model=evil,
+        dataset=evil,
+        summary={"status": evil, "xla_flags": evil, "versions": {evil: evil}},
+    )
     write_history(folder, ("started", 0), ("diverged", 7), reason=evil)
     page = written(folder, write_run("other"))
     assert not {"script", "b"} & {name for name, _ in page.elements}
@@ -180,7 +246,10 @@ def test_text_from_files_is_no_markup() -> None:
 
 def test_a_page_needs_nothing_else() -> None:
     page = written(
-        EXPERIMENTS / "digits", EXPERIMENTS / "digits-8-devices", EXPERIMENTS / "isbi2012", EXPERIMENTS / "digits-denoise"
+        EXPERIMENTS / "digits",
+        EXPERIMENTS / "digits-8-devices",
+        EXPERIMENTS / "isbi2012",
+        EXPERIMENTS / "digits-denoise",
     )
     text = pathlib.Path("page.html").read_text()
     assert "http://" not in text
@@ -193,16 +262,26 @@ def test_a_page_needs_nothing_else() -> None:
         assert len(str(attributes["src"])) < 410_000  # 300 kB as text
         assert attributes["alt"]
     assert len(page.run_tables) == 3
-    accuracy = json.loads((EXPERIMENTS / "digits" / "summary.json").read_text())["metrics"]["test"]["accuracy"]
+    accuracy = json.loads((EXPERIMENTS / "digits" / "summary.json").read_text())["metrics"]["test"][
+        "accuracy"
+    ]
     assert f"{accuracy:.2%}" in page.run_tables[0][0]["test accuracy"]
     (of_classes,) = [table for table in page.tables if table[0][:2] == ["class", "iou, train"]]
     assert of_classes[0] == ["class", "iou, train", "iou, test", "dice, train", "dice, test"]
     assert [row[0] for row in of_classes[1:]] == ["0", "1"]
-    assert of_classes[2][2] == f"{json.loads((EXPERIMENTS / 'isbi2012/summary.json').read_text())['metrics']['test']['iou/1']:.4f}"
+    assert (
+        of_classes[2][2]
+        == f"{json.loads((EXPERIMENTS / 'isbi2012/summary.json').read_text())['metrics']['test']['iou/1']:.4f}"
+    )
 
 
 def test_broken_runs_are_shown_with_what_there_is() -> None:
-    begun, cut, garbage, bare = write_run("begun"), write_run("cut"), write_run("garbage"), pathlib.Path("bare")
+    begun, cut, garbage, bare = (
+        write_run("begun"),
+        write_run("cut"),
+        write_run("garbage"),
+        pathlib.Path("bare"),
+    )
     for name in ("summary.json", "metrics.jsonl"):
         (begun / name).unlink()
     (cut / "summary.json").unlink()
@@ -210,24 +289,47 @@ def test_broken_runs_are_shown_with_what_there_is() -> None:
     (cut / "metrics.jsonl").write_text(rows[:-30])
     for name in ("summary.json", "config.yaml", "dataset.json"):
         (garbage / name).write_bytes(b"{\xff: [")
-    (garbage / "metrics.jsonl").write_text('7\n[]\n{"step": "x"}\n{"loss": NaN, "step": 3, "split": "train"}\nnull\n')
+    (garbage / "metrics.jsonl").write_text(
+        '7\n[]\n{"step": "x"}\n{"loss": NaN, "step": 3, "split": "train"}\nnull\n'
+    )
     (garbage / "history.jsonl").write_text('{"event": 3, "step": 1}\n{"event": "started"}\n')
     (garbage / "plots").mkdir()
     (garbage / "plots/confusion.png").write_bytes(b"no picture")
     bare.mkdir()
     (bare / "metrics.jsonl").touch()
-    nonsense = {"metrics": "?", "best": 3, "seconds": None, "versions": [], "steps": "many", "examples_per_second": "x"}
+    nonsense = {
+        "metrics": "?",
+        "best": 3,
+        "seconds": None,
+        "versions": [],
+        "steps": "many",
+        "examples_per_second": "x",
+    }
     odd = write_run("odd", summary=nonsense)
     page = written(begun, cut, garbage, bare, odd)
     assert len(page.run_tables) == 2  # of the classifiers, and of those of which nothing is known
     rows_of = {row["run"]: row for table in page.run_tables for row in table}
     assert {name: row["status"] for name, row in rows_of.items()} == {
-        "begun": "unfinished", "cut": "unfinished", "garbage": "unfinished", "bare": "unfinished", "odd": "done",
-    }  # fmt: skip
+        "begun": "unfinished",
+        "cut": "unfinished",
+        "garbage": "unfinished",
+        "bare": "unfinished",
+        "odd": "done",
+    }
     assert (rows_of["cut"]["steps"], rows_of["cut"]["test accuracy"]) == ("40", "90.00%")
-    assert (rows_of["odd"]["steps"], rows_of["odd"]["test accuracy"], rows_of["odd"]["time"]) == ("40", "90.00%", "–")
-    assert "Incomplete: there is no summary.json; there is no dataset.json; there is no metrics.jsonl." in page.text
-    assert "summary.json cannot be read; dataset.json cannot be read; config.yaml cannot be read" in page.text
+    assert (rows_of["odd"]["steps"], rows_of["odd"]["test accuracy"], rows_of["odd"]["time"]) == (
+        "40",
+        "90.00%",
+        "–",
+    )
+    assert (
+        "Incomplete: there is no summary.json; there is no dataset.json; there is no metrics.jsonl."
+        in page.text
+    )
+    assert (
+        "summary.json cannot be read; dataset.json cannot be read; config.yaml cannot be read"
+        in page.text
+    )
     assert "confusion.png cannot be read" in page.text
     assert "metrics.jsonl holds no rows" in page.text
 
@@ -235,11 +337,19 @@ def test_broken_runs_are_shown_with_what_there_is() -> None:
 def test_what_befell_a_run_is_marked_on_its_curves() -> None:
     folder = write_run("run", summary={"skipped_updates": 2, "status": "stopped"})
     with (folder / "metrics.jsonl").open("a") as file:
-        file.write(json.dumps({"step": 50, "split": "train", "loss": 1.0, "skipped_updates": 2, "overflows": 1}) + "\n")
+        file.write(
+            json.dumps(
+                {"step": 50, "split": "train", "loss": 1.0, "skipped_updates": 2, "overflows": 1}
+            )
+            + "\n"
+        )
     events: list[dict[str, Any]] = [
-        {"event": "started", "step": 0}, {"event": "stopped", "step": 20}, {"event": "resumed", "step": 20},
-        {"event": "rollback", "step": 33, "to_step": 30, "reason": "the loss of step 33 is nan"}, {"event": "diverged", "step": 50},
-    ]  # fmt: skip
+        {"event": "started", "step": 0},
+        {"event": "stopped", "step": 20},
+        {"event": "resumed", "step": 20},
+        {"event": "rollback", "step": 33, "to_step": 30, "reason": "the loss of step 33 is nan"},
+        {"event": "diverged", "step": 50},
+    ]
     (folder / "history.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
     page = written(folder)
     for text in (
@@ -248,7 +358,8 @@ def test_what_befell_a_run_is_marked_on_its_curves() -> None:
         "run: diverged at step 50",
         "run: 2 updates skipped before step 50, 1 of them overflows",
     ):
-        assert page.titles.count(text) == len(page.figures)  # curves of each figure, and what happened by step
+        # Curves of each figure, and what happened by step.
+        assert page.titles.count(text) == len(page.figures)
     assert not any("stopped" in title for title in page.titles)  # it went on
     assert "what happened, by step" in page.figures
     assert page.run_tables[0][0]["status"] == "diverged"
@@ -259,12 +370,18 @@ def test_a_summary_of_before_a_resume_is_no_result(last: str, status: str) -> No
     folder = write_run("run", summary={"status": "stopped", "best": {"accuracy": 0.1}})
     write_history(folder, ("started", 0), ("stopped", 10), (last, 10))
     (row,) = written(folder).run_tables[0]
-    assert (row["status"], row["test accuracy"]) == (status, "90.00%" if status == "unfinished" else "10.00%")
+    assert (row["status"], row["test accuracy"]) == (
+        status,
+        "90.00%" if status == "unfinished" else "10.00%",
+    )
 
 
 @pytest.mark.usefixtures("no_pictures")
 def test_training_records_what_becomes_of_a_run() -> None:
-    flags = "--model cnn --model-kwargs width=4 hidden=16 --devices 2 --global-batch-size 160 --run-dir run --steps".split()
+    flags = (
+        "--model cnn --model-kwargs width=4 hidden=16 --devices 2 --global-batch-size 160 --run-dir"
+        " run --steps".split()
+    )
     assert train.main([*flags, "2"]) == 0
     with pathlib.Path("run/history.jsonl").open("a") as file:
         file.write('{"time": "20')  # a kill
@@ -273,7 +390,12 @@ def test_training_records_what_becomes_of_a_run() -> None:
     lines = pathlib.Path("run/history.jsonl").read_text().splitlines()
     assert pathlib.Path("run/damaged/history.jsonl").read_text() == '{"time": "20\n'
     events = [json.loads(line) for line in lines]
-    assert [(event["event"], event["step"]) for event in events] == [("started", 0), ("done", 2), ("resumed", 2), ("done", 3)]
+    assert [(event["event"], event["step"]) for event in events] == [
+        ("started", 0),
+        ("done", 2),
+        ("resumed", 2),
+        ("done", 3),
+    ]
     assert {(event["devices"], event["processes"]) for event in events} == {(2, 1)}
     page = written("run")
     assert "resumed after step 2" in page.text
@@ -295,10 +417,21 @@ def test_a_grid_of_benchmarks_has_its_table_and_figure() -> None:
     records = []
     for devices, batch, rate in ((1, 32, 1.0), (1, 32, 100.0), (2, 32, 150.0), (2, 64, None)):
         where = {"strategy": "pmap", "devices": devices, "global_batch_size": batch}
-        rates = {"images_per_second": {"median": rate, "min": 0.9 * (rate or 0), "max": 1.1 * (rate or 0)}, "platform": "cpu"}
-        records.append(named | where | (rates if rate else {"status": "oom", "reason": "out of memory: <b>"}))
+        rates = {
+            "images_per_second": {
+                "median": rate,
+                "min": 0.9 * (rate or 0),
+                "max": 1.1 * (rate or 0),
+            },
+            "platform": "cpu",
+        }
+        records.append(
+            named | where | (rates if rate else {"status": "oom", "reason": "out of memory: <b>"})
+        )
     pathlib.Path("bench").mkdir()
-    pathlib.Path("bench/bench.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    pathlib.Path("bench/bench.jsonl").write_text(
+        "".join(json.dumps(record) + "\n" for record in records)
+    )
     page = written("bench", write_run("run"))
     (table,) = [table for table in page.tables if table[0][0] == "strategy"]
     assert table[0] == ["strategy", "devices", "batch", "images/s", "±%", "strong"]
@@ -336,9 +469,13 @@ def test_validation_is_a_curve_of_its_own_and_ranks_an_unfinished_run() -> None:
     (folder / "summary.json").unlink()
     with (folder / "metrics.jsonl").open("a") as file:
         for step, accuracy in ((10, 0.7), (20, 0.8)):
-            file.write(json.dumps({"step": step, "split": "validation", "loss": 0.4, "accuracy": accuracy}) + "\n")
+            file.write(
+                json.dumps({"step": step, "split": "validation", "loss": 0.4, "accuracy": accuracy})
+                + "\n"
+            )
     page = written(folder)
-    assert page.run_tables[0][0]["best validation accuracy"] == "80.00%"  # of the validation split, not of the test split
+    # Of the validation split, not of the test split.
+    assert page.run_tables[0][0]["best validation accuracy"] == "80.00%"
     assert page.titles.count("run, validation") == 2  # loss and accuracy
     assert page.tables[1][0] == ["", "train", "validation", "test"]
 
@@ -355,7 +492,9 @@ for splits in (["train", "test"], ["validation", "test", "train"], []):
         print(axes.get_xlabel(), axes.get_ylabel() == name, *(line.get_label() for line in axes.lines))
 assert "matplotlib.pyplot" not in sys.modules
 """
-    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    shown = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout
     expected = ("step True train test", "step True train validation test", "step True")
     assert shown.splitlines() == [line for line in expected for _ in range(2)]
 
@@ -376,12 +515,17 @@ def test_constant_curves_have_a_scale(value: float) -> None:
         (["nowhere"], "--run-dir nowhere: is no folder; give folders of runs"),
         (["empty"], "--run-dir empty: holds neither a run nor a bench.jsonl; give folders of runs"),
         (["run", "--output", "empty"], "--output empty: cannot be written: it is a folder"),
-        (["run", "--output", "/dev/null/page.html"], "--output /dev/null/page.html: cannot be written: "),
+        (
+            ["run", "--output", "/dev/null/page.html"],
+            "--output /dev/null/page.html: cannot be written: ",
+        ),
         (["run", "--outptu", "x"], "--outptu: unknown flag; did you mean --output?"),
         (["grid"], "grid/bench.jsonl: cannot be read: it holds something else"),
     ],
 )
-def test_mistakes_are_one_line_and_code_2(argv: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_mistakes_are_one_line_and_code_2(
+    argv: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     write_run("run")
     for name in ("empty", "grid"):
         pathlib.Path(name).mkdir()
@@ -397,22 +541,33 @@ def test_mistakes_are_one_line_and_code_2(argv: list[str], message: str, capsys:
 
 
 def test_help_does_not_import_jax() -> None:
-    code = "import sys; from jaxdp.report import main\ntry: main(['--help'])\nfinally: assert 'jax' not in sys.modules"
-    helped = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    code = (
+        "import sys; from jaxdp.report import main\ntry: main(['--help'])\nfinally: assert 'jax'"
+        " not in sys.modules"
+    )
+    helped = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout
     assert "--output" in helped
     assert "RUN_DIR" in helped
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(BROWSER is None, reason="no chromium, chromium-browser or google-chrome on PATH")
+@pytest.mark.skipif(
+    BROWSER is None, reason="no chromium, chromium-browser or google-chrome on PATH"
+)
 def test_a_browser_shows_it_without_complaint() -> None:
     assert BROWSER is not None
     names = ("digits", "digits-8-devices", "digits-8-devices-global", "cells")
-    written(*(EXPERIMENTS / name for name in names), write_run("a-run-whose-name-is-rather-long-" + 60 * "x"))
+    written(
+        *(EXPERIMENTS / name for name in names),
+        write_run("a-run-whose-name-is-rather-long-" + 60 * "x"),
+    )
     # A window is at least 500 pixels wide: a phone is a frame in it.
     pathlib.Path("phone.html").write_text(
-        '<iframe src="page.html" style="width:390px;height:3000px"></iframe><script>onload = () => {'
-        "const page = frames[0].document.documentElement; document.title = `${page.scrollWidth} of ${page.clientWidth}`}</script>"
+        '<iframe src="page.html" style="width:390px;height:3000px"></iframe><script>onload = () =>'
+        " {const page = frames[0].document.documentElement; document.title = `${page.scrollWidth}"
+        " of ${page.clientWidth}`}</script>"
     )
 
     def browse(page: str, *flags: str) -> str:
@@ -426,20 +581,28 @@ def test_a_browser_shows_it_without_complaint() -> None:
         ]
         folder = f"--user-data-dir={pathlib.Path('profile').absolute()}"
         command = [BROWSER, *common, folder, *flags, pathlib.Path(page).absolute().as_uri()]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=180, env=os.environ | {"HOME": os.getcwd()})
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            timeout=180,
+            env=os.environ | {"HOME": os.getcwd()},
+        )
         assert done.returncode == 0, done.stderr
         assert "CONSOLE" not in done.stderr, done.stderr
         return done.stdout
 
     shown = browse("page.html", "--dump-dom")
     assert shown.count("<svg") >= 14
-    assert re.search(r"<title>(3[0-9]{2}) of \1</title>", browse("phone.html", "--dump-dom"))  # but for a scroll bar
+    # But for a scroll bar.
+    assert re.search(r"<title>(3[0-9]{2}) of \1</title>", browse("phone.html", "--dump-dom"))
     pathlib.Path("axis.html").write_text(
-        '<iframe src="page.html"></iframe><script>onload = () => { const page = frames[0].document;'
-        'const shown = () => ["base", "epoch", "time"].filter(axis => '
-        "frames[0].getComputedStyle(page.querySelector(`svg .over.${axis}`)).display !== 'none');"
-        'const found = [shown()]; for (const axis of ["time", "epoch", "base"]) {'
-        "page.querySelector(`input[value=${axis}]`).click(); found.push(shown()); } document.title = found.join('; ')}</script>"
+        '<iframe src="page.html"></iframe><script>onload = () => { const page ='
+        ' frames[0].document;const shown = () => ["base", "epoch", "time"].filter(axis =>'
+        " frames[0].getComputedStyle(page.querySelector(`svg .over.${axis}`)).display !=="
+        ' \'none\');const found = [shown()]; for (const axis of ["time", "epoch", "base"])'
+        " {page.querySelector(`input[value=${axis}]`).click(); found.push(shown()); }"
+        " document.title = found.join('; ')}</script>"
     )
     assert "<title>base; time; epoch; base</title>" in browse("axis.html", "--dump-dom")
     browse("page.html", "--screenshot=wide.png", "--window-size=1280,2000")
@@ -451,7 +614,9 @@ def test_a_browser_shows_it_without_complaint() -> None:
 
 
 def test_other_commands_can_write_it() -> None:
-    report_page.write_report([write_run("run")], pathlib.Path("deep/er/page.html"), title="A <sweep>")
+    report_page.write_report(
+        [write_run("run")], pathlib.Path("deep/er/page.html"), title="A <sweep>"
+    )
     assert Page(pathlib.Path("deep/er/page.html").read_text()).titles[0] == "A <sweep>"
     assert not list(pathlib.Path("deep").rglob("*.new"))
 
@@ -459,7 +624,9 @@ def test_other_commands_can_write_it() -> None:
 def sections(page: Page) -> list[tuple[str, list[str]]]:
     """Returns of each section its heading and its runs."""
     headings = [name for name in page.headings if not name.startswith("Training throughput")]
-    return list(zip(headings, ([row["run"] for row in table] for table in page.run_tables), strict=True))
+    return list(
+        zip(headings, ([row["run"] for row in table] for table in page.run_tables), strict=True)
+    )
 
 
 def test_runs_are_compared_on_the_same_data_alone() -> None:
@@ -468,8 +635,10 @@ def test_runs_are_compared_on_the_same_data_alone() -> None:
     write_run("runs/c", 0.7, task="segmentation", dataset="mnist")
     write_run("runs/d", 0.95)
     assert sections(written(*sorted(pathlib.Path("runs").iterdir()))) == [
-        ("Runs on mnist, by accuracy", ["a"]), ("Runs on digits, by accuracy", ["d", "b"]), ("Runs on mnist, by iou", ["c"]),
-    ]  # fmt: skip
+        ("Runs on mnist, by accuracy", ["a"]),
+        ("Runs on digits, by accuracy", ["d", "b"]),
+        ("Runs on mnist, by iou", ["c"]),
+    ]
     assert sections(written("runs/b", "runs/d")) == [("Runs", ["d", "b"])]
 
 
@@ -477,11 +646,15 @@ def test_runs_are_compared_on_the_same_data_alone() -> None:
 def test_metrics_of_classes_are_a_table_with_a_row_for_each(count: int) -> None:
     names = [f"種{index}/a b" for index in range(count)]
     of_classes = {
-        f"{kind}/{name}": (index + start) / 100 for start, kind in enumerate(("iou", "dice")) for index, name in enumerate(names)
+        f"{kind}/{name}": (index + start) / 100
+        for start, kind in enumerate(("iou", "dice"))
+        for index, name in enumerate(names)
     }
     figures = {"loss": 0.1, "iou": 0.5, "examples": 4}
     folder = write_run(
-        "run", task="segmentation", summary={"metrics": {"train": figures, "test": figures | of_classes}, "best": None}
+        "run",
+        task="segmentation",
+        summary={"metrics": {"train": figures, "test": figures | of_classes}, "best": None},
     )
     page = written(folder)
     (table,) = [table for table in page.tables if table[0][0] == "class"]
@@ -490,7 +663,11 @@ def test_metrics_of_classes_are_a_table_with_a_row_for_each(count: int) -> None:
     assert table[3] == ["種2/a b", "–", "0.0200", "–", "0.0300"]
     (whole,) = [table for table in page.tables if table[0] == ["", "train", "test"]]
     assert [row[0] for row in whole[1:]] == ["loss", "iou", "examples"]
-    opened = [attributes for name, attributes in page.elements if name == "details" and "open" in attributes]
+    opened = [
+        attributes
+        for name, attributes in page.elements
+        if name == "details" and "open" in attributes
+    ]
     assert len(opened) == (count == 3)  # many classes are folded
 
 
@@ -516,7 +693,12 @@ def test_accuracy_of_each_class_comes_from_the_confusion_matrix() -> None:
 
 def test_settings_changed_on_resuming_are_told() -> None:
     folder = write_run("run")
-    changed = {"learning_rate": [0.1, 0.05], "augment": [["flip"], ["flip", "crop:4"]], "epochs": [20, None], "odd": 3}
+    changed = {
+        "learning_rate": [0.1, 0.05],
+        "augment": [["flip"], ["flip", "crop:4"]],
+        "epochs": [20, None],
+        "odd": 3,
+    }
     events: list[dict[str, Any]] = [
         {"event": "started", "step": 0}, {"event": "resumed", "step": 20, "changed": changed},
         {"event": "resumed", "step": 1000, "changed": "?"}, {"event": "done", "step": 1040},
@@ -543,34 +725,61 @@ def test_wide_tables_can_be_reached_with_the_keyboard_and_have_names() -> None:
 
 def paths(axis: str) -> list[list[tuple[float, float]]]:
     """Returns the points of the lines that page.html draws over an axis."""
-    groups = re.findall(rf'<g class="over {axis}">\s*<path class="line[^"]*" d="([^"]*)"', pathlib.Path("page.html").read_text())
-    return [[tuple(map(float, point.split())) for point in re.split("[ML]", line)[1:]] for line in groups]  # pyright: ignore
+    groups = re.findall(
+        rf'<g class="over {axis}">\s*<path class="line[^"]*" d="([^"]*)"',
+        pathlib.Path("page.html").read_text(),
+    )
+    return [
+        [tuple(map(float, point.split())) for point in re.split("[ML]", line)[1:]]
+        for line in groups
+    ]  # pyright: ignore
 
 
 def test_curves_are_drawn_over_steps_epochs_and_time() -> None:
     folder = write_run("run", global_batch_size=36, summary={"steps": 60})
-    (folder / "dataset.json").write_text(json.dumps({"examples": {"train": 360 + 35, "test": 10}}))  # 10 steps an epoch
+    # 10 steps an epoch.
+    (folder / "dataset.json").write_text(json.dumps({"examples": {"train": 360 + 35, "test": 10}}))
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     rows.append(rows[-2] | {"step": 60})
-    for row, seconds in zip([row for row in rows if row["split"] == "train"], (1.0, 1.0, 4.0, 2.0, 1.0), strict=True):
+    for row, seconds in zip(
+        [row for row in rows if row["split"] == "train"], (1.0, 1.0, 4.0, 2.0, 1.0), strict=True
+    ):
         row["step_seconds"] = seconds
     (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     page = written(folder)
     chosen = [attributes for name, attributes in page.elements if name == "input"]
-    assert [(each["value"], "checked" in each) for each in chosen] == [("base", True), ("epoch", False), ("time", False)]
+    assert [(each["value"], "checked" in each) for each in chosen] == [
+        ("base", True),
+        ("epoch", False),
+        ("time", False),
+    ]
     steps, epochs, seconds = (paths(axis) for axis in ("base", "epoch", "time"))
-    assert len(steps) == len(epochs) == len(seconds) == 7  # loss and accuracy of two splits, rate, speed, waiting
+    # Loss and accuracy of two splits, rate, speed, waiting.
+    assert len(steps) == len(epochs) == len(seconds) == 7
     assert steps == epochs  # one is 10 of the other
 
     def shares(line: list[tuple[float, float]]) -> list[float]:
-        return [round((x - report_figures._LEFT) / (report_figures._RIGHT - report_figures._LEFT), 2) for x, _ in line]
+        return [
+            round((x - report_figures._LEFT) / (report_figures._RIGHT - report_figures._LEFT), 2)
+            for x, _ in line
+        ]
 
     assert shares(steps[0]) == [0.17, 0.33, 0.5, 0.67, 1.0]
     assert shares(seconds[0]) == [0.1, 0.2, 0.6, 0.8, 1.0]  # 10, 20, 60, 80 and 100 of 100 seconds
     assert [[y for _, y in line] for line in steps] == [[y for _, y in line] for line in seconds]
-    epoch_axis, *_ = re.findall(r'<g class="over epoch">(.*?)</g>', pathlib.Path("page.html").read_text(), re.DOTALL)
+    epoch_axis, *_ = re.findall(
+        r'<g class="over epoch">(.*?)</g>', pathlib.Path("page.html").read_text(), re.DOTALL
+    )
     assert re.findall(r">(\w+)</text>", epoch_axis) == ["0", "1", "2", "3", "4", "5", "6", "epoch"]
-    for title in ("step", "epoch", "training time, seconds", "loss", "accuracy", "learning rate", "examples per second"):
+    for title in (
+        "step",
+        "epoch",
+        "training time, seconds",
+        "loss",
+        "accuracy",
+        "learning rate",
+        "examples per second",
+    ):
         assert f">{title}</text>" in pathlib.Path("page.html").read_text()
 
 
@@ -578,6 +787,9 @@ def test_an_axis_that_is_not_known_of_a_run_is_not_offered_or_says_so() -> None:
     bare = write_run("bare")
     assert not [name for name, _ in written(bare).elements if name == "input"]
     page = written(bare, write_run("known", summary={"epochs": 4.0}))
-    assert [attributes["value"] for name, attributes in page.elements if name == "input"] == ["base", "epoch"]
+    assert [attributes["value"] for name, attributes in page.elements if name == "input"] == [
+        "base",
+        "epoch",
+    ]
     assert "Not known of bare." in page.text
     assert len(paths("base")) == 2 * len(paths("epoch"))

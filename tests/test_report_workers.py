@@ -15,9 +15,16 @@ def one_killed() -> pathlib.Path:
     where = {"exchange": "exact", "workers": 3}
     folder = write_run("run", rows=0, summary={"steps": 40, "devices": 1} | where, **where)
     row = {
-        "split": "train", "loss": 1.0, "accuracy": 0.5, "worker_slices": [30, 10, 20],
-        "recomputed_slices": 1, "dropped_slices": 0, "workers": 3, "exchange_bytes": 1024, "worker_idle_seconds": 0.5,
-    }  # fmt: skip
+        "split": "train",
+        "loss": 1.0,
+        "accuracy": 0.5,
+        "worker_slices": [30, 10, 20],
+        "recomputed_slices": 1,
+        "dropped_slices": 0,
+        "workers": 3,
+        "exchange_bytes": 1024,
+        "worker_idle_seconds": 0.5,
+    }
     rows = [row | {"step": step, "elapsed_seconds": 1.25 * step} for step in (10, 30, 40)]
     (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     events = [{"event": "started", "step": 0, "devices": 1, "processes": 1} | where]
@@ -36,13 +43,23 @@ def test_a_run_with_workers_does_not_say_that_it_had_one_device() -> None:
     assert "3 workers, one CPU core each" in page.text
     assert "1 x cpu" not in page.text
     assert not [figure for figure in page.figures if "worker" in figure]
-    for fact in ("workers lost1", "slices given out again3", "moved to and from workers3.0 KiB", "workers waited1.5 s in all"):
+    for fact in (
+        "workers lost1",
+        "slices given out again3",
+        "moved to and from workers3.0 KiB",
+        "workers waited1.5 s in all",
+    ):
         assert fact in re.sub(r"\s*\n\s*", "", page.text)
 
 
 def drawn(page: Page, title: str) -> list[tuple[float, float]]:
     """Returns the points of the only line of a figure, over steps."""
-    figure = pathlib.Path("page.html").read_text().split(f"<figcaption>{title}</figcaption>")[1].split("</figure>")[0]
+    figure = (
+        pathlib.Path("page.html")
+        .read_text()
+        .split(f"<figcaption>{title}</figcaption>")[1]
+        .split("</figure>")[0]
+    )
     (line,) = re.findall(r'<g class="over base">\s*<path class="line[^"]*" d="([^"]*)"', figure)
     return [tuple(map(float, point.split())) for point in re.split("[ML]", line)[1:]]  # pyright: ignore
 
@@ -50,19 +67,28 @@ def drawn(page: Page, title: str) -> list[tuple[float, float]]:
 def test_a_run_whose_width_changed_shows_its_parts() -> None:
     folder = write_run("run")
     events = [
-        {"event": "started", "step": 0, "processes": 4}, {"event": "resumed", "step": 10, "processes": 2},
-        {"event": "resumed", "step": 10, "processes": 1}, {"event": "stopped", "step": 20, "processes": 1},
-        {"event": "resumed", "step": 20, "processes": 4}, {"event": "done", "step": 40, "processes": 4},
-    ]  # fmt: skip
+        {"event": "started", "step": 0, "processes": 4},
+        {"event": "resumed", "step": 10, "processes": 2},
+        {"event": "resumed", "step": 10, "processes": 1},
+        {"event": "stopped", "step": 20, "processes": 1},
+        {"event": "resumed", "step": 20, "processes": 4},
+        {"event": "done", "step": 40, "processes": 4},
+    ]
     (folder / "history.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
     page = written(folder)
     assert "resumed after step 10, on 2 processes instead of 4" in page.text
     assert "resumed after step 20, on 4 processes instead of 1" in page.text
     points = drawn(page, "processes")
     left, right, bottom = report_figures._LEFT, report_figures._RIGHT, report_figures._BOTTOM
-    assert [40 * (x - left) / (right - left) for x, _ in points] == pytest.approx([0, 10, 10, 20, 20, 40], abs=0.1)
-    assert [4 * (bottom - y) / (bottom - points[0][1]) for _, y in points] == pytest.approx([4, 4, 1, 1, 4, 4], abs=0.01)
-    (folder / "history.jsonl").write_text("".join(json.dumps(event | {"processes": 4}) + "\n" for event in events))
+    assert [40 * (x - left) / (right - left) for x, _ in points] == pytest.approx(
+        [0, 10, 10, 20, 20, 40], abs=0.1
+    )
+    assert [4 * (bottom - y) / (bottom - points[0][1]) for _, y in points] == pytest.approx(
+        [4, 4, 1, 1, 4, 4], abs=0.01
+    )
+    (folder / "history.jsonl").write_text(
+        "".join(json.dumps(event | {"processes": 4}) + "\n" for event in events)
+    )
     page = written(folder)
     assert "processes" not in page.figures
     assert "instead of" not in page.text

@@ -17,7 +17,10 @@ from jaxdp.registry import ConfigError
 from jaxdp.run_directory import RunDirectory
 
 pytestmark = pytest.mark.usefixtures("no_pictures")
-FLAGS = "--model cnn --model-kwargs width=4 hidden=16 --devices 2 --global-batch-size 160 --steps 2 --run-dir run".split()
+FLAGS = (
+    "--model cnn --model-kwargs width=4 hidden=16 --devices 2 --global-batch-size 160 --steps 2"
+    " --run-dir run".split()
+)
 HOLD = """
 import pathlib, time
 from jaxdp.run_directory import RunDirectory
@@ -40,19 +43,28 @@ def dead_process() -> int:
 
 
 def leave_lock(run: RunDirectory, pid: int, host: str = socket.gethostname()) -> None:
-    run.lock_file.write_text(json.dumps({"host": host, "pid": pid, "started": "2026-01-01T00:00:00+00:00"}))
+    run.lock_file.write_text(
+        json.dumps({"host": host, "pid": pid, "started": "2026-01-01T00:00:00+00:00"})
+    )
 
 
 @pytest.mark.fault("second command on the same folder", "exit code 2, names the first", None)
-def test_a_second_writer_is_refused_until_the_first_is_gone(run: RunDirectory, capsys: pytest.CaptureFixture[str]) -> None:
-    with subprocess.Popen([sys.executable, "-c", HOLD], stdout=subprocess.PIPE, text=True) as holder:
+def test_a_second_writer_is_refused_until_the_first_is_gone(
+    run: RunDirectory, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLD], stdout=subprocess.PIPE, text=True
+    ) as holder:
         assert holder.stdout is not None
         try:
             assert holder.stdout.readline() == "held\n"
             assert train.main(FLAGS) == 2
             captured = capsys.readouterr()
             (line,) = captured.err.splitlines()
-            assert f"--run-dir run: is being written by process {holder.pid} on {socket.gethostname()} since 20" in line
+            assert (
+                f"--run-dir run: is being written by process {holder.pid} on {socket.gethostname()}"
+                " since 20" in line
+            )
             assert captured.out == ""
             assert {path.name for path in run.path.iterdir()} == {run.lock_file.name}
         finally:
@@ -67,7 +79,13 @@ def test_import_is_a_writer_too(run: RunDirectory, capsys: pytest.CaptureFixture
     assert train.main([*FLAGS, "--run-dir", "trained"]) == 0
     assert convert.main(["export", "trained", "--output", "weights.safetensors"]) == 0
     capsys.readouterr()
-    flags = ["import", "weights.safetensors", "--run-dir", "run", *"--model cnn --model-kwargs width=4 hidden=16".split()]
+    flags = [
+        "import",
+        "weights.safetensors",
+        "--run-dir",
+        "run",
+        *"--model cnn --model-kwargs width=4 hidden=16".split(),
+    ]
     with run.exclusive():
         assert convert.main(flags) == 2
         assert f"is being written by process {os.getpid()}" in capsys.readouterr().err
@@ -111,7 +129,9 @@ def test_without_locks_the_file_decides(run: RunDirectory, monkeypatch: pytest.M
     leave_lock(run, dead_process())
     with (
         run.exclusive(),
-        pytest.raises(ConfigError, match=rf"process {os.getpid()} on .*if it is gone, remove run/writer.lock"),
+        pytest.raises(
+            ConfigError, match=rf"process {os.getpid()} on .*if it is gone, remove run/writer.lock"
+        ),
         run.exclusive(),
     ):
         pass
@@ -122,8 +142,12 @@ def test_without_locks_the_file_decides(run: RunDirectory, monkeypatch: pytest.M
     assert run.lock_file.exists()
 
 
-def test_a_lock_removed_meanwhile_is_not_held(run: RunDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its holder ends between our opening of the file and our locking of it: the lock that counts is that of a new file."""
+def test_a_lock_removed_meanwhile_is_not_held(
+    run: RunDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its holder ends between our opening of the file and our locking of it: the lock that counts
+    is that of a new file.
+    """
     flock, removed = fcntl.flock, []
 
     def late(descriptor: int, operation: int) -> None:
@@ -149,7 +173,13 @@ def test_what_was_left_out_before_a_resume_stays_listed(run: RunDirectory) -> No
     run.write_skipped([])
     assert not run.skipped_file.exists()
     run.write_skipped([("train", 'a, "b".png', "is cut"), ("test", "c.png", "is cut")])
-    run.write_skipped([("test", "c.png", "has gone"), ("train", "d\udcff.png", "is cut"), ("train", "d\udcfe.png", "is cut")])
+    run.write_skipped(
+        [
+            ("test", "c.png", "has gone"),
+            ("train", "d\udcff.png", "is cut"),
+            ("train", "d\udcfe.png", "is cut"),
+        ]
+    )
     assert run.skipped_file.read_bytes() == (
         b'split,example,reason\r\ntrain,"a, ""b"".png",is cut\r\ntest,c.png,has gone\r\n'
         rb"train,d\udcff.png,is cut" + b"\r\n" + rb"train,d\udcfe.png,is cut" + b"\r\n"
@@ -160,5 +190,7 @@ def test_names_in_the_list_of_bad_examples_are_no_formulas_and_come_back(run: Ru
     names = ["=1+1.png", "-x.png", "+a", "@b", "'=c", "d"]
     for reason in ("is cut", "has gone"):  # the second time they are found again, not added
         run.write_skipped([("train", name, reason) for name in names])
-    lines = [f"train,{name},has gone" for name in ("'=1+1.png", "'-x.png", "'+a", "'@b", "''=c", "d")]
+    lines = [
+        f"train,{name},has gone" for name in ("'=1+1.png", "'-x.png", "'+a", "'@b", "''=c", "d")
+    ]
     assert run.skipped_file.read_text().splitlines() == ["split,example,reason", *lines]

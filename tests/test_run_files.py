@@ -1,4 +1,5 @@
-"""Whatever becomes of a file of a run, each command writes it again, goes on without it or says in one line what to do.
+"""Whatever becomes of a file of a run, each command writes it again, goes on without it or says in
+one line what to do.
 
 Only training writes in the folder of a run, and never through a link.
 """
@@ -20,15 +21,27 @@ import pytest
 from shared_run import copy_here, make_once
 
 import jaxdp
-from jaxdp import checkpoints, convert, devices, evaluate, free_memory, plan, predict, report, run_files, run_lock, train
+from jaxdp import (
+    checkpoints,
+    convert,
+    devices,
+    evaluate,
+    free_memory,
+    plan,
+    predict,
+    report,
+    run_files,
+    run_lock,
+    train,
+)
 from jaxdp.registry import ConfigError
 from jaxdp.reporting import predictions
 from jaxdp.run_directory import RunDirectory
 from jaxdp.run_files import DamagedFile, read_rows
 
 FLAGS = (
-    "--model cnn --model-kwargs width=4 hidden=16 --global-batch-size 160 --steps 4 --log-every 1 --eval-every 2 "
-    "--checkpoint-every 2 --strategy single --validation 0.2 --run-dir run"
+    "--model cnn --model-kwargs width=4 hidden=16 --global-batch-size 160 --steps 4 --log-every 1"
+    " --eval-every 2 --checkpoint-every 2 --strategy single --validation 0.2 --run-dir run"
 ).split()
 RUN = RunDirectory(pathlib.Path("run"))
 COMMANDS: dict[str, Callable[[], int]] = {
@@ -54,7 +67,9 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 
 
 @pytest.fixture(autouse=True)
-def _run(trained: pathlib.Path, no_pictures: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _run(
+    trained: pathlib.Path, no_pictures: None, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[None]:
     copy_here(trained)
     monkeypatch.setattr(run_files, "_warned", set())
     return None
@@ -68,8 +83,13 @@ def damage(name: str, content: bytes, whole: dict[str, bytes]) -> None:
 
 
 @pytest.mark.parametrize("name", ["dataset.json", "summary.json", "config.yaml"])
-def test_each_command_answers_damage_in_one_line(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    whole = {each: (RUN.path / each).read_bytes() for each in ("dataset.json", "summary.json", "config.yaml")}
+def test_each_command_answers_damage_in_one_line(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = {
+        each: (RUN.path / each).read_bytes()
+        for each in ("dataset.json", "summary.json", "config.yaml")
+    }
     for (command, run), content in zip(COMMANDS.items(), itertools.cycle(GARBAGE)):
         damage(name, content, whole)
         capsys.readouterr()
@@ -79,7 +99,10 @@ def test_each_command_answers_damage_in_one_line(name: str, capsys: pytest.Captu
             assert code == 2, command
             (line,) = lines
             assert line.count("cannot be read") == 1
-            assert "--run-dir run: config.yaml cannot be read (" in line or "--init-from run: config.yaml cannot be read (" in line
+            assert (
+                "--run-dir run: config.yaml cannot be read (" in line
+                or "--init-from run: config.yaml cannot be read (" in line
+            )
             assert "put a copy back, or move it away" in line
         elif name == "dataset.json" and command not in ("train", "report"):
             assert code == 2, command
@@ -97,13 +120,17 @@ def test_each_command_answers_damage_in_one_line(name: str, capsys: pytest.Captu
             assert again | {"fingerprint": ""} == json.loads(whole[name]) | {"fingerprint": ""}
 
 
-@pytest.mark.parametrize("content", GARBAGE, ids=["cut", "no UTF-8", "a list", "another object", "deep", "empty"])
+@pytest.mark.parametrize(
+    "content", GARBAGE, ids=["cut", "no UTF-8", "a list", "another object", "deep", "empty"]
+)
 def test_any_damage_is_one_line(content: bytes) -> None:
     for path, read in ((RUN.dataset_file, RUN.read_dataset), (RUN.config_file, RUN.load_config)):
         if path == RUN.config_file and not content:
             continue  # no settings: all have their defaults
         path.write_bytes(content)
-        with pytest.raises(DamagedFile, match=rf"--run-dir run: {path.name} cannot be read \([^\n]+\); it has ") as caught:
+        with pytest.raises(
+            DamagedFile, match=rf"--run-dir run: {path.name} cannot be read \([^\n]+\); it has "
+        ) as caught:
             read()
         assert len(str(caught.value)) < 400
     RUN.summary_file.write_bytes(content)
@@ -142,19 +169,29 @@ def test_rollbacks_are_counted_in_the_history() -> None:
 
 def test_rows_that_cannot_be_read_are_kept_aside(capsys: pytest.CaptureFixture[str]) -> None:
     lines = RUN.metrics_file.read_bytes().splitlines(keepends=True)
-    damaged = [lines[0][:20] + b"\n", b"\xff\xfe\n", b"[1]\n", b'{"step": "two", "split": "train"}\n']
+    damaged = [
+        lines[0][:20] + b"\n",
+        b"\xff\xfe\n",
+        b"[1]\n",
+        b'{"step": "two", "split": "train"}\n',
+    ]
     RUN.metrics_file.write_bytes(b"".join([lines[0], *damaged, *lines[1:]]) + b'{"step": 5')
     assert jaxdp.load("run").history == [json.loads(line) for line in lines]
     assert "run/metrics.jsonl: 4 rows cannot be read, and left out" in capsys.readouterr().err
     assert report.main(["run"]) == 0
-    assert "3 rows of metrics.jsonl cannot be read" in pathlib.Path("report.html").read_text()  # it shows what has any step
+    # It shows what has any step.
+    assert "3 rows of metrics.jsonl cannot be read" in pathlib.Path("report.html").read_text()
     capsys.readouterr()
     assert train.main([*FLAGS, "--steps", "6"]) == 0
-    assert "4 rows cannot be read, and moved to run/damaged/metrics.jsonl" in capsys.readouterr().err
+    assert (
+        "4 rows cannot be read, and moved to run/damaged/metrics.jsonl" in capsys.readouterr().err
+    )
     assert pathlib.Path("run/damaged/metrics.jsonl").read_bytes() == b"".join(damaged)
     rows, lost = read_rows(RUN.metrics_file)
     assert not lost
-    assert [(row["split"], row["step"]) for row in rows if row["split"] == "train"] == [("train", step) for step in range(1, 7)]
+    assert [(row["split"], row["step"]) for row in rows if row["split"] == "train"] == [
+        ("train", step) for step in range(1, 7)
+    ]
 
 
 def test_an_event_that_was_cut_short_is_kept_aside(capsys: pytest.CaptureFixture[str]) -> None:
@@ -162,15 +199,21 @@ def test_an_event_that_was_cut_short_is_kept_aside(capsys: pytest.CaptureFixture
     with RUN.history_file.open("ab") as file:
         file.write(b'{"time": "2026-')
     RUN.record("resumed", 4)
-    assert [row["event"] for row in RUN.read_history()] == [*(row["event"] for row in before), "resumed"]
+    assert [row["event"] for row in RUN.read_history()] == [
+        *(row["event"] for row in before),
+        "resumed",
+    ]
     assert pathlib.Path("run/damaged/history.jsonl").read_bytes() == b'{"time": "2026-\n'
     assert "1 row cannot be read" in capsys.readouterr().err
-    RUN.history_file.write_bytes(RUN.history_file.read_bytes().rstrip(b"\n"))  # whole, but for the end of its line
+    # Whole, but for the end of its line.
+    RUN.history_file.write_bytes(RUN.history_file.read_bytes().rstrip(b"\n"))
     RUN.record("done", 4)
     assert [row["event"] for row in RUN.read_history()[-2:]] == ["resumed", "done"]
 
 
-def test_a_list_of_bad_examples_that_is_damaged_is_set_aside(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_list_of_bad_examples_that_is_damaged_is_set_aside(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     RUN.skipped_file.write_bytes(b"split,example,reason\r\ntrain,\xff.png,is cut\r\n")
     RUN.write_skipped([("train", "a.png", "is cut")])
     assert RUN.skipped_file.read_text() == "split,example,reason\ntrain,a.png,is cut\n"
@@ -182,14 +225,29 @@ def test_what_is_no_file_is_no_file_of_a_run() -> None:
     RUN.summary_file.unlink()
     os.mkfifo(RUN.summary_file)  # reading it would wait for ever
     assert RUN.read_summary() is None
-    with pytest.raises(DamagedFile, match=r"summary\.json cannot be read \(it is no regular file\)"):
+    with pytest.raises(
+        DamagedFile, match=r"summary\.json cannot be read \(it is no regular file\)"
+    ):
         run_files.read_object(RUN.summary_file)
 
 
 @pytest.mark.slow
 def test_other_settings_and_other_data_are_said(capsys: pytest.CaptureFixture[str]) -> None:
     flags = [*FLAGS, "--steps", "6"]
-    assert train.main([*flags, "--learning-rate", "0.05", "--weight-decay", "0.001", "--label-smoothing", "0.1"]) == 0
+    assert (
+        train.main(
+            [
+                *flags,
+                "--learning-rate",
+                "0.05",
+                "--weight-decay",
+                "0.001",
+                "--label-smoothing",
+                "0.1",
+            ]
+        )
+        == 0
+    )
     said = capsys.readouterr().err
     assert "continuing run after step 4 with other settings: " in said
     for text in (
@@ -204,7 +262,10 @@ def test_other_settings_and_other_data_are_said(capsys: pytest.CaptureFixture[st
     description = RUN.read_dataset()
     RUN.write_dataset(description | {"fingerprint": "0" * 16})
     assert train.main([*flags, "--steps", "8"]) == 0
-    assert "warning: digits has other examples than when run began, though as many" in capsys.readouterr().err
+    assert (
+        "warning: digits has other examples than when run began, though as many"
+        in capsys.readouterr().err
+    )
     assert RUN.read_dataset() == description
     resumed = [row for row in RUN.read_history() if row["event"] == "resumed"][-1]
     assert resumed["changed"]["examples"] == ["0" * 16, description["fingerprint"]]
@@ -217,12 +278,16 @@ def test_each_setting_of_training_that_is_another_is_said() -> None:
     config = RUN.load_config()
     assert RUN.changes_text(config) == ""
     changes: dict[str, tuple[object, str]] = {
-        "learning_rate": (0.05, "0.05 instead of none"), "schedule": ("constant", "constant instead of onecycle"),
-        "weight_decay": (0.001, "0.001 instead of 0.0001"), "augment": (("flip",), "flip instead of affine:0.07"),
-        "normalize": ("image", "image instead of channel"), "label_smoothing": (0.1, "0.1 instead of 0.0"),
-        "precision": ("bfloat16", "bfloat16 instead of float32"), "accumulate_steps": (2, "2 instead of 1"),
+        "learning_rate": (0.05, "0.05 instead of none"),
+        "schedule": ("constant", "constant instead of onecycle"),
+        "weight_decay": (0.001, "0.001 instead of 0.0001"),
+        "augment": (("flip",), "flip instead of affine:0.07"),
+        "normalize": ("image", "image instead of channel"),
+        "label_smoothing": (0.1, "0.1 instead of 0.0"),
+        "precision": ("bfloat16", "bfloat16 instead of float32"),
+        "accumulate_steps": (2, "2 instead of 1"),
         "clip_norm": (1.0, "1.0 instead of none"),
-    }  # fmt: skip
+    }
     for name, (value, says) in changes.items():
         assert RUN.changes_text(config.replace(**{name: value})) == f"{name} {says}"
 
@@ -253,26 +318,41 @@ def test_a_pipe_in_a_checkpoint_without_checksums() -> None:
     assert predict.main(["run", "image.png"]) == 0
 
 
-def test_a_checkpoint_without_checksums_whose_metadata_are_damaged(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_checkpoint_without_checksums_whose_metadata_are_damaged(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     (RUN.path / "checksums" / "2.json").unlink()
     metadata = RUN.path / "checkpoints" / "2" / "state" / "_METADATA"
     metadata.write_bytes(b"z" + metadata.read_bytes()[1:])
     assert evaluate.main(["run", "--step", "2"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert "checkpoints/2 cannot be read (its metadata are damaged); move it away to use another one" in line
+    assert (
+        "checkpoints/2 cannot be read (its metadata are damaged); move it away to use another one"
+        in line
+    )
 
 
 def test_files_that_would_take_all_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(free_memory, "available_memory_bytes", lambda: 2**30)
     for name in ("metrics.jsonl", "summary.json", "dataset.json", "history.jsonl"):
         os.truncate(RUN.path / name, 2**31)  # of which nothing is on the disk
-        with pytest.raises(DamagedFile, match=rf"{name} cannot be read \(it would take 2.0 GiB of memory, and 1.0 GiB are free\)"):
+        with pytest.raises(
+            DamagedFile,
+            match=(
+                rf"{name} cannot be read \(it would take 2.0 GiB of memory, and 1.0 GiB are free\)"
+            ),
+        ):
             run_files.read_text(RUN.path / name)
     assert report.main(["run"]) == 0
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b'{"host": "HERE", "pid": "x", "started": 1}', b'{"host": "HERE", "pid": 1e400, "started": 1}']
+    "content",
+    [
+        b"",
+        b'{"host": "HERE", "pid": "x", "started": 1}',
+        b'{"host": "HERE", "pid": 1e400, "started": 1}',
+    ],
 )
 def test_a_lock_that_says_nothing(content: bytes) -> None:
     RUN.lock_file.write_bytes(content.replace(b"HERE", socket.gethostname().encode()))
@@ -285,7 +365,9 @@ def test_a_lock_that_says_nothing(content: bytes) -> None:
 def test_a_lock_that_is_no_file(capsys: pytest.CaptureFixture[str]) -> None:
     os.mkfifo(RUN.lock_file)
     assert train.main([*FLAGS, "--steps", "6"]) == 2
-    assert "--run-dir run: writer.lock in it is no regular file; remove it" in capsys.readouterr().err
+    assert (
+        "--run-dir run: writer.lock in it is no regular file; remove it" in capsys.readouterr().err
+    )
 
 
 def everything_in(folder: str) -> dict[str, object]:
@@ -293,7 +375,9 @@ def everything_in(folder: str) -> dict[str, object]:
     found: dict[str, object] = {}
     for path in [pathlib.Path(folder), *sorted(pathlib.Path(folder).rglob("*"))]:
         status = path.lstat()
-        content = os.readlink(path) if path.is_symlink() else path.read_bytes() if path.is_file() else b""
+        content = (
+            os.readlink(path) if path.is_symlink() else path.read_bytes() if path.is_file() else b""
+        )
         found[str(path)] = (status.st_ino, status.st_mode, status.st_mtime_ns, content)
     return found
 
@@ -323,12 +407,15 @@ def test_reading_a_run_writes_nothing_in_its_folder(state: str) -> None:
 
 
 WRITTEN = (
-    "config.yaml dataset.json metrics.jsonl history.jsonl summary.json rollbacks.json skipped.csv writer.lock wandb-id.txt "
-    "hang-0.txt checkpoints checksums damaged plots tensorboard profile plots/curves.png checksums/4.json checkpoints/4"
+    "config.yaml dataset.json metrics.jsonl history.jsonl summary.json rollbacks.json skipped.csv"
+    " writer.lock wandb-id.txt hang-0.txt checkpoints checksums damaged plots tensorboard profile"
+    " plots/curves.png checksums/4.json checkpoints/4"
 ).split()
 
 
-def test_a_run_with_a_link_out_of_its_folder_is_not_continued(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_with_a_link_out_of_its_folder_is_not_continued(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     for name in WRITTEN:
         shutil.rmtree("elsewhere", ignore_errors=True)
         shutil.copytree("run", "elsewhere/run")
@@ -340,7 +427,9 @@ def test_a_run_with_a_link_out_of_its_folder_is_not_continued(capsys: pytest.Cap
         before = everything_in("elsewhere")
         assert train.main([*FLAGS, "--run-dir", "elsewhere/run", "--steps", "6"]) == 2, name
         (line,) = capsys.readouterr().err.splitlines()
-        assert line.startswith(f"jaxdp.train: error: --run-dir elsewhere/run: {name} in it is a link out of it; "), line
+        assert line.startswith(
+            f"jaxdp.train: error: --run-dir elsewhere/run: {name} in it is a link out of it; "
+        ), line
         assert everything_in("elsewhere") == before, name
 
 
@@ -349,8 +438,10 @@ def test_links_that_lead_nowhere_else_are_fine() -> None:
     pathlib.Path("mine").write_text("mine")
     (RUN.path / "best").symlink_to("checkpoints/2")
     (RUN.path / "wandb").mkdir()
-    (RUN.path / "wandb" / "saved.txt").symlink_to(pathlib.Path("mine").absolute())  # as wandb.save makes it
-    for name in (".write-probe", "config.yaml.new", "summary.json.new"):  # what version 0.2 wrote first
+    # As wandb.save makes it.
+    (RUN.path / "wandb" / "saved.txt").symlink_to(pathlib.Path("mine").absolute())
+    # What version 0.2 wrote first.
+    for name in (".write-probe", "config.yaml.new", "summary.json.new"):
         (RUN.path / name).symlink_to("config.yaml")
     before = RUN.config_file.read_text()
     assert train.main([*FLAGS, "--run-dir", "whole", "--steps", "6"]) == 0
@@ -364,7 +455,13 @@ def test_weights_are_imported_into_no_folder_with_links(capsys: pytest.CaptureFi
     pathlib.Path("mine").write_text("mine")
     pathlib.Path("new/dataset.json").symlink_to(pathlib.Path("mine").absolute())
     capsys.readouterr()
-    flags = ["import", "weights.safetensors", "--run-dir", "new", *"--model cnn --model-kwargs width=4 hidden=16".split()]
+    flags = [
+        "import",
+        "weights.safetensors",
+        "--run-dir",
+        "new",
+        *"--model cnn --model-kwargs width=4 hidden=16".split(),
+    ]
     assert convert.main(flags) == 2
     assert "--run-dir new: dataset.json in it is a link out of it" in capsys.readouterr().err
     assert os.listdir("new") == ["dataset.json"]
@@ -388,7 +485,9 @@ def test_writing_follows_no_link(tmp_path: pathlib.Path) -> None:
     assert not list(tmp_path.glob(".*"))
 
 
-def test_a_file_that_cannot_be_written_leaves_nothing_and_has_its_own_name(tmp_path: pathlib.Path) -> None:
+def test_a_file_that_cannot_be_written_leaves_nothing_and_has_its_own_name(
+    tmp_path: pathlib.Path,
+) -> None:
     (tmp_path / "summary.json").mkdir()
     with pytest.raises(OSError, match=r"summary\.json'$"):
         run_files.replace_file(tmp_path / "summary.json", "{}")
@@ -397,15 +496,21 @@ def test_a_file_that_cannot_be_written_leaves_nothing_and_has_its_own_name(tmp_p
     assert not list(tmp_path.glob(".*"))
 
 
-def test_texts_in_files_of_a_run_are_neither_escapes_nor_formulas(capsys: pytest.CaptureFixture[str]) -> None:
+def test_texts_in_files_of_a_run_are_neither_escapes_nor_formulas(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     names = ["\x1b[31mred", "=1+1", *"-2 @a +b '=c d e f g".split()]
     text = RUN.summary_file.read_text()
     RUN.dataset_file.write_text(json.dumps(RUN.read_dataset() | {"class_names": names}))
-    RUN.summary_file.write_text(text.replace('"accuracy"', '"\\u001b[31mred"').replace('"cpu"', '"\\u009b31mcpu"'))
+    RUN.summary_file.write_text(
+        text.replace('"accuracy"', '"\\u001b[31mred"').replace('"cpu"', '"\\u009b31mcpu"')
+    )
     shutil.copy("image.png", "=1+1.png")
     assert predict.main(["run", "=1+1.png", "--csv", "classes.csv"]) == 0
     assert evaluate.main(["run", "--per-image", "scores.csv"]) == 0
-    RUN.dataset_file.write_text(json.dumps(RUN.read_dataset() | {"class_names": [str(number) for number in range(10)]}))
+    RUN.dataset_file.write_text(
+        json.dumps(RUN.read_dataset() | {"class_names": [str(number) for number in range(10)]})
+    )
     assert train.main(FLAGS) == 0  # of a run that is done it prints the summary
     text = RUN.config_file.read_text()
     RUN.config_file.write_text(text.replace("dataset: digits", 'dataset: "folder:\\x1b[31m"'))
@@ -417,7 +522,12 @@ def test_texts_in_files_of_a_run_are_neither_escapes_nor_formulas(capsys: pytest
     assert written[0].splitlines()[0] == "file,\\x1b[31mred,'=1+1,-2,'@a,'+b,''=c,d,e,f,g"
     assert all(line.startswith("'=1+1.png,") for line in written[0].splitlines()[1:])
     assert ",'=1+1," in written[1]
-    assert not any(cell.startswith(("=", "@", "+")) for text in written for row in csv_rows(text) for cell in row)
+    assert not any(
+        cell.startswith(("=", "@", "+"))
+        for text in written
+        for row in csv_rows(text)
+        for cell in row
+    )
     assert "\x1b" not in "".join(written)
 
 
@@ -425,7 +535,9 @@ def csv_rows(text: str) -> list[list[str]]:
     return list(csv.reader(io.StringIO(text)))
 
 
-def test_names_in_files_of_a_run_do_nothing_to_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+def test_names_in_files_of_a_run_do_nothing_to_a_terminal(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     assert report.main(["run", "--output", "\x1b[31m.html"]) == 0
     assert capsys.readouterr().out == "\\x1b[31m.html\n"
     sums = RUN.path / "checksums" / "4.json"
@@ -447,17 +559,30 @@ def test_numbers_in_rows_that_are_none(no_pictures: None) -> None:
     assert jaxdp.load("run").plot() is not None
 
 
-def test_a_description_that_contradicts_itself_is_damaged(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_description_that_contradicts_itself_is_damaged(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     before = RUN.read_dataset()
     for field, value in (
-        ("image_shape", [8, 8, 10**9]), ("image_shape", [0, 8, 1]), ("mean", []), ("std", [0.0]), ("std", [1.0, 1.0]),
-        ("mean", [10**400]), ("class_names", ["a"]), ("kind", "x"), ("pixel_range", [1, 1]), ("num_classes", 10**30),
-    ):  # fmt: skip
+        ("image_shape", [8, 8, 10**9]),
+        ("image_shape", [0, 8, 1]),
+        ("mean", []),
+        ("std", [0.0]),
+        ("std", [1.0, 1.0]),
+        ("mean", [10**400]),
+        ("class_names", ["a"]),
+        ("kind", "x"),
+        ("pixel_range", [1, 1]),
+        ("num_classes", 10**30),
+    ):
         RUN.dataset_file.write_text(json.dumps(before | {field: value}))
         with pytest.raises(DamagedFile, match=f"{field} is missing in it, or no such value"):
             RUN.read_dataset()
     assert predict.main(["run", "image.png"]) == 2
-    assert "dataset.json cannot be read (num_classes is missing in it, or no such value)" in capsys.readouterr().err
+    assert (
+        "dataset.json cannot be read (num_classes is missing in it, or no such value)"
+        in capsys.readouterr().err
+    )
     assert train.main(FLAGS) == 0
     assert RUN.read_dataset() | {"fingerprint": ""} == before | {"fingerprint": ""}
 
@@ -469,11 +594,12 @@ def test_what_is_no_file_is_not_written_over(name: str, capsys: pytest.CaptureFi
     os.symlink(name, "out.safetensors")
     os.mkfifo("out.stablehlo.json")
     commands: list[Callable[[], int]] = [
-        lambda: report.main(["run", "--output", name]), lambda: predict.main(["run", "image.png", "--csv", name]),
+        lambda: report.main(["run", "--output", name]),
+        lambda: predict.main(["run", "image.png", "--csv", name]),
         lambda: evaluate.main(["run", "--per-image", name]),
         lambda: convert.main(["export", "run", "--output", "out.safetensors"]),
         lambda: convert.main(["export", "run", "--output", "out.stablehlo"]),
-    ]  # fmt: skip
+    ]
     for number, run in enumerate(commands):
         assert run() == 2, number
         assert "; give a file, e.g. " in capsys.readouterr().err.splitlines()[-1]
@@ -484,11 +610,15 @@ def test_what_is_no_file_is_not_written_over(name: str, capsys: pytest.CaptureFi
 def test_links_to_themselves_are_no_folders(capsys: pytest.CaptureFixture[str]) -> None:
     os.symlink("loop", "loop")
     commands: list[Callable[[], int]] = [
-        lambda: report.main(["loop"]), lambda: report.main(["run", "loop"]), lambda: evaluate.main(["loop"]),
-        lambda: predict.main(["run", "loop"]), lambda: predict.main(["run", "image.png", "--output-dir", "loop"]),
-        lambda: train.main([*FLAGS, "--plugins", "loop"]), lambda: train.main([*FLAGS, "--dataset", "folder:loop"]),
+        lambda: report.main(["loop"]),
+        lambda: report.main(["run", "loop"]),
+        lambda: evaluate.main(["loop"]),
+        lambda: predict.main(["run", "loop"]),
+        lambda: predict.main(["run", "image.png", "--output-dir", "loop"]),
+        lambda: train.main([*FLAGS, "--plugins", "loop"]),
+        lambda: train.main([*FLAGS, "--dataset", "folder:loop"]),
         lambda: train.main([*FLAGS, "--run-dir", "loop"]),
-    ]  # fmt: skip
+    ]
     for number, run in enumerate(commands):
         assert run() == 2, number
         assert capsys.readouterr().err.splitlines()[-1].startswith("jaxdp."), number

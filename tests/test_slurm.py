@@ -1,4 +1,6 @@
-"""The batch script says what Slurm must know, keeps every argument whole, and asks for a requeue after 75 and nothing else."""
+"""The batch script says what Slurm must know, keeps every argument whole, and asks for a requeue
+after 75 and nothing else.
+"""
 
 import os
 import pathlib
@@ -27,18 +29,42 @@ def program(name: str, text: str) -> None:
 
 
 def directives(script: str) -> dict[str, str]:
-    words = [line.removeprefix("#SBATCH --").partition("=") for line in script.splitlines() if line.startswith("#SBATCH")]
+    words = [
+        line.removeprefix("#SBATCH --").partition("=")
+        for line in script.splitlines()
+        if line.startswith("#SBATCH")
+    ]
     return {name: value for name, _, value in words}
 
 
 def test_the_script_says_what_slurm_must_know(capsys: pytest.CaptureFixture[str]) -> None:
-    more = ["--time", "04:00:00", "--partition", "a100,h100", "--account", "lab", "--job-name", "cells", "--cpus-per-task", "6"]
+    more = [
+        "--time",
+        "04:00:00",
+        "--partition",
+        "a100,h100",
+        "--account",
+        "lab",
+        "--job-name",
+        "cells",
+        "--cpus-per-task",
+        "6",
+    ]
     script = printed([*NEEDED, *more, *TRAIN], capsys)
     assert directives(script) == {
-        "job-name": "cells", "nodes": "3", "ntasks-per-node": "4", "gpus-per-node": "4", "cpus-per-task": "6", "time": "04:00:00",
-        "partition": "a100,h100", "account": "lab", "output": "%x-%j.out", "open-mode": "append",
-        "signal": "USR1@120", "requeue": "",
-    }  # fmt: skip
+        "job-name": "cells",
+        "nodes": "3",
+        "ntasks-per-node": "4",
+        "gpus-per-node": "4",
+        "cpus-per-task": "6",
+        "time": "04:00:00",
+        "partition": "a100,h100",
+        "account": "lab",
+        "output": "%x-%j.out",
+        "open-mode": "append",
+        "signal": "USR1@120",
+        "requeue": "",
+    }
     assert script.splitlines()[1].startswith("#SBATCH")  # they count only before the first command
     (line,) = [line for line in script.splitlines() if line.startswith("srun ")]
     assert line.endswith(f" --cpus-per-task=6 {sys.executable} -m jaxdp.train --model pyramidnet")
@@ -46,22 +72,31 @@ def test_the_script_says_what_slurm_must_know(capsys: pytest.CaptureFixture[str]
 
 def test_a_cpu_cluster(capsys: pytest.CaptureFixture[str]) -> None:
     for flags, tasks in (([], "1"), (["--tasks-per-node", "2"], "2")):
-        found = directives(printed(["slurm", "--nodes", "1", "--gpus-per-node", "0", *flags, *TRAIN], capsys))
+        found = directives(
+            printed(["slurm", "--nodes", "1", "--gpus-per-node", "0", *flags, *TRAIN], capsys)
+        )
         assert found["ntasks-per-node"] == tasks
         assert not {"gpus-per-node", "cpus-per-task", "time", "partition", "account"} & set(found)
 
 
 @pytest.mark.parametrize("code", [0, 1, 3, 75, 137])
-def test_the_script_requeues_after_75_only(code: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_script_requeues_after_75_only(
+    code: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     run_dir = 'it\'s $HOME; `rm -rf x` "q" *'
     script = printed([*NEEDED, "--", "train", "--run-dir", run_dir], capsys)
     program("srun", f'printf "%s\\n" "$@" > words; exit {code}')
     program("scontrol", 'echo "$@" > requeued')
-    environment = os.environ | {"PATH": f"{pathlib.Path('bin').absolute()}:{os.environ['PATH']}", "SLURM_JOB_ID": "77"}
+    environment = os.environ | {
+        "PATH": f"{pathlib.Path('bin').absolute()}:{os.environ['PATH']}",
+        "SLURM_JOB_ID": "77",
+    }
     assert subprocess.run(["bash"], input=script, text=True, env=environment).returncode == code
     assert pathlib.Path("words").read_text().splitlines()[-1] == run_dir
     requeued = pathlib.Path("requeued")
-    assert (requeued.read_text() if requeued.exists() else None) == ("requeue 77\n" if code == 75 else None)
+    assert (requeued.read_text() if requeued.exists() else None) == (
+        "requeue 77\n" if code == 75 else None
+    )
 
 
 def test_submission(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,11 +106,16 @@ def test_submission(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Monk
     assert printed([*NEEDED, "--submit", *TRAIN], capsys) == "Submitted batch job 77\n"
     assert pathlib.Path("received").read_text() == script
     program(
-        "sbatch", "echo 'sbatch: error: invalid partition specified: x' >&2; echo 'sbatch: error: Batch job failed' >&2; exit 1"
+        "sbatch",
+        "echo 'sbatch: error: invalid partition specified: x' >&2; echo 'sbatch: error: Batch job"
+        " failed' >&2; exit 1",
     )
     assert launch.main([*NEEDED, "--submit", *TRAIN]) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("jaxdp.launch: error: --submit: sbatch refuses: sbatch: error: invalid partition specified: x; ")
+    assert line.startswith(
+        "jaxdp.launch: error: --submit: sbatch refuses: sbatch: error: invalid partition"
+        " specified: x; "
+    )
     monkeypatch.setenv("PATH", "/nowhere")
     assert shutil.which("sbatch") is None
     assert launch.main([*NEEDED, "--submit", *TRAIN]) == 2
@@ -86,21 +126,32 @@ def test_submission(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Monk
     ("words", "message"),
     [
         (["slurm", "--nodes", "0", "--gpus-per-node", "4"], "--nodes 0: must be greater than 0"),
-        (["slurm", "--nodes", "1", "--gpus-per-node", "-1"], "--gpus-per-node -1: must not be negative"),
+        (
+            ["slurm", "--nodes", "1", "--gpus-per-node", "-1"],
+            "--gpus-per-node -1: must not be negative",
+        ),
         (["slurm", "--gpus-per-node", "4"], "nodes"),
         ([*NEEDED, "--tasks-per-node", "2"], "--tasks-per-node 2: each GPU has one task"),
         ([*NEEDED, "--cpus-per-task", "0"], "--cpus-per-task 0: must be greater than 0"),
-        ([*NEEDED, "--time", "4h"], "--time 4h: must be MINUTES, HH:MM:SS or DAYS-HH:MM:SS, e.g. 04:00:00"),
+        (
+            [*NEEDED, "--time", "4h"],
+            "--time 4h: must be MINUTES, HH:MM:SS or DAYS-HH:MM:SS, e.g. 04:00:00",
+        ),
         ([*NEEDED, "--time", "04:75:00"], "--time 04:75:00: must be MINUTES"),
         ([*NEEDED, "--time", "1:2:3:4"], "--time 1:2:3:4: must be MINUTES"),
         ([*NEEDED, "--time", "3"], "--time 3: must be longer than --save-seconds"),
-        ([*NEEDED, "--time", "0-0:5", "--save-seconds", "240"], "--time 0-0:5: must be longer than --save-seconds"),
+        (
+            [*NEEDED, "--time", "0-0:5", "--save-seconds", "240"],
+            "--time 0-0:5: must be longer than --save-seconds",
+        ),
         ([*NEEDED, "--job-name", "a\n#SBATCH --exclusive"], "must be a name"),
         ([*NEEDED, "--partition", "a b"], "--partition a b: must be a name"),
         ([*NEEDED, "--node", "1"], "--node: unknown flag"),
     ],
 )
-def test_mistakes_are_one_line(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_mistakes_are_one_line(
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert launch.main([*words, *TRAIN]) == 2
     captured = capsys.readouterr()
     lines = captured.err.splitlines()
@@ -115,7 +166,10 @@ def test_mistakes_are_one_line(words: list[str], message: str, capsys: pytest.Ca
     [
         ([], "write what to start after the flags: -- train"),
         (["--", "evaluate"], "write what to start after the flags: -- train"),
-        (["--", "train", "--coordinator", "a:1"], "--coordinator: is set by the launcher; leave it out"),
+        (
+            ["--", "train", "--coordinator", "a:1"],
+            "--coordinator: is set by the launcher; leave it out",
+        ),
         (["--", "train", "--modell", "cnn"], "--modell: unknown flag; did you mean --model?"),
     ],
 )
@@ -126,7 +180,9 @@ def test_a_mistake_in_the_command_shows_before_the_job_queues(
     assert message in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("time", ["240", "4:00:00", "90:00", "1-12", "1-12:30", "1-12:30:00", "100:00:00"])
+@pytest.mark.parametrize(
+    "time", ["240", "4:00:00", "90:00", "1-12", "1-12:30", "1-12:30:00", "100:00:00"]
+)
 def test_times_that_slurm_takes(time: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert directives(printed([*NEEDED, "--time", time, *TRAIN], capsys))["time"] == time
 

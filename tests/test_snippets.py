@@ -1,4 +1,5 @@
-"""The Python in README and documentation runs as printed, page by page, in an empty folder and a process of its own.
+"""The Python in README and documentation runs as printed, page by page, in an empty folder and a
+process of its own.
 
 So do the walks, from files to predictions, with their commands.
 """
@@ -35,11 +36,16 @@ def blocks(page: pathlib.Path) -> list[str]:
 
 
 def parts(page: pathlib.Path) -> list[tuple[str, str]]:
-    return re.findall(r"^```(python|console)\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
+    return re.findall(
+        r"^```(python|console)\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE
+    )
 
 
 def script(console: str) -> str:
-    """Returns the commands of a console, which begin with a dollar sign; what they answer is left out."""
+    """Returns the commands of a console, which begin with a dollar sign.
+
+    What they answer is left out.
+    """
     commands = re.findall(r"^\$ ((?:.*\\\n)*.*)", console, re.MULTILINE)
     return "\n".join(["set -e", *commands])
 
@@ -53,7 +59,9 @@ def run(*words: str) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page)], ids=lambda page: page.name)
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if blocks(page)], ids=lambda page: page.name
+)
 def test_python_runs_as_printed(page: pathlib.Path) -> None:
     run(sys.executable, "-c", "\n".join(blocks(page)))
 
@@ -64,7 +72,11 @@ def test_walks_lead_from_files_to_predictions(page: pathlib.Path) -> None:
     said = ""
     for language, group in itertools.groupby(parts(page), key=lambda part: part[0]):
         code = [text for _, text in group]
-        words = [sys.executable, "-c", "\n".join(code)] if language == "python" else ["bash", "-c", "\n".join(map(script, code))]
+        words = (
+            [sys.executable, "-c", "\n".join(code)]
+            if language == "python"
+            else ["bash", "-c", "\n".join(map(script, code))]
+        )
         said += run(*words)
     for path in LEFT[page.stem]:
         assert pathlib.Path(path).is_file(), path

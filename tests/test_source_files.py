@@ -1,4 +1,6 @@
-"""A run says when the code that made it has changed, and that it was complete before it was asked for."""
+"""A run says when the code that made it has changed, and that it was complete before it was asked
+for.
+"""
 
 import importlib
 import json
@@ -43,8 +45,16 @@ import jaxdp
 small = dict(model_kwargs={"width": 4, "hidden": 8}, strategy="single", global_batch_size=160, progress=False)
 print(jaxdp.Trainer("cnn", "digits", steps=2, run_dir="run", **small).fit().status)
 """
-FLAGS = "--plugins mynet.py --model mynet --dataset digits --strategy single --global-batch-size 160 --run-dir run".split()
-SMALL: dict[str, Any] = {"strategy": "single", "global_batch_size": 160, "progress": False, "run_dir": "run"}
+FLAGS = (
+    "--plugins mynet.py --model mynet --dataset digits --strategy single --global-batch-size 160"
+    " --run-dir run".split()
+)
+SMALL: dict[str, Any] = {
+    "strategy": "single",
+    "global_batch_size": 160,
+    "progress": False,
+    "run_dir": "run",
+}
 CNN: dict[str, Any] = {"model": "cnn", "data": "digits", "model_kwargs": {"width": 4, "hidden": 8}}
 RUN = RunDirectory(pathlib.Path("run"))
 CHANGED = "mynet.py has changed since the run began"
@@ -68,7 +78,9 @@ def edit(name: str) -> None:
 
 
 def files() -> dict[str, bytes]:
-    return {str(path): path.read_bytes() for path in pathlib.Path("run").rglob("*") if path.is_file()}
+    return {
+        str(path): path.read_bytes() for path in pathlib.Path("run").rglob("*") if path.is_file()
+    }
 
 
 def recorded() -> dict[str, str]:
@@ -80,7 +92,12 @@ def lines(capsys: pytest.CaptureFixture[str]) -> list[str]:
 
 
 def test_a_file_has_the_name_that_python_imports_it_by(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("nets/__init__.py", "nets/deep.py", "site-packages/installed.py", "other/mynet.py"):
+    for name in (
+        "nets/__init__.py",
+        "nets/deep.py",
+        "site-packages/installed.py",
+        "other/mynet.py",
+    ):
         pathlib.Path(name).parent.mkdir(exist_ok=True)
         pathlib.Path(name).write_text("")
     monkeypatch.syspath_prepend("site-packages")
@@ -91,8 +108,12 @@ def test_a_file_has_the_name_that_python_imports_it_by(monkeypatch: pytest.Monke
         jaxdp.registry.load_plugins(["mynet.py", "other/mynet.py"])
         found = source_files.digests()
         second = str(pathlib.Path("other/mynet.py").resolve())
-        assert {"mynet.py", "neighbour.py", "nets/__init__.py", "nets/deep.py", second} <= set(found)
-        assert not [name for name in found if "installed" in name or "jaxdp" in name or "numpy" in name]
+        assert {"mynet.py", "neighbour.py", "nets/__init__.py", "nets/deep.py", second} <= set(
+            found
+        )
+        assert not [
+            name for name in found if "installed" in name or "jaxdp" in name or "numpy" in name
+        ]
         pathlib.Path("neighbour.py").unlink()
         assert "neighbour.py" not in source_files.digests()
     finally:
@@ -107,13 +128,19 @@ def test_a_run_goes_on_under_other_code_and_says_so(capsys: pytest.CaptureFixtur
     assert train.main([*FLAGS, "--steps", "2"]) == 0
     said = capsys.readouterr().err
     assert "warning" not in said
-    assert "run is complete (epochs: 0.25, steps: 2), so nothing was trained; train anew with another --run-dir, or extend " in said
+    assert (
+        "run is complete (epochs: 0.25, steps: 2), so nothing was trained; train anew with another"
+        " --run-dir, or extend " in said
+    )
 
     edit("mynet.py")
     for _ in range(2):  # the weights are still those of the old code
         assert train.main([*FLAGS, "--steps", "2"]) == 0
         (line,) = lines(capsys)
-        assert line.startswith(f"warning: run is complete (epochs: 0.25, steps: 2), so nothing was trained; {CHANGED}; train anew ")
+        assert line.startswith(
+            f"warning: run is complete (epochs: 0.25, steps: 2), so nothing was trained; {CHANGED};"
+            " train anew "
+        )
     assert recorded() == before
     assert train.main([*FLAGS, "--steps", "3"]) == 0
     assert lines(capsys) == [f"warning: run: {CHANGED}; its weights go on under the new code"]
@@ -126,11 +153,14 @@ def test_a_run_goes_on_under_other_code_and_says_so(capsys: pytest.CaptureFixtur
         edit(name)
     assert train.main([*FLAGS, "--steps", "5"]) == 0
     assert lines(capsys) == [
-        "warning: run: mynet.py, neighbour.py have changed since the run began; its weights go on under the new code"
+        "warning: run: mynet.py, neighbour.py have changed since the run began; its weights go on"
+        " under the new code"
     ]
 
 
-def test_reading_a_run_under_other_code_says_so_and_writes_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+def test_reading_a_run_under_other_code_says_so_and_writes_nothing(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     assert train.main([*FLAGS, "--steps", "2"]) == 0
     capsys.readouterr()
     readers: list[Callable[[], object]] = [
@@ -147,7 +177,9 @@ def test_reading_a_run_under_other_code_says_so_and_writes_nothing(capsys: pytes
     for read in readers[:3]:
         run_files._warned.clear()
         read()
-        assert lines(capsys) == [f"warning: run: {CHANGED}; its weights are used under the new code"]
+        assert lines(capsys) == [
+            f"warning: run: {CHANGED}; its weights are used under the new code"
+        ]
     assert files() == before
 
 
@@ -160,13 +192,17 @@ def test_fit_says_that_a_run_is_complete(capsys: pytest.CaptureFixture[str]) -> 
     for _ in range(2):
         assert trainer.fit(steps=1).summary["steps"] == 8
         (line,) = lines(capsys)
-        assert line == (
-            "warning: run is complete (epochs: 1, steps: 8), so nothing was trained; other settings: epochs none instead of 1, "
-            "steps 1 instead of none; train anew with another run_dir, or extend it with larger epochs or steps"
+        assert (
+            line == "warning: run is complete (epochs: 1, steps: 8), so nothing was trained; other"
+            " settings: epochs none instead of 1, steps 1 instead of none; train anew with"
+            " another run_dir, or extend it with larger epochs or steps"
         )
     jaxdp.Trainer(**CNN, **SMALL | {"progress": True}).fit(epochs=1)
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("run is complete (epochs: 1, steps: 8), so nothing was trained; train anew with another run_dir, or ")
+    assert line.startswith(
+        "run is complete (epochs: 1, steps: 8), so nothing was trained; train anew with another"
+        " run_dir, or "
+    )
 
 
 def test_a_callback_may_end_a_run_as_complete(capsys: pytest.CaptureFixture[str]) -> None:
@@ -214,10 +250,14 @@ def test_an_edited_plugin_is_loaded_by_the_next_trainer() -> None:
         return result.summary["parameters"]
 
     first = train_and_count()
-    pathlib.Path("mynet.py").write_text(NET.replace("hidden=8", "hidden=9"))  # of the same size, in the same second
+    # Of the same size, in the same second.
+    pathlib.Path("mynet.py").write_text(NET.replace("hidden=8", "hidden=9"))
     assert train_and_count() > first
     pathlib.Path("mynet.py").write_text(NET.replace("hidden=8", "hidden="))
-    with pytest.raises(jaxdp.ConfigError, match=r"^--plugins mynet\.py: cannot be imported: SyntaxError: .*mynet.py, line 9\)$"):
+    with pytest.raises(
+        jaxdp.ConfigError,
+        match=r"^--plugins mynet\.py: cannot be imported: SyntaxError: .*mynet.py, line 9\)$",
+    ):
         train_and_count()
     assert models._models["mynet"].__name__ == "MyNet"
 
@@ -261,11 +301,17 @@ def test_damaged_digests_are_one_line(capsys: pytest.CaptureFixture[str]) -> Non
         assert "\x1b" not in line
     RUN.sources_file.unlink()
     os.mkfifo(RUN.sources_file)
-    for command in (lambda: evaluate.main(["run", "--plugins", "mynet.py"]), lambda: train.main([*FLAGS, "--steps", "2"])):
+    for command in (
+        lambda: evaluate.main(["run", "--plugins", "mynet.py"]),
+        lambda: train.main([*FLAGS, "--steps", "2"]),
+    ):
         run_files._warned.clear()
         assert command() == 0
         (line,) = lines(capsys)
-        assert line.startswith("warning: --run-dir run: sources.json cannot be read (it is no regular file); it has digests of ")
+        assert line.startswith(
+            "warning: --run-dir run: sources.json cannot be read (it is no regular file); it has"
+            " digests of "
+        )
     assert "mynet.py" in recorded()
 
 

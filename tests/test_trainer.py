@@ -47,7 +47,13 @@ def without_times(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def cnn(**kwargs: Any) -> nnx.Module:
-    settings = {"width": 4, "hidden": 16, "num_classes": 3, "in_channels": 1, "rngs": nnx.Rngs(0)} | kwargs
+    settings = {
+        "width": 4,
+        "hidden": 16,
+        "num_classes": 3,
+        "in_channels": 1,
+        "rngs": nnx.Rngs(0),
+    } | kwargs
     return jaxdp.models.CNN(**settings)
 
 
@@ -76,7 +82,9 @@ def test_the_trainer_does_what_the_command_does() -> None:
     assert result.status == "done"
     assert not pathlib.Path("runs").exists()  # a trainer without run_dir writes nothing
     again = jaxdp.load("command")
-    np.testing.assert_array_equal(again.state.params["head"]["kernel"], result.state.params["head"]["kernel"])
+    np.testing.assert_array_equal(
+        again.state.params["head"]["kernel"], result.state.params["head"]["kernel"]
+    )
 
 
 def test_objects_train_are_saved_and_loaded() -> None:
@@ -85,15 +93,23 @@ def test_objects_train_are_saved_and_loaded() -> None:
     model = cnn()
     before = jax.tree.map(np.asarray, nnx.state(model, nnx.Param))
     trainer = jaxdp.Trainer(
-        model, data, jaxdp.tasks.Classification(3), optimizer=optax.adam(3e-3), strategy="pmap", devices=8, global_batch_size=32,
-        callbacks=[EarlyStopping("loss", patience=3)], progress=False,
-    )  # fmt: skip
+        model,
+        data,
+        jaxdp.tasks.Classification(3),
+        optimizer=optax.adam(3e-3),
+        strategy="pmap",
+        devices=8,
+        global_batch_size=32,
+        callbacks=[EarlyStopping("loss", patience=3)],
+        progress=False,
+    )
     result = trainer.fit(epochs=12)
     assert result.metrics["validation"]["accuracy"] > 0.95
     assert result.metrics["validation"]["examples"] == 60
     assert "learning_rate" not in result.history[0]  # which only the optimizer knows
     after = jax.tree.map(np.asarray, nnx.state(model, nnx.Param))
-    assert all(jax.tree.leaves(jax.tree.map(np.array_equal, before, after)))  # the object that was given stays as it was
+    # The object that was given stays as it was.
+    assert all(jax.tree.leaves(jax.tree.map(np.array_equal, before, after)))
     expected = result.predict(images[:5])
     assert expected.shape == (5, 3)
     np.testing.assert_allclose(expected.sum(-1), 1, atol=1e-5)
@@ -104,8 +120,12 @@ def test_objects_train_are_saved_and_loaded() -> None:
     assert loaded.metrics == result.metrics
     assert loaded.history == result.history
     assert loaded.evaluate(data)["accuracy"] == result.metrics["validation"]["accuracy"]
-    normalized = (images[:5] - np.float32(result.description.mean)) / np.float32(result.description.std)
-    np.testing.assert_allclose(jax.nn.softmax(loaded.model(jnp.asarray(normalized))), expected, atol=1e-5)
+    normalized = (images[:5] - np.float32(result.description.mean)) / np.float32(
+        result.description.std
+    )
+    np.testing.assert_allclose(
+        jax.nn.softmax(loaded.model(jnp.asarray(normalized))), expected, atol=1e-5
+    )
     with pytest.raises(jaxdp.ConfigError, match="run is not empty; give another folder"):
         result.save("run")
 
@@ -127,16 +147,28 @@ def test_any_module_schedule_and_loss_function() -> None:
     images, labels = arrays()
     data = jaxdp.data.from_arrays(images, labels, validation=0.25)
     trainer = jaxdp.Trainer(
-        Mlp(3, nnx.Rngs(1)), data, optax.softmax_cross_entropy_with_integer_labels, optimizer="adam",
-        learning_rate=optax.constant_schedule(0.01), devices=2, global_batch_size=30, progress=False,
-    )  # fmt: skip
+        Mlp(3, nnx.Rngs(1)),
+        data,
+        optax.softmax_cross_entropy_with_integer_labels,
+        optimizer="adam",
+        learning_rate=optax.constant_schedule(0.01),
+        devices=2,
+        global_batch_size=30,
+        progress=False,
+    )
     result = trainer.fit(epochs=10)
     assert result.metrics["validation"]["accuracy"] > 0.95
-    assert next(row for row in result.history if row["split"] == "train")["learning_rate"] == pytest.approx(0.01)
+    assert next(row for row in result.history if row["split"] == "train")[
+        "learning_rate"
+    ] == pytest.approx(0.01)
     losses = [row["loss"] for row in trainer.fit(epochs=1).history]
-    assert losses == [row["loss"] for row in trainer.fit(epochs=1).history]  # dropout draws from the seed and the step
+    # Dropout draws from the seed and the step.
+    assert losses == [row["loss"] for row in trainer.fit(epochs=1).history]
     result.save("run")
-    with pytest.raises(jaxdp.ConfigError, match=r"was trained with a model object; give one of the same structure: load\(.*model="):
+    with pytest.raises(
+        jaxdp.ConfigError,
+        match=r"was trained with a model object; give one of the same structure: load\(.*model=",
+    ):
         jaxdp.load("run")
     loaded = jaxdp.load("run", model=Mlp(3, nnx.Rngs(5)))
     np.testing.assert_array_equal(loaded.predict(images[:3]), result.predict(images[:3]))
@@ -166,7 +198,13 @@ class Recorder:
 def test_a_callback_of_ones_own_sees_and_ends_the_run() -> None:
     recorder = Recorder()
     result = jaxdp.Trainer("cnn", "digits", **SMALL, callbacks=[recorder]).fit(epochs=5)
-    assert recorder.calls == ["start 0 None", "evaluate 8 test", "evaluate 16 test", "end 16 done enough", "close"]
+    assert recorder.calls == [
+        "start 0 None",
+        "evaluate 8 test",
+        "evaluate 16 test",
+        "end 16 done enough",
+        "close",
+    ]
     assert (result.status, result.summary["steps"]) == ("done", 16)
     assert result.summary["ended_early"]["reason"] == "enough"
 
@@ -273,7 +311,10 @@ def test_sigterm_ends_a_script_that_continues_bitwise() -> None:
         out, err = process.communicate()
         assert (process.returncode, err) == (0, "")
         assert out.split()[0] == str(1 if run_dir == "whole" else stopped["steps"] + 1)
-    parts, whole = (SavedCheckpoints(pathlib.Path(name, "checkpoints"), best_metric=None) for name in ("run", "whole"))
+    parts, whole = (
+        SavedCheckpoints(pathlib.Path(name, "checkpoints"), best_metric=None)
+        for name in ("run", "whole")
+    )
     expected = whole.arrays(12)
     assert parts.arrays(12).keys() == expected.keys()
     for name, array in parts.arrays(12).items():
@@ -308,12 +349,18 @@ def test_sigterm_is_left_to_a_handler_that_is_there_and_without_a_run_directory(
         assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
     finally:
         signal.signal(signal.SIGTERM, before)
-    script = TERMINATED.replace("run_dir=sys.argv[1]", "run_dir=None").replace("time.sleep", "signal.raise_signal(15);")
-    done = subprocess.run([sys.executable, "-c", f"import signal{script}", "run", "0"], capture_output=True, text=True)
+    script = TERMINATED.replace("run_dir=sys.argv[1]", "run_dir=None").replace(
+        "time.sleep", "signal.raise_signal(15);"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", f"import signal{script}", "run", "0"], capture_output=True, text=True
+    )
     assert (done.returncode, done.stdout) == (-signal.SIGTERM, "1\n")
 
 
-def test_sigterm_before_the_first_step_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_sigterm_before_the_first_step_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     trainer, claim = jaxdp.Trainer("cnn", "digits", run_dir="run", **SMALL), run_directory.claim
 
     def claimed(*args: Any, **kwargs: Any) -> RunDirectory:
@@ -333,12 +380,22 @@ def test_sigterm_before_the_first_step_is_one_line(monkeypatch: pytest.MonkeyPat
 
 def test_a_run_directory_is_resumed_and_early_stopping_remembers(no_pictures: None) -> None:
     def fit(run_dir: str, **settings: Any) -> jaxdp.Result:
-        callbacks = [EarlyStopping("accuracy", patience=2, min_delta=2.0)]  # no accuracy is that much better
-        trainer = jaxdp.Trainer("cnn", "digits", **SMALL, validation=0.1, callbacks=callbacks, checkpoint_every=8, run_dir=run_dir)
+        # No accuracy is that much better.
+        callbacks = [EarlyStopping("accuracy", patience=2, min_delta=2.0)]
+        trainer = jaxdp.Trainer(
+            "cnn",
+            "digits",
+            **SMALL,
+            validation=0.1,
+            callbacks=callbacks,
+            checkpoint_every=8,
+            run_dir=run_dir,
+        )
         return trainer.fit(**settings)
 
     whole = fit("whole", epochs=5)
-    assert whole.summary["steps"] == 24  # the first value counts as an improvement, the next two do not
+    # The first value counts as an improvement, the next two do not.
+    assert whole.summary["steps"] == 24
     fit("parts", epochs=5, steps=None)
     assert fit("parts", epochs=5).summary["steps"] == 24  # complete: nothing is trained
     assert jaxdp.load("parts").metrics == whole.metrics
@@ -349,7 +406,9 @@ def test_a_run_directory_is_resumed_and_early_stopping_remembers(no_pictures: No
 
 def test_early_stopping_takes_no_test_data() -> None:
     trainer = jaxdp.Trainer("cnn", "digits", **SMALL, callbacks=["early_stopping"])
-    with pytest.raises(jaxdp.ConfigError, match=r"early_stopping: stops by validation data.*--validation 0\.1"):
+    with pytest.raises(
+        jaxdp.ConfigError, match=r"early_stopping: stops by validation data.*--validation 0\.1"
+    ):
         trainer.fit(steps=8)
 
 
@@ -362,7 +421,10 @@ class NoCallback:
     [
         ({"model": "pyramidnett"}, "--model pyramidnett: unknown model; did you mean pyramidnet?"),
         ({"data": "digit"}, "--dataset digit: unknown dataset; did you mean digits?"),
-        ({"optimizer": optax.adam}, "--optimizer adam: is a function; call it, e.g. optax.adamw(1e-3)"),
+        (
+            {"optimizer": optax.adam},
+            "--optimizer adam: is a function; call it, e.g. optax.adamw(1e-3)",
+        ),
         ({"optimizer": "adamm"}, "--optimizer adamm: unknown optimizer; did you mean adam?"),
         (
             {"optimizer": optax.adam(1e-3), "learning_rate": 0.1},
@@ -371,12 +433,30 @@ class NoCallback:
         ({"learning_rat": 0.1}, "--learning-rat 0.1: unknown setting; did you mean learning_rate?"),
         ({"epochs": "many"}, "--epochs many: must be an integer or null, not a string"),
         ({"strategy": "pmapp"}, "--strategy pmapp: unknown strategy; did you mean pmap?"),
-        ({"callbacks": [NoCallback()]}, "--callbacks NoCallback: is no callback: it has none of the methods on_start"),
-        ({"callbacks": [NoCallback]}, "--callbacks NoCallback: is a class; give an object: NoCallback(...)"),
-        ({"callbacks": ["early_stoping"]}, "--callbacks early_stoping: unknown callbacks; did you mean early_stopping?"),
-        ({"callbacks": ["early_stopping:patients=2"]}, "--callbacks patients=2: unknown keyword argument; did you mean patience?"),
-        ({"callbacks": ["early_stopping:patience=0"]}, "--callbacks patience=0: must be a whole number of at least 1"),
-        ({"on_divergence": "rollback"}, "--on-divergence rollback: goes back to a checkpoint; give run_dir"),
+        (
+            {"callbacks": [NoCallback()]},
+            "--callbacks NoCallback: is no callback: it has none of the methods on_start",
+        ),
+        (
+            {"callbacks": [NoCallback]},
+            "--callbacks NoCallback: is a class; give an object: NoCallback(...)",
+        ),
+        (
+            {"callbacks": ["early_stoping"]},
+            "--callbacks early_stoping: unknown callbacks; did you mean early_stopping?",
+        ),
+        (
+            {"callbacks": ["early_stopping:patients=2"]},
+            "--callbacks patients=2: unknown keyword argument; did you mean patience?",
+        ),
+        (
+            {"callbacks": ["early_stopping:patience=0"]},
+            "--callbacks patience=0: must be a whole number of at least 1",
+        ),
+        (
+            {"on_divergence": "rollback"},
+            "--on-divergence rollback: goes back to a checkpoint; give run_dir",
+        ),
     ],
 )
 def test_what_cannot_work_is_one_line(arguments: dict[str, Any], line: str) -> None:
@@ -391,13 +471,20 @@ def test_what_cannot_work_is_one_line(arguments: dict[str, Any], line: str) -> N
     [
         ({"model": 3}, "--model int: must be the name of a model, or an nnx.Module"),
         ({"model": Mlp}, "--model Mlp: is a class; give an object: Mlp(..., rngs=nnx.Rngs(0))"),
-        ({"dataset": np.zeros(3)}, "--data ndarray: must be the name of a dataset, or a Dataset of jaxdp.data.load"),
+        (
+            {"dataset": np.zeros(3)},
+            "--data ndarray: must be the name of a dataset, or a Dataset of jaxdp.data.load",
+        ),
         ({"task": 3}, "--task int: must be the name of a task, a task, or a loss function"),
-        ({"task": jaxdp.tasks.Classification}, "--task Classification: is a class; give an object, e.g. Classification(10)"),
+        (
+            {"task": jaxdp.tasks.Classification},
+            "--task Classification: is a class; give an object, e.g. Classification(10)",
+        ),
     ],
 )
 def test_what_is_of_a_wrong_type_is_one_line(arguments: dict[str, Any], line: str) -> None:
-    with pytest.raises(jaxdp.ConfigError) as caught:  # not by Trainer, whose annotations these tests check
+    # Not by Trainer, whose annotations these tests check.
+    with pytest.raises(jaxdp.ConfigError) as caught:
         resolve({"model": "cnn", **arguments})
     assert str(caught.value).startswith(line)
 
@@ -406,18 +493,34 @@ def test_a_model_that_does_not_fit_is_one_line() -> None:
     images, labels = arrays()
     data = jaxdp.data.from_arrays(images, labels, validation=0.25)
     with pytest.raises(
-        jaxdp.ConfigError, match=r"--model cnn: returns \(1, 5\) for an image; classification on arrays needs \(1, 3\)"
+        jaxdp.ConfigError,
+        match=(
+            r"--model cnn: returns \(1, 5\) for an image; classification on arrays needs \(1, 3\)"
+        ),
     ):
         jaxdp.Trainer(cnn(num_classes=5), data)
-    with pytest.raises(jaxdp.ConfigError, match=r"--model Mlp: cannot be called with images of shape \(1, 9, 9, 1\): "):
+    with pytest.raises(
+        jaxdp.ConfigError,
+        match=r"--model Mlp: cannot be called with images of shape \(1, 9, 9, 1\): ",
+    ):
         jaxdp.Trainer(
-            Mlp(3, nnx.Rngs(0)), jaxdp.data.from_arrays(np.zeros((8, 9, 9, 1), np.uint8), [0, 1, 2, 0] * 2, validation=0.5)
+            Mlp(3, nnx.Rngs(0)),
+            jaxdp.data.from_arrays(
+                np.zeros((8, 9, 9, 1), np.uint8), [0, 1, 2, 0] * 2, validation=0.5
+            ),
         )
-    with pytest.raises(jaxdp.ConfigError, match="--task classification: is for 5 classes, and arrays has 3"):
+    with pytest.raises(
+        jaxdp.ConfigError, match="--task classification: is for 5 classes, and arrays has 3"
+    ):
         jaxdp.Trainer("cnn", data, jaxdp.tasks.Classification(5))
-    with pytest.raises(jaxdp.ConfigError, match=r"--batch-norm global: nnx.BatchNorm normalizes over what one device sees"):
+    with pytest.raises(
+        jaxdp.ConfigError,
+        match=r"--batch-norm global: nnx.BatchNorm normalizes over what one device sees",
+    ):
         jaxdp.Trainer(Mlp(3, nnx.Rngs(0)), data, batch_norm="global")
-    with pytest.raises(jaxdp.ConfigError, match=r"there is no split 'test' in arrays; there are: train, validation"):
+    with pytest.raises(
+        jaxdp.ConfigError, match=r"there is no split 'test' in arrays; there are: train, validation"
+    ):
         jaxdp.Trainer(cnn(), data, global_batch_size=16).evaluate(split="test")
 
 
@@ -445,20 +548,34 @@ except jaxdp.ConfigError as error:
 
 def test_devices_are_simulated_in_a_process_that_has_started_jax() -> None:
     environment = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
-    done = subprocess.run([sys.executable, "-c", DEVICES], capture_output=True, text=True, env=environment)
+    done = subprocess.run(
+        [sys.executable, "-c", DEVICES], capture_output=True, text=True, env=environment
+    )
     assert done.returncode == 0, done.stderr
-    assert done.stdout == "the devices of this Trainer are gone, since JAX was started anew with more; create another Trainer\n"
+    assert (
+        done.stdout
+        == "the devices of this Trainer are gone, since JAX was started anew with more; create"
+        " another Trainer\n"
+    )
 
 
 def test_the_package_is_imported_without_its_libraries() -> None:
-    code = "import sys, jaxdp\nassert not {'jax', 'flax', 'matplotlib', 'numpy', 'tyro'} & set(sys.modules), sorted(sys.modules)"
+    code = (
+        "import sys, jaxdp\nassert not {'jax', 'flax', 'matplotlib', 'numpy', 'tyro'} &"
+        " set(sys.modules), sorted(sys.modules)"
+    )
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_segmentation_predicts_masks_of_any_size() -> None:
     data = jaxdp.data.load("cells")
     result = jaxdp.Trainer(
-        "unet", "cells", model_kwargs={"base_channels": 2, "levels": 2}, global_batch_size=32, devices=1, progress=False
+        "unet",
+        "cells",
+        model_kwargs={"base_channels": 2, "levels": 2},
+        global_batch_size=32,
+        devices=1,
+        progress=False,
     ).fit(steps=1)
     images = np.stack([data.train[number]["images"] for number in range(3)])
     masks = result.predict(images)
@@ -482,9 +599,14 @@ def test_a_run_is_resumed_with_its_batch_norm_where_none_is_given() -> None:
     jaxdp.Trainer("cnn", "digits", **SMALL, batch_norm="replica", run_dir="run").fit(steps=4)
     trainer = jaxdp.Trainer("cnn", "digits", **SMALL)
     assert trainer.fit(steps=6, run_dir="run").summary["batch_norm"] == "replica"
-    assert jaxdp.Trainer("cnn", "digits", **SMALL, run_dir="run").fit(steps=8).summary["batch_norm"] == "replica"
+    assert (
+        jaxdp.Trainer("cnn", "digits", **SMALL, run_dir="run").fit(steps=8).summary["batch_norm"]
+        == "replica"
+    )
     assert [row["step"] for row in jaxdp.load("run").history if row["split"] == "test"] == [4, 6, 8]
-    with pytest.raises(jaxdp.ConfigError, match=r"--batch-norm group:32: the run in run has replica"):
+    with pytest.raises(
+        jaxdp.ConfigError, match=r"--batch-norm group:32: the run in run has replica"
+    ):
         trainer.fit(steps=8, run_dir="run", batch_norm="group:32")
     assert trainer.fit(steps=1).summary["batch_norm"] == "group:32"
 
@@ -497,9 +619,13 @@ def test_the_default_batch_norm_follows_the_batch_and_data_objects_keep_their_sp
     assert trainer.fit(steps=1).summary["batch_norm"] == "group:32"
     data = jaxdp.data.load("digits", validation=0.25)
     trainer = jaxdp.Trainer("cnn", data, **SMALL)
-    for refuse in (lambda: trainer.fit(validation="none"), lambda: jaxdp.Trainer("cnn", data, **SMALL, validation=0.1)):
+    for refuse in (
+        lambda: trainer.fit(validation="none"),
+        lambda: jaxdp.Trainer("cnn", data, **SMALL, validation=0.1),
+    ):
         with pytest.raises(
-            jaxdp.ConfigError, match=r"--validation .*: data is an object, and settings such as this one are decided"
+            jaxdp.ConfigError,
+            match=r"--validation .*: data is an object, and settings such as this one are decided",
         ):
             refuse()
     assert set(trainer.fit(steps=1).metrics) >= {"validation", "test"}

@@ -1,4 +1,6 @@
-"""The files under .github have the structure that GitHub reads, and run sessions that noxfile.py has."""
+"""The files under .github have the structure that GitHub reads, and run sessions that noxfile.py
+has.
+"""
 
 import ast
 import pathlib
@@ -12,12 +14,17 @@ import yaml
 ROOT = pathlib.Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 WORKFLOWS = sorted(ROOT.glob(".github/workflows/*.yml"))
-FORMS = [path for path in sorted(ROOT.glob(".github/ISSUE_TEMPLATE/*.yml")) if path.stem != "config"]
+FORMS = [
+    path for path in sorted(ROOT.glob(".github/ISSUE_TEMPLATE/*.yml")) if path.stem != "config"
+]
 
 
 def read(path: pathlib.Path) -> Any:
     # YAML 1.1 reads the key `on` as true.
-    return {("on" if key is True else key): value for key, value in yaml.safe_load(path.read_text()).items()}
+    return {
+        ("on" if key is True else key): value
+        for key, value in yaml.safe_load(path.read_text()).items()
+    }
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
@@ -30,8 +37,14 @@ def test_workflows_have_jobs_whose_steps_do_something(path: pathlib.Path) -> Non
 
 
 def test_the_matrix_is_what_the_package_says_it_supports() -> None:
-    pythons = read(ROOT / ".github/workflows/test.yml")["jobs"]["tests"]["strategy"]["matrix"]["python"]
-    classifiers = [text.rpartition(" ")[2] for text in PROJECT["project"]["classifiers"] if "Python :: 3." in text]
+    pythons = read(ROOT / ".github/workflows/test.yml")["jobs"]["tests"]["strategy"]["matrix"][
+        "python"
+    ]
+    classifiers = [
+        text.rpartition(" ")[2]
+        for text in PROJECT["project"]["classifiers"]
+        if "Python :: 3." in text
+    ]
     classifiers = [text.rpartition(":")[2] for text in classifiers]
     assert pythons == classifiers
     assert PROJECT["project"]["requires-python"] == f">={pythons[0]}"
@@ -39,7 +52,9 @@ def test_the_matrix_is_what_the_package_says_it_supports() -> None:
 
 def test_sessions_that_workflows_run_exist() -> None:
     tree = ast.parse((ROOT / "noxfile.py").read_text())
-    sessions = {node.name for node in tree.body if isinstance(node, ast.FunctionDef) and node.decorator_list}
+    sessions = {
+        node.name for node in tree.body if isinstance(node, ast.FunctionDef) and node.decorator_list
+    }
     text = "".join(path.read_text() for path in WORKFLOWS)
     named = {
         word
@@ -65,7 +80,11 @@ def test_the_dev_extra_is_the_sum_of_the_dependency_groups() -> None:
 
     def expand(name: str) -> set[str]:
         entries = groups[name]
-        return {each for entry in entries for each in (expand(entry["include-group"]) if isinstance(entry, dict) else {entry})}
+        return {
+            each
+            for entry in entries
+            for each in (expand(entry["include-group"]) if isinstance(entry, dict) else {entry})
+        }
 
     assert set(extras["dev"]) == expand("dev")
     assert set(extras["wandb"]) | set(extras["mlflow"]) <= expand("test")

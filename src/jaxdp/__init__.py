@@ -19,7 +19,18 @@ if TYPE_CHECKING:
 
     __version__: str
 
-__all__ = ["ConfigError", "Result", "Trainer", "__version__", "available_devices", "callbacks", "data", "load", "models", "tasks"]
+__all__ = [
+    "ConfigError",
+    "Result",
+    "Trainer",
+    "__version__",
+    "available_devices",
+    "callbacks",
+    "data",
+    "load",
+    "models",
+    "tasks",
+]
 
 _MODULES = {
     "ConfigError": "registry",
@@ -33,7 +44,8 @@ _MODULES = {
 def __getattr__(name: str) -> Any:
     """Loads a public name when it is first used, so that importing the package takes no time.
 
-    A program of one's own may start JAX before it makes a Trainer: the flags that XLA reads only once are set here.
+    A program of one's own may start JAX before it makes a Trainer: the flags that XLA reads only
+    once are set here.
     """
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

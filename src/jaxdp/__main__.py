@@ -32,7 +32,10 @@ def main() -> int:
         print(__version__)
         return 0
     if name in ("--help", "-h"):
-        print("usage: jaxdp COMMAND ...\n\n" + "\n".join(f"  {command:<13}{text}" for command, text in COMMANDS.items()))
+        print(
+            "usage: jaxdp COMMAND ...\n\n"
+            + "\n".join(f"  {command:<13}{text}" for command, text in COMMANDS.items())
+        )
         return 0
     print(f"jaxdp: error: {name}: unknown command; {nearest(name, COMMANDS)}", file=sys.stderr)
     return 2

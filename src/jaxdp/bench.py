@@ -1,4 +1,6 @@
-"""`python -m jaxdp.bench`: measures how many images a second each strategy trains on, and where the time of a step goes."""
+"""`python -m jaxdp.bench`: measures how many images a second each strategy trains on, and where the
+time of a step goes.
+"""
 
 import dataclasses
 import json
@@ -27,7 +29,9 @@ _HIDDEN = ("global_batch_size", "per_device_batch_size", "epochs", "strategy")
 
 @dataclasses.dataclass(frozen=True)
 class BenchConfig(PartsConfig):
-    """What `python -m jaxdp.bench` takes: of a training run all that defines its steps, and the grid."""
+    """What `python -m jaxdp.bench` takes: of a training run all that defines its steps, and the
+    grid.
+    """
 
     sharding: ShardingConfig = ShardingConfig()
     optimization: OptimizationConfig = OptimizationConfig()
@@ -47,7 +51,9 @@ class BenchConfig(PartsConfig):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs `python -m jaxdp.bench` with these arguments, by default the process's own, and returns the exit code."""
+    """Runs `python -m jaxdp.bench` with these arguments, by default the process's own, and returns
+    the exit code.
+    """
     large_pages.restart()
     return command_line.main(_main, argv, "jaxdp.bench")
 
@@ -59,9 +65,16 @@ def _main(argv: Sequence[str]) -> int:
         bench_cell.answer(json.load(sys.stdin))
         return 0
     config = command_line.parse(
-        BenchConfig, argv, prog="python -m jaxdp.bench", description=DESCRIPTION, defaults_file=False, hidden=_HIDDEN
+        BenchConfig,
+        argv,
+        prog="python -m jaxdp.bench",
+        description=DESCRIPTION,
+        defaults_file=False,
+        hidden=_HIDDEN,
     )
-    shared = TrainConfig(config.plugins, config.model, config.data, config.task, config.sharding, config.optimization)
+    shared = TrainConfig(
+        config.plugins, config.model, config.data, config.task, config.sharding, config.optimization
+    )
     configs = bench_grid.cells(
         shared,
         bench_grid.parse_strategies(config.strategies),

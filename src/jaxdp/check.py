@@ -1,4 +1,6 @@
-"""`python -m jaxdp.check`: tells whether the number of devices changes what is learned, by training a few steps on each."""
+"""`python -m jaxdp.check`: tells whether the number of devices changes what is learned, by training
+a few steps on each.
+"""
 
 import dataclasses
 import sys
@@ -8,7 +10,14 @@ from typing import Annotated
 import tyro
 
 from jaxdp import command_line
-from jaxdp.config import MOST_DEVICES, NON_NEGATIVE, BatchNormMode, OptimizationConfig, PartsConfig, TrainConfig
+from jaxdp.config import (
+    MOST_DEVICES,
+    NON_NEGATIVE,
+    BatchNormMode,
+    OptimizationConfig,
+    PartsConfig,
+    TrainConfig,
+)
 from jaxdp.parsing import is_count
 from jaxdp.registry import ConfigError
 from jaxdp.runtime import platform
@@ -26,27 +35,41 @@ class CheckConfig(PartsConfig):
     strategies: Annotated[str, tyro.conf.arg(metavar="NAME,NAME,...")] = "pmap"
     """strategies to run on them"""
     tolerance: Annotated[float, NON_NEGATIVE] = 1e-5
-    """largest absolute difference that passes, else exit code 1.
-    With --batch-norm replica the statistics differ by design.
-    Computed in float64 unless --precision is bfloat16: float32 can put an activation on either side of a ReLU, and one such flip
-    changes a gradient by 1e-3"""
+    """largest absolute difference that passes, else exit code 1. With --batch-norm replica the
+    statistics differ by design. Computed in float64 unless --precision is bfloat16: float32 can put
+    an activation on either side of a ReLU, and one such flip changes a gradient by 1e-3"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs `python -m jaxdp.check` with these arguments, by default the process's own, and returns the exit code."""
+    """Runs `python -m jaxdp.check` with these arguments, by default the process's own, and returns
+    the exit code.
+    """
     return command_line.main(_main, argv, "jaxdp.check")
 
 
 def _main(argv: Sequence[str]) -> int:
-    command = command_line.parse(CheckConfig, argv, prog="python -m jaxdp.check", description=DESCRIPTION, steps=3)
+    command = command_line.parse(
+        CheckConfig, argv, prog="python -m jaxdp.check", description=DESCRIPTION, steps=3
+    )
     words = [word for word in command.devices.split(",") if word]
     if not words or not all(is_count(word) and 0 < int(word) <= MOST_DEVICES for word in words):
         remedy = f"must be numbers separated by commas, e.g. 1,2,4,8, of at most {MOST_DEVICES}"
         raise ConfigError("devices", command.devices, remedy)
-    counts, names = [int(word) for word in words], [name for name in command.strategies.split(",") if name]
+    counts, names = (
+        [int(word) for word in words],
+        [name for name in command.strategies.split(",") if name],
+    )
     platform.configure(max(counts), precision=command.model.precision)
-    shared = TrainConfig(command.plugins, command.model, command.data, command.task, optimization=command.optimization)
-    runs = [("single", 1)] + [(name, count) for name in names for count in counts if name != "single" or count == 1]
+    shared = TrainConfig(
+        command.plugins,
+        command.model,
+        command.data,
+        command.task,
+        optimization=command.optimization,
+    )
+    runs = [("single", 1)] + [
+        (name, count) for name in names for count in counts if name != "single" or count == 1
+    ]
     configs = [shared.replace(strategy=name, devices=count) for name, count in runs]
 
     from jaxdp.tools import comparison
@@ -55,9 +78,16 @@ def _main(argv: Sequence[str]) -> int:
     comparison.print_table(configs, found)
     worst = max(max(row.differences) for row in found)
     passed = worst <= command.tolerance
-    print(f"{'passed' if passed else 'FAILED'}: the largest difference is {worst:.1e}, the tolerance {command.tolerance:.1e}")
+    print(
+        f"{'passed' if passed else 'FAILED'}: the largest difference is {worst:.1e}, the tolerance"
+        f" {command.tolerance:.1e}"
+    )
     if not passed and found[0].config.model.batch_norm == BatchNormMode("replica"):
-        print("--batch-norm replica depends on the number of devices by design; group:N and global do not", file=sys.stderr)
+        print(
+            "--batch-norm replica depends on the number of devices by design; group:N and global"
+            " do not",
+            file=sys.stderr,
+        )
     return 0 if passed else 1
 
 

@@ -1,4 +1,6 @@
-"""`python -m jaxdp.checkpoints RUN_DIR`: lists the checkpoints of a run, and whether they still are what was saved."""
+"""`python -m jaxdp.checkpoints RUN_DIR`: lists the checkpoints of a run, and whether they still are
+what was saved.
+"""
 
 import dataclasses
 import json
@@ -21,26 +23,35 @@ class CheckpointsConfig(Settings):
     run_dir: Annotated[str, tyro.conf.Positional]
     """folder of the run"""
     plugins: Plugins = ()
-    """Python files or modules that the run was trained with: those that only its folder names are not run, since they are code of
-    whoever made the folder"""
+    """Python files or modules that the run was trained with: those that only its folder names are
+    not run, since they are code of whoever made the folder"""
     verify: tyro.conf.FlagCreatePairsOff[bool] = False
-    """compare every byte with what was saved; otherwise only whether the files are there and have their sizes"""
+    """compare every byte with what was saved; otherwise only whether the files are there and have
+    their sizes"""
     json: tyro.conf.FlagCreatePairsOff[bool] = False
     """print one line of JSON instead of a table"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs `python -m jaxdp.checkpoints` with these arguments, by default the process's own, and returns the exit code."""
+    """Runs `python -m jaxdp.checkpoints` with these arguments, by default the process's own, and
+    returns the exit code.
+    """
     return command_line.main(_main, argv, "jaxdp.checkpoints")
 
 
 def _main(argv: Sequence[str]) -> int:
     command = command_line.parse(
-        CheckpointsConfig, argv, prog="python -m jaxdp.checkpoints", description=DESCRIPTION, defaults_file=False
+        CheckpointsConfig,
+        argv,
+        prog="python -m jaxdp.checkpoints",
+        description=DESCRIPTION,
+        defaults_file=False,
     )
     from jaxdp.tools import checkpoint_list
 
-    rows = checkpoint_list.list_checkpoints(command.run_dir, verify=command.verify, plugins=command.plugins)
+    rows = checkpoint_list.list_checkpoints(
+        command.run_dir, verify=command.verify, plugins=command.plugins
+    )
     if command.json:
         print(json.dumps(rows))
     else:

@@ -1,4 +1,6 @@
-"""Finds the dataset, task and model that settings name, or takes the objects that stand in for them."""
+"""Finds the dataset, task and model that settings name, or takes the objects that stand in for
+them.
+"""
 
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping
@@ -17,10 +19,14 @@ from jaxdp.registry import ConfigError, load_plugins
 from jaxdp.runtime import platform
 from jaxdp.step.state import array_name
 
-# Mean and standard deviation of red, green and blue over ImageNet, in units of 0 to 255.
-# Source: torchvision's `ImageClassification` transforms, (0.485, 0.456, 0.406) and (0.229, 0.224, 0.225).
+# Mean and standard deviation of red, green and blue over ImageNet, in units of 0 to 255. Source:
+# torchvision's `ImageClassification` transforms, (0.485, 0.456, 0.406) and (0.229, 0.224, 0.225).
 IMAGENET_MEAN, IMAGENET_STD = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)
-DEFAULT_DATASETS = {"classification": "digits", "segmentation": "cells", "regression": "digits-denoise"}
+DEFAULT_DATASETS = {
+    "classification": "digits",
+    "segmentation": "cells",
+    "regression": "digits-denoise",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,14 +51,20 @@ class Objects:
 
 # Keywords of every model or task that have values already.
 _DECIDED = {
-    "name": "use --model or --task", "dtype": "use --precision", "rngs": "use --seed", "num_classes": "is that of the dataset",
-    "in_channels": "is that of the images; see --channels", "class_names": "use --class-names",
-}  # fmt: skip
+    "name": "use --model or --task",
+    "dtype": "use --precision",
+    "rngs": "use --seed",
+    "num_classes": "is that of the dataset",
+    "in_channels": "is that of the images; see --channels",
+    "class_names": "use --class-names",
+}
 NOTHING = Objects()  # everything by name
 
 
 def open_data(config: TrainConfig, objects: Objects = NOTHING) -> tuple[TrainConfig, Dataset]:
-    """Opens the dataset, and returns the configuration with what model and dataset decide filled in."""
+    """Opens the dataset, and returns the configuration with what model and dataset decide filled
+    in.
+    """
     load_plugins(config.plugins)
     if objects.dataset is not None:
         dataset = check_dataset(objects.dataset, config.data, _kind_of(objects))
@@ -80,20 +92,26 @@ def open_data(config: TrainConfig, objects: Objects = NOTHING) -> tuple[TrainCon
 
 
 def _normalized(config: TrainConfig, dataset: Dataset) -> Dataset:
-    """Returns the dataset with ImageNet's mean and standard deviation, where the settings ask for them."""
+    """Returns the dataset with ImageNet's mean and standard deviation, where the settings ask for
+    them.
+    """
     if config.data.normalize != "imagenet":
         return dataset
     channels = dataset.image_shape[-1]
     if channels != 3:
         remedy = (
-            f"is of red, green and blue, and the images have {channels} channels; give --channels 3 for a folder, or leave it out"
+            f"is of red, green and blue, and the images have {channels} channels; give --channels 3"
+            " for a folder, or leave it out"
         )
         raise ConfigError("normalize", "imagenet", remedy)
     return dataclasses.replace(dataset, mean=IMAGENET_MEAN, std=IMAGENET_STD)
 
 
 def _kind_of(objects: Objects) -> Callable[[str], str]:
-    """Returns a function that tells which of the three tasks here a task is like; the task that was given need not have a name."""
+    """Returns a function that tells which of the three tasks here a task is like.
+
+    The task that was given need not have a name.
+    """
     task = objects.task
     if task is None:
         return tasks.kind_of
@@ -112,22 +130,38 @@ def _check_purpose(config: TrainConfig, objects: Objects, dataset: Dataset) -> N
     served = _served(config, objects)
     if dataset.kind not in served:
         who = "the task" if objects.task is not None else config.model.name
-        raise ConfigError("", "", f"the dataset {config.data.dataset} is for {dataset.kind}, and {who} for {' or '.join(served)}")
+        raise ConfigError(
+            "",
+            "",
+            f"the dataset {config.data.dataset} is for {dataset.kind}, and {who} for"
+            f" {' or '.join(served)}",
+        )
 
 
 def _open_named(config: TrainConfig, objects: Objects) -> Dataset:
     served = _served(config, objects)
     possible = served if objects.task is not None else tasks.candidates(config.task.name, served)
     if not possible:
-        raise ConfigError("task", config.task.name, f"{config.model.name} is for {' and '.join(served)}; choose another --model")
+        raise ConfigError(
+            "task",
+            config.task.name,
+            f"{config.model.name} is for {' and '.join(served)}; choose another --model",
+        )
     default = next((DEFAULT_DATASETS[name] for name in possible if name in DEFAULT_DATASETS), None)
     if config.data.dataset is None and default is None:
         raise ConfigError("dataset", "", f"has no default for {possible[0]}; give one")
-    return open_dataset(config.data.replace(dataset=config.data.dataset or default), possible, tasks.kind_of)
+    return open_dataset(
+        config.data.replace(dataset=config.data.dataset or default), possible, tasks.kind_of
+    )
 
 
 def create_model(
-    config: TrainConfig, dataset: Any, *, rngs: nnx.Rngs, dtype: Any, factory: Callable[..., Any] | None = None
+    config: TrainConfig,
+    dataset: Any,
+    *,
+    rngs: nnx.Rngs,
+    dtype: Any,
+    factory: Callable[..., Any] | None = None,
 ) -> nnx.Module:
     """Creates the model that the settings name, for the classes and channels of a dataset.
 
@@ -139,7 +173,11 @@ def create_model(
     _check_decided("model_kwargs", config.model.kwargs)
     kwargs: dict[str, Any] = config.model.kwargs | {"dtype": dtype}
     return models.create(
-        factory or config.model.name, num_classes=dataset.num_classes, in_channels=dataset.image_shape[-1], rngs=rngs, **kwargs
+        factory or config.model.name,
+        num_classes=dataset.num_classes,
+        in_channels=dataset.image_shape[-1],
+        rngs=rngs,
+        **kwargs,
     )
 
 
@@ -151,38 +189,60 @@ def _check_decided(field: str, keywords: Mapping[str, Any]) -> None:
 
 
 def create_task(
-    config: TrainConfig, dataset: Any, objects: Objects = NOTHING, *, class_weights: tuple[float, ...] = ()
+    config: TrainConfig,
+    dataset: Any,
+    objects: Objects = NOTHING,
+    *,
+    class_weights: tuple[float, ...] = (),
 ) -> tasks.Task:
     """Returns the task that was given, or creates the one that the settings name.
 
     Args:
-        class_weights: what `--class-weights` comes to on the training set; nothing where no loss is computed.
+        class_weights: what `--class-weights` comes to on the training set; nothing where no loss is
+            computed.
 
     Raises:
-        ConfigError: for keywords that it does not take, and a task made for another number of classes than the dataset has.
+        ConfigError: for keywords that it does not take, and a task made for another number of
+            classes than the dataset has.
     """
     if objects.task is not None:
         classes = getattr(objects.task, "num_classes", dataset.num_classes)
         if classes != dataset.num_classes:
             raise ConfigError(
-                "task", config.task.name, f"is for {classes} classes, and {config.data.dataset} has {dataset.num_classes}"
+                "task",
+                config.task.name,
+                f"is for {classes} classes, and {config.data.dataset} has {dataset.num_classes}",
             )
         return objects.task
     if objects.loss is not None:
-        return tasks.from_loss(objects.loss, kind=dataset.kind, num_classes=dataset.num_classes, class_names=dataset.class_names)
+        return tasks.from_loss(
+            objects.loss,
+            kind=dataset.kind,
+            num_classes=dataset.num_classes,
+            class_names=dataset.class_names,
+        )
     load_plugins(config.plugins)
     _check_decided("task_kwargs", config.task.kwargs)
-    flags: dict[str, Any] = {"loss": config.task.loss, "label_smoothing": config.optimization.label_smoothing}
+    flags: dict[str, Any] = {
+        "loss": config.task.loss,
+        "label_smoothing": config.optimization.label_smoothing,
+    }
     flags["class_weights"] = class_weights
     flags = {name: value for name, value in flags.items() if value}
     for name, value in flags.items():
         if name in config.task.kwargs:
-            raise ConfigError(name, value, f"is among --task-kwargs, too: {name}={config.task.kwargs[name]}; give one of them")
+            raise ConfigError(
+                name,
+                value,
+                f"is among --task-kwargs, too: {name}={config.task.kwargs[name]}; give one of them",
+            )
     loss = str(config.task.loss or config.task.kwargs.get("loss", ""))
     of_batch = "class_weights" in flags and dataset.task == "segmentation" and "dice" not in loss
     kwargs = flags | ({"weighted_over": "batch"} if of_batch else {}) | config.task.kwargs
     try:
-        return tasks.create(dataset.task, num_classes=dataset.num_classes, class_names=dataset.class_names, **kwargs)
+        return tasks.create(
+            dataset.task, num_classes=dataset.num_classes, class_names=dataset.class_names, **kwargs
+        )
     except ConfigError as error:
         for name, value in flags.items():
             if isinstance(error.value, dict) and name in error.value:
@@ -192,7 +252,9 @@ def create_task(
 
 
 def has_own_code(config: TrainConfig, objects: Objects) -> bool:
-    """Whether a step runs code of the user's: a model, a task or a loss that jaxdp does not have."""
+    """Whether a step runs code of the user's: a model, a task or a loss that jaxdp does not
+    have.
+    """
     parts = [type(each) for each in (objects.model, objects.task) if each is not None]
     parts += [objects.loss] if objects.loss is not None else []
     parts += [models.factory(config.model.name)] if objects.model is None else []
@@ -229,18 +291,24 @@ def abstract_model(config: TrainConfig, dataset: Any, objects: Objects = NOTHING
 
 
 def check_model(
-    config: TrainConfig, dataset: Dataset, task: tasks.Task, image_shapes: set[tuple[int, ...]], objects: Objects = NOTHING
+    config: TrainConfig,
+    dataset: Dataset,
+    task: tasks.Task,
+    image_shapes: set[tuple[int, ...]],
+    objects: Objects = NOTHING,
 ) -> tuple[int, bool]:
     """Traces the model on images of the sizes it will meet, which computes nothing.
 
     Returns:
-        The fewest rows that a convolution reads or writes, where one over single rows does not count, and whether the model has
-        batch norms whose statistics are set from outside.
+        The fewest rows that a convolution reads or writes, where one over single rows does not
+        count, and whether the model has batch norms whose statistics are set from outside.
 
     Raises:
-        ConfigError: for keywords that it does not take, a size that it cannot work on, or outputs that do not fit the task.
+        ConfigError: for keywords that it does not take, a size that it cannot work on, or outputs
+            that do not fit the task.
     """
-    # Batch statistics change in training, so that training mode would need another transform: its shapes are the same.
+    # Batch statistics change in training, so that training mode would need another transform: its
+    # shapes are the same.
     model = abstract_model(config, dataset, objects)
     model.eval()
     graphdef, arrays = nnx.split(model)
@@ -248,23 +316,40 @@ def check_model(
     for shape in sorted(image_shapes):
         images = jax.ShapeDtypeStruct((1, *shape), jnp.float32)
         try:
-            forward = jax.make_jaxpr(lambda arrays, images: nnx.merge(graphdef, arrays)(images))(arrays, images)
+            forward = jax.make_jaxpr(lambda arrays, images: nnx.merge(graphdef, arrays)(images))(
+                arrays, images
+            )
         except ConfigError:
             raise
         except Exception as error:  # whatever a model raises
             if objects.model is None:
                 raise
             said = " ".join(str(error).split())[:300]
-            remedy = f"cannot be called with images of shape (1, {', '.join(map(str, shape))}): {type(error).__name__}: {said}"
+            remedy = (
+                f"cannot be called with images of shape (1, {', '.join(map(str, shape))}):"
+                f" {type(error).__name__}: {said}"
+            )
             raise ConfigError("model", config.model.name, remedy) from error
         outputs = forward.out_avals
         dims = 2 if dataset.kind == "classification" else 4
-        if len(outputs) != 1 or len(outputs[0].shape) != dims or outputs[0].shape[-1] != dataset.num_classes:
-            wanted = (1, dataset.num_classes) if dims == 2 else (1, "height", "width", dataset.num_classes)
+        if (
+            len(outputs) != 1
+            or len(outputs[0].shape) != dims
+            or outputs[0].shape[-1] != dataset.num_classes
+        ):
+            wanted = (
+                (1, dataset.num_classes)
+                if dims == 2
+                else (1, "height", "width", dataset.num_classes)
+            )
             shown = " and ".join(str(each.shape) for each in outputs)
-            remedy = f"returns {shown} for an image; {task.name} on {config.data.dataset} needs ({', '.join(map(str, wanted))})"
+            remedy = (
+                f"returns {shown} for an image; {task.name} on {config.data.dataset} needs"
+                f" ({', '.join(map(str, wanted))})"
+            )
             raise ConfigError("model", config.model.name, remedy)
-        for name in _formats(forward.jaxpr) & {*platform.HALF_PRECISION}:  # a model with a format of its own
+        # A model with a format of its own.
+        for name in _formats(forward.jaxpr) & {*platform.HALF_PRECISION}:
             platform.check_precision(name, "model", config.model.name)
         rows += [shape[0], *_rows_of_convolutions(forward.jaxpr)]
     return min(rows), any(isinstance(module, BatchNorm) for _, module in nnx.iter_modules(model))

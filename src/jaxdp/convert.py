@@ -1,4 +1,6 @@
-"""`python -m jaxdp.convert`: reads weights into a new run, and writes those of a run, or its whole evaluation, for others."""
+"""`python -m jaxdp.convert`: reads weights into a new run, and writes those of a run, or its whole
+evaluation, for others.
+"""
 
 import dataclasses
 import pathlib
@@ -28,10 +30,13 @@ DESCRIPTIONS = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ImportConfig(PartsConfig):
-    """What `python -m jaxdp.convert import` takes: a model and the dataset that tells its classes and normalization."""
+    """What `python -m jaxdp.convert import` takes: a model and the dataset that tells its classes
+    and normalization.
+    """
 
     weights: Annotated[str, tyro.conf.Positional]
-    """file of weights: .safetensors, .npz, or where PyTorch is installed .pt or .pth (loaded with weights_only=True)"""
+    """file of weights: .safetensors, .npz, or where PyTorch is installed .pt or .pth (loaded with
+    weights_only=True)"""
     run_dir: str
     """folder of the new run"""
 
@@ -43,17 +48,19 @@ class ExportConfig(Settings):
     run_dir: Annotated[str, tyro.conf.Positional]
     """folder of the run"""
     output: str
-    """file to write: NAME.safetensors (weights) or NAME.stablehlo (program: images as stored in, outputs out, any batch size; class
-    names and normalization are in NAME.stablehlo.json)"""
+    """file to write: NAME.safetensors (weights) or NAME.stablehlo (program: images as stored in,
+    outputs out, any batch size; class names and normalization are in NAME.stablehlo.json)"""
     step: OptionalInt = None
     """step of the checkpoint (default: the best by validation data, or the last)"""
     plugins: Plugins = ()
-    """Python files or modules that the run was trained with: those that only its folder names are not run, since they are code of
-    whoever made the folder"""
+    """Python files or modules that the run was trained with: those that only its folder names are
+    not run, since they are code of whoever made the folder"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs `python -m jaxdp.convert` with these arguments, by default the process's own, and returns the exit code."""
+    """Runs `python -m jaxdp.convert` with these arguments, by default the process's own, and
+    returns the exit code.
+    """
     return command_line.main(_main, argv, "jaxdp.convert")
 
 
@@ -64,22 +71,34 @@ def _main(argv: Sequence[str]) -> int:
         print("usage: python -m jaxdp.convert {import,export} ...\n\n" + "\n".join(lines))
         return 0
     if name not in DESCRIPTIONS:
-        raise ConfigError("", name, f"{name}: must be import or export; {nearest(name, list(DESCRIPTIONS))}")
+        raise ConfigError(
+            "", name, f"{name}: must be import or export; {nearest(name, list(DESCRIPTIONS))}"
+        )
     cls: Any = ImportConfig if name == "import" else ExportConfig
     command = command_line.parse(
-        cls, rest, prog=f"python -m jaxdp.convert {name}", description=DESCRIPTIONS[name], defaults_file=False
+        cls,
+        rest,
+        prog=f"python -m jaxdp.convert {name}",
+        description=DESCRIPTIONS[name],
+        defaults_file=False,
     )
     platform.configure(None)
     platform.check_backend()
     if name == "import":
         from jaxdp.tools.weights_import import import_weights
 
-        config = TrainConfig(command.plugins, command.model, command.data, command.task).replace(run_dir=command.run_dir)
+        config = TrainConfig(command.plugins, command.model, command.data, command.task).replace(
+            run_dir=command.run_dir
+        )
         print(printable(import_weights(command.weights, config)))
     else:
         from jaxdp.inference.weights import export
 
-        print(printable(export(command.run_dir, pathlib.Path(command.output), command.step, command.plugins)))
+        print(
+            printable(
+                export(command.run_dir, pathlib.Path(command.output), command.step, command.plugins)
+            )
+        )
     return 0
 
 

@@ -5,12 +5,16 @@ import io
 import re
 from collections.abc import Iterable
 
-# An apostrophe makes a spreadsheet show the rest of a cell as text. A text that has one there gets one more.
+# An apostrophe makes a spreadsheet show the rest of a cell as text. A text that has one there gets
+# one more.
 _FORMULA, _SHIELDED = re.compile(r"'*[=+\-@\t\r]"), re.compile(r"'+[=+\-@\t\r]")
 
 
 def write(rows: Iterable[Iterable[object]]) -> str:
-    """Returns rows as CSV; a text that a spreadsheet would run as a formula begins with an apostrophe, a number never does."""
+    """Returns rows as CSV.
+
+    A text that a spreadsheet would run as a formula begins with an apostrophe, a number never does.
+    """
     text = io.StringIO()
     csv.writer(text).writerows(map(_shield, row) for row in rows)
     return text.getvalue()
@@ -30,7 +34,11 @@ def read(text: str) -> list[list[str]]:
 
 
 def _shield(cell: object) -> object:
-    return f"'{cell}" if isinstance(cell, str) and _FORMULA.match(cell) and not _is_number(cell) else cell
+    return (
+        f"'{cell}"
+        if isinstance(cell, str) and _FORMULA.match(cell) and not _is_number(cell)
+        else cell
+    )
 
 
 def _is_number(text: str) -> bool:

@@ -1,6 +1,7 @@
 """Settings that have a new name, or are gone.
 
-An old name works, with one line of warning, until the release that drops it. A removed setting is refused with one line.
+An old name works, with one line of warning, until the release that drops it. A removed setting is
+refused with one line.
 """
 
 import dataclasses
@@ -43,7 +44,8 @@ class Removed:
         remedy: what to use instead, or why nothing is needed.
         default: its last default value. A file of an earlier version may hold it.
         names_run: whether the setting is part of the hash that names a run's folder.
-        command: the command that had it, or `callbacks` for a callback; empty for a setting of training.
+        command: the command that had it, or `callbacks` for a callback; empty for a setting of
+            training.
     """
 
     name: str
@@ -92,7 +94,8 @@ def rename_flags(argv: Sequence[str], fields: Collection[str]) -> tuple[list[str
 
     Args:
         argv: words of a command line.
-        fields: the settings that the command has. A flag of others stays as it is, to be refused under the name that was typed.
+        fields: the settings that the command has. A flag of others stays as it is, to be refused
+            under the name that was typed.
     """
     words, renamed = [], []
     for word in argv:
@@ -127,7 +130,11 @@ def defining_defaults() -> dict[str, Any]:
 def drop_removed(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the settings of a file without the removed ones that are at their defaults."""
     defaults = {each.name: each.default for each in REMOVED if not each.command}
-    return {name: value for name, value in settings.items() if name not in defaults or value != defaults[name]}
+    return {
+        name: value
+        for name, value in settings.items()
+        if name not in defaults or value != defaults[name]
+    }
 
 
 def rename_settings(settings: Mapping[str, Any], *, warn: bool = True) -> dict[str, Any]:
@@ -135,7 +142,8 @@ def rename_settings(settings: Mapping[str, Any], *, warn: bool = True) -> dict[s
 
     Args:
         settings: values by name.
-        warn: whether to raise a DeprecationWarning about each old name; not for files, which nobody edits.
+        warn: whether to raise a DeprecationWarning about each old name; not for files, which nobody
+            edits.
 
     Raises:
         ConfigError: if a setting is there under both names.
@@ -144,9 +152,15 @@ def rename_settings(settings: Mapping[str, Any], *, warn: bool = True) -> dict[s
     for name, value in settings.items():
         found = _BY_OLD_NAME.get(name)
         if found and found.new in settings:
-            raise ConfigError(found.new, settings[found.new], f"is also set as {found.old}, its old name; give one of them")
+            raise ConfigError(
+                found.new,
+                settings[found.new],
+                f"is also set as {found.old}, its old name; give one of them",
+            )
         if found and warn:
-            message = f"{found.old} is now {found.new}; the old name works until version {found.until}"
+            message = (
+                f"{found.old} is now {found.new}; the old name works until version {found.until}"
+            )
             warnings.warn(message, DeprecationWarning, stacklevel=3)
         renamed[found.new if found else name] = value
     return renamed

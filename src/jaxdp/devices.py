@@ -1,8 +1,9 @@
-"""`python -m jaxdp.devices`: shows which devices JAX sees here, how much room they have, and what of a run would lie on each.
+"""`python -m jaxdp.devices`: shows which devices JAX sees here, how much room they have, and what
+of a run would lie on each.
 
-With flags of a run (`--model`, `--strategy`, ...) its first state and batch are placed as training would place them, and measured;
-nothing is trained or written. Started as several processes, by Slurm for one, it shows those of all. `--address` lists the nodes
-of a Ray cluster instead.
+With flags of a run (`--model`, `--strategy`, ...) its first state and batch are placed as training
+would place them, and measured; nothing is trained or written. Started as several processes, by
+Slurm for one, it shows those of all. `--address` lists the nodes of a Ray cluster instead.
 """
 
 import dataclasses
@@ -26,7 +27,8 @@ class OutputConfig(Settings):
     json: tyro.conf.FlagCreatePairsOff[bool] = False
     """print one line of JSON instead of tables"""
     address: Address = None
-    """list the nodes of the Ray cluster that this machine belongs to (auto), or whose head is there, and what they have"""
+    """list the nodes of the Ray cluster that this machine belongs to (auto), or whose head is
+    there, and what they have"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,12 +39,16 @@ class DevicesConfig(TrainConfig):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs `python -m jaxdp.devices` with these arguments, by default the process's own, and returns the exit code."""
+    """Runs `python -m jaxdp.devices` with these arguments, by default the process's own, and
+    returns the exit code.
+    """
     return command_line.main(_main, argv, "jaxdp.devices")
 
 
 def _main(argv: Sequence[str]) -> int:
-    config = command_line.parse(DevicesConfig, argv, prog="python -m jaxdp.devices", description=DESCRIPTION)
+    config = command_line.parse(
+        DevicesConfig, argv, prog="python -m jaxdp.devices", description=DESCRIPTION
+    )
     given = {word.split("=")[0][2:].replace("-", "_") for word in argv if word.startswith("--")}
     if config.output.address is not None:
         return _list_cluster(config.output)

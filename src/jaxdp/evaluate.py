@@ -14,7 +14,9 @@ DESCRIPTION = "Evaluate a checkpoint of a run on all its test data, or on other 
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs `python -m jaxdp.evaluate` with these arguments, by default the process's own, and returns the exit code."""
+    """Runs `python -m jaxdp.evaluate` with these arguments, by default the process's own, and
+    returns the exit code.
+    """
     large_pages.restart()
     return command_line.main(_main, argv, "jaxdp.evaluate")
 

@@ -1,8 +1,9 @@
 """Typed events of a run, which callbacks receive in the order in which they happen.
 
-A run begins (`Started`), gives steps to the devices (`StepBegin`, `StepEnd`), reads their metrics (`Logged`), evaluates
-(`Evaluated`), hands out a state to be saved (`Saving`), may go back to a checkpoint (`RolledBack`), and ends (`Ended`). `Activity`
-tells in between what the process is busy with.
+A run begins (`Started`), gives steps to the devices (`StepBegin`, `StepEnd`), reads their metrics
+(`Logged`), evaluates (`Evaluated`), hands out a state to be saved (`Saving`), may go back to a
+checkpoint (`RolledBack`), and ends (`Ended`). `Activity` tells in between what the process is busy
+with.
 """
 
 import contextlib
@@ -35,7 +36,8 @@ class Activity:
 
     Attributes:
         step: the last step that was given to the devices.
-        limited: whether this may only last about as long as a step; compiling and saving may take longer.
+        limited: whether this may only last about as long as a step; compiling and saving may take
+            longer.
     """
 
     name: str
@@ -45,7 +47,9 @@ class Activity:
 
 @dataclasses.dataclass(frozen=True)
 class StepBegin:
-    """Steps `first` to `last`, counted from 1, are about to be given to the devices, as one program."""
+    """Steps `first` to `last`, counted from 1, are about to be given to the devices, as one
+    program.
+    """
 
     first: int
     last: int
@@ -56,8 +60,9 @@ class StepEnd:
     """All steps up to `step` have been given to the devices, which may still be computing them.
 
     Attributes:
-        state: after these steps, on the devices. The next step consumes it: keep a copy, not this. With `--exchange async` the
-            state is at servers, and this is the one that was evaluated or saved last.
+        state: after these steps, on the devices. The next step consumes it: keep a copy, not this.
+            With `--exchange async` the state is at servers, and this is the one that was evaluated
+            or saved last.
     """
 
     step: int
@@ -66,7 +71,9 @@ class StepEnd:
 
 @dataclasses.dataclass(frozen=True)
 class Logged:
-    """A row is complete: the training metrics since the last such row, or those of an evaluation."""
+    """A row is complete: the training metrics since the last such row, or those of an
+    evaluation.
+    """
 
     row: Row
 
@@ -117,7 +124,8 @@ class Ended:
         status: `done`, `stopped` or `diverged`.
         reason: why it ended before its last step, if it did.
         sums: metric sums of the last state's evaluation, if it was evaluated.
-        predict: from stored pixels to the outputs of the trained model; None unless the last state was evaluated.
+        predict: from stored pixels to the outputs of the trained model; None unless the last state
+            was evaluated.
         summary: what summary.json holds.
         images: uint8 (H, W, 3) by name, drawn by one callback for those after it.
     """
@@ -147,7 +155,9 @@ class Run(Protocol):
 
     @property
     def setup(self) -> Any:
-        """Model, task, dataset, optimizer, strategy and intervals of the run: `training.setup.Setup`."""
+        """Model, task, dataset, optimizer, strategy and intervals of the run:
+        `training.setup.Setup`.
+        """
         ...
 
     @property
@@ -161,17 +171,22 @@ class Run(Protocol):
         ...
 
     def where(self) -> dict[str, Any]:
-        """Returns the number of `devices` and `processes`, and of a run with workers its `exchange` and `workers`."""
+        """Returns the number of `devices` and `processes`, and of a run with workers its `exchange`
+        and `workers`.
+        """
         ...
 
     def paused(self) -> contextlib.AbstractContextManager[Any]:
-        """Waits for all steps given to the devices, and keeps what happens inside the block out of the training time."""
+        """Waits for all steps given to the devices, and keeps what happens inside the block out of
+        the training time.
+        """
         ...
 
     def stop(self, reason: str) -> None:
         """Ends the run, as done, after the current step, whose state is saved.
 
-        Where several processes train, only callbacks of every process end it at this step; a callback of the first one alone ends
-        it a few steps later, at a step that all processes agree on.
+        Where several processes train, only callbacks of every process end it at this step; a
+        callback of the first one alone ends it a few steps later, at a step that all processes
+        agree on.
         """
         ...

@@ -1,4 +1,6 @@
-"""The exit codes by which launchers, sweeps and cluster scripts decide what to do next: 0 is done, 1 anything not named here."""
+"""The exit codes by which launchers, sweeps and cluster scripts decide what to do next: 0 is done,
+1 anything not named here.
+"""
 
 EXIT_USAGE_ERROR = 2
 EXIT_DIVERGED = 3

@@ -1,7 +1,8 @@
-"""`python -m jaxdp.launch -n 2 -- train ...`: starts the processes of a run on this machine and looks after them.
+"""`python -m jaxdp.launch -n 2 -- train ...`: starts the processes of a run on this machine and
+looks after them.
 
-`launch slurm --nodes 3 --gpus-per-node 4 -- train ...` prints or submits a script with which Slurm starts them, and
-`launch ray --workers 4 -- train ...` starts them on the nodes of a Ray cluster.
+`launch slurm --nodes 3 --gpus-per-node 4 -- train ...` prints or submits a script with which Slurm
+starts them, and `launch ray --workers 4 -- train ...` starts them on the nodes of a Ray cluster.
 """
 
 import dataclasses
@@ -28,8 +29,14 @@ from jaxdp.runtime import launcher, ray_launcher, slurm
 
 DESCRIPTION = "Start processes: launch -n 2 -- train ... (launch slurm --help, launch ray --help)"
 _OTHERS = {
-    "slurm": (slurm.SlurmConfig, "Print or submit a batch script: launch slurm --nodes 3 ... -- train ..."),
-    "ray": (ray_launcher.RayConfig, "Train on a Ray cluster: launch ray --workers 4 ... -- train ..."),
+    "slurm": (
+        slurm.SlurmConfig,
+        "Print or submit a batch script: launch slurm --nodes 3 ... -- train ...",
+    ),
+    "ray": (
+        ray_launcher.RayConfig,
+        "Train on a Ray cluster: launch ray --workers 4 ... -- train ...",
+    ),
 }
 _OWN_FLAGS = ("--coordinator", "--num-processes", "--process-id", "--distributed")
 
@@ -41,7 +48,8 @@ class LaunchConfig(Settings):
     num_processes: Annotated[int, POSITIVE, at_most(MOST_PROCESSES), tyro.conf.arg(aliases=["-n"])]
     """processes to start"""
     devices_per_process: Annotated[OptionalInt, POSITIVE, at_most(MOST_DEVICES)] = None
-    """devices of each process: GPUs, or simulated ones on a CPU (default: the GPUs divided, or 1)"""
+    """devices of each process: GPUs, or simulated ones on a CPU (default: the GPUs divided, or 1)
+    """
     max_restarts: Annotated[int, NON_NEGATIVE] = 0
     """how often to start all again from the last checkpoint after one has failed"""
     log_dir: OptionalPath = None
@@ -49,31 +57,47 @@ class LaunchConfig(Settings):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs `python -m jaxdp.launch` with these arguments, by default the process's own, and returns the exit code."""
+    """Runs `python -m jaxdp.launch` with these arguments, by default the process's own, and returns
+    the exit code.
+    """
     return command_line.main(_main, argv, "jaxdp.launch")
 
 
 def _main(argv: Sequence[str]) -> int:
     words = list(argv)
-    own, command = (words[: words.index("--")], words[words.index("--") + 1 :]) if "--" in words else (words, [])
+    own, command = (
+        (words[: words.index("--")], words[words.index("--") + 1 :])
+        if "--" in words
+        else (words, [])
+    )
     other = own[0] if own and own[0] in _OTHERS else ""
     kind, description = _OTHERS[other] if other else (LaunchConfig, DESCRIPTION)
     prog = f"python -m jaxdp.launch {other}".rstrip()
-    config = command_line.parse(kind, own[bool(other) :], prog=prog, description=description, defaults_file=False)
+    config = command_line.parse(
+        kind, own[bool(other) :], prog=prog, description=description, defaults_file=False
+    )
     if command[:1] != ["train"]:
-        raise ConfigError("", command[:1], "write what to start after the flags: -- train --model pyramidnet ...")
+        raise ConfigError(
+            "", command[:1], "write what to start after the flags: -- train --model pyramidnet ..."
+        )
     for word in command:
         if word.split("=")[0] in _OWN_FLAGS:
             raise ConfigError(word.split("=")[0][2:], "", "is set by the launcher; leave it out")
     # A usage error shows once, and before the job has queued or anything has started.
-    settings = command_line.parse(TrainConfig, command[1:], prog="python -m jaxdp.train", description="")
+    settings = command_line.parse(
+        TrainConfig, command[1:], prog="python -m jaxdp.train", description=""
+    )
     if isinstance(config, ray_launcher.RayConfig):
         return ray_launcher.launch(command[1:], config, settings)
     if isinstance(config, LaunchConfig):
         return launcher.launch(
-            command[1:], config.num_processes, config.devices_per_process, config.max_restarts,
-            heartbeat_timeout=settings.processes.heartbeat_timeout, log_dir=config.log_dir,
-        )  # fmt: skip
+            command[1:],
+            config.num_processes,
+            config.devices_per_process,
+            config.max_restarts,
+            heartbeat_timeout=settings.processes.heartbeat_timeout,
+            log_dir=config.log_dir,
+        )
     assert isinstance(config, slurm.SlurmConfig)
     script = slurm.script(config, command[1:])
     print(slurm.submit(script) if config.submit else script, end="")

@@ -1,4 +1,6 @@
-"""Parses YAML and JSON that others wrote: anything wrong is a ValueError in one line, and no text does anything to a terminal."""
+"""Parses YAML and JSON that others wrote: anything wrong is a ValueError in one line, and no text
+does anything to a terminal.
+"""
 
 import json
 import os
@@ -15,15 +17,20 @@ _TOO_MANY = f"it stands for more than {_MOST_VALUES:,} values; repeat less by al
 _DEEPEST = 50
 _LONGEST_NUMBER = 1000  # characters: Python neither reads nor prints more than 4,300 digits
 _TEXT, _NUMBERS = "tag:yaml.org,2002:str", ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
-_UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")  # controls, reversals, what is no UTF-8
+# Controls, reversals, what is no UTF-8.
+_UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 _BREAKS = "\t\n\v\f\r\x85\u2028\u2029"
 
 
 def printable(text: str) -> str:
-    """Returns a text in one line that does nothing to a terminal: its controls, and what is no UTF-8, are shown as escapes."""
+    """Returns a text in one line that does nothing to a terminal: its controls, and what is no
+    UTF-8, are shown as escapes.
+    """
     if text.isprintable():  # nearly every text is, and this test is fast
         return text
-    return _UNPRINTABLE.sub(lambda match: " " if match[0] in _BREAKS else ascii(match[0])[1:-1], text)
+    return _UNPRINTABLE.sub(
+        lambda match: " " if match[0] in _BREAKS else ascii(match[0])[1:-1], text
+    )
 
 
 def _all_printable(value: Any) -> Any:
@@ -36,22 +43,35 @@ def _all_printable(value: Any) -> Any:
 
 
 def is_finite(value: object) -> TypeGuard[int | float]:
-    """Whether a value is a number that a float can hold: integers in texts of others can have hundreds of digits."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
+    """Whether a value is a number that a float can hold: integers in texts of others can have
+    hundreds of digits.
+    """
+    return (
+        isinstance(value, int | float)
+        and not isinstance(value, bool)
+        and abs(value) <= sys.float_info.max
+    )
 
 
 def resolved(path: str | pathlib.Path) -> pathlib.Path:
-    """Returns an absolute path without links; where one leads to itself, which `Path.resolve` raises an error for, it stays."""
+    """Returns an absolute path without links.
+
+    Where one leads to itself, which `Path.resolve` raises an error for, it stays.
+    """
     return pathlib.Path(os.path.realpath(path))
 
 
 def valid_text(name: str) -> str:
-    """Returns the name of a file as text that UTF-8 can hold, with escapes for bytes that are not UTF-8."""
+    """Returns the name of a file as text that UTF-8 can hold, with escapes for bytes that are not
+    UTF-8.
+    """
     return name.encode(errors="backslashreplace").decode()
 
 
 def is_count(word: str) -> bool:
-    """Whether a text is a number without a sign, and no longer than any that makes sense: of 4,300 digits Python makes none."""
+    """Whether a text is a number without a sign, and no longer than any that makes sense: of 4,300
+    digits Python makes none.
+    """
     return word.isascii() and word.isdecimal() and len(word) < 19
 
 
@@ -68,7 +88,10 @@ def parse_json(text: str) -> Any:
 
 
 class _Loader(yaml.SafeLoader):
-    """Reads YAML 1.1 without its numbers to base 60: `1:30` is text. It stops at too many values."""
+    """Reads YAML 1.1 without its numbers to base 60: `1:30` is text.
+
+    It stops at too many values.
+    """
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
@@ -124,9 +147,18 @@ def _measure(node: yaml.Node, known: dict[int, tuple[int, int] | None]) -> tuple
     known[id(node)] = None
     if node.tag in _NUMBERS and len(node.value) > _LONGEST_NUMBER:
         raise ValueError(f"a number in it has more than {_LONGEST_NUMBER:,} characters")
-    inner = [part for pair in node.value for part in pair] if isinstance(node, yaml.MappingNode) else node.value
-    parts = [_measure(part, known) for part in inner] if isinstance(node, yaml.CollectionNode) else []
-    count, depth = 1 + sum(part[0] for part in parts), 1 + max((part[1] for part in parts), default=0)
+    inner = (
+        [part for pair in node.value for part in pair]
+        if isinstance(node, yaml.MappingNode)
+        else node.value
+    )
+    parts = (
+        [_measure(part, known) for part in inner] if isinstance(node, yaml.CollectionNode) else []
+    )
+    count, depth = (
+        1 + sum(part[0] for part in parts),
+        1 + max((part[1] for part in parts), default=0),
+    )
     if count > _MOST_VALUES:
         raise ValueError(_TOO_MANY)
     if depth > _DEEPEST:

@@ -1,4 +1,6 @@
-"""`python -m jaxdp.plan`: tells what a training step takes, which batch fits, and what would change that."""
+"""`python -m jaxdp.plan`: tells what a training step takes, which batch fits, and what would change
+that.
+"""
 
 import dataclasses
 import json
@@ -21,25 +23,37 @@ DESCRIPTION = "Tell what a training step takes, and which batch fits, without ru
 
 @dataclasses.dataclass(frozen=True)
 class TargetConfig(Settings):
-    """Flags that choose accelerators to compile for that are not here. What is told of them is predicted."""
+    """Flags that choose accelerators to compile for that are not here.
 
-    target: Annotated[str | None, tyro.conf.arg(metavar="PLATFORM:CHIP:TOPOLOGY", help_behavior_hint="")] = None
-    """compile for this machine, without having it: tpu:v5e:4x4, tpu:v5p:2x2x4, tpu:v6e:8x8, cuda:a100:8, cuda:h100:8, cuda:h200:1
-    and other numbers of devices. Needs pip install 'jaxdp[tpu]' or 'jaxdp[cuda13]', no accelerator and no driver"""
-    devices: Annotated[str | None, tyro.conf.arg(metavar="N[,N,...]", help_behavior_hint=""), NumberAsText((int,))] = None
-    """how many devices to use (default: all); simulated on CPU. With --target, several numbers, e.g. 1,4,16,64,256: the predicted
-    scaling curve over them"""
+    What is told of them is predicted.
+    """
+
+    target: Annotated[
+        str | None, tyro.conf.arg(metavar="PLATFORM:CHIP:TOPOLOGY", help_behavior_hint="")
+    ] = None
+    """compile for this machine, without having it: tpu:v5e:4x4, tpu:v5p:2x2x4, tpu:v6e:8x8,
+    cuda:a100:8, cuda:h100:8, cuda:h200:1 and other numbers of devices. Needs pip install
+    'jaxdp[tpu]' or 'jaxdp[cuda13]', no accelerator and no driver"""
+    devices: Annotated[
+        str | None, tyro.conf.arg(metavar="N[,N,...]", help_behavior_hint=""), NumberAsText((int,))
+    ] = None
+    """how many devices to use (default: all); simulated on CPU. With --target, several numbers,
+    e.g. 1,4,16,64,256: the predicted scaling curve over them"""
     quick: tyro.conf.FlagCreatePairsOff[bool] = False
-    """with --target tpu:...: compile with the least effort, several times quicker, into a program whose predicted time is longer"""
+    """with --target tpu:...: compile with the least effort, several times quicker, into a program
+    whose predicted time is longer"""
     output: OptionalPath = None
-    """with several --devices: file for the figure of the predicted scaling curve, e.g. scaling.png"""
+    """with several --devices: file for the figure of the predicted scaling curve, e.g. scaling.png
+    """
 
 
 @dataclasses.dataclass(frozen=True)
 class LimitConfig(Settings):
     """Flags that choose the memory limit and the form of the output."""
 
-    device_memory: Annotated[str | None, tyro.conf.arg(metavar="SIZE", help_behavior_hint="")] = None
+    device_memory: Annotated[str | None, tyro.conf.arg(metavar="SIZE", help_behavior_hint="")] = (
+        None
+    )
     """memory of a device, e.g. 11GiB (default: what the devices here have)"""
     json: tyro.conf.FlagCreatePairsOff[bool] = False
     """print one line of JSON instead of tables"""
@@ -54,37 +68,55 @@ class PlanConfig(TrainConfig):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs `python -m jaxdp.plan` with these arguments, by default the process's own, and returns the exit code."""
+    """Runs `python -m jaxdp.plan` with these arguments, by default the process's own, and returns
+    the exit code.
+    """
     return command_line.main(_main, argv, "jaxdp.plan")
 
 
 def _main(argv: Sequence[str]) -> int:
-    config = command_line.parse(PlanConfig, argv, prog="python -m jaxdp.plan", description=DESCRIPTION)
+    config = command_line.parse(
+        PlanConfig, argv, prog="python -m jaxdp.plan", description=DESCRIPTION
+    )
     try:
         limit = parse_bytes(config.limit.device_memory) if config.limit.device_memory else None
     except ValueError:
-        raise ConfigError("device_memory", config.limit.device_memory, "must be a size, e.g. 11GiB or 40GB") from None
-    found, show = _predicted(config, limit) if config.accelerator.target else _planned(config, limit)
+        raise ConfigError(
+            "device_memory", config.limit.device_memory, "must be a size, e.g. 11GiB or 40GB"
+        ) from None
+    found, show = (
+        _predicted(config, limit) if config.accelerator.target else _planned(config, limit)
+    )
     print(json.dumps(found)) if config.limit.json else show(found)
     return 0
 
 
-def _planned(config: PlanConfig, limit: int | None) -> tuple[dict[str, Any], Callable[[dict[str, Any]], None]]:
+def _planned(
+    config: PlanConfig, limit: int | None
+) -> tuple[dict[str, Any], Callable[[dict[str, Any]], None]]:
     """Returns the plan for the devices here, and what prints it."""
     chosen = config.accelerator
     for name in ("quick", "output"):
         if value := getattr(chosen, name):
-            raise ConfigError(name, value if name == "output" else "", "is for --target; see --help")
+            raise ConfigError(
+                name, value if name == "output" else "", "is for --target; see --help"
+            )
     try:
         devices = int(chosen.devices) if chosen.devices else None
     except ValueError:
-        raise ConfigError("devices", chosen.devices, "must be an integer; several are for --target") from None
+        raise ConfigError(
+            "devices", chosen.devices, "must be an integer; several are for --target"
+        ) from None
     from jaxdp.tools import memory_plan
 
-    return memory_plan.plan(_training(config).replace(devices=devices), limit), memory_plan.print_plan
+    return memory_plan.plan(
+        _training(config).replace(devices=devices), limit
+    ), memory_plan.print_plan
 
 
-def _predicted(config: PlanConfig, limit: int | None) -> tuple[dict[str, Any], Callable[[dict[str, Any]], None]]:
+def _predicted(
+    config: PlanConfig, limit: int | None
+) -> tuple[dict[str, Any], Callable[[dict[str, Any]], None]]:
     """Returns what is predicted for a target, and what prints it."""
     from jaxdp.runtime.targets import Target
     from jaxdp.tools import prediction, prediction_text
@@ -102,9 +134,15 @@ def _predicted(config: PlanConfig, limit: int | None) -> tuple[dict[str, Any], C
             scaling.plot(found, chosen.output)
         return found, prediction_text.print_scaling
     if chosen.output is not None:
-        raise ConfigError("output", chosen.output, "is for the curve over several --devices, e.g. --devices 1,4,16")
+        raise ConfigError(
+            "output",
+            chosen.output,
+            "is for the curve over several --devices, e.g. --devices 1,4,16",
+        )
     target = target.of_size(counts[0]) if counts and counts[0] != target.count else target
-    return prediction.predict(training, target, quick=chosen.quick, limit=limit), prediction_text.print_prediction
+    return prediction.predict(
+        training, target, quick=chosen.quick, limit=limit
+    ), prediction_text.print_prediction
 
 
 def _numbers(text: str | None) -> list[int]:
@@ -119,7 +157,9 @@ def _numbers(text: str | None) -> list[int]:
 
 def _training(config: PlanConfig) -> TrainConfig:
     """Returns the settings of a training run among those of this command."""
-    return TrainConfig(**{field.name: getattr(config, field.name) for field in dataclasses.fields(TrainConfig)})
+    return TrainConfig(
+        **{field.name: getattr(config, field.name) for field in dataclasses.fields(TrainConfig)}
+    )
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
-"""`python -m jaxdp.predict RUN_DIR PATH...`: tells what a trained model says about images of your own.
+"""`python -m jaxdp.predict RUN_DIR PATH...`: tells what a trained model says about images of your
+own.
 
-Classes for a classifier; for the others masks or images, as large as those given. The run's dataset need not be there. It uses
-all devices, and says the same on any number of them.
+Classes for a classifier; for the others masks or images, as large as those given. The run's dataset
+need not be there. It uses all devices, and says the same on any number of them.
 """
 
 import sys
@@ -17,7 +18,9 @@ DESCRIPTION = "Predict with a trained model on images of any size, on all device
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs `python -m jaxdp.predict` with these arguments, by default the process's own, and returns the exit code."""
+    """Runs `python -m jaxdp.predict` with these arguments, by default the process's own, and
+    returns the exit code.
+    """
     large_pages.restart()
     return command_line.main(_main, argv, "jaxdp.predict")
 

@@ -1,8 +1,10 @@
-"""Registries, which map names to models, datasets, tasks and strategies, and the plugins that add to them.
+"""Registries, which map names to models, datasets, tasks and strategies, and the plugins that add
+to them.
 
-A registry collects what the modules of its package register. To add an entry, add a file with a decorated class or function.
-Outside the package, entries are found in a script that calls `jaxdp.train.main`, in what `--plugins` names, and in installed
-distributions that name their modules in the entry-point group `jaxdp.plugins`.
+A registry collects what the modules of its package register. To add an entry, add a file with a
+decorated class or function. Outside the package, entries are found in a script that calls
+`jaxdp.train.main`, in what `--plugins` names, and in installed distributions that name their
+modules in the entry-point group `jaxdp.plugins`.
 """
 
 import difflib
@@ -38,26 +40,36 @@ class ConfigError(ValueError):
     """An invalid setting. Commands print it as one line and exit with code 2.
 
     Args:
-        field: name of the setting as in the configuration, e.g. `global_batch_size`; empty if it concerns no single setting.
+        field: name of the setting as in the configuration, e.g. `global_batch_size`; empty if it
+            concerns no single setting.
         value: the offending value.
         remedy: what is wrong and what to do instead, one sentence.
     """
 
     def __init__(self, field: str, value: object, remedy: str) -> None:
-        self.field, self.value, self.remedy = field, value, remedy  # as they are; the text is fit for a terminal
+        # As they are; the text is fit for a terminal.
+        self.field, self.value, self.remedy = field, value, remedy
         flag = "--" + field.replace("_", "-")
         where = f"{flag} {brief(value)}".rstrip() + ": " if field else ""
         super().__init__(printable(where + remedy))
 
     def __reduce__(self) -> Any:
-        return ConfigError, (self.field, shown(self.value), self.remedy)  # another process may not know the class of a value
+        # Another process may not know the class of a value.
+        return ConfigError, (self.field, shown(self.value), self.remedy)
 
 
 def shown(value: object) -> str:
     """Returns a setting's value as it is written on the command line."""
     if isinstance(value, Mapping):
-        return " ".join(f"{key}={item}" for key, item in cast(Mapping[str, Any], value).items()) or "(none)"
-    return " ".join(map(str, cast(list[Any], value))) if isinstance(value, list | tuple) else str(value)
+        return (
+            " ".join(f"{key}={item}" for key, item in cast(Mapping[str, Any], value).items())
+            or "(none)"
+        )
+    return (
+        " ".join(map(str, cast(list[Any], value)))
+        if isinstance(value, list | tuple)
+        else str(value)
+    )
 
 
 def brief(value: object) -> str:
@@ -73,8 +85,11 @@ def nearest(name: str, candidates: Mapping[str, Any] | list[str]) -> str:
     return f"did you mean {close[0]}? known: {known}" if close else f"known: {known}"
 
 
-def check_keywords(field: str, function: Callable[..., Any], keywords: Mapping[str, Any], reserved: tuple[str, ...]) -> None:
-    """Raises ConfigError for a keyword that `function` does not take, or a value of another type than its default.
+def check_keywords(
+    field: str, function: Callable[..., Any], keywords: Mapping[str, Any], reserved: tuple[str, ...]
+) -> None:
+    """Raises ConfigError for a keyword that `function` does not take, or a value of another type
+    than its default.
 
     Args:
         field: name of the setting that the keywords came from.
@@ -85,7 +100,11 @@ def check_keywords(field: str, function: Callable[..., Any], keywords: Mapping[s
     accepted = [name for name in signature.parameters if name not in ("self", *reserved)]
     for keyword in keywords:
         if keyword not in accepted:
-            raise ConfigError(field, {keyword: keywords[keyword]}, f"unknown keyword argument; {nearest(keyword, accepted)}")
+            raise ConfigError(
+                field,
+                {keyword: keywords[keyword]},
+                f"unknown keyword argument; {nearest(keyword, accepted)}",
+            )
         default, value = signature.parameters[keyword].default, keywords[keyword]
         if isinstance(default, bool | str) and not isinstance(value, type(default)):
             kind = "true or false" if isinstance(default, bool) else "a string"
@@ -100,13 +119,15 @@ class Registry(Generic[T]):
 
     Args:
         field: the setting that names them, for error messages.
-        package: its modules are imported at the first lookup, so that their decorators run; then those of the entry points.
+        package: its modules are imported at the first lookup, so that their decorators run; then
+            those of the entry points.
     """
 
     def __init__(self, field: str, package: str) -> None:
         self._field, self._package = field, package
         self._entries: dict[str, T] = {}
-        self._origins: dict[str, tuple[str, str]] = {}  # file or module, and the thing's own name in it
+        # File or module, and the thing's own name in it.
+        self._origins: dict[str, tuple[str, str]] = {}
         self._loaded = False
         _registries.append(self)
 
@@ -114,7 +135,8 @@ class Registry(Generic[T]):
         """Decorator that registers an entry under `name` and returns it unchanged.
 
         Raises:
-            ConfigError: if the name is taken. The same entry may come again, from a notebook's cell that is run twice.
+            ConfigError: if the name is taken. The same entry may come again, from a notebook's cell
+                that is run twice.
         """
 
         def add(entry: Entry) -> Entry:
@@ -124,9 +146,14 @@ class Registry(Generic[T]):
             origin = (file or module, getattr(thing, "__qualname__", name))
             before = self._origins.setdefault(name, origin)
             if before != origin:
-                raise ConfigError(self._field, name, f"is registered twice, in {before[0]} and {origin[0]}; rename one of them")
+                raise ConfigError(
+                    self._field,
+                    name,
+                    f"is registered twice, in {before[0]} and {origin[0]}; rename one of them",
+                )
             _registering.add(module)
-            self._entries[name] = entry  # pyright: ignore[reportArgumentType]  # what is decorated keeps its own type
+            # What is decorated keeps its own type.
+            self._entries[name] = entry  # pyright: ignore[reportArgumentType]
             return cast(Entry, entry)
 
         return add
@@ -157,10 +184,13 @@ class Registry(Generic[T]):
 
 
 def load_plugins(plugins: Sequence[str], *, reload: bool = False) -> None:
-    """Imports what `--plugins` names, so that its decorators run; skips the running script and what is imported already.
+    """Imports what `--plugins` names, so that its decorators run.
+
+    Skips the running script and what is imported already.
 
     Args:
-        plugins: dotted names of modules, and files that end in `.py`, relative to the working directory.
+        plugins: dotted names of modules, and files that end in `.py`, relative to the working
+            directory.
         reload: whether to import a file anew that has changed since it was imported. Only a new
             trainer or a loaded run may do that: a run that is under way keeps its code.
 
@@ -173,16 +203,24 @@ def load_plugins(plugins: Sequence[str], *, reload: bool = False) -> None:
             raise ConfigError("plugins", word, f"no such file in {pathlib.Path.cwd()}")
         try:
             if not _is_script(word, path):
-                _import_file(path, reload=reload) if word.endswith(".py") else importlib.import_module(word)
+                (
+                    _import_file(path, reload=reload)
+                    if word.endswith(".py")
+                    else importlib.import_module(word)
+                )
         except Exception as error:  # whatever its code raises
             hint = "; a file must end in .py" if not word.endswith(".py") and path.is_file() else ""
-            raise ConfigError("plugins", word, f"cannot be imported: {_reason(error)}{hint}") from error
+            raise ConfigError(
+                "plugins", word, f"cannot be imported: {_reason(error)}{hint}"
+            ) from error
 
 
 def load_trusted(stored: Sequence[str], named: Sequence[str], folder: object) -> tuple[str, ...]:
-    """Imports the plugins that a command names for a run, and returns these and those of the run that are imported already.
+    """Imports the plugins that a command names for a run, and returns these and those of the run
+    that are imported already.
 
-    Those that only the folder of a run names are not imported: they are code of whoever made the folder.
+    Those that only the folder of a run names are not imported: they are code of whoever made the
+    folder.
 
     Args:
         stored: what the folder names.
@@ -195,10 +233,15 @@ def load_trusted(stored: Sequence[str], named: Sequence[str], folder: object) ->
     load_plugins(named, reload=True)
     names = {pathlib.PurePath(word).name for word in named}
     known = [word for word in stored if _is_imported(word)]
-    missing = [word for word in stored if word not in known and pathlib.PurePath(word).name not in names]
+    missing = [
+        word for word in stored if word not in known and pathlib.PurePath(word).name not in names
+    ]
     if missing:
         words = " ".join(missing)
-        remedy = f"was trained with plugins, which are run only if you name them, too: if you trust them, add --plugins {words}"
+        remedy = (
+            "was trained with plugins, which are run only if you name them, too: if you trust"
+            f" them, add --plugins {words}"
+        )
         raise ConfigError("run_dir", folder, remedy)
     return tuple(dict.fromkeys([*named, *known]))
 
@@ -208,20 +251,26 @@ def _is_imported(word: str) -> bool:
     if not word.endswith(".py"):
         return word in sys.modules or _is_script(word, path)
     modules: list[Any] = list(sys.modules.values())  # some put other things there
-    attributes: list[dict[str, Any]] = [vars(module) for module in modules if hasattr(module, "__dict__")]
+    attributes: list[dict[str, Any]] = [
+        vars(module) for module in modules if hasattr(module, "__dict__")
+    ]
     files = [each.get("__file__") for each in attributes]
     return _is_script(word, path) or str(path) in files
 
 
 def with_script(plugins: tuple[str, ...]) -> tuple[str, ...]:
-    """Returns the plugins and, if the running script registered something, that script, which other commands will need as well."""
+    """Returns the plugins and, if the running script registered something, that script, which other
+    commands will need as well.
+    """
     main = sys.modules["__main__"]
     spec, file = getattr(main, "__spec__", None), cast(str | None, getattr(main, "__file__", None))
     if "__main__" not in _registering or (spec is None and file is None):  # as in a notebook
         return plugins
     name: str = os.path.relpath(file) if spec is None and file else getattr(spec, "name", "")
     name = str(file) if name.startswith("..") else name
-    return plugins if any(_is_script(word, resolved(word)) for word in plugins) else (*plugins, name)
+    return (
+        plugins if any(_is_script(word, resolved(word)) for word in plugins) else (*plugins, name)
+    )
 
 
 def _is_script(word: str, path: pathlib.Path) -> bool:
@@ -282,7 +331,12 @@ def _reason(error: Exception) -> str:
     said = " ".join(str(error).split())
     if isinstance(error, ConfigError):
         return said
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "importlib" not in frame.filename]
-    last = frames[-1] if frames and not isinstance(error, SyntaxError) else None  # a SyntaxError says where itself
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if "importlib" not in frame.filename
+    ]
+    # A SyntaxError says where itself.
+    last = frames[-1] if frames and not isinstance(error, SyntaxError) else None
     where = f" ({last.filename}, line {last.lineno})" if last and last.filename != __file__ else ""
     return f"{type(error).__name__}: {said}{where}"

@@ -1,4 +1,6 @@
-"""`python -m jaxdp.report RUN_DIR...`: shows how runs went and what sets them apart, in one HTML file to keep, print or send."""
+"""`python -m jaxdp.report RUN_DIR...`: shows how runs went and what sets them apart, in one HTML
+file to keep, print or send.
+"""
 
 import dataclasses
 import pathlib
@@ -20,7 +22,11 @@ DESCRIPTION = "Write one HTML page about runs and benchmarks, to read anywhere."
 class ReportConfig(Settings):
     """What `python -m jaxdp.report` takes."""
 
-    run_dirs: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN_DIR ...", help_behavior_hint="")]
+    run_dirs: Annotated[
+        tuple[str, ...],
+        tyro.conf.Positional,
+        tyro.conf.arg(metavar="RUN_DIR ...", help_behavior_hint=""),
+    ]
     """folders of runs, and of grids that `python -m jaxdp.bench` measured"""
     output: Annotated[str, tyro.conf.arg(metavar="FILE")] = "report.html"
     """where to write the page"""
@@ -34,15 +40,27 @@ class ReportConfig(Settings):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs `python -m jaxdp.report` with these arguments, by default the process's own, and returns the exit code."""
+    """Runs `python -m jaxdp.report` with these arguments, by default the process's own, and returns
+    the exit code.
+    """
     return command_line.main(_main, argv, "jaxdp.report")
 
 
 def _main(argv: Sequence[str]) -> int:
-    command = command_line.parse(ReportConfig, argv, prog="python -m jaxdp.report", description=DESCRIPTION, defaults_file=False)
+    command = command_line.parse(
+        ReportConfig,
+        argv,
+        prog="python -m jaxdp.report",
+        description=DESCRIPTION,
+        defaults_file=False,
+    )
     from jaxdp.reporting import report_page
 
-    report_page.write_report([pathlib.Path(name) for name in command.run_dirs], pathlib.Path(command.output), command.title)
+    report_page.write_report(
+        [pathlib.Path(name) for name in command.run_dirs],
+        pathlib.Path(command.output),
+        command.title,
+    )
     print(printable(command.output))
     return 0
 

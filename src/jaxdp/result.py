@@ -1,4 +1,6 @@
-"""The result of a run: its metrics, its history and its model, in memory or from a run directory."""
+"""The result of a run: its metrics, its history and its model, in memory or from a run
+directory.
+"""
 
 # Over 300 lines: all that can be asked of a result is one class.
 
@@ -50,7 +52,9 @@ class History(list[dict[str, Any]]):
         try:
             import pandas  # pyright: ignore[reportMissingImports]
         except ImportError as error:
-            raise ConfigError("", "", "History.to_pandas needs pandas: pip install pandas") from error
+            raise ConfigError(
+                "", "", "History.to_pandas needs pandas: pip install pandas"
+            ) from error
         return cast(Any, pandas).DataFrame(self)
 
 
@@ -66,10 +70,24 @@ class Result:
     """
 
     def __init__(
-        self, config: TrainConfig, description: Description, task: tasks.Task, summary: dict[str, Any], history: History,
-        load_state: Callable[[], TrainState], *, setup: Setup | None = None, run_dir: pathlib.Path | None = None,
-    ) -> None:  # fmt: skip
-        self.config, self.description, self.summary, self.history, self.run_dir = config, description, summary, history, run_dir
+        self,
+        config: TrainConfig,
+        description: Description,
+        task: tasks.Task,
+        summary: dict[str, Any],
+        history: History,
+        load_state: Callable[[], TrainState],
+        *,
+        setup: Setup | None = None,
+        run_dir: pathlib.Path | None = None,
+    ) -> None:
+        self.config, self.description, self.summary, self.history, self.run_dir = (
+            config,
+            description,
+            summary,
+            history,
+            run_dir,
+        )
         self._task, self._load_state, self._setup = task, load_state, setup
         self._state: TrainState | None = None
         self._predictor: Predictor | None = None
@@ -83,20 +101,38 @@ class Result:
             if state is not None:
                 return setup.strategy.gather(state)
             if directory is None:
-                raise ConfigError("", "", f"the run {trained.status}: {trained.reason}; it has no model")
-            return restore(directory, setup.config, setup.dataset.describe(), None, setup.objects.model)[1]
+                raise ConfigError(
+                    "", "", f"the run {trained.status}: {trained.reason}; it has no model"
+                )
+            return restore(
+                directory, setup.config, setup.dataset.describe(), None, setup.objects.model
+            )[1]
 
         history = History(directory.read_rows() if directory is not None else trained.rows)
         run_dir = directory.path if directory is not None else None
         task = setup.recipe.task
-        return cls(setup.config, setup.dataset.describe(), task, trained.summary, history, load, setup=setup, run_dir=run_dir)
+        return cls(
+            setup.config,
+            setup.dataset.describe(),
+            task,
+            trained.summary,
+            history,
+            load,
+            setup=setup,
+            run_dir=run_dir,
+        )
 
     @classmethod
     def untrained(cls, setup: Setup) -> "Result":
         """Returns the model with its initial weights."""
         summary: dict[str, Any] = {"status": "untrained", "metrics": {}, "steps": 0}
-        description, create = setup.dataset.describe(), lambda: jax.tree.map(np.asarray, setup.create_state())
-        return cls(setup.config, description, setup.recipe.task, summary, History(), create, setup=setup)
+        description, create = (
+            setup.dataset.describe(),
+            lambda: jax.tree.map(np.asarray, setup.create_state()),
+        )
+        return cls(
+            setup.config, description, setup.recipe.task, summary, History(), create, setup=setup
+        )
 
     @property
     def step(self) -> int:
@@ -110,42 +146,54 @@ class Result:
 
     @property
     def metrics(self) -> dict[str, dict[str, float]]:
-        """The metrics of the last epoch and of the final evaluation by split, e.g. `metrics["test"]["accuracy"]`."""
+        """The metrics of the last epoch and of the final evaluation by split, e.g.
+        `metrics["test"]["accuracy"]`.
+        """
         return self.summary["metrics"]
 
     @property
     def state(self) -> TrainState:
-        """Parameters, batch statistics and so on as NumPy arrays; of several processes, all must ask for it."""
+        """Parameters, batch statistics and so on as NumPy arrays.
+
+        Of several processes, all must ask for it.
+        """
         if self._state is None:
             self._state = self._load_state()
         return self._state
 
     @property
     def model(self) -> Any:
-        """The trained model, an `nnx.Module` in evaluation mode; with an EMA of the weights, the averaged ones.
+        """The trained model, an `nnx.Module` in evaluation mode.
 
-        It takes images as training does: float32 (N, H, W, C), normalized by `description.mean` and `description.std`.
+        With an EMA of the weights, the averaged ones.
+
+        It takes images as training does: float32 (N, H, W, C), normalized by `description.mean` and
+        `description.std`.
         """
-        return evaluation_model(jax.tree.map(jnp.asarray, self.state))  # pyright: ignore[reportUnknownArgumentType]
+        return evaluation_model(jax.tree.map(jnp.asarray, self.state))  # pyright: ignore
 
     def predict(self, images: Any, *, probabilities: bool = False) -> Any:
         """Returns what the model says about images of any size.
 
         Args:
-            images: (N, H, W, C), or (N, H, W) with one channel, or a list of images that differ in size, of the dtype of the
-                dataset, mostly uint8.
-            probabilities: for segmentation, return those of each pixel (H, W, classes) instead of class numbers.
+            images: (N, H, W, C), or (N, H, W) with one channel, or a list of images that differ in
+                size, of the dtype of the dataset, mostly uint8.
+            probabilities: for segmentation, return those of each pixel (H, W, classes) instead of
+                class numbers.
 
         Returns:
-            For classification probabilities, float32 (N, classes). For segmentation masks of class numbers, uint8 (N, H, W), or
-            where objects are told apart of their numbers, uint16 (N, H, W), from 1 on in each image; for
-            regression images, float32 (N, H, W, C), about from 0 to 1; for a list of images a list of these.
+            For classification probabilities, float32 (N, classes). For segmentation masks of class
+            numbers, uint8 (N, H, W), or where objects are told apart of their numbers, uint16 (N,
+            H, W), from 1 on in each image; for regression images, float32 (N, H, W, C), about from
+            0 to 1; for a list of images a list of these.
 
         Raises:
             ConfigError: for arrays that are no such images.
         """
         several = isinstance(images, Sequence)
-        given: Any = list(cast(Any, images)) if several else _as_batch(images, self.description.dtype)
+        given: Any = (
+            list(cast(Any, images)) if several else _as_batch(images, self.description.dtype)
+        )
         items = [_as_image(image) for image in given]
         answers = [answer for _, answer in self._predict(items)]
         if self.description.answer == "segmentation" and not probabilities:
@@ -162,14 +210,17 @@ class Result:
             self._predictor = Predictor(self.state, self.config, self.description, self._task)
         return self._predictor
 
-    def evaluate(self, data: Dataset | str | None = None, *, split: str | None = None) -> dict[str, float]:
+    def evaluate(
+        self, data: Dataset | str | None = None, *, split: str | None = None
+    ) -> dict[str, float]:
         """Returns the metrics over every example of a split.
 
         Args:
-            data: another dataset, whose classes the model knows; None for that of the run. It is normalized as the training data
-                were, and a name's images are resized to the size of a classifier's.
-            split: `train`, `validation`, `test` or `all`; by default what is evaluated during training, and of a dataset that has
-                nothing but training examples, those.
+            data: another dataset, whose classes the model knows; None for that of the run. It is
+                normalized as the training data were, and a name's images are resized to the size of
+                a classifier's.
+            split: `train`, `validation`, `test` or `all`; by default what is evaluated during
+                training, and of a dataset that has nothing but training examples, those.
 
         Raises:
             ConfigError: for a split that is not there, or data that the model is not for.
@@ -178,10 +229,16 @@ class Result:
         state = setup.strategy.restore(self.state)
         sums = [setup.evaluate(state, split=each) for each in splits]
         if self.description.instances:
-            sums += [part for each in splits for part in instances.count(self._predict, setup.source(each))]
+            sums += [
+                part
+                for each in splits
+                for part in instances.count(self._predict, setup.source(each))
+            ]
         return metrics_lib.compute(self._task, metrics_lib.add(*sums))
 
-    def evaluate_each(self, data: Dataset | str | None = None, *, split: str | None = None) -> Scores:
+    def evaluate_each(
+        self, data: Dataset | str | None = None, *, split: str | None = None
+    ) -> Scores:
         """Returns the metrics of every example of a split by itself.
 
         Args:
@@ -200,7 +257,11 @@ class Result:
         split = split or setup.dataset.evaluation_split or "train"
         if split not in (*known, "all"):
             there = ", ".join([*known, "all"])
-            raise ConfigError("split", split, f"there is no split {split!r} in {setup.config.data.dataset}; there are: {there}")
+            raise ConfigError(
+                "split",
+                split,
+                f"there is no split {split!r} in {setup.config.data.dataset}; there are: {there}",
+            )
         return setup, known if split == "all" else [split]
 
     def _evaluation_setup(self, data: Dataset | str | None) -> Setup:
@@ -213,13 +274,16 @@ class Result:
         if config.optimization.optimizer == OBJECT:  # evaluation needs none
             config = config.replace(optimizer="sgd", optimizer_kwargs={})
         devices.ensure(config.sharding.devices)
-        setup = setup_lib.create_setup(config, dataclasses.replace(NOTHING, dataset=dataset), training=False)
+        setup = setup_lib.create_setup(
+            config, dataclasses.replace(NOTHING, dataset=dataset), training=False
+        )
         if data is None:
             self._setup = setup
         return setup
 
     def _as_trained_on(self, data: Dataset | str | None) -> Dataset:
-        """Returns the run's dataset, or another one in its form: with its class numbers, normalized as in training.
+        """Returns the run's dataset, or another one in its form: with its class numbers, normalized
+        as in training.
 
         Raises:
             ConfigError: for data that the model is not for.
@@ -232,8 +296,11 @@ class Result:
                 data = open_dataset(self._settings_of(data), (ours.task,), tasks.kind_of)
             if ours.answer == "classification":
                 data = with_classes(data, ours.class_names)
-            dataset = check_dataset(data, config.replace(dataset=data.name), lambda task: ours.answer)
-        known = 0 if ours.answer == "classification" else -1  # where each pixel has an answer, images may be of any size
+            dataset = check_dataset(
+                data, config.replace(dataset=data.name), lambda task: ours.answer
+            )
+        # Where each pixel has an answer, images may be of any size.
+        known = 0 if ours.answer == "classification" else -1
         compared = {
             "num_classes": (ours.num_classes, dataset.num_classes),
             "image_shape": (ours.image_shape[known:], dataset.image_shape[known:]),
@@ -242,25 +309,43 @@ class Result:
         }
         for name, (mine, its) in compared.items():
             if mine != its:
-                raise ConfigError("dataset", dataset.name, f"its {name} is {its}, and the model's {mine}")
-        return dataclasses.replace(dataset, mean=ours.mean, std=ours.std, pixel_range=ours.pixel_range)
+                raise ConfigError(
+                    "dataset", dataset.name, f"its {name} is {its}, and the model's {mine}"
+                )
+        return dataclasses.replace(
+            dataset, mean=ours.mean, std=ours.std, pixel_range=ours.pixel_range
+        )
 
     def _settings_of(self, name: str) -> DataConfig:
-        """Returns the settings to open other data: of what was said of the run's own only size and colour hold for them."""
+        """Returns the settings to open other data: of what was said of the run's own only size and
+        colour hold for them.
+        """
         height, width, channels = self.description.image_shape
         others = {"train_split": None, "validation": None, "test_split": None, "class_names": None}
-        config = self.config.data.replace(dataset=name, instances=self.description.instances, **others)
+        config = self.config.data.replace(
+            dataset=name, instances=self.description.instances, **others
+        )
         if self.description.answer == "classification" and config.image_size is None:
             config = config.replace(image_size=f"{height}x{width}")
-        known = name.startswith("folder:") and self.description.dtype == "uint8" and channels in (1, 3, 4)
+        known = (
+            name.startswith("folder:")
+            and self.description.dtype == "uint8"
+            and channels in (1, 3, 4)
+        )
         return config.replace(channels=channels) if known else config
 
     def plot(self) -> "Figure":
-        """Returns a figure of the loss and the task's metric over the steps, which a notebook shows."""
+        """Returns a figure of the loss and the task's metric over the steps, which a notebook
+        shows.
+        """
         from jaxdp.reporting import plots  # with Matplotlib, for which a run need not wait
 
         name = self._task.best_metric[0]
-        above = title(self._setup) if self._setup is not None else f"{self.config.model.name} on {self.config.data.dataset}"
+        above = (
+            title(self._setup)
+            if self._setup is not None
+            else f"{self.config.model.name} on {self.config.data.dataset}"
+        )
         return plots.curves_figure(self.history, title=above, metric_name=name)
 
     def save(self, path: str | pathlib.Path) -> pathlib.Path:
@@ -271,7 +356,9 @@ class Result:
         """
         directory = claim_new(pathlib.Path(path))
         step, evaluated = self.step, self.metrics.get(self._evaluated_split())
-        with contextlib.closing(Checkpoints(directory.checkpoints, keep=1, best_metric=None)) as checkpoints:
+        with contextlib.closing(
+            Checkpoints(directory.checkpoints, keep=1, best_metric=None)
+        ) as checkpoints:
             directory.checkpoints.mkdir(exist_ok=True)
             checkpoints.save(step, self.state, {}, evaluated)
         directory.write_dataset(dataclasses.asdict(self.description))
@@ -294,15 +381,22 @@ class Result:
 
 
 def load(
-    run_dir: str | pathlib.Path, *, step: int | None = None, model: nnx.Module | None = None, plugins: Sequence[str] = ()
+    run_dir: str | pathlib.Path,
+    *,
+    step: int | None = None,
+    model: nnx.Module | None = None,
+    plugins: Sequence[str] = (),
 ) -> Result:
     """Returns the result of a run from its folder; the dataset need not be there to predict.
 
     Args:
         run_dir: what `run_dir` of a run or `Result.save` named.
-        step: which checkpoint; by default the best by validation data, or the newest where there are none.
-        model: for a run that was trained with a model object that jaxdp does not know: one of the same structure.
-        plugins: files or modules that the run was trained with; those that only its folder names are not run.
+        step: which checkpoint; by default the best by validation data, or the newest where there
+            are none.
+        model: for a run that was trained with a model object that jaxdp does not know: one of the
+            same structure.
+        plugins: files or modules that the run was trained with; those that only its folder names
+            are not run.
 
     Raises:
         ConfigError: if there is no run or no such checkpoint, or the model does not fit.
@@ -312,19 +406,33 @@ def load(
     description = read_description(directory)
     devices.ensure(None, precision=config.model.precision)
     if model is None and config.model.name not in models.names():
-        remedy = f"was trained with a model object; give one of the same structure: load({str(run_dir)!r}, model=...)"
+        remedy = (
+            "was trained with a model object; give one of the same structure:"
+            f" load({str(run_dir)!r}, model=...)"
+        )
         raise ConfigError("model", config.model.name, remedy)
     task = create_task(config, description, Objects())
     found = restore(directory, config, description, step, model)
     summary = directory.read_summary() or {"status": "stopped", "metrics": {}, "steps": found[0]}
-    return Result(config, description, task, summary, History(directory.read_rows()), lambda: found[1], run_dir=directory.path)
+    return Result(
+        config,
+        description,
+        task,
+        summary,
+        History(directory.read_rows()),
+        lambda: found[1],
+        run_dir=directory.path,
+    )
 
 
 def _as_batch(images: Any, dtype: str) -> np.ndarray:
     array = np.asarray(images)
     if array.ndim not in (3, 4) or array.dtype != dtype:
         raise ConfigError(
-            "", array.shape, f"images are {array.dtype} {array.shape}; give {dtype} (N, H, W, C) or (N, H, W), or a list"
+            "",
+            array.shape,
+            f"images are {array.dtype} {array.shape}; give {dtype} (N, H, W, C) or (N, H, W), or a"
+            " list",
         )
     return array
 

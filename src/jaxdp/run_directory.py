@@ -1,6 +1,9 @@
-"""The folder of a run: what is in it, who may write to it, and what may change when a run goes on in it."""
+"""The folder of a run: what is in it, who may write to it, and what may change when a run goes on
+in it.
+"""
 
-# Over 300 lines: the names of the files, who may write them, and how they are written belong together.
+# Over 300 lines: the names of the files, who may write them, and how they are written belong
+# together.
 
 import contextlib
 import dataclasses
@@ -27,13 +30,36 @@ from jaxdp.run_files import read_lines as read_lines
 from jaxdp.run_files import replace_file as replace_file
 from jaxdp.run_files import rows_text as rows_text
 
-# A checkpoint continues only under the settings that give its arrays, and its place in the data, their meaning.
+# A checkpoint continues only under the settings that give its arrays, and its place in the data,
+# their meaning.
 FIXED_ON_RESUME = (
-    "model", "model_kwargs", "optimizer", "optimizer_kwargs", "dataset", "task", "train_split", "validation", "image_size",
-    "channels", "tiff", "mask_values", "instances", "global_batch_size", "batch_norm", "sampler", "seed",
-)  # fmt: skip
+    "model",
+    "model_kwargs",
+    "optimizer",
+    "optimizer_kwargs",
+    "dataset",
+    "task",
+    "train_split",
+    "validation",
+    "image_size",
+    "channels",
+    "tiff",
+    "mask_values",
+    "instances",
+    "global_batch_size",
+    "batch_norm",
+    "sampler",
+    "seed",
+)
 # Another run may change these and start from the weights of the first.
-_MATTER_OF_THE_START = ("optimizer", "optimizer_kwargs", "batch_norm", "global_batch_size", "sampler", "dataset")
+_MATTER_OF_THE_START = (
+    "optimizer",
+    "optimizer_kwargs",
+    "batch_norm",
+    "global_batch_size",
+    "sampler",
+    "dataset",
+)
 _UNFINISHED = ".orbax-checkpoint-tmp"
 
 
@@ -42,8 +68,8 @@ class MovedError(OSError):
 
     def __init__(self, path: pathlib.Path) -> None:
         super().__init__(
-            f"No such file or directory any more: {path} was moved, removed or replaced while the run "
-            "wrote in it; if it was moved, continue with --run-dir and its new path"
+            f"No such file or directory any more: {path} was moved, removed or replaced while the"
+            " run wrote in it; if it was moved, continue with --run-dir and its new path"
         )
 
 
@@ -99,10 +125,12 @@ class RunDirectory:
 
     @contextlib.contextmanager
     def exclusive(self) -> Iterator[None]:
-        """Makes this process the folder's only writer until the block ends, or the process does, whatever ends it.
+        """Makes this process the folder's only writer until the block ends, or the process does,
+        whatever ends it.
 
-        The operating system holds the lock (flock) and lets go of it when a process dies: what its file says is for people. Where
-        the file system knows no locks the file itself is the lock, and one left by a dead process of this host is taken over.
+        The operating system holds the lock (flock) and lets go of it when a process dies: what its
+        file says is for people. Where the file system knows no locks the file itself is the lock,
+        and one left by a dead process of this host is taken over.
 
         Raises:
             ConfigError: if another process writes there.
@@ -111,15 +139,19 @@ class RunDirectory:
         try:
             yield
         finally:
-            # The file goes while it is still locked: who opened it meanwhile finds that it is no longer
-            # the one in the folder. Where the folder was moved, another run may have its lock there.
-            with contextlib.suppress(OSError):  # read-only by now: the error that ended the run counts
+            # The file goes while it is still locked: who opened it meanwhile finds that it is no
+            # longer the one in the folder. Where the folder was moved, another run may have its
+            # lock there.
+            # Read-only by now: the error that ended the run counts.
+            with contextlib.suppress(OSError):
                 if run_lock.is_in_place(descriptor, self.lock_file):
                     self.lock_file.unlink()
             os.close(descriptor)
 
     def opened(self) -> int:
-        """Returns a descriptor of the folder, which stays that of this folder wherever it is moved."""
+        """Returns a descriptor of the folder, which stays that of this folder wherever it is
+        moved.
+        """
         return os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
 
     def is_in_place(self, descriptor: int) -> bool:
@@ -136,11 +168,14 @@ class RunDirectory:
         """
         with contextlib.suppress(OSError):
             saves = list(self.checkpoints.iterdir())
-            if len(list(self.path.iterdir())) == 1 and all(path.name.endswith(_UNFINISHED) for path in saves):
+            if len(list(self.path.iterdir())) == 1 and all(
+                path.name.endswith(_UNFINISHED) for path in saves
+            ):
                 shutil.rmtree(self.path)
 
     def check_links(self) -> None:
-        """Makes sure that nothing in the folder leads out of it: what a run writes there would change other files.
+        """Makes sure that nothing in the folder leads out of it: what a run writes there would
+        change other files.
 
         Raises:
             ConfigError: for the first link that does.
@@ -150,10 +185,14 @@ class RunDirectory:
             for path in (pathlib.Path(folder, name) for name in sorted((*folders, *files))):
                 if path.is_symlink() and not resolved(path).is_relative_to(whole):
                     name = path.relative_to(self.path)
-                    remedy = f"{name} in it is a link out of it; replace it by what it leads to, or make the whole folder the link"
+                    remedy = (
+                        f"{name} in it is a link out of it; replace it by what it leads to, or make"
+                        " the whole folder the link"
+                    )
                     raise ConfigError("run_dir", self.path, remedy)
             if folder == str(self.path) and "wandb" in folders:
-                folders.remove("wandb")  # W&B writes there, and links to files that a program saves with it
+                # W&B writes there, and links to files that a program saves with it.
+                folders.remove("wandb")
 
     def is_being_written(self) -> bool:
         """Whether a process that writes there lives, as far as its lock file and this host tell."""
@@ -171,19 +210,30 @@ class RunDirectory:
         try:
             return TrainConfig.of(**config_lib.parse(text, self.config_file, warn=run_files.warn))
         except ConfigError as error:
-            problem = error.remedy.removeprefix("cannot be read: ") if error.field == "config" else str(error)
+            problem = (
+                error.remedy.removeprefix("cannot be read: ")
+                if error.field == "config"
+                else str(error)
+            )
             raise DamagedFile(self.config_file, problem) from error
 
     def changed_settings(self, now: TrainConfig) -> dict[str, list[object]]:
-        """Returns the settings of training that are others than the run has, each with its old and its new value."""
+        """Returns the settings of training that are others than the run has, each with its old and
+        its new value.
+        """
         if not self.config_file.exists():  # nobody knows what they were
             return {}
         old, new = self.load_config().plain(), now.plain()
-        names = [name for name in new if name not in config_lib.OF_ONE_COMMAND and old[name] != new[name]]
+        names = [
+            name for name in new if name not in config_lib.OF_ONE_COMMAND and old[name] != new[name]
+        ]
         return {name: [old[name], new[name]] for name in names}
 
     def changes_text(self, now: TrainConfig) -> str:
-        """Says which settings of training are others than the run has; nothing if all are as they were."""
+        """Says which settings of training are others than the run has.
+
+        Nothing if all are as they were.
+        """
         changed = self.changed_settings(now)
         texts = list[str]()
         for name, values in changed.items():
@@ -192,13 +242,15 @@ class RunDirectory:
         return ", ".join(texts)
 
     def load_trusted_config(self, plugins: Sequence[str]) -> TrainConfig:
-        """Returns the settings of a run whose model is to be used, after importing its plugins, once somebody else named them.
+        """Returns the settings of a run whose model is to be used, after importing its plugins,
+        once somebody else named them.
 
         Args:
             plugins: that the command or the program names.
 
         Raises:
-            ConfigError: as `load_config` does, and for a plugin that only the folder names: it is code of whoever made the folder.
+            ConfigError: as `load_config` does, and for a plugin that only the folder names: it is
+                code of whoever made the folder.
         """
         config = self.load_config()
         config = config.replace(plugins=load_trusted(config.plugins, plugins, self.path))
@@ -233,7 +285,9 @@ class RunDirectory:
         replace_file(self.sources_file, json.dumps(digests, indent=2) + "\n")
 
     def read_rollbacks(self) -> int:
-        """Returns how often the run went back to a checkpoint, those times included after which nothing was saved."""
+        """Returns how often the run went back to a checkpoint, those times included after which
+        nothing was saved.
+        """
         if not self._rollbacks_file.exists():
             return 0
         try:
@@ -249,9 +303,10 @@ class RunDirectory:
         """Adds a line to history.jsonl: what became of the run at a step, and when.
 
         Args:
-            event: started, resumed, rollback, stopped, diverged or done; also worker joined, worker lost or server lost.
-            **facts: what else there is to say, as plain values: e.g. of a resumed run which settings `changed`, each with its old
-                and its new value.
+            event: started, resumed, rollback, stopped, diverged or done; also worker joined, worker
+                lost or server lost.
+            **facts: what else there is to say, as plain values: e.g. of a resumed run which
+                settings `changed`, each with its old and its new value.
         """
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         run_files.append_row(self.history_file, {"time": now, "event": event, "step": step} | facts)
@@ -271,7 +326,9 @@ class RunDirectory:
         replace_file(self.dataset_file, json.dumps(description, indent=2) + "\n")
 
     def read_summary(self) -> dict[str, Any] | None:
-        """Returns the result of the run, None where there is none yet, or none that can be read, which is a warning."""
+        """Returns the result of the run, None where there is none yet, or none that can be read,
+        which is a warning.
+        """
         if not self.summary_file.exists():
             return None
         try:
@@ -286,7 +343,10 @@ class RunDirectory:
         return summary is not None and summary["status"] == "done"
 
     def read_rows(self) -> list[dict[str, Any]]:
-        """Returns the rows of metrics.jsonl; a last line that a kill cut short is left out, others with a warning."""
+        """Returns the rows of metrics.jsonl.
+
+        A last line that a kill cut short is left out, others with a warning.
+        """
         return read_lines(self.metrics_file)
 
     def read_history(self) -> list[dict[str, Any]]:
@@ -307,7 +367,10 @@ class RunDirectory:
             return {}
 
     def write_skipped(self, skipped: Iterable[tuple[str, str, str]]) -> None:
-        """Adds examples that were left out, as (split, example, reason), to skipped.csv; what was there before a resume stays."""
+        """Adds examples that were left out, as (split, example, reason), to skipped.csv.
+
+        What was there before a resume stays.
+        """
         found = {(split, valid_text(example)): reason for split, example, reason in skipped}
         if not found:
             return
@@ -335,7 +398,11 @@ def claim(config: TrainConfig, description: Mapping[str, Any], *, create: bool) 
         while run.config_file.exists():
             run, number = RunDirectory(default.with_name(f"{default.name}-{number}")), number + 1
     if run.config_file.exists() and config.run.resume == "never":
-        raise ConfigError("resume", "never", f"{run.path} already holds a run; give another --run-dir, or remove that one")
+        raise ConfigError(
+            "resume",
+            "never",
+            f"{run.path} already holds a run; give another --run-dir, or remove that one",
+        )
     if create:
         run.check_links()
     if run.config_file.exists():
@@ -346,13 +413,21 @@ def claim(config: TrainConfig, description: Mapping[str, Any], *, create: bool) 
 
 
 def will_resume(config: TrainConfig) -> bool:
-    """Whether there is a checkpoint from which a configuration whose batch size is filled in goes on."""
+    """Whether there is a checkpoint from which a configuration whose batch size is filled in goes
+    on.
+    """
     checkpoints = RunDirectory(_folder(config)).checkpoints
-    return config.run.resume != "never" and checkpoints.is_dir() and any(is_step(path) for path in checkpoints.iterdir())
+    return (
+        config.run.resume != "never"
+        and checkpoints.is_dir()
+        and any(is_step(path) for path in checkpoints.iterdir())
+    )
 
 
 def is_step(path: pathlib.Path) -> bool:
-    """Whether a folder holds a complete checkpoint, by its name: 0006 is none, and what a killed save leaves has another name."""
+    """Whether a folder holds a complete checkpoint, by its name: 0006 is none, and what a killed
+    save leaves has another name.
+    """
     return path.name.isdecimal() and path.name == str(int(path.name)) and path.is_dir()
 
 
@@ -376,7 +451,9 @@ def claim_new(path: pathlib.Path) -> RunDirectory:
         path.mkdir(parents=True, exist_ok=True)
         holds_something = any(path.iterdir())
     except OSError as error:
-        raise ConfigError("", path, f"{path} cannot be written ({error.strerror}); give another folder") from error
+        raise ConfigError(
+            "", path, f"{path} cannot be written ({error.strerror}); give another folder"
+        ) from error
     if holds_something:
         raise ConfigError("", path, f"{path} is not empty; give another folder")
     return RunDirectory(path)
@@ -403,11 +480,14 @@ def check_folder(field: str, folder: pathlib.Path) -> None:
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
-        raise ConfigError(field, folder, f"cannot be written ({error.strerror}); give another folder") from error
+        raise ConfigError(
+            field, folder, f"cannot be written ({error.strerror}); give another folder"
+        ) from error
 
 
 def check_file(field: str, path: pathlib.Path, example: str) -> None:
-    """Makes sure that a path names a regular file, or a new one, so that `replace_file` replaces nothing else.
+    """Makes sure that a path names a regular file, or a new one, so that `replace_file` replaces
+    nothing else.
 
     Args:
         field: the setting that names it.
@@ -420,21 +500,29 @@ def check_file(field: str, path: pathlib.Path, example: str) -> None:
         mode = path.stat().st_mode
     except OSError as error:  # not there, which is fine, or out of reach, which writing will tell
         if error.errno == errno.ELOOP:
-            raise ConfigError(field, path, f"is a link to itself; give a file, e.g. {example}") from error
+            raise ConfigError(
+                field, path, f"is a link to itself; give a file, e.g. {example}"
+            ) from error
         return
     if not stat.S_ISREG(mode):
         what = "a folder" if stat.S_ISDIR(mode) else "no regular file"
         raise ConfigError(field, path, f"is {what}; give a file, e.g. {example}")
 
 
-def _check_same_run(config: TrainConfig, description: Mapping[str, Any], run: RunDirectory, *, create: bool) -> None:
+def _check_same_run(
+    config: TrainConfig, description: Mapping[str, Any], run: RunDirectory, *, create: bool
+) -> None:
     """Raises ConfigError for what has changed since the run began, and must not."""
     ours_by_name, saved = config.plain(), run.load_config().plain()
     for name in (*FIXED_ON_RESUME, "ema_decay"):
         ours, theirs = ours_by_name[name], saved[name]
         # An average may change its pace, but not begin or end.
         if (bool(ours) != bool(theirs)) if name == "ema_decay" else ours != theirs:
-            fresh = f", which --init-from {run.path} starts from its weights" if name in _MATTER_OF_THE_START else ""
+            fresh = (
+                f", which --init-from {run.path} starts from its weights"
+                if name in _MATTER_OF_THE_START
+                else ""
+            )
             remedy = f"the run in {run.path} has {brief(theirs)}; "
             remedy += f"use that, or another --run-dir{fresh}"
             raise ConfigError(name, ours, remedy)
@@ -444,10 +532,16 @@ def _check_same_run(config: TrainConfig, description: Mapping[str, Any], run: Ru
             before = run.read_dataset()
         except DamagedFile as error:
             if create:
-                run_files.warn(f"{error.path} cannot be read ({error.problem}); made again from {config.data.dataset}")
+                run_files.warn(
+                    f"{error.path} cannot be read ({error.problem}); made again from"
+                    f" {config.data.dataset}"
+                )
                 run.write_dataset(description)
     for name in ("num_classes", "image_shape", "class_names", "examples"):
         now, then = (json.dumps(content[name]) for content in (description, before))
         if now != then:
-            remedy = f"has changed since the run in {run.path} began: {name} was {then}, is {now}; use another --run-dir"
+            remedy = (
+                f"has changed since the run in {run.path} began: {name} was {then}, is {now}; use"
+                " another --run-dir"
+            )
             raise ConfigError("dataset", config.data.dataset, remedy)

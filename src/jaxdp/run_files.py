@@ -1,8 +1,10 @@
-"""Reads and writes the files of a run: it knows what each is for, and what to do about one that is damaged.
+"""Reads and writes the files of a run: it knows what each is for, and what to do about one that is
+damaged.
 
-A file that cannot be read is a DamagedFile: one line with the file, its problem and the remedy. A command that only reads a run
-changes nothing in its folder. Rows that cannot be read are never dropped: a reader says how many there are, and the next writer
-keeps them in `damaged/`. Writing never follows a link, which could lead out of the folder.
+A file that cannot be read is a DamagedFile: one line with the file, its problem and the remedy. A
+command that only reads a run changes nothing in its folder. Rows that cannot be read are never
+dropped: a reader says how many there are, and the next writer keeps them in `damaged/`. Writing
+never follows a link, which could lead out of the folder.
 """
 
 # Over 300 lines: what each file is for stands beside how it is read.
@@ -24,7 +26,8 @@ from jaxdp.free_memory import check_memory
 from jaxdp.parsing import is_finite, parse_json, printable
 from jaxdp.registry import ConfigError
 
-Row = dict[str, Any]  # plain values by name: a line of metrics.jsonl, of a table, or that `--json` prints
+# Plain values by name: a line of metrics.jsonl, of a table, or that `--json` prints.
+Row = dict[str, Any]
 DAMAGED = "damaged"  # folder beside the files of a run
 _MOST_PIXELS, _MOST_CLASSES = 2**20, 2**15  # of a side; of what a dataset tells
 _warned: set[str] = set()  # what watches a run reads its files again and again
@@ -42,9 +45,15 @@ def _is_text(value: object) -> bool:
     return isinstance(value, str)
 
 
-def _list_of(holds: Callable[[object], bool], length: int | None = None) -> Callable[[object], bool]:
+def _list_of(
+    holds: Callable[[object], bool], length: int | None = None
+) -> Callable[[object], bool]:
     def check(value: object) -> bool:
-        return isinstance(value, list) and length in (None, len(value)) and all(map(holds, cast(list[object], value)))
+        return (
+            isinstance(value, list)
+            and length in (None, len(value))
+            and all(map(holds, cast(list[object], value)))
+        )
 
     return check
 
@@ -61,11 +70,15 @@ def _not_digest(sources: Row) -> str:
 
 
 def _mismatch(description: Row) -> str:
-    """Returns a field of dataset.json that does not go with the others, nothing if all do: a model is made from them."""
+    """Returns a field of dataset.json that does not go with the others, nothing if all do: a model
+    is made from them.
+    """
     *sides, channels = description["image_shape"]
     low, high = description.get("pixel_range") or (0, 1)
     right = {
-        "image_shape": all(0 < each <= _MOST_PIXELS for each in sides) and 0 < channels <= _MOST_CLASSES,
+        "image_shape": (
+            all(0 < each <= _MOST_PIXELS for each in sides) and 0 < channels <= _MOST_CLASSES
+        ),
         "num_classes": 0 < description["num_classes"] <= _MOST_CLASSES,
         "mean": len(description["mean"]) == channels,
         "std": len(description["std"]) == channels and all(each > 0 for each in description["std"]),
@@ -94,15 +107,21 @@ class _Kind:
 
     purpose: str
     remedy: str
-    fields: Mapping[str, Callable[[object], bool]] = dataclasses.field(default_factory=dict[str, Callable[[object], bool]])
-    optional: Mapping[str, Callable[[object], bool]] = dataclasses.field(default_factory=dict[str, Callable[[object], bool]])
+    fields: Mapping[str, Callable[[object], bool]] = dataclasses.field(
+        default_factory=dict[str, Callable[[object], bool]]
+    )
+    optional: Mapping[str, Callable[[object], bool]] = dataclasses.field(
+        default_factory=dict[str, Callable[[object], bool]]
+    )
     mismatch: Callable[[Row], str] = lambda content: ""
 
 
 _AGAIN = "the same training command writes it again"
 _KINDS = {
     "config.yaml": _Kind(
-        "the settings", "put a copy back, or move it away and give the training command with all its flags, which writes it again"
+        "the settings",
+        "put a copy back, or move it away and give the training command with all its flags, which"
+        " writes it again",
     ),
     "dataset.json": _Kind(
         "what the model knows of its dataset",
@@ -129,14 +148,26 @@ _KINDS = {
         "the result",
         _AGAIN,
         {"status": _is_text, "steps": _is_count, "metrics": lambda value: isinstance(value, dict)},
-        {"ended_early": lambda value: isinstance(value, dict) and _is_count(cast(Row, value).get("total_steps"))},
+        {
+            "ended_early": lambda value: (
+                isinstance(value, dict) and _is_count(cast(Row, value).get("total_steps"))
+            )
+        },
     ),
     "sources.json": _Kind("digests of the user's source files", _AGAIN, mismatch=_not_digest),
-    "rollbacks.json": _Kind("how often the run went back", "they are counted in history.jsonl", {"rollbacks": _is_count}),
+    "rollbacks.json": _Kind(
+        "how often the run went back", "they are counted in history.jsonl", {"rollbacks": _is_count}
+    ),
     "wandb-id.txt": _Kind("the name of the run at Weights & Biases", "another one is begun there"),
     "mlflow-id.txt": _Kind("the name of the run at MLflow", "another one is begun there"),
-    "metrics.jsonl": _Kind("the metrics", "keep a copy and move it away", {"step": _is_count, "split": _is_text}),
-    "history.jsonl": _Kind("what became of the run", "keep a copy and move it away", {"step": _is_count, "event": _is_text}),
+    "metrics.jsonl": _Kind(
+        "the metrics", "keep a copy and move it away", {"step": _is_count, "split": _is_text}
+    ),
+    "history.jsonl": _Kind(
+        "what became of the run",
+        "keep a copy and move it away",
+        {"step": _is_count, "event": _is_text},
+    ),
 }
 
 
@@ -159,7 +190,8 @@ def read_bytes(path: pathlib.Path) -> bytes:
     """Returns what a file holds.
 
     Raises:
-        DamagedFile: if it cannot be read, is no regular file, which might never end, or would take more memory than is free.
+        DamagedFile: if it cannot be read, is no regular file, which might never end, or would take
+            more memory than is free.
     """
     try:
         status = path.stat()
@@ -188,7 +220,10 @@ def read_text(path: pathlib.Path) -> str:
 
 
 def read_line(path: pathlib.Path) -> str:
-    """Returns the line in a text file; nothing where there is none, or none that can be read, which is a warning."""
+    """Returns the line in a text file.
+
+    Nothing where there is none, or none that can be read, which is a warning.
+    """
     try:
         return read_text(path).strip() if path.exists() else ""
     except DamagedFile as error:
@@ -218,7 +253,9 @@ def read_object(path: pathlib.Path, *, checked: bool = True) -> dict[str, Any]:
 
 
 def read_rows(path: pathlib.Path, *, checked: bool = True) -> tuple[list[Row], int]:
-    """Returns the rows of a file of one object a line, and how many lines cannot be read; none where there is no file.
+    """Returns the rows of a file of one object a line, and how many lines cannot be read.
+
+    None where there is no file.
 
     A last line that is cut short is no row yet, or never became one, and does not count.
 
@@ -236,15 +273,20 @@ def read_lines(path: pathlib.Path) -> list[Row]:
     """Returns the rows of a file, and warns of those that cannot be read."""
     rows, lost = read_rows(path)
     if lost:
-        warn(f"{path}: {rows_count(lost)} cannot be read, and left out; the next start of the run moves them to {DAMAGED}/")
+        warn(
+            f"{path}: {rows_count(lost)} cannot be read, and left out; the next start of the run"
+            f" moves them to {DAMAGED}/"
+        )
     return rows
 
 
 def keep_readable(path: pathlib.Path, *, torn: bool) -> list[Row]:
-    """Leaves the rows that can be read in a file, moves the others to `damaged/` with a warning, and returns the former.
+    """Leaves the rows that can be read in a file, moves the others to `damaged/` with a warning,
+    and returns the former.
 
     Args:
-        torn: whether a last line that was cut short is moved, too; otherwise it is dropped, for a file whose last rows come again.
+        torn: whether a last line that was cut short is moved, too; otherwise it is dropped, for a
+            file whose last rows come again.
     """
     rows, kept, lost, last = _sorted_lines(path)
     lost = lost + [last] * bool(torn and last)
@@ -295,7 +337,8 @@ def warn_again(text: str) -> None:
 
 
 def set_aside(path: pathlib.Path, folder: pathlib.Path) -> pathlib.Path:
-    """Moves a file or folder into another folder, under a name that is free there, and returns where it is now.
+    """Moves a file or folder into another folder, under a name that is free there, and returns
+    where it is now.
 
     Raises:
         ConfigError: if it cannot be moved.
@@ -307,19 +350,25 @@ def set_aside(path: pathlib.Path, folder: pathlib.Path) -> pathlib.Path:
             target, number = target.with_name(f"{path.name}-{number}"), number + 1
         shutil.move(path, target)  # also to another file system
     except OSError as error:
-        remedy = f"{path} is damaged and cannot be moved to {target} ({error.strerror or error}); move it away yourself"
+        remedy = (
+            f"{path} is damaged and cannot be moved to {target} ({error.strerror or error}); move"
+            " it away yourself"
+        )
         raise ConfigError("run_dir", folder.parent, remedy) from error
     return target
 
 
 def no_link(path: str, flags: int) -> int:
-    """Opens a file as `open(..., opener=no_link)` needs it, and fails for a link, which could lead out of the folder."""
+    """Opens a file as `open(..., opener=no_link)` needs it, and fails for a link, which could lead
+    out of the folder.
+    """
     return os.open(path, flags | os.O_NOFOLLOW, 0o666)
 
 
 @contextlib.contextmanager
 def replacing(path: pathlib.Path) -> Iterator[BinaryIO]:
-    """Opens a new file that replaces another at the end of the block: at every instant the old or the new content is there.
+    """Opens a new file that replaces another at the end of the block: at every instant the old or
+    the new content is there.
 
     Where there is a link, the new file replaces the link, and its target stays.
     """
@@ -334,7 +383,8 @@ def replacing(path: pathlib.Path) -> Iterator[BinaryIO]:
     except BaseException as error:
         with contextlib.suppress(OSError):
             written.unlink()
-        if isinstance(error, OSError) and error.filename:  # the name of the new file says nothing to a person
+        # The name of the new file says nothing to a person.
+        if isinstance(error, OSError) and error.filename:
             raise OSError(error.errno, error.strerror, str(path)) from error
         raise
 
@@ -345,8 +395,12 @@ def replace_file(path: pathlib.Path, content: str | bytes) -> None:
         file.write(content.encode() if isinstance(content, str) else content)
 
 
-def _sorted_lines(path: pathlib.Path, *, checked: bool = True) -> tuple[list[Row], list[bytes], list[bytes], bytes]:
-    """Returns the rows of a file, their lines, those that cannot be read, and a last one that was cut short."""
+def _sorted_lines(
+    path: pathlib.Path, *, checked: bool = True
+) -> tuple[list[Row], list[bytes], list[bytes], bytes]:
+    """Returns the rows of a file, their lines, those that cannot be read, and a last one that was
+    cut short.
+    """
     try:
         if not path.exists():
             return [], [], [], b""
@@ -377,7 +431,15 @@ def _problem(content: object, kind: _Kind | None) -> str:
         return "it holds no object"
     if kind is None:
         return ""
-    wrong = [name for name, holds in kind.fields.items() if name not in content or not holds(content[name])]
-    wrong += [name for name, holds in kind.optional.items() if name in content and not holds(content[name])]
+    wrong = [
+        name
+        for name, holds in kind.fields.items()
+        if name not in content or not holds(content[name])
+    ]
+    wrong += [
+        name
+        for name, holds in kind.optional.items()
+        if name in content and not holds(content[name])
+    ]
     wrong = wrong or list(filter(None, [kind.mismatch(cast(Row, content))]))
     return f"{wrong[0]} is missing in it, or no such value" if wrong else ""

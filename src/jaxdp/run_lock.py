@@ -1,4 +1,6 @@
-"""The lock on the folder of a run: one process writes there at a time, and one that died is in nobody's way."""
+"""The lock on the folder of a run: one process writes there at a time, and one that died is in
+nobody's way.
+"""
 
 import datetime
 import errno
@@ -25,23 +27,32 @@ def take(lock_file: pathlib.Path) -> int:
         try:
             descriptor = os.open(lock_file, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
         except OSError as error:
-            remedy = f"{lock_file.name} in it cannot be written ({error.strerror}); give another folder"
+            remedy = (
+                f"{lock_file.name} in it cannot be written ({error.strerror}); give another folder"
+            )
             raise ConfigError("run_dir", lock_file.parent, remedy) from error
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             os.close(descriptor)
-            raise ConfigError("run_dir", lock_file.parent, f"{lock_file.name} in it is no regular file; remove it")
+            raise ConfigError(
+                "run_dir", lock_file.parent, f"{lock_file.name} in it is no regular file; remove it"
+            )
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if not is_in_place(descriptor, lock_file):  # its holder removed it between our opening and locking it
+            # Its holder removed it between our opening and locking it.
+            if not is_in_place(descriptor, lock_file):
                 os.close(descriptor)
                 continue
         except OSError as error:
             refused = error.errno in (errno.EWOULDBLOCK, errno.EACCES)
             holder = _holder(lock_file)
-            if refused or _lives(holder):  # else there are no locks here, and nobody who would need one
+            # Else there are no locks here, and nobody who would need one.
+            if refused or _lives(holder):
                 os.close(descriptor)
                 rest = "" if refused else f" (if it is gone, remove {lock_file})"
-                remedy = f"is being written by {_who(holder)}{rest}; wait for it or stop it, or give another folder"
+                remedy = (
+                    f"is being written by {_who(holder)}{rest}; wait for it or stop it, or give"
+                    " another folder"
+                )
                 raise ConfigError("run_dir", lock_file.parent, remedy) from error
         content = {
             "host": socket.gethostname(),
@@ -67,7 +78,11 @@ def is_in_place(descriptor: int, path: pathlib.Path) -> bool:
 
 
 def _who(holder: Mapping[str, Any] | None) -> str:
-    return f"process {holder['pid']} on {holder['host']} since {holder['started']}" if holder else "another process"
+    return (
+        f"process {holder['pid']} on {holder['host']} since {holder['started']}"
+        if holder
+        else "another process"
+    )
 
 
 def _holder(path: pathlib.Path) -> dict[str, Any] | None:
@@ -77,7 +92,11 @@ def _holder(path: pathlib.Path) -> dict[str, Any] | None:
     except run_files.DamagedFile:
         return None
     pid = content.get("pid")
-    return content if content.keys() >= {"host", "started"} and isinstance(pid, int) and 0 < pid < 2**31 else None
+    return (
+        content
+        if content.keys() >= {"host", "started"} and isinstance(pid, int) and 0 < pid < 2**31
+        else None
+    )
 
 
 def _lives(holder: Mapping[str, Any] | None) -> bool:

@@ -28,7 +28,11 @@ def digests() -> dict[str, str]:
     for name, module in list(sys.modules.items()):
         attributes: dict[str, Any] = getattr(module, "__dict__", {})  # some put other things there
         file = attributes.get("__file__")
-        if not isinstance(file, str) or _is_installed(file) or _is_installed(str(path := resolved(file))):
+        if (
+            not isinstance(file, str)
+            or _is_installed(file)
+            or _is_installed(str(path := resolved(file)))
+        ):
             continue
         spec = attributes.get("__spec__")  # it names what python -m runs
         names[path] = _name(getattr(spec, "name", name), path)

@@ -1,8 +1,10 @@
-"""`python -m jaxdp.sweep config.yaml --grid learning_rate=0.05,0.1 seed=0,1`: trains with each combination, and compares the runs.
+"""`python -m jaxdp.sweep config.yaml --grid learning_rate=0.05,0.1 seed=0,1`: trains with each
+combination, and compares the runs.
 
-With `--trials 30 'learning_rate=log(1e-4,1)'` Optuna proposes the runs, and those that are worse than most are stopped early.
-Each run is a process of its own, with `--on ray` on a node of a Ray cluster, in a folder that its settings name: one that fails is
-a row of the table, and the same command goes on where it was stopped.
+With `--trials 30 'learning_rate=log(1e-4,1)'` Optuna proposes the runs, and those that are worse
+than most are stopped early. Each run is a process of its own, with `--on ray` on a node of a Ray
+cluster, in a folder that its settings name: one that fails is a row of the table, and the same
+command goes on where it was stopped.
 """
 
 import contextlib
@@ -25,13 +27,17 @@ _HIDDEN = ("run_dir", "resume", *ProcessConfig.places())
 
 @dataclasses.dataclass(frozen=True)
 class SweepConfig(TrainConfig):
-    """What `python -m jaxdp.sweep` takes: the grid, and a training run's settings, which hold for all runs."""
+    """What `python -m jaxdp.sweep` takes: the grid, and a training run's settings, which hold for
+    all runs.
+    """
 
     combinations: CombinationsConfig = CombinationsConfig()
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs `python -m jaxdp.sweep` with these arguments, by default the process's own, and returns the exit code."""
+    """Runs `python -m jaxdp.sweep` with these arguments, by default the process's own, and returns
+    the exit code.
+    """
     return command_line.main(_main, argv, "jaxdp.sweep")
 
 
@@ -39,12 +45,18 @@ def _main(argv: Sequence[str]) -> int:
     words = list(argv)
     if words and not words[0].startswith("-"):
         words = ["--config", *words]
-    config = command_line.parse(SweepConfig, words, prog="python -m jaxdp.sweep", description=DESCRIPTION, hidden=_HIDDEN)
-    shared = TrainConfig(**{field.name: getattr(config, field.name) for field in dataclasses.fields(TrainConfig)})
+    config = command_line.parse(
+        SweepConfig, words, prog="python -m jaxdp.sweep", description=DESCRIPTION, hidden=_HIDDEN
+    )
+    shared = TrainConfig(
+        **{field.name: getattr(config, field.name) for field in dataclasses.fields(TrainConfig)}
+    )
     asked = config.combinations
     given = {word.split("=")[0][2:].replace("-", "_") for word in words if word.startswith("--")}
     words = asked.trials[1:] or asked.grid
-    name = config_lib.hash_of(config_lib.defining(shared) | {"trials" if asked.trials else "grid": words})
+    name = config_lib.hash_of(
+        config_lib.defining(shared) | {"trials" if asked.trials else "grid": words}
+    )
     folder = pathlib.Path(asked.output or f"sweeps/{name}")
     plan: sweep_runs.Plan
     if asked.trials:
@@ -65,7 +77,9 @@ def _place(asked: CombinationsConfig) -> Iterator[sweep_runs.Place]:
         yield sweep_runs.Here(sweep_runs.gpu_shares(asked.at_a_time or 1))
         return
     with ray_cluster.connected(asked.address, "jaxdp.sweep"):
-        place = sweep_ray.OnRay(asked.at_a_time, ray_cluster.Room(asked.cpus_per_run, asked.gpus_per_run))
+        place = sweep_ray.OnRay(
+            asked.at_a_time, ray_cluster.Room(asked.cpus_per_run, asked.gpus_per_run)
+        )
         try:
             yield place
         except ray_cluster.HeadLost as error:

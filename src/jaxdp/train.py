@@ -24,10 +24,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     large_pages.restart()
 
     def run(words: Sequence[str]) -> int:
-        return train(command_line.parse(TrainConfig, words, prog="python -m jaxdp.train", description=DESCRIPTION))
+        return train(
+            command_line.parse(
+                TrainConfig, words, prog="python -m jaxdp.train", description=DESCRIPTION
+            )
+        )
 
     streams.complete()
-    with contextlib.redirect_stderr(streams.BestEffortStream(sys.stderr)):  # pyright: ignore[reportArgumentType]
+    with contextlib.redirect_stderr(streams.BestEffortStream(sys.stderr)):  # pyright: ignore
         return command_line.main(run, argv, "jaxdp.train")
 
 
@@ -44,7 +48,11 @@ def train(config: TrainConfig) -> int:
             processes.leave(error, EXIT_USAGE_ERROR, str(error))
             raise ConfigError("", "", str(error)) from error
         what = "" if error.filename or not error.errno else "the run directory cannot be written: "
-        after = "" if isinstance(error, MovedError) else "; the same command continues after the last checkpoint"
+        after = (
+            ""
+            if isinstance(error, MovedError)
+            else "; the same command continues after the last checkpoint"
+        )
         message = f"{what}{error}{after}"
         processes.leave(error, 1, message)
         print(f"jaxdp.train: error: {message}", file=sys.stderr)
@@ -64,7 +72,11 @@ def train(config: TrainConfig) -> int:
 def _train(config: TrainConfig) -> int:
     signals = StopSignals(_SIGNALS, exit_code=EXIT_STOPPED, message=STOPPED_AT_START)
     with signals.handled(), contextlib.ExitStack() as cleanup:
-        platform.configure(config.sharding.devices, deterministic=config.sharding.deterministic, precision=config.model.precision)
+        platform.configure(
+            config.sharding.devices,
+            deterministic=config.sharding.deterministic,
+            precision=config.model.precision,
+        )
         from jaxdp.callbacks.watchdog import Watchdog
         from jaxdp.reporting import progress
         from jaxdp.trainer import Trainer
@@ -75,9 +87,13 @@ def _train(config: TrainConfig) -> int:
         cleanup.enter_context((watchdog := Watchdog(group, config.run.step_timeout)).watching())
         load_plugins(config.plugins, reload=True)
         reading = progress.Reading() if group.index == 0 else lambda split, done, total: None
-        setup = setup_lib.create_setup(config.replace(plugins=with_script(config.plugins)), advance=reading)
+        setup = setup_lib.create_setup(
+            config.replace(plugins=with_script(config.plugins)), advance=reading
+        )
         signals.check()
-        trained = Trainer.of_setup(setup, group).run(setup, signals, writes=True, callbacks=[watchdog], started=_STARTED)
+        trained = Trainer.of_setup(setup, group).run(
+            setup, signals, writes=True, callbacks=[watchdog], started=_STARTED
+        )
     progress.print_outcome(trained, setup.config, setup.skipped() if group.index == 0 else None)
     return {"done": 0, "diverged": EXIT_DIVERGED, "stopped": EXIT_STOPPED}[trained.status]
 

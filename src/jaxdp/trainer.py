@@ -1,4 +1,6 @@
-"""The Trainer: everything that a training run consists of, from names or objects, and the way to train it."""
+"""The Trainer: everything that a training run consists of, from names or objects, and the way to
+train it.
+"""
 
 # Over 300 lines: the Trainer, and what turns its keywords into settings and objects.
 
@@ -45,12 +47,28 @@ from jaxdp.training.run import Run, Trained
 if TYPE_CHECKING:
     from jaxdp.result import Result
 
-_OF_OPTIMIZER = ("optimizer_kwargs", "learning_rate", "lr_scaling", "schedule", "warmup_fraction", "weight_decay", "clip_norm")
+_OF_OPTIMIZER = (
+    "optimizer_kwargs",
+    "learning_rate",
+    "lr_scaling",
+    "schedule",
+    "warmup_fraction",
+    "weight_decay",
+    "clip_norm",
+)
 _OF_SCHEDULE = ("lr_scaling", "schedule", "warmup_fraction")
 _OF_DATASET = (
-    "data_dir", "train_split", "validation", "test_split", "num_classes", "channels", "tiff", "mask_values", "instances",
+    "data_dir",
+    "train_split",
+    "validation",
+    "test_split",
+    "num_classes",
+    "channels",
+    "tiff",
+    "mask_values",
+    "instances",
     "class_names",
-)  # fmt: skip
+)
 _OF_MODEL = ("model_kwargs", "precision")
 _OF_TASK = ("loss", "label_smoothing", "class_weights", "task_kwargs")
 
@@ -58,23 +76,28 @@ _OF_TASK = ("loss", "label_smoothing", "class_weights", "task_kwargs")
 class Trainer:
     """Trains a model data-parallel: the same steps, whatever the number of devices.
 
-    Every flag of `python -m jaxdp.train` is a keyword with the same name, default and meaning. Nothing is written unless `run_dir`
-    names a folder. A trainer keeps the program that it has: after a change of code, or of a value that
-    the code reads, create another one.
+    Every flag of `python -m jaxdp.train` is a keyword with the same name, default and meaning.
+    Nothing is written unless `run_dir` names a folder. A trainer keeps the program that it has:
+    after a change of code, or of a value that the code reads, create another one.
 
     Args:
-        model: name of a model, or any `nnx.Module` that maps normalized images, float32 (N, H, W, C), to outputs. Its weights are
-            where training starts; the object itself does not change.
-        data: name of a dataset as for `--dataset`, or a `Dataset` of `jaxdp.data`; by default the model's own small one.
-        task: name of a task, a task object such as `jaxdp.tasks.Classification(10)`, or a loss function of outputs and targets that
-            returns one loss per example; by default what model and data have in common.
-        optimizer: name of an optimizer, or an Optax transformation, which brings its own learning rate.
+        model: name of a model, or any `nnx.Module` that maps normalized images, float32 (N, H, W,
+            C), to outputs. Its weights are where training starts; the object itself does not
+            change.
+        data: name of a dataset as for `--dataset`, or a `Dataset` of `jaxdp.data`; by default the
+            model's own small one.
+        task: name of a task, a task object such as `jaxdp.tasks.Classification(10)`, or a loss
+            function of outputs and targets that returns one loss per example; by default what model
+            and data have in common.
+        optimizer: name of an optimizer, or an Optax transformation, which brings its own learning
+            rate.
         learning_rate: peak learning rate, or an Optax schedule.
         strategy: `pmap`, `shard_map`, `sharded`, `central` or `single`.
         devices: how many devices to use, by default all; on a CPU so many are simulated.
         callbacks: objects, or text as for `--callbacks`.
         progress: whether to show progress on standard error.
-        **settings: all other settings, such as `epochs=20`, `global_batch_size=256` or `batch_norm="global"`.
+        **settings: all other settings, such as `epochs=20`, `global_batch_size=256` or
+            `batch_norm="global"`.
 
     Raises:
         ConfigError: for the first setting that cannot work, in one line. It is a ValueError.
@@ -97,20 +120,40 @@ class Trainer:
             if given[name] is None:
                 del given[name]
         config, objects = resolve(given)
-        devices_lib.ensure(config.sharding.devices, deterministic=config.sharding.deterministic, precision=config.model.precision)
+        devices_lib.ensure(
+            config.sharding.devices,
+            deterministic=config.sharding.deterministic,
+            precision=config.model.precision,
+        )
         group = processes.start(config.processes)
         load_plugins(config.plugins, reload=True)
-        self._prepare(setup_lib.create_setup(config, objects), group, callbacks, config.model.batch_norm, progress=progress)
+        self._prepare(
+            setup_lib.create_setup(config, objects),
+            group,
+            callbacks,
+            config.model.batch_norm,
+            progress=progress,
+        )
 
     @classmethod
     def of_setup(cls, setup: setup_lib.Setup, group: Group) -> "Trainer":
-        """Creates the trainer of a command, whose devices, processes and setup are there already."""
+        """Creates the trainer of a command, whose devices, processes and setup are there
+        already.
+        """
         trainer = cls.__new__(cls)
-        trainer._prepare(setup, group, setup.config.run.callbacks, setup.config.model.batch_norm, progress=True)
+        trainer._prepare(
+            setup, group, setup.config.run.callbacks, setup.config.model.batch_norm, progress=True
+        )
         return trainer
 
     def _prepare(
-        self, setup: setup_lib.Setup, group: Group, callbacks: Sequence[Any], batch_norm: BatchNormMode | None, *, progress: bool
+        self,
+        setup: setup_lib.Setup,
+        group: Group,
+        callbacks: Sequence[Any],
+        batch_norm: BatchNormMode | None,
+        *,
+        progress: bool,
     ) -> None:
         session.check(setup)
         platform.check_precision(setup.config.model.precision)
@@ -127,17 +170,20 @@ class Trainer:
         return self.setup.config
 
     def fit(self, **settings: Any) -> "Result":
-        """Trains from the initial weights to the end; with `run_dir`, resumes the run that is there.
+        """Trains from the initial weights to the end.
+
+        With `run_dir`, resumes the run that is there.
 
         A run that is complete already returns its result. A warning says so if settings or code
         have changed.
 
-        An interrupt (Ctrl-C) stops after the current step and returns what there is; a second one raises KeyboardInterrupt.
-        SIGTERM ends the process: with `run_dir`, in the main thread, and if the script has no handler of its own, the run is saved
-        after the current step before `fit` raises SystemExit(75).
+        An interrupt (Ctrl-C) stops after the current step and returns what there is; a second one
+        raises KeyboardInterrupt. SIGTERM ends the process: with `run_dir`, in the main thread, and
+        if the script has no handler of its own, the run is saved after the current step before
+        `fit` raises SystemExit(75).
 
-        Several calls are several runs. Settings that leave the compiled step as it is, such as `learning_rate`, `epochs` or `seed`,
-        cost no compilation.
+        Several calls are several runs. Settings that leave the compiled step as it is, such as
+        `learning_rate`, `epochs` or `seed`, cost no compilation.
 
         Args:
             **settings: in place of those of this trainer, for this run.
@@ -165,7 +211,10 @@ class Trainer:
             say_complete(trained, setup.config, remedy, always=self._progress)
         self._result = Result.of_training(setup, trained)
         if signals.requested(signal.SIGTERM):  # the script would go on until the kill that follows
-            say(f"ended by SIGTERM after step {trained.step}, which {setup.config.run.run_dir} holds")
+            say(
+                f"ended by SIGTERM after step {trained.step}, which {setup.config.run.run_dir}"
+                " holds"
+            )
             raise SystemExit(EXIT_STOPPED)
         return self._result
 
@@ -200,10 +249,15 @@ class Trainer:
             if setup.config.exchange.name != "allreduce":
                 setup, monitor = cleanup.enter_context(session.started(setup))
                 chosen.insert(0, monitor)  # what it adds to a row is there when the others see it
-            return Run(setup, self._group, chosen, directory, signals=signals, started=started).execute()
+            return Run(
+                setup, self._group, chosen, directory, signals=signals, started=started
+            ).execute()
 
-    def evaluate(self, data: Dataset | str | None = None, *, split: str | None = None) -> dict[str, float]:
-        """Returns the metrics of the model of the last `fit`, or of the initial weights, over every example of a split.
+    def evaluate(
+        self, data: Dataset | str | None = None, *, split: str | None = None
+    ) -> dict[str, float]:
+        """Returns the metrics of the model of the last `fit`, or of the initial weights, over every
+        example of a split.
 
         Args:
             data: another dataset of the same kind; None for this trainer's.
@@ -212,7 +266,9 @@ class Trainer:
         return self._current().evaluate(data, split=split)
 
     def predict(self, images: Any) -> Any:
-        """Returns what `Result.predict` does, with the model of the last `fit` or of the initial weights."""
+        """Returns what `Result.predict` does, with the model of the last `fit` or of the initial
+        weights.
+        """
         return self._current().predict(images)
 
     def _current(self) -> "Result":
@@ -224,11 +280,23 @@ class Trainer:
 
     def _reconfigured(self, settings: Mapping[str, Any]) -> setup_lib.Setup:
         for name in settings:
-            if name in ("model", "dataset", "task", "optimizer", "strategy", "devices", "callbacks"):
-                raise ConfigError(name, shown(settings[name]), "is a matter of the Trainer; create another one")
+            if name in (
+                "model",
+                "dataset",
+                "task",
+                "optimizer",
+                "strategy",
+                "devices",
+                "callbacks",
+            ):
+                raise ConfigError(
+                    name, shown(settings[name]), "is a matter of the Trainer; create another one"
+                )
         if self.setup.objects.dataset is not None:
             _refuse(settings, _OF_DATASET, "data", "are decided where the dataset is made")
-        config = defaults.with_saved_defaults(self.setup.config.replace(**{"batch_norm": self._batch_norm, **settings}))
+        config = defaults.with_saved_defaults(
+            self.setup.config.replace(**{"batch_norm": self._batch_norm, **settings})
+        )
         same = self.setup.reconfigured(config)
         setup = same if same is not None else setup_lib.create_setup(config, self.setup.objects)
         session.check(setup)
@@ -243,7 +311,11 @@ class Trainer:
         own = [callbacks_lib.create(each) for each in self._callbacks]
         if config.run.early_stop is not None:
             if any(isinstance(each, EarlyStopping) for each in own):
-                raise ConfigError("early_stop", config.run.early_stop, "callbacks has EarlyStopping, too; give one of them")
+                raise ConfigError(
+                    "early_stop",
+                    config.run.early_stop,
+                    "callbacks has EarlyStopping, too; give one of them",
+                )
             metric, larger = self.setup.recipe.task.best_metric
             chosen.append(EarlyStopping(metric, config.run.early_stop, larger_is_better=larger))
         chosen += own
@@ -254,7 +326,8 @@ def resolve(given: Mapping[str, Any]) -> tuple[TrainConfig, Objects]:
     """Returns the settings that names and plain values make, and the objects among them.
 
     Raises:
-        ConfigError: for a value of another type than the setting's, and for settings that contradict an object.
+        ConfigError: for a value of another type than the setting's, and for settings that
+            contradict an object.
     """
     values, objects = rename_settings(given), dict[str, Any]()
     _take_model(values, objects)
@@ -268,21 +341,38 @@ def _take_model(values: dict[str, Any], objects: dict[str, Any]) -> None:
     if isinstance(model, str):
         return
     if isinstance(model, type) and issubclass(model, nnx.Module):
-        raise ConfigError("model", model.__name__, f"is a class; give an object: {model.__name__}(..., rngs=nnx.Rngs(0))")
+        raise ConfigError(
+            "model",
+            model.__name__,
+            f"is a class; give an object: {model.__name__}(..., rngs=nnx.Rngs(0))",
+        )
     model = values["model"]  # a type checker has lost what it is
     if not isinstance(model, nnx.Module):
-        raise ConfigError("model", type(model).__name__, "must be the name of a model, or an nnx.Module")
+        raise ConfigError(
+            "model", type(model).__name__, "must be the name of a model, or an nnx.Module"
+        )
     _refuse(values, _OF_MODEL, "model", "are decided where the model object is made")
     objects["model"] = model
     recipe = models.recipe_of(model)
-    values["model"], values["model_kwargs"] = recipe if recipe is not None else (type(model).__name__, {})
+    values["model"], values["model_kwargs"] = (
+        recipe if recipe is not None else (type(model).__name__, {})
+    )
     if str(values.get("batch_norm") or "replica") != "replica" and any(
         isinstance(m, nnx.BatchNorm) for _, m in nnx.iter_modules(model)
     ):
-        remedy = "nnx.BatchNorm normalizes over what one device sees; use jaxdp.models.layers.BatchNorm in the model, or replica"
+        remedy = (
+            "nnx.BatchNorm normalizes over what one device sees; use jaxdp.models.layers.BatchNorm"
+            " in the model, or replica"
+        )
         raise ConfigError("batch_norm", values["batch_norm"], remedy)
-    if values.get("remat", "none") != "none" and not any(isinstance(m, BatchNorm) for _, m in nnx.iter_modules(model)):
-        raise ConfigError("remat", values["remat"], "works with models that run their blocks by jaxdp.models.layers.run_blocks")
+    if values.get("remat", "none") != "none" and not any(
+        isinstance(m, BatchNorm) for _, m in nnx.iter_modules(model)
+    ):
+        raise ConfigError(
+            "remat",
+            values["remat"],
+            "works with models that run their blocks by jaxdp.models.layers.run_blocks",
+        )
 
 
 def _take_data_and_task(values: dict[str, Any], objects: dict[str, Any]) -> None:
@@ -291,15 +381,23 @@ def _take_data_and_task(values: dict[str, Any], objects: dict[str, Any]) -> None
         _refuse(values, _OF_DATASET, "data", "are decided where the dataset is made")
         objects["dataset"], values["dataset"] = data, data.name
     elif data is not None and not isinstance(data, str):
-        remedy = "must be the name of a dataset, or a Dataset of jaxdp.data.load, from_folder or from_arrays(images, labels)"
+        remedy = (
+            "must be the name of a dataset, or a Dataset of jaxdp.data.load, from_folder or"
+            " from_arrays(images, labels)"
+        )
         raise ConfigError("data", type(data).__name__, remedy)
     task: Any = values.get("task")
     if task is None or isinstance(task, str):
         return
     if isinstance(task, type):
-        raise ConfigError("task", task.__name__, f"is a class; give an object, e.g. {task.__name__}(10)")
+        raise ConfigError(
+            "task", task.__name__, f"is a class; give an object, e.g. {task.__name__}(10)"
+        )
     _refuse(
-        values, ("loss", "label_smoothing", "class_weights", "task_kwargs"), "task", "are decided where the task object is made"
+        values,
+        ("loss", "label_smoothing", "class_weights", "task_kwargs"),
+        "task",
+        "are decided where the task object is made",
     )
     if isinstance(task, tasks.Task):
         objects["task"], values["task"] = task, task.name
@@ -308,23 +406,35 @@ def _take_data_and_task(values: dict[str, Any], objects: dict[str, Any]) -> None
         del values["task"]
     else:
         raise ConfigError(
-            "task", type(task).__name__, "must be the name of a task, a task, or a loss function of outputs and targets"
+            "task",
+            type(task).__name__,
+            "must be the name of a task, a task, or a loss function of outputs and targets",
         )
 
 
 def _take_optimizer(values: dict[str, Any], objects: dict[str, Any]) -> None:
     optimizer: Any = values.get("optimizer")
     if isinstance(optimizer, optax.GradientTransformation):
-        _refuse(values, _OF_OPTIMIZER, "optimizer", "are decided where the optimizer object is made")
-        # The name under which the run is kept; its weight decay and the like are the object's business.
+        _refuse(
+            values, _OF_OPTIMIZER, "optimizer", "are decided where the optimizer object is made"
+        )
+        # The name under which the run is kept; its weight decay and the like are the object's
+        # business.
         objects["optimizer"], values["optimizer"], values["weight_decay"] = optimizer, OBJECT, 0.0
     elif callable(optimizer):
         raise ConfigError(
-            "optimizer", _name(optimizer), "is a function; call it, e.g. optax.adamw(1e-3), or give a schedule as learning_rate"
+            "optimizer",
+            _name(optimizer),
+            "is a function; call it, e.g. optax.adamw(1e-3), or give a schedule as learning_rate",
         )
     rate: Any = values.get("learning_rate")
     if callable(rate):
-        _refuse(values, _OF_SCHEDULE, "learning_rate", "say how the learning rate changes, which the schedule does")
+        _refuse(
+            values,
+            _OF_SCHEDULE,
+            "learning_rate",
+            "say how the learning rate changes, which the schedule does",
+        )
         objects["schedule"] = rate
         del values["learning_rate"]
 
@@ -332,7 +442,11 @@ def _take_optimizer(values: dict[str, Any], objects: dict[str, Any]) -> None:
 def _refuse(values: Mapping[str, Any], names: Sequence[str], what: str, why: str) -> None:
     for name in names:
         if name in values:
-            raise ConfigError(name, shown(values[name]), f"{what} is an object, and settings such as this one {why}")
+            raise ConfigError(
+                name,
+                shown(values[name]),
+                f"{what} is an object, and settings such as this one {why}",
+            )
 
 
 def _name(value: Any) -> str:
@@ -340,9 +454,15 @@ def _name(value: Any) -> str:
 
 
 def _signature() -> inspect.Signature:
-    """Returns the signature of `Trainer` with all settings, which editors and notebooks complete from."""
+    """Returns the signature of `Trainer` with all settings, which editors and notebooks complete
+    from.
+    """
     signature = inspect.signature(Trainer)
-    own = [each for each in signature.parameters.values() if each.kind is not inspect.Parameter.VAR_KEYWORD]
+    own = [
+        each
+        for each in signature.parameters.values()
+        if each.kind is not inspect.Parameter.VAR_KEYWORD
+    ]
     known = {parameter.name for parameter in own} | {"dataset"}
     more = [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default)

@@ -1,4 +1,5 @@
-"""Compiles steps for accelerators that are not there: reads a case as JSON from each line, answers with what its program shows.
+"""Compiles steps for accelerators that are not there: reads a case as JSON from each line, answers
+with what its program shows.
 
 A process of its own: the tests' own carries flags for the CPU, over which the other compilers fail.
 """
@@ -34,9 +35,12 @@ LEAST_EFFORT = {"exec_time_optimization_effort": -1.0}
 def dataset(case: dict[str, Any]) -> Dataset:
     """Returns images of nothing, which take no memory, with labels or masks."""
     shape, task = tuple(case["shape"]), case["settings"].get("task", "classification")
-    field, dtype, dims = ("masks", np.uint8, shape[:2]) if task == "segmentation" else ("labels", np.int32, ())
+    field, dtype, dims = (
+        ("masks", np.uint8, shape[:2]) if task == "segmentation" else ("labels", np.int32, ())
+    )
     images, targets = (
-        np.broadcast_to(np.zeros((), kind), (case["images"], *each)) for kind, each in ((np.uint8, shape), (dtype, dims))
+        np.broadcast_to(np.zeros((), kind), (case["images"], *each))
+        for kind, each in ((np.uint8, shape), (dtype, dims))
     )
     source = ArraySource(images, targets, field)
     moments: dict[str, Any] = {"mean": (125.3, 123.0, 113.9), "std": (63.0, 62.1, 66.7)}
@@ -45,7 +49,12 @@ def dataset(case: dict[str, Any]) -> Dataset:
 
 def prepare(case: dict[str, Any]) -> Any:
     target = Target.parse(case["target"])
-    return create_setup(TrainConfig.of(**case["settings"]), Objects(dataset=dataset(case)), training=False, target=target)
+    return create_setup(
+        TrainConfig.of(**case["settings"]),
+        Objects(dataset=dataset(case)),
+        training=False,
+        target=target,
+    )
 
 
 def lowered(case: dict[str, Any], setup: Any) -> Any:
@@ -54,7 +63,10 @@ def lowered(case: dict[str, Any], setup: Any) -> Any:
     if case["evaluates"]:
         return setup.strategy.eval_step.lower(state, batch, constants.examples)
     if case["steps_a_call"]:  # the last dim of indices and weights
-        batch = {name: jax.ShapeDtypeStruct((*leaf.shape, case["steps_a_call"]), leaf.dtype) for name, leaf in batch.items()}
+        batch = {
+            name: jax.ShapeDtypeStruct((*leaf.shape, case["steps_a_call"]), leaf.dtype)
+            for name, leaf in batch.items()
+        }
     return setup.strategy.train_step.lower(state, batch, constants)
 
 
@@ -62,12 +74,24 @@ def formats(text: str) -> list[str]:
     """Returns the formats of the factors of convolutions in a program as it was traced."""
     lines = [line for line in text.splitlines() if "stablehlo.convolution" in line]
     factors = [re.search(r": \((tensor<.*>)\) ->", line) for line in lines]
-    return sorted({kind for found in factors if found for kind in re.findall(r"x([a-z]+\d+)>", found.group(1))})
+    return sorted(
+        {
+            kind
+            for found in factors
+            if found
+            for kind in re.findall(r"x([a-z]+\d+)>", found.group(1))
+        }
+    )
 
 
 def smallest_array(setup: Any) -> int:
-    """Returns the bytes of the smallest array of the data set that has more than a number for each example."""
-    sizes = [int(np.prod(shape)) * np.dtype(dtype).itemsize for shape, dtype in setup.dataset.fields().values()]
+    """Returns the bytes of the smallest array of the data set that has more than a number for each
+    example.
+    """
+    sizes = [
+        int(np.prod(shape)) * np.dtype(dtype).itemsize
+        for shape, dtype in setup.dataset.fields().values()
+    ]
     return len(setup.dataset.train) * min(size for size in sizes if size > 8)
 
 
@@ -85,8 +109,21 @@ def properties(case: dict[str, Any]) -> dict[str, Any]:
     quick = case["target"].startswith("tpu") and not case.get("default_effort")
     read = Program(before.compile(compiler_options=LEAST_EFFORT if quick else None).as_text())
     # What results from an instruction, and is no name for something that was there before.
-    names = {"parameter", "tuple", "get-tuple-element", "while", "bitcast", "opt-barrier", "conditional", "call"}
-    large = [each for _, each, _ in read.everything() if each.opcode not in names and each.bytes >= smallest_array(setup) // 2]
+    names = {
+        "parameter",
+        "tuple",
+        "get-tuple-element",
+        "while",
+        "bitcast",
+        "opt-barrier",
+        "conditional",
+        "call",
+    }
+    large = [
+        each
+        for _, each, _ in read.everything()
+        if each.opcode not in names and each.bytes >= smallest_array(setup) // 2
+    ]
     return {
         "donated": read.donated,
         "state_leaves": len(jax.tree.leaves(setup.shapes)),
@@ -104,7 +141,8 @@ def mutate(name: str) -> None:
     """Puts one of the faults back that the tests are there to find."""
     if name == "gather":  # the images stored as they are
         placement.abstract = lambda example, count: {
-            name: jax.ShapeDtypeStruct((count, *array.shape[1:]), array.dtype) for name, array in example.items()
+            name: jax.ShapeDtypeStruct((count, *array.shape[1:]), array.dtype)
+            for name, array in example.items()
         }
     elif name == "donation":
         jit = jax.jit
@@ -113,7 +151,9 @@ def mutate(name: str) -> None:
         os.environ["LIBTPU_INIT_ARGS"] = "--xla_max_cross_program_prefetches=1"
     elif name == "float32":
         plain = convolution.plain
-        convolution.plain = lambda x, kernel, *rest: plain(x.astype(jnp.float32), kernel.astype(jnp.float32), *rest).astype(x.dtype)
+        convolution.plain = lambda x, kernel, *rest: plain(
+            x.astype(jnp.float32), kernel.astype(jnp.float32), *rest
+        ).astype(x.dtype)
     else:
         raise ValueError(name)
 
@@ -126,7 +166,10 @@ def main() -> None:
                 mutate(case["mutant"])
             answer = properties(case)
         except Exception as error:
-            answer = {"error": f"{type(error).__name__}: {' '.join(str(error).split())[:500]}", "trace": traceback.format_exc()}
+            answer = {
+                "error": f"{type(error).__name__}: {' '.join(str(error).split())[:500]}",
+                "trace": traceback.format_exc(),
+            }
         print("answer " + json.dumps(answer), flush=True)
 
 

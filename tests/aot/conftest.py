@@ -20,9 +20,14 @@ Answer = dict[str, Any]
 def missing(platform: str) -> str | None:
     """Returns why a platform cannot be compiled for here, None if it can."""
     if platform == "tpu":
-        return None if importlib.util.find_spec("libtpu") else "needs libtpu: pip install 'jaxdp[tpu]'"
+        return (
+            None if importlib.util.find_spec("libtpu") else "needs libtpu: pip install 'jaxdp[tpu]'"
+        )
     plugins = importlib.util.find_spec("jax_plugins")
-    folders = [pathlib.Path(place) for place in (plugins.submodule_search_locations or () if plugins else ())]
+    folders = [
+        pathlib.Path(place)
+        for place in (plugins.submodule_search_locations or () if plugins else ())
+    ]
     found = any(path.name.startswith("xla_cuda") for folder in folders for path in folder.glob("*"))
     return None if found else "needs the CUDA plug-in: pip install 'jaxdp[cuda13]'"
 
@@ -30,11 +35,23 @@ def missing(platform: str) -> str | None:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Gives a test each of the steps, those of a platform to one worker."""
     if "step" in metafunc.fixturenames:
-        chosen = [*steps.SMALL, *(steps.every_step() if metafunc.config.getoption("--every-step") else steps.every_pair())]
+        chosen = [
+            *steps.SMALL,
+            *(
+                steps.every_step()
+                if metafunc.config.getoption("--every-step")
+                else steps.every_pair()
+            ),
+        ]
         metafunc.parametrize(
             ("platform", "step"),
             [
-                pytest.param(platform, step, id=steps.name(platform, step), marks=pytest.mark.xdist_group(platform))
+                pytest.param(
+                    platform,
+                    step,
+                    id=steps.name(platform, step),
+                    marks=pytest.mark.xdist_group(platform),
+                )
                 for platform in steps.TARGETS
                 for step in chosen
             ],
@@ -49,9 +66,17 @@ class Compiler:
 
     def ask(self, case: Answer) -> Answer:
         if self._process is None or self._process.poll() is not None:
-            environment = {name: value for name, value in os.environ.items() if name not in ("XLA_FLAGS", "JAX_PLATFORMS")}
+            environment = {
+                name: value
+                for name, value in os.environ.items()
+                if name not in ("XLA_FLAGS", "JAX_PLATFORMS")
+            }
             self._process = subprocess.Popen(
-                [sys.executable, str(WORKER)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+                [sys.executable, str(WORKER)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+                env=environment,
             )
         assert self._process.stdin is not None
         assert self._process.stdout is not None
@@ -70,7 +95,10 @@ class Compiler:
 
 @pytest.fixture(scope="session")
 def compile_step() -> Iterator[Callable[[Answer], Answer]]:
-    """Compiles a case, unless an earlier test or session has; skips the test where what it takes is not installed."""
+    """Compiles a case, unless an earlier test or session has.
+
+    Skips the test where what it takes is not installed.
+    """
     compilers: dict[tuple[str, str], Compiler] = {}
     answers: dict[str, Answer] = {}
 
@@ -83,7 +111,9 @@ def compile_step() -> Iterator[Callable[[Answer], Answer]]:
             found = kept_programs.find(case)
             if found is None:
                 # A fault stays in the process that it was put into.
-                found = compilers.setdefault((platform, case.get("mutant", "")), Compiler()).ask(case)
+                found = compilers.setdefault((platform, case.get("mutant", "")), Compiler()).ask(
+                    case
+                )
                 kept_programs.keep(case, found)
             answers[key] = found
         answer = answers[key]

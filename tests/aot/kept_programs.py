@@ -1,4 +1,6 @@
-"""Keeps what was found in a compiled program, so that another run of the session compiles only what has changed."""
+"""Keeps what was found in a compiled program, so that another run of the session compiles only what
+has changed.
+"""
 
 import functools
 import hashlib
@@ -11,12 +13,23 @@ from typing import Any
 
 HERE = pathlib.Path(__file__).parent
 # What decides about a program, beside the package: versions of JAX and of the compilers.
-LIBRARIES = ("jax", "jaxlib", "flax", "optax", "libtpu", "jax-cuda13-plugin", "jax-cuda13-pjrt", "nvidia-cuda-nvcc")
+LIBRARIES = (
+    "jax",
+    "jaxlib",
+    "flax",
+    "optax",
+    "libtpu",
+    "jax-cuda13-plugin",
+    "jax-cuda13-pjrt",
+    "nvidia-cuda-nvcc",
+)
 
 
 @functools.cache
 def _sources() -> bytes:
-    """Returns a hash of the package, of the process that compiles, and of the versions of what it compiles with."""
+    """Returns a hash of the package, of the process that compiles, and of the versions of what it
+    compiles with.
+    """
     found = importlib.util.find_spec("jaxdp")
     package = pathlib.Path(str(found.origin)).parent if found is not None else HERE
     files = [*sorted(package.rglob("*.py")), HERE / "compile_worker.py"]
@@ -32,7 +45,8 @@ def _sources() -> bytes:
 
 
 def _path(case: dict[str, Any]) -> pathlib.Path | None:
-    folder = os.environ.get("JAX_COMPILATION_CACHE_DIR")  # programs for devices that are not there JAX does not keep
+    # Programs for devices that are not there JAX does not keep.
+    folder = os.environ.get("JAX_COMPILATION_CACHE_DIR")
     if not folder:
         return None
     digest = hashlib.sha256(_sources() + json.dumps(case, sort_keys=True).encode()).hexdigest()

@@ -1,4 +1,6 @@
-"""The steps that are compiled: a product of models, strategies, precisions and kinds, or a few of it that hold every pair."""
+"""The steps that are compiled: a product of models, strategies, precisions and kinds, or a few of
+it that hold every pair.
+"""
 
 import itertools
 from typing import Any
@@ -6,13 +8,20 @@ from typing import Any
 Case = dict[str, Any]
 
 TARGETS = {"tpu": "tpu:v5e:2x2", "cuda": "cuda:h100:4"}
-# Settings, images, their number and how many a device has of a batch. All images together are far more than any activation.
+# Settings, images, their number and how many a device has of a batch. All images together are far
+# more than any activation.
 CIFAR: Case = {"shape": (32, 32, 3), "images": 50_000, "examples": 16}
 MODELS: dict[str, tuple[Case, Case]] = {
     "pyramidnet110": ({"model": "pyramidnet", "model_kwargs": {"depth": 110, "alpha": 48}}, CIFAR),
     "pyramidnet20": ({"model": "pyramidnet", "model_kwargs": {"depth": 20, "alpha": 48}}, CIFAR),
-    "unet": ({"model": "unet", "task": "segmentation"}, {"shape": (128, 128, 3), "images": 20_000, "examples": 4}),
-    "resnet50": ({"model": "resnet", "model_kwargs": {"depth": 50}}, {"shape": (224, 224, 3), "images": 10_000, "examples": 16}),
+    "unet": (
+        {"model": "unet", "task": "segmentation"},
+        {"shape": (128, 128, 3), "images": 20_000, "examples": 4},
+    ),
+    "resnet50": (
+        {"model": "resnet", "model_kwargs": {"depth": 50}},
+        {"shape": (224, 224, 3), "images": 10_000, "examples": 16},
+    ),
     "cnn": ({"model": "cnn"}, CIFAR),
 }
 LARGE = [model for model in MODELS if model != "cnn"]
@@ -44,11 +53,14 @@ SMALL: list[Choice] = [
 def every_pair() -> list[Choice]:
     """Returns choices in which every pair of a model, a strategy, a precision and a kind is found.
 
-    No fewer can do: each model meets each strategy once. The kinds are those of a Latin square, one to each model of a strategy.
+    No fewer can do: each model meets each strategy once. The kinds are those of a Latin square, one
+    to each model of a strategy.
     """
     return [
         (model, strategy, PRECISIONS[(column + row // 2) % 2], KINDS[(column + row) % len(KINDS)])
-        for (row, model), (column, strategy) in itertools.product(enumerate(LARGE), enumerate(STRATEGIES))
+        for (row, model), (column, strategy) in itertools.product(
+            enumerate(LARGE), enumerate(STRATEGIES)
+        )
     ]
 
 
@@ -70,7 +82,9 @@ def case(platform: str, choice: Choice, mutant: str = "") -> Case:
     settings, data = MODELS[model]
     # Statistics of a device's own examples: those of more have a collective at each layer.
     settings = settings | STRATEGIES[strategy] | {"precision": precision, "batch_norm": "replica"}
-    settings |= {"per_device_batch_size": data["examples"]} | ({"accumulate_steps": MICROBATCHES} if kind == "accumulation" else {})
+    settings |= {"per_device_batch_size": data["examples"]} | (
+        {"accumulate_steps": MICROBATCHES} if kind == "accumulation" else {}
+    )
     return {
         "target": TARGETS[platform],
         "settings": settings,

@@ -1,4 +1,7 @@
-"""Steps compiled for a TPU and a CUDA GPU have the properties that make them fast. Nothing is run; times are not asserted."""
+"""Steps compiled for a TPU and a CUDA GPU have the properties that make them fast.
+
+Nothing is run; times are not asserted.
+"""
 
 import itertools
 import json
@@ -14,18 +17,28 @@ Answer = dict[str, Any]
 Ask = Callable[[Answer], Answer]
 
 TOLERANCE = 0.02
-KINDS_OF_COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "collective-permute", "all-to-all")
+KINDS_OF_COLLECTIVES = (
+    "all-reduce",
+    "all-gather",
+    "reduce-scatter",
+    "collective-permute",
+    "all-to-all",
+)
 COMBINED_BYTES = 30 * 2**20  # up to which XLA:GPU combines all-reduces
 
 
 def test_every_pair_of_settings_is_among_the_steps() -> None:
     chosen, product = steps.every_pair(), steps.every_step()
     for one, other in itertools.combinations(range(4), 2):
-        assert {(step[one], step[other]) for step in chosen} == {(step[one], step[other]) for step in product}
+        assert {(step[one], step[other]) for step in chosen} == {
+            (step[one], step[other]) for step in product
+        }
     assert len(chosen) == len(set(chosen)) == len(steps.LARGE) * len(steps.STRATEGIES)
 
 
-def test_a_program_is_kept_until_something_changes(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_program_is_kept_until_something_changes(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path))
     one, other = (steps.case("tpu", step) for step in steps.SMALL[:2])
     kept_programs.keep(one, {"donated": 3})
@@ -43,16 +56,28 @@ def check(found: Answer, platform: str, step: steps.Choice) -> None:
     assert not found["copies"], "the step writes something as large as the data set"
     trains = kind != "evaluate"
     if trains:
-        assert found["donated"] >= found["state_leaves"], "the new state does not take the memory of the old one"
+        assert found["donated"] >= found["state_leaves"], (
+            "the new state does not take the memory of the old one"
+        )
     if precision == "bfloat16":
-        # XLA:TPU computes in bfloat16 what is traced in float32 from bfloat16, other compilers need not.
-        assert found["traced_formats"] == ["bf16"], "a convolution of a bfloat16 step is traced in float32"
+        # XLA:TPU computes in bfloat16 what is traced in float32 from bfloat16, other compilers need
+        # not.
+        assert found["traced_formats"] == ["bf16"], (
+            "a convolution of a bfloat16 step is traced in float32"
+        )
         # The metrics of an evaluation count in float32, by matrix products.
-        assert found["formats"] == ["bf16"] or not trains, "a convolution or matrix product of a bfloat16 step is in float32"
-    collectives = {name: [each for each in found["collectives"] if each["kind"] == name] for name in KINDS_OF_COLLECTIVES}
+        assert found["formats"] == ["bf16"] or not trains, (
+            "a convolution or matrix product of a bfloat16 step is in float32"
+        )
+    collectives = {
+        name: [each for each in found["collectives"] if each["kind"] == name]
+        for name in KINDS_OF_COLLECTIVES
+    }
     assert sum(map(len, collectives.values())) == len(found["collectives"])
     if trains and strategy in ("pmap", "shard_map", "sharded"):
-        assert not any(collectives[name] for name in KINDS_OF_COLLECTIVES[1:]), "only all-reduces are needed"
+        assert not any(collectives[name] for name in KINDS_OF_COLLECTIVES[1:]), (
+            "only all-reduces are needed"
+        )
         check_reductions(found, collectives["all-reduce"], platform, step)
     if trains and strategy == "sharded_params":
         check_scattered(found, collectives, step)
@@ -61,25 +86,32 @@ def check(found: Answer, platform: str, step: steps.Choice) -> None:
     check_overlap(collectives, platform, step)
 
 
-def check_reductions(found: Answer, reductions: list[Answer], platform: str, step: steps.Choice) -> None:
+def check_reductions(
+    found: Answer, reductions: list[Answer], platform: str, step: steps.Choice
+) -> None:
     """Asserts that gradients are combined, and reduced once for each update."""
     _, strategy, precision, kind = step
     updates = steps.STEPS_A_CALL if kind == "several" else 1
-    # Where XLA partitions the step, its all-reduces stand in the loop over microbatches. XLA:GPU 0.12 moves those of gradients out.
+    # Where XLA partitions the step, its all-reduces stand in the loop over microbatches. XLA:GPU
+    # 0.12 moves those of gradients out.
     if strategy == "sharded" and kind == "accumulation":
         updates = steps.MICROBATCHES
     gradients = found["gradient_bytes"] * updates
     reduced, count = (sum(each[name] for each in reductions) for name in ("bytes", "count"))
     # XLA's partitioner sums what a convolution returns, before that becomes float32.
     least = gradients / 2 if strategy == "sharded" and precision == "bfloat16" else gradients
-    assert least <= reduced <= 1.1 * gradients, "gradients are reduced more than once for an update, or not at all"
+    assert least <= reduced <= 1.1 * gradients, (
+        "gradients are reduced more than once for an update, or not at all"
+    )
     most = 4 + found["gradient_bytes"] // COMBINED_BYTES
     if strategy == "sharded":  # metrics and statistics come one by one; so do some kernels
         most += steps.MICROBATCHES + found["state_leaves"] // 10
     assert count <= most * updates, "gradients are not combined"
 
 
-def check_scattered(found: Answer, collectives: dict[str, list[Answer]], step: steps.Choice) -> None:
+def check_scattered(
+    found: Answer, collectives: dict[str, list[Answer]], step: steps.Choice
+) -> None:
     """Asserts that a device receives all parameters, and gradients once for each microbatch."""
     _, _, precision, kind = step
     moved = {name: sum(each["bytes"] for each in group) for name, group in collectives.items()}
@@ -96,19 +128,31 @@ def check_scattered(found: Answer, collectives: dict[str, list[Answer]], step: s
 
 
 def check_overlap(collectives: dict[str, list[Answer]], platform: str, step: steps.Choice) -> None:
-    """Asserts that a device computes while it waits for others, where a compiler provides for that."""
+    """Asserts that a device computes while it waits for others, where a compiler provides for
+    that.
+    """
     model, strategy, _, kind = step
     if platform == "tpu":  # with the least effort nothing else is
-        assert all(each["asynchronous"] == each["count"] for each in collectives["collective-permute"])
+        assert all(
+            each["asynchronous"] == each["count"] for each in collectives["collective-permute"]
+        )
         return
-    assert all(each["asynchronous"] == each["count"] for each in itertools.chain(*collectives.values())), "the device waits"
+    assert all(
+        each["asynchronous"] == each["count"] for each in itertools.chain(*collectives.values())
+    ), "the device waits"
     if strategy == "sharded_params":
-        assert any(each["overlapped"] for each in collectives["all-gather"]), "nothing is computed while parameters are gathered"
+        assert any(each["overlapped"] for each in collectives["all-gather"]), (
+            "nothing is computed while parameters are gathered"
+        )
     if kind != "evaluate" and model != "cnn":
         reductions = [*collectives["all-reduce"], *collectives["reduce-scatter"]]
-        assert any(each["overlapped"] for each in reductions), "nothing is computed while gradients are reduced"
+        assert any(each["overlapped"] for each in reductions), (
+            "nothing is computed while gradients are reduced"
+        )
     if kind != "evaluate" and model != "cnn" and strategy == "space":
-        assert any(each["overlapped"] for each in collectives["collective-permute"]), "the device waits for the rows of others"
+        assert any(each["overlapped"] for each in collectives["collective-permute"]), (
+            "the device waits for the rows of others"
+        )
 
 
 @pytest.mark.slow
@@ -120,11 +164,19 @@ def test_a_compiled_step(platform: str, step: steps.Choice, compile_step: Ask) -
 def test_a_step_moves_as_many_bytes_as_before(
     platform: str, step: steps.Choice, compile_step: Ask, request: pytest.FixtureRequest
 ) -> None:
-    """Sees a change that makes a step heavier. `pytest --write-bytes` writes the table, of each platform for itself."""
+    """Sees a change that makes a step heavier.
+
+    `pytest --write-bytes` writes the table, of each platform for itself.
+    """
     name, path = "-".join(step), pathlib.Path(__file__).parent / f"bytes_moved_{platform}.json"
-    found, table = compile_step(steps.case(platform, step))["bytes_moved"], json.loads(path.read_text()) if path.exists() else {}
+    found, table = (
+        compile_step(steps.case(platform, step))["bytes_moved"],
+        json.loads(path.read_text()) if path.exists() else {},
+    )
     if request.config.getoption("--write-bytes"):
-        table = {each: value for each, value in table.items() if tuple(each.split("-")) in steps.NAMED} | {name: found}
+        table = {
+            each: value for each, value in table.items() if tuple(each.split("-")) in steps.NAMED
+        } | {name: found}
         path.write_text(json.dumps(dict(sorted(table.items())), indent=1) + "\n")
     assert found == pytest.approx(table[name], rel=TOLERANCE)
 
@@ -132,18 +184,30 @@ def test_a_step_moves_as_many_bytes_as_before(
 CNN = ("cnn", "shard_map")
 LARGER = ("pyramidnet20", "sharded_params", "bfloat16", "evaluate")
 FAULTS = [
-    ("tpu", "gather", (*CNN, "float32", "train")),  # XLA:GPU gathers images that are stored as they are without a copy
+    # XLA:GPU gathers images that are stored as they are without a copy.
+    ("tpu", "gather", (*CNN, "float32", "train")),
     *((platform, "donation", (*CNN, "float32", "train")) for platform in steps.TARGETS),
-    *((platform, "float32", step) for platform in steps.TARGETS for step in ((*CNN, "bfloat16", "train"), LARGER)),
+    *(
+        (platform, "float32", step)
+        for platform in steps.TARGETS
+        for step in ((*CNN, "bfloat16", "train"), LARGER)
+    ),
 ]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("platform", "mutant", "faulty"),
-    [pytest.param(*fault, marks=pytest.mark.xdist_group(fault[0]), id="-".join((*fault[:2], *fault[2]))) for fault in FAULTS],
+    [
+        pytest.param(
+            *fault, marks=pytest.mark.xdist_group(fault[0]), id="-".join((*fault[:2], *fault[2]))
+        )
+        for fault in FAULTS
+    ],
 )
-def test_a_fault_is_found(platform: str, mutant: str, faulty: steps.Choice, compile_step: Ask) -> None:
+def test_a_fault_is_found(
+    platform: str, mutant: str, faulty: steps.Choice, compile_step: Ask
+) -> None:
     check(compile_step(steps.case(platform, faulty)), platform, faulty)
     with pytest.raises(AssertionError):
         check(compile_step(steps.case(platform, faulty, mutant)), platform, faulty)

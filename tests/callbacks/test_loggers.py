@@ -19,7 +19,9 @@ SMALL: dict[str, Any] = {
 def test_wandb_offline(monkeypatch: pytest.MonkeyPatch, no_pictures: None) -> None:
     pytest.importorskip("wandb")
     monkeypatch.setenv("WANDB_SILENT", "true")
-    trainer = jaxdp.Trainer("cnn", "digits", **SMALL, callbacks=["wandb:project=test,mode=offline"], run_dir="run")
+    trainer = jaxdp.Trainer(
+        "cnn", "digits", **SMALL, callbacks=["wandb:project=test,mode=offline"], run_dir="run"
+    )
     result = trainer.fit(steps=8)
     assert result.status == "done"
     identifier = pathlib.Path("run", "wandb-id.txt").read_text().strip()
@@ -35,9 +37,13 @@ def test_mlflow_file_store(no_pictures: None, monkeypatch: pytest.MonkeyPatch) -
     mlflow = pytest.importorskip("mlflow")
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
     uri = pathlib.Path("mlruns").absolute().as_uri()
-    result = jaxdp.Trainer("cnn", "digits", **SMALL, callbacks=[f"mlflow:experiment=mine,tracking_uri={uri}"], run_dir="run").fit(
-        steps=8
-    )
+    result = jaxdp.Trainer(
+        "cnn",
+        "digits",
+        **SMALL,
+        callbacks=[f"mlflow:experiment=mine,tracking_uri={uri}"],
+        run_dir="run",
+    ).fit(steps=8)
     client = mlflow.MlflowClient(tracking_uri=uri)
     (run,) = client.search_runs([client.get_experiment_by_name("mine").experiment_id])
     assert run.info.status == "FINISHED"
@@ -45,11 +51,16 @@ def test_mlflow_file_store(no_pictures: None, monkeypatch: pytest.MonkeyPatch) -
     assert run.data.metrics["test/accuracy"] == pytest.approx(result.metrics["test"]["accuracy"])
     history = client.get_metric_history(run.info.run_id, "train/loss")
     assert [(each.step, each.value) for each in history] == [
-        (row["step"], pytest.approx(row["loss"])) for row in result.history if row["split"] == "train"
+        (row["step"], pytest.approx(row["loss"]))
+        for row in result.history
+        if row["split"] == "train"
     ]
 
 
 def test_what_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "wandb", None)
-    with pytest.raises(jaxdp.ConfigError, match=r"--callbacks wandb: needs the package wandb: pip install 'jaxdp\[wandb\]'"):
+    with pytest.raises(
+        jaxdp.ConfigError,
+        match=r"--callbacks wandb: needs the package wandb: pip install 'jaxdp\[wandb\]'",
+    ):
         jaxdp.Trainer("cnn", "digits", **SMALL, callbacks=["wandb"])

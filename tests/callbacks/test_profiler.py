@@ -15,7 +15,12 @@ FLAGS = "--model cnn --global-batch-size 64 --devices 2 --steps 6 --run-dir run"
 
 def traced_steps(folder: pathlib.Path) -> set[int]:
     (file,) = folder.glob("**/*.xplane.pb")
-    events = [event for plane in ProfileData.from_file(str(file)).planes for line in plane.lines for event in line.events]
+    events = [
+        event
+        for plane in ProfileData.from_file(str(file)).planes
+        for line in plane.lines
+        for event in line.events
+    ]
     assert any(event.name == "waiting for input" for event in events)
     return {int(dict(event.stats)["step_num"]) for event in events if event.name == "train"}
 
@@ -26,16 +31,27 @@ def test_the_steps_that_were_asked_for_are_recorded() -> None:
 
 
 def test_the_parts_of_a_step_have_names() -> None:
-    setup = create_setup(TrainConfig.of(model="cnn", global_batch_size=64, devices=2, strategy="shard_map", augment=("flip",)))
+    setup = create_setup(
+        TrainConfig.of(
+            model="cnn", global_batch_size=64, devices=2, strategy="shard_map", augment=("flip",)
+        )
+    )
     text = setup.strategy.train_step.lower(*setup.abstract_step(64)).as_text(debug_info=True)
     for part in ("input", "augment", "forward", "backward", "reduce", "update"):
         assert re.search(rf"[\"/]{part}/", text), part
 
 
 @pytest.mark.parametrize(
-    ("steps", "message"), [("4", "must be START:STOP"), ("5:3", "must be START:STOP"), ("7:9", "begins after the last step, 6")]
+    ("steps", "message"),
+    [
+        ("4", "must be START:STOP"),
+        ("5:3", "must be START:STOP"),
+        ("7:9", "begins after the last step, 6"),
+    ],
 )
-def test_steps_that_cannot_be_recorded(steps: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_steps_that_cannot_be_recorded(
+    steps: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert train.main([*FLAGS, "--profile", steps]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert f"--profile {steps}: {message}" in line

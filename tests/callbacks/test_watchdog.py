@@ -1,4 +1,7 @@
-"""A run that stands still is ended, with a file that says where; one that compiles, or only rests, is not."""
+"""A run that stands still is ended, with a file that says where.
+
+One that compiles, or only rests, is not.
+"""
 
 import pathlib
 import subprocess
@@ -26,12 +29,21 @@ with watchdog.watching():
 """
 
 
-@pytest.mark.fault("no step is finished, one process", "exit code 1 after --step-timeout; says where each thread stands", None)
+@pytest.mark.fault(
+    "no step is finished, one process",
+    "exit code 1 after --step-timeout; says where each thread stands",
+    None,
+)
 def test_a_process_that_hangs_says_where() -> None:
-    ended = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=50)
+    ended = subprocess.run(
+        [sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=50
+    )
     assert ended.returncode == 1
     (line,) = ended.stderr.splitlines()
-    assert line.startswith("jaxdp.train: error: no step was finished for 2 s after step 4 (training); where each thread stands: ")
+    assert line.startswith(
+        "jaxdp.train: error: no step was finished for 2 s after step 4 (training); where each"
+        " thread stands: "
+    )
     report = pathlib.Path("hang-0.txt").read_text()
     assert "in stuck_here" in report
     assert "no step was finished for 2 s" in report

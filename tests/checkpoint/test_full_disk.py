@@ -1,4 +1,7 @@
-"""What cannot be written ends the run with one line and exit code 1; the checkpoint before it stays whole, and the run resumes."""
+"""What cannot be written ends the run with one line and exit code 1.
+
+The checkpoint before it stays whole, and the run resumes.
+"""
 
 import errno
 import json
@@ -19,10 +22,11 @@ from jaxdp.tools.checkpoint_list import list_checkpoints
 pytestmark = pytest.mark.usefixtures("no_pictures")
 CONTINUED = "exit code 1 and one line; the checkpoint before is whole and continued from"
 FLAGS = (
-    "--model cnn --model-kwargs width=8 hidden=32 --global-batch-size 160 --schedule constant --log-every 1 --eval-every 2 "
-    "--checkpoint-every 2 --devices 2 --run-dir run"
+    "--model cnn --model-kwargs width=8 hidden=32 --global-batch-size 160 --schedule constant"
+    " --log-every 1 --eval-every 2 --checkpoint-every 2 --devices 2 --run-dir run"
 ).split()
-# What a full disk is to the file that does not fit: a write that fails. Nobody has to be root for it.
+# What a full disk is to the file that does not fit: a write that fails. Nobody has to be root for
+# it.
 LIMITED = """
 import resource, sys
 from jaxdp import train
@@ -73,9 +77,15 @@ def mounted() -> Iterator[pathlib.Path]:
     folder.mkdir()
     if sys.platform != "linux" or shutil.which("mount") is None:
         pytest.skip("needs a tmpfs, and there is no mount command that makes one")
-    made = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", str(folder)], capture_output=True, text=True)
+    made = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", str(folder)],
+        capture_output=True,
+        text=True,
+    )
     if made.returncode != 0:
-        pytest.skip(f"needs a tmpfs, and may not mount one: {made.stderr.strip() or made.stdout.strip()}")
+        pytest.skip(
+            f"needs a tmpfs, and may not mount one: {made.stderr.strip() or made.stdout.strip()}"
+        )
     try:
         yield folder
     finally:
@@ -87,12 +97,18 @@ def remount(folder: pathlib.Path, options: str) -> None:
 
 
 def run(program: str, *flags: str) -> tuple[int, list[str]]:
-    """Returns the exit code and the lines on standard error that do not tell of progress; a process that does not end fails."""
+    """Returns the exit code and the lines on standard error that do not tell of progress.
+
+    A process that does not end fails.
+    """
     variables = environment()
-    variables["JAX_ENABLE_COMPILATION_CACHE"] = "false"  # the limit would cut its entries short, for everybody who reads them
+    # The limit would cut its entries short, for everybody who reads them.
+    variables["JAX_ENABLE_COMPILATION_CACHE"] = "false"
     command = [sys.executable, "-c", program, *FLAGS, *flags]
     ended = subprocess.run(command, capture_output=True, text=True, env=variables, timeout=240)
-    return ended.returncode, [line for line in ended.stderr.splitlines() if not line.startswith(("step ", "continuing "))]
+    return ended.returncode, [
+        line for line in ended.stderr.splitlines() if not line.startswith(("step ", "continuing "))
+    ]
 
 
 def only_error(lines: list[str]) -> str:
@@ -122,19 +138,24 @@ def assert_completes(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.fault("file size limit while saving", CONTINUED, 0)
-def test_a_save_that_does_not_fit_leaves_the_one_before_whole(resumable: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_save_that_does_not_fit_leaves_the_one_before_whole(
+    resumable: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert_step_4_is_not_saved(LIMITED.format(limit=40_000), "File too large")
     assert_completes(capsys)
 
 
 @pytest.mark.slow
 @pytest.mark.fault("full file system while saving (tmpfs)", CONTINUED, 0)
-def test_a_file_system_that_is_full(trained: pathlib.Path, mounted: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_system_that_is_full(
+    trained: pathlib.Path, mounted: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     shutil.copytree(trained, mounted / "run")
     pathlib.Path("run").symlink_to(mounted / "run")
     system = os.statvfs(mounted)
     used = (system.f_blocks - system.f_bfree) * system.f_frsize
-    remount(mounted, f"size={used + 150_000}")  # rows, events and pictures fit, 200 kB of arrays do not
+    # Rows, events and pictures fit, 200 kB of arrays do not.
+    remount(mounted, f"size={used + 150_000}")
     assert_step_4_is_not_saved(LIMITED.format(limit=-1), "No space left on device")
     remount(mounted, "size=64m")
     assert_completes(capsys)
@@ -143,12 +164,17 @@ def test_a_file_system_that_is_full(trained: pathlib.Path, mounted: pathlib.Path
 @pytest.mark.slow
 @pytest.mark.fault("file system becomes read-only", CONTINUED, 0)
 def test_a_file_system_that_becomes_read_only(
-    resumable: pathlib.Path, mounted: pathlib.Path, capsys: pytest.CaptureFixture[str], request: pytest.FixtureRequest
+    resumable: pathlib.Path,
+    mounted: pathlib.Path,
+    capsys: pytest.CaptureFixture[str],
+    request: pytest.FixtureRequest,
 ) -> None:
     # That of the checkpoints alone: while the run holds its metrics open the system would refuse.
     shutil.copytree("run/checkpoints", mounted, dirs_exist_ok=True)
     subprocess.run(["mount", "--bind", str(mounted), "run/checkpoints"], check=True)
-    request.addfinalizer(lambda: subprocess.run(["umount", "--lazy", "run/checkpoints"], check=True))
+    request.addfinalizer(
+        lambda: subprocess.run(["umount", "--lazy", "run/checkpoints"], check=True)
+    )
     action = f"subprocess.run(['mount', '-o', 'remount,ro', {str(mounted)!r}], check=True)"
     assert_step_4_is_not_saved(DISTURBED.format(action=action), "Read-only file system")
     remount(mounted, "rw")
@@ -156,20 +182,39 @@ def test_a_file_system_that_becomes_read_only(
 
 
 @pytest.mark.slow
-@pytest.mark.fault("metrics.jsonl cut short by a full disk", "exit code 1 and one line; no row missing after the next start", 0)
-def test_a_row_that_is_cut_short(resumable: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.fault(
+    "metrics.jsonl cut short by a full disk",
+    "exit code 1 and one line; no row missing after the next start",
+    0,
+)
+def test_a_row_that_is_cut_short(
+    resumable: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     rows = resumable / "metrics.jsonl"
     long = len(rows.read_text().splitlines()[0])
     # In the middle of the second row: where one happened to end there, nothing would be cut short.
-    code, lines = run(LIMITED.format(limit=rows.stat().st_size + 3 * long // 2), "--steps", "6", "--checkpoint-every", "6")
+    code, lines = run(
+        LIMITED.format(limit=rows.stat().st_size + 3 * long // 2),
+        "--steps",
+        "6",
+        "--checkpoint-every",
+        "6",
+    )
     assert code == 1, lines
     assert "File too large" in only_error(lines)
     with pytest.raises(json.JSONDecodeError):
         json.loads(rows.read_text().splitlines()[-1])
     assert verdicts() == [(2, "whole")]
     assert_completes(capsys)
-    expected = [(split, step) for step in range(1, 7) for split in ("train", "test") if split == "train" or step % 2 == 0]
-    assert [(row["split"], row["step"]) for row in map(json.loads, rows.read_text().splitlines())] == expected
+    expected = [
+        (split, step)
+        for step in range(1, 7)
+        for split in ("train", "test")
+        if split == "train" or step % 2 == 0
+    ]
+    assert [
+        (row["split"], row["step"]) for row in map(json.loads, rows.read_text().splitlines())
+    ] == expected
 
 
 @pytest.mark.slow
@@ -182,28 +227,42 @@ def test_a_folder_that_vanishes_ends_the_run(resumable: pathlib.Path) -> None:
 
 
 @pytest.mark.parametrize("when", ["step", "save", "end"])
-@pytest.mark.fault("run folder moved while training", "exit code 1 and one line; continued where it is now", 0)
-def test_a_folder_that_is_moved_ends_the_run(when: str, resumable: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.fault(
+    "run folder moved while training", "exit code 1 and one line; continued where it is now", 0
+)
+def test_a_folder_that_is_moved_ends_the_run(
+    when: str, resumable: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     move = "__import__('os').rename('run', 'moved')"
     program = DISTURBED.format(action=move)
-    if when == "save":  # Orbax would make the folder anew, and write the rest of the checkpoint there
+    # Orbax would make the folder anew, and write the rest of the checkpoint there.
+    if when == "save":
         program = DURING_A_SAVE.format(action=move)
     elif when == "end":
         program = program.replace("step == 3", "step == 6")
     code, lines = run(program, "--steps", "6")
     assert code == 1, lines
-    assert "run was moved, removed or replaced while the run wrote in it; if it was moved, continue with" in only_error(lines)
+    assert (
+        "run was moved, removed or replaced while the run wrote in it; if it was moved, continue"
+        " with" in only_error(lines)
+    )
     assert not pathlib.Path("run").exists()
     saved = list_checkpoints("moved")[-1]["step"]
     capsys.readouterr()
     assert train.main([*FLAGS, "--run-dir", "moved", "--steps", "6"]) == 0
     assert f"continuing moved after step {saved}" in capsys.readouterr().err
-    rows = [row["step"] for row in map(json.loads, pathlib.Path("moved/metrics.jsonl").read_text().splitlines())]
+    rows = [
+        row["step"]
+        for row in map(json.loads, pathlib.Path("moved/metrics.jsonl").read_text().splitlines())
+    ]
     assert sorted(set(rows)) == [1, 2, 3, 4, 5, 6]
 
 
 def test_a_folder_that_is_replaced_ends_the_run_and_stays_as_it_is(resumable: pathlib.Path) -> None:
-    action = "import os; os.rename('run', 'moved'); shutil.copytree('moved', 'run'); os.truncate('run/writer.lock', 0)"
+    action = (
+        "import os; os.rename('run', 'moved'); shutil.copytree('moved', 'run');"
+        " os.truncate('run/writer.lock', 0)"
+    )
     code, lines = run(DISTURBED.format(action=action), "--steps", "6")
     assert code == 1, lines
     only_error(lines)
@@ -211,7 +270,8 @@ def test_a_folder_that_is_replaced_ends_the_run_and_stays_as_it_is(resumable: pa
     assert len(pathlib.Path("run/metrics.jsonl").read_text().splitlines()) <= len(
         pathlib.Path("moved/metrics.jsonl").read_text().splitlines()
     )
-    assert pathlib.Path("run/writer.lock").read_bytes() == b""  # of another run, as far as this one can tell
+    # Of another run, as far as this one can tell.
+    assert pathlib.Path("run/writer.lock").read_bytes() == b""
 
 
 def test_a_checkpoint_whose_checksums_cannot_be_written_is_one_all_the_same(
@@ -222,6 +282,11 @@ def test_a_checkpoint_whose_checksums_cannot_be_written_is_one_all_the_same(
 
     monkeypatch.setattr(integrity, "replace_file", full)
     assert train.main([*FLAGS, "--steps", "4"]) == 0
-    warnings = [line for line in capsys.readouterr().err.splitlines() if "checkpoint of step" in line]
-    assert warnings == ["warning: the checkpoint of step 4 is complete, but has no checksums: No space left on device"]
+    warnings = [
+        line for line in capsys.readouterr().err.splitlines() if "checkpoint of step" in line
+    ]
+    assert warnings == [
+        "warning: the checkpoint of step 4 is complete, but has no checksums: No space left on"
+        " device"
+    ]
     assert verdicts() == [(2, "whole"), (4, "unverified")]

@@ -1,4 +1,7 @@
-"""A damaged checkpoint is noticed, named and passed over; the run that continues saves its step again."""
+"""A damaged checkpoint is noticed, named and passed over.
+
+The run that continues saves its step again.
+"""
 
 import errno
 import json
@@ -21,8 +24,9 @@ from jaxdp.tools.checkpoint_list import list_checkpoints
 
 pytestmark = pytest.mark.usefixtures("no_pictures")
 FLAGS = (
-    "--model cnn --model-kwargs width=4 hidden=16 --global-batch-size 160 --steps 6 --schedule constant --log-every 2 "
-    "--eval-every 2 --checkpoint-every 2 --devices 2 --validation 0.2 --run-dir run"
+    "--model cnn --model-kwargs width=4 hidden=16 --global-batch-size 160 --steps 6 --schedule"
+    " constant --log-every 2 --eval-every 2 --checkpoint-every 2 --devices 2 --validation 0.2"
+    " --run-dir run"
 ).split()
 SAVED = pathlib.Path("run", "checkpoints")
 
@@ -45,7 +49,10 @@ def arrays(step: int) -> dict[str, np.ndarray]:
 
 def largest(step: int) -> pathlib.Path:
     """Holds arrays."""
-    return max((path for path in (SAVED / str(step) / "state").rglob("*") if path.is_file()), key=lambda path: path.stat().st_size)
+    return max(
+        (path for path in (SAVED / str(step) / "state").rglob("*") if path.is_file()),
+        key=lambda path: path.stat().st_size,
+    )
 
 
 def names(step: int) -> pathlib.Path:
@@ -72,11 +79,21 @@ def flip(path: pathlib.Path) -> None:
 
 @pytest.mark.parametrize("file", [largest, names, figures])
 @pytest.mark.parametrize(
-    ("damage", "says"), [(truncate, "bytes instead of"), (delete, "is missing"), (flip, "has other content than was saved")]
+    ("damage", "says"),
+    [
+        (truncate, "bytes instead of"),
+        (delete, "is missing"),
+        (flip, "has other content than was saved"),
+    ],
 )
-@pytest.mark.fault("truncated, deleted or flipped file in the newest checkpoint", "found and named", None)
+@pytest.mark.fault(
+    "truncated, deleted or flipped file in the newest checkpoint", "found and named", None
+)
 def test_each_damage_to_the_newest_is_found_and_named(
-    file: Callable[[int], pathlib.Path], damage: Callable[[pathlib.Path], None], says: str, run: pathlib.Path
+    file: Callable[[int], pathlib.Path],
+    damage: Callable[[pathlib.Path], None],
+    says: str,
+    run: pathlib.Path,
 ) -> None:
     path = file(6)
     damage(path)
@@ -90,12 +107,21 @@ def test_each_damage_to_the_newest_is_found_and_named(
     assert not (run / "checksums" / "6.json").exists()
 
 
-# The others differ only in what the test above compares. Cut figures would make Orbax fail when it opens the folder.
+# The others differ only in what the test above compares. Cut figures would make Orbax fail when it
+# opens the folder.
 @pytest.mark.parametrize(
     ("damage", "file", "says"),
-    [(flip, largest, "has other content than was saved"), (delete, names, "is missing"), (truncate, figures, "bytes instead of")],
+    [
+        (flip, largest, "has other content than was saved"),
+        (delete, names, "is missing"),
+        (truncate, figures, "bytes instead of"),
+    ],
 )
-@pytest.mark.fault("damaged newest checkpoint, then the same command", "set aside; ends bitwise the same from the one before", 0)
+@pytest.mark.fault(
+    "damaged newest checkpoint, then the same command",
+    "set aside; ends bitwise the same from the one before",
+    0,
+)
 def test_a_run_falls_back_and_saves_the_damaged_step_again(
     damage: Callable[[pathlib.Path], None],
     file: Callable[[int], pathlib.Path],
@@ -116,12 +142,17 @@ def test_a_run_falls_back_and_saves_the_damaged_step_again(
         np.testing.assert_array_equal(array, expected[name], err_msg=name)
     assert integrity.examine(SAVED, 6, thorough=True).state == "whole"
     assert (run / "damaged" / "6").is_dir()
-    steps = [(row["split"], row["step"]) for row in map(json.loads, (run / "metrics.jsonl").read_text().splitlines())]
+    steps = [
+        (row["split"], row["step"])
+        for row in map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
+    ]
     assert steps == [(split, step) for step in (2, 4, 6) for split in ("train", "validation")]
 
 
 @pytest.mark.fault("all checkpoints damaged", "exit code 2, nothing touched", None)
-def test_with_all_damaged_nothing_is_touched(run: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_with_all_damaged_nothing_is_touched(
+    run: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     for step in (2, 4, 6):
         flip(largest(step))
     capsys.readouterr()
@@ -135,9 +166,16 @@ def test_with_all_damaged_nothing_is_touched(run: pathlib.Path, capsys: pytest.C
     assert "all its checkpoints are damaged" in capsys.readouterr().err
 
 
-def test_readers_name_a_damaged_step_and_take_the_next_best(run: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_readers_name_a_damaged_step_and_take_the_next_best(
+    run: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     rows = list_checkpoints("run", verify=True)
-    ranked = [row["step"] for row in sorted(rows, key=lambda row: (row["validation"]["accuracy"], row["step"]), reverse=True)]
+    ranked = [
+        row["step"]
+        for row in sorted(
+            rows, key=lambda row: (row["validation"]["accuracy"], row["step"]), reverse=True
+        )
+    ]
     assert [row["step"] for row in rows if row["best"]] == ranked[:1]
     flip(largest(ranked[0]))
     capsys.readouterr()
@@ -160,7 +198,9 @@ def test_readers_name_a_damaged_step_and_take_the_next_best(run: pathlib.Path, c
     assert "damaged" in capsys.readouterr().out
 
 
-def test_a_checkpoint_without_checksums_is_unverified_and_continues(run: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_checkpoint_without_checksums_is_unverified_and_continues(
+    run: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     shutil.rmtree(run / "checksums")
     assert {row["verdict"] for row in list_checkpoints("run", verify=True)} == {"unverified"}
     assert checkpoints.main(["run"]) == 0
@@ -170,7 +210,9 @@ def test_a_checkpoint_without_checksums_is_unverified_and_continues(run: pathlib
     assert {row["step"]: row["verdict"] for row in list_checkpoints("run")}[8] == "whole"
 
 
-def test_an_unverified_checkpoint_that_cannot_be_read_is_one_line(run: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unverified_checkpoint_that_cannot_be_read_is_one_line(
+    run: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     shutil.rmtree(run / "checksums")
     delete(names(6))
     capsys.readouterr()
@@ -182,7 +224,9 @@ def test_checksums_go_with_their_checkpoints() -> None:
     assert train.main([*FLAGS, "--keep", "1"]) == 0
     kept = integrity.steps(SAVED)
     assert kept[-1] == 6
-    assert sorted(path.name for path in pathlib.Path("run", "checksums").iterdir()) == sorted(f"{step}.json" for step in kept)
+    assert sorted(path.name for path in pathlib.Path("run", "checksums").iterdir()) == sorted(
+        f"{step}.json" for step in kept
+    )
 
 
 def test_no_run_is_exit_code_2(capsys: pytest.CaptureFixture[str]) -> None:
@@ -190,7 +234,9 @@ def test_no_run_is_exit_code_2(capsys: pytest.CaptureFixture[str]) -> None:
     assert "--run-dir nowhere: holds no run" in capsys.readouterr().err
 
 
-def test_a_reader_says_that_it_passes_over_metrics_that_are_damaged(run: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_reader_says_that_it_passes_over_metrics_that_are_damaged(
+    run: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     best = SavedCheckpoints(SAVED, best_metric=("accuracy", True)).best_first()
     truncate(figures(best[0]))
     capsys.readouterr()
@@ -200,7 +246,10 @@ def test_a_reader_says_that_it_passes_over_metrics_that_are_damaged(run: pathlib
     assert f"using step {best[1]} instead" in printed.err
     shutil.rmtree(run / "checksums")  # without which nobody knows what they were
     assert evaluate.main(["run", "--devices", "2"]) == 0
-    assert f"step {best[0]} is damaged: metrics/metrics cannot be read; using step {best[1]}" in capsys.readouterr().err
+    assert (
+        f"step {best[0]} is damaged: metrics/metrics cannot be read; using step {best[1]}"
+        in capsys.readouterr().err
+    )
 
 
 def test_a_checkpoint_that_was_read_gets_the_checksums_that_it_lacks(run: pathlib.Path) -> None:
@@ -211,7 +260,9 @@ def test_a_checkpoint_that_was_read_gets_the_checksums_that_it_lacks(run: pathli
     assert integrity.examine(SAVED, 6, thorough=True).state == "whole"
 
 
-def test_a_damaged_checkpoint_on_another_file_system(run: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_damaged_checkpoint_on_another_file_system(
+    run: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def rename(*_: object) -> None:
         raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
 
@@ -220,14 +271,21 @@ def test_a_damaged_checkpoint_on_another_file_system(run: pathlib.Path, monkeypa
         patch.setattr(os, "rename", rename)
         assert integrity.set_aside(SAVED, 6) == run / "damaged" / "6"
     assert integrity.steps(SAVED) == [2, 4]
-    assert content in [path.read_bytes() for path in (run / "damaged" / "6").rglob("*") if path.is_file()]
+    assert content in [
+        path.read_bytes() for path in (run / "damaged" / "6").rglob("*") if path.is_file()
+    ]
     shutil.rmtree(run / "damaged")
     (run / "damaged").touch()
-    with pytest.raises(ConfigError, match=r"checkpoints/4 is damaged and cannot be moved to .*; move it away yourself"):
+    with pytest.raises(
+        ConfigError,
+        match=r"checkpoints/4 is damaged and cannot be moved to .*; move it away yourself",
+    ):
         integrity.set_aside(SAVED, 4)
 
 
-def test_readers_of_a_run_that_keeps_one_checkpoint_choose_again(run: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_readers_of_a_run_that_keeps_one_checkpoint_choose_again(
+    run: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     for step in (2, 4):
         shutil.rmtree(SAVED / str(step))
     shutil.copytree(SAVED / "6", "source")
@@ -273,7 +331,9 @@ def test_a_checkpoint_that_is_removed_while_it_is_examined_is_not_called_damaged
     first, *others = reader.best_first()
     examine = integrity.examine
 
-    def removed_meanwhile(checkpoints: pathlib.Path, step: int, *, thorough: bool) -> integrity.Verdict:
+    def removed_meanwhile(
+        checkpoints: pathlib.Path, step: int, *, thorough: bool
+    ) -> integrity.Verdict:
         if step == first and figures(first).exists():
             names(first).unlink()
             verdict = examine(checkpoints, step, thorough=thorough)

@@ -1,4 +1,6 @@
-"""A model comes back from a checkpoint without the optimizer's state, whatever that is, and even where it is damaged."""
+"""A model comes back from a checkpoint without the optimizer's state, whatever that is, and even
+where it is damaged.
+"""
 
 import contextlib
 import dataclasses
@@ -25,7 +27,9 @@ METRIC = ("accuracy", True)
 
 
 def state(optimizer: optax.GradientTransformation, **kwargs: Any) -> TrainState:
-    model = models.create("cnn", num_classes=10, in_channels=1, rngs=nnx.Rngs(0), width=4, hidden=16)
+    model = models.create(
+        "cnn", num_classes=10, in_channels=1, rngs=nnx.Rngs(0), width=4, hidden=16
+    )
     return jax.tree.map(np.asarray, create_train_state(model, optimizer, **kwargs))
 
 
@@ -46,15 +50,25 @@ def test_a_model_is_restored_whatever_the_optimizer_was(saved: TrainState) -> No
         assert (found.opt_state, found.loss_scale) == (None, None)
         expected = dataclasses.replace(saved, opt_state=None, loss_scale=None)
         jax.tree.map(np.testing.assert_array_equal, found, expected)
-    with pytest.raises(ConfigError, match=r"does not fit this model: .* arrays differ, e\.g\. ema/"):
+    with pytest.raises(
+        ConfigError, match=r"does not fit this model: .* arrays differ, e\.g\. ema/"
+    ):
         checkpoints.restore_model(6, state(optax.adam(0.1)))
     with pytest.raises(ConfigError, match="does not fit this model and optimizer"):
-        checkpoints.restore(6, state(optax.sgd(0.1, momentum=0.9), with_ema=True, with_loss_scale=True))
+        checkpoints.restore(
+            6, state(optax.sgd(0.1, momentum=0.9), with_ema=True, with_loss_scale=True)
+        )
 
 
 def test_a_model_is_restored_where_the_optimizer_state_is_damaged(saved: TrainState) -> None:
-    arrays = tensorstore.KvStore.open({"driver": "ocdbt", "base": f"file://{FOLDER.absolute() / '6' / 'state'}/"}).result()
-    damaged = [key for key in arrays.list().result() if b"opt_state" in key and not key.endswith((b"zarr.json", b".zarray"))]
+    arrays = tensorstore.KvStore.open(
+        {"driver": "ocdbt", "base": f"file://{FOLDER.absolute() / '6' / 'state'}/"}
+    ).result()
+    damaged = [
+        key
+        for key in arrays.list().result()
+        if b"opt_state" in key and not key.endswith((b"zarr.json", b".zarray"))
+    ]
     assert damaged
     for key in damaged:
         arrays.write(key, b"no array").result()

@@ -1,4 +1,6 @@
-"""The functions of `jaxdp.data`: datasets by name, of a folder and of arrays, and one line for each mistake."""
+"""The functions of `jaxdp.data`: datasets by name, of a folder and of arrays, and one line for each
+mistake.
+"""
 
 import json
 import subprocess
@@ -34,8 +36,13 @@ IMAGES, LABELS = noise(0, 40, 5, 4, 3), np.arange(40) % 4
 
 
 def test_importing_it_imports_neither_jax_nor_grain() -> None:
-    code = "import sys, json, jaxdp.data; print(json.dumps([name in sys.modules for name in ('jax', 'grain', 'numpy')]))"
-    output = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+    code = (
+        "import sys, json, jaxdp.data; print(json.dumps([name in sys.modules for name in ('jax',"
+        " 'grain', 'numpy')]))"
+    )
+    output = subprocess.run(
+        [sys.executable, "-c", code], check=True, capture_output=True, text=True
+    ).stdout
     assert json.loads(output) == [False, False, False]
     assert {getattr(data, name).__name__ for name in data.__all__} == set(data.__all__)
     assert set(data.__all__) <= set(dir(data))
@@ -47,15 +54,28 @@ def test_digits_as_arrays_are_those_by_name() -> None:
     bunch, named = load_digits(), data.load("digits")
     images, labels = bunch.images.astype(np.uint8), bunch.target
     is_test = stratified(labels, 360)
-    made = data.from_arrays(images[~is_test], labels[~is_test], test=(images[is_test], labels[is_test]), augment=named.augment)
+    made = data.from_arrays(
+        images[~is_test],
+        labels[~is_test],
+        test=(images[is_test], labels[is_test]),
+        augment=named.augment,
+    )
     for split in ("train", "test"):
         ours, theirs = read(made.splits()[split]), read(named.splits()[split])
         assert ours.keys() == theirs.keys()
         for field in ours:
             np.testing.assert_array_equal(ours[field], theirs[field])
             assert ours[field].dtype == theirs[field].dtype
-    assert (made.num_classes, made.image_shape, made.task) == (named.num_classes, named.image_shape, named.task)
-    assert (made.augment, made.kind, made.describe().examples) == (named.augment, named.kind, named.describe().examples)
+    assert (made.num_classes, made.image_shape, made.task) == (
+        named.num_classes,
+        named.image_shape,
+        named.task,
+    )
+    assert (made.augment, made.kind, made.describe().examples) == (
+        named.augment,
+        named.kind,
+        named.describe().examples,
+    )
     assert made.mean == pytest.approx(named.mean, abs=0.006)
     assert made.std == pytest.approx(named.std, abs=0.006)
     assert (made.name, named.name) == ("arrays", "digits")
@@ -93,14 +113,26 @@ def test_mean_and_standard_deviation_are_of_all_training_images() -> None:
 
 def test_as_many_other_pictures_or_labels_have_another_fingerprint() -> None:
     def found(images: np.ndarray, labels: np.ndarray) -> str:
-        return fingerprint(data.from_arrays(images, labels, test=(IMAGES, LABELS), num_classes=4).train)
+        return fingerprint(
+            data.from_arrays(images, labels, test=(IMAGES, LABELS), num_classes=4).train
+        )
 
     known = found(IMAGES, LABELS)
     assert found(IMAGES.copy(), LABELS.astype(np.int32)) == known
     one_pixel, two_labels = IMAGES.copy(), LABELS.copy()
     one_pixel[7, 0, 0, 0] ^= 1
     two_labels[[5, 6]] = LABELS[[6, 5]]
-    assert len({known, found(one_pixel, LABELS), found(IMAGES, two_labels), found(IMAGES[::-1], LABELS)}) == 4
+    assert (
+        len(
+            {
+                known,
+                found(one_pixel, LABELS),
+                found(IMAGES, two_labels),
+                found(IMAGES[::-1], LABELS),
+            }
+        )
+        == 4
+    )
 
 
 def test_splits_are_those_that_there_are() -> None:
@@ -109,7 +141,10 @@ def test_splits_are_those_that_there_are() -> None:
     assert (list(whole.splits()), whole.describe().examples) == (["train"], {"train": 40})
     pair = (IMAGES[:8], LABELS[:8])
     tested = data.from_arrays(IMAGES, LABELS, test=pair)
-    assert (tested.evaluation_split, tested.describe().examples) == ("test", {"train": 40, "test": 8})
+    assert (tested.evaluation_split, tested.describe().examples) == (
+        "test",
+        {"train": 40, "test": 8},
+    )
     judged = data.from_arrays(IMAGES, LABELS, validation=[IMAGES[:4], LABELS[:4]], test=pair)
     assert judged.evaluation_split == "validation"
     assert judged.describe().examples == {"train": 40, "validation": 4, "test": 8}
@@ -120,13 +155,15 @@ def test_splits_are_those_that_there_are() -> None:
 @pytest.mark.parametrize("dtype", [np.uint8, np.int64, bool])
 def test_integers_on_the_grid_of_the_images_are_masks(dtype: type) -> None:
     masks = noise(1, 40, 5, 4, high=2).astype(dtype)
-    dataset = data.from_arrays(IMAGES, masks, validation=0.25, class_names=["sky", "ground"], augment=["flip"])
+    dataset = data.from_arrays(
+        IMAGES, masks, validation=0.25, class_names=["sky", "ground"], augment=["flip"]
+    )
     assert (dataset.task, dataset.kind, dataset.num_classes) == ("segmentation", "segmentation", 2)
     assert (dataset.class_names, dataset.augment) == (("sky", "ground"), ("flip",))
     assert (len(dataset.train), len(dataset.splits()["validation"])) == (30, 10)
-    assert {mask.tobytes() for source in dataset.splits().values() for mask in read(source)["masks"]} == {
-        mask.astype(np.uint8).tobytes() for mask in masks
-    }
+    assert {
+        mask.tobytes() for source in dataset.splits().values() for mask in read(source)["masks"]
+    } == {mask.astype(np.uint8).tobytes() for mask in masks}
     assert read(data.from_arrays(IMAGES, masks.astype(np.uint8) * 255).train)["masks"].max() == 1
 
 
@@ -157,64 +194,206 @@ ONE_HOT = np.eye(4)[LABELS]
             FLOATS.astype(float),
             LABELS,
             {},
-            r"images is float64; .* must be uint8, 0 to 255: use \(images \* 255\)\.round\(\)\.astype\('uint8'\), or "
+            r"images is float64; .* must be uint8, 0 to 255: use \(images \*"
+            r" 255\)\.round\(\)\.astype\('uint8'\), or "
             r"images\.astype\('float32'\)$",
         ),
-        (FLOATS.astype(float) * 255, LABELS, {}, r"images is float64; .*: use images\.round\(\)\.astype\('uint8'\)"),
-        (FLOATS.astype(float) - 0.5, LABELS, {}, r"these go from -0\.5 to 0\.5: scale them to 0 to 255"),
+        (
+            FLOATS.astype(float) * 255,
+            LABELS,
+            {},
+            r"images is float64; .*: use images\.round\(\)\.astype\('uint8'\)",
+        ),
+        (
+            FLOATS.astype(float) - 0.5,
+            LABELS,
+            {},
+            r"these go from -0\.5 to 0\.5: scale them to 0 to 255",
+        ),
         (IMAGES.astype(int), LABELS, {}, r"images is int64; .*: use images\.astype\('uint8'\)$"),
-        (IMAGES.astype(np.uint32) * 257, LABELS, {}, "images is uint32; .* from 0 to 65535: scale them"),
+        (
+            IMAGES.astype(np.uint32) * 257,
+            LABELS,
+            {},
+            "images is uint32; .* from 0 to 65535: scale them",
+        ),
         (IMAGES > 9, LABELS, {}, r"images is bool; .*: use \(images \* 255\)\.astype\('uint8'\)$"),
-        (WITH_NAN, LABELS, {}, "arrays: the images of train hold NaN or infinity, first in example 7$"),
+        (
+            WITH_NAN,
+            LABELS,
+            {},
+            "arrays: the images of train hold NaN or infinity, first in example 7$",
+        ),
         (np.full((40, 5, 4), "x"), LABELS, {}, "images is <U1; pixels must be uint8"),
-        (["a.png", "b.png"], LABELS, {}, r"images has the shape \(2,\), not \(N, H, W, C\) or \(N, H, W\)"),
+        (
+            ["a.png", "b.png"],
+            LABELS,
+            {},
+            r"images has the shape \(2,\), not \(N, H, W, C\) or \(N, H, W\)",
+        ),
         ([IMAGES, None], LABELS, {}, "images cannot be made an array: "),
-        (np.array([None, 1]), LABELS, {}, "images must be an array of numbers, not ndarray of objects"),
+        (
+            np.array([None, 1]),
+            LABELS,
+            {},
+            "images must be an array of numbers, not ndarray of objects",
+        ),
         (3, LABELS, {}, "images must be an array of numbers, not int$"),
         (IMAGES[:0], LABELS[:0], {}, "images is empty"),
         (IMAGES[:, 0, 0], LABELS, {}, r"images has the shape \(40, 3\), not"),
         (IMAGES[:, :0], LABELS, {}, r"images has the shape \(40, 0, 4, 3\), not"),
-        (noise(0, 40, 3, 8, 8), LABELS, {}, r"channels come last: use images\.transpose\(0, 2, 3, 1\)"),
+        (
+            noise(0, 40, 3, 8, 8),
+            LABELS,
+            {},
+            r"channels come last: use images\.transpose\(0, 2, 3, 1\)",
+        ),
         (IMAGES, LABELS[:39], {}, "images has 40 examples, but targets 39"),
         (IMAGES, None, {}, "targets is None"),
         (
             IMAGES,
             ONE_HOT,
             {},
-            r"targets has the shape \(40, 4\); labels must be class numbers .*: of one-hot rows, targets\.argmax\(1\)",
+            (
+                r"targets has the shape \(40, 4\); labels must be class numbers .*: of one-hot"
+                r" rows, targets\.argmax\(1\)"
+            ),
         ),
-        (IMAGES, LABELS / 2, {}, r"targets is float64; class numbers must be integers, e\.g\. targets\.astype\('int32'\)"),
-        (IMAGES, np.where(LABELS == 2, np.nan, 1), {}, "targets holds NaN or infinity, first in example 2; class numbers"),
-        (IMAGES, LABELS - 1, {}, "targets has values from -1 to 2; class numbers must be at least 0"),
+        (
+            IMAGES,
+            LABELS / 2,
+            {},
+            (
+                r"targets is float64; class numbers must be integers, e\.g\."
+                r" targets\.astype\('int32'\)"
+            ),
+        ),
+        (
+            IMAGES,
+            np.where(LABELS == 2, np.nan, 1),
+            {},
+            "targets holds NaN or infinity, first in example 2; class numbers",
+        ),
+        (
+            IMAGES,
+            LABELS - 1,
+            {},
+            "targets has values from -1 to 2; class numbers must be at least 0",
+        ),
         (IMAGES, LABELS * 0, {}, "arrays: has one class only"),
-        (IMAGES, MASKS[:, :3], {}, r"targets has the shape \(40, 3, 4\); for these images it must be N x 5 x 4"),
-        (IMAGES, MASKS[..., None].astype(int), {}, r"masks of class numbers are \(N, H, W\): use targets\[\.\.\., 0\]"),
-        (IMAGES, MASKS.astype(int) * 200, {}, "targets has values from 0 to 400; class numbers must be 0 to 255"),
+        (
+            IMAGES,
+            MASKS[:, :3],
+            {},
+            r"targets has the shape \(40, 3, 4\); for these images it must be N x 5 x 4",
+        ),
+        (
+            IMAGES,
+            MASKS[..., None].astype(int),
+            {},
+            r"masks of class numbers are \(N, H, W\): use targets\[\.\.\., 0\]",
+        ),
+        (
+            IMAGES,
+            MASKS.astype(int) * 200,
+            {},
+            "targets has values from 0 to 400; class numbers must be 0 to 255",
+        ),
         (IMAGES, MASKS * 100, {}, "--num-classes .*: the training masks hold 3 values up to 200"),
-        (IMAGES, MASKS, {"num_classes": 2}, r"arrays train\[0\]: its mask has the value 2, not one of 0 to 1"),
-        (IMAGES, FLOATS, {}, r"targets is float32; pixels must be uint8, .*: use \(targets \* 255\)"),
-        (IMAGES, np.zeros((40, 1, 1, 1, 1)), {}, r"not \(N,\) for labels, \(N, H, W\) for masks or"),
+        (
+            IMAGES,
+            MASKS,
+            {"num_classes": 2},
+            r"arrays train\[0\]: its mask has the value 2, not one of 0 to 1",
+        ),
+        (
+            IMAGES,
+            FLOATS,
+            {},
+            r"targets is float32; pixels must be uint8, .*: use \(targets \* 255\)",
+        ),
+        (
+            IMAGES,
+            np.zeros((40, 1, 1, 1, 1)),
+            {},
+            r"not \(N,\) for labels, \(N, H, W\) for masks or",
+        ),
         (IMAGES, LABELS, {"num_classes": 3}, "--num-classes 3: arrays has 4; give at least that"),
         (IMAGES, LABELS, {"num_classes": 0}, "--num-classes 0: must be greater than 0"),
-        (IMAGES, IMAGES, {"num_classes": 2}, "--num-classes 2: the targets of arrays have 3 channels"),
-        (IMAGES, LABELS, {"class_names": ["a"]}, "arrays: class_names has 1 names for 4 classes; give one for each"),
-        (IMAGES, LABELS, {"class_names": "abcd"}, "class_names must be a list of names, not the text 'abcd'"),
+        (
+            IMAGES,
+            IMAGES,
+            {"num_classes": 2},
+            "--num-classes 2: the targets of arrays have 3 channels",
+        ),
+        (
+            IMAGES,
+            LABELS,
+            {"class_names": ["a"]},
+            "arrays: class_names has 1 names for 4 classes; give one for each",
+        ),
+        (
+            IMAGES,
+            LABELS,
+            {"class_names": "abcd"},
+            "class_names must be a list of names, not the text 'abcd'",
+        ),
         (IMAGES, LABELS, {"augment": "flip"}, "--augment flip: must be a list of names"),
         (IMAGES, LABELS, {"seed": -1}, "--seed -1: must not be negative"),
-        (IMAGES, LABELS, {"validation": 1.0}, "validation must be a share between 0 and 1, or a pair .*, not 1.0"),
-        (IMAGES, LABELS, {"validation": float("nan")}, "validation must be a share between 0 and 1, or a pair .*, not nan"),
-        (IMAGES, LABELS, {"validation": "0.1"}, "validation must be a share between 0 and 1, or a pair of images and targets"),
-        (IMAGES, LABELS, {"validation": (IMAGES,)}, "validation must be a share between 0 and 1, or a pair of images and targets"),
-        (IMAGES, LABELS, {"test": (IMAGES, LABELS, LABELS)}, "arrays: test must be a pair of images and targets"),
-        (IMAGES, LABELS, {"validation": 0.01}, "validation 0.01 leaves no validation example of class 0, which has 10; choose"),
+        (
+            IMAGES,
+            LABELS,
+            {"validation": 1.0},
+            "validation must be a share between 0 and 1, or a pair .*, not 1.0",
+        ),
+        (
+            IMAGES,
+            LABELS,
+            {"validation": float("nan")},
+            "validation must be a share between 0 and 1, or a pair .*, not nan",
+        ),
+        (
+            IMAGES,
+            LABELS,
+            {"validation": "0.1"},
+            "validation must be a share between 0 and 1, or a pair of images and targets",
+        ),
+        (
+            IMAGES,
+            LABELS,
+            {"validation": (IMAGES,)},
+            "validation must be a share between 0 and 1, or a pair of images and targets",
+        ),
+        (
+            IMAGES,
+            LABELS,
+            {"test": (IMAGES, LABELS, LABELS)},
+            "arrays: test must be a pair of images and targets",
+        ),
+        (
+            IMAGES,
+            LABELS,
+            {"validation": 0.01},
+            "validation 0.01 leaves no validation example of class 0, which has 10; choose",
+        ),
         (
             IMAGES,
             np.minimum(np.arange(40), 1),
             {"validation": 0.5},
             "validation 0.5 leaves no training example of class 0, which has 1;",
         ),
-        (IMAGES, MASKS, {"validation": 0.99}, "validation 0.99 leaves no training example of the 40 that there are"),
-        (IMAGES, LABELS, {"test": (FLOATS, LABELS)}, r"test\[0\] is float32; .*: use \(test\[0\] \* 255\)"),
+        (
+            IMAGES,
+            MASKS,
+            {"validation": 0.99},
+            "validation 0.99 leaves no training example of the 40 that there are",
+        ),
+        (
+            IMAGES,
+            LABELS,
+            {"test": (FLOATS, LABELS)},
+            r"test\[0\] is float32; .*: use \(test\[0\] \* 255\)",
+        ),
         (IMAGES, LABELS, {"test": (IMAGES[:0], LABELS[:0])}, r"test\[0\] is empty"),
         (
             IMAGES,
@@ -228,11 +407,23 @@ ONE_HOT = np.eye(4)[LABELS]
             {"validation": (IMAGES, MASKS)},
             r"validation\[1\] is for segmentation, but the training targets are for class",
         ),
-        (IMAGES, MASKS, {"test": (IMAGES, MASKS + 1)}, r"arrays test\[\d\]: its mask has the value 3, not one of 0 to 2"),
-        (IMAGES, IMAGES, {"test": (IMAGES, IMAGES[..., :1])}, r"test\[1\] has examples of the shape \(5, 4, 1\), the training set"),
+        (
+            IMAGES,
+            MASKS,
+            {"test": (IMAGES, MASKS + 1)},
+            r"arrays test\[\d\]: its mask has the value 3, not one of 0 to 2",
+        ),
+        (
+            IMAGES,
+            IMAGES,
+            {"test": (IMAGES, IMAGES[..., :1])},
+            r"test\[1\] has examples of the shape \(5, 4, 1\), the training set",
+        ),
     ],
 )
-def test_each_mistake_is_one_line(images: Any, targets: Any, settings: dict[str, Any], message: str) -> None:
+def test_each_mistake_is_one_line(
+    images: Any, targets: Any, settings: dict[str, Any], message: str
+) -> None:
     with pytest.raises(ConfigError, match=message) as caught:
         data.from_arrays(images, targets, **settings)
     assert "\n" not in str(caught.value)
@@ -242,7 +433,9 @@ def test_settings_by_name_are_those_of_the_command_line() -> None:
     dataset = data.load("digits", image_size=12, on_bad_example="skip", augment=["shift:1"])
     expected = open_dataset(DataConfig(dataset="digits", image_size="12"))
     assert (dataset.image_shape, dataset.augment) == ((12, 12, 1), ("shift:1",))
-    assert dataset.settings == DataConfig(dataset="digits", image_size="12", on_bad_example="skip", augment=("shift:1",))
+    assert dataset.settings == DataConfig(
+        dataset="digits", image_size="12", on_bad_example="skip", augment=("shift:1",)
+    )
     np.testing.assert_array_equal(read(dataset.train)["images"], read(expected.train)["images"])
 
 
@@ -250,7 +443,11 @@ def test_settings_by_name_are_those_of_the_command_line() -> None:
     ("name", "settings", "message"),
     [
         ("digit", {}, "--dataset digit: unknown dataset; did you mean digits"),
-        ("digits", {"image_sizes": 8}, r"data\.load\(\) takes no image_sizes; did you mean image_size\?"),
+        (
+            "digits",
+            {"image_sizes": 8},
+            r"data\.load\(\) takes no image_sizes; did you mean image_size\?",
+        ),
         ("digits", {"dataset": "cells"}, r"data\.load\(\) takes no dataset; "),
         ("digits", {"seed": 1}, r"data\.load\(\) takes no seed: it is a setting of the training"),
         ("digits", {"image_size": 0}, "--image-size 0: must be N or HxW"),
@@ -258,11 +455,17 @@ def test_settings_by_name_are_those_of_the_command_line() -> None:
         ("digits", {"on_bad_example": "skp"}, "--on-bad-example skp: did you mean skip"),
         ("digits", {"num_classes": np.int64(3)}, "--num-classes 3: digits does not take it"),
         ("digits", {"num_classes": -3}, "--num-classes -3: must be greater than 0"),
-        ("digits", {"task": "segmentation"}, "--dataset digits: is for classification, but .* asks for segmentation"),
+        (
+            "digits",
+            {"task": "segmentation"},
+            "--dataset digits: is for classification, but .* asks for segmentation",
+        ),
         ("folder:nowhere", {}, "--dataset folder:nowhere: there is no such folder"),
     ],
 )
-def test_settings_that_there_are_not_are_one_line(name: str, settings: dict[str, Any], message: str) -> None:
+def test_settings_that_there_are_not_are_one_line(
+    name: str, settings: dict[str, Any], message: str
+) -> None:
     with pytest.raises(ConfigError, match=message) as caught:
         data.load(name, **settings)
     assert "\n" not in str(caught.value)
@@ -292,10 +495,17 @@ def test_training_and_prediction_ignore_the_same_files(tmp_path: Any) -> None:
     for name in (*kept, "a/.5.png", ".cache/6.png", "__MACOSX/7.png", "a/notes.txt"):
         path = tmp_path / ("elsewhere" if name.startswith("linked/") else "root") / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        Image.new("1" if name.endswith("pbm") else "L", (4, 3)).save(path, "PPM" if name.endswith("pbm") else "PNG")
+        Image.new("1" if name.endswith("pbm") else "L", (4, 3)).save(
+            path, "PPM" if name.endswith("pbm") else "PNG"
+        )
     (tmp_path / "root" / "linked").symlink_to(tmp_path / "elsewhere" / "linked")
-    assert {file.path.relative_to(tmp_path / "root").as_posix() for file in files.find([tmp_path / "root"])} == kept
-    assert {path.relative_to(tmp_path / "root").as_posix() for path in find_pictures(tmp_path / "root")} == kept
+    assert {
+        file.path.relative_to(tmp_path / "root").as_posix()
+        for file in files.find([tmp_path / "root"])
+    } == kept
+    assert {
+        path.relative_to(tmp_path / "root").as_posix() for path in find_pictures(tmp_path / "root")
+    } == kept
 
 
 class Broken(data.ArraySource):
@@ -307,7 +517,14 @@ class Broken(data.ArraySource):
 
 def own(**splits: Any) -> data.Dataset:
     everything = {"train": data.ArraySource(IMAGES, LABELS), "test": None} | splits
-    return data.Dataset(**everything, num_classes=4, image_shape=(5, 4, 3), mean=(1.0,) * 3, std=(1.0,) * 3, name="mine")
+    return data.Dataset(
+        **everything,
+        num_classes=4,
+        image_shape=(5, 4, 3),
+        mean=(1.0,) * 3,
+        std=(1.0,) * 3,
+        name="mine",
+    )
 
 
 def test_a_ready_dataset_is_checked_once() -> None:
@@ -315,24 +532,37 @@ def test_a_ready_dataset_is_checked_once() -> None:
     ready = own(validation=Broken(IMAGES, LABELS))
     once = check_dataset(ready, config, lambda task: "classification", ("classification",))
     again = check_dataset(once, config, lambda task: "classification")
-    assert (once.name, once.kind, once.describe().examples) == ("mine", "classification", {"train": 40, "validation": 40})
+    assert (once.name, once.kind, once.describe().examples) == (
+        "mine",
+        "classification",
+        {"train": 40, "validation": 40},
+    )
     assert once.splits() == again.splits()  # the very same sources
-    with pytest.raises(data.BadExample, match=r"file 2: is truncated; fix or remove it, or .* --on-bad-example skip$"):
+    with pytest.raises(
+        data.BadExample,
+        match=r"file 2: is truncated; fix or remove it, or .* --on-bad-example skip$",
+    ):
         read(once.validation)
     lenient = check_dataset(once, DataConfig(on_bad_example="skip"))
     assert isinstance(lenient.validation, CheckedSource)
     assert not isinstance(lenient.validation.unchecked, CheckedSource)
     assert list(np.flatnonzero(read(lenient.validation)["weights"] == 0)) == [2]
     assert lenient.validation.skipped == {2: "file 2: is truncated"}
-    assert check_dataset(lenient, config).validation is lenient.validation  # what skips goes on skipping
+    # What skips goes on skipping.
+    assert check_dataset(lenient, config).validation is lenient.validation
 
 
 def test_a_ready_dataset_is_resized_whether_it_is_checked_or_not() -> None:
     expected = data.from_arrays(IMAGES, LABELS).train
-    for ready in (own(validation=data.ArraySource(IMAGES, LABELS)), check_dataset(own(), DataConfig())):
+    for ready in (
+        own(validation=data.ArraySource(IMAGES, LABELS)),
+        check_dataset(own(), DataConfig()),
+    ):
         resized = check_dataset(ready, DataConfig(image_size="10x8"))
         assert resized.image_shape == (10, 8, 3)
-        assert all(read(source)["images"].shape == (40, 10, 8, 3) for source in resized.splits().values())
+        assert all(
+            read(source)["images"].shape == (40, 10, 8, 3) for source in resized.splits().values()
+        )
         back = check_dataset(ready, DataConfig(image_size="5x4"))
         np.testing.assert_array_equal(read(back.train)["images"], read(expected)["images"])
 
@@ -345,5 +575,8 @@ def test_a_ready_dataset_must_have_examples_and_targets_for_the_task() -> None:
         check_dataset(own(test=none), DataConfig())
     with pytest.raises(ConfigError, match=r"^mine has no validation example$"):
         check_dataset(own(validation=none), DataConfig())
-    with pytest.raises(ConfigError, match="--dataset mine: is for classification, but --model or --task asks for segmentation"):
+    with pytest.raises(
+        ConfigError,
+        match="--dataset mine: is for classification, but --model or --task asks for segmentation",
+    ):
         check_dataset(own(), DataConfig(), tasks=("segmentation",))

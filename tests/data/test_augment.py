@@ -1,4 +1,6 @@
-"""What an image becomes depends on its own key alone, and its masks and dense targets go with it."""
+"""What an image becomes depends on its own key alone, and its masks and dense targets go with
+it.
+"""
 
 import dataclasses
 from collections.abc import Mapping
@@ -28,24 +30,34 @@ def keys_of(indices: Any) -> Any:
 
 def create_batch(examples: int, *fields: str, partners: bool = False) -> dict[str, jax.Array]:
     rng = np.random.default_rng(0)
-    batch = {"images": rng.integers(1, 256, (examples, SIDE, SIDE, 3)), "indices": np.arange(examples) * 7}
+    batch = {
+        "images": rng.integers(1, 256, (examples, SIDE, SIDE, 3)),
+        "indices": np.arange(examples) * 7,
+    }
     batch["masks"] = np.asarray([0, 3, 255])[rng.integers(0, 3, (examples, SIDE, SIDE))]
     batch["targets"] = rng.integers(0, 256, (examples, SIDE, SIDE, 2))
     kinds = {"images": np.uint8, "indices": np.int32, "masks": np.uint8, "targets": np.uint8}
     out = {name: jnp.asarray(batch[name], kinds[name]) for name in ("images", "indices", *fields)}
     if partners:
         out |= {f"partner_{name}": jnp.roll(out[name], 1, 0) for name in ("images", "indices")}
-        out |= {"partner_labels": jnp.zeros(examples, jnp.int32), "partner_weights": jnp.ones(examples)}
+        out |= {
+            "partner_labels": jnp.zeros(examples, jnp.int32),
+            "partner_weights": jnp.ones(examples),
+        }
     return out
 
 
 def preprocess_of(words: str, *, dense: bool = False) -> Preprocess:
-    return create_preprocess(words.split(), mean=(0.0,) * 3, std=(1.0,) * 3, per_image=False, dense=dense)
+    return create_preprocess(
+        words.split(), mean=(0.0,) * 3, std=(1.0,) * 3, per_image=False, dense=dense
+    )
 
 
 @pytest.mark.parametrize("fields", [(), ("masks", "targets")], ids=["alone", "dense"])
 @pytest.mark.parametrize("name", sorted(WORDS))
-def test_every_augmentation_changes_images_and_keeps_their_kind(name: str, fields: tuple[str, ...]) -> None:
+def test_every_augmentation_changes_images_and_keeps_their_kind(
+    name: str, fields: tuple[str, ...]
+) -> None:
     if name in OF_CLASSES and fields:
         with pytest.raises(ConfigError, match="classification only"):
             preprocess_of(WORDS[name], dense=True)
@@ -71,18 +83,27 @@ def test_every_augmentation_changes_images_and_keeps_their_kind(name: str, field
         assert (targets.shape, targets.dtype) == ((6, height, width, 2), np.float32)
         assert targets.min() >= 0
         assert 0.5 < targets.max() <= 1
-        unmoved = targets.shape == batch["targets"].shape and np.allclose(targets, np.asarray(batch["targets"]) / 255)
+        unmoved = targets.shape == batch["targets"].shape and np.allclose(
+            targets, np.asarray(batch["targets"]) / 255
+        )
         assert unmoved == (name in IN_PLACE)
 
 
-@pytest.mark.parametrize("words", ["random_resized_crop:7 flip brightness", "random_resized_crop:7 mixup"])
+@pytest.mark.parametrize(
+    "words", ["random_resized_crop:7 flip brightness", "random_resized_crop:7 mixup"]
+)
 @pytest.mark.parametrize("examples", [8, 6, 3])
 def test_a_cpu_crops_photos_block_by_block_to_the_same_pixels(words: str, examples: int) -> None:
     preprocess = dataclasses.replace(preprocess_of(words), per_image=True)
     whole = dataclasses.replace(preprocess, in_blocks=False)
     batch = create_batch(examples, partners=True)
-    programs = [jax.jit(lambda batch, each=each: each(batch, keys_of)) for each in (preprocess, whole)]
-    assert ["scan[" in str(jax.make_jaxpr(program)(batch)) for program in programs] == [examples > 4, False]
+    programs = [
+        jax.jit(lambda batch, each=each: each(batch, keys_of)) for each in (preprocess, whole)
+    ]
+    assert ["scan[" in str(jax.make_jaxpr(program)(batch)) for program in programs] == [
+        examples > 4,
+        False,
+    ]
     found, wanted = (program(batch) for program in programs)
     assert found.keys() == wanted.keys()
     for name in found:
@@ -96,10 +117,13 @@ def test_masks_and_targets_move_with_their_image(name: str) -> None:
     picture = jnp.asarray(mask[..., None], jnp.float32)
     augmentation = create({"crop": "crop:24", "elastic": "elastic:3"}.get(name, name))
     example = {"images": picture, "masks": jnp.asarray(mask), "targets": picture}
-    moved = jax.jit(jax.vmap(augmentation, (None, 0)))(example, jax.random.split(jax.random.key(0), 16))
+    moved = jax.jit(jax.vmap(augmentation, (None, 0)))(
+        example, jax.random.split(jax.random.key(0), 16)
+    )
     np.testing.assert_array_equal(moved["images"], moved["targets"])
     disagree = (moved["images"][..., 0] > 0.5) != moved["masks"]
-    # Interpolated edges are a pixel wide: the threshold and the nearest pixel may differ on them, and nowhere else.
+    # Interpolated edges are a pixel wide: the threshold and the nearest pixel may differ on them,
+    # and nowhere else.
     edge = (moved["images"][..., 0] > 0.01) & (moved["images"][..., 0] < 0.99)
     assert not np.any(disagree & ~edge)
     assert np.mean(disagree) < (0.02 if name in ("shift", "rotate", "affine", "elastic") else 1e-9)
@@ -122,24 +146,31 @@ def whole() -> Any:
 def test_pixels_do_not_depend_on_the_rest_of_the_batch(whole: Any) -> None:
     batch, images_of, expected = whole
     others = {name: value.at[2:5].set(value[5]) for name, value in batch.items()}
-    moved = np.roll(images_of({name: np.roll(value, 3, 0) for name, value in others.items()}), -3, 0)
+    moved = np.roll(
+        images_of({name: np.roll(value, 3, 0) for name, value in others.items()}), -3, 0
+    )
     np.testing.assert_array_equal(moved, np.asarray(expected)[[0, 1, 5, 5, 5, 5, 6, 7]])
     assert len(np.unique(np.asarray(expected).sum((1, 2, 3)))) == 8
 
 
-# To rounding: sums over an image, for its mean, are taken in an order that may depend on the size of the batch.
+# To rounding: sums over an image, for its mean, are taken in an order that may depend on the size
+# of the batch.
 @pytest.mark.parametrize("transform", ["halves", "pmap", "shard_map", "jit"])
 def test_pixels_do_not_depend_on_batch_size_and_devices(whole: Any, transform: str) -> None:
     batch, images_of, expected = whole
     mesh, spec = Mesh(np.asarray(jax.devices()), ("data",)), PartitionSpec("data")
     if transform == "halves":
-        halves = [{name: value[start : start + 4] for name, value in batch.items()} for start in (0, 4)]
+        halves = [
+            {name: value[start : start + 4] for name, value in batch.items()} for start in (0, 4)
+        ]
         actual = np.concatenate([images_of(half) for half in halves])
     elif transform == "pmap":
         split = {name: value.reshape(8, 1, *value.shape[1:]) for name, value in batch.items()}
         actual = jax.pmap(images_of)(split).reshape(expected.shape)
     elif transform == "shard_map":
-        actual = jax.shard_map(images_of, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=True)(batch)
+        actual = jax.shard_map(images_of, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=True)(
+            batch
+        )
     else:
         actual = images_of(jax.device_put(batch, NamedSharding(mesh, spec)))
     np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-3)
@@ -175,8 +206,12 @@ class Exchange:
 def test_partners_look_as_they_do_in_their_own_place() -> None:
     batch = create_batch(4, partners=True)
     alone = preprocess_of("flip brightness")
-    mixed = dataclasses.replace(alone, augmentations=(*alone.augmentations, Exchange()))(batch, keys_of)
-    np.testing.assert_allclose(mixed["images"], jnp.roll(alone(batch, keys_of)["images"], 1, 0), rtol=1e-6)
+    mixed = dataclasses.replace(alone, augmentations=(*alone.augmentations, Exchange()))(
+        batch, keys_of
+    )
+    np.testing.assert_allclose(
+        mixed["images"], jnp.roll(alone(batch, keys_of)["images"], 1, 0), rtol=1e-6
+    )
     np.testing.assert_array_equal(mixed["partner_share"], 1)
 
 
@@ -184,14 +219,19 @@ def test_partners_without_weight_are_left_out() -> None:
     batch = create_batch(4, partners=True) | {"partner_weights": jnp.asarray([1.0, 0.0, 1.0, 0.0])}
     out = preprocess_of("mixup:1")(batch, keys_of)
     np.testing.assert_array_equal(np.asarray(out["partner_share"]) > 0, [True, False, True, False])
-    np.testing.assert_array_equal(np.all(out["images"] == batch["images"], (1, 2, 3)), [False, True, False, True])
+    np.testing.assert_array_equal(
+        np.all(out["images"] == batch["images"], (1, 2, 3)), [False, True, False, True]
+    )
 
 
 def test_of_several_mixings_each_example_draws_one() -> None:
     batch = create_batch(16, partners=True)
     out = preprocess_of("mixup:1 cutmix:1")(batch, keys_of)
     share = np.asarray(out["partner_share"])[:, None, None, None]
-    own, partner, images = (np.asarray(values, np.float32) for values in (batch["images"], batch["partner_images"], out["images"]))
+    own, partner, images = (
+        np.asarray(values, np.float32)
+        for values in (batch["images"], batch["partner_images"], out["images"])
+    )
     averaged = np.all(np.abs((1 - share) * own + share * partner - images) < 1e-3, (1, 2, 3))
     pasted = np.all((images == own) | (images == partner), (1, 2, 3))
     pasted &= np.isclose(np.any(images != own, -1).mean((1, 2)), share[:, 0, 0, 0])
@@ -201,7 +241,9 @@ def test_of_several_mixings_each_example_draws_one() -> None:
 
 def test_evaluation_only_normalizes() -> None:
     batch = create_batch(2, "masks", "targets")
-    preprocess = create_preprocess(["flip"], mean=(1.0, 2.0, 3.0), std=(2.0, 4.0, 8.0), per_image=False, dense=True)
+    preprocess = create_preprocess(
+        ["flip"], mean=(1.0, 2.0, 3.0), std=(2.0, 4.0, 8.0), per_image=False, dense=True
+    )
     out = preprocess(batch, None)
     expected = (np.asarray(batch["images"]) - [1.0, 2.0, 3.0]) / [2.0, 4.0, 8.0]
     np.testing.assert_allclose(out["images"], expected, rtol=1e-6)
@@ -217,12 +259,18 @@ def test_per_image_normalization() -> None:
     images[1] = 77  # one colour
     images[2] = 100
     images[2, 5, 5, 0] = 100.25  # nearly so, as a shift may leave it
-    preprocess = create_preprocess(["none"], mean=(0.0,) * 3, std=(1.0,) * 3, per_image=True, dense=False)
-    out = np.asarray(preprocess({"images": jnp.asarray(images), "indices": jnp.arange(3)}, None)["images"])
+    preprocess = create_preprocess(
+        ["none"], mean=(0.0,) * 3, std=(1.0,) * 3, per_image=True, dense=False
+    )
+    out = np.asarray(
+        preprocess({"images": jnp.asarray(images), "indices": jnp.arange(3)}, None)["images"]
+    )
     np.testing.assert_allclose([out[0].mean(), out[0].std()], [0, 1], atol=1e-5)
     np.testing.assert_array_equal(out[1], 0)
     # TensorFlow's per_image_standardization divides by max(deviation, 1 / sqrt(number of values)).
-    np.testing.assert_allclose(out[2], (images[2] - images[2].mean()) * np.sqrt(images[2].size), rtol=1e-2, atol=1e-3)
+    np.testing.assert_allclose(
+        out[2], (images[2] - images[2].mean()) * np.sqrt(images[2].size), rtol=1e-2, atol=1e-3
+    )
 
 
 @pytest.mark.parametrize(
@@ -254,7 +302,9 @@ def test_per_image_normalization() -> None:
 def test_a_word_that_cannot_be_used_is_one_line(word: str, message: str) -> None:
     with pytest.raises(ConfigError) as error:
         create(word)
-    assert str(error.value).startswith(f"--augment {word.rstrip(':') if word == 'mixup' else word}: ")
+    assert str(error.value).startswith(
+        f"--augment {word.rstrip(':') if word == 'mixup' else word}: "
+    )
     assert message in str(error.value)
     assert "\n" not in str(error.value)
 
@@ -268,7 +318,10 @@ def test_none_stands_alone() -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("crop:13", "--augment crop:13: is larger than an image of 12 x 16 pixels; use a smaller crop"),
+        (
+            "crop:13",
+            "--augment crop:13: is larger than an image of 12 x 16 pixels; use a smaller crop",
+        ),
         ("rotate90", "--augment rotate90: needs square images"),
         ("crop:8 pad_crop:8", "--augment pad_crop:8: must be less than the 8 pixels"),
         ("cutout:12", "--augment cutout:12: must be less than the 12 pixels"),
@@ -276,13 +329,19 @@ def test_none_stands_alone() -> None:
         ("crop:1 elastic:1", "--augment elastic:1: needs images of at least 2 x 2 pixels"),
     ],
 )
-def test_what_does_not_fit_the_images_is_told_before_and_while_tracing(words: str, message: str) -> None:
+def test_what_does_not_fit_the_images_is_told_before_and_while_tracing(
+    words: str, message: str
+) -> None:
     preprocess = preprocess_of(words)
     with pytest.raises(ConfigError, match=message):
         augment.output_shape(preprocess.augmentations, (12, 16, 3))
     with pytest.raises(ConfigError, match=message):
-        preprocess({"images": jnp.zeros((2, 12, 16, 3), jnp.uint8), "indices": jnp.arange(2)}, keys_of)
+        preprocess(
+            {"images": jnp.zeros((2, 12, 16, 3), jnp.uint8), "indices": jnp.arange(2)}, keys_of
+        )
 
 
 def test_output_shape_of_what_fits() -> None:
-    assert augment.output_shape(preprocess_of("flip crop:9 rotate90 mixup").augmentations, (12, 16, 3)) == (9, 9, 3)
+    assert augment.output_shape(
+        preprocess_of("flip crop:9 rotate90 mixup").augmentations, (12, 16, 3)
+    ) == (9, 9, 3)

@@ -13,7 +13,9 @@ KEYS = jax.random.split(jax.random.key(0), 400)
 
 
 def apply(word: str, image: np.ndarray) -> np.ndarray:
-    moved = jax.jit(jax.vmap(create(word), (None, 0)))({"images": jnp.asarray(image, jnp.float32)}, KEYS)
+    moved = jax.jit(jax.vmap(create(word), (None, 0)))(
+        {"images": jnp.asarray(image, jnp.float32)}, KEYS
+    )
     return np.asarray(moved["images"])
 
 
@@ -50,7 +52,8 @@ def test_contrast_is_cut_off_at_black_and_not_above() -> None:
     assert results.min() == 0
     assert results.max() > 20
     colours = apply("contrast:0.5", np.broadcast_to([10.0, 20.0, 60.0], (4, 4, 3)))
-    np.testing.assert_allclose(colours.mean((1, 2, 3)), 30, rtol=0.05)  # about the mean over all channels
+    # About the mean over all channels.
+    np.testing.assert_allclose(colours.mean((1, 2, 3)), 30, rtol=0.05)
     assert np.ptp(colours[:, 0, 0, 0]) > 5
 
 
@@ -60,7 +63,9 @@ def test_cutout_erases_a_square_around_any_pixel() -> None:
     places: collections.Counter[bytes] = collections.Counter()
     for result in apply(f"cutout:{size}", image):
         erased = np.any(result != image, -1)
-        np.testing.assert_allclose(result[erased], np.broadcast_to(image.mean((0, 1)), (erased.sum(), 3)), rtol=1e-5)
+        np.testing.assert_allclose(
+            result[erased], np.broadcast_to(image.mean((0, 1)), (erased.sum(), 3)), rtol=1e-5
+        )
         places[erased.tobytes()] += 1
     expected = set()
     for row in range(height):

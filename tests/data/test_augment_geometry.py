@@ -19,13 +19,17 @@ MASK = IMAGE[..., 0].astype(np.int32)
 
 def apply(word: str, example: dict[str, Any], number: int) -> dict[str, np.ndarray]:
     keys = jax.random.split(jax.random.key(0), number)
-    moved = jax.jit(jax.vmap(create(word), (None, 0)))({name: jnp.asarray(value) for name, value in example.items()}, keys)
+    moved = jax.jit(jax.vmap(create(word), (None, 0)))(
+        {name: jnp.asarray(value) for name, value in example.items()}, keys
+    )
     return {name: np.asarray(value) for name, value in moved.items()}
 
 
 def count_matches(results: np.ndarray, candidates: list[np.ndarray]) -> np.ndarray:
     """Counts how often each candidate is the result; each result must be exactly one of them."""
-    equal = np.stack([np.all(results == candidate, tuple(range(1, results.ndim))) for candidate in candidates])
+    equal = np.stack(
+        [np.all(results == candidate, tuple(range(1, results.ndim))) for candidate in candidates]
+    )
     np.testing.assert_array_equal(equal.sum(0), 1)
     return equal.sum(1)
 
@@ -54,7 +58,9 @@ def test_crop_takes_each_tile_alike() -> None:
     np.testing.assert_array_equal(moved["images"], moved["targets"])
 
 
-@pytest.mark.parametrize(("word", "flip"), [("flip", ImageOps.mirror), ("flip_vertical", ImageOps.flip)])
+@pytest.mark.parametrize(
+    ("word", "flip"), [("flip", ImageOps.mirror), ("flip_vertical", ImageOps.flip)]
+)
 def test_flips_half_of_the_images(word: str, flip: Any) -> None:
     moved = apply(word, {"images": IMAGE, "masks": MASK}, 500)
     flipped = np.asarray(flip(Image.fromarray(IMAGE[..., 0])))[..., None]
@@ -75,14 +81,19 @@ def test_crop_of_images_that_were_filled_up_lies_on_what_is_real() -> None:
 
     def cropped(word: str, mask: np.ndarray) -> dict[str, np.ndarray]:
         keys, crop = jax.random.split(jax.random.key(0), 2000), create(word).inside()
-        moved = jax.jit(jax.vmap(crop, (None, 0)))({"images": jnp.asarray(image), "masks": jnp.asarray(mask)}, keys)
+        moved = jax.jit(jax.vmap(crop, (None, 0)))(
+            {"images": jnp.asarray(image), "masks": jnp.asarray(mask)}, keys
+        )
         return {name: np.asarray(value) for name, value in moved.items()}
 
     moved = cropped("crop:3", mask)
-    tiles = [image[row : row + 3, column : column + 3] for row in range(2, 7) for column in range(3, 5)]
+    tiles = [
+        image[row : row + 3, column : column + 3] for row in range(2, 7) for column in range(3, 5)
+    ]
     assert_alike(count_matches(moved["images"], tiles))
     assert (moved["masks"] != 255).all()
-    assert ((cropped("crop:8", mask)["masks"] != 255).sum((1, 2)) == 28).all()  # larger than what is real: all of that
+    # Larger than what is real: all of that.
+    assert ((cropped("crop:8", mask)["masks"] != 255).sum((1, 2)) == 28).all()
     assert cropped("crop:3", np.full_like(mask, 255))["images"].shape == (2000, 3, 3, 1)
 
 
@@ -97,7 +108,9 @@ def test_random_resized_crop_is_a_crop_that_pillow_resizes() -> None:
         found = np.asarray(crop({"images": jnp.asarray(PHOTO)}, key)["images"])
         part = PHOTO[corner[0] : corner[0] + sides[0], corner[1] : corner[1] + sides[1]]
         bands = [Image.fromarray(np.ascontiguousarray(part[..., band])) for band in range(3)]
-        wanted = np.stack([np.asarray(band.resize((16, 16), Image.Resampling.BILINEAR)) for band in bands], -1)
+        wanted = np.stack(
+            [np.asarray(band.resize((16, 16), Image.Resampling.BILINEAR)) for band in bands], -1
+        )
         np.testing.assert_allclose(found, wanted, atol=0.01)
 
 
@@ -105,7 +118,9 @@ def test_random_resized_crop_is_a_crop_that_pillow_resizes() -> None:
 def test_random_resized_crop_draws_as_torchvision_does(shape: tuple[int, int]) -> None:
     crop: Any = create("random_resized_crop:16")
     height, width = shape
-    boxes = jax.vmap(lambda key: jnp.concatenate(crop.box(height, width, key)))(jax.random.split(jax.random.key(0), 4000))
+    boxes = jax.vmap(lambda key: jnp.concatenate(crop.box(height, width, key)))(
+        jax.random.split(jax.random.key(0), 4000)
+    )
     top, left, tall, wide = np.asarray(boxes).astype(int).T
     assert min(top.min(), left.min(), tall.min() - 1, wide.min() - 1) >= 0
     assert max((top + tall).max() - height, (left + wide).max() - width) <= 0
@@ -113,10 +128,15 @@ def test_random_resized_crop_draws_as_torchvision_does(shape: tuple[int, int]) -
     rng, theirs = np.random.default_rng(0), []
     for _ in range(4000):  # torchvision.transforms.RandomResizedCrop.get_params
         for _ in range(10):
-            area, ratio = height * width * rng.uniform(0.08, 1), np.exp(rng.uniform(np.log(3 / 4), np.log(4 / 3)))
+            area, ratio = (
+                height * width * rng.uniform(0.08, 1),
+                np.exp(rng.uniform(np.log(3 / 4), np.log(4 / 3))),
+            )
             w, h = round(np.sqrt(area * ratio)), round(np.sqrt(area / ratio))
             if 0 < w <= width and 0 < h <= height:
-                theirs.append((rng.integers(0, height - h + 1), rng.integers(0, width - w + 1), h, w))
+                theirs.append(
+                    (rng.integers(0, height - h + 1), rng.integers(0, width - w + 1), h, w)
+                )
                 break
         else:
             w, h = width, height
@@ -129,7 +149,9 @@ def test_random_resized_crop_draws_as_torchvision_does(shape: tuple[int, int]) -
         spread = max(other.std(), 1e-9)
         assert abs(ours.mean() - other.mean()) < 5 * spread * np.sqrt(2 / 4000) + 1e-9
         np.testing.assert_allclose(
-            np.percentile(ours, (10, 50, 90)), np.percentile(other, (10, 50, 90)), atol=max(0.25 * spread, 1)
+            np.percentile(ours, (10, 50, 90)),
+            np.percentile(other, (10, 50, 90)),
+            atol=max(0.25 * spread, 1),
         )
 
 
@@ -139,23 +161,38 @@ def test_both_forms_of_a_window_read_the_same(dtype: Any) -> None:
     for row, column in [(0, 0), (2, 5), (3, 7), (1, 6)]:
         expected = pixels[row : row + 6, column : column + 5]
         for form in (window.selected, window.sliced):
-            np.testing.assert_array_equal(form(jnp.asarray(pixels), jnp.array([row, column]), 6, 5), expected)
+            np.testing.assert_array_equal(
+                form(jnp.asarray(pixels), jnp.array([row, column]), 6, 5), expected
+            )
 
 
 @pytest.mark.parametrize(
-    ("platform", "side", "gathers"), [("tpu", 32, False), ("tpu", 128, True), ("cpu", 32, True), ("cuda", 32, True)]
+    ("platform", "side", "gathers"),
+    [("tpu", 32, False), ("tpu", 128, True), ("cpu", 32, True), ("cuda", 32, True)],
 )
 def test_small_windows_are_selected_on_a_tpu(platform: str, side: int, gathers: bool) -> None:
     crop = jax.jit(jax.vmap(lambda pixels, corner: window.window(pixels, corner, side, side)))
-    shapes = jax.ShapeDtypeStruct((4, side + 8, side + 8, 3), np.float32), jax.ShapeDtypeStruct((4, 2), np.int32)
+    shapes = (
+        jax.ShapeDtypeStruct((4, side + 8, side + 8, 3), np.float32),
+        jax.ShapeDtypeStruct((4, 2), np.int32),
+    )
     text = crop.trace(*shapes).lower(lowering_platforms=(platform,)).as_text()
     assert ("gather" in text) == gathers
 
 
-@pytest.mark.parametrize(("height", "width", "size"), [(37, 50, 16), (16, 16, 32), (3, 2, 8), (60, 9, 20)])
-def test_a_resized_crop_is_the_same_by_the_cpus_form_and_by_that_of_accelerators(height: int, width: int, size: int) -> None:
+@pytest.mark.parametrize(
+    ("height", "width", "size"), [(37, 50, 16), (16, 16, 32), (3, 2, 8), (60, 9, 20)]
+)
+def test_a_resized_crop_is_the_same_by_the_cpus_form_and_by_that_of_accelerators(
+    height: int, width: int, size: int
+) -> None:
     image = jnp.asarray(np.random.default_rng(0).uniform(0, 255, (height, width, 3)), jnp.float32)
-    boxes = jax.jit(jax.vmap(functools.partial(geometry.RandomResizedCrop(size).box, height, width)))(jax.random.split(KEY, 40))
+    boxes = jax.jit(
+        jax.vmap(functools.partial(geometry.RandomResizedCrop(size).box, height, width))
+    )(jax.random.split(KEY, 40))
     forms = (geometry._resized_by_taps, geometry._resized_by_products)
-    taps, products = (jax.jit(jax.vmap(functools.partial(form, size=size), (None, 0, 0)))(image, *boxes) for form in forms)
+    taps, products = (
+        jax.jit(jax.vmap(functools.partial(form, size=size), (None, 0, 0)))(image, *boxes)
+        for form in forms
+    )
     np.testing.assert_allclose(taps, products, rtol=0, atol=1e-3)

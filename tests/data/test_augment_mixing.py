@@ -33,7 +33,9 @@ def test_mixup_averages() -> None:
     images, shares = mix("mixup:0.4", own, partner)
     weights = shares[:, None, None, None]
     np.testing.assert_allclose(images, (1 - weights) * own + weights * partner, rtol=1e-5)
-    assert scipy.stats.kstest(shares.astype(np.float64), scipy.stats.beta(0.4, 0.4).cdf).pvalue > 0.01
+    assert (
+        scipy.stats.kstest(shares.astype(np.float64), scipy.stats.beta(0.4, 0.4).cdf).pvalue > 0.01
+    )
 
 
 def test_cutmix_counts_the_pixels_it_pastes() -> None:
@@ -44,16 +46,20 @@ def test_cutmix_counts_the_pixels_it_pastes() -> None:
     pasted = images[..., 0] == 1
     rows, columns = pasted.any(2), pasted.any(1)
     np.testing.assert_array_equal(pasted, rows[:, :, None] & columns[:, None, :])
-    assert np.all(np.abs(np.diff(np.pad(rows, [(0, 0), (1, 1)]).astype(int))).sum(1) <= 2)  # one run of rows
+    # One run of rows.
+    assert np.all(np.abs(np.diff(np.pad(rows, [(0, 0), (1, 1)]).astype(int))).sum(1) <= 2)
     inner = ~(rows[:, 0] | rows[:, -1] | columns[:, 0] | columns[:, -1]) & (shares > 0)
     assert inner.sum() > 50
     # Both sides are the same fraction of the image's, but for whole pixels.
-    np.testing.assert_array_less(np.abs(rows[inner].sum(1) / HEIGHT - columns[inner].sum(1) / WIDTH), 1 / HEIGHT)
+    np.testing.assert_array_less(
+        np.abs(rows[inner].sum(1) / HEIGHT - columns[inner].sum(1) / WIDTH), 1 / HEIGHT
+    )
 
 
 def test_cutmix_shares_are_those_of_the_paper() -> None:
     _, shares = mix("cutmix:1", np.zeros((HEIGHT, WIDTH, 1)), np.ones((HEIGHT, WIDTH, 1)))
-    # Appendix A: cut the fraction sqrt(1 - lambda) of each side, around an evenly drawn point, and clip at the border.
+    # Appendix A: cut the fraction sqrt(1 - lambda) of each side, around an evenly drawn point, and
+    # clip at the border.
     rng = np.random.default_rng(1)
     cut = np.sqrt(1 - rng.uniform(size=20000))
     areas = np.ones(20000)

@@ -23,7 +23,10 @@ def positions_of(word: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def fit_affine(rows: np.ndarray, columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns matrix and offset about the image's centre, in (row, column); fails where no affine map fits."""
+    """Returns matrix and offset about the image's centre, in (row, column).
+
+    Fails where no affine map fits.
+    """
     centre = np.array([HEIGHT - 1, WIDTH - 1]) / 2
     grid = np.stack(np.mgrid[:HEIGHT, :WIDTH], -1).reshape(-1, 2) - centre
     wanted = np.stack([rows, columns], -1).reshape(-1, 2) - centre
@@ -34,15 +37,21 @@ def fit_affine(rows: np.ndarray, columns: np.ndarray) -> tuple[np.ndarray, np.nd
 
 def test_sampling_agrees_with_scipy_also_far_outside() -> None:
     rng = np.random.default_rng(1)
-    rows, columns = (rng.uniform(-3 * size, 4 * size, (30, 31)).astype(np.float32) for size in (HEIGHT, WIDTH))
+    rows, columns = (
+        rng.uniform(-3 * size, 4 * size, (30, 31)).astype(np.float32) for size in (HEIGHT, WIDTH)
+    )
     image = rng.uniform(0, 255, (HEIGHT, WIDTH, 2)).astype(np.float32)
     ours = sample_bilinear(jnp.asarray(image), jnp.asarray(rows), jnp.asarray(columns))
     for channel in range(2):
-        expected = scipy.ndimage.map_coordinates(image[..., channel], [rows, columns], order=1, mode="reflect")
+        expected = scipy.ndimage.map_coordinates(
+            image[..., channel], [rows, columns], order=1, mode="reflect"
+        )
         np.testing.assert_allclose(ours[..., channel], expected, atol=2e-3)
     mask = rng.integers(0, 100, (HEIGHT, WIDTH)).astype(np.int32)
     expected = scipy.ndimage.map_coordinates(mask, [rows, columns], order=0, mode="reflect")
-    np.testing.assert_array_equal(sample_nearest(jnp.asarray(mask), jnp.asarray(rows), jnp.asarray(columns)), expected)
+    np.testing.assert_array_equal(
+        sample_nearest(jnp.asarray(mask), jnp.asarray(rows), jnp.asarray(columns)), expected
+    )
 
 
 @pytest.mark.parametrize("word", ["shift:3.3", "rotate:40", "affine:0.3", "elastic:2"])
@@ -52,24 +61,34 @@ def test_dense_examples_are_mirrored_as_scipy_does(word: str) -> None:
     moved = jax.jit(jax.vmap(create(word), (None, 0)))(example, KEYS[:3])
     for number, (rows, columns) in enumerate(zip(*positions_of(word), strict=True)):
         if number < 3:
-            expected = scipy.ndimage.map_coordinates(IMAGE[..., 0], [rows, columns], order=1, mode="reflect")
+            expected = scipy.ndimage.map_coordinates(
+                IMAGE[..., 0], [rows, columns], order=1, mode="reflect"
+            )
             np.testing.assert_allclose(moved["images"][number, ..., 0], expected, atol=2e-2)
             expected = scipy.ndimage.map_coordinates(mask, [rows, columns], order=0, mode="reflect")
-            assert np.mean(moved["masks"][number] != expected) < 0.01  # rounding decides between two pixels equally near
+            # Rounding decides between two pixels equally near.
+            assert np.mean(moved["masks"][number] != expected) < 0.01
 
 
 @pytest.mark.parametrize("word", ["shift:3.3", "rotate:40", "affine:0.3"])
 def test_images_alone_get_black_borders_as_pillow_does(word: str) -> None:
-    moved = jax.jit(jax.vmap(create(word), (None, 0)))({"images": jnp.asarray(IMAGE)}, KEYS[:5])["images"]
+    moved = jax.jit(jax.vmap(create(word), (None, 0)))({"images": jnp.asarray(IMAGE)}, KEYS[:5])[
+        "images"
+    ]
     for number, (rows, columns) in enumerate(zip(*positions_of(word), strict=True)):
         if number < 5:
             matrix, offset = fit_affine(rows, columns)
-            # Pillow wants x and y in the original from x and y, both counted from the image's corner.
+            # Pillow wants x and y in the original from x and y, both counted from the image's
+            # corner.
             swapped, middle = matrix[::-1, ::-1], np.array([WIDTH, HEIGHT]) / 2
             constant = middle + offset[::-1] - swapped @ middle
             data = (*swapped[0], constant[0], *swapped[1], constant[1])
             picture = Image.fromarray(IMAGE[..., 0])
-            expected = np.asarray(picture.transform((WIDTH, HEIGHT), Image.Transform.AFFINE, data, Image.Resampling.BILINEAR))
+            expected = np.asarray(
+                picture.transform(
+                    (WIDTH, HEIGHT), Image.Transform.AFFINE, data, Image.Resampling.BILINEAR
+                )
+            )
             np.testing.assert_allclose(moved[number, ..., 0], expected, atol=2e-2)
             assert np.any(expected == 0)
 
@@ -79,15 +98,22 @@ def test_shift_interpolates_between_pixels() -> None:
     image[2, 2] = 1
     shift = jax.jit(Shift(1.0))
     for number in range(8):
-        moved = np.asarray(shift({"images": jnp.asarray(image)}, jax.random.key(number))["images"])[..., 0]
-        row, column = (moved.sum(axis) @ np.arange(5) for axis in (1, 0))  # the centre of mass moves by the offset
-        expected = 2 + np.asarray(jax.random.uniform(jax.random.key(number), (2,), minval=-1.0, maxval=1.0))
+        moved = np.asarray(shift({"images": jnp.asarray(image)}, jax.random.key(number))["images"])[
+            ..., 0
+        ]
+        # The centre of mass moves by the offset.
+        row, column = (moved.sum(axis) @ np.arange(5) for axis in (1, 0))
+        expected = 2 + np.asarray(
+            jax.random.uniform(jax.random.key(number), (2,), minval=-1.0, maxval=1.0)
+        )
         np.testing.assert_allclose([row, column], expected, atol=1e-4)
         np.testing.assert_allclose(moved.sum(), 1, atol=1e-5)
 
 
 def assert_fills(values: Any, bound: float) -> None:
-    """Evenly drawn from -bound to bound: nothing beyond, and of 600 draws the outermost near it on both sides."""
+    """Evenly drawn from -bound to bound: nothing beyond, and of 600 draws the outermost near it on
+    both sides.
+    """
     values = np.asarray(values) / bound
     assert -1.0001 < values.min() < -0.98
     assert 0.98 < values.max() < 1.0001
@@ -95,7 +121,9 @@ def assert_fills(values: Any, bound: float) -> None:
 
 def test_shift_moves_by_up_to_its_pixels() -> None:
     fits = [fit_affine(*pair) for pair in zip(*positions_of("shift:3.3"), strict=True)]
-    np.testing.assert_allclose([matrix for matrix, _ in fits], np.broadcast_to(np.eye(2), (600, 2, 2)), atol=1e-5)
+    np.testing.assert_allclose(
+        [matrix for matrix, _ in fits], np.broadcast_to(np.eye(2), (600, 2, 2)), atol=1e-5
+    )
     for axis in range(2):
         assert_fills([offset[axis] for _, offset in fits], 3.3)
 
@@ -103,14 +131,22 @@ def test_shift_moves_by_up_to_its_pixels() -> None:
 def test_rotate_turns_about_the_centre() -> None:
     fits = [fit_affine(*pair) for pair in zip(*positions_of("rotate:40"), strict=True)]
     np.testing.assert_allclose([offset for _, offset in fits], 0, atol=1e-4)
-    np.testing.assert_allclose([matrix @ matrix.T for matrix, _ in fits], np.broadcast_to(np.eye(2), (600, 2, 2)), atol=1e-5)
+    np.testing.assert_allclose(
+        [matrix @ matrix.T for matrix, _ in fits],
+        np.broadcast_to(np.eye(2), (600, 2, 2)),
+        atol=1e-5,
+    )
     angles = [np.degrees(np.arctan2(matrix[1, 0], matrix[0, 0])) for matrix, _ in fits]
     np.testing.assert_allclose([np.linalg.det(matrix) for matrix, _ in fits], 1, atol=1e-5)
     assert_fills(angles, 40)
     turned = jax.jit(create("rotate:40"))({"images": jnp.asarray(IMAGE)}, KEYS[0])["images"][..., 0]
     # Rows count downwards, so a positive angle from rows to columns is anticlockwise, as Pillow's.
-    expected = np.asarray(Image.fromarray(IMAGE[..., 0]).rotate(-angles[0], Image.Resampling.BILINEAR))
-    opposite = np.asarray(Image.fromarray(IMAGE[..., 0]).rotate(angles[0], Image.Resampling.BILINEAR))
+    expected = np.asarray(
+        Image.fromarray(IMAGE[..., 0]).rotate(-angles[0], Image.Resampling.BILINEAR)
+    )
+    opposite = np.asarray(
+        Image.fromarray(IMAGE[..., 0]).rotate(angles[0], Image.Resampling.BILINEAR)
+    )
     error, other = (np.abs(turned - picture).max() for picture in (expected, opposite))
     assert min(error, other) < 2e-2 < max(error, other)
 
@@ -136,13 +172,15 @@ def test_affine_stays_within_its_strength() -> None:
 def test_elastic_interpolates_nine_gaussian_displacements() -> None:
     rows, columns = positions_of("elastic:3")
     displacements = np.stack([rows, columns], -1) - np.stack(np.mgrid[:HEIGHT, :WIDTH], -1)
-    coarse = displacements[:, :: HEIGHT // 2, :: WIDTH // 2]  # corners, middles of the sides, centre
+    # Corners, middles of the sides, centre.
+    coarse = displacements[:, :: HEIGHT // 2, :: WIDTH // 2]
     assert coarse.shape == (600, 3, 3, 2)
     np.testing.assert_allclose(coarse.std(0), 3, rtol=0.15)
     np.testing.assert_allclose(coarse.std(), 3, rtol=0.05)
     correlation = np.corrcoef(coarse.reshape(600, 18).T) - np.eye(18)
     assert np.abs(correlation).max() < 0.2
-    # Pillow's box counts from the edges of the coarse pixels: ours extends half a fine pixel beyond their centres.
+    # Pillow's box counts from the edges of the coarse pixels: ours extends half a fine pixel beyond
+    # their centres.
     step = np.array([2 / (WIDTH - 1), 2 / (HEIGHT - 1)])
     box = (*(0.5 - step / 2), *(2.5 + step / 2))
     for number in range(3):

@@ -17,7 +17,9 @@ from jaxdp.data.sources.fitting import ImageSize
 def picture(height: int, width: int, channels: int = 3) -> np.ndarray:
     """Waves of all lengths, and some noise."""
     rows, columns = np.mgrid[:height, :width]
-    waves = [np.sin(rows / (3 + 7 * k) + k) * np.cos(columns / (5 + 4 * k)) for k in range(channels)]
+    waves = [
+        np.sin(rows / (3 + 7 * k) + k) * np.cos(columns / (5 + 4 * k)) for k in range(channels)
+    ]
     noise = np.random.default_rng(height).normal(0, 6, (height, width, channels))
     pixels = np.clip(120 + 90 * np.stack(waves, -1) + noise, 0, 255).astype(np.uint8)
     return pixels if channels > 1 else pixels[..., 0]
@@ -70,11 +72,14 @@ def test_images_and_masks_have_the_pixels_that_pillow_gives(name: str) -> None:
         ("100x50", (400, 198), 1),
         ("100x50", (400, 200), 2),
         ("64", (32, 32), 1),
-        ("resize_crop:64", (256, 275), 1),  # half of it, 128x138, would be resized to 64x69, not 64x68
+        # Half of it, 128x138, would be resized to 64x69, not 64x68.
+        ("resize_crop:64", (256, 275), 1),
         ("resize_crop:64", (256, 272), 2),
     ],
 )
-def test_a_reduced_image_is_at_least_twice_as_large_as_asked_for(text: str, size: tuple[int, int], factor: int) -> None:
+def test_a_reduced_image_is_at_least_twice_as_large_as_asked_for(
+    text: str, size: tuple[int, int], factor: int
+) -> None:
     assert ImageSize.parse(text).reduction(size) == factor
 
 
@@ -82,7 +87,14 @@ def photos(folder: pathlib.Path, side: int) -> None:
     for number in range(20):
         path = folder / "ab"[number % 2] / f"{number:02}.jpg"
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(encoded(picture(side, side + number), "JPEG", quality=92, **turned(6 if number % 3 == 0 else 1)))
+        path.write_bytes(
+            encoded(
+                picture(side, side + number),
+                "JPEG",
+                quality=92,
+                **turned(6 if number % 3 == 0 else 1),
+            )
+        )
 
 
 @pytest.mark.parametrize(("side", "largest"), [(254, 0), (256, 20)])
@@ -101,7 +113,11 @@ def test_photos_that_are_large_enough_are_decoded_at_reduced_scale(
 
 
 def test_a_batch_lies_where_a_device_that_is_the_cpu_takes_it_without_a_copy() -> None:
-    for shape, dtype in (((3, 375, 500, 3), np.uint8), ((5,), np.float32), ((2, 7, 9, 1), np.uint16)):
+    for shape, dtype in (
+        ((3, 375, 500, 3), np.uint8),
+        ((5,), np.float32),
+        ((2, 7, 9, 1), np.uint16),
+    ):
         array = checking._empty(shape, np.dtype(dtype))
         assert (array.shape, array.dtype, array.flags.c_contiguous) == (shape, dtype, True)
         assert array.ctypes.data % 64 == 0

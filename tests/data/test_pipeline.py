@@ -1,4 +1,6 @@
-"""The order is a pure function of (seed, step), every example is evaluated once, and processes share without changing anything."""
+"""The order is a pure function of (seed, step), every example is evaluated once, and processes
+share without changing anything.
+"""
 
 import collections
 import functools
@@ -17,13 +19,17 @@ from jaxdp.training.setup import create_setup
 
 
 def checked(source: Any, count: int, skip: bool = False) -> CheckedSource:
-    dataset = Dataset(source, source, num_classes=count, image_shape=(1, 1, 1), mean=(0.0,), std=(1.0,))
+    dataset = Dataset(
+        source, source, num_classes=count, image_shape=(1, 1, 1), mean=(0.0,), std=(1.0,)
+    )
     return CheckedSource(source, dataset, where="numbers", skip=skip)
 
 
 def source(count: int) -> CheckedSource:
     """Example n shows and is labelled n."""
-    arrays = ArraySource(np.arange(count, dtype=np.uint8).reshape(-1, 1, 1, 1), np.arange(count, dtype=np.int32))
+    arrays = ArraySource(
+        np.arange(count, dtype=np.uint8).reshape(-1, 1, 1, 1), np.arange(count, dtype=np.int32)
+    )
     return checked(arrays, count)
 
 
@@ -35,12 +41,17 @@ def test_digits_are_those_of_scikit_learn() -> None:
     dataset, bunch = open_dataset("digits"), load_digits()
     assert (len(dataset.train), len(dataset.test)) == (1437, 360)
     examples = [split[i] for split in (dataset.train, dataset.test) for i in range(len(split))]
-    ours = collections.Counter((example["images"].tobytes(), int(example["labels"])) for example in examples)
+    ours = collections.Counter(
+        (example["images"].tobytes(), int(example["labels"])) for example in examples
+    )
     theirs = collections.Counter(
-        (image.astype(np.uint8).tobytes(), int(label)) for image, label in zip(bunch.images, bunch.target, strict=True)
+        (image.astype(np.uint8).tobytes(), int(label))
+        for image, label in zip(bunch.images, bunch.target, strict=True)
     )
     assert ours == theirs  # each example once, in one of the splits
-    shares = np.bincount([dataset.test[i]["labels"] for i in range(360)]) / np.bincount(bunch.target)
+    shares = np.bincount([dataset.test[i]["labels"] for i in range(360)]) / np.bincount(
+        bunch.target
+    )
     assert np.all(np.abs(shares - 0.2) < 0.01)
     pixels = np.stack([dataset.train[i]["images"] for i in range(1437)])
     assert dataset.mean[0] == pytest.approx(pixels.mean(), abs=0.02)
@@ -73,14 +84,20 @@ def test_as_many_threads_read_as_asked_for(threads: int) -> None:
             return {"images": np.full((1, 1, 1), index, np.uint8), "labels": index}
 
     names: set[str] = set()
-    found = batches(checked(Slow(), 12), pipeline.EvaluationOrder(12, 1), lambda batch: batch, threads=threads)
+    found = batches(
+        checked(Slow(), 12), pipeline.EvaluationOrder(12, 1), lambda batch: batch, threads=threads
+    )
     assert [int(batch["labels"][0]) for batch in found] == list(range(12))
     assert len(names) == threads
 
 
-def test_the_number_of_threads_is_that_of_the_cores_or_the_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_threads_is_that_of_the_cores_or_the_setting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     asked: list[int] = []
-    monkeypatch.setattr(pipeline, "batches", lambda *arguments, threads, **kwargs: iter(asked.append(threads) or ()))
+    monkeypatch.setattr(
+        pipeline, "batches", lambda *arguments, threads, **kwargs: iter(asked.append(threads) or ())
+    )
     for cores, workers in ((1, None), (6, None), (64, None), (64, 3)):
         monkeypatch.setattr(platform, "cores", lambda cores=cores: cores)
         config = TrainConfig.of(model="cnn", data_placement="host", data_workers=workers)
@@ -103,10 +120,15 @@ def test_batches_from_a_step_on_are_those_of_the_whole_run() -> None:
 def test_processes_together_read_the_same_batches_in_the_same_places(processes: int) -> None:
     order = pipeline.TrainingOrder(23, 8, 1, 4)
     parts = [
-        batches(source(23), order, lambda batch: batch, process_index=index, process_count=processes) for index in range(processes)
+        batches(
+            source(23), order, lambda batch: batch, process_index=index, process_count=processes
+        )
+        for index in range(processes)
     ]
     for step, batch in enumerate(batches(source(23), order, lambda batch: batch)):
-        np.testing.assert_array_equal(np.concatenate([part[step]["indices"] for part in parts]), batch["indices"])
+        np.testing.assert_array_equal(
+            np.concatenate([part[step]["indices"] for part in parts]), batch["indices"]
+        )
 
 
 @pytest.mark.parametrize(("examples", "batch_size"), [(10, 4), (8, 4), (3, 16), (1, 1)])
@@ -149,11 +171,21 @@ def test_or_it_is_left_out_and_counted() -> None:
 def test_pairs_depend_on_the_global_batch_alone(processes: int) -> None:
     order = pipeline.TrainingOrder(23, 8, 1, 4)
     parts = [
-        batches(source(23), order, lambda batch: batch, process_index=index, process_count=processes, paired=True)
+        batches(
+            source(23),
+            order,
+            lambda batch: batch,
+            process_index=index,
+            process_count=processes,
+            paired=True,
+        )
         for index in range(processes)
     ]
     for step in range(4):
-        own, partners = (np.concatenate([part[step][name] for part in parts]) for name in ("labels", "partner_labels"))
+        own, partners = (
+            np.concatenate([part[step][name] for part in parts])
+            for name in ("labels", "partner_labels")
+        )
         np.testing.assert_array_equal(own, order[step])
         np.testing.assert_array_equal(partners, np.roll(order[step], 1))
         partner_images = np.concatenate([part[step]["partner_images"] for part in parts])

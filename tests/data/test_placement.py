@@ -16,10 +16,17 @@ from jaxdp.training.setup import Setup, create_setup
 
 CONFIGS = {
     "digits": TrainConfig.of(
-        model_kwargs={"depth": 8, "alpha": 6}, augment=("shift:1", "mixup:0.4"), global_batch_size=16, steps=4
+        model_kwargs={"depth": 8, "alpha": 6},
+        augment=("shift:1", "mixup:0.4"),
+        global_batch_size=16,
+        steps=4,
     ),
     "cells": TrainConfig.of(
-        model="unet", model_kwargs={"base_channels": 2, "levels": 1}, augment=("crop:32", "flip"), global_batch_size=8, steps=4
+        model="unet",
+        model_kwargs={"base_channels": 2, "levels": 1},
+        augment=("crop:32", "flip"),
+        global_batch_size=8,
+        steps=4,
     ),
 }
 
@@ -28,7 +35,11 @@ def batches(run: Setup) -> list[dict[str, np.ndarray]]:
     """What the models see, over devices."""
     complete = jax.jit(placement.gather_examples)
     key = jax.random.key_data(jax.random.key(0))
-    preprocess = jax.jit(lambda batch: run.recipe.preprocess(batch, lambda indices: example_keys(key, jnp.int32(0), indices)))
+    preprocess = jax.jit(
+        lambda batch: run.recipe.preprocess(
+            batch, lambda indices: example_keys(key, jnp.int32(0), indices)
+        )
+    )
     host_data = jax.tree.map(np.asarray, dict(run.train_data))
     seen = []
     for batch in run.train_batches(0):
@@ -41,7 +52,8 @@ def batches(run: Setup) -> list[dict[str, np.ndarray]]:
 @pytest.mark.parametrize("name", CONFIGS)
 def test_both_placements_give_the_same_batches(name: str) -> None:
     host, device = (
-        create_setup(CONFIGS[name].replace(data_placement=kind, strategy="sharded", devices=4)) for kind in ("host", "device")
+        create_setup(CONFIGS[name].replace(data_placement=kind, strategy="sharded", devices=4))
+        for kind in ("host", "device")
     )
     assert not host.train_data
     assert all(array.is_fully_replicated for array in jax.tree.leaves(device.train_data))
@@ -57,7 +69,9 @@ def test_both_placements_give_the_same_batches(name: str) -> None:
 def test_evaluation_agrees_too_and_counts_each_example_once() -> None:
     found: list[Any] = []
     for kind in ("host", "device"):
-        run = create_setup(CONFIGS["digits"].replace(data_placement=kind, devices=4, global_batch_size=100))
+        run = create_setup(
+            CONFIGS["digits"].replace(data_placement=kind, devices=4, global_batch_size=100)
+        )
         found.append(run.evaluate(run.strategy.init(run.create_state)))
     assert found[0]["examples"] == 360
     assert found[0].keys() == found[1].keys()
@@ -71,13 +85,16 @@ def test_evaluation_agrees_too_and_counts_each_example_once() -> None:
         ((8, 8, 1), "uint8", (1, 128)),  # one row of 128 columns, half of it empty
         ((28, 28), "uint8", (1, 896)),
         ((32, 32, 3), "uint8", (1, 3072)),  # nothing over
-        ((224, 224, 3), "uint8", (12, 12544)),  # rows of at most 16 KiB: 98 tiles each, where 10 rows would leave some over
+        # Rows of at most 16 KiB: 98 tiles each, where 10 rows would leave some over.
+        ((224, 224, 3), "uint8", (12, 12544)),
         ((5, 7, 3), "uint16", (1, 128)),
         ((64, 64, 3), "float32", (3, 4096)),
         ((127, 131, 1), "float32", (5, 3328)),
     ],
 )
-def test_examples_come_back_from_rows(shape: tuple[int, ...], dtype: str, stored: tuple[int, int]) -> None:
+def test_examples_come_back_from_rows(
+    shape: tuple[int, ...], dtype: str, stored: tuple[int, int]
+) -> None:
     numbers = np.random.default_rng(0).integers(0, 200, (11, *shape)).astype(dtype)
     rows = placement.Rows.pack(numbers)
     assert rows.rows.shape == (11 * stored[0], stored[1])
@@ -85,7 +102,9 @@ def test_examples_come_back_from_rows(shape: tuple[int, ...], dtype: str, stored
     assert stored[1] * numbers.itemsize <= 16 * 1024
     assert placement.Rows.abstract(11, shape, dtype).rows.shape == rows.rows.shape
     indices = np.array([10, 0, 3, 3], np.int32)
-    np.testing.assert_array_equal(jax.jit(lambda rows, indices: rows.take(indices))(rows, indices), numbers[indices])
+    np.testing.assert_array_equal(
+        jax.jit(lambda rows, indices: rows.take(indices))(rows, indices), numbers[indices]
+    )
 
 
 def test_bad_examples_have_no_weight_in_either_placement() -> None:
@@ -113,5 +132,7 @@ def test_what_does_not_fit_streams(monkeypatch: pytest.MonkeyPatch) -> None:
     assert create_setup(CONFIGS["digits"]).config.data.data_placement == "device"
     needed = 1797 * (64 + 4 + 4)
     for share, expected in ((3.9, "host"), (4.1, "device")):
-        monkeypatch.setattr(setup.platform, "device_memory_bytes", lambda devices, share=share: needed * share)
+        monkeypatch.setattr(
+            setup.platform, "device_memory_bytes", lambda devices, share=share: needed * share
+        )
         assert create_setup(CONFIGS["digits"]).config.data.data_placement == expected

@@ -1,4 +1,6 @@
-"""Processes read the same batches as threads, end with the run that they read for, and say what went wrong in them."""
+"""Processes read the same batches as threads, end with the run that they read for, and say what
+went wrong in them.
+"""
 
 import functools
 import os
@@ -24,8 +26,13 @@ from jaxdp.registry import ConfigError, load_plugins
 Read = Callable[[int], None]
 
 
-def made(count: int, act: Read = lambda index: None, *, processes: bool = True, several: bool = False) -> Any:
-    """Returns a source that does something before it reads an example; its class is not in a module that can be imported."""
+def made(
+    count: int, act: Read = lambda index: None, *, processes: bool = True, several: bool = False
+) -> Any:
+    """Returns a source that does something before it reads an example.
+
+    Its class is not in a module that can be imported.
+    """
 
     class Mine:
         reads_in_processes = processes
@@ -46,7 +53,14 @@ def made(count: int, act: Read = lambda index: None, *, processes: bool = True, 
 
 
 def dataset(source: Any) -> Dataset:
-    return Dataset(source, Subset(source, np.arange(4)), num_classes=2, image_shape=(8, 8, 1), mean=(127.0,), std=(70.0,))
+    return Dataset(
+        source,
+        Subset(source, np.arange(4)),
+        num_classes=2,
+        image_shape=(8, 8, 1),
+        mean=(127.0,),
+        std=(70.0,),
+    )
 
 
 def checked(source: Any, *, skip: bool = False) -> CheckedSource:
@@ -85,9 +99,15 @@ def wait_until(condition: Callable[[], bool], seconds: float = 60.0) -> bool:
 def test_processes_read_what_threads_read(count: int) -> None:
     source = checked(made(17))
     order = pipeline.TrainingOrder(17, 6, 1, 5)
-    expected = list(pipeline.batches(functools.partial(pipeline.load, source), order, lambda batch: batch, paired=True))
+    expected = list(
+        pipeline.batches(
+            functools.partial(pipeline.load, source), order, lambda batch: batch, paired=True
+        )
+    )
     for batch, found in zip(expected, read(source, count), strict=True):
-        assert {name: values.dtype for name, values in batch.items()} == {name: values.dtype for name, values in found.items()}
+        assert {name: values.dtype for name, values in batch.items()} == {
+            name: values.dtype for name, values in found.items()
+        }
         for name, values in batch.items():
             np.testing.assert_array_equal(values, found[name])
 
@@ -100,12 +120,22 @@ def test_a_run_is_the_same_and_leaves_no_process(tmp_path: pathlib.Path) -> None
     for processes, workers in ((False, 2), (True, 2), (True, 1)):
         data = dataset(made(24, note, processes=processes))
         trainer = jaxdp.Trainer(
-            "cnn", data, epochs=2, global_batch_size=8, strategy="single", data_placement="host", data_workers=workers,
-            eval_every=1, progress=False,
-        )  # fmt: skip
+            "cnn",
+            data,
+            epochs=2,
+            global_batch_size=8,
+            strategy="single",
+            data_placement="host",
+            data_workers=workers,
+            eval_every=1,
+            progress=False,
+        )
         result = trainer.fit()
         losses.append([row["loss"] for row in result.history])
-        found = {int(name): imported == "True" for name, imported in (path.name.split() for path in tmp_path.iterdir())}
+        found = {
+            int(name): imported == "True"
+            for name, imported in (path.name.split() for path in tmp_path.iterdir())
+        }
         others = [process for process in found if process != os.getpid()]
         assert len(others) == (workers if processes else 0)  # also for six evaluations
         assert not any(alive(process) or found[process] for process in others)
@@ -117,7 +147,9 @@ def test_a_run_is_the_same_and_leaves_no_process(tmp_path: pathlib.Path) -> None
 
 def test_what_the_devices_hold_is_read_by_processes_that_end(tmp_path: pathlib.Path) -> None:
     source = made(24, lambda index: pathlib.Path(tmp_path, str(os.getpid())).touch())
-    setup = jaxdp.Trainer("cnn", dataset(source), global_batch_size=8, strategy="single", data_placement="device").setup
+    setup = jaxdp.Trainer(
+        "cnn", dataset(source), global_batch_size=8, strategy="single", data_placement="device"
+    ).setup
     assert len(setup.train_data["labels"]) == 24
     others = [int(path.name) for path in tmp_path.iterdir() if path.name != str(os.getpid())]
     assert others
@@ -128,8 +160,16 @@ def test_what_the_devices_hold_is_read_by_processes_that_end(tmp_path: pathlib.P
 def test_a_bad_example_is_counted_where_the_run_is(several: bool) -> None:
     source = checked(made(20, bad, several=several), skip=True)
     found = read(source)
-    weights = {int(number): weight for batch in found for number, weight in zip(batch["indices"], batch["weights"], strict=True)}
-    assert {number for number, weight in weights.items() if weight == 0} == set(source.skipped) == {3, 8, 13, 18} & set(weights)
+    weights = {
+        int(number): weight
+        for batch in found
+        for number, weight in zip(batch["indices"], batch["weights"], strict=True)
+    }
+    assert (
+        {number for number, weight in weights.items() if weight == 0}
+        == set(source.skipped)
+        == {3, 8, 13, 18} & set(weights)
+    )
     assert source.skipped[3] == "file 3: is truncated"
     with pytest.raises(BadExample, match=r"file \d+: is truncated; .*--on-bad-example skip"):
         read(checked(made(20, bad, several=several)))
@@ -139,7 +179,9 @@ def test_a_source_of_nothing_but_bad_examples_is_an_error() -> None:
     def all_bad(index: int) -> None:
         raise BadExample(f"file {index}", "is truncated")
 
-    with pytest.raises(ConfigError, match=r"nothing is left of mine: none of its 6 examples .* truncated"):
+    with pytest.raises(
+        ConfigError, match=r"nothing is left of mine: none of its 6 examples .* truncated"
+    ):
         read(checked(made(6, all_bad), skip=True))
 
 
@@ -170,16 +212,26 @@ def test_a_process_that_is_killed_ends_the_run_with_one_line() -> None:
     def die(index: int) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
-    with pytest.raises(ConfigError, match=r"^a process that reads examples ended with .*SIGKILL.*; memory .* fewer --data-workers"):
+    with pytest.raises(
+        ConfigError,
+        match=(
+            r"^a process that reads examples ended with .*SIGKILL.*; memory .* fewer --data-workers"
+        ),
+    ):
         read(checked(made(12, die)))
     with pytest.raises(ConfigError, match=r"^a process that reads examples ended with EXIT\(7\)"):
         read(checked(made(12, lambda index: os._exit(7))))
 
 
-def test_a_source_that_cannot_be_pickled_is_found_before_anything_is_read(tmp_path: pathlib.Path) -> None:
+def test_a_source_that_cannot_be_pickled_is_found_before_anything_is_read(
+    tmp_path: pathlib.Path,
+) -> None:
     source = made(12, lambda index: pytest.fail("was read"))
     refused = r"^train: is read in processes, but cannot be pickled: .*__getstate__"
-    with pathlib.Path(tmp_path, "file").open("wb") as source.handle, pytest.raises(ConfigError, match=refused) as found:
+    with (
+        pathlib.Path(tmp_path, "file").open("wb") as source.handle,
+        pytest.raises(ConfigError, match=refused) as found,
+    ):
         jaxdp.Trainer("cnn", dataset(source), progress=False)
     assert "\n" not in str(found.value)
 
@@ -199,13 +251,20 @@ def test_a_source_that_a_process_cannot_make_is_one_line() -> None:
         def __reduce__(self) -> Any:
             return fail, ()
 
-    with pytest.raises(ConfigError, match="cannot make the source from what it was sent: OSError: not mounted here"):
+    with pytest.raises(
+        ConfigError, match="cannot make the source from what it was sent: OSError: not mounted here"
+    ):
         read(checked(Elsewhere()))
 
 
-def test_a_class_of_a_plugin_s_file_is_sent_with_its_code(tmp_path: pathlib.Path, registries: None) -> None:
+def test_a_class_of_a_plugin_s_file_is_sent_with_its_code(
+    tmp_path: pathlib.Path, registries: None
+) -> None:
     file = tmp_path / "mine.py"
-    file.write_text("class Mine(list):\n    reads_in_processes = True\n    def __getitem__(self, index): return double(index)\n")
+    file.write_text(
+        "class Mine(list):\n    reads_in_processes = True\n    def __getitem__(self, index): return"
+        " double(index)\n"
+    )
     file.write_text(file.read_text() + "def double(index): return {'labels': 2 * index}\n")
     load_plugins([str(file)])
     with ReadingProcesses({"train": sys.modules[str(file)].Mine()}) as processes:
@@ -243,13 +302,20 @@ print("ended", len(result.history))
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-def test_an_interrupt_or_a_kill_ends_them_without_a_word(tmp_path: pathlib.Path, number: signal.Signals) -> None:
+def test_an_interrupt_or_a_kill_ends_them_without_a_word(
+    tmp_path: pathlib.Path, number: signal.Signals
+) -> None:
     pathlib.Path(tmp_path, "mine.py").write_text(_SCRIPT)
     source = str(pathlib.Path(jaxdp.__file__).parents[1])
     run = subprocess.Popen(
-        [sys.executable, "mine.py"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=tmp_path, process_group=0,
+        [sys.executable, "mine.py"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        cwd=tmp_path,
+        process_group=0,
         env={**os.environ, "PYTHONPATH": source},
-    )  # fmt: skip
+    )
     assert wait_until(lambda: run.poll() is not None or len(list(tmp_path.glob("*.process"))) == 2)
     if number == signal.SIGINT:
         time.sleep(2)  # to the first steps
@@ -260,7 +326,8 @@ def test_an_interrupt_or_a_kill_ends_them_without_a_word(tmp_path: pathlib.Path,
     others = [int(path.stem) for path in tmp_path.glob("*.process")]
     assert len(others) == 2
     assert wait_until(lambda: not any(map(alive, others)), 10)
-    words = re.sub(r"WARNING.*requires jaxlib.*\n", "", output).split()  # Grain says it of JAX 0.10.0
+    # Grain says it of JAX 0.10.0.
+    words = re.sub(r"WARNING.*requires jaxlib.*\n", "", output).split()
     assert words[0] == "runs"
     assert words.count("runs") == 1
     assert "Traceback" not in output

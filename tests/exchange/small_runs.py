@@ -12,7 +12,9 @@ import pytest
 
 import jaxdp
 
-NEEDS_RAY = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs Ray: pip install 'jaxdp[ray]'")
+NEEDS_RAY = pytest.mark.skipif(
+    importlib.util.find_spec("ray") is None, reason="needs Ray: pip install 'jaxdp[ray]'"
+)
 
 
 def lines(path: pathlib.Path) -> list[dict[str, Any]]:
@@ -30,11 +32,22 @@ def rows(folder: Any) -> list[dict[str, Any]]:
 def trained(folder: str, **settings: Any) -> dict[str, np.ndarray]:
     """Trains a small CNN on the digits and returns its parameters and batch statistics."""
     callbacks = settings.pop("callbacks", [])
-    small = {"model_kwargs": {"width": 4, "hidden": 16}, "global_batch_size": 32, "batch_norm": "group:4", "learning_rate": 0.001}
+    small = {
+        "model_kwargs": {"width": 4, "hidden": 16},
+        "global_batch_size": 32,
+        "batch_norm": "group:4",
+        "learning_rate": 0.001,
+    }
     plan = {"steps": 6, "eval_every": 100, "log_every": 1, "run_dir": folder}
-    result = jaxdp.Trainer("cnn", "digits", callbacks=callbacks, progress=False, **small | plan | settings).fit()
+    result = jaxdp.Trainer(
+        "cnn", "digits", callbacks=callbacks, progress=False, **small | plan | settings
+    ).fit()
     state = result.state
-    return {f"{kind}/{name}": np.asarray(leaf) for kind in ("params", "batch_stats") for name, leaf in flat(getattr(state, kind))}
+    return {
+        f"{kind}/{name}": np.asarray(leaf)
+        for kind in ("params", "batch_stats")
+        for name, leaf in flat(getattr(state, kind))
+    }
 
 
 def flat(tree: Any) -> Iterator[tuple[str, Any]]:

@@ -13,7 +13,10 @@ from jaxdp.exchange.average import Average
 
 def replicas(seed: int) -> list[list[Any]]:
     rng = np.random.default_rng(seed)
-    return [[rng.normal(size=(3, 2)).astype(np.float32), None, np.array(seed, np.int32)] for _ in range(4)]
+    return [
+        [rng.normal(size=(3, 2)).astype(np.float32), None, np.array(seed, np.int32)]
+        for _ in range(4)
+    ]
 
 
 @pytest.mark.parametrize(("learning_rate", "momentum"), [(1.0, 0.0), (0.7, 0.0), (0.7, 0.9)])
@@ -28,7 +31,9 @@ def test_it_steps_as_optax_does(learning_rate: float, momentum: float) -> None:
         for replica in replicas(seed):
             average.add(replica)
         average.apply(4)
-        mean = np.mean([replica[0].astype(np.float64) for replica in replicas(seed)], axis=0).astype(np.float32)
+        mean = np.mean(
+            [replica[0].astype(np.float64) for replica in replicas(seed)], axis=0
+        ).astype(np.float32)
         updates, state = optimizer.update(params - mean, state, params)
         params = optax.apply_updates(params, updates)
         found = average.pull()

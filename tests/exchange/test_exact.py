@@ -20,7 +20,10 @@ pytestmark = [pytest.mark.usefixtures("no_pictures"), NEEDS_RAY]
 
 
 class KillWorker:
-    """Kills the process of the first worker that joined, once so many steps are done; an idle one is given no slice before."""
+    """Kills the process of the first worker that joined, once so many steps are done.
+
+    An idle one is given no slice before.
+    """
 
     def __init__(self, step: int, *, idle: bool = False) -> None:
         self.step, self.idle, self.killed = step, idle, False
@@ -55,10 +58,19 @@ def test_two_workers_one_killed_and_replaced_compute_what_one_device_does() -> N
     assert told == sorted(told)
     assert len(told) == events.count("worker joined") + 1
     assert 0 < told[0] < found[0]["elapsed_seconds"]
-    assert [row["elapsed_seconds"] for row in found] == sorted(row["elapsed_seconds"] for row in found)
-    assert [line.get("workers") for line in history("exact") if line["event"] in ("started", "done")] == [2, 2]
-    assert report_details.facts(report_runs.read(pathlib.Path("exact"), "exact"))["workers lost"] == "1"
-    assert jaxdp.load("exact").metrics["test"]["accuracy"] == pytest.approx(jaxdp.load("single").metrics["test"]["accuracy"])
+    assert [row["elapsed_seconds"] for row in found] == sorted(
+        row["elapsed_seconds"] for row in found
+    )
+    assert [
+        line.get("workers") for line in history("exact") if line["event"] in ("started", "done")
+    ] == [2, 2]
+    assert (
+        report_details.facts(report_runs.read(pathlib.Path("exact"), "exact"))["workers lost"]
+        == "1"
+    )
+    assert jaxdp.load("exact").metrics["test"]["accuracy"] == pytest.approx(
+        jaxdp.load("single").metrics["test"]["accuracy"]
+    )
 
 
 @pytest.fixture(scope="module")
@@ -71,18 +83,25 @@ def one_cluster() -> Iterator[None]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1])
-def test_the_bits_depend_on_no_worker(one_cluster: None, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+def test_the_bits_depend_on_no_worker(
+    one_cluster: None, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
     kinds: dict[str, Callable[[], dict[str, np.ndarray]]] = {}
     same = {"exchange": "exact", "slices": 8, "steps": 20, "seed": seed, "learning_rate": 0.1}
     for workers in (1, 2, 4, 7):
-        kinds[f"even-{workers}"] = lambda workers=workers: trained(f"even-{workers}", workers=workers, **same)
+        kinds[f"even-{workers}"] = lambda workers=workers: trained(
+            f"even-{workers}", workers=workers, **same
+        )
     kinds["killed"] = lambda: trained("killed", workers=3, callbacks=[KillWorker(3)], **same)
-    kinds["killed-idle"] = lambda: trained("killed-idle", workers=3, callbacks=[KillWorker(3, idle=True)], **same)
+    kinds["killed-idle"] = lambda: trained(
+        "killed-idle", workers=3, callbacks=[KillWorker(3, idle=True)], **same
+    )
     found = {name: digest(train()) for name, train in kinds.items()}
     assert len(set(found.values())) == 1, found
     for name in ("killed", "killed-idle"):
         assert "worker lost" in [line["event"] for line in history(name)]
-    assert digest(trained("other", workers=2, **same | {"slices": 4})) not in found.values()  # the comparison can tell
+    # The comparison can tell.
+    assert digest(trained("other", workers=2, **same | {"slices": 4})) not in found.values()
 
 
 class KillServer:
@@ -106,20 +125,33 @@ def test_a_server_that_dies_changes_no_bit(one_cluster: None, more: dict[str, An
     killed = trained("killed", workers=3, servers=2, callbacks=[KillServer(13)], **same)
     assert digest(killed) == digest(served)
     assert [line["to_step"] for line in history("killed") if line["event"] == "server lost"] == [8]
-    assert difference(served, trained("here", workers=2, **same)) < 1e-6  # the command's process holds the state
+    # The command's process holds the state.
+    assert difference(served, trained("here", workers=2, **same)) < 1e-6
 
 
 @pytest.mark.slow
 def test_twenty_steps_are_those_of_one_device(one_cluster: None) -> None:
     single = trained("single", strategy="single", devices=1, steps=20)
-    assert difference(trained("exact", exchange="exact", workers=4, slices=8, steps=20), single) < 1e-6
+    assert (
+        difference(trained("exact", exchange="exact", workers=4, slices=8, steps=20), single) < 1e-6
+    )
 
 
 @pytest.mark.slow
 def test_a_run_goes_from_allreduce_to_exact_and_back(one_cluster: None) -> None:
     whole = trained("whole", strategy="single", devices=1, steps=9)
-    trained("parts", strategy="pmap", devices=4, steps=9, max_divergences=5, checkpoint_every=3, callbacks=[StopAt(3)])
-    trained("parts", steps=9, exchange="exact", workers=2, checkpoint_every=3, callbacks=[StopAt(6)])
+    trained(
+        "parts",
+        strategy="pmap",
+        devices=4,
+        steps=9,
+        max_divergences=5,
+        checkpoint_every=3,
+        callbacks=[StopAt(3)],
+    )
+    trained(
+        "parts", steps=9, exchange="exact", workers=2, checkpoint_every=3, callbacks=[StopAt(6)]
+    )
     parts = trained("parts", strategy="pmap", devices=2, steps=9, checkpoint_every=3)
     assert [line["event"] for line in history("parts")].count("resumed") == 2
     assert difference(parts, whole) < 1e-6

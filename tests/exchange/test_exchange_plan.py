@@ -66,13 +66,17 @@ class Simulation:
     def die(self, worker: int, _: object) -> None:
         self.alive[worker] = (self.alive[worker][0], self.now)
         self.push(self.now + 0.2, "found_dead", worker)
-        self.events = [each for each in self.events if not (each[2] == "done" and each[3] == worker)]
+        self.events = [
+            each for each in self.events if not (each[2] == "done" and each[3] == worker)
+        ]
         heapq.heapify(self.events)
 
     def hang(self, worker: int, _: object) -> None:
         """From now on nothing comes of it, and nobody is told."""
         self.die(worker, None)
-        self.events = [each for each in self.events if not (each[2] == "found_dead" and each[3] == worker)]
+        self.events = [
+            each for each in self.events if not (each[2] == "found_dead" and each[3] == worker)
+        ]
         heapq.heapify(self.events)
 
     def found_dead(self, worker: int, _: object) -> None:
@@ -82,7 +86,9 @@ class Simulation:
         self.arrive()
 
     def ideal(self, slices: int) -> float:
-        """Returns when so many slices would be done if work could be divided at will, each worker busy while it lives."""
+        """Returns when so many slices would be done if work could be divided at will, each worker
+        busy while it lives.
+        """
         changes = sorted(
             change
             for worker, (begin, end) in self.alive.items()
@@ -92,7 +98,11 @@ class Simulation:
         for moment, change in changes:
             if speed and left <= speed * (moment - time):
                 break
-            left, time, speed = left - speed * (moment - time) if moment > time else left, moment, speed + change
+            left, time, speed = (
+                left - speed * (moment - time) if moment > time else left,
+                moment,
+                speed + change,
+            )
         return time + left / speed
 
 
@@ -101,7 +111,9 @@ def test_a_thousand_workers_of_random_speeds_that_die_hang_and_arrive() -> None:
     for worker in simulation.random.sample(range(1000), 200):
         simulation.push(simulation.random.uniform(0, 12), "die", worker)
     for worker in simulation.random.sample(sorted(set(range(1000))), 5):
-        simulation.push(simulation.random.uniform(0, 12), "hang", worker) if simulation.alive[worker][1] == float("inf") else None
+        simulation.push(simulation.random.uniform(0, 12), "hang", worker) if simulation.alive[
+            worker
+        ][1] == float("inf") else None
     for _ in range(200):
         simulation.push(simulation.random.uniform(0, 12), "join")
     (end,) = simulation.run(slices)
@@ -114,7 +126,9 @@ def test_a_thousand_workers_of_random_speeds_that_die_hang_and_arrive() -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_rounds_of_few_slices_end_as_early_as_whole_slices_allow(seed: int) -> None:
-    """Sixteen slices for four workers, one of them four times slower: the best that there is are five slices' time."""
+    """Sixteen slices for four workers, one of them four times slower: the best that there is are
+    five slices' time.
+    """
     simulation = Simulation(seed, 4, noise=0.02)
     simulation.pace = {0: 1.0, 1: 1.0, 2: 1.0, 3: 4.0}
     ends = simulation.run(16, rounds=20)
@@ -166,7 +180,9 @@ def test_nothing_is_given_where_nobody_is() -> None:
 
 @pytest.mark.parametrize("bound", [None, 0, 1, 2, 4, 9])
 @pytest.mark.parametrize("workers", [1, 3, 8])
-def test_no_gradient_is_staler_than_the_bound_and_nothing_stands_still(bound: int | None, workers: int) -> None:
+def test_no_gradient_is_staler_than_the_bound_and_nothing_stands_still(
+    bound: int | None, workers: int
+) -> None:
     choose, rule = random.Random(0), StalenessBound(bound)
     computing, finished, seen = set[int](), set[int](), list[int]()
     while len(seen) < 2000:

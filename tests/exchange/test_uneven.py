@@ -1,4 +1,7 @@
-"""Workers of different speed: the same bits, and how much faster than equal shares. Each run starts a Ray of its own."""
+"""Workers of different speed: the same bits, and how much faster than equal shares.
+
+Each run starts a Ray of its own.
+"""
 
 import pytest
 from small_runs import NEEDS_RAY, digest, rows, trained
@@ -22,7 +25,9 @@ def test_the_bits_do_not_depend_on_speed(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 class EqualShares(Plan):
-    """What is compared with: each worker computes the same slices in every step, and nobody helps another one."""
+    """What is compared with: each worker computes the same slices in every step, and nobody helps
+    another one.
+    """
 
     def assign(self, now: float) -> list[tuple[int, Ticket]]:
         if len(self.workers) < 4:
@@ -56,7 +61,12 @@ def test_one_of_four_workers_four_times_slower(monkeypatch: pytest.MonkeyPatch) 
     planned = digest(trained("planned", **same))
     monkeypatch.setattr(rounds, "Plan", EqualShares)
     assert digest(trained("shares", **same)) == planned
-    planned_rate, equal_rate = (rows(folder)[-1]["examples_per_second"] for folder in ("planned", "shares"))
-    print(f"equal shares {equal_rate:.1f}, planned {planned_rate:.1f} examples/s: {planned_rate / equal_rate:.2f} times")
+    planned_rate, equal_rate = (
+        rows(folder)[-1]["examples_per_second"] for folder in ("planned", "shares")
+    )
+    print(
+        f"equal shares {equal_rate:.1f}, planned {planned_rate:.1f} examples/s:"
+        f" {planned_rate / equal_rate:.2f} times"
+    )
     assert rows("shares")[-1]["worker_slices"] == [40, 40, 40, 40]
     assert planned_rate >= 2.5 * equal_rate

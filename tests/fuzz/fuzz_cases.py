@@ -1,4 +1,7 @@
-"""One case: a folder of files, and a command in it; what may come of it, and a process that finds out."""
+"""One case: a folder of files, and a command in it.
+
+What may come of it, and a process that finds out.
+"""
 
 import contextlib
 import csv
@@ -17,12 +20,16 @@ import tempfile
 import time
 from collections.abc import Callable
 
-MOST_SECONDS = 60.0  # of one command: of the processor, or in which it does nothing; the machine may do something else as well
+# Of one command: of the processor, or in which it does nothing; the machine may do something else
+# as well.
+MOST_SECONDS = 60.0
 MOST_BYTES = 2 * 2**30  # that one command takes beside what the process holds anyway
 _PER_PROCESS = 150  # compiled programs stay in memory
 _WRITES = {"jaxdp.train: error: ", "warning: ", "continuing "}
 # What a person cannot make sense of.
-_INTERNAL = re.compile(r"Traceback \(most|object at 0x|<class '|\b\w+Error\(|NoneType|^\s*$", re.MULTILINE)
+_INTERNAL = re.compile(
+    r"Traceback \(most|object at 0x|<class '|\b\w+Error\(|NoneType|^\s*$", re.MULTILINE
+)
 _CONTROLS = re.compile("[\0-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 _DIVERGED, _USAGE = 3, 2
 
@@ -45,7 +52,9 @@ class Runner:
         self._process: subprocess.Popen[bytes] | None = None
         self._count = 0
 
-    def run(self, case: str, argv: list[str], folder: pathlib.Path, *, pictures: bool = False) -> Outcome:
+    def run(
+        self, case: str, argv: list[str], folder: pathlib.Path, *, pictures: bool = False
+    ) -> Outcome:
         """Runs a command in a folder, which has one of its own above it."""
         if self._process is None or self._count >= _PER_PROCESS:
             self._start()
@@ -56,12 +65,18 @@ class Runner:
         self._process.stdin.write(json.dumps(request).encode() + b"\n")
         self._process.stdin.flush()
         line = self._line(MOST_SECONDS)
-        out, err = ((folder.parent / name).read_text(errors="replace") for name in ("out.txt", "err.txt"))
+        out, err = (
+            (folder.parent / name).read_text(errors="replace") for name in ("out.txt", "err.txt")
+        )
         if not line:
             return Outcome(None, out, err, self._end())
         found = json.loads(line)
         problem = f"{found['left']} are still handled" if found["left"] else ""
-        problem = f"it took {found['bytes'] / 2**20:.0f} MiB of memory" if found["bytes"] > MOST_BYTES else problem
+        problem = (
+            f"it took {found['bytes'] / 2**20:.0f} MiB of memory"
+            if found["bytes"] > MOST_BYTES
+            else problem
+        )
         return Outcome(found["code"], out, err, problem)
 
     def close(self) -> None:
@@ -83,9 +98,18 @@ class Runner:
         self.close()
         self._answers, write = os.pipe()
         self._said = tempfile.TemporaryFile(dir=self.folder)  # noqa: SIM115
-        command = [sys.executable, str(pathlib.Path(__file__).with_name("fuzz_worker.py")), str(write)]
+        command = [
+            sys.executable,
+            str(pathlib.Path(__file__).with_name("fuzz_worker.py")),
+            str(write),
+        ]
         self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=self._said, stderr=self._said, pass_fds=[write], start_new_session=True
+            command,
+            stdin=subprocess.PIPE,
+            stdout=self._said,
+            stderr=self._said,
+            pass_fds=[write],
+            start_new_session=True,
         )
         os.close(write)
         self._count = 0
@@ -107,7 +131,9 @@ class Runner:
 
     def _processor_seconds(self) -> float:
         assert self._process is not None
-        words = pathlib.Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
+        words = (
+            pathlib.Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
+        )
         return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
 
     def _end(self) -> str:
@@ -125,8 +151,11 @@ class Runner:
         return f"it did not end within {MOST_SECONDS:.0f} s, or died ({code}): {said}"
 
 
-def check(outcome: Outcome, command: str, *, may_fail: Callable[[str], bool] = lambda line: False) -> None:
-    """Raises AssertionError unless a command ended as documented: with one clear line where it did not do what it was told.
+def check(
+    outcome: Outcome, command: str, *, may_fail: Callable[[str], bool] = lambda line: False
+) -> None:
+    """Raises AssertionError unless a command ended as documented: with one clear line where it did
+    not do what it was told.
 
     Args:
         may_fail: whether this line may go with exit code 1.
@@ -136,7 +165,9 @@ def check(outcome: Outcome, command: str, *, may_fail: Callable[[str], bool] = l
     assert "Traceback" not in said, outcome
     assert not _CONTROLS.search(said), outcome
     prefix = f"{'jaxdp' if command == 'jaxdp' else 'jaxdp.' + command}: error: "
-    errors = [line for line in outcome.err.splitlines() if re.match(r"jaxdp(\.\w+)?: error: ", line)]
+    errors = [
+        line for line in outcome.err.splitlines() if re.match(r"jaxdp(\.\w+)?: error: ", line)
+    ]
     if outcome.code == 0:
         assert not errors, outcome
         return
@@ -146,7 +177,8 @@ def check(outcome: Outcome, command: str, *, may_fail: Callable[[str], bool] = l
         assert not errors, outcome
         return
     if outcome.code == 1 and (
-        (command == "check" and "FAILED" in outcome.out) or (command == "checkpoints" and "damaged" in outcome.out)
+        (command == "check" and "FAILED" in outcome.out)
+        or (command == "checkpoints" and "damaged" in outcome.out)
     ):
         assert not errors, outcome
         return
@@ -167,7 +199,13 @@ def everything_in(folder: pathlib.Path) -> dict[str, object]:
         status = path.lstat()
         regular = stat.S_ISREG(status.st_mode) and status.st_size < 2**24
         content = os.readlink(path) if path.is_symlink() else path.read_bytes() if regular else b""
-        found[str(path)] = (status.st_ino, status.st_mode, status.st_size, status.st_mtime_ns, content)
+        found[str(path)] = (
+            status.st_ino,
+            status.st_mode,
+            status.st_size,
+            status.st_mtime_ns,
+            content,
+        )
     return found
 
 

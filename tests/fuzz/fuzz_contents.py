@@ -50,12 +50,20 @@ _NAMES = (
 )
 
 scalars = st.one_of(
-    st.none(), st.booleans(), st.integers(-3, 300), st.sampled_from([2**31, -(2**63), 2**64, 10**30, 10**400]), st.floats(),
-    st.text(max_size=12), st.sampled_from(["digits", "cnn", "done", "classification", "1e-3", "*", "~", "group:4"]),
-)  # fmt: skip
+    st.none(),
+    st.booleans(),
+    st.integers(-3, 300),
+    st.sampled_from([2**31, -(2**63), 2**64, 10**30, 10**400]),
+    st.floats(),
+    st.text(max_size=12),
+    st.sampled_from(["digits", "cnn", "done", "classification", "1e-3", "*", "~", "group:4"]),
+)
 values = st.recursive(
     scalars,
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.sampled_from(_NAMES) | st.text(max_size=8), inner, max_size=4),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(st.sampled_from(_NAMES) | st.text(max_size=8), inner, max_size=4)
+    ),
     max_leaves=12,
 )
 texts = st.one_of(
@@ -82,7 +90,11 @@ texts = st.one_of(
         ]
     ),
 )
-blobs = st.one_of(texts.map(lambda text: text.encode(errors="surrogatepass")), st.binary(max_size=64), st.just(b"\0" * 4096))
+blobs = st.one_of(
+    texts.map(lambda text: text.encode(errors="surrogatepass")),
+    st.binary(max_size=64),
+    st.just(b"\0" * 4096),
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,10 +104,10 @@ class Damage:
     Attributes:
         which: the file, as a share of their sorted list.
         kind: flip, cut, replace, change, delete, folder, empty, link, loop, pipe, sparse or insert.
-            parent removes the file's folder. number and texts change a value in the settings and the
-            names of the classes. Links out of the folder take the place of a file or folder
-            at its top: mine (to a file), theirs (to a folder), nothing (to where a file would be made),
-            endless, and prepared, which has the name that version 0.2 wrote to first.
+            parent removes the file's folder. number and texts change a value in the settings and
+            the names of the classes. Links out of the folder take the place of a file or folder at
+            its top: mine (to a file), theirs (to a folder), nothing (to where a file would be
+            made), endless, and prepared, which has the name that version 0.2 wrote to first.
         where: position in the file, as a share.
         content: what it has then, or what is added.
         name: a field that a JSON or YAML file has changed, as a share of all.
@@ -111,7 +123,11 @@ class Damage:
         """Does it, and returns to which file."""
         name = _OF_ONE_FILE.get(self.kind, "*")
         found = folder.iterdir() if self.kind in LINKS else folder.rglob(name)
-        found = (path for path in found if not path.is_symlink() and (path.is_file() or self.kind in LINKS))
+        found = (
+            path
+            for path in found
+            if not path.is_symlink() and (path.is_file() or self.kind in LINKS)
+        )
         files = sorted(found)
         if not files:
             return ""
@@ -122,7 +138,11 @@ class Damage:
         place = int(self.where * len(content))
         if self.kind == "flip" and content:
             place = min(place, len(content) - 1)
-            content = content[:place] + bytes([content[place] ^ (1 << (len(self.content) % 8))]) + content[place + 1 :]
+            content = (
+                content[:place]
+                + bytes([content[place] ^ (1 << (len(self.content) % 8))])
+                + content[place + 1 :]
+            )
             path.write_bytes(content)
         elif self.kind == "cut":
             path.write_bytes(content[:place])
@@ -262,13 +282,21 @@ class Picture:
     def _whole(self) -> bytes:
         file = io.BytesIO()
         height, width = self.size
-        pixels = np.random.default_rng(height * 99 + width).integers(0, 256, (height, width, 4), np.uint8)
+        pixels = np.random.default_rng(height * 99 + width).integers(
+            0, 256, (height, width, 4), np.uint8
+        )
         if self.kind.startswith("tiff"):
-            shape = {"tiff": pixels[..., 0], "tiff-stack": np.moveaxis(pixels, 2, 0), "tiff-float": pixels[...,
-                0].astype(np.float32) / 7,
-                     "tiff-16": pixels[..., :3].astype(np.uint16) * 200, "tiff-imagej": np.moveaxis(pixels, 2, 0),
-                     "tiff-ome": pixels[..., :3]}[self.kind]  # fmt: skip
-            tifffile.imwrite(file, shape, imagej=self.kind == "tiff-imagej", ome=self.kind == "tiff-ome")
+            shape = {
+                "tiff": pixels[..., 0],
+                "tiff-stack": np.moveaxis(pixels, 2, 0),
+                "tiff-float": pixels[..., 0].astype(np.float32) / 7,
+                "tiff-16": pixels[..., :3].astype(np.uint16) * 200,
+                "tiff-imagej": np.moveaxis(pixels, 2, 0),
+                "tiff-ome": pixels[..., :3],
+            }[self.kind]
+            tifffile.imwrite(
+                file, shape, imagej=self.kind == "tiff-imagej", ome=self.kind == "tiff-ome"
+            )
             return file.getvalue()
         image = Image.fromarray(pixels, "RGBA").convert(self.mode)
         try:
@@ -278,20 +306,37 @@ class Picture:
         return file.getvalue()
 
 
-_SUFFIXES = {"PNG": ".png", "JPEG": ".jpg", "GIF": ".gif", "BMP": ".bmp", "WEBP": ".webp", "PPM": ".ppm", "TIFF": ".tif"}
+_SUFFIXES = {
+    "PNG": ".png",
+    "JPEG": ".jpg",
+    "GIF": ".gif",
+    "BMP": ".bmp",
+    "WEBP": ".webp",
+    "PPM": ".ppm",
+    "TIFF": ".tif",
+}
 _LARGE = [
     struct.pack(order + kind, number)
     for order in "<>"
     for kind, numbers in (("I", (0, 1, 2**16, 2**31 - 1, 2**32 - 1)), ("H", (0, 65535)))
     for number in numbers
 ]
-_edits = st.lists(st.tuples(shares, st.sampled_from(_LARGE) | st.binary(min_size=1, max_size=4)), max_size=3).map(tuple)
-_kinds = st.sampled_from([*_SUFFIXES, "tiff", "tiff-stack", "tiff-float", "tiff-16", "tiff-imagej", "tiff-ome"])
+_edits = st.lists(
+    st.tuples(shares, st.sampled_from(_LARGE) | st.binary(min_size=1, max_size=4)), max_size=3
+).map(tuple)
+_kinds = st.sampled_from(
+    [*_SUFFIXES, "tiff", "tiff-stack", "tiff-float", "tiff-16", "tiff-imagej", "tiff-ome"]
+)
 _sizes = st.tuples(st.sampled_from([1, 2, 7, 8, 8, 8, 33]), st.sampled_from([1, 8, 8, 8, 65]))
 pictures = st.builds(
-    Picture, _kinds, st.sampled_from(["L", "L", "RGB", "RGBA", "P", "1", "LA", "CMYK", "I", "F", "I;16"]), _sizes, _edits,
-    st.sampled_from([1.0, 1.0, 0.99, 0.5, 0.1]), st.booleans(),
-)  # fmt: skip
+    Picture,
+    _kinds,
+    st.sampled_from(["L", "L", "RGB", "RGBA", "P", "1", "LA", "CMYK", "I", "F", "I;16"]),
+    _sizes,
+    _edits,
+    st.sampled_from([1.0, 1.0, 0.99, 0.5, 0.1]),
+    st.booleans(),
+)
 
 
 def suffix_of(picture: Picture) -> str:
@@ -300,7 +345,9 @@ def suffix_of(picture: Picture) -> str:
 
 picture_files = st.one_of(
     pictures.map(lambda picture: (suffix_of(picture), picture.content())),
-    st.tuples(st.sampled_from(sorted(set(_SUFFIXES.values()))), pictures.map(Picture.content) | blobs),
+    st.tuples(
+        st.sampled_from(sorted(set(_SUFFIXES.values()))), pictures.map(Picture.content) | blobs
+    ),
 )
 
 
@@ -309,7 +356,8 @@ class Archive:
     """An npz file: what arrays it has, what their headers claim, and what befell the file.
 
     Attributes:
-        arrays: name, shape, dtype, and the header's text in place of the right one, nothing for that.
+        arrays: name, shape, dtype, and the header's text in place of the right one, nothing for
+            that.
         edits: as of a picture, in the whole file.
     """
 
@@ -325,7 +373,11 @@ class Archive:
             for number, (name, shape, dtype, header) in enumerate(self.arrays):
                 member = io.BytesIO()
                 rng = np.random.default_rng(number)
-                content = rng.integers(0, 3, shape) if "labels" in name or "masks" in name else rng.integers(0, 256, shape)
+                content = (
+                    rng.integers(0, 3, shape)
+                    if "labels" in name or "masks" in name
+                    else rng.integers(0, 256, shape)
+                )
                 with np.errstate(all="ignore"):
                     np.lib.format.write_array(member, content.astype(dtype), allow_pickle=True)
                 data = member.getvalue()
@@ -341,36 +393,97 @@ class Archive:
 
 
 _FIELDS = [
-    "images", "labels", "masks", "targets", "class_names", "train_images", "train_labels", "test_images", "test_labels",
+    "images",
+    "labels",
+    "masks",
+    "targets",
+    "class_names",
+    "train_images",
+    "train_labels",
+    "test_images",
+    "test_labels",
     "val_images",
-    "val_labels", "x_train", "y_train", "x_test", "y_test", "train_masks", "test_masks",
-]  # fmt: skip
+    "val_labels",
+    "x_train",
+    "y_train",
+    "x_test",
+    "y_test",
+    "train_masks",
+    "test_masks",
+]
 _dtypes = st.sampled_from(
-    ["|u1", "|u1", "|u1", "<i8", "<u2", "<f4", "<f8", "<c8", "|S3", "<U2", "|O", "|b1", "<M8[s]", "|V4", ">i4"]
+    [
+        "|u1",
+        "|u1",
+        "|u1",
+        "<i8",
+        "<u2",
+        "<f4",
+        "<f8",
+        "<c8",
+        "|S3",
+        "<U2",
+        "|O",
+        "|b1",
+        "<M8[s]",
+        "|V4",
+        ">i4",
+    ]
 )
 _shapes = st.one_of(
-    st.just((40, 8, 8)), st.just((40, 8, 8, 3)), st.just((40,)), st.just((20, 8, 8)), st.just((20,)),
+    st.just((40, 8, 8)),
+    st.just((40, 8, 8, 3)),
+    st.just((40,)),
+    st.just((20, 8, 8)),
+    st.just((20,)),
     st.lists(st.sampled_from([0, 1, 2, 8, 40]), max_size=5).map(tuple),
-)  # fmt: skip
-_headers = st.sampled_from([
-    "", "", "", "", "", "", "{'descr': '|u1', 'fortran_order': False, 'shape': (1099511627776, 256, 256, 1)}",
-    "{'descr': '|u1', 'fortran_order': False, 'shape': (-1, 8, 8)}", "{'descr': '|u1', 'fortran_order': True, 'shape': (40, 8, 8)}",
-    "{'descr': [('a', '|u1')], 'fortran_order': False, 'shape': (3,)}", "{'descr': '|O', 'fortran_order': False, 'shape': (3,)}",
-    "{'descr': '|u1', 'shape': (3,)}", "[" * 200, "{'descr': '<f4', 'fortran_order': False, 'shape': (2.5,)}",
-    "{'descr': '|u1', 'fortran_order': False, 'shape': (99999999999999999999, 0)}",
-])  # fmt: skip
-_member = st.tuples(st.sampled_from(_FIELDS) | st.text("abé/. _", min_size=1, max_size=6), _shapes, _dtypes, _headers)
-_pairs = st.sampled_from([
-    (("images", (40, 8, 8), "|u1", ""), ("labels", (40,), "<i8", "")),
-    (("images", (40, 8, 8, 3), "<f4", ""), ("labels", (40,), "|u1", "")),
-    (("images", (40, 8, 8), "<u2", ""), ("masks", (40, 8, 8), "|u1", "")),
-    (("train_images", (40, 8, 8), "|u1", ""), ("train_labels", (40,), "<i8", ""), ("test_images", (20, 8, 8), "|u1", ""),
-     ("test_labels", (20,), "<i8", "")),
-])  # fmt: skip
+)
+_headers = st.sampled_from(
+    [
+        "",
+        "",
+        "",
+        "",
+        "",
+        "",
+        "{'descr': '|u1', 'fortran_order': False, 'shape': (1099511627776, 256, 256, 1)}",
+        "{'descr': '|u1', 'fortran_order': False, 'shape': (-1, 8, 8)}",
+        "{'descr': '|u1', 'fortran_order': True, 'shape': (40, 8, 8)}",
+        "{'descr': [('a', '|u1')], 'fortran_order': False, 'shape': (3,)}",
+        "{'descr': '|O', 'fortran_order': False, 'shape': (3,)}",
+        "{'descr': '|u1', 'shape': (3,)}",
+        "[" * 200,
+        "{'descr': '<f4', 'fortran_order': False, 'shape': (2.5,)}",
+        "{'descr': '|u1', 'fortran_order': False, 'shape': (99999999999999999999, 0)}",
+    ]
+)
+_member = st.tuples(
+    st.sampled_from(_FIELDS) | st.text("abé/. _", min_size=1, max_size=6),
+    _shapes,
+    _dtypes,
+    _headers,
+)
+_pairs = st.sampled_from(
+    [
+        (("images", (40, 8, 8), "|u1", ""), ("labels", (40,), "<i8", "")),
+        (("images", (40, 8, 8, 3), "<f4", ""), ("labels", (40,), "|u1", "")),
+        (("images", (40, 8, 8), "<u2", ""), ("masks", (40, 8, 8), "|u1", "")),
+        (
+            ("train_images", (40, 8, 8), "|u1", ""),
+            ("train_labels", (40,), "<i8", ""),
+            ("test_images", (20, 8, 8), "|u1", ""),
+            ("test_labels", (20,), "<i8", ""),
+        ),
+    ]
+)
 archives = st.builds(
     lambda base, more, edits, cut, compressed: Archive((*base, *more), edits, cut, compressed),
-    _pairs | st.just(()), st.lists(_member, max_size=3), _edits, st.sampled_from([1.0, 1.0, 1.0, 0.9, 0.3]), st.booleans(),
-)  # fmt: skip
+    _pairs | st.just(()),
+    st.lists(_member, max_size=3),
+    _edits,
+    st.sampled_from([1.0, 1.0, 1.0, 0.9, 0.3]),
+    st.booleans(),
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -382,27 +495,55 @@ class Tensors:
     data: bytes
 
     def content(self) -> bytes:
-        return struct.pack("<Q", len(self.header) if self.length is None else self.length) + self.header + self.data
+        return (
+            struct.pack("<Q", len(self.header) if self.length is None else self.length)
+            + self.header
+            + self.data
+        )
 
 
-_entries = st.fixed_dictionaries({
-    "dtype": st.sampled_from(["F32", "F16", "BF16", "F64", "I64", "U8", "BOOL", "F8_E4M3", "X"]),
-    "shape": st.lists(st.sampled_from([0, 1, 2, 3, 2**40, -1]), max_size=3),
-    "data_offsets": st.sampled_from([[0, 4], [0, 0], [4, 0], [0, 2**50], [8, 12], [0, 24]]),
-})  # fmt: skip
+_entries = st.fixed_dictionaries(
+    {
+        "dtype": st.sampled_from(
+            ["F32", "F16", "BF16", "F64", "I64", "U8", "BOOL", "F8_E4M3", "X"]
+        ),
+        "shape": st.lists(st.sampled_from([0, 1, 2, 3, 2**40, -1]), max_size=3),
+        "data_offsets": st.sampled_from([[0, 4], [0, 0], [4, 0], [0, 2**50], [8, 12], [0, 24]]),
+    }
+)
 _names = st.sampled_from(
-    ["head.kernel", "convs.0.kernel", "fc.weight", "", "a/b", "../x", "\n\x1b[31m", "layer1.0.bn1.num_batches_tracked"]
+    [
+        "head.kernel",
+        "convs.0.kernel",
+        "fc.weight",
+        "",
+        "a/b",
+        "../x",
+        "\n\x1b[31m",
+        "layer1.0.bn1.num_batches_tracked",
+    ]
 )
 tensors = st.builds(
     Tensors,
-    (st.dictionaries(_names, _entries, max_size=3) | plain_values).map(lambda value: json.dumps(value).encode()),
-    st.sampled_from([None, None, None, 0, 3, 2**63, 2**32]), st.binary(max_size=32),
-)  # fmt: skip
+    (st.dictionaries(_names, _entries, max_size=3) | plain_values).map(
+        lambda value: json.dumps(value).encode()
+    ),
+    st.sampled_from([None, None, None, 0, 3, 2**63, 2**32]),
+    st.binary(max_size=32),
+)
 
 _SAFETENSORS = {
-    "bool": "BOOL", "int8": "I8", "int32": "I32", "complex64": "C64", "float16": "F16", "bfloat16": "BF16", "float32": "F32",
-    "float64": "F64", "float8_e4m3fn": "F8_E4M3", "float8_e5m2": "F8_E5M2",
-}  # fmt: skip
+    "bool": "BOOL",
+    "int8": "I8",
+    "int32": "I32",
+    "complex64": "C64",
+    "float16": "F16",
+    "bfloat16": "BF16",
+    "float32": "F32",
+    "float64": "F64",
+    "float8_e4m3fn": "F8_E4M3",
+    "float8_e5m2": "F8_E5M2",
+}
 _OF_BOTH, _OF_SAFETENSORS = ("float16", "float32", "float64"), ("bfloat16",)
 
 
@@ -446,6 +587,9 @@ class Weights:
 
 
 weights = st.builds(
-    Weights, st.sampled_from([".safetensors", ".npz"]), shares, st.sampled_from(sorted(_SAFETENSORS)),
+    Weights,
+    st.sampled_from([".safetensors", ".npz"]),
+    shares,
+    st.sampled_from(sorted(_SAFETENSORS)),
     st.sampled_from([None, None, 3.0, -0.0, 7e4, 1e30, 1e300, float("nan"), float("inf")]),
-)  # fmt: skip
+)

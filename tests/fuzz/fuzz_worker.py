@@ -1,6 +1,9 @@
-"""Runs commands one after another in one process, so that starting JAX is paid once; under a limit on its memory.
+"""Runs commands one after another in one process, so that starting JAX is paid once.
 
-Each line on standard input is a request in JSON, each line on the descriptor that its first argument names an answer.
+Under a limit on its memory.
+
+Each line on standard input is a request in JSON, each line on the descriptor that its first
+argument names an answer.
 """
 
 import contextlib
@@ -24,7 +27,9 @@ DEVICES = 8
 
 def held_bytes(name: str) -> int:
     """Returns a line of the process's status: VmSize, VmRSS or VmHWM."""
-    found = re.search(rf"^{name}:\s*(\d+) kB", pathlib.Path("/proc/self/status").read_text(), re.MULTILINE)
+    found = re.search(
+        rf"^{name}:\s*(\d+) kB", pathlib.Path("/proc/self/status").read_text(), re.MULTILINE
+    )
     assert found is not None
     return 1024 * int(found[1])
 
@@ -54,7 +59,10 @@ def without_pictures(leave_out: bool) -> Any:
 
 
 def answer(request: dict[str, Any]) -> dict[str, Any]:
-    """Runs a command in a folder; what it prints goes into the files out.txt and err.txt above that folder."""
+    """Runs a command in a folder.
+
+    What it prints goes into the files out.txt and err.txt above that folder.
+    """
     folder = pathlib.Path(request["folder"])
     os.chdir(folder)
     from jaxdp import run_files
@@ -66,8 +74,15 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
         file = os.open(folder.parent / name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         os.dup2(file, number)
         os.close(file)
-    sys.stdout = io.TextIOWrapper(io.FileIO(1, "w", closefd=False), encoding="utf-8", write_through=True)
-    sys.stderr = io.TextIOWrapper(io.FileIO(2, "w", closefd=False), encoding="utf-8", errors="backslashreplace", write_through=True)
+    sys.stdout = io.TextIOWrapper(
+        io.FileIO(1, "w", closefd=False), encoding="utf-8", write_through=True
+    )
+    sys.stderr = io.TextIOWrapper(
+        io.FileIO(2, "w", closefd=False),
+        encoding="utf-8",
+        errors="backslashreplace",
+        write_through=True,
+    )
     code: object = None
     try:
         with without_pictures(not request["pictures"]):
@@ -80,7 +95,11 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
         code = stop.code
     except BaseException:
         traceback.print_exc()
-    handlers = [number for number in (signal.SIGTERM, signal.SIGINT) if signal.getsignal(number) not in (signal.SIG_DFL, INTERRUPT)]
+    handlers = [
+        number
+        for number in (signal.SIGTERM, signal.SIGINT)
+        if signal.getsignal(number) not in (signal.SIG_DFL, INTERRUPT)
+    ]
     return {
         "code": code, "seconds": time.monotonic() - began, "bytes": held_bytes("VmHWM") - before,
         "left": [signal.Signals(number).name for number in handlers],
@@ -92,7 +111,8 @@ INTERRUPT = signal.default_int_handler
 
 def main() -> None:
     signal.signal(signal.SIGINT, INTERRUPT)
-    faulthandler.enable(os.fdopen(os.dup(2), "w"))  # says on SIGABRT where it stands, though standard error is elsewhere by then
+    # Says on SIGABRT where it stands, though standard error is elsewhere by then.
+    faulthandler.enable(os.fdopen(os.dup(2), "w"))
     requests, answers = os.fdopen(os.dup(0)), os.fdopen(int(sys.argv[1]), "w")
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     start()

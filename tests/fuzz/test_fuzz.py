@@ -1,4 +1,6 @@
-"""Random flags, files and pictures: each command ends with 0, 2 or 3, in bounded time and memory, and says why in one line."""
+"""Random flags, files and pictures: each command ends with 0, 2 or 3, in bounded time and memory,
+and says why in one line.
+"""
 
 import os
 import pathlib
@@ -21,28 +23,49 @@ from PIL import Image
 
 from jaxdp.checkpoint.restore import SavedCheckpoints
 
-# What makes cases may warn, of an archive with a name twice for instance: the commands run elsewhere, under rules of their own.
+# What makes cases may warn, of an archive with a name twice for instance: the commands run
+# elsewhere, under rules of their own.
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
-SMALL = "--model cnn --model-kwargs width=4 hidden=16 --global-batch-size 160 --strategy single".split()
-RUN = [*SMALL, *"--steps 4 --log-every 1 --eval-every 2 --checkpoint-every 2 --validation 0.2 --run-dir run".split()]
+SMALL = (
+    "--model cnn --model-kwargs width=4 hidden=16 --global-batch-size 160 --strategy single".split()
+)
+RUN = [
+    *SMALL,
+    *"--steps 4 --log-every 1 --eval-every 2 --checkpoint-every 2 --validation 0.2 --run-dir run".split(),
+]
 MASKS = (
-    "--model unet --model-kwargs levels=2 base_channels=4 --dataset npz:set.npz --global-batch-size 8 --strategy single --steps 2 "
-    "--run-dir run"
+    "--model unet --model-kwargs levels=2 base_channels=4 --dataset npz:set.npz --global-batch-size"
+    " 8 --strategy single --steps 2 --run-dir run"
 ).split()
 # What is tried with a folder that was damaged.
 COMMANDS = {
-    "train": RUN, "longer": [*RUN, "--steps", "6"], "second": [*RUN, "--run-dir", "second", "--init-from", "run"],
-    "evaluate": ["run"], "evaluate-2": ["run", "--step", "2"], "predict": ["run", "image.png"], "checkpoints": ["run", "--verify"],
-    "convert": ["export", "run", "--output", "out.safetensors"], "report": ["run"],
+    "train": RUN,
+    "longer": [*RUN, "--steps", "6"],
+    "second": [*RUN, "--run-dir", "second", "--init-from", "run"],
+    "evaluate": ["run"],
+    "evaluate-2": ["run", "--step", "2"],
+    "predict": ["run", "image.png"],
+    "checkpoints": ["run", "--verify"],
+    "convert": ["export", "run", "--output", "out.safetensors"],
+    "report": ["run"],
     "predict-csv": ["run", "image.png", "--csv", "table.csv"],
     "evaluate-csv": ["run", "--per-image", "table.csv"],
-}  # fmt: skip
+}
 # How many of a thousand cases, in how many parts, which processes may share.
 SHARES = {
-    "flags": (380, 4), "damage": (280, 3), "pictures": (100, 1), "archives": (120, 1), "weights": (60, 1), "settings": (60, 1),
-}  # fmt: skip
-PARTS = [pytest.param(kind, part, id=f"{kind}-{part}") for kind, (_, parts) in SHARES.items() for part in range(parts)]
+    "flags": (380, 4),
+    "damage": (280, 3),
+    "pictures": (100, 1),
+    "archives": (120, 1),
+    "weights": (60, 1),
+    "settings": (60, 1),
+}
+PARTS = [
+    pytest.param(kind, part, id=f"{kind}-{part}")
+    for kind, (_, parts) in SHARES.items()
+    for part in range(parts)
+]
 
 
 @pytest.fixture(scope="module")
@@ -59,22 +82,32 @@ def whole(tmp_path_factory: pytest.TempPathFactory, runner: fuzz_cases.Runner) -
     for name, argv in (("case", RUN), ("masks", MASKS)):
         folder = fuzz_cases.fresh(top / name)
         rng = np.random.default_rng(0)
-        masks = {"masks": rng.integers(0, 2, (40, 16, 16), np.uint8)} if name == "masks" else {"labels": np.arange(40) % 2}
+        masks = (
+            {"masks": rng.integers(0, 2, (40, 16, 16), np.uint8)}
+            if name == "masks"
+            else {"labels": np.arange(40) % 2}
+        )
         np.savez(
-            folder / "set.npz", images=rng.integers(0, 256, (40, 16, 16) if name == "masks" else (40, 8, 8), np.uint8), **masks
+            folder / "set.npz",
+            images=rng.integers(0, 256, (40, 16, 16) if name == "masks" else (40, 8, 8), np.uint8),
+            **masks,
         )
         Image.fromarray(rng.integers(0, 256, (8, 8), np.uint8)).save(folder / "image.png")
         outcome = runner.run("train", argv, folder, pictures=True)
         assert outcome.code == 0, outcome
     folder = top / "case"
-    (folder / "run" / "writer.lock").write_text('{"host": "elsewhere", "pid": 1, "started": "2026-01-01T00:00:00+00:00"}')
+    (folder / "run" / "writer.lock").write_text(
+        '{"host": "elsewhere", "pid": 1, "started": "2026-01-01T00:00:00+00:00"}'
+    )
     (folder / "run" / "rollbacks.json").write_text('{"rollbacks": 1}\n')
     (folder / "run" / "skipped.csv").write_text("split,example,reason\ntrain,a.png,is cut\n")
     (folder / "empty").mkdir()
     for name in "ab":
         (folder / "set" / name).mkdir(parents=True)
         for number in range(10):
-            Image.fromarray(rng.integers(0, 256, (8, 8), np.uint8)).save(folder / "set" / name / f"{number}.png")
+            Image.fromarray(rng.integers(0, 256, (8, 8), np.uint8)).save(
+                folder / "set" / name / f"{number}.png"
+            )
     (folder / "settings.yaml").write_text("model: cnn\nsteps: 1\n")
     (folder / "plugin.py").write_text("import jaxdp\n1 / 0\n")
     outcome = runner.run("convert", ["export", "run", "--output", "weights.safetensors"], folder)
@@ -99,7 +132,14 @@ def add_special(folder: pathlib.Path) -> None:
 def fails_for_files(line: str) -> bool:
     """Whether a line says that a file cannot be read or written, which is exit code 1."""
     return any(
-        text in line for text in ("cannot be read", "cannot be written", "could not be saved", "Is a directory", "File exists")
+        text in line
+        for text in (
+            "cannot be read",
+            "cannot be written",
+            "could not be saved",
+            "Is a directory",
+            "File exists",
+        )
     )
 
 
@@ -107,7 +147,8 @@ class Fuzzer:
     """Tries cases of one kind.
 
     Attributes:
-        report: is called with what the case was in place of raising, to find several defects in one go.
+        report: is called with what the case was in place of raising, to find several defects in one
+            go.
     """
 
     def __init__(self, runner: fuzz_cases.Runner, whole: pathlib.Path, place: pathlib.Path) -> None:
@@ -141,8 +182,11 @@ class Fuzzer:
         for name in commands:
             command = name.split("-")[0]
             run = fuzz_cases.everything_in(folder / "run")
-            outcome = self.run({"longer": "train", "second": "train"}.get(command, command), COMMANDS[name], folder)
-            if name in ("train", "longer") and outcome.code == 0:  # what was damaged is whole, or gone
+            outcome = self.run(
+                {"longer": "train", "second": "train"}.get(command, command), COMMANDS[name], folder
+            )
+            # What was damaged is whole, or gone.
+            if name in ("train", "longer") and outcome.code == 0:
                 again = self.run("train", COMMANDS[name], folder)
                 assert again.code == 0, again
                 assert "cannot be read" not in again.err, again
@@ -163,7 +207,18 @@ class Fuzzer:
             flags = ["--on-bad-example", "skip"] if len(content) % 2 else []
             self.run(
                 "train",
-                [*SMALL, "--global-batch-size", "8", "--steps", "1", "--dataset", "folder:set", "--run-dir", "new", *flags],
+                [
+                    *SMALL,
+                    "--global-batch-size",
+                    "8",
+                    "--steps",
+                    "1",
+                    "--dataset",
+                    "folder:set",
+                    "--run-dir",
+                    "new",
+                    *flags,
+                ],
                 folder,
             )
         elif how == "pairs":
@@ -180,7 +235,13 @@ class Fuzzer:
             self.run("train", [*flags, "--run-dir", "new", "--steps", "1"], folder)
         else:
             self.run(
-                "predict", ["run", f"odd{suffix}", *(["--output-dir", "out"] if how == "masks" else ["--csv", "out.csv"])], folder
+                "predict",
+                [
+                    "run",
+                    f"odd{suffix}",
+                    *(["--output-dir", "out"] if how == "masks" else ["--csv", "out.csv"]),
+                ],
+                folder,
             )
 
     def archives(self, case: tuple[str, bytes, bytes]) -> None:
@@ -189,12 +250,31 @@ class Fuzzer:
         (folder / "odd.npz").write_bytes(archive)
         (folder / "odd.safetensors").write_bytes(weights)
         argv = {
-            "train": [*SMALL, "--global-batch-size", "8", "--steps", "1", "--run-dir", "new", "--dataset", "npz:odd.npz"],
-            "evaluate": ["run", "--dataset", "npz:odd.npz"], "devices": [*SMALL, "--dataset", "npz:odd.npz"],
+            "train": [
+                *SMALL,
+                "--global-batch-size",
+                "8",
+                "--steps",
+                "1",
+                "--run-dir",
+                "new",
+                "--dataset",
+                "npz:odd.npz",
+            ],
+            "evaluate": ["run", "--dataset", "npz:odd.npz"],
+            "devices": [*SMALL, "--dataset", "npz:odd.npz"],
             "init-npz": [*SMALL, "--steps", "1", "--run-dir", "new", "--init-from", "odd.npz"],
-            "init-tensors": [*SMALL, "--steps", "1", "--run-dir", "new", "--init-from", "odd.safetensors"],
+            "init-tensors": [
+                *SMALL,
+                "--steps",
+                "1",
+                "--run-dir",
+                "new",
+                "--init-from",
+                "odd.safetensors",
+            ],
             "convert": ["import", "odd.safetensors", *SMALL[:5], "--run-dir", "new"],
-        }[how]  # fmt: skip
+        }[how]
         self.run("train" if how.startswith("init") else how, argv, folder)
 
     def weights(self, case: tuple[str, fuzz_contents.Weights]) -> None:
@@ -202,10 +282,13 @@ class Fuzzer:
         folder, file = self.folder(), f"odd{weights.suffix}"
         arrays, fit = weights.changed(safetensors.numpy.load_file(folder / "weights.safetensors"))
         weights.write(folder / file, arrays)
-        if how == "import" and weights.suffix == ".safetensors":  # of an npz file the names would be PyTorch's
+        # Of an npz file the names would be PyTorch's.
+        if how == "import" and weights.suffix == ".safetensors":
             outcome = self.run("convert", ["import", file, *SMALL[:5], "--run-dir", "new"], folder)
         else:
-            outcome = self.run("train", [*SMALL, "--steps", "1", "--run-dir", "new", "--init-from", file], folder)
+            outcome = self.run(
+                "train", [*SMALL, "--steps", "1", "--run-dir", "new", "--init-from", file], folder
+            )
         diverged = outcome.code == 3
         assert (outcome.code == 0 or diverged) == fit, outcome
         if not fit or diverged:
@@ -229,31 +312,62 @@ class Fuzzer:
 
 
 # Settings of which some values take long, or other machines.
-_LONG = {"exchange", "coordinator", "step_timeout", "data_dir", "epochs", "steps_per_execution", "callbacks"}
+_LONG = {
+    "exchange",
+    "coordinator",
+    "step_timeout",
+    "data_dir",
+    "epochs",
+    "steps_per_execution",
+    "callbacks",
+}
 _changed_settings = st.dictionaries(
     st.sampled_from(sorted(set(fuzz_flags.settings_of("train").places()) - _LONG)),
-    fuzz_contents.plain_values, max_size=3,
-).map(lambda found: yaml.safe_dump({"model": "cnn", "model_kwargs": {"width": 4}} | found))  # fmt: skip
+    fuzz_contents.plain_values,
+    max_size=3,
+).map(lambda found: yaml.safe_dump({"model": "cnn", "model_kwargs": {"width": 4}} | found))
 CASES = {
     "flags": fuzz_flags.command_lines(),
     "damage": st.tuples(
-        st.lists(fuzz_contents.damages, min_size=1, max_size=2), st.lists(st.sampled_from(sorted(COMMANDS)), min_size=1, max_size=2)
+        st.lists(fuzz_contents.damages, min_size=1, max_size=2),
+        st.lists(st.sampled_from(sorted(COMMANDS)), min_size=1, max_size=2),
     ),
     "pictures": st.tuples(
-        st.sampled_from(["predict", "masks", "folder", "pairs"]), fuzz_contents.picture_files, fuzz_contents.picture_files
+        st.sampled_from(["predict", "masks", "folder", "pairs"]),
+        fuzz_contents.picture_files,
+        fuzz_contents.picture_files,
     ),
     "archives": st.tuples(
-        st.sampled_from(["train", "train", "train", "evaluate", "devices", "init-npz", "init-tensors", "convert"]),
-        fuzz_contents.archives.map(fuzz_contents.Archive.content), fuzz_contents.tensors.map(fuzz_contents.Tensors.content),
+        st.sampled_from(
+            [
+                "train",
+                "train",
+                "train",
+                "evaluate",
+                "devices",
+                "init-npz",
+                "init-tensors",
+                "convert",
+            ]
+        ),
+        fuzz_contents.archives.map(fuzz_contents.Archive.content),
+        fuzz_contents.tensors.map(fuzz_contents.Tensors.content),
     ),
     "weights": st.tuples(st.sampled_from(["import", "init"]), fuzz_contents.weights),
-    "settings": st.tuples(st.sampled_from(["train", "devices", "run"]), _changed_settings | fuzz_contents.texts),
-}  # fmt: skip
+    "settings": st.tuples(
+        st.sampled_from(["train", "devices", "run"]), _changed_settings | fuzz_contents.texts
+    ),
+}
 
 
 @pytest.mark.parametrize(("kind", "part"), PARTS)
 def test_fuzz(
-    kind: str, part: int, runner: fuzz_cases.Runner, whole: pathlib.Path, tmp_path: pathlib.Path, pytestconfig: pytest.Config
+    kind: str,
+    part: int,
+    runner: fuzz_cases.Runner,
+    whole: pathlib.Path,
+    tmp_path: pathlib.Path,
+    pytestconfig: pytest.Config,
 ) -> None:
     share, parts = SHARES[kind]
     count = -(-share * pytestconfig.getoption("--fuzz-cases") // (1000 * parts))
@@ -261,9 +375,13 @@ def test_fuzz(
 
     @seed(f"{pytestconfig.getoption('--fuzz-seed')}-{kind}-{part}")
     @settings(
-        max_examples=count, deadline=None, database=None, print_blob=True, suppress_health_check=list(HealthCheck),
+        max_examples=count,
+        deadline=None,
+        database=None,
+        print_blob=True,
+        suppress_health_check=list(HealthCheck),
         phases=[Phase.generate, Phase.shrink],
-    )  # fmt: skip
+    )
     @given(CASES[kind])
     def try_one(case: object) -> None:
         getattr(fuzzer, kind)(case)

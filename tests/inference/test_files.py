@@ -23,7 +23,15 @@ def save(name: str, pixels: np.ndarray, **options: object) -> pathlib.Path:
 
 
 def test_files_are_found_once_sorted_and_below_folders() -> None:
-    for name in ("b/2.png", "b/1.PNG", "b/deep/1.png", "b/.hidden.png", "a.png", "out/x-mask.png", "b/out/y.png"):
+    for name in (
+        "b/2.png",
+        "b/1.PNG",
+        "b/deep/1.png",
+        "b/.hidden.png",
+        "a.png",
+        "out/x-mask.png",
+        "b/out/y.png",
+    ):
         save(name, GREY, format="PNG")
     pathlib.Path("b/notes.txt").write_text("no picture")
     found = files.find(["b", "a.png", "b/1.PNG", "b/../a.png"], leave_out=pathlib.Path("b/out"))
@@ -95,7 +103,9 @@ def test_a_palette_is_its_colours() -> None:
     picture = Image.fromarray(GREY % 3)
     picture.putpalette([10, 20, 30, 40, 50, 60, 70, 80, 90])
     picture.save("palette.png")
-    np.testing.assert_array_equal(files.read(pathlib.Path("palette.png"), 3)[0][..., 0], (GREY % 3) * 30 + 10)
+    np.testing.assert_array_equal(
+        files.read(pathlib.Path("palette.png"), 3)[0][..., 0], (GREY % 3) * 30 + 10
+    )
     picture.save("clear.png", transparency=0)
     pixels, changes = files.read(pathlib.Path("clear.png"), 3)
     assert files.FLATTENED in changes

@@ -1,4 +1,7 @@
-"""What a run's model says about files is what it says about arrays, and about the test set; whatever is wrong is one line."""
+"""What a run's model says about files is what it says about arrays, and about the test set.
+
+Whatever is wrong is one line.
+"""
 
 import csv
 import json
@@ -33,7 +36,8 @@ UNET = "--model unet --model-kwargs base_channels=4 levels=2"
 CELLS = "--dataset cells --data-placement host --global-batch-size 8"
 COMMANDS = {
     "digits": (
-        "--model-kwargs depth=8 alpha=6 --global-batch-size 64 --steps 12 --eval-every 6 --checkpoint-every 6 --validation 0.1"
+        "--model-kwargs depth=8 alpha=6 --global-batch-size 64 --steps 12 --eval-every 6"
+        " --checkpoint-every 6 --validation 0.1"
     ),
     "cells": f"{UNET} {CELLS} --steps 12",
     "valid": f"{UNET} padding=valid {CELLS} --steps 4",
@@ -81,7 +85,9 @@ def network(run: pathlib.Path, *, per_image: bool = False) -> Callable[[np.ndarr
     directory = RunDirectory(run)
     description = predictor_module.read_description(directory)
     _, state = predictor_module.restore(directory, directory.load_config(), description, None)
-    compiled = create_predictor(state, augment.Preprocess(description.mean, description.std, per_image=per_image))
+    compiled = create_predictor(
+        state, augment.Preprocess(description.mean, description.std, per_image=per_image)
+    )
     return lambda images: np.asarray(compiled(images))
 
 
@@ -97,11 +103,18 @@ def one_line(capsys: pytest.CaptureFixture[str]) -> str:
     return captured.err
 
 
-def test_classes_of_files_are_those_of_the_test_set(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
+def test_classes_of_files_are_those_of_the_test_set(
+    runs: Runs, capsys: pytest.CaptureFixture[str]
+) -> None:
     test = open_dataset("digits").test
     for number in range(len(test)):
         save(f"digits/{number:03}.png", test[number]["images"])
-    assert predict.main([str(runs["digits"]), "digits", "--csv", "kept/predictions.csv", "--top-k", "2"]) == 0
+    assert (
+        predict.main(
+            [str(runs["digits"]), "digits", "--csv", "kept/predictions.csv", "--top-k", "2"]
+        )
+        == 0
+    )
     shown = capsys.readouterr()
     assert shown.err == ""
     with pathlib.Path("kept/predictions.csv").open(newline="") as file:
@@ -115,7 +128,11 @@ def test_classes_of_files_are_those_of_the_test_set(runs: Runs, capsys: pytest.C
     assert "digits/359.png" in shown.out
     assert re.search(r"^[\d,.]+ images/s, compilation included$", shown.out, re.MULTILINE)
     assert f"{first[-1]}: {probabilities[-1].max():.1%}" in shown.out
-    assert re.search(rf"digits/359.png +│ {first[-1]}: [\d.]+% +│ {second[-1]}: [\d.]+% +│$", shown.out, re.MULTILINE)
+    assert re.search(
+        rf"digits/359.png +│ {first[-1]}: [\d.]+% +│ {second[-1]}: [\d.]+% +│$",
+        shown.out,
+        re.MULTILINE,
+    )
     assert not list(pathlib.Path("kept").glob("*.new"))
 
     again = predict.predict(runs["digits"], ["digits/004.png", test[5]["images"]])
@@ -125,12 +142,16 @@ def test_classes_of_files_are_those_of_the_test_set(runs: Runs, capsys: pytest.C
     assert again[0].sum() == pytest.approx(1, abs=1e-5)
 
 
-def test_one_program_for_any_number_of_images_of_any_size(runs: Runs, count_compilations: Callable[[], int]) -> None:
+def test_one_program_for_any_number_of_images_of_any_size(
+    runs: Runs, count_compilations: Callable[[], int]
+) -> None:
     model = predictor_module.Predictor.of_run(runs["digits"], tile=512, overlap=64, devices=1)
     rng = np.random.default_rng(0)
 
     def some(count: int) -> Iterator[np.ndarray]:
-        return (rng.integers(0, 17, (*rng.integers(1, 30, 2), 1)).astype(np.uint8) for _ in range(count))
+        return (
+            rng.integers(0, 17, (*rng.integers(1, 30, 2), 1)).astype(np.uint8) for _ in range(count)
+        )
 
     assert len(list(model(some(70)))) == 70
     before = count_compilations()
@@ -142,10 +163,15 @@ def test_one_program_for_any_number_of_images_of_any_size(runs: Runs, count_comp
 
 def test_few_programs_for_dense_answers(runs: Runs, count_compilations: Callable[[], int]) -> None:
     model = predictor_module.Predictor.of_run(runs["cells"], tile=64, overlap=16, devices=1)
-    pictures = [np.zeros((height, width, 1), np.uint8) for height, width in ((90, 200), (65, 80), (97, 300), (64, 33), (40, 64))]
+    pictures = [
+        np.zeros((height, width, 1), np.uint8)
+        for height, width in ((90, 200), (65, 80), (97, 300), (64, 33), (40, 64))
+    ]
     list(model(pictures[::4]))
     before = count_compilations()
-    assert [answer.shape for _, answer in model(pictures)] == [(*picture.shape[:2], 2) for picture in pictures]
+    assert [answer.shape for _, answer in model(pictures)] == [
+        (*picture.shape[:2], 2) for picture in pictures
+    ]
     assert count_compilations() == before
 
 
@@ -156,21 +182,32 @@ def noise(*sizes: tuple[int, int]) -> list[np.ndarray]:
 
 @pytest.mark.parametrize("name", ["digits", "cells", "valid", "denoise"])
 def test_answers_depend_neither_on_devices_nor_on_the_other_images(runs: Runs, name: str) -> None:
-    """Of sizes that share a program and of others, odd ones and one in tiles; the last batch of each is not full."""
-    images = noise((96, 96), (90, 70), (33, 65), (96, 96), (150, 300), (17, 5), (95, 70), (64, 96), (96, 96))
-    one, many = (predictor_module.Predictor.of_run(runs[name], tile=128, overlap=32, devices=count) for count in (1, 8))
+    """Of sizes that share a program and of others, odd ones and one in tiles.
+
+    The last batch of each is not full.
+    """
+    images = noise(
+        (96, 96), (90, 70), (33, 65), (96, 96), (150, 300), (17, 5), (95, 70), (64, 96), (96, 96)
+    )
+    one, many = (
+        predictor_module.Predictor.of_run(runs[name], tile=128, overlap=32, devices=count)
+        for count in (1, 8)
+    )
     answers = {1: [answer for _, answer in one(images)], 8: []}
     for image, (same, answer) in zip(images, many(iter(images)), strict=True):
         assert same is image  # in their order
         answers[8].append(answer)
     for image, alone, spread in zip(images, answers[1], answers[8], strict=True):
-        # XLA:CPU computes an image alone by other operations than two or more, and rounds otherwise: 2e-5 of logits near 1.
+        # XLA:CPU computes an image alone by other operations than two or more, and rounds
+        # otherwise: 2e-5 of logits near 1.
         np.testing.assert_allclose(spread, alone, atol=1e-5)
         [(_, by_itself)] = one([image])
         np.testing.assert_allclose(by_itself, alone, atol=1e-5)
 
 
-def test_images_of_one_size_are_computed_together_wherever_they_stand(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_images_of_one_size_are_computed_together_wherever_they_stand(
+    runs: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
     given: list[tuple[int, ...]] = []
     compute = predictor_module.Predictor._compute
 
@@ -192,16 +229,23 @@ def test_masks(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
     save("in/one.png", first), save("in/deep/two.two.png", second)
     assert predict.main([str(runs["cells"]), "in", "--output-dir", "out"]) == 0
     assert sorted(str(path) for path in pathlib.Path("out").rglob("*.*")) == [
-        "out/deep/two.two-mask.png", "out/deep/two.two-overlay.png", "out/one-mask.png", "out/one-overlay.png",
-    ]  # fmt: skip
+        "out/deep/two.two-mask.png",
+        "out/deep/two.two-overlay.png",
+        "out/one-mask.png",
+        "out/one-overlay.png",
+    ]
     expected = network(runs["cells"])(np.stack([first, second]))
     masks = expected.argmax(-1)
     assert 0 < masks.mean() < 1
     for name, image, mask in (("one", first, masks[0]), ("deep/two.two", second, masks[1])):
         with Image.open(f"out/{name}-mask.png") as written:
             assert written.mode == "P"
-            np.testing.assert_array_equal(np.asarray(written.convert("RGB")), pictures.class_colors(2)[mask])
-        np.testing.assert_array_equal(source_images.decode_mask(pathlib.Path(f"out/{name}-mask.png"), ""), mask)
+            np.testing.assert_array_equal(
+                np.asarray(written.convert("RGB")), pictures.class_colors(2)[mask]
+            )
+        np.testing.assert_array_equal(
+            source_images.decode_mask(pathlib.Path(f"out/{name}-mask.png"), ""), mask
+        )
         with Image.open(f"out/{name}-overlay.png") as written:
             assert written.mode == "RGB"
             np.testing.assert_array_equal(np.asarray(written), pictures.overlay(image, mask, 2))
@@ -215,7 +259,8 @@ def test_masks(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
     assert predict.main([str(runs["cells"]), "in", "--output-dir", "in/out", "--json"]) == 0
     assert predict.main([str(runs["cells"]), "in", "--output-dir", "in/out", "--json"]) == 0
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [line["file"] for line in lines] == ["in/deep/two.two.png", "in/one.png"] * 2  # and not the masks within
+    # And not the masks within.
+    assert [line["file"] for line in lines] == ["in/deep/two.two.png", "in/one.png"] * 2
     assert lines[1]["size"] == [96, 96]
     assert lines[1]["shares"]["cell"] == pytest.approx(masks[0].mean(), abs=1e-6)
     assert pathlib.Path(lines[1]["mask"]).is_file()
@@ -236,7 +281,9 @@ def test_images(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def large_cells() -> np.ndarray:
-    return np.concatenate([np.concatenate(cells(8)[row : row + 4], 1) for row in (0, 4)], 0)[:160, :352]
+    return np.concatenate([np.concatenate(cells(8)[row : row + 4], 1) for row in (0, 4)], 0)[
+        :160, :352
+    ]
 
 
 def test_tiles_of_a_network_agree_with_the_whole(runs: Runs) -> None:
@@ -245,7 +292,8 @@ def test_tiles_of_a_network_agree_with_the_whole(runs: Runs) -> None:
     (tiled,) = predict.predict(runs["cells"], [image], tile=128, overlap=64)
     (abutting,) = predict.predict(runs["cells"], [image], tile=128, overlap=0)
     np.testing.assert_allclose(whole, softmax(network(runs["cells"])(image[None]))[0], atol=1e-5)
-    np.testing.assert_allclose(tiled[:32, :40], whole[:32, :40], atol=1e-5)  # one tile's alone, and far from its end
+    # One tile's alone, and far from its end.
+    np.testing.assert_allclose(tiled[:32, :40], whole[:32, :40], atol=1e-5)
     worst, worst_abutting = (np.abs(answer - whole).max() for answer in (tiled, abutting))
     assert worst < 0.05
     assert worst < worst_abutting / 3
@@ -268,12 +316,17 @@ def test_no_seam_is_visible_in_labels(runs: Runs) -> None:
 @pytest.mark.slow
 def test_small_tiles_of_a_deep_network_are_the_whole(capsys: pytest.CaptureFixture[str]) -> None:
     kwargs = {"base_channels": 4, "levels": 4}
-    trainer = jaxdp.Trainer("unet", "cells", model_kwargs=kwargs, devices=1, data_placement="host", progress=False)
+    trainer = jaxdp.Trainer(
+        "unet", "cells", model_kwargs=kwargs, devices=1, data_placement="host", progress=False
+    )
     Result.untrained(trainer.setup).save("deep")
     images = cells(30)
-    image = np.concatenate([np.concatenate(images[row : row + 6], 1) for row in range(0, 30, 6)])[:, :500]
+    image = np.concatenate([np.concatenate(images[row : row + 6], 1) for row in range(0, 30, 6)])[
+        :, :500
+    ]
     (whole,) = predict.predict("deep", [image], tile=1024)
-    middle = np.median(whole[..., 1])  # an untrained network may take one class for all; this divides the pixels in halves
+    # An untrained network may take one class for all; this divides the pixels in halves.
+    middle = np.median(whole[..., 1])
 
     def differing(answer: np.ndarray) -> float:
         return float(np.mean((answer[..., 1] > middle) != (whole[..., 1] > middle)))
@@ -285,8 +338,13 @@ def test_small_tiles_of_a_deep_network_are_the_whole(capsys: pytest.CaptureFixtu
     assert differing(nearer) > 0.0005
     save("large.png", image)
     assert predict.main("deep large.png --output-dir out --tile 128".split()) == 0
-    assert "note: tiles have 384 pixels a side, not 128, to meet without a seam" in capsys.readouterr().err
-    np.testing.assert_array_equal(source_images.decode_mask(pathlib.Path("out/large-mask.png"), ""), tiled.argmax(-1))
+    assert (
+        "note: tiles have 384 pixels a side, not 128, to meet without a seam"
+        in capsys.readouterr().err
+    )
+    np.testing.assert_array_equal(
+        source_images.decode_mask(pathlib.Path("out/large-mask.png"), ""), tiled.argmax(-1)
+    )
 
 
 def test_unpadded_networks_answer_for_the_border_too(runs: Runs) -> None:
@@ -308,21 +366,31 @@ def test_images_normalized_each_by_itself_are_so_before_they_are_cut(runs: Runs)
     run = edited(runs["cells"], normalize="image")
     image = large_cells()
     (whole,) = predict.predict(run, [image])
-    np.testing.assert_allclose(whole, softmax(network(runs["cells"], per_image=True)(image[None]))[0], atol=1e-4)
+    np.testing.assert_allclose(
+        whole, softmax(network(runs["cells"], per_image=True)(image[None]))[0], atol=1e-4
+    )
     (tiled,) = predict.predict(run, [image], tile=128, overlap=64)
     np.testing.assert_allclose(tiled[:32, :40], whole[:32, :40], atol=1e-4)
     digit = np.arange(64, dtype=np.uint8).reshape(8, 8, 1)
     (classes,) = predict.predict(edited(runs["digits"], normalize="image"), [digit])
-    np.testing.assert_allclose(classes, softmax(network(runs["digits"], per_image=True)(digit[None]))[0], atol=1e-5)
+    np.testing.assert_allclose(
+        classes, softmax(network(runs["digits"], per_image=True)(digit[None]))[0], atol=1e-5
+    )
 
 
-def test_images_are_resized_where_the_dataset_was_and_answers_back(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
+def test_images_are_resized_where_the_dataset_was_and_answers_back(
+    runs: Runs, capsys: pytest.CaptureFixture[str]
+) -> None:
     run = edited(runs["cells"], image_size="96x96")
     small = cells(1)[0]
-    large = np.asarray(Image.fromarray(small[..., 0]).resize((120, 200), Image.Resampling.NEAREST))[..., None]
+    large = np.asarray(Image.fromarray(small[..., 0]).resize((120, 200), Image.Resampling.NEAREST))[
+        ..., None
+    ]
     answer, same = predict.predict(run, [large, small])
     assert answer.shape == (200, 120, 2)
-    back = np.stack([np.asarray(Image.fromarray(answer[..., k]).resize((96, 96))) for k in range(2)], -1)
+    back = np.stack(
+        [np.asarray(Image.fromarray(answer[..., k]).resize((96, 96))) for k in range(2)], -1
+    )
     assert np.mean(back.argmax(-1) == same.argmax(-1)) > 0.97
     np.testing.assert_allclose(answer.sum(-1), 1, atol=1e-5)
     save("large.png", large)
@@ -335,15 +403,21 @@ def test_images_are_resized_where_the_dataset_was_and_answers_back(runs: Runs, c
 def test_checkpoints_and_settings_of_a_run(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
     """The dataset itself is not looked at, and may be elsewhere; the number format is the run's."""
     digit = open_dataset("digits").test[0]["images"]
-    best, first, last = (predict.predict(runs["digits"], [digit], step=step)[0] for step in (None, 6, 12))
+    best, first, last = (
+        predict.predict(runs["digits"], [digit], step=step)[0] for step in (None, 6, 12)
+    )
     assert np.abs(first - last).max() > 1e-3
     step, _ = evaluate.evaluate(runs["digits"], strategy="single", devices=1)
     np.testing.assert_array_equal(best, {6: first, 12: last}[step])
     for order, expected in (([6, 12], first), ([12, 6], last)):
         with monkeypatch.context() as patch:
-            patch.setattr(predictor_module.SavedCheckpoints, "best_first", lambda _, order=order: order)
+            patch.setattr(
+                predictor_module.SavedCheckpoints, "best_first", lambda _, order=order: order
+            )
             np.testing.assert_array_equal(predict.predict(runs["digits"], [digit])[0], expected)
-    (same,) = predict.predict(edited(runs["digits"], dataset="folder:/gone", data_dir="/gone"), [digit])
+    (same,) = predict.predict(
+        edited(runs["digits"], dataset="folder:/gone", data_dir="/gone"), [digit]
+    )
     np.testing.assert_array_equal(same, best)
     shutil.rmtree("digits-edited")
     (other,) = predict.predict(edited(runs["digits"], optimizer="adam"), [digit])
@@ -369,7 +443,9 @@ def test_notes_and_warnings_are_said_once(runs: Runs, capsys: pytest.CaptureFixt
     assert "pixels go up to 160 (in 2.png)" in notes[2]
 
 
-def test_broken_images_are_left_out_if_wanted(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
+def test_broken_images_are_left_out_if_wanted(
+    runs: Runs, capsys: pytest.CaptureFixture[str]
+) -> None:
     save("in/good.png", cells(1)[0])
     pathlib.Path("in/broken.png").write_bytes(pathlib.Path("in/good.png").read_bytes()[:90])
     flags = [str(runs["cells"]), "in", "--output-dir", "out"]
@@ -383,7 +459,12 @@ def test_broken_images_are_left_out_if_wanted(runs: Runs, capsys: pytest.Capture
     assert shown.err.splitlines()[0].startswith("warning: in/broken.png: cannot be read")
     assert shown.err.splitlines()[-1] == "warning: 1 of 2 images were left out"
     assert len(list(pathlib.Path("out").iterdir())) == 2
-    assert predict.main([str(runs["cells"]), "in/broken.png", "--output-dir", "out", "--on-bad-example", "skip"]) == 2
+    assert (
+        predict.main(
+            [str(runs["cells"]), "in/broken.png", "--output-dir", "out", "--on-bad-example", "skip"]
+        )
+        == 2
+    )
     assert "no image is left" in capsys.readouterr().err
 
 
@@ -403,11 +484,19 @@ BAD = [
     ("digits", "a.png --csv nothing", ["--csv nothing", "is a folder"]),
     ("digits", "a.png --csv /dev/null/x.csv", ["--csv /dev/null", "cannot be written"]),
     ("digits", "a.png --output x.csv", ["--output: was removed in 0.3.0: use --csv FILE.csv"]),
-    ("cells", "a.png --probabilities=tiff", ["--probabilities: was removed in 0.3.0: jaxdp.predict.predict()"]),
+    (
+        "cells",
+        "a.png --probabilities=tiff",
+        ["--probabilities: was removed in 0.3.0: jaxdp.predict.predict()"],
+    ),
     ("denoise", "a.png --csv x.csv --output-dir out", ["--csv x.csv", "is for classes"]),
     ("cells", "a.png", ["--output-dir", "masks"]),
     ("denoise", "a.png", ["--output-dir", "images"]),
-    ("cells", "a.png --output-dir /dev/null/out", ["--output-dir /dev/null/out", "cannot be written"]),
+    (
+        "cells",
+        "a.png --output-dir /dev/null/out",
+        ["--output-dir /dev/null/out", "cannot be written"],
+    ),
     ("cells", "a.png --output-dir a.png", ["--output-dir a.png", "cannot be written"]),
     ("cells", ". --output-dir .", ["--output-dir .", "searched for images"]),
     ("cells", "a.png other --output-dir out", ["a.png and other/a.png would both be written"]),
@@ -433,13 +522,17 @@ def test_bad_input_is_one_line_and_code_2(
 
 
 @pytest.mark.parametrize("output", ["device", "fifo", "to_device"])
-def test_only_a_regular_file_is_replaced(output: str, runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
+def test_only_a_regular_file_is_replaced(
+    output: str, runs: Runs, capsys: pytest.CaptureFixture[str]
+) -> None:
     save("a.png", np.zeros((8, 8, 1), np.uint8))
     os.mkfifo("fifo")
     pathlib.Path("to_device").symlink_to("/dev/null")
     path = "/dev/null" if output == "device" else output
     assert predict.main([str(runs["digits"]), "a.png", "--csv", path]) == 2
-    assert f"--csv {path}: is no regular file; give a file, e.g. predictions.csv" in one_line(capsys)
+    assert f"--csv {path}: is no regular file; give a file, e.g. predictions.csv" in one_line(
+        capsys
+    )
     assert pathlib.Path("fifo").is_fifo()
     assert pathlib.Path("to_device").is_symlink()
 
@@ -459,13 +552,21 @@ def test_a_symbolic_link_stays_one(runs: Runs) -> None:
 def test_runs_whose_images_no_file_holds(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
     run = edited(runs["cells"])
     directory = RunDirectory(pathlib.Path(run))
-    directory.write_dataset(directory.read_dataset() | {"image_shape": [96, 96, 1], "task": "regression"})
+    directory.write_dataset(
+        directory.read_dataset() | {"image_shape": [96, 96, 1], "task": "regression"}
+    )
     assert predict.main([run, ".", "--output-dir", "out"]) == 2
     assert "its targets have 2 channels" in one_line(capsys)
 
 
 @pytest.mark.parametrize(
-    "bad", [np.zeros((8, 8), np.uint8), np.zeros((8, 8, 3), np.uint8), np.zeros((8, 8, 1)), np.zeros((0, 8, 1), np.uint8)]
+    "bad",
+    [
+        np.zeros((8, 8), np.uint8),
+        np.zeros((8, 8, 3), np.uint8),
+        np.zeros((8, 8, 1)),
+        np.zeros((0, 8, 1), np.uint8),
+    ],
 )
 def test_arrays_that_are_no_images(bad: np.ndarray, runs: Runs) -> None:
     with pytest.raises(ConfigError, match=r"give uint8 \(height, width, 1\)"):
@@ -480,10 +581,14 @@ def test_names_are_quoted_in_csv_and_whole_in_a_narrow_table(
     classes = [f"[{k}], class" for k in range(4)]
     predictions.write_csv(pathlib.Path("x.csv"), classes, [name], [[0.25] * 4])
     raw = pathlib.Path("x.csv").read_bytes()
-    assert raw.startswith(b'file,"[0], class","[1], class","[2], class","[3], class"\r\n"a ""quoted""')
+    assert raw.startswith(
+        b'file,"[0], class","[1], class","[2], class","[3], class"\r\n"a ""quoted""'
+    )
     with pathlib.Path("x.csv").open(newline="") as file:
         assert list(csv.reader(file)) == [["file", *classes], [name, *["0.250000"] * 4]]
-    predictions.print_table([{"file": name, "classes": [{"class": each, "probability": 0.25} for each in classes]}])
+    predictions.print_table(
+        [{"file": name, "classes": [{"class": each, "probability": 0.25} for each in classes]}]
+    )
     shown = capsys.readouterr().out
     assert max(map(len, shown.splitlines())) <= 80
     assert shown.count("x") >= 100
@@ -497,7 +602,11 @@ def test_a_column_a_class(runs: Runs) -> None:
     odd = save('a, "b"\n.png', test[0]["images"])
     plain = save("plain.png", test[1]["images"])
     assert predict.main([str(runs["digits"]), odd, plain, "--csv", "kept/wide.csv"]) == 0
-    assert pathlib.Path("kept/wide.csv").read_bytes().startswith(b'file,0,1,2,3,4,5,6,7,8,9\r\n"a, ""b""\n.png",0.')
+    assert (
+        pathlib.Path("kept/wide.csv")
+        .read_bytes()
+        .startswith(b'file,0,1,2,3,4,5,6,7,8,9\r\n"a, ""b""\n.png",0.')
+    )
     with pathlib.Path("kept/wide.csv").open(newline="") as file:
         rows = list(csv.reader(file))
     assert [row[0] for row in rows[1:]] == [odd, plain]
@@ -509,22 +618,35 @@ def test_a_column_a_class_of_pixels(runs: Runs) -> None:
     images = cells()
     save("in/one.png", images[0]), save("in/two.png", images[1])
     assert predict.main([str(runs["cells"]), "in", "--csv", "shares.csv"]) == 0
-    assert sorted(str(path) for path in pathlib.Path().iterdir()) == ["in", "shares.csv"]  # masks were not asked for
+    # Masks were not asked for.
+    assert sorted(str(path) for path in pathlib.Path().iterdir()) == ["in", "shares.csv"]
     with pathlib.Path("shares.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     masks = network(runs["cells"])(np.stack(images)).argmax(-1)
     assert [row["file"] for row in rows] == ["in/one.png", "in/two.png"]
     assert [float(row["cell"]) for row in rows] == pytest.approx(list(masks.mean((1, 2))), abs=1e-6)
-    assert [float(row["background"]) + float(row["cell"]) for row in rows] == pytest.approx([1, 1], abs=2e-6)
+    assert [float(row["background"]) + float(row["cell"]) for row in rows] == pytest.approx(
+        [1, 1], abs=2e-6
+    )
 
 
 def test_masks_in_tiles_are_written_as_predicted(runs: Runs) -> None:
     image = large_cells()
     save("in/large.png", image)
-    assert predict.main([str(runs["cells"]), "in", "--output-dir", "out", "--tile", "64", "--overlap", "32"]) == 0
+    assert (
+        predict.main(
+            [str(runs["cells"]), "in", "--output-dir", "out", "--tile", "64", "--overlap", "32"]
+        )
+        == 0
+    )
     (expected,) = predict.predict(runs["cells"], [image], tile=64, overlap=32)
-    np.testing.assert_array_equal(source_images.decode_mask(pathlib.Path("out/large-mask.png"), ""), expected.argmax(-1))
-    assert sorted(path.name for path in pathlib.Path("out").iterdir()) == ["large-mask.png", "large-overlay.png"]
+    np.testing.assert_array_equal(
+        source_images.decode_mask(pathlib.Path("out/large-mask.png"), ""), expected.argmax(-1)
+    )
+    assert sorted(path.name for path in pathlib.Path("out").iterdir()) == [
+        "large-mask.png",
+        "large-overlay.png",
+    ]
 
 
 def test_images_that_are_resized_are_written_as_predicted(runs: Runs) -> None:
@@ -533,10 +655,14 @@ def test_images_that_are_resized_are_written_as_predicted(runs: Runs) -> None:
     save("large.png", image)
     assert predict.main([run, "large.png", "--output-dir", "out"]) == 0
     (expected,) = predict.predict(run, [image])
-    np.testing.assert_array_equal(source_images.decode_mask(pathlib.Path("out/large-mask.png"), ""), expected.argmax(-1))
+    np.testing.assert_array_equal(
+        source_images.decode_mask(pathlib.Path("out/large-mask.png"), ""), expected.argmax(-1)
+    )
 
 
-def test_progress_says_a_line_now_and_then(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_says_a_line_now_and_then(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(predictions, "_LINE_SECONDS", -1)
     with predictions.Progress(4) as progress:
         progress.advance(0.5)
@@ -545,7 +671,9 @@ def test_progress_says_a_line_now_and_then(capsys: pytest.CaptureFixture[str], m
     assert captured.err == "0.5 of 4 images\n"
 
 
-def test_progress_is_a_bar_on_a_terminal(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_is_a_bar_on_a_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
     for hidden in (False, True):
         with predictions.Progress(4, hidden=hidden) as progress:
@@ -556,7 +684,12 @@ def test_progress_is_a_bar_on_a_terminal(capsys: pytest.CaptureFixture[str], mon
 
 
 def test_help_does_not_import_jax() -> None:
-    code = "import sys; from jaxdp.predict import main\ntry: main(['--help'])\nfinally: assert 'jax' not in sys.modules"
-    helped = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    code = (
+        "import sys; from jaxdp.predict import main\ntry: main(['--help'])\nfinally: assert 'jax'"
+        " not in sys.modules"
+    )
+    helped = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout
     for word in ("RUN_DIR PATH", "--top-k", "--output-dir", "--overlap", "--devices"):
         assert word in helped

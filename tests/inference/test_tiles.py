@@ -15,7 +15,9 @@ RNG = np.random.default_rng(0)
 class Network:
     """Counts the shapes that it is given."""
 
-    def __init__(self, function: Callable[[np.ndarray], np.ndarray], output_side: Callable[[int], int]) -> None:
+    def __init__(
+        self, function: Callable[[np.ndarray], np.ndarray], output_side: Callable[[int], int]
+    ) -> None:
         self.function, self.output_side = function, output_side
         self.shapes: list[tuple[int, ...]] = []
 
@@ -44,7 +46,9 @@ def small_unet(batch: np.ndarray) -> np.ndarray:
     """Unpadded, with a pooling: drops 2 pixels, halves, drops 2, doubles."""
     inner = batch[:, 2:-2, 2:-2]
     height, width = inner.shape[1] // 2, inner.shape[2] // 2
-    pooled = inner[:, : 2 * height, : 2 * width].reshape(len(batch), height, 2, width, 2, -1).max((2, 4))
+    pooled = (
+        inner[:, : 2 * height, : 2 * width].reshape(len(batch), height, 2, width, 2, -1).max((2, 4))
+    )
     return pooled[:, 2:-2, 2:-2].repeat(2, 1).repeat(2, 2)
 
 
@@ -68,7 +72,9 @@ def predict(
 
 def whole(network: Network, picture: np.ndarray, exact: bool = True) -> np.ndarray:
     """The answer in one piece."""
-    tiler = Tiles(network.output_side, tile=4096, overlap=0, exact=picture.shape[:2] if exact else ())
+    tiler = Tiles(
+        network.output_side, tile=4096, overlap=0, exact=picture.shape[:2] if exact else ()
+    )
     return predict(tiler, network, picture)
 
 
@@ -101,7 +107,8 @@ def test_weights_fall_smoothly_towards_the_end_of_a_tile() -> None:
     overlap = first[side.starts[1] :]
     assert np.all(np.diff(overlap) < 0)
     assert overlap[-1] < 0.01
-    assert np.abs(np.diff(overlap)).max() < 2 * np.pi / 2 / 64  # no jump; of a squared sine the steepest is pi/2 over its length
+    # No jump; of a squared sine the steepest is pi/2 over its length.
+    assert np.abs(np.diff(overlap)).max() < 2 * np.pi / 2 / 64
     assert np.all(first[: side.starts[1]] == 1)
 
 
@@ -138,7 +145,9 @@ def test_tiles_agree_with_the_whole_where_they_see_enough() -> None:
 
 @pytest.mark.parametrize("network", [VALID, UNET])
 @pytest.mark.parametrize("shape", [(50, 64), (150, 203), (8, 300)])
-def test_unpadded_networks_answer_for_every_pixel_and_the_same_in_tiles(network: Network, shape: tuple[int, int]) -> None:
+def test_unpadded_networks_answer_for_every_pixel_and_the_same_in_tiles(
+    network: Network, shape: tuple[int, int]
+) -> None:
     picture = image(*shape)
     expected = whole(network, picture, exact=False)
     assert expected.shape == picture.shape
@@ -149,12 +158,16 @@ def test_unpadded_networks_answer_for_every_pixel_and_the_same_in_tiles(network:
 
 def test_beyond_the_border_lies_the_mirrored_image() -> None:
     picture = image(32, 64)
-    expected = box_sum_valid(np.pad(picture, ((2, 2), (2, 2), (0, 0)), mode="symmetric")[None].astype(np.float32))[0]
+    expected = box_sum_valid(
+        np.pad(picture, ((2, 2), (2, 2), (0, 0)), mode="symmetric")[None].astype(np.float32)
+    )[0]
     np.testing.assert_allclose(whole(VALID, picture), expected)
     grown = Tiles(lambda side: side if side % 48 == 0 else 0, tile=512, overlap=0)
     seen = []
     predict(grown, lambda batch: seen.append(batch) or batch.astype(np.float32), picture)
-    np.testing.assert_array_equal(seen[0][0], np.pad(picture, ((0, 64), (0, 32), (0, 0)), mode="symmetric"))
+    np.testing.assert_array_equal(
+        seen[0][0], np.pad(picture, ((0, 64), (0, 32), (0, 0)), mode="symmetric")
+    )
 
 
 def test_the_smallest_side_whose_answer_is_large_enough() -> None:
@@ -162,7 +175,11 @@ def test_the_smallest_side_whose_answer_is_large_enough() -> None:
     for size in (33, 64, 96):
         side = tiler.side(size)
         assert side.input_size == side.output_size + 12
-        assert UNET.output_side(side.input_size) >= -(-size // ALIGNMENT) * ALIGNMENT > UNET.output_side(side.input_size - 1)
+        assert (
+            UNET.output_side(side.input_size)
+            >= -(-size // ALIGNMENT) * ALIGNMENT
+            > UNET.output_side(side.input_size - 1)
+        )
 
 
 def test_what_a_network_drops_counts_as_overlap() -> None:
@@ -228,7 +245,9 @@ def at_once(tiler: Tiles, network: Network, picture: np.ndarray) -> np.ndarray:
     blended = np.zeros((rows.covered, columns.covered, picture.shape[-1]), np.float32)
     for top, by_row in zip(rows.starts, rows.weights(), strict=True):
         for left, by_column in zip(columns.starts, columns.weights(), strict=True):
-            answer = network(padded[None, top : top + rows.input_size, left : left + columns.input_size])[0]
+            answer = network(
+                padded[None, top : top + rows.input_size, left : left + columns.input_size]
+            )[0]
             place = np.s_[top : top + rows.output_size, left : left + columns.output_size]
             blended[place] += by_row[:, None, None] * by_column[:, None] * answer
     return blended[: rows.size, : columns.size]
@@ -237,7 +256,9 @@ def at_once(tiler: Tiles, network: Network, picture: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("network", [Network(box_sum, lambda side: side), VALID, UNET])
 @pytest.mark.parametrize("shape", [(64, 300), (333, 129), (1, 70), (500, 40), (257, 257)])
 @pytest.mark.parametrize("overlap", [0, 24, 32])
-def test_strips_are_the_whole_bit_by_bit(network: Network, shape: tuple[int, int], overlap: int) -> None:
+def test_strips_are_the_whole_bit_by_bit(
+    network: Network, shape: tuple[int, int], overlap: int
+) -> None:
     picture = image(*shape, 2)
     tiler = Tiles(network.output_side, tile=64, overlap=overlap)
     expected = at_once(tiler, network, picture)
@@ -253,33 +274,48 @@ def test_a_row_of_tiles_is_held_however_high_the_image() -> None:
     for height in (320, 3200):
         picture = image(height, 128)
         tracemalloc.start()
-        rows = sum(len(strip) for strip in Tiles(network.output_side, tile=64, overlap=32).strips(network, picture))
-        peaks.append(tracemalloc.get_traced_memory()[1] - 4 * picture.size)  # the image's mirrored copy, and what counts its tiles
+        rows = sum(
+            len(strip)
+            for strip in Tiles(network.output_side, tile=64, overlap=32).strips(network, picture)
+        )
+        # The image's mirrored copy, and what counts its tiles.
+        peaks.append(tracemalloc.get_traced_memory()[1] - 4 * picture.size)
         tracemalloc.stop()
         assert rows == height
     assert peaks[1] < 1.2 * peaks[0] < 0.5 * 4 * 16 * 3200 * 128
 
 
 class Sees:
-    """Sums over so far a window, zeros beyond the image, with a pooling: what the whole would give depends on the grid as well."""
+    """Sums over so far a window, zeros beyond the image, with a pooling: what the whole would give
+    depends on the grid as well.
+    """
 
     def __init__(self, far: int) -> None:
         self.far = far
 
     def __call__(self, batch: np.ndarray) -> np.ndarray:
-        pooled = batch.astype(np.float32).reshape(len(batch), batch.shape[1] // 2, 2, batch.shape[2] // 2, 2, -1).max((2, 4))
+        pooled = (
+            batch.astype(np.float32)
+            .reshape(len(batch), batch.shape[1] // 2, 2, batch.shape[2] // 2, 2, -1)
+            .max((2, 4))
+        )
         return box_sum(pooled, self.far // 2).repeat(2, 1).repeat(2, 2)
 
 
 def far_of(network: Callable[[np.ndarray], np.ndarray], dropped: int = 0) -> int | None:
-    return reach.measure(network, lambda side: (side + 2 * dropped, side), (100.0, 50.0), (30.0, 60.0))
+    return reach.measure(
+        network, lambda side: (side + 2 * dropped, side), (100.0, 50.0), (30.0, 60.0)
+    )
 
 
 @pytest.mark.parametrize("far", [0, 2, 12, 40])
 def test_how_far_a_network_sees(far: int) -> None:
     assert far_of(Sees(far)) == far
     dropped = 4 + far  # all that it does not know, and more
-    assert far_of(lambda batch: Sees(far)(batch)[:, dropped:-dropped, dropped:-dropped], dropped) == far
+    assert (
+        far_of(lambda batch: Sees(far)(batch)[:, dropped:-dropped, dropped:-dropped], dropped)
+        == far
+    )
 
 
 def test_far_networks_and_those_that_no_tile_stands_for() -> None:
@@ -288,7 +324,8 @@ def test_far_networks_and_those_that_no_tile_stands_for() -> None:
 
     assert far_of(shifted) == 300  # more than half of the first probe
     assert far_of(lambda batch: batch + batch.mean((1, 2), keepdims=True)) is None
-    assert far_of(lambda batch: batch * np.linspace(0, 1, batch.shape[2])[:, None]) is None  # sees one pixel, and the size
+    # Sees one pixel, and the size.
+    assert far_of(lambda batch: batch * np.linspace(0, 1, batch.shape[2])[:, None]) is None
 
 
 @pytest.mark.parametrize("far", [2, 30, 40])
@@ -298,10 +335,13 @@ def test_tiles_of_a_network_whose_reach_is_known_are_the_whole(far: int, tile: i
     tiler = Tiles(network.output_side, tile=tile, overlap=0, reach=far)
     assert tiler.tile == max(tile, 4 * -(-far // ALIGNMENT) * ALIGNMENT)
     answer = predict(tiler, network, picture)
-    assert max(shape[1] for shape in network.shapes) <= tiler.tile  # what is held does not grow with the image
+    # What is held does not grow with the image.
+    assert max(shape[1] for shape in network.shapes) <= tiler.tile
     np.testing.assert_allclose(answer, whole(network, picture, exact=False), rtol=1e-5)
     if far > 2:
-        nearer = predict(Tiles(network.output_side, tile=tiler.tile, overlap=0, reach=far - 4), network, picture)
+        nearer = predict(
+            Tiles(network.output_side, tile=tiler.tile, overlap=0, reach=far - 4), network, picture
+        )
         assert np.abs(nearer - whole(network, picture, exact=False)).max() > 1
 
 

@@ -29,16 +29,30 @@ def test_moments_have_the_derivative_that_jax_finds_itself(rounded: bool) -> Non
     def theirs(x: jax.Array) -> moments.Moments:
         return jnp.mean(x, (1, 2)), jnp.var(x, (1, 2))
 
-    cotangents = (jax.random.normal(jax.random.key(1), (2, 4)), jax.random.normal(jax.random.key(2), (2, 4)))
-    (found, pull_back), (expected, expected_pull_back) = jax.vjp(lambda x: moments.moments(x, rounded), x), jax.vjp(theirs, x)
-    for ours, other in zip((*found, *pull_back(cotangents)), (*expected, *expected_pull_back(cotangents)), strict=True):
+    cotangents = (
+        jax.random.normal(jax.random.key(1), (2, 4)),
+        jax.random.normal(jax.random.key(2), (2, 4)),
+    )
+    (found, pull_back), (expected, expected_pull_back) = (
+        jax.vjp(lambda x: moments.moments(x, rounded), x),
+        jax.vjp(theirs, x),
+    )
+    for ours, other in zip(
+        (*found, *pull_back(cotangents)), (*expected, *expected_pull_back(cotangents)), strict=True
+    ):
         np.testing.assert_allclose(ours, other, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("offset", [0.0, 30.0])
 def test_one_pass_finds_the_moments_of_bfloat16(offset: float) -> None:
-    """Also where values of bfloat16 are an eighth of a standard deviation apart, as at a mean of 30."""
-    x = (offset + jax.random.normal(jax.random.key(0), (2, 32, 16, 16, 3))).astype(jnp.bfloat16).astype(jnp.float32)
+    """Also where values of bfloat16 are an eighth of a standard deviation apart, as at a mean of
+    30.
+    """
+    x = (
+        (offset + jax.random.normal(jax.random.key(0), (2, 32, 16, 16, 3)))
+        .astype(jnp.bfloat16)
+        .astype(jnp.float32)
+    )
     for found, expected in zip(moments.one_pass(x), moments.two_passes(x), strict=True):
         np.testing.assert_allclose(found, expected, rtol=2e-3, atol=1e-4)
     equal = jnp.full((1, 32, 1), 3.140625)
@@ -47,42 +61,72 @@ def test_one_pass_finds_the_moments_of_bfloat16(offset: float) -> None:
 
 @pytest.mark.parametrize(
     ("platform", "dtype", "passes"),
-    [("tpu", "bfloat16", 1), ("cuda", "bfloat16", 1), ("tpu", "float32", 2), ("cpu", "bfloat16", 2)],
+    [
+        ("tpu", "bfloat16", 1),
+        ("cuda", "bfloat16", 1),
+        ("tpu", "float32", 2),
+        ("cpu", "bfloat16", 2),
+    ],
 )
 def test_accelerators_pass_once_over_bfloat16(platform: str, dtype: str, passes: int) -> None:
     norm = layers.BatchNorm(3, dtype=dtype)
     normalize = jax.jit(lambda x: nnx.merge(*nnx.split(norm), copy=True)(x))
-    text = normalize.trace(jax.ShapeDtypeStruct((8, 4, 4, 3), dtype)).lower(lowering_platforms=(platform,)).as_text()
+    text = (
+        normalize.trace(jax.ShapeDtypeStruct((8, 4, 4, 3), dtype))
+        .lower(lowering_platforms=(platform,))
+        .as_text()
+    )
     # Only the second pass takes the mean from each value.
     assert bool(re.search(r"stablehlo.subtract .*tensor<1x8x4x4x3xf32>", text)) == (passes == 2)
 
 
 @pytest.mark.parametrize("channels", [(5, 3), (3, 5)])
-@pytest.mark.parametrize(("size", "stride", "pad"), [(3, 1, 1), (3, 2, 1), (1, 1, 0), (3, 1, 0), (7, 2, 3)])
-def test_a_convolution_has_the_gradients_that_jax_finds_itself(channels: tuple[int, int], size: int, stride: int, pad: int) -> None:
+@pytest.mark.parametrize(
+    ("size", "stride", "pad"), [(3, 1, 1), (3, 2, 1), (1, 1, 0), (3, 1, 0), (7, 2, 3)]
+)
+def test_a_convolution_has_the_gradients_that_jax_finds_itself(
+    channels: tuple[int, int], size: int, stride: int, pad: int
+) -> None:
     keys = iter(jax.random.split(jax.random.key(0), 3))
-    x, kernel = jax.random.normal(next(keys), (4, 9, 11, channels[0])), jax.random.normal(next(keys), (size, size, *channels))
+    x, kernel = (
+        jax.random.normal(next(keys), (4, 9, 11, channels[0])),
+        jax.random.normal(next(keys), (size, size, *channels)),
+    )
     settings: Any = ((stride, stride), ((pad, pad), (pad, pad)))
-    ours, pull_back = jax.vjp(lambda x, kernel: convolution.convolve(x, kernel, *settings), x, kernel)
-    theirs, expected_pull_back = jax.vjp(lambda x, kernel: convolution.plain(x, kernel, *settings), x, kernel)
+    ours, pull_back = jax.vjp(
+        lambda x, kernel: convolution.convolve(x, kernel, *settings), x, kernel
+    )
+    theirs, expected_pull_back = jax.vjp(
+        lambda x, kernel: convolution.plain(x, kernel, *settings), x, kernel
+    )
     cotangent = jax.random.normal(next(keys), ours.shape)
-    for found, expected in zip((ours, *pull_back(cotangent)), (theirs, *expected_pull_back(cotangent)), strict=True):
+    for found, expected in zip(
+        (ours, *pull_back(cotangent)), (theirs, *expected_pull_back(cotangent)), strict=True
+    ):
         np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize(("platform", "constrained"), [("cuda", True), ("tpu", False), ("cpu", False)])
+@pytest.mark.parametrize(
+    ("platform", "constrained"), [("cuda", True), ("tpu", False), ("cpu", False)]
+)
 def test_the_gradient_of_a_kernel_has_its_layout_on_cuda(platform: str, constrained: bool) -> None:
     def loss(kernel: jax.Array, x: jax.Array) -> jax.Array:
         return convolution.convolve(x, kernel, (1, 1), ((1, 1), (1, 1))).sum()
 
-    shapes = jax.ShapeDtypeStruct((3, 3, 4, 5), jnp.float32), jax.ShapeDtypeStruct((2, 6, 6, 4), jnp.float32)
+    shapes = (
+        jax.ShapeDtypeStruct((3, 3, 4, 5), jnp.float32),
+        jax.ShapeDtypeStruct((2, 6, 6, 4), jnp.float32),
+    )
     text = jax.jit(jax.grad(loss)).trace(*shapes).lower(lowering_platforms=(platform,)).as_text()
     assert ("LayoutConstraint" in text) == constrained
 
 
 def test_batch_norm_agrees_with_flax() -> None:
     x = 3 + 2 * jax.random.normal(jax.random.key(0), (6, 5, 4, 3))
-    ours, theirs = batch_norm(3), nnx.BatchNorm(3, momentum=0.9, use_fast_variance=False, rngs=nnx.Rngs(0))
+    ours, theirs = (
+        batch_norm(3),
+        nnx.BatchNorm(3, momentum=0.9, use_fast_variance=False, rngs=nnx.Rngs(0)),
+    )
     np.testing.assert_allclose(ours(x), theirs(x), atol=1e-5)
     np.testing.assert_allclose(ours.mean[...], theirs.mean[...], atol=1e-6)
     np.testing.assert_allclose(ours.var[...], theirs.var[...], atol=1e-5)
@@ -104,9 +148,13 @@ def test_groups_are_normalized_apart_and_running_statistics_averaged() -> None:
     x = jax.random.normal(jax.random.key(0), (8, 2, 2, 3)) * jnp.arange(1.0, 9).reshape(8, 1, 1, 1)
     norm = batch_norm(3, group_size=4)
     parts = [np.asarray(x[:4], np.float64), np.asarray(x[4:], np.float64)]
-    expected = np.concatenate([(part - part.mean((0, 1, 2))) / np.sqrt(part.var((0, 1, 2)) + 1e-5) for part in parts])
+    expected = np.concatenate(
+        [(part - part.mean((0, 1, 2))) / np.sqrt(part.var((0, 1, 2)) + 1e-5) for part in parts]
+    )
     np.testing.assert_allclose(norm(x), expected, atol=1e-5)
-    np.testing.assert_allclose(norm.var[...], 0.9 + 0.1 * np.mean([part.var((0, 1, 2)) for part in parts], 0), rtol=1e-5)
+    np.testing.assert_allclose(
+        norm.var[...], 0.9 + 0.1 * np.mean([part.var((0, 1, 2)) for part in parts], 0), rtol=1e-5
+    )
     with pytest.raises(ValueError, match="groups of 3"):
         batch_norm(3, group_size=3)(x)
 
@@ -119,7 +167,8 @@ def test_shortcut_pools_real_cells_and_appends_zeros(size: int) -> None:
     for row in range(half):
         for column in range(half):
             window = x[:, 2 * row : 2 * row + 2, 2 * column : 2 * column + 2]
-            expected[:, row, column, :3] = window.mean((1, 2))  # a border window is smaller, and so is its divisor
+            # A border window is smaller, and so is its divisor.
+            expected[:, row, column, :3] = window.mean((1, 2))
     np.testing.assert_allclose(layers.shortcut(jnp.asarray(x), 5, 2), expected, atol=1e-6)
     assert layers.shortcut(jnp.asarray(x, jnp.bfloat16), 5, 2).dtype == jnp.bfloat16
 
@@ -140,7 +189,8 @@ def test_max_pool_agrees_with_flax(side: int, size: int, padding: int) -> None:
     ours, pullback = jax.vjp(lambda x: resampling.max_pool(x, size, padding=padding), x)
     theirs, their_pullback = jax.vjp(lambda x: nnx.max_pool(x, (size, size), (2, 2), pads), x)
     np.testing.assert_array_equal(ours, theirs)
-    np.testing.assert_allclose(pullback(ours)[0], their_pullback(ours)[0], atol=1e-6)  # windows of 3 overlap: sums
+    # Windows of 3 overlap: sums.
+    np.testing.assert_allclose(pullback(ours)[0], their_pullback(ours)[0], atol=1e-6)
 
 
 def test_max_pool_keeps_a_single_pixel() -> None:
@@ -149,10 +199,22 @@ def test_max_pool_keeps_a_single_pixel() -> None:
 
 @pytest.mark.parametrize(
     ("height", "width", "size", "stride", "pad"),
-    [(1, 1, 3, 1, 1), (2, 2, 3, 1, 1), (1, 2, 3, 1, 1), (2, 2, 3, 2, 1), (2, 1, 3, 2, 1), (6, 5, 7, 2, 3), (1, 1, 2, 1, 1)],
+    [
+        (1, 1, 3, 1, 1),
+        (2, 2, 3, 1, 1),
+        (1, 2, 3, 1, 1),
+        (2, 2, 3, 2, 1),
+        (2, 1, 3, 2, 1),
+        (6, 5, 7, 2, 3),
+        (1, 1, 2, 1, 1),
+    ],
 )
-def test_maps_smaller_than_the_window(height: int, width: int, size: int, stride: int, pad: int) -> None:
-    convolution = layers.conv(5, 6, size, stride=stride, padding=pad, dtype=jnp.float32, rngs=nnx.Rngs(0))
+def test_maps_smaller_than_the_window(
+    height: int, width: int, size: int, stride: int, pad: int
+) -> None:
+    convolution = layers.conv(
+        5, 6, size, stride=stride, padding=pad, dtype=jnp.float32, rngs=nnx.Rngs(0)
+    )
     x = jax.random.normal(jax.random.key(0), (4, height, width, 5))
 
     graphdef, state = nnx.split(convolution)
@@ -163,11 +225,16 @@ def test_maps_smaller_than_the_window(height: int, width: int, size: int, stride
 
     def theirs(x: jax.Array, kernel: jax.Array) -> jax.Array:
         pads = [(pad, pad)] * 2
-        return jax.lax.conv_general_dilated(x, kernel, (stride, stride), pads, dimension_numbers=("NHWC", "HWIO", "NHWC"))
+        return jax.lax.conv_general_dilated(
+            x, kernel, (stride, stride), pads, dimension_numbers=("NHWC", "HWIO", "NHWC")
+        )
 
     assert "conv_general_dilated" not in str(jax.make_jaxpr(convolution)(x))
     kernel = jax.random.normal(jax.random.key(1), (size, size, 5, 6))
-    (y, pull_back), (expected, their_pull_back) = jax.vjp(ours, x, kernel), jax.vjp(theirs, x, kernel)
+    (y, pull_back), (expected, their_pull_back) = (
+        jax.vjp(ours, x, kernel),
+        jax.vjp(theirs, x, kernel),
+    )
     np.testing.assert_allclose(y, expected, atol=1e-4)
     for gradient, expected in zip(pull_back(y), their_pull_back(y), strict=True):
         np.testing.assert_allclose(gradient, expected, rtol=1e-5, atol=1e-3)
@@ -180,18 +247,26 @@ def test_adaptive_average_pool_covers_the_map_evenly(side: int) -> None:
     for row in range(7):
         for column in range(7):
             rows = slice(int(np.floor(row * side / 7)), int(np.ceil((row + 1) * side / 7)))
-            columns = slice(int(np.floor(column * (side + 1) / 7)), int(np.ceil((column + 1) * (side + 1) / 7)))
+            columns = slice(
+                int(np.floor(column * (side + 1) / 7)), int(np.ceil((column + 1) * (side + 1) / 7))
+            )
             expected[:, row, column] = x[:, rows, columns].mean((1, 2))
-    np.testing.assert_allclose(resampling.adaptive_average_pool(jnp.asarray(x), 7), expected, atol=1e-6)
+    np.testing.assert_allclose(
+        resampling.adaptive_average_pool(jnp.asarray(x), 7), expected, atol=1e-6
+    )
 
 
 def test_resize_keeps_the_corners_and_is_linear_between() -> None:
     x = np.random.default_rng(0).normal(size=(2, 3, 5, 2)).astype(np.float32)
     y = np.asarray(resampling.resize_align_corners(jnp.asarray(x), (6, 10)))
     np.testing.assert_allclose(y[:, ::5, ::9], x[:, ::2, ::4], atol=1e-6)
-    across = [np.interp(np.linspace(0, 4, 10), np.arange(5), x[1, 0, :, channel]) for channel in range(2)]
+    across = [
+        np.interp(np.linspace(0, 4, 10), np.arange(5), x[1, 0, :, channel]) for channel in range(2)
+    ]
     np.testing.assert_allclose(y[1, 0], np.stack(across, -1), atol=1e-6)
-    np.testing.assert_array_equal(resampling.resize_align_corners(jnp.ones((1, 1, 1, 1)), (2, 2)), jnp.ones((1, 2, 2, 1)))
+    np.testing.assert_array_equal(
+        resampling.resize_align_corners(jnp.ones((1, 1, 1, 1)), (2, 2)), jnp.ones((1, 2, 2, 1))
+    )
 
 
 def test_shake_drop_forward_and_backward() -> None:
@@ -206,7 +281,8 @@ def test_shake_drop_forward_and_backward() -> None:
     assert -1 <= forward[~passed].min() < -0.9
     assert 0.9 < forward[~passed].max() < 1
     assert 0 <= backward[~passed].min() < 0.05
-    assert abs(np.corrcoef(forward[~passed], backward[~passed])[0, 1]) < 0.1  # alpha and beta are drawn apart
+    # Alpha and beta are drawn apart.
+    assert abs(np.corrcoef(forward[~passed], backward[~passed])[0, 1]) < 0.1
     shake.eval()
     np.testing.assert_array_equal(shake(x, None), 0.5 * x)
 

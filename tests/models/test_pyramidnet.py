@@ -29,7 +29,9 @@ IMAGENET = [
 
 
 def create(num_classes: int = 10, in_channels: int = 3, **kwargs):
-    return models.create("pyramidnet", num_classes=num_classes, in_channels=in_channels, rngs=nnx.Rngs(0), **kwargs)
+    return models.create(
+        "pyramidnet", num_classes=num_classes, in_channels=in_channels, rngs=nnx.Rngs(0), **kwargs
+    )
 
 
 def abstract(num_classes: int = 10, **kwargs):
@@ -84,13 +86,18 @@ def test_a_seed_gives_the_same_weights_eagerly_and_under_jit() -> None:
 
 @pytest.mark.parametrize("size", [8, 9, 13])
 def test_odd_sizes_work(size: int) -> None:
-    assert nnx.eval_shape(lambda: create(depth=8, alpha=6)(jnp.ones((2, size, size, 3)))).shape == (2, 10)
+    assert nnx.eval_shape(lambda: create(depth=8, alpha=6)(jnp.ones((2, size, size, 3)))).shape == (
+        2,
+        10,
+    )
 
 
 def test_logits_are_float32_under_bfloat16() -> None:
     model = abstract(depth=8, alpha=6, dtype=jnp.bfloat16)
     assert nnx.eval_shape(lambda model: model(jnp.ones((2, 8, 8, 3))), model).dtype == jnp.float32
-    assert {leaf.dtype for leaf in jax.tree.leaves(nnx.state(model, (nnx.Param, nnx.BatchStat)))} == {jnp.dtype("float32")}
+    assert {
+        leaf.dtype for leaf in jax.tree.leaves(nnx.state(model, (nnx.Param, nnx.BatchStat)))
+    } == {jnp.dtype("float32")}
 
 
 def test_train_and_eval_modes() -> None:

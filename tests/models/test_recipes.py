@@ -1,4 +1,6 @@
-"""A model tells by which name and keywords it was constructed, and is the same model as without this knowledge."""
+"""A model tells by which name and keywords it was constructed, and is the same model as without
+this knowledge.
+"""
 
 import gc
 from typing import Any
@@ -26,7 +28,9 @@ def test_unknown_names_are_no_attributes() -> None:
 
 
 def test_a_recipe_constructs_the_same_model() -> None:
-    model = models.CNN(**COMMON, rngs=nnx.Rngs(0), width=4, hidden=8, dropout=0.5, dtype=jnp.bfloat16)
+    model = models.CNN(
+        **COMMON, rngs=nnx.Rngs(0), width=4, hidden=8, dropout=0.5, dtype=jnp.bfloat16
+    )
     recipe = models.recipe_of(model)
     assert recipe == ("cnn", {"width": 4, "hidden": 8, "dropout": 0.5})
     assert recipe is not None
@@ -52,7 +56,9 @@ def test_models_are_unchanged(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_yaml_cannot_hold_has_no_recipe() -> None:
     @models.register("listed")
     class Listed(nnx.Module):
-        def __init__(self, widths: Any, *, num_classes: int, in_channels: int, rngs: nnx.Rngs, **others: Any) -> None:
+        def __init__(
+            self, widths: Any, *, num_classes: int, in_channels: int, rngs: nnx.Rngs, **others: Any
+        ) -> None:
             pass
 
     class Derived(Listed):
@@ -61,7 +67,10 @@ def test_what_yaml_cannot_hold_has_no_recipe() -> None:
     def recipe(*args: Any, of: Any = Listed, **kwargs: Any) -> Any:
         return models.recipe_of(of(*args, **COMMON, rngs=nnx.Rngs(0), **kwargs))
 
-    assert recipe([4, [8, 0.5]], name=None, flag=True) == ("listed", {"widths": [4, [8, 0.5]], "name": None, "flag": True})
+    assert recipe([4, [8, 0.5]], name=None, flag=True) == (
+        "listed",
+        {"widths": [4, [8, 0.5]], "name": None, "flag": True},
+    )
     for value in (jnp.ones(2), (4, 8), nnx.relu, {"a": 1}, [4, jnp.float32]):
         assert recipe(value) is None
     assert recipe([4], of=Derived) is None

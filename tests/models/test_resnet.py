@@ -11,11 +11,19 @@ from jaxdp.registry import ConfigError
 
 # Three stages, 10 classes, with projections; four stages as in torchvision, 1000 classes.
 CIFAR = [(20, 272_474), (56, 855_770), (110, 1_730_714)]
-IMAGENET = [(18, 11_689_512), (34, 21_797_672), (50, 25_557_032), (101, 44_549_160), (152, 60_192_808)]
+IMAGENET = [
+    (18, 11_689_512),
+    (34, 21_797_672),
+    (50, 25_557_032),
+    (101, 44_549_160),
+    (152, 60_192_808),
+]
 
 
 def create(num_classes: int = 10, **kwargs):
-    return models.create("resnet", num_classes=num_classes, in_channels=3, rngs=nnx.Rngs(0), **kwargs)
+    return models.create(
+        "resnet", num_classes=num_classes, in_channels=3, rngs=nnx.Rngs(0), **kwargs
+    )
 
 
 def abstract(num_classes: int = 10, **kwargs):
@@ -47,13 +55,19 @@ def test_each_convolution_with_its_depth() -> None:
 def test_bottlenecks_stride_in_their_3x3_convolution() -> None:
     strided = [unit for unit in abstract(depth=50).units if unit.convs[1].strides == 2]
     assert len(strided) == 3
-    assert all(unit.convs[0].strides == 1 and unit.convs[1].kernel_size == (3, 3) for unit in strided)
+    assert all(
+        unit.convs[0].strides == 1 and unit.convs[1].kernel_size == (3, 3) for unit in strided
+    )
 
 
-@pytest.mark.parametrize("kwargs", [{"depth": 8}, {"depth": 18}, {"depth": 18, "stem": "cifar"}, {"depth": 50}])
+@pytest.mark.parametrize(
+    "kwargs", [{"depth": 8}, {"depth": 18}, {"depth": 18, "stem": "cifar"}, {"depth": 50}]
+)
 @pytest.mark.parametrize("size", [(1, 1), (8, 8), (9, 37)])
 def test_any_size_works(kwargs: dict, size: tuple[int, int]) -> None:
-    answer = nnx.eval_shape(lambda model: model(jnp.ones((2, *size, 3))), abstract(width=4, **kwargs))
+    answer = nnx.eval_shape(
+        lambda model: model(jnp.ones((2, *size, 3))), abstract(width=4, **kwargs)
+    )
     assert (answer.shape, answer.dtype) == ((2, 10), jnp.float32)
 
 

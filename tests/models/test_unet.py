@@ -1,4 +1,6 @@
-"""U-Net has exactly the published numbers of parameters in each of its forms, and takes images of any size."""
+"""U-Net has exactly the published numbers of parameters in each of its forms, and takes images of
+any size.
+"""
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +12,8 @@ from jaxdp import models
 from jaxdp.models.unet import UpConv, smallest_side
 from jaxdp.registry import ConfigError
 
-# (keywords, input channels, output channels, parameters): the paper's (`valid`) and the common implementation's.
+# (keywords, input channels, output channels, parameters): the paper's (`valid`) and the common
+# implementation's.
 PUBLISHED = [
     ({}, 1, 2, 31_036_546),
     ({}, 3, 2, 31_037_698),
@@ -23,7 +26,9 @@ FORMS = [{}, {"upsampling": "bilinear"}, {"upsampling": "resize"}, {"padding": "
 
 def create(num_classes: int = 2, in_channels: int = 1, **kwargs):
     kwargs = {"base_channels": 4, "levels": 2} | kwargs
-    return models.create("unet", num_classes=num_classes, in_channels=in_channels, rngs=nnx.Rngs(0), **kwargs)
+    return models.create(
+        "unet", num_classes=num_classes, in_channels=in_channels, rngs=nnx.Rngs(0), **kwargs
+    )
 
 
 def abstract(**kwargs):
@@ -31,8 +36,12 @@ def abstract(**kwargs):
 
 
 @pytest.mark.parametrize(("kwargs", "in_channels", "num_classes", "expected"), PUBLISHED)
-def test_parameter_count_is_the_published_one(kwargs: dict, in_channels: int, num_classes: int, expected: int) -> None:
-    model = abstract(base_channels=64, levels=4, in_channels=in_channels, num_classes=num_classes, **kwargs)
+def test_parameter_count_is_the_published_one(
+    kwargs: dict, in_channels: int, num_classes: int, expected: int
+) -> None:
+    model = abstract(
+        base_channels=64, levels=4, in_channels=in_channels, num_classes=num_classes, **kwargs
+    )
     assert models.parameter_count(model) == expected
 
 
@@ -49,7 +58,10 @@ def test_other_numbers_of_poolings_work(kwargs: dict, levels: int) -> None:
     assert len(model.encoder) == levels + 1
     side = smallest_side(levels) + 10
     expected = 2 if kwargs.get("padding") == "valid" else side
-    assert nnx.eval_shape(lambda model: model(jnp.ones((1, side, side, 1))), model).shape[1] >= expected
+    assert (
+        nnx.eval_shape(lambda model: model(jnp.ones((1, side, side, 1))), model).shape[1]
+        >= expected
+    )
 
 
 @pytest.mark.parametrize("kwargs", FORMS[:3])
@@ -61,7 +73,12 @@ def test_the_output_is_as_large_as_the_image(kwargs: dict, size: tuple[int, int]
 
 def test_valid_padding_gives_the_papers_size() -> None:
     model = abstract(levels=4, padding="valid")
-    assert nnx.eval_shape(lambda model: model(jnp.ones((1, 572, 572, 1))), model).shape == (1, 388, 388, 2)
+    assert nnx.eval_shape(lambda model: model(jnp.ones((1, 572, 572, 1))), model).shape == (
+        1,
+        388,
+        388,
+        2,
+    )
 
 
 @pytest.mark.parametrize("levels", [1, 2, 4])
@@ -70,7 +87,9 @@ def test_the_smallest_image_for_valid_padding(levels: int) -> None:
     model = abstract(levels=levels, padding="valid")
     answer = nnx.eval_shape(lambda model: model(jnp.ones((1, smallest, smallest + 3, 1))), model)
     assert 1 <= answer.shape[1] <= 4
-    with pytest.raises(ConfigError, match=f"{smallest}x{smallest} or more, got {smallest - 1}x{smallest}"):
+    with pytest.raises(
+        ConfigError, match=f"{smallest}x{smallest} or more, got {smallest - 1}x{smallest}"
+    ):
         nnx.eval_shape(lambda model: model(jnp.ones((1, smallest - 1, smallest, 1))), model)
 
 
@@ -82,14 +101,18 @@ def test_an_up_convolution_is_the_gradient_of_a_strided_convolution() -> None:
     kernel = up.kernel[...].transpose(0, 1, 3, 2)  # from the up-convolution's outputs to its inputs
 
     def down(y):
-        return jax.lax.conv_general_dilated(y, kernel, (2, 2), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+        return jax.lax.conv_general_dilated(
+            y, kernel, (2, 2), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC")
+        )
 
     (expected,) = jax.linear_transpose(down, jnp.zeros((2, 8, 10, 2)))(x)
     np.testing.assert_allclose(up(x), expected + up.bias[...], atol=1e-5)
 
 
 def test_skips_come_first_and_the_paddings_odd_row_last() -> None:
-    """What the decoder is given at an odd size: the skip, then the up-sampled map with zeros on the far side."""
+    """What the decoder is given at an odd size: the skip, then the up-sampled map with zeros on the
+    far side.
+    """
     model = create(levels=1)
     model.eval()
     given = {}
@@ -108,7 +131,9 @@ def test_skips_come_first_and_the_paddings_odd_row_last() -> None:
 def test_every_weight_has_a_finite_gradient(kwargs: dict) -> None:
     model = create(**kwargs)
     images = jax.random.normal(jax.random.key(0), (2, 45, 44, 1))
-    grads = nnx.jit(nnx.grad(lambda model: jnp.mean(jnp.square(model(images, keys=None) - 1))))(model)
+    grads = nnx.jit(nnx.grad(lambda model: jnp.mean(jnp.square(model(images, keys=None) - 1))))(
+        model
+    )
     leaves = jax.tree.leaves(grads)
     assert all(np.isfinite(leaf).all() and np.any(leaf) for leaf in leaves)
     normalizes = not kwargs or kwargs == {"upsampling": "bilinear"}
@@ -126,14 +151,19 @@ def test_creating_it_does_not_compile_per_shape(count_compilations) -> None:
 def test_initial_weights_follow_the_paper() -> None:
     """He's normal, by fan-in: the standard deviation is sqrt(2 / N) for N incoming nodes."""
     model = create(base_channels=32, levels=2)
-    for kernel, fan in ((model.encoder[-1].convs[-1].kernel, 9 * 128), (model.up_convs[0].kernel, 128)):
+    for kernel, fan in (
+        (model.encoder[-1].convs[-1].kernel, 9 * 128),
+        (model.up_convs[0].kernel, 128),
+    ):
         assert float(jnp.std(kernel[...])) == pytest.approx(np.sqrt(2 / fan), rel=0.02)
 
 
 def test_the_output_is_float32_under_bfloat16() -> None:
     for kwargs in FORMS[:3]:
         model = create(dtype=jnp.bfloat16, **kwargs)
-        assert nnx.eval_shape(lambda model: model(jnp.ones((1, 9, 9, 1))), model).dtype == jnp.float32
+        assert (
+            nnx.eval_shape(lambda model: model(jnp.ones((1, 9, 9, 1))), model).dtype == jnp.float32
+        )
         assert {leaf.dtype for leaf in jax.tree.leaves(nnx.state(model))} == {jnp.dtype("float32")}
 
 

@@ -29,7 +29,12 @@ def abstract(num_classes: int = 10, **kwargs):
 @pytest.mark.parametrize(("depth", "plain", "normalized"), IMAGENET)
 def test_imagenet_parameter_count_is_torchvisions(depth: int, plain: int, normalized: int) -> None:
     for batch_norm, expected in ((False, plain), (True, normalized)):
-        assert models.parameter_count(abstract(1000, depth=depth, head="imagenet", batch_norm=batch_norm)) == expected
+        assert (
+            models.parameter_count(
+                abstract(1000, depth=depth, head="imagenet", batch_norm=batch_norm)
+            )
+            == expected
+        )
 
 
 def test_cifar_parameter_count_is_the_known_one() -> None:
@@ -39,24 +44,36 @@ def test_cifar_parameter_count_is_the_known_one() -> None:
 @pytest.mark.parametrize("head", ["cifar", "imagenet"])
 @pytest.mark.parametrize("size", [(1, 1), (8, 8), (9, 37), (224, 224)])
 def test_any_size_works(head: str, size: tuple[int, int]) -> None:
-    answer = nnx.eval_shape(lambda model: model(jnp.ones((2, *size, 3))), abstract(head=head, width=4))
+    answer = nnx.eval_shape(
+        lambda model: model(jnp.ones((2, *size, 3))), abstract(head=head, width=4)
+    )
     assert (answer.shape, answer.dtype) == ((2, 10), jnp.float32)
 
 
-@pytest.mark.parametrize("kwargs", [{}, {"batch_norm": False}, {"head": "imagenet", "dropout": 0.0}])
+@pytest.mark.parametrize(
+    "kwargs", [{}, {"batch_norm": False}, {"head": "imagenet", "dropout": 0.0}]
+)
 def test_every_weight_has_a_finite_gradient(kwargs: dict) -> None:
     model = create(depth=11, width=4, **kwargs)
     images = jax.random.normal(jax.random.key(0), (4, 12, 12, 3))
     grads = nnx.jit(nnx.grad(lambda model: jnp.mean(jnp.square(model(images) - 1))))(model)
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(grads))
-    assert all(np.any(conv["kernel"]) for stage in nnx.to_pure_dict(grads)["stages"].values() for conv in stage["convs"].values())
+    assert all(
+        np.any(conv["kernel"])
+        for stage in nnx.to_pure_dict(grads)["stages"].values()
+        for conv in stage["convs"].values()
+    )
     assert bool(jax.tree.leaves(nnx.state(model, nnx.BatchStat))) == kwargs.get("batch_norm", True)
 
 
-@pytest.mark.parametrize(("kwargs", "rates"), [({"head": "imagenet"}, 2), ({}, 0), ({"dropout": 0.5}, 1)])
+@pytest.mark.parametrize(
+    ("kwargs", "rates"), [({"head": "imagenet"}, 2), ({}, 0), ({"dropout": 0.5}, 1)]
+)
 def test_dropout_draws_from_the_examples_keys(kwargs: dict, rates: int) -> None:
     model = create(depth=11, width=8, batch_norm=False, **kwargs)
-    layers = [module for _, module in nnx.iter_modules(model) if isinstance(module, models.layers.Dropout)]
+    layers = [
+        module for _, module in nnx.iter_modules(model) if isinstance(module, models.layers.Dropout)
+    ]
     assert [layer.rate for layer in layers] == [0.5] * rates
     assert len({layer.index for layer in layers}) == rates
     images = jnp.repeat(jax.random.normal(jax.random.key(0), (1, 8, 8, 3)), 4, 0)

@@ -1,4 +1,6 @@
-"""What `--dataset cifar10` does where the set is not prepared, with TensorFlow but without a network: `nox -s prepare`."""
+"""What `--dataset cifar10` does where the set is not prepared, with TensorFlow but without a
+network: `nox -s prepare`.
+"""
 
 import gzip
 import importlib.util
@@ -16,7 +18,10 @@ from jaxdp.config import DataConfig
 from jaxdp.data.sources import CheckedSource, open_dataset
 from jaxdp.registry import ConfigError
 
-pytestmark = pytest.mark.skipif(importlib.util.find_spec("tensorflow") is None, reason="needs TensorFlow; run by `nox -s prepare`")
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec("tensorflow") is None,
+    reason="needs TensorFlow; run by `nox -s prepare`",
+)
 COUNT = 12  # images in each file
 NAMES = [f"class{number}" for number in range(10)]
 
@@ -42,12 +47,15 @@ def folder_of(message: str) -> pathlib.Path:
 
 
 def write_archive(path: pathlib.Path) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Writes random images in the form of CIFAR-10's archive, and returns images and labels of both splits."""
+    """Writes random images in the form of CIFAR-10's archive, and returns images and labels of both
+    splits.
+    """
     rng = np.random.default_rng(0)
     content = {"batches.meta.txt": "\n".join(NAMES).encode() + b"\n"}
     arrays: dict[str, list[np.ndarray]] = {"train": [], "test": []}
     for name in [f"data_batch_{number}" for number in range(1, 6)] + ["test_batch"]:
-        rows = rng.integers(0, 256, (COUNT, 3073), np.uint8)  # a label, then 1,024 bytes of each channel
+        # A label, then 1,024 bytes of each channel.
+        rows = rng.integers(0, 256, (COUNT, 3073), np.uint8)
         rows[:, 0] %= 10
         content[f"{name}.bin"] = rows.tobytes()
         arrays["test" if name == "test_batch" else "train"].append(rows)
@@ -57,7 +65,10 @@ def write_archive(path: pathlib.Path) -> dict[str, tuple[np.ndarray, np.ndarray]
             member.size = len(data)
             archive.addfile(member, io.BytesIO(data))
     whole = {split: np.concatenate(rows) for split, rows in arrays.items()}
-    return {split: (rows[:, 1:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1), rows[:, 0]) for split, rows in whole.items()}
+    return {
+        split: (rows[:, 1:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1), rows[:, 0])
+        for split, rows in whole.items()
+    }
 
 
 def take_for_official(file: pathlib.Path, dataset: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,13 +85,18 @@ def test_the_advice_of_the_error_works_and_checksums_stay_on(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     config = DataConfig(dataset="cifar10", data_dir=str(tmp_path / "sets"))
-    with pytest.raises(ConfigError, match=r"put cifar-10-binary\.tar\.gz \(https://\S+/cifar-10-binary\.tar\.gz\) into ") as caught:
+    with pytest.raises(
+        ConfigError,
+        match=r"put cifar-10-binary\.tar\.gz \(https://\S+/cifar-10-binary\.tar\.gz\) into ",
+    ) as caught:
         open_dataset(config)
     assert "\n" not in str(caught.value)
     archive = folder_of(str(caught.value)) / "cifar-10-binary.tar.gz"
     written = write_archive(archive)
 
-    with pytest.raises(ConfigError, match=rf"wrong checksum: {archive} is not what TFDS knows as https") as caught:
+    with pytest.raises(
+        ConfigError, match=rf"wrong checksum: {archive} is not what TFDS knows as https"
+    ) as caught:
         open_dataset(config)
     assert "\n" not in str(caught.value)
 
@@ -92,14 +108,21 @@ def test_the_advice_of_the_error_works_and_checksums_stay_on(
         source = getattr(dataset, split)
         assert isinstance(source, CheckedSource)
         found = source.read(range(len(source)))
-        expected = {(image.tobytes(), int(label)) for image, label in zip(images, labels, strict=True)}
-        assert {(image.tobytes(), int(label)) for image, label in zip(found["images"], found["labels"], strict=True)} == expected
+        expected = {
+            (image.tobytes(), int(label)) for image, label in zip(images, labels, strict=True)
+        }
+        assert {
+            (image.tobytes(), int(label))
+            for image, label in zip(found["images"], found["labels"], strict=True)
+        } == expected
         assert len(source) == len(labels)
     assert dataset.class_names == tuple(NAMES)
 
-    assert (tmp_path / "sets" / "downloads" / "extracted" / "cifar10").is_dir()  # apart from other sets' files of the same name
+    # Apart from other sets' files of the same name.
+    assert (tmp_path / "sets" / "downloads" / "extracted" / "cifar10").is_dir()
 
-    # A second time nothing is downloaded or encoded, and TensorFlow, though it is installed, stays on the disk.
+    # A second time nothing is downloaded or encoded, and TensorFlow, though it is installed, stays
+    # on the disk.
     archive.unlink()
     script = f"""
 import sys
@@ -111,10 +134,13 @@ assert not [name for name in sys.modules if name.split(".")[0] == "tensorflow"]
     subprocess.run([sys.executable, "-W", "error", "-c", script], check=True)
 
 
-def test_of_several_files_those_are_named_that_are_missing(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_several_files_those_are_named_that_are_missing(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     config = DataConfig(dataset="fashion_mnist", data_dir=str(tmp_path))
     with pytest.raises(
-        ConfigError, match=r"put what it needs of t10k-images-idx3-ubyte\.gz .*, train-labels-idx1-ubyte\.gz "
+        ConfigError,
+        match=r"put what it needs of t10k-images-idx3-ubyte\.gz .*, train-labels-idx1-ubyte\.gz ",
     ) as caught:
         open_dataset(config)
     folder = folder_of(str(caught.value))
@@ -122,7 +148,8 @@ def test_of_several_files_those_are_named_that_are_missing(tmp_path: pathlib.Pat
     file.write_bytes(gzip.compress(b""))
     take_for_official(file, "fashion_mnist", monkeypatch)
     with pytest.raises(
-        ConfigError, match=r"put what it needs of t10k-labels-idx1-ubyte\.gz .*, train-labels-idx1-ubyte\.gz "
+        ConfigError,
+        match=r"put what it needs of t10k-labels-idx1-ubyte\.gz .*, train-labels-idx1-ubyte\.gz ",
     ) as caught:
         open_dataset(config)
     assert f" into {folder} and" in str(caught.value)

@@ -9,10 +9,14 @@ from ray_nodes import Nodes
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Ray forks to start its processes, which use nothing of this one, in which another test may have started JAX."""
+    """Ray forks to start its processes, which use nothing of this one, in which another test may
+    have started JAX.
+    """
     for item in items:
         if item.path.parent == pathlib.Path(__file__).parent:
-            item.add_marker(pytest.mark.filterwarnings(r"ignore:os\.fork\(\) was called:RuntimeWarning"))
+            item.add_marker(
+                pytest.mark.filterwarnings(r"ignore:os\.fork\(\) was called:RuntimeWarning")
+            )
 
 
 @pytest.fixture(scope="module")

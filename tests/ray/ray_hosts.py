@@ -1,4 +1,6 @@
-"""A Ray cluster of hosts with addresses of their own, started by what docs/scale.md has users type."""
+"""A Ray cluster of hosts with addresses of their own, started by what docs/scale.md has users
+type.
+"""
 
 import contextlib
 import os
@@ -18,7 +20,9 @@ FIRST = "10.0.0.1"  # the first machine, in the documentation
 
 
 def documented(name: str) -> str:
-    """Returns the commands that the documentation gives under a comment, e.g. "on the first machine"."""
+    """Returns the commands that the documentation gives under a comment, e.g. "on the first
+    machine".
+    """
     section = PAGE.read_text().partition("\n## A Ray cluster\n")[2].partition("\n## ")[0]
     (found,) = re.findall(rf"^```sh\n# {name}[^\n]*\n(.*?)^```", section, re.DOTALL | re.MULTILINE)
     return found
@@ -34,7 +38,8 @@ class RayHosts:
     def __init__(self, hosts: list[network.Host], home: pathlib.Path, env: dict[str, str]) -> None:
         self.hosts, self.address = hosts, f"{hosts[0].address}:6379"
         path = os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]])
-        cache = os.environ.get("XDG_CACHE_HOME") or str(pathlib.Path("~/.cache").expanduser())  # of fonts, for pictures
+        # Of fonts, for pictures.
+        cache = os.environ.get("XDG_CACHE_HOME") or str(pathlib.Path("~/.cache").expanduser())
         self.env = environment() | {"HOME": str(home), "PATH": path, "XDG_CACHE_HOME": cache}
         self._ray_env = self.env | env
         self._there: set[int] = set()
@@ -52,15 +57,25 @@ class RayHosts:
         self.hosts[index].pull_cable()
 
     def _start(self, index: int, name: str) -> None:
-        """Does so again where Ray gives up after 30 seconds, as it does on a machine that is busy with other things."""
+        """Does so again where Ray gives up after 30 seconds, as it does on a machine that is busy
+        with other things.
+        """
         # All hosts have the cores of one machine.
-        script = re.sub(r"^(ray start .*?)( *#.*)?$", r"\1 --num-cpus=1", documented(name), flags=re.MULTILINE)
+        script = re.sub(
+            r"^(ray start .*?)( *#.*)?$", r"\1 --num-cpus=1", documented(name), flags=re.MULTILINE
+        )
         script = "set -e\n" + script.replace(FIRST, self.hosts[0].address)
         file, host = pathlib.Path(self.env["HOME"], f"ray-start-{index}.txt"), self.hosts[index]
         for _ in range(3):
             send(host.pids(), signal.SIGKILL)  # what is left from before
             with file.open("w") as said:  # what Ray leaves running would hold a pipe open
-                process = host.popen(["bash", "-c", script], stdin=subprocess.DEVNULL, stdout=said, stderr=said, env=self._ray_env)
+                process = host.popen(
+                    ["bash", "-c", script],
+                    stdin=subprocess.DEVNULL,
+                    stdout=said,
+                    stderr=said,
+                    env=self._ray_env,
+                )
             if process.wait(timeout=120) == 0:
                 self._there.add(index)
                 return

@@ -16,8 +16,9 @@ import pytest
 from process_group import environment
 
 FLAGS = (
-    "--model cnn --model-kwargs width=4 hidden=16 --image-size 16 --global-batch-size 64 --batch-norm group:16 "
-    "--learning-rate 0.01 --schedule constant --log-every 1 --eval-every 100000"
+    "--model cnn --model-kwargs width=4 hidden=16 --image-size 16 --global-batch-size 64"
+    " --batch-norm group:16 --learning-rate 0.01 --schedule constant --log-every 1 --eval-every"
+    " 100000"
 ).split()
 
 
@@ -51,14 +52,19 @@ def send(pids: list[int], number: int) -> None:
 @contextlib.contextmanager
 def cluster() -> Iterator["Nodes"]:
     """Yields a cluster without nodes, but for its head, which has a token, and ends it."""
-    cluster_utils = pytest.importorskip("ray.cluster_utils", reason="needs pip install 'jaxdp[ray]'")
+    cluster_utils = pytest.importorskip(
+        "ray.cluster_utils", reason="needs pip install 'jaxdp[ray]'"
+    )
     handler = signal.getsignal(signal.SIGTERM)  # which Ray takes
     with pytest.MonkeyPatch.context() as environ:
         environ.setenv("RAY_AUTH_MODE", "token")
-        environ.setenv("RAY_AUTH_TOKEN", os.environ.get("RAY_AUTH_TOKEN", secrets.token_hex(16)))  # two clusters have the same
+        # Two clusters have the same.
+        environ.setenv("RAY_AUTH_TOKEN", os.environ.get("RAY_AUTH_TOKEN", secrets.token_hex(16)))
         environ.setenv("RAY_USAGE_STATS_ENABLED", "0")
         _read_token_again()
-        started = cluster_utils.Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
+        started = cluster_utils.Cluster(
+            initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False}
+        )
         found = Nodes(started)
         try:
             yield found
@@ -70,7 +76,9 @@ def cluster() -> Iterator["Nodes"]:
 
 
 def _read_token_again() -> None:
-    """Ray looks at the environment once in a process, in which another test may have imported it."""
+    """Ray looks at the environment once in a process, in which another test may have imported
+    it.
+    """
     from ray._raylet import AuthenticationTokenLoader, Config
 
     Config.initialize("")
@@ -96,7 +104,9 @@ class Nodes:
         self._cluster.remove_node(node)
 
     def clear(self) -> None:
-        """Ends all nodes, also those that were stopped or killed, and waits until the head, if it lives, has noticed."""
+        """Ends all nodes, also those that were stopped or killed, and waits until the head, if it
+        lives, has noticed.
+        """
         for node in [*self.nodes]:
             send(self.processes(node), signal.SIGCONT)
             self.remove(node)
@@ -123,7 +133,9 @@ class Nodes:
             send(self.running(node, text), signal.SIGKILL)
 
     def kill_head(self, *names: str) -> None:
-        """Ends what keeps the books of the cluster: its processes of these names, all by default."""
+        """Ends what keeps the books of the cluster: its processes of these names, all by
+        default.
+        """
         self._has_head = False
         all_processes = self._cluster.head_node.all_processes
         for processes in [all_processes[name] for name in names or all_processes]:
@@ -141,14 +153,22 @@ class Nodes:
 
 
 class Command:
-    """A command of jaxdp under way, in the folder of the test, on this machine or on one of its hosts."""
+    """A command of jaxdp under way, in the folder of the test, on this machine or on one of its
+    hosts.
+    """
 
-    def __init__(self, *words: str, env: dict[str, str] | None = None, host: network.Host | None = None) -> None:
+    def __init__(
+        self, *words: str, env: dict[str, str] | None = None, host: network.Host | None = None
+    ) -> None:
         self._out, self._err = pathlib.Path("out.txt"), pathlib.Path("err.txt")
         with self._out.open("w") as out, self._err.open("w") as err:
             popen = host.popen if host else subprocess.Popen
             self.process: subprocess.Popen[str] = popen(
-                [sys.executable, "-m", *words], stdout=out, stderr=err, env=environment() | (env or {}), start_new_session=True
+                [sys.executable, "-m", *words],
+                stdout=out,
+                stderr=err,
+                env=environment() | (env or {}),
+                start_new_session=True,
             )
 
     @property
@@ -162,7 +182,9 @@ class Command:
     def wait_for(self, text: str, seconds: float = 200, file: pathlib.Path | None = None) -> float:
         """Waits until it has said something, or a file has it; returns how long that took."""
         begin = time.monotonic()
-        while text not in (file.read_text() if file and file.is_file() else "" if file else self.err):
+        while text not in (
+            file.read_text() if file and file.is_file() else "" if file else self.err
+        ):
             assert self.process.poll() is None, self.err
             assert time.monotonic() - begin < seconds, self.err
             time.sleep(0.05)

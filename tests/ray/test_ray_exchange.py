@@ -12,18 +12,24 @@ from jaxdp.checkpoint import integrity
 
 @pytest.mark.slow
 @pytest.mark.parametrize("exchange", ["exact", "async"])
-def test_a_killed_head(own_cluster: Nodes, record_fault: Callable[..., None], exchange: str) -> None:
+def test_a_killed_head(
+    own_cluster: Nodes, record_fault: Callable[..., None], exchange: str
+) -> None:
     own_cluster.add(num_cpus=3)
     train = ["jaxdp.train", *FLAGS, "--checkpoint-every", "5", "--run-dir", "run"]
     workers = ["--workers", "2", "--ray-address", own_cluster.address, "--steps", "100000"]
     found = Command(*train, "--exchange", exchange, *workers)
     found.wait_for("step 12/")
-    own_cluster.kill_head("gcs_server")  # as seen from another machine; the raylet of its own a command does not survive
+    # As seen from another machine; the raylet of its own a command does not survive.
+    own_cluster.kill_head("gcs_server")
     began = time.monotonic()
     assert found.code(60) == 1
     seconds = time.monotonic() - began
     assert seconds < 15
-    last = "the head of the cluster has not answered for 8 s; the same command continues after the last checkpoint"
+    last = (
+        "the head of the cluster has not answered for 8 s; the same command continues after the"
+        " last checkpoint"
+    )
     assert found.err.splitlines()[-1] == f"jaxdp.train: error: {last}"
     saved = max(integrity.steps(pathlib.Path("run", "checkpoints")))
     again = Command(*train, "--devices", "1", "--steps", str(saved + 5))

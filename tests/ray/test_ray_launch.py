@@ -1,4 +1,7 @@
-"""Training on a Ray cluster goes on when nodes die, are cut off and join; everything else is as without Ray."""
+"""Training on a Ray cluster goes on when nodes die, are cut off and join.
+
+Everything else is as without Ray.
+"""
 
 import json
 import pathlib
@@ -18,7 +21,17 @@ from jaxdp.run_directory import RunDirectory
 from jaxdp.runtime.ray_cluster import Node, place
 from jaxdp.runtime.ray_launcher import RayConfig, check, widest
 
-TRAIN = ["--", "train", *FLAGS, "--run-dir", "run", "--checkpoint-every", "5", "--heartbeat-timeout", "10"]
+TRAIN = [
+    "--",
+    "train",
+    *FLAGS,
+    "--run-dir",
+    "run",
+    "--checkpoint-every",
+    "5",
+    "--heartbeat-timeout",
+    "10",
+]
 
 
 @pytest.mark.parametrize(
@@ -26,32 +39,67 @@ TRAIN = ["--", "train", *FLAGS, "--run-dir", "run", "--checkpoint-every", "5", "
     [
         ("--workers 2", "write what to start after the flags: -- train"),
         ("--workers 0 -- train", "--workers 0: must be greater than 0"),
-        ("--workers 2 --min-workers 3 -- train", "--min-workers 3: must not be more than --workers, which is 2"),
-        ("--workers 2 -- train --process-id=1", "--process-id: is set by the launcher; leave it out"),
+        (
+            "--workers 2 --min-workers 3 -- train",
+            "--min-workers 3: must not be more than --workers, which is 2",
+        ),
+        (
+            "--workers 2 -- train --process-id=1",
+            "--process-id: is set by the launcher; leave it out",
+        ),
         ("--workers 2 -- train --epoch 3", "--epoch: unknown flag; did you mean --epochs?"),
-        ("--workers 4 --min-workers 2 -- train", "--global-batch-size: with --min-workers their number changes: give a number"),
-        ("--workers 7 --min-workers 5 -- train --global-batch-size 128", "no number of workers from 5 to 7 divides it"),
-        ("--workers 4 --min-workers 2 -- train --global-batch-size 8 --batch-norm replica", "--batch-norm replica: with"),
-        ("--workers 4 --min-workers 2 -- train --global-batch-size 8 --mesh data=4", "--mesh data=4: with"),
+        (
+            "--workers 4 --min-workers 2 -- train",
+            "--global-batch-size: with --min-workers their number changes: give a number",
+        ),
+        (
+            "--workers 7 --min-workers 5 -- train --global-batch-size 128",
+            "no number of workers from 5 to 7 divides it",
+        ),
+        (
+            "--workers 4 --min-workers 2 -- train --global-batch-size 8 --batch-norm replica",
+            "--batch-norm replica: with",
+        ),
+        (
+            "--workers 4 --min-workers 2 -- train --global-batch-size 8 --mesh data=4",
+            "--mesh data=4: with",
+        ),
     ],
 )
-def test_usage_errors_are_one_line(words: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_usage_errors_are_one_line(
+    words: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert launch.main(["ray", *words.split()]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("jaxdp.launch: error: ")
     assert message in line
 
 
-def test_without_ray_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_ray_one_line_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setitem(__import__("sys").modules, "ray", None)
     assert launch.main(["ray", "--workers", "2", "--", "train"]) == 2
-    assert capsys.readouterr().err == "jaxdp.launch: error: this needs Ray: pip install 'jaxdp[ray]', on every node\n"
+    assert (
+        capsys.readouterr().err
+        == "jaxdp.launch: error: this needs Ray: pip install 'jaxdp[ray]', on every node\n"
+    )
 
 
 def test_the_width_is_the_largest_that_divides_the_batch() -> None:
     config, train = RayConfig(workers=7, min_workers=2), TrainConfig.of(global_batch_size=96)
     check(config, train)
-    assert [widest(room, config, train, 1) for room in range(9)] == [None, None, 2, 3, 4, 4, 6, 6, 6]
+    assert [widest(room, config, train, 1) for room in range(9)] == [
+        None,
+        None,
+        2,
+        3,
+        4,
+        4,
+        6,
+        6,
+        6,
+    ]
     assert [widest(room, config, train, 32) for room in (2, 3, 7)] == [None, 3, 3]
     fixed = RayConfig(workers=3)
     assert [widest(room, fixed, TrainConfig.of(), 1) for room in (2, 3, 9)] == [None, 3, 3]
@@ -83,7 +131,16 @@ def continued_after(command: Command) -> int:
 
 @pytest.mark.slow
 def test_one_machine() -> None:
-    found = Command("jaxdp.launch", "ray", "--workers", "2", *TRAIN, "--steps", "4", env={"RAY_AUTH_MODE": "disabled"})
+    found = Command(
+        "jaxdp.launch",
+        "ray",
+        "--workers",
+        "2",
+        *TRAIN,
+        "--steps",
+        "4",
+        env={"RAY_AUTH_MODE": "disabled"},
+    )
     assert found.code() == 0, found.err
     assert "[0] step 4/4" in found.err
     assert "accuracy" in found.out
@@ -93,7 +150,11 @@ def test_one_machine() -> None:
     other = Command("jaxdp.launch", "-n", "2", *TRAIN, "--steps", "4")
     assert other.code() == 0, other.err
     losses = [
-        [row["loss"] for row in RunDirectory(pathlib.Path(name)).read_rows() if row["split"] == "train"]
+        [
+            row["loss"]
+            for row in RunDirectory(pathlib.Path(name)).read_rows()
+            if row["split"] == "train"
+        ]
         for name in ("on-ray", "run")
     ]
     assert losses[0] == losses[1]
@@ -123,10 +184,16 @@ def test_a_killed_node_and_a_joining_one(nodes: Nodes, record_fault: Callable[..
         ("started", 2), ("resumed", 1), ("stopped", 1), ("resumed", 2), ("done", 2),
     ]  # fmt: skip
     assert events[2][1] == events[3][1]  # not a step was lost
-    assert [row["step"] for row in RunDirectory(pathlib.Path("run")).read_rows() if row["split"] == "train"] == [*range(1, 401)]
+    assert [
+        row["step"]
+        for row in RunDirectory(pathlib.Path("run")).read_rows()
+        if row["split"] == "train"
+    ] == [*range(1, 401)]
     outcome = f"noticed after {seconds:.0f} s; went on with fewer workers; complete"
     record_fault("a node of a Ray cluster killed", 1, outcome, 0)
-    record_fault("a node joins a Ray cluster", 1, "saved, and went on with more workers; complete", 0)
+    record_fault(
+        "a node joins a Ray cluster", 1, "saved, and went on with more workers; complete", 0
+    )
 
 
 @pytest.mark.slow
@@ -142,20 +209,44 @@ def test_a_pulled_cable(nodes: Nodes, record_fault: Callable[..., None], index: 
     seconds = found.wait_for(f"of worker {index} has not answered for 8 s")
     assert seconds < 10
     saved = last_checkpoint()
-    if index == 0:  # which alone writes: its lock stays until its machine is gone, or the file system takes it away
+    # Which alone writes: its lock stays until its machine is gone, or the file system takes it
+    # away.
+    if index == 0:
         found.wait_for("the run folder is still locked by a node that is gone; trying again")
         nodes.kill(node)
     assert found.code() == 0, found.err
     assert (summary()["processes"], summary()["steps"]) == (1, 60)
     assert continued_after(found) >= saved
-    outcome = f"noticed after {seconds:.0f} s; went on with fewer workers{' once it was dead' * (index == 0)}; complete"
-    record_fault(f"a node of a Ray cluster cut off, {'with' if index == 0 else 'without'} process 0", 1, outcome, 0)
+    outcome = (
+        f"noticed after {seconds:.0f} s; went on with fewer"
+        f" workers{' once it was dead' * (index == 0)}; complete"
+    )
+    record_fault(
+        f"a node of a Ray cluster cut off, {'with' if index == 0 else 'without'} process 0",
+        1,
+        outcome,
+        0,
+    )
 
 
 @pytest.mark.slow
-def test_a_killed_process_and_a_killed_launcher(nodes: Nodes, record_fault: Callable[..., None]) -> None:
+def test_a_killed_process_and_a_killed_launcher(
+    nodes: Nodes, record_fault: Callable[..., None]
+) -> None:
     nodes.add(num_cpus=2)
-    words = ["jaxdp.launch", "ray", "--workers", "2", "--max-restarts", "1", "--address", nodes.address, *TRAIN, "--steps", "3000"]
+    words = [
+        "jaxdp.launch",
+        "ray",
+        "--workers",
+        "2",
+        "--max-restarts",
+        "1",
+        "--address",
+        nodes.address,
+        *TRAIN,
+        "--steps",
+        "3000",
+    ]
     found = Command(*words)
     found.wait_for("[0] step 12/")
     nodes.kill_process("--process-id 1")
@@ -175,7 +266,9 @@ def test_a_killed_process_and_a_killed_launcher(nodes: Nodes, record_fault: Call
     assert [name for name, _ in events] == ["started", "resumed", "stopped", "resumed", "done"]
     assert events[1][1] >= 10
     assert events[2][1] == events[3][1] >= 30
-    record_fault("kill -9 of a worker on Ray, --max-restarts 1", 1, "all started again; complete", 0)
+    record_fault(
+        "kill -9 of a worker on Ray, --max-restarts 1", 1, "all started again; complete", 0
+    )
     record_fault("kill -9 of the launcher on Ray", 1, "the workers saved the same step", 0)
 
 
@@ -183,7 +276,17 @@ def test_a_killed_process_and_a_killed_launcher(nodes: Nodes, record_fault: Call
 def test_a_killed_head(own_cluster: Nodes, record_fault: Callable[..., None]) -> None:
     nodes = own_cluster
     nodes.add()
-    words = ["jaxdp.launch", "ray", "--workers", "1", "--address", nodes.address, *TRAIN, "--steps", "100000"]
+    words = [
+        "jaxdp.launch",
+        "ray",
+        "--workers",
+        "1",
+        "--address",
+        nodes.address,
+        *TRAIN,
+        "--steps",
+        "100000",
+    ]
     found = Command(*words)
     found.wait_for("[0] step 12/")
     nodes.kill_head()
@@ -193,7 +296,12 @@ def test_a_killed_head(own_cluster: Nodes, record_fault: Callable[..., None]) ->
     assert found.err.endswith("start the cluster again, and the same command continues\n")
     history = RunDirectory(pathlib.Path("run")).read_history()
     assert [row["event"] for row in history] == ["started", "stopped"]
-    record_fault("the head of a Ray cluster killed", 1, f"noticed after {seconds:.0f} s; saved; the same command continues", 0)
+    record_fault(
+        "the head of a Ray cluster killed",
+        1,
+        f"noticed after {seconds:.0f} s; saved; the same command continues",
+        0,
+    )
 
 
 @pytest.mark.slow
@@ -215,7 +323,17 @@ def test_signals_and_codes(nodes: Nodes, number: int) -> None:
 @pytest.mark.slow
 def test_the_token_is_asked_for(nodes: Nodes) -> None:
     nodes.add()
-    words = ["jaxdp.launch", "ray", "--workers", "1", "--address", nodes.address, *TRAIN, "--steps", "2"]
+    words = [
+        "jaxdp.launch",
+        "ray",
+        "--workers",
+        "1",
+        "--address",
+        nodes.address,
+        *TRAIN,
+        "--steps",
+        "2",
+    ]
     found = Command(*words, env={"RAY_AUTH_TOKEN": "wrong"})
     assert found.code(100) == 2
     assert f"--address {nodes.address}: no Ray cluster can be used there" in found.err

@@ -1,4 +1,6 @@
-"""Ray on three hosts with addresses of their own, started as docs/scale.md says: training goes on when a cable is pulled."""
+"""Ray on three hosts with addresses of their own, started as docs/scale.md says: training goes on
+when a cable is pulled.
+"""
 
 import hashlib
 import json
@@ -17,8 +19,9 @@ from jaxdp.run_directory import RunDirectory
 
 pytestmark = pytest.mark.slow
 FLAGS = (
-    "--model cnn --model-kwargs width=4 hidden=16 --image-size 16 --global-batch-size 48 --batch-norm group:8 "
-    "--learning-rate 0.01 --schedule constant --log-every 1 --eval-every 100000 --checkpoint-every 5"
+    "--model cnn --model-kwargs width=4 hidden=16 --image-size 16 --global-batch-size 48"
+    " --batch-norm group:8 --learning-rate 0.01 --schedule constant --log-every 1 --eval-every"
+    " 100000 --checkpoint-every 5"
 ).split()
 NOTICED_SECONDS = 13.0  # 10, and what a busy machine takes
 
@@ -37,21 +40,33 @@ def machines(cluster: RayHosts) -> RayHosts:
 
 
 def rows(folder: str) -> list[dict]:
-    return [row for row in RunDirectory(pathlib.Path(folder)).read_rows() if row["split"] == "train"]
+    return [
+        row for row in RunDirectory(pathlib.Path(folder)).read_rows() if row["split"] == "train"
+    ]
 
 
 def digest(folder: str, step: int) -> str:
-    arrays = SavedCheckpoints(pathlib.Path(folder, "checkpoints"), best_metric=("accuracy", True)).arrays(step)
-    return hashlib.sha256(b"".join(name.encode() + arrays[name].tobytes() for name in sorted(arrays))).hexdigest()
+    arrays = SavedCheckpoints(
+        pathlib.Path(folder, "checkpoints"), best_metric=("accuracy", True)
+    ).arrays(step)
+    return hashlib.sha256(
+        b"".join(name.encode() + arrays[name].tobytes() for name in sorted(arrays))
+    ).hexdigest()
 
 
-def test_exact_goes_on_to_the_same_bits(machines: RayHosts, record_fault: Callable[..., None]) -> None:
+def test_exact_goes_on_to_the_same_bits(
+    machines: RayHosts, record_fault: Callable[..., None]
+) -> None:
     words = ["jaxdp.train", *FLAGS, "--exchange", "exact", "--slices", "6", "--steps", "60"]
     where = ["--run-dir", "run", "--workers", "3", "--ray-address", machines.address]
     found = Command(*words, *where, env=machines.env, host=machines.hosts[0])
     history = pathlib.Path("run", "history.jsonl")
     found.wait_for("step 8/")
-    joined = [line["host"] for line in map(json.loads, history.read_text().splitlines()) if line["event"] == "worker joined"]
+    joined = [
+        line["host"]
+        for line in map(json.loads, history.read_text().splitlines())
+        if line["event"] == "worker joined"
+    ]
     assert sorted(joined) == [host.name for host in machines.hosts]
     machines.pull_cable(2)
     seconds = found.wait_for('"worker lost"', file=history)
@@ -62,16 +77,38 @@ def test_exact_goes_on_to_the_same_bits(machines: RayHosts, record_fault: Callab
     alone = Command(*words, "--run-dir", "alone", "--workers", "1")
     assert alone.code() == 0, alone.err
     assert digest("run", 60) == digest("alone", 60)
-    outcome = f"no step waits; noticed after {seconds:.0f} s; went on with two workers to the same bits; complete"
+    outcome = (
+        f"no step waits; noticed after {seconds:.0f} s; went on with two workers to the same bits;"
+        " complete"
+    )
     record_fault("cable of one of three hosts pulled, --exchange exact", 1, outcome, 0)
 
 
-def test_launch_goes_on_with_fewer_workers(machines: RayHosts, record_fault: Callable[..., None]) -> None:
-    listed = Command("jaxdp.devices", "--address", machines.address, "--json", env=machines.env, host=machines.hosts[0])
+def test_launch_goes_on_with_fewer_workers(
+    machines: RayHosts, record_fault: Callable[..., None]
+) -> None:
+    listed = Command(
+        "jaxdp.devices",
+        "--address",
+        machines.address,
+        "--json",
+        env=machines.env,
+        host=machines.hosts[0],
+    )
     assert listed.code() == 0, listed.err
     living = [node["address"] for node in json.loads(listed.out)["nodes"] if node["alive"]]
     assert living == [host.address for host in machines.hosts]
-    train = ["--", "train", *FLAGS, "--run-dir", "run", "--heartbeat-timeout", "10", "--steps", "40"]
+    train = [
+        "--",
+        "train",
+        *FLAGS,
+        "--run-dir",
+        "run",
+        "--heartbeat-timeout",
+        "10",
+        "--steps",
+        "40",
+    ]
     words = ["ray", "--workers", "3", "--min-workers", "2", "--address", machines.address, *train]
     found = Command("jaxdp.launch", *words, env=machines.env, host=machines.hosts[0])
     found.wait_for("[0] step 12/")

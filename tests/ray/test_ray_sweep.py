@@ -1,4 +1,7 @@
-"""A sweep runs over the nodes of a Ray cluster, and a run whose node dies goes on elsewhere; the cluster is listed."""
+"""A sweep runs over the nodes of a Ray cluster, and a run whose node dies goes on elsewhere.
+
+The cluster is listed.
+"""
 
 import json
 import pathlib
@@ -16,7 +19,10 @@ from jaxdp.run_directory import RunDirectory
     ("words", "message"),
     [
         ("--address auto --grid seed=1", "--address auto: is of a Ray cluster; add --on ray"),
-        ("--on ray --grid seed=1 --address 10.0.0.1", "--address 10.0.0.1: must be auto or HOST:PORT of a head"),
+        (
+            "--on ray --grid seed=1 --address 10.0.0.1",
+            "--address 10.0.0.1: must be auto or HOST:PORT of a head",
+        ),
         (
             "--on ray --grid seed=1 --address 127.0.0.1:1",
             "--address 127.0.0.1:1: cannot be reached (Connection refused)",
@@ -25,7 +31,9 @@ from jaxdp.run_directory import RunDirectory
         ("--on ray --cpus-per-run 0 --grid seed=1", "--cpus-per-run 0: must be greater than 0"),
     ],
 )
-def test_usage_errors_are_one_line(words: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_usage_errors_are_one_line(
+    words: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert sweep.main(words.split()) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("jaxdp.sweep: error: ")
@@ -37,16 +45,29 @@ def test_without_ray_one_line_says_what_to_install(
     command: object, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(__import__("sys").modules, "ray", None)
-    code = sweep.main(["--on", "ray", "--grid", "seed=0"]) if command is sweep else devices.main(["--address", "auto"])
+    code = (
+        sweep.main(["--on", "ray", "--grid", "seed=0"])
+        if command is sweep
+        else devices.main(["--address", "auto"])
+    )
     assert code == 2
-    assert "error: this needs Ray: pip install 'jaxdp[ray]', on every node" in capsys.readouterr().err
+    assert (
+        "error: this needs Ray: pip install 'jaxdp[ray]', on every node" in capsys.readouterr().err
+    )
 
 
 @pytest.mark.slow
-def test_a_run_whose_node_dies_goes_on_elsewhere(nodes: Nodes, record_fault: Callable[..., None]) -> None:
+def test_a_run_whose_node_dies_goes_on_elsewhere(
+    nodes: Nodes, record_fault: Callable[..., None]
+) -> None:
     nodes.add()
     nodes.add()
-    words = [*FLAGS, *"--steps 300 --checkpoint-every 5 --grid seed=0,1 --output out --on ray".split(), "--address", nodes.address]
+    words = [
+        *FLAGS,
+        *"--steps 300 --checkpoint-every 5 --grid seed=0,1 --output out --on ray".split(),
+        "--address",
+        nodes.address,
+    ]
     found = Command("jaxdp.sweep", *words)
     log = pathlib.Path("out/seed=1/train.log")
     found.wait_for("step 12/", file=log)
@@ -57,9 +78,16 @@ def test_a_run_whose_node_dies_goes_on_elsewhere(nodes: Nodes, record_fault: Cal
     for seed in (0, 1):
         run = RunDirectory(pathlib.Path(f"out/seed={seed}"))
         assert run.is_done()
-        assert [row["step"] for row in run.read_rows() if row["split"] == "train"] == [*range(1, 301)]
+        assert [row["step"] for row in run.read_rows() if row["split"] == "train"] == [
+            *range(1, 301)
+        ]
     assert "mean ± standard deviation over seeds" in found.out
-    record_fault("a node of a Ray cluster killed during a sweep", 1, "the run went on elsewhere; all complete", 0)
+    record_fault(
+        "a node of a Ray cluster killed during a sweep",
+        1,
+        "the run went on elsewhere; all complete",
+        0,
+    )
 
 
 SLOW = (
@@ -69,15 +97,33 @@ SLOW = (
 
 
 @pytest.mark.slow
-def test_a_killed_head_ends_a_search_which_continues(own_cluster: Nodes, record_fault: Callable[..., None]) -> None:
-    """Both runs are under way, and there is room for more, when the head dies: who asks for no more room notices, too."""
+def test_a_killed_head_ends_a_search_which_continues(
+    own_cluster: Nodes, record_fault: Callable[..., None]
+) -> None:
+    """Both runs are under way, and there is room for more, when the head dies: who asks for no more
+    room notices, too.
+    """
     pathlib.Path("slow.py").write_text(SLOW)
-    words = [*FLAGS, *"--plugins slow.py --callbacks slow --steps 150 --checkpoint-every 5 --validation 0.1".split()]
-    words += ["--output", "out", "--trials", "2", "learning_rate=log(1e-4,1e-1)", "--on", "ray", "--address"]
+    words = [
+        *FLAGS,
+        *"--plugins slow.py --callbacks slow --steps 150 --checkpoint-every 5 --validation 0.1".split(),
+    ]
+    words += [
+        "--output",
+        "out",
+        "--trials",
+        "2",
+        "learning_rate=log(1e-4,1e-1)",
+        "--on",
+        "ray",
+        "--address",
+    ]
     own_cluster.add(num_cpus=3)
     found = Command("jaxdp.sweep", *words, own_cluster.address)
     found.wait_for("[2/2]")
-    runs = [RunDirectory(file.parent) for file in sorted(pathlib.Path("out").glob("*/settings.yaml"))]
+    runs = [
+        RunDirectory(file.parent) for file in sorted(pathlib.Path("out").glob("*/settings.yaml"))
+    ]
     assert len(runs) == 2
     for run in runs:
         found.wait_for("step 12/", file=run.path / "train.log")
@@ -85,9 +131,13 @@ def test_a_killed_head_ends_a_search_which_continues(own_cluster: Nodes, record_
     seconds = found.wait_for("the head of the cluster has not answered for 8 s; all runs save")
     assert seconds < 10
     assert found.code(60) == 1
-    last = "the head of the cluster has not answered for 8 s; start the cluster again, and the same command continues"
+    last = (
+        "the head of the cluster has not answered for 8 s; start the cluster again, and the same"
+        " command continues"
+    )
     assert found.err.splitlines()[-1] == f"jaxdp.sweep: error: {last}"
-    assert [run.read_history()[-1]["event"] for run in runs] == ["stopped", "stopped"]  # before the command ended
+    # Before the command ended.
+    assert [run.read_history()[-1]["event"] for run in runs] == ["stopped", "stopped"]
     with cluster() as other:
         other.add(num_cpus=2)
         again = Command("jaxdp.sweep", *words, other.address)
@@ -96,7 +146,9 @@ def test_a_killed_head_ends_a_search_which_continues(own_cluster: Nodes, record_
         events = [(row["event"], row["step"]) for row in run.read_history()]
         assert [name for name, _ in events] == ["started", "stopped", "resumed", "done"]
         assert events[1][1] == events[2][1] >= 12
-        assert [row["step"] for row in run.read_rows() if row["split"] == "train"] == [*range(1, 151)]
+        assert [row["step"] for row in run.read_rows() if row["split"] == "train"] == [
+            *range(1, 151)
+        ]
     study = optuna.load_study(study_name="sweep", storage="sqlite:///out/study.db")
     assert sum(trial.state.name == "COMPLETE" for trial in study.trials) == 2
     outcome = f"noticed after {seconds:.0f} s; all runs saved; the same command continues"
@@ -106,7 +158,11 @@ def test_a_killed_head_ends_a_search_which_continues(own_cluster: Nodes, record_
 @pytest.mark.slow
 def test_a_search_uses_the_room_there_is(nodes: Nodes) -> None:
     nodes.add(num_cpus=2)
-    words = [*FLAGS, *"--steps 4 --validation 0.1 --output out --on ray --address".split(), nodes.address]
+    words = [
+        *FLAGS,
+        *"--steps 4 --validation 0.1 --output out --on ray --address".split(),
+        nodes.address,
+    ]
     found = Command("jaxdp.sweep", *words, "--trials", "3", "optimizer=adam,sgd,lion,adamw")
     assert found.code() == 0, found.err
     first_two, _, _ = found.err.partition(": done")
@@ -124,7 +180,11 @@ def test_the_cluster_is_listed(own_cluster: Nodes) -> None:
     found = Command("jaxdp.devices", "--address", nodes.address, "--json")
     assert found.code() == 0, found.err
     listed = json.loads(found.out)
-    assert sorted((node["cpus"], node["gpus"]) for node in listed["nodes"]) == [(0, 0), (3, 0), (5, 2)]
+    assert sorted((node["cpus"], node["gpus"]) for node in listed["nodes"]) == [
+        (0, 0),
+        (3, 0),
+        (5, 2),
+    ]
     assert listed["free"] == {"cpus": 8, "gpus": 2}
     assert len({node["id"] for node in listed["nodes"]}) == 3
     nodes.remove(gone)

@@ -1,4 +1,6 @@
-"""How does a model here compare with the same one in PyTorch? From the same weights, in all that a step computes."""
+"""How does a model here compare with the same one in PyTorch? From the same weights, in all that a
+step computes.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -12,7 +14,13 @@ from flax import nnx
 from jaxdp import models
 from jaxdp.models.reference_weights import Place, Table, load_reference_weights
 
-_OURS_IN_PYTORCH = {"kernel": "weight", "scale": "weight", "bias": "bias", "mean": "running_mean", "var": "running_var"}
+_OURS_IN_PYTORCH = {
+    "kernel": "weight",
+    "scale": "weight",
+    "bias": "bias",
+    "mean": "running_mean",
+    "var": "running_var",
+}
 _AXES = {4: (2, 3, 1, 0), 2: (1, 0), 1: (0,)}
 
 
@@ -33,7 +41,8 @@ def names_alike() -> Callable[[nnx.Module], Table]:
 
 @pytest.fixture
 def assert_agreement() -> Callable[..., None]:
-    """Compares logits, gradients and running statistics: `assert_agreement(reference, model, table, images, labels)`.
+    """Compares logits, gradients and running statistics: `assert_agreement(reference, model, table,
+    images, labels)`.
 
     Images are NCHW. Both sides compute in the model's `dtype`.
     """
@@ -41,7 +50,9 @@ def assert_agreement() -> Callable[..., None]:
     def check(reference: Any, model: Any, table: Table, images: Any, labels: Any) -> None:
         import torch
 
-        assert models.parameter_count(model) == sum(parameter.numel() for parameter in reference.parameters())
+        assert models.parameter_count(model) == sum(
+            parameter.numel() for parameter in reference.parameters()
+        )
         _unsettle(reference)
         state = {name: tensor.numpy() for name, tensor in reference.state_dict().items()}
         load_reference_weights(model, state, table)
@@ -51,7 +62,9 @@ def assert_agreement() -> Callable[..., None]:
 
         reference.eval()
         model.eval()
-        np.testing.assert_allclose(nnx.jit(lambda model: model(nhwc))(model), _channels_last(reference(images)), atol=1e-5)
+        np.testing.assert_allclose(
+            nnx.jit(lambda model: model(nhwc))(model), _channels_last(reference(images)), atol=1e-5
+        )
 
         reference.train()
         model.train()
@@ -60,7 +73,10 @@ def assert_agreement() -> Callable[..., None]:
         def gradients(model):
             def loss(model):
                 logits = model(nhwc)
-                return optax.softmax_cross_entropy_with_integer_labels(logits, labels.numpy()).mean(), logits
+                return (
+                    optax.softmax_cross_entropy_with_integer_labels(logits, labels.numpy()).mean(),
+                    logits,
+                )
 
             return nnx.grad(loss, has_aux=True)(model)
 
@@ -72,26 +88,40 @@ def assert_agreement() -> Callable[..., None]:
         for name, parameter in reference.named_parameters():
             place = table[name]
             theirs = parameter.grad.numpy().transpose(place.axes)
-            np.testing.assert_allclose(grads[place.path][...], theirs, rtol=3e-5, atol=1e-5, err_msg=name)
+            np.testing.assert_allclose(
+                grads[place.path][...], theirs, rtol=3e-5, atol=1e-5, err_msg=name
+            )
 
         statistics = dict(nnx.to_flat_state(nnx.state(model, nnx.BatchStat)))
         for name, buffer in reference.named_buffers():
             if name.endswith("running_mean"):
-                np.testing.assert_allclose(statistics[table[name].path][...], buffer, atol=1e-5, err_msg=name)
+                np.testing.assert_allclose(
+                    statistics[table[name].path][...], buffer, atol=1e-5, err_msg=name
+                )
             if name.endswith("running_var"):
-                # PyTorch's running variance is unbiased, ours is not: a tenth of it differs by n / (n - 1), with n at least 8.
-                np.testing.assert_allclose(statistics[table[name].path][...], buffer, rtol=0.02, err_msg=name)
+                # PyTorch's running variance is unbiased, ours is not: a tenth of it differs by n /
+                # (n - 1), with n at least 8.
+                np.testing.assert_allclose(
+                    statistics[table[name].path][...], buffer, rtol=0.02, err_msg=name
+                )
 
     return check
 
 
 def _unsettle(reference: Any) -> None:
-    """Gives every batch norm values of its own: at 1 and 0 it would not show if two were exchanged."""
+    """Gives every batch norm values of its own: at 1 and 0 it would not show if two were
+    exchanged.
+    """
     import torch
 
     for module in reference.modules():
         if isinstance(module, torch.nn.BatchNorm2d):
-            for values, low in ((module.weight, 0.5), (module.bias, -0.5), (module.running_mean, -0.5), (module.running_var, 0.5)):
+            for values, low in (
+                (module.weight, 0.5),
+                (module.bias, -0.5),
+                (module.running_mean, -0.5),
+                (module.running_var, 0.5),
+            ):
                 values.data.uniform_(low, low + 1)
 
 

@@ -13,7 +13,9 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed; `nox -s r
 
 
 def state_dict() -> dict:
-    model = models.create("pyramidnet", num_classes=10, in_channels=1, rngs=nnx.Rngs(0), depth=8, alpha=6)
+    model = models.create(
+        "pyramidnet", num_classes=10, in_channels=1, rngs=nnx.Rngs(0), depth=8, alpha=6
+    )
     arrays, state = nnx.to_pure_dict(nnx.state(model)), {}
     for name, place in reference_names(model).items():
         leaf = arrays
@@ -28,7 +30,10 @@ def state_dict() -> dict:
 def test_a_checkpoint_of_pytorch_becomes_a_run(wrapped: bool) -> None:
     state = state_dict()
     torch.save(
-        {"epoch": 3, "state_dict": {f"module.{name}": value for name, value in state.items()}} if wrapped else state, "w.pth"
+        {"epoch": 3, "state_dict": {f"module.{name}": value for name, value in state.items()}}
+        if wrapped
+        else state,
+        "w.pth",
     )
     assert convert.main("import w.pth --run-dir run --model-kwargs depth=8 alpha=6".split()) == 0
     step, figures = evaluate.evaluate("run")
@@ -60,7 +65,9 @@ def test_a_whole_model_or_none_is_no_state_dict(capsys: pytest.CaptureFixture[st
         ("float8_e4m3fn", "fc.bias is float8_e4m3fn, which cannot be read; save it as float32"),
     ],
 )
-def test_only_floats_that_numpy_has_are_weights(dtype: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_only_floats_that_numpy_has_are_weights(
+    dtype: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     state = state_dict()
     state["fc.bias"] = state["fc.bias"].to(getattr(torch, dtype))
     torch.save(state, "w.pt")

@@ -1,6 +1,9 @@
-"""PyramidNet agrees with PyTorch in logits, gradients and running statistics; the reference is written from the paper here.
+"""PyramidNet agrees with PyTorch in logits, gradients and running statistics.
 
-Its names are those of the authors' code, so this tests the table of names, too. Runs in `nox -s reference`, which installs PyTorch.
+The reference is written from the paper here.
+
+Its names are those of the authors' code, so this tests the table of names, too. Runs in `nox -s
+reference`, which installs PyTorch.
 """
 
 import pytest
@@ -16,18 +19,27 @@ class Unit(torch.nn.Module):
     def __init__(self, inputs: int, width: int, stride: int, bottleneck: bool) -> None:
         super().__init__()
         outputs = 4 * width if bottleneck else width
-        shapes = [(1, width, 1), (3, width, stride), (1, outputs, 1)] if bottleneck else [(3, width, stride), (3, width, 1)]
+        shapes = (
+            [(1, width, 1), (3, width, stride), (1, outputs, 1)]
+            if bottleneck
+            else [(3, width, stride), (3, width, 1)]
+        )
         self.stride, self.outputs, self.convs = stride, outputs, len(shapes)
         self.bn1 = torch.nn.BatchNorm2d(inputs)
         for number, (size, channels, step) in enumerate(shapes, 1):
-            self.add_module(f"conv{number}", torch.nn.Conv2d(inputs, channels, size, step, size // 2, bias=False))
+            self.add_module(
+                f"conv{number}",
+                torch.nn.Conv2d(inputs, channels, size, step, size // 2, bias=False),
+            )
             self.add_module(f"bn{number + 1}", torch.nn.BatchNorm2d(channels))
             inputs = channels
 
     def forward(self, x):
         branch = self.bn2(self.conv1(self.bn1(x)))
         for number in range(2, self.convs + 1):
-            branch = self.get_submodule(f"bn{number + 1}")(self.get_submodule(f"conv{number}")(torch.relu(branch)))
+            branch = self.get_submodule(f"bn{number + 1}")(
+                self.get_submodule(f"conv{number}")(torch.relu(branch))
+            )
         if self.stride == 2:
             x = torch.nn.functional.avg_pool2d(x, 2, 2, ceil_mode=True, count_include_pad=False)
         zeros = torch.zeros(len(x), self.outputs - x.shape[1], *x.shape[2:])
@@ -44,7 +56,9 @@ class Reference(torch.nn.Module):
             units = []
             for index in range(per_stage):
                 width += alpha / (3 * per_stage)
-                units.append(Unit(channels, round(width), 2 if stage > 1 and index == 0 else 1, bottleneck))
+                units.append(
+                    Unit(channels, round(width), 2 if stage > 1 and index == 0 else 1, bottleneck)
+                )
                 channels = units[-1].outputs
             self.add_module(f"layer{stage}", torch.nn.Sequential(*units))
         self.bn_final, self.fc = torch.nn.BatchNorm2d(channels), torch.nn.Linear(channels, 10)
@@ -56,9 +70,13 @@ class Reference(torch.nn.Module):
 
 @pytest.mark.parametrize(("depth", "bottleneck"), [(14, False), (20, True)])
 @pytest.mark.parametrize("size", [16, 19])
-def test_logits_gradients_and_statistics_agree(assert_agreement, depth: int, bottleneck: bool, size: int) -> None:
+def test_logits_gradients_and_statistics_agree(
+    assert_agreement, depth: int, bottleneck: bool, size: int
+) -> None:
     torch.manual_seed(0)
     kwargs = {"depth": depth, "alpha": 30, "bottleneck": bottleneck}
     model = models.create("pyramidnet", num_classes=10, in_channels=3, rngs=nnx.Rngs(0), **kwargs)
     reference = Reference(depth, 30, bottleneck)
-    assert_agreement(reference, model, reference_names(model), torch.randn(8, 3, size, size), torch.arange(8))
+    assert_agreement(
+        reference, model, reference_names(model), torch.randn(8, 3, size, size), torch.arange(8)
+    )

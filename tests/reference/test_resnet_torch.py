@@ -1,4 +1,6 @@
-"""ResNet agrees with PyTorch in logits, gradients and running statistics; the reference is written from the paper here.
+"""ResNet agrees with PyTorch in logits, gradients and running statistics.
+
+The reference is written from the paper here.
 
 Runs in `nox -s reference`, which installs PyTorch.
 """
@@ -25,14 +27,23 @@ class Unit(torch.nn.Module):
         super().__init__()
         self.outputs = 4 * width if bottleneck else width
         if bottleneck:
-            convs = [conv(inputs, width, 1), conv(width, width, 3, stride), conv(width, self.outputs, 1)]
+            convs = [
+                conv(inputs, width, 1),
+                conv(width, width, 3, stride),
+                conv(width, self.outputs, 1),
+            ]
         else:
             convs = [conv(inputs, width, 3, stride), conv(width, width, 3)]
         self.convs = torch.nn.ModuleList(convs)
-        self.norms = torch.nn.ModuleList([torch.nn.BatchNorm2d(layer.out_channels) for layer in convs])
+        self.norms = torch.nn.ModuleList(
+            [torch.nn.BatchNorm2d(layer.out_channels) for layer in convs]
+        )
         self.projection = None
         if stride == 2 or inputs != self.outputs:
-            parts = {"conv": conv(inputs, self.outputs, 1, stride), "norm": torch.nn.BatchNorm2d(self.outputs)}
+            parts = {
+                "conv": conv(inputs, self.outputs, 1, stride),
+                "norm": torch.nn.BatchNorm2d(self.outputs),
+            }
             self.projection = torch.nn.ModuleDict(parts)
 
     def forward(self, x):
@@ -46,7 +57,9 @@ class Unit(torch.nn.Module):
 
 
 class Reference(torch.nn.Module):
-    def __init__(self, width: int, units_per_stage: tuple[int, ...], bottleneck: bool, large_stem: bool) -> None:
+    def __init__(
+        self, width: int, units_per_stage: tuple[int, ...], bottleneck: bool, large_stem: bool
+    ) -> None:
         super().__init__()
         self.large_stem = large_stem
         self.stem_conv = conv(3, width, 7, 2) if large_stem else conv(3, width, 3)
@@ -54,7 +67,9 @@ class Reference(torch.nn.Module):
         self.units, channels = torch.nn.ModuleList(), width
         for stage, count in enumerate(units_per_stage):
             for index in range(count):
-                self.units.append(Unit(channels, width * 2**stage, 2 if stage and not index else 1, bottleneck))
+                self.units.append(
+                    Unit(channels, width * 2**stage, 2 if stage and not index else 1, bottleneck)
+                )
                 channels = self.units[-1].outputs
         self.head = torch.nn.Linear(channels, 10)
 
@@ -76,11 +91,17 @@ class Reference(torch.nn.Module):
         ({"depth": 18, "stem": "cifar"}, (2, 2, 2, 2), (17, 16)),
     ],
 )
-def test_logits_gradients_and_statistics_agree(assert_agreement, names_alike, kwargs: dict, units_per_stage, size) -> None:
+def test_logits_gradients_and_statistics_agree(
+    assert_agreement, names_alike, kwargs: dict, units_per_stage, size
+) -> None:
     torch.manual_seed(0)
-    model = models.create("resnet", num_classes=10, in_channels=3, rngs=nnx.Rngs(0), width=4, **kwargs)
+    model = models.create(
+        "resnet", num_classes=10, in_channels=3, rngs=nnx.Rngs(0), width=4, **kwargs
+    )
     reference = Reference(4, units_per_stage, False, model.large_stem)
-    assert_agreement(reference, model, names_alike(model), torch.randn(8, 3, *size), torch.arange(8))
+    assert_agreement(
+        reference, model, names_alike(model), torch.randn(8, 3, *size), torch.arange(8)
+    )
 
 
 def test_bottlenecks_agree(assert_agreement, names_alike) -> None:
@@ -90,7 +111,9 @@ def test_bottlenecks_agree(assert_agreement, names_alike) -> None:
         kwargs = {"depth": 50, "width": 4, "dtype": jnp.float64}
         model = models.create("resnet", num_classes=10, in_channels=3, rngs=nnx.Rngs(0), **kwargs)
         reference = Reference(4, (3, 4, 6, 3), True, True)
-        assert_agreement(reference, model, names_alike(model), torch.randn(8, 3, 64, 49), torch.arange(8))
+        assert_agreement(
+            reference, model, names_alike(model), torch.randn(8, 3, 64, 49), torch.arange(8)
+        )
 
 
 class TorchvisionUnit(torch.nn.Module):
@@ -102,7 +125,9 @@ class TorchvisionUnit(torch.nn.Module):
         self.conv2, self.bn2 = conv(width, width, 3), torch.nn.BatchNorm2d(width)
         self.downsample = None
         if stride == 2 or inputs != width:
-            self.downsample = torch.nn.Sequential(conv(inputs, width, 1, stride), torch.nn.BatchNorm2d(width))
+            self.downsample = torch.nn.Sequential(
+                conv(inputs, width, 1, stride), torch.nn.BatchNorm2d(width)
+            )
 
     def forward(self, x):
         branch = self.bn2(self.conv2(torch.relu(self.bn1(self.conv1(x)))))
@@ -119,7 +144,9 @@ class TorchvisionResNet18(torch.nn.Module):
         for stage in range(4):
             units = []
             for index in range(2):
-                units.append(TorchvisionUnit(channels, width * 2**stage, 2 if stage and not index else 1))
+                units.append(
+                    TorchvisionUnit(channels, width * 2**stage, 2 if stage and not index else 1)
+                )
                 channels = width * 2**stage
             setattr(self, f"layer{stage + 1}", torch.nn.Sequential(*units))
         self.fc = torch.nn.Linear(channels, 10)
@@ -131,6 +158,8 @@ class TorchvisionResNet18(torch.nn.Module):
 
 def test_torchvisions_names_are_the_same_network(assert_agreement) -> None:
     torch.manual_seed(0)
-    model = models.create("resnet", num_classes=10, in_channels=3, rngs=nnx.Rngs(0), width=4, depth=18)
+    model = models.create(
+        "resnet", num_classes=10, in_channels=3, rngs=nnx.Rngs(0), width=4, depth=18
+    )
     images, labels = torch.randn(8, 3, 64, 49), torch.arange(8)
     assert_agreement(TorchvisionResNet18(4), model, reference_names(model), images, labels)

@@ -1,6 +1,9 @@
-"""U-Net agrees with PyTorch in logits, gradients and running statistics; the references are written from the paper here.
+"""U-Net agrees with PyTorch in logits, gradients and running statistics.
 
-The names are those of the common PyTorch U-Net, so this tests the table of names, too. Runs in `nox -s reference`.
+The references are written from the paper here.
+
+The names are those of the common PyTorch U-Net, so this tests the table of names, too. Runs in `nox
+-s reference`.
 """
 
 import pytest
@@ -18,7 +21,11 @@ class DoubleConv(torch.nn.Module):
         super().__init__()
         layers = []
         for fan_in, fan_out in ((inputs, middle), (middle, outputs)):
-            layers += [torch.nn.Conv2d(fan_in, fan_out, 3, padding=1, bias=False), torch.nn.BatchNorm2d(fan_out), torch.nn.ReLU()]
+            layers += [
+                torch.nn.Conv2d(fan_in, fan_out, 3, padding=1, bias=False),
+                torch.nn.BatchNorm2d(fan_out),
+                torch.nn.ReLU(),
+            ]
         self.double_conv = torch.nn.Sequential(*layers)
 
     def forward(self, x):
@@ -28,7 +35,9 @@ class DoubleConv(torch.nn.Module):
 class Down(torch.nn.Module):
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()
-        self.maxpool_conv = torch.nn.Sequential(torch.nn.MaxPool2d(2), DoubleConv(inputs, outputs, outputs))
+        self.maxpool_conv = torch.nn.Sequential(
+            torch.nn.MaxPool2d(2), DoubleConv(inputs, outputs, outputs)
+        )
 
     def forward(self, x):
         return self.maxpool_conv(x)
@@ -46,7 +55,9 @@ class Up(torch.nn.Module):
 
     def forward(self, x, skip):
         x = self.up(x)
-        rows, columns = (theirs - ours for theirs, ours in zip(skip.shape[2:], x.shape[2:], strict=True))
+        rows, columns = (
+            theirs - ours for theirs, ours in zip(skip.shape[2:], x.shape[2:], strict=True)
+        )
         x = functional.pad(x, [columns // 2, columns - columns // 2, rows // 2, rows - rows // 2])
         return self.conv(torch.cat([skip, x], 1))
 
@@ -58,9 +69,14 @@ class Reference(torch.nn.Module):
         self.inc = DoubleConv(3, base, base)
         for level in range(1, levels + 1):
             outputs = base * 2**level
-            self.add_module(f"down{level}", Down(outputs // 2, outputs // 2 if bilinear and level == levels else outputs))
+            self.add_module(
+                f"down{level}",
+                Down(outputs // 2, outputs // 2 if bilinear and level == levels else outputs),
+            )
             skip = base * 2 ** (levels - level)
-            self.add_module(f"up{level}", Up(skip, skip // 2 if bilinear and level < levels else skip, bilinear))
+            self.add_module(
+                f"up{level}", Up(skip, skip // 2 if bilinear and level < levels else skip, bilinear)
+            )
         self.outc = torch.nn.ModuleDict({"conv": torch.nn.Conv2d(base, 5, 1)})
 
     def forward(self, x):
@@ -74,16 +90,25 @@ class Reference(torch.nn.Module):
 
 
 class Plain(torch.nn.Module):
-    """The forms without batch norm: the paper's, and the one that resizes. Attributes are called as ours."""
+    """The forms without batch norm: the paper's, and the one that resizes.
 
-    def __init__(self, blocks: list[tuple[int, int, int]], ups: list[tuple[int, int]], padding: int) -> None:
+    Attributes are called as ours.
+    """
+
+    def __init__(
+        self, blocks: list[tuple[int, int, int]], ups: list[tuple[int, int]], padding: int
+    ) -> None:
         super().__init__()
         self.levels = len(blocks) // 2
 
         def block(channels: tuple[int, int, int]):
             pairs = (channels[:2], channels[1:])
             return torch.nn.ModuleDict(
-                {"convs": torch.nn.ModuleList([torch.nn.Conv2d(*pair, 3, padding=padding) for pair in pairs])}
+                {
+                    "convs": torch.nn.ModuleList(
+                        [torch.nn.Conv2d(*pair, 3, padding=padding) for pair in pairs]
+                    )
+                }
             )
 
         self.encoder = torch.nn.ModuleList(map(block, blocks[: self.levels + 1]))
@@ -103,7 +128,10 @@ class Plain(torch.nn.Module):
             skip = maps.pop()
             if self.up_convs:
                 x = self.up_convs[level](x)
-                top, left = ((theirs - ours) // 2 for theirs, ours in zip(skip.shape[2:], x.shape[2:], strict=True))
+                top, left = (
+                    (theirs - ours) // 2
+                    for theirs, ours in zip(skip.shape[2:], x.shape[2:], strict=True)
+                )
                 skip = skip[:, :, top : top + x.shape[2], left : left + x.shape[3]]
             else:
                 x = functional.interpolate(x, skip.shape[2:], mode="bilinear")
@@ -132,16 +160,26 @@ def test_the_form_that_resizes_agrees(assert_agreement, names_alike, size: tuple
     torch.manual_seed(0)
     model = create(base_channels=3, levels=2, upsampling="resize")
     reference = Plain([(3, 3, 3), (3, 6, 6), (6, 12, 6), (12, 12, 6), (9, 6, 3)], [], 1)
-    assert_agreement(reference, model, names_alike(model), torch.randn(2, 3, *size), torch.randint(0, 5, (2, *size)))
+    assert_agreement(
+        reference,
+        model,
+        names_alike(model),
+        torch.randn(2, 3, *size),
+        torch.randint(0, 5, (2, *size)),
+    )
 
 
 @pytest.mark.parametrize("size", [(44, 48), (47, 50)])
 def test_the_papers_form_agrees(assert_agreement, names_alike, size: tuple[int, int]) -> None:
     torch.manual_seed(0)
     model = create(base_channels=3, levels=2, padding="valid")
-    reference = Plain([(3, 3, 3), (3, 6, 6), (6, 12, 12), (12, 6, 6), (6, 3, 3)], [(12, 6), (6, 3)], 0)
+    reference = Plain(
+        [(3, 3, 3), (3, 6, 6), (6, 12, 12), (12, 6, 6), (6, 3, 3)], [(12, 6), (6, 3)], 0
+    )
     table = names_alike(model)
     for level in range(2):  # an up-convolution's kernel is (in, out, height, width)
         table[f"up_convs.{level}.weight"] = Place(("up_convs", level, "kernel"), (2, 3, 0, 1))
     images = torch.randn(2, 3, *size)
-    assert_agreement(reference, model, table, images, torch.randint(0, 5, (2, *reference(images).shape[2:])))
+    assert_agreement(
+        reference, model, table, images, torch.randint(0, 5, (2, *reference(images).shape[2:]))
+    )

@@ -1,4 +1,6 @@
-"""What processes tell each other before they train: threads with connections of their own to a real coordination service."""
+"""What processes tell each other before they train: threads with connections of their own to a real
+coordination service.
+"""
 
 import itertools
 import socket
@@ -26,10 +28,19 @@ def in_each(count: int, act: Callable[[Group], Any], monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(processes, "_client", lambda: own.client)
 
     def process(index: int) -> Any:
-        own.client = _jax.get_distributed_runtime_client(address, index, init_timeout=20, heartbeat_timeout=20)
+        own.client = _jax.get_distributed_runtime_client(
+            address, index, init_timeout=20, heartbeat_timeout=20
+        )
         own.client.connect()
         try:
-            return act(Group(index, count, tuple(f"process {number}" for number in range(count)), _prefix="test"))
+            return act(
+                Group(
+                    index,
+                    count,
+                    tuple(f"process {number}" for number in range(count)),
+                    _prefix="test",
+                )
+            )
         except ConfigError as error:
             return str(error)
         finally:
@@ -54,8 +65,14 @@ def test_what_differs_is_named_in_each(monkeypatch: pytest.MonkeyPatch) -> None:
     def act(group: Group) -> None:
         group.check_equal({"steps": 3, "learning_rate": 0.2 if group.index == 2 else 0.1}, SECONDS)
 
-    said = "--learning-rate {}: differs between processes: process {} has {}; start all with the same"
-    assert in_each(3, act, monkeypatch) == [said.format(0.1, 2, 0.2), said.format(0.1, 2, 0.2), said.format(0.2, 0, 0.1)]
+    said = (
+        "--learning-rate {}: differs between processes: process {} has {}; start all with the same"
+    )
+    assert in_each(3, act, monkeypatch) == [
+        said.format(0.1, 2, 0.2),
+        said.format(0.1, 2, 0.2),
+        said.format(0.2, 0, 0.1),
+    ]
 
 
 def test_one_that_says_nothing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -63,13 +80,24 @@ def test_one_that_says_nothing_is_named(monkeypatch: pytest.MonkeyPatch) -> None
         if group.index != 1:
             group.exchange("names", "x", 1.0)
 
-    said = "--distributed-timeout 1.0: timed out after 1 s waiting for process 1 to send 'names'; see its output"
+    said = (
+        "--distributed-timeout 1.0: timed out after 1 s waiting for process 1 to send 'names'; see"
+        " its output"
+    )
     assert in_each(3, act, monkeypatch) == [said, None, said]
 
 
-@pytest.mark.parametrize(("asking", "stride", "wanted_at", "stops"), [(64, 1, 5, 7), (1, 1, 5, 8), (1, 3, 6, 9), (1, 3, 9, 12)])
-def test_all_stop_at_the_same_step(monkeypatch: pytest.MonkeyPatch, asking: int, stride: int, wanted_at: int, stops: int) -> None:
-    """Three processes, of which one is asked to stop; no other is ahead of it by more than a step."""
+@pytest.mark.parametrize(
+    ("asking", "stride", "wanted_at", "stops"),
+    [(64, 1, 5, 7), (1, 1, 5, 8), (1, 3, 6, 9), (1, 3, 9, 12)],
+)
+def test_all_stop_at_the_same_step(
+    monkeypatch: pytest.MonkeyPatch, asking: int, stride: int, wanted_at: int, stops: int
+) -> None:
+    """Three processes, of which one is asked to stop.
+
+    No other is ahead of it by more than a step.
+    """
     monkeypatch.setattr(processes, "_ASKING", asking)
 
     def act(group: Group) -> int:

@@ -21,7 +21,8 @@ from flax import nnx
 import jaxdp
 from jaxdp import models
 
-# Each model reads its factor in another way. The files stay as they are; only what they read changes.
+# Each model reads its factor in another way. The files stay as they are; only what they read
+# changes.
 PLUGIN = """
 import dataclasses, os, pathlib
 import installed_helper, json_helper
@@ -128,9 +129,15 @@ print(json.dumps(found))
 sys.exit(code)
 """
 CASES = (
-    "file", "environment", "class_attribute", "default_argument", "json_helper", "closure",
-    "installed_helper", "class_weights",
-)  # fmt: skip
+    "file",
+    "environment",
+    "class_attribute",
+    "default_argument",
+    "json_helper",
+    "closure",
+    "installed_helper",
+    "class_weights",
+)
 Found = dict[str, Any]
 
 
@@ -193,7 +200,9 @@ def scanned(x: jax.Array, _: None) -> tuple[jax.Array, None]:
 
 
 class Changing(nnx.Module):
-    """Reads a constant of its module where it is called, and in functions whose traces JAX keeps."""
+    """Reads a constant of its module where it is called, and in functions whose traces JAX
+    keeps.
+    """
 
     def __init__(self, num_classes: int, in_channels: int, dtype: Any, rngs: nnx.Rngs) -> None:
         self.head = nnx.Linear(64 * in_channels, num_classes, dtype=dtype, rngs=rngs)

@@ -30,9 +30,14 @@ def compile_in_a_process(home: pathlib.Path, **variables: str) -> tuple[int, str
     """Returns how many programs were found in the cache, and what was said on standard error."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("JAX_")}
     environment |= {"XDG_CACHE_HOME": str(home), "XLA_FLAGS": ""} | variables
-    done = subprocess.run([sys.executable, "-c", COMPILE], env=environment, capture_output=True, text=True, check=True)
-    # JAX 0.10.0 takes no note of two features of AMD's processors and says so of each program; 0.10.2 knows them.
-    return int(done.stdout), re.sub(r"E\d{4} .*prefer-no-(gather|scatter) is not +supported.*\n", "", done.stderr)
+    done = subprocess.run(
+        [sys.executable, "-c", COMPILE], env=environment, capture_output=True, text=True, check=True
+    )
+    # JAX 0.10.0 takes no note of two features of AMD's processors and says so of each program;
+    # 0.10.2 knows them.
+    return int(done.stdout), re.sub(
+        r"E\d{4} .*prefer-no-(gather|scatter) is not +supported.*\n", "", done.stderr
+    )
 
 
 def test_compiled_programs_are_kept_for_the_next_process(tmp_path: pathlib.Path) -> None:
@@ -40,7 +45,8 @@ def test_compiled_programs_are_kept_for_the_next_process(tmp_path: pathlib.Path)
     (folder,) = (tmp_path / "jaxdp").iterdir()
     kept = sorted(folder.glob("*-cache"))
     assert kept
-    # A process was killed over one program: its file is cut short, and the note of its use is missing.
+    # A process was killed over one program: its file is cut short, and the note of its use is
+    # missing.
     kept[0].write_bytes(kept[0].read_bytes()[:100])
     kept[0].with_name(kept[0].name.removesuffix("-cache") + "-atime").unlink()
     hits, said = compile_in_a_process(tmp_path)
@@ -60,15 +66,22 @@ def test_where_programs_cannot_be_kept_they_are_compiled_again(tmp_path: pathlib
 def test_a_cpu_of_another_kind_has_a_folder_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     before = compilation_cache._cpu_hash()
     read = pathlib.Path.read_bytes
-    monkeypatch.setattr(pathlib.Path, "read_bytes", lambda path: read(path).replace(b" avx2", b"") + b"\nflags : another")
-    assert compilation_cache._cpu_hash() != before or b"avx2" not in read(pathlib.Path("/proc/cpuinfo"))
+    monkeypatch.setattr(
+        pathlib.Path,
+        "read_bytes",
+        lambda path: read(path).replace(b" avx2", b"") + b"\nflags : another",
+    )
+    assert compilation_cache._cpu_hash() != before or b"avx2" not in read(
+        pathlib.Path("/proc/cpuinfo")
+    )
 
 
 @pytest.fixture
 def home(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
     """The user's cache directory."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", "")  # else the value that a test leaves would stay
+    # Else the value that a test leaves would stay.
+    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", "")
     monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR")
     return tmp_path / "home"
 
@@ -124,7 +137,10 @@ def test_a_parent_like_tmp_is_safe(home: pathlib.Path, folder: pathlib.Path) -> 
 
 
 def test_a_link_to_a_folder_of_ones_own_is_resolved(
-    home: pathlib.Path, folder: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+    home: pathlib.Path,
+    folder: pathlib.Path,
+    tmp_path: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     (tmp_path / "link").symlink_to(home)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "link"))
@@ -160,12 +176,24 @@ def writable_file(folder: pathlib.Path) -> None:
 SPOILED: dict[str, tuple[Spoil, str]] = {
     "folder 777": (lambda folder: folder.chmod(0o777), r"other users can write \S+; remove it"),
     "folder 720": (lambda folder: folder.chmod(0o720), r"other users can write \S+; remove it"),
-    "folder with sticky bit": (lambda folder: folder.chmod(0o1777), r"other users can write \S+; remove it"),
-    "parent 777": (lambda folder: folder.parent.chmod(0o777), r"other users can write \S+/jaxdp; correct that"),
-    "its parent 770": (lambda folder: folder.parent.parent.chmod(0o770), r"other users can write \S+/home; correct that"),
+    "folder with sticky bit": (
+        lambda folder: folder.chmod(0o1777),
+        r"other users can write \S+; remove it",
+    ),
+    "parent 777": (
+        lambda folder: folder.parent.chmod(0o777),
+        r"other users can write \S+/jaxdp; correct that",
+    ),
+    "its parent 770": (
+        lambda folder: folder.parent.parent.chmod(0o770),
+        r"other users can write \S+/home; correct that",
+    ),
     "file 664": (writable_file, r"other users can write \S+/a-cache; remove \S+"),
     "folder a link": (link_to_a_folder_of_all, r"other users can write \S+/shared; remove it"),
-    "file a link": (exchange("a-cache", lambda path: path.symlink_to("/etc/passwd")), r"\S+/a-cache is no file; remove \S+"),
+    "file a link": (
+        exchange("a-cache", lambda path: path.symlink_to("/etc/passwd")),
+        r"\S+/a-cache is no file; remove \S+",
+    ),
     "lock a FIFO": (exchange(".lockfile", os.mkfifo), r"\S+/.lockfile is no file; remove \S+"),
     "lock a folder": (exchange(".lockfile", os.mkdir), r"\S+/.lockfile is no file; remove \S+"),
 }
@@ -183,7 +211,9 @@ def test_what_others_can_change_is_left_alone(
     assert contents(home) == before
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="NOT TESTED: only root can give a file to another user")
+@pytest.mark.skipif(
+    os.geteuid() != 0, reason="NOT TESTED: only root can give a file to another user"
+)
 @pytest.mark.parametrize(
     ("path", "remedy"),
     [
@@ -195,7 +225,11 @@ def test_what_others_can_change_is_left_alone(
     ],
 )
 def test_what_belongs_to_another_user_is_left_alone(
-    path: str, remedy: str, home: pathlib.Path, folder: pathlib.Path, capsys: pytest.CaptureFixture[str]
+    path: str,
+    remedy: str,
+    home: pathlib.Path,
+    folder: pathlib.Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     other = os.path.realpath(folder / path)
     os.chown(other, 65534, 65534)
@@ -216,7 +250,9 @@ def test_a_cache_that_others_can_write_is_not_loaded(tmp_path: pathlib.Path) -> 
     assert compile_in_a_process(tmp_path)[0] > 0
 
 
-def test_a_cache_directory_that_is_a_link_to_itself(home: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_cache_directory_that_is_a_link_to_itself(
+    home: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     home.symlink_to(home)
     assert f"{home} is a link to itself; correct that, or set" in refusal(capsys)
 
@@ -253,7 +289,9 @@ def test_a_lock_that_another_process_holds_costs_two_seconds_and_a_line(
     assert contents(folder) == before
 
 
-def test_no_program_is_read_or_written_where_the_lock_is_held(held: Hold, tmp_path: pathlib.Path) -> None:
+def test_no_program_is_read_or_written_where_the_lock_is_held(
+    held: Hold, tmp_path: pathlib.Path
+) -> None:
     compile_in_a_process(tmp_path)
     (folder,) = (tmp_path / "jaxdp").iterdir()
     held(folder / ".lockfile")
@@ -266,18 +304,21 @@ def test_no_program_is_read_or_written_where_the_lock_is_held(held: Hold, tmp_pa
 def test_later_waits_for_the_lock_are_told(home: pathlib.Path) -> None:
     """JAX warns of each program that it cannot read or write, and the user can free the lock."""
     program = (
-        "import warnings\n"
-        "from jaxdp.runtime import compilation_cache\n"
-        "compilation_cache.enable()\n"
-        "for error in ('Timeout: The file lock is held', 'OSError: No space left on device'):\n"
-        "    warnings.warn(\"Error writing persistent compilation cache entry for 'jit_step': \" + error)\n"
+        "import warnings\nfrom jaxdp.runtime import"
+        " compilation_cache\ncompilation_cache.enable()\nfor error in ('Timeout: The file lock is"
+        " held', 'OSError: No space left on device'):\n    warnings.warn(\"Error writing persistent"
+        " compilation cache entry for 'jit_step': \" + error)\n"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
     assert "The file lock is held" in done.stderr
     assert "No space left" not in done.stderr
 
 
-def test_a_user_without_a_home_directory_has_no_cache(home: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_user_without_a_home_directory_has_no_cache(
+    home: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def expanduser(path: pathlib.Path) -> pathlib.Path:
         raise RuntimeError("Could not determine home directory.")
 

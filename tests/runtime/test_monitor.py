@@ -1,4 +1,7 @@
-"""Rows tell of each device's memory and, where NVIDIA's package is installed, of its utilization; neither ever ends a run."""
+"""Rows tell of each device's memory and, where NVIDIA's package is installed, of its utilization.
+
+Neither ever ends a run.
+"""
 
 import json
 import pathlib
@@ -22,7 +25,10 @@ ALONE = Group()
 
 
 class FakeNvml:
-    """Four GPUs, busy 10, 20, 30 and 40 percent of the time; the names are those of nvidia-ml-py."""
+    """Four GPUs, busy 10, 20, 30 and 40 percent of the time.
+
+    The names are those of nvidia-ml-py.
+    """
 
     class NVMLError(Exception):
         pass
@@ -70,7 +76,9 @@ def nvml(monkeypatch: pytest.MonkeyPatch) -> FakeNvml:
 def gpus(*numbers: int, statistics: Any = None) -> list[Any]:
     return [
         SimpleNamespace(
-            platform="gpu", local_hardware_id=number, memory_stats=lambda number=number: statistics and statistics(number)
+            platform="gpu",
+            local_hardware_id=number,
+            memory_stats=lambda number=number: statistics and statistics(number),
         )
         for number in numbers
     ]
@@ -103,14 +111,20 @@ def test_the_names_are_those_of_the_real_package() -> None:
     ],
 )
 def test_jax_devices_are_found_again(
-    visible: str | None, numbers: tuple[int, ...], expected: list[float] | None, nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch
+    visible: str | None,
+    numbers: tuple[int, ...],
+    expected: list[float] | None,
+    nvml: FakeNvml,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     assert Monitor(gpus(*numbers), ALONE, 1.0).read().get("device_utilization") == expected
 
 
-def test_numbers_say_nothing_where_kinds_are_mixed(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_numbers_say_nothing_where_kinds_are_mixed(
+    nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """CUDA then counts in an order of its own."""
     nvml.kinds[3] = "NVIDIA T400"
     assert "device_utilization" not in Monitor(gpus(0, 1), ALONE, 1.0).read()
@@ -142,7 +156,10 @@ def test_what_cannot_be_asked_is_left_out(nvml: FakeNvml, monkeypatch: pytest.Mo
         raise jax.errors.JaxRuntimeError("UNIMPLEMENTED: memory statistics")
 
     assert monitor.read_memory(gpus(0, 1, statistics=cannot)) == {}
-    assert monitor.read_memory(gpus(0, 1, statistics=lambda number: memory(0) if number else None)) == {}
+    assert (
+        monitor.read_memory(gpus(0, 1, statistics=lambda number: memory(0) if number else None))
+        == {}
+    )
 
 
 def test_a_cpu_is_not_asked_for_its_utilization(nvml: FakeNvml) -> None:
@@ -160,7 +177,11 @@ class FakeGroup(Group):
         self.store[key] = value
 
     def get_all(self, name: str) -> dict[int, str]:
-        return {int(key.rpartition("/")[2]): value for key, value in self.store.items() if key.startswith(f"{name}/")}
+        return {
+            int(key.rpartition("/")[2]): value
+            for key, value in self.store.items()
+            if key.startswith(f"{name}/")
+        }
 
     def exchange(self, name: str, value: str, timeout_seconds: float) -> list[str]:
         self.put(f"{name}/{self.index}", value)
@@ -209,10 +230,14 @@ def refuse_constant(text: str) -> None:
 
 
 @pytest.mark.parametrize("gpu", [False, True])
-def test_rows_and_events_of_a_run(gpu: bool, nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_and_events_of_a_run(
+    gpu: bool, nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch
+) -> None:
     if gpu:
         fakes = gpus(0, 1, statistics=memory)
-        monkeypatch.setattr(monitor, "Monitor", lambda devices, group, seconds: Monitor(fakes, group, seconds))
+        monkeypatch.setattr(
+            monitor, "Monitor", lambda devices, group, seconds: Monitor(fakes, group, seconds)
+        )
     assert train.main(FLAGS) == 0
     lines = pathlib.Path("run", "metrics.jsonl").read_text().splitlines()
     rows = [json.loads(line, parse_constant=refuse_constant) for line in lines]
@@ -223,13 +248,25 @@ def test_rows_and_events_of_a_run(gpu: bool, nvml: FakeNvml, monkeypatch: pytest
     for row in rows[:2]:
         (resident,) = row["host_memory_bytes"]
         assert 50e6 < resident < 100e9
-    assert found["host/0/memory_bytes"] == pytest.approx([row["host_memory_bytes"][0] for row in rows[:2]])
-    expected = {"device_memory_bytes": [1000, 1001], "device_peak_memory_bytes": [2000, 2001], "device_utilization": [0.1, 0.2]}
+    assert found["host/0/memory_bytes"] == pytest.approx(
+        [row["host_memory_bytes"][0] for row in rows[:2]]
+    )
+    expected = {
+        "device_memory_bytes": [1000, 1001],
+        "device_peak_memory_bytes": [2000, 2001],
+        "device_utilization": [0.1, 0.2],
+    }
     for row in rows[:2]:
-        assert {name: value for name, value in row.items() if name.startswith("device_")} == (expected if gpu else {})
+        assert {name: value for name, value in row.items() if name.startswith("device_")} == (
+            expected if gpu else {}
+        )
     tags = {name: values for name, values in found.items() if name.startswith("device/")}
     assert tags.keys() == (
-        {f"device/{number}/{name}" for number in range(2) for name in ("memory_bytes", "peak_memory_bytes", "utilization")}
+        {
+            f"device/{number}/{name}"
+            for number in range(2)
+            for name in ("memory_bytes", "peak_memory_bytes", "utilization")
+        }
         if gpu
         else set()
     )

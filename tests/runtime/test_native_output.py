@@ -31,5 +31,7 @@ native_output.forward()
 
 def test_pieces_of_gloos_lines_are_left_out() -> None:
     """Its threads write into one another's lines: a number may stand alone."""
-    done = subprocess.run([sys.executable, "-c", PIECES], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", PIECES], capture_output=True, text=True, check=True
+    )
     assert done.stderr == "failed 3 times\n"

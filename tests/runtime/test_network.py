@@ -1,4 +1,6 @@
-"""Processes on hosts with addresses of their own find each other, train as one process does, and miss one that is cut off."""
+"""Processes on hosts with addresses of their own find each other, train as one process does, and
+miss one that is cut off.
+"""
 
 import os
 import subprocess
@@ -21,13 +23,15 @@ SERVE = (
     "        peer.sendall(data[:1])\n    peer.close()\n"
 )
 ASK = (
-    "import socket, sys, time\npeer = socket.create_connection((sys.argv[1], 5000), timeout=1)\nbegan = time.monotonic()\n"
-    "for _ in range(5):\n    peer.sendall(b'x')\n    peer.recv(1)\nprint((time.monotonic() - began) / 5)\n"
+    "import socket, sys, time\npeer = socket.create_connection((sys.argv[1], 5000),"
+    " timeout=1)\nbegan = time.monotonic()\nfor _ in range(5):\n    peer.sendall(b'x')\n   "
+    " peer.recv(1)\nprint((time.monotonic() - began) / 5)\n"
 )
 SEND = (
-    "import socket, sys, time\npeer = socket.create_connection((sys.argv[1], 5000), timeout=5)\nbegan = time.monotonic()\n"
-    "peer.sendall(bytes(1 << 20))\npeer.shutdown(socket.SHUT_WR)\n"
-    "while peer.recv(1 << 16):\n    pass\nprint(time.monotonic() - began)\n"
+    "import socket, sys, time\npeer = socket.create_connection((sys.argv[1], 5000),"
+    " timeout=5)\nbegan = time.monotonic()\npeer.sendall(bytes(1 <<"
+    " 20))\npeer.shutdown(socket.SHUT_WR)\nwhile peer.recv(1 << 16):\n   "
+    " pass\nprint(time.monotonic() - began)\n"
 )
 
 
@@ -37,10 +41,26 @@ def python(program: str, *words: str) -> list[str]:
 
 def test_hosts_are_a_network_of_their_own() -> None:
     with network.hosts(2, delay_seconds=0.02, bits_per_second=20e6) as (one, other):
-        resolve = "import socket; print(socket.gethostname(), *map(socket.gethostbyname, ['host-0', 'host-1', 'localhost']))"
-        assert one.run(python(resolve)).stdout.split() == ["host-0", "127.0.1.1", other.address, "127.0.0.1"]
-        assert other.run(python(resolve)).stdout.split() == ["host-1", one.address, "127.0.1.1", "127.0.0.1"]
-        outside = other.run(python("import socket; socket.create_connection(('192.0.2.1', 80), timeout=5)"), check=False)
+        resolve = (
+            "import socket; print(socket.gethostname(), *map(socket.gethostbyname, ['host-0',"
+            " 'host-1', 'localhost']))"
+        )
+        assert one.run(python(resolve)).stdout.split() == [
+            "host-0",
+            "127.0.1.1",
+            other.address,
+            "127.0.0.1",
+        ]
+        assert other.run(python(resolve)).stdout.split() == [
+            "host-1",
+            one.address,
+            "127.0.1.1",
+            "127.0.0.1",
+        ]
+        outside = other.run(
+            python("import socket; socket.create_connection(('192.0.2.1', 80), timeout=5)"),
+            check=False,
+        )
         assert "Network is unreachable" in outside.stderr
         server = one.popen(python(SERVE, one.address), stdout=subprocess.PIPE)
         assert server.stdout is not None
@@ -62,10 +82,17 @@ def test_hosts_are_a_network_of_their_own() -> None:
 @pytest.mark.parametrize("coordinator", [None, "host-0"])
 def test_processes_on_two_hosts_train_as_one(coordinator: str | None) -> None:
     with network.hosts(2) as hosts:
-        group = Processes(common=FLAGS, hosts=hosts, coordinator=coordinator, preludes={0: LISTENING, 1: LISTENING})
+        group = Processes(
+            common=FLAGS,
+            hosts=hosts,
+            coordinator=coordinator,
+            preludes={0: LISTENING, 1: LISTENING},
+        )
         assert group.codes() == [0, 0], group.errors(0) + group.errors(1)
         if coordinator is None:
-            assert [listening(group.output(index)) for index in (0, 1)] == [{host.address} for host in hosts]
+            assert [listening(group.output(index)) for index in (0, 1)] == [
+                {host.address} for host in hosts
+            ]
         else:  # the coordinator at all addresses, since its name does not tell which
             assert listening(group.output(0)) == {hosts[0].address, "::"}
     assert group.error_lines(0) == group.error_lines(1) == []
@@ -85,11 +112,23 @@ def test_without_an_address_of_their_own_they_do_not_connect() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("victim", [0, 2])
-def test_a_host_whose_cable_is_pulled_is_missed_and_named(victim: int, record_fault: Callable[..., None]) -> None:
+def test_a_host_whose_cable_is_pulled_is_missed_and_named(
+    victim: int, record_fault: Callable[..., None]
+) -> None:
     heartbeat = 8.0
-    flags = [*FLAGS, "--steps", "1000", "--heartbeat-timeout", str(heartbeat), "--global-batch-size", "24"]
+    flags = [
+        *FLAGS,
+        "--steps",
+        "1000",
+        "--heartbeat-timeout",
+        str(heartbeat),
+        "--global-batch-size",
+        "24",
+    ]
     with network.hosts(3) as hosts:
-        group = Processes(common=flags, count=3, hosts=hosts, preludes=dict.fromkeys(range(3), slow_steps(0.1)))
+        group = Processes(
+            common=flags, count=3, hosts=hosts, preludes=dict.fromkeys(range(3), slow_steps(0.1))
+        )
         group.wait_for("step 7/")
         hosts[victim].pull_cable()
         began = time.monotonic()
@@ -102,7 +141,14 @@ def test_a_host_whose_cable_is_pulled_is_missed_and_named(victim: int, record_fa
     assert seconds < heartbeat + 5
     for index in survivors:
         (line,) = group.error_lines(index)
-        assert line.startswith(f"jaxdp.train: error: process {victim} (pid {pids[victim]} on host-{victim})"), line
+        assert line.startswith(
+            f"jaxdp.train: error: process {victim} (pid {pids[victim]} on host-{victim})"
+        ), line
         assert line.endswith(AGAIN)
     what = "process 0" if victim == 0 else "another process"
-    record_fault(f"cable of the host of {what} pulled", 1, "the others name it and leave with 1 within the heartbeat timeout", 0)
+    record_fault(
+        f"cable of the host of {what} pulled",
+        1,
+        "the others name it and leave with 1 within the heartbeat timeout",
+        0,
+    )

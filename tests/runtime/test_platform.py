@@ -1,4 +1,6 @@
-"""What is set before JAX starts: never over the user's own flags, and never one that this jaxlib does not know."""
+"""What is set before JAX starts: never over the user's own flags, and never one that this jaxlib
+does not know.
+"""
 
 import importlib.metadata
 import os
@@ -33,7 +35,9 @@ def with_jaxlib(monkeypatch: pytest.MonkeyPatch, version: str) -> None:
     monkeypatch.setattr(os, "uname", lambda: machine)
 
 
-def flags(monkeypatch: pytest.MonkeyPatch, before: str, devices: int | None, precision: str = "float32") -> list[str]:
+def flags(
+    monkeypatch: pytest.MonkeyPatch, before: str, devices: int | None, precision: str = "float32"
+) -> list[str]:
     monkeypatch.setenv("XLA_FLAGS", before)
     platform.configure(devices, precision=precision)
     return platform.xla_flags().split()
@@ -64,7 +68,9 @@ def test_flags_are_those_of_the_version_and_added_once(
 
 
 @pytest.mark.parametrize(("system", "machine"), [("darwin", "x86_64"), ("linux", "aarch64")])
-def test_a_machine_of_another_kind_gets_no_flags(monkeypatch: pytest.MonkeyPatch, system: str, machine: str) -> None:
+def test_a_machine_of_another_kind_gets_no_flags(
+    monkeypatch: pytest.MonkeyPatch, system: str, machine: str
+) -> None:
     with_jaxlib(monkeypatch, "0.10.2")
     monkeypatch.setattr(sys, "platform", system)
     monkeypatch.setattr(os, "uname", lambda: types.SimpleNamespace(machine=machine))
@@ -170,7 +176,11 @@ def test_accelerators_keep_their_passes(name: str, monkeypatch: pytest.MonkeyPat
 
 
 def test_the_users_flags_stay(monkeypatch: pytest.MonkeyPatch) -> None:
-    mine = ["--xla_cpu_experimental_ynn_fusion_type=", "--xla_disable_hlo_passes=", "--xla_force_host_platform_device_count=2"]
+    mine = [
+        "--xla_cpu_experimental_ynn_fusion_type=",
+        "--xla_disable_hlo_passes=",
+        "--xla_force_host_platform_device_count=2",
+    ]
     assert flags(monkeypatch, " ".join(mine), 8) == mine
 
 
@@ -218,13 +228,19 @@ def test_a_tpu_leaves_the_dataset_where_it_is(
         assert os.environ["LIBTPU_INIT_ARGS"] == found
 
 
-def test_a_process_that_compiles_for_others_has_no_flags_of_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With one of them XLA:TPU and XLA:GPU fail at the first barrier: "opt-barrier is not implemented on TPU"."""
+def test_a_process_that_compiles_for_others_has_no_flags_of_the_cpu(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With one of them XLA:TPU and XLA:GPU fail at the first barrier: "opt-barrier is not
+    implemented on TPU".
+    """
     monkeypatch.setattr(platform, "_DESCRIBED", [])
     monkeypatch.delitem(sys.modules, "jax")  # else it is told, too
     for name in ("JAX_PLATFORMS", "JAX_ENABLE_COMPILATION_CACHE"):
         monkeypatch.setenv(name, "")
-    monkeypatch.setenv("XLA_FLAGS", "--xla_disable_hlo_passes=cse_barrier_expander --xla_dump_to=/nowhere")
+    monkeypatch.setenv(
+        "XLA_FLAGS", "--xla_disable_hlo_passes=cse_barrier_expander --xla_dump_to=/nowhere"
+    )
     platform.describe_only()
     platform.configure(2)  # as importing some of the package does
     assert platform.xla_flags() == "--xla_dump_to=/nowhere"
@@ -239,7 +255,9 @@ class OneLayer(nnx.Module):
         return self.head(images.reshape(len(images), -1))
 
 
-def test_own_code_is_told_what_a_jaxlib_computes_wrong(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_own_code_is_told_what_a_jaxlib_computes_wrong(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.undo()
     with monkeypatch.context() as patch:
         patch.setenv("JAX_PLATFORMS", "cpu")
@@ -252,6 +270,9 @@ def test_own_code_is_told_what_a_jaxlib_computes_wrong(monkeypatch: pytest.Monke
     monkeypatch.setattr(run_files, "_warned", set())
     jaxdp.Trainer("cnn", "digits", progress=False)
     assert capsys.readouterr().err == ""
-    for own in ({"model": OneLayer()}, {"model": "cnn", "task": lambda outputs, labels: outputs[:, 0]}):
+    for own in (
+        {"model": OneLayer()},
+        {"model": "cnn", "task": lambda outputs, labels: outputs[:, 0]},
+    ):
         jaxdp.Trainer(data="digits", progress=False, **own)
     assert capsys.readouterr().err == f"warning: {defect}\n"

@@ -1,4 +1,6 @@
-"""Two processes of two devices, and four of one, train as one process of four does, whatever else is set."""
+"""Two processes of two devices, and four of one, train as one process of four does, whatever else
+is set.
+"""
 
 import json
 import pathlib
@@ -34,21 +36,31 @@ class Case(NamedTuple):
 
 
 SHARDED = f"{CNN} --strategy sharded"
-ROWS = f"{UNET} --image-size 32 --strategy sharded --global-batch-size 12 --batch-norm global --mesh"
-# The 360 images of the test leave 8 for a last batch of 32: all but the first device have nothing to evaluate in it.
+ROWS = (
+    f"{UNET} --image-size 32 --strategy sharded --global-batch-size 12 --batch-norm global --mesh"
+)
+# The 360 images of the test leave 8 for a last batch of 32: all but the first device have nothing
+# to evaluate in it.
 CASES = {
     "pmap": Case(CNN),
     "shard_map": Case(f"{CNN} --strategy shard_map"),
     "sharded": Case(SHARDED),
     "batch norm over all": Case(f"{CNN} --batch-norm global"),
     "batch norm over two processes": Case(f"{CNN} --batch-norm group:16"),
-    "batch norm over two processes, in two parts": Case(f"{CNN} --batch-norm group:8 --accumulate-steps 2"),
+    "batch norm over two processes, in two parts": Case(
+        f"{CNN} --batch-norm group:8 --accumulate-steps 2"
+    ),
     "parameters in parts": Case(f"{SHARDED} --shard-params --ema-decay 0.9 --optimizer adam"),
-    # Each process reads its own examples, so that 4 of one device have no two for the rows of an image.
-    "rows over space": Case({1: f"{ROWS} data=2,space=2", 2: f"{ROWS} data=2,space=2", 4: f"{ROWS} data=4,space=1"}),
+    # Each process reads its own examples, so that 4 of one device have no two for the rows of an
+    # image.
+    "rows over space": Case(
+        {1: f"{ROWS} data=2,space=2", 2: f"{ROWS} data=2,space=2", 4: f"{ROWS} data=4,space=1"}
+    ),
     "batch in two parts": Case(f"{CNN} --accumulate-steps 2"),
     "float16": Case(f"{CNN} --precision float16", NARROW),
-    "evaluation of 24 on 28": Case(f"{CNN} --global-batch-size 28 --eval-every 1 --strategy shard_map"),
+    "evaluation of 24 on 28": Case(
+        f"{CNN} --global-batch-size 28 --eval-every 1 --strategy shard_map"
+    ),
     "mixed pairs, streamed": Case(f"{CNN} --augment shift:1 mixup:0.5 --data-placement host"),
 }
 TRAIN_ALL = (
@@ -69,11 +81,15 @@ def train_all(count: int, names: list[str], prelude: str = "") -> None:
         *COMMON, count=count, devices=4 // count, common=[json.dumps(flags)], program=TRAIN_ALL,
         preludes=dict.fromkeys(range(count), prelude),
     )  # fmt: skip
-    assert group.codes(seconds=1500) == [0] * count, "".join(group.errors(index) for index in range(count))
+    assert group.codes(seconds=1500) == [0] * count, "".join(
+        group.errors(index) for index in range(count)
+    )
 
 
 def arrays(run_dir: str) -> dict[str, np.ndarray]:
-    checkpoints = SavedCheckpoints(pathlib.Path(run_dir, "checkpoints"), best_metric=("accuracy", True))
+    checkpoints = SavedCheckpoints(
+        pathlib.Path(run_dir, "checkpoints"), best_metric=("accuracy", True)
+    )
     return checkpoints.arrays(STEPS)
 
 
@@ -90,12 +106,21 @@ def figures(run_dir: str) -> dict[str, Any]:
 
 
 def differences(found: str, expected: str, tolerance: float) -> list[str]:
-    """Returns what of two runs is further apart than that, arrays relative to the largest number in each."""
+    """Returns what of two runs is further apart than that, arrays relative to the largest number in
+    each.
+    """
     ours, theirs = arrays(found), arrays(expected)
     assert ours.keys() == theirs.keys()
     scales = {name: max(float(np.abs(array).max()), 1e-9) for name, array in theirs.items()}
-    apart = {name: float(np.abs(np.float64(ours[name]) - array).max()) / scales[name] for name, array in theirs.items()}
-    wrong = [f"{name} differs by {value:.1e} of its scale" for name, value in apart.items() if not value <= tolerance]
+    apart = {
+        name: float(np.abs(np.float64(ours[name]) - array).max()) / scales[name]
+        for name, array in theirs.items()
+    }
+    wrong = [
+        f"{name} differs by {value:.1e} of its scale"
+        for name, value in apart.items()
+        if not value <= tolerance
+    ]
     told, expected_told = figures(found), figures(expected)
     assert told.keys() == expected_told.keys()
     wrong += [
@@ -108,7 +133,18 @@ def differences(found: str, expected: str, tolerance: float) -> list[str]:
 
 def test_two_launched_processes_train_as_one() -> None:
     flags = [*COMMON, *CNN.split(), "--checkpoint-every", "2"]
-    command = [sys.executable, "-m", "jaxdp.launch", "-n", "2", "--devices-per-process", "2", "--", "train", *flags]
+    command = [
+        sys.executable,
+        "-m",
+        "jaxdp.launch",
+        "-n",
+        "2",
+        "--devices-per-process",
+        "2",
+        "--",
+        "train",
+        *flags,
+    ]
     pathlib.Path("look.py").write_text(LISTENING)
     look = ["--run-dir", "two", "--plugins", "look.py"]
     ended = subprocess.run([*command, *look], capture_output=True, text=True, env=environment())
@@ -122,7 +158,12 @@ def test_two_launched_processes_train_as_one() -> None:
     done = json.loads(pathlib.Path("two", "summary.json").read_text())
     assert (done["processes"], done["devices"], done["metrics"]["test"]["examples"]) == (2, 4, 360)
     rows = read_lines(pathlib.Path("two", "metrics.jsonl"))
-    assert [(row["split"], row["step"]) for row in rows] == [("train", 1), ("train", 2), ("train", 3), ("test", 3)]
+    assert [(row["split"], row["step"]) for row in rows] == [
+        ("train", 1),
+        ("train", 2),
+        ("train", 3),
+        ("test", 3),
+    ]
     for row in rows[:3]:  # of each process
         assert len(row["host_memory_bytes"]) == 2
         assert min(row["host_memory_bytes"]) > 50e6
@@ -130,22 +171,25 @@ def test_two_launched_processes_train_as_one() -> None:
 
 # XLA's Gloo gives up on processes that come 30 seconds after the others.
 LATE = (
-    "import time\nfrom jaxdp.step import step\ntrain_step = step.train_step\n"
-    "def late(*args, **kwargs):\n    print('compiles', flush=True)\n    time.sleep(35)\n    return train_step(*args, **kwargs)\n"
-    "step.train_step = late\n"
+    "import time\nfrom jaxdp.step import step\ntrain_step = step.train_step\ndef late(*args,"
+    " **kwargs):\n    print('compiles', flush=True)\n    time.sleep(35)\n    return"
+    " train_step(*args, **kwargs)\nstep.train_step = late\n"
 )
 
 
 @pytest.mark.slow
 def test_processes_that_compile_at_different_speed_wait_for_each_other() -> None:
-    group = Processes(*COMMON, *CNN.split(), "--run-dir", "run", common=[], devices=2, preludes={1: LATE})
+    group = Processes(
+        *COMMON, *CNN.split(), "--run-dir", "run", common=[], devices=2, preludes={1: LATE}
+    )
     assert group.codes() == [0, 0], group.errors(0) + group.errors(1)
     assert group.output(1).count("compiles") == 1  # to compile before the first step costs nothing
 
 
 COUNTING = (
-    "import atexit, jax\nevents = []\njax.monitoring.register_event_listener(lambda event, **kwargs: events.append(event))\n"
-    "atexit.register(lambda: print('hits', events.count('/jax/compilation_cache/cache_hits'), flush=True))\n"
+    "import atexit, jax\nevents = []\njax.monitoring.register_event_listener(lambda event,"
+    " **kwargs: events.append(event))\natexit.register(lambda: print('hits',"
+    " events.count('/jax/compilation_cache/cache_hits'), flush=True))\n"
 )
 
 
@@ -177,7 +221,9 @@ def test_every_option_trains_alike_in_1_2_and_4_processes() -> None:
     assert wrong == {}
     for count in (1, 2, 4):  # that the options were in force
         for name in ("float16", "gradients in bfloat16", "batch norm over two processes"):
-            other, plain = (arrays(f"{count}/{case}")["params/hidden/kernel"] for case in (name, "pmap"))
+            other, plain = (
+                arrays(f"{count}/{case}")["params/hidden/kernel"] for case in (name, "pmap")
+            )
             assert np.abs(other - plain).max() > 1e-5 * np.abs(plain).max()
         cut = json.loads(pathlib.Path(f"{count}/parameters in parts", "summary.json").read_text())
         assert cut["state_bytes_per_device"] < cut["state_bytes"]
@@ -188,8 +234,8 @@ def test_every_option_trains_alike_in_1_2_and_4_processes() -> None:
 def test_without_the_mean_across_processes_they_drift_apart() -> None:
     """The mutant: gradients and statistics are averaged over the devices of each process alone."""
     alone = (
-        "import jax\nfrom jaxdp.sharding.replicas import Replicas\n"
-        "Replicas.mean = lambda self, tree: jax.lax.pmean(tree, self.axis, axis_index_groups=[[0, 1], [2, 3]])\n"
+        "import jax\nfrom jaxdp.sharding.replicas import Replicas\nReplicas.mean = lambda self,"
+        " tree: jax.lax.pmean(tree, self.axis, axis_index_groups=[[0, 1], [2, 3]])\n"
     )
     train_all(1, ["pmap"])
     train_all(2, ["pmap"], prelude=alone)

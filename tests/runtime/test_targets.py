@@ -13,7 +13,12 @@ from jaxdp.runtime.targets import CHIPS, Target
 
 @pytest.mark.parametrize(
     ("text", "count", "topology"),
-    [("tpu:v5e:4x4", 16, (4, 4)), ("tpu:v5p:2x2x4", 16, (2, 2, 4)), ("cuda:h200:1", 1, (1,)), ("cuda:h100:512", 512, (512,))],
+    [
+        ("tpu:v5e:4x4", 16, (4, 4)),
+        ("tpu:v5p:2x2x4", 16, (2, 2, 4)),
+        ("cuda:h200:1", 1, (1,)),
+        ("cuda:h100:512", 512, (512,)),
+    ],
 )
 def test_a_target_is_read(text: str, count: int, topology: tuple[int, ...]) -> None:
     target = Target.parse(text)
@@ -29,7 +34,13 @@ def test_a_target_is_read(text: str, count: int, topology: tuple[int, ...]) -> N
         ("tpu:v5e:32x32", "a slice of v5e at most 256"),
         ("cuda:h100:100000", "at most 4096"),
         ("cuda:h100:²", "write the number of devices"),
-        ("cuda:k80:8", "there are tpu:v5e:4x4, tpu:v5p:2x2x4, tpu:v6e:4x4, cuda:a100:8, cuda:h100:8, cuda:h200:8"),
+        (
+            "cuda:k80:8",
+            (
+                "there are tpu:v5e:4x4, tpu:v5p:2x2x4, tpu:v6e:4x4, cuda:a100:8, cuda:h100:8,"
+                " cuda:h200:8"
+            ),
+        ),
         ("rocm:mi300:8", "there are tpu:v5e:4x4"),
         ("", "there are tpu:v5e:4x4"),
     ],
@@ -39,11 +50,21 @@ def test_what_is_no_target(text: str, said: str) -> None:
         Target.parse(text)
 
 
-@pytest.mark.parametrize(("chip", "count", "topology"), [
-    (("tpu", "v5e"), 1, (1, 1)), (("tpu", "v5e"), 8, (2, 4)), (("tpu", "v5e"), 256, (16, 16)), (("tpu", "v5p"), 4, (2, 2, 1)),
-    (("tpu", "v5p"), 16, (2, 2, 4)), (("tpu", "v5p"), 256, (4, 8, 8)), (("cuda", "a100"), 24, (24,)),
-])  # fmt: skip
-def test_sizes_have_the_shapes_of_slices(chip: tuple[str, str], count: int, topology: tuple[int, ...]) -> None:
+@pytest.mark.parametrize(
+    ("chip", "count", "topology"),
+    [
+        (("tpu", "v5e"), 1, (1, 1)),
+        (("tpu", "v5e"), 8, (2, 4)),
+        (("tpu", "v5e"), 256, (16, 16)),
+        (("tpu", "v5p"), 4, (2, 2, 1)),
+        (("tpu", "v5p"), 16, (2, 2, 4)),
+        (("tpu", "v5p"), 256, (4, 8, 8)),
+        (("cuda", "a100"), 24, (24,)),
+    ],
+)
+def test_sizes_have_the_shapes_of_slices(
+    chip: tuple[str, str], count: int, topology: tuple[int, ...]
+) -> None:
     target = Target(CHIPS[chip], (1,) * CHIPS[chip].dims).of_size(count)
     assert (target.topology, math.prod(target.topology)) == (topology, count)
 
@@ -72,7 +93,9 @@ def test_what_is_missing_is_named_in_one_line(
         ("--target tpu:v5e:2x2 --output scaling.png", "--output scaling.png: is for the curve"),
     ],
 )
-def test_usage_errors_are_one_line(flags: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_usage_errors_are_one_line(
+    flags: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert plan.main(["--model", "cnn", *flags.split()]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert said in line
@@ -81,7 +104,11 @@ def test_usage_errors_are_one_line(flags: str, said: str, capsys: pytest.Capture
 def test_the_clock_of_a_tpu_is_that_of_its_peak() -> None:
     # Google's pages name the matrix units.
     clocks = {name: CHIPS["tpu", name].cycles_per_second or 0 for name in ("v5e", "v5p", "v6e")}
-    assert {name: round(clock / 1e9, 2) for name, clock in clocks.items()} == {"v5e": 1.5, "v5p": 1.75, "v6e": 1.75}
+    assert {name: round(clock / 1e9, 2) for name, clock in clocks.items()} == {
+        "v5e": 1.5,
+        "v5p": 1.75,
+        "v6e": 1.75,
+    }
     documented = (pathlib.Path(__file__).parents[2] / "docs" / "targets.md").read_text()
     for name in ("v5e", "v5p"):
         assert f"{clocks[name] / 1e9:.2f} GHz for {name}" in documented
@@ -89,5 +116,10 @@ def test_the_clock_of_a_tpu_is_that_of_its_peak() -> None:
 
 def test_a_gpu_is_described_with_its_data_sheet() -> None:
     text = targets.gpu_description(CHIPS["cuda", "h200"])
-    for line in ("device_memory_size: 151397597184", "memory_bandwidth: 4800000000000", "core_count: 132", "major: 9 minor: 0"):
+    for line in (
+        "device_memory_size: 151397597184",
+        "memory_bandwidth: 4800000000000",
+        "core_count: 132",
+        "major: 9 minor: 0",
+    ):
         assert line in text

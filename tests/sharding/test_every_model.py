@@ -1,4 +1,6 @@
-"""Every model trains for every task that it serves under every strategy, on 8 devices, as on one without a strategy."""
+"""Every model trains for every task that it serves under every strategy, on 8 devices, as on one
+without a strategy.
+"""
 
 import functools
 from typing import Any
@@ -23,22 +25,42 @@ SMALL = {  # test_parity.py has pyramidnet, with every mode of batch norm
 # Further forms of the U-Net: without batch norm, and with outputs that are smaller than the images.
 FORMS = [{"padding": "valid", "levels": 1}, {"upsampling": "bilinear"}, {"upsampling": "resize"}]
 CASES: list[Any] = [
-    pytest.param(model, task, SMALL[model], marks=() if (model, task) == ("cnn", "classification") else pytest.mark.slow)
+    pytest.param(
+        model,
+        task,
+        SMALL[model],
+        marks=() if (model, task) == ("cnn", "classification") else pytest.mark.slow,
+    )
     for model in SMALL
     for task in models.tasks_of(model)
 ]
 CASES += [
-    pytest.param("unet", task, SMALL["unet"] | form, marks=pytest.mark.slow) for task in models.tasks_of("unet") for form in FORMS
+    pytest.param("unet", task, SMALL["unet"] | form, marks=pytest.mark.slow)
+    for task in models.tasks_of("unet")
+    for form in FORMS
 ]
-AUGMENT = {"classification": ("flip", "mixup:0.5"), "segmentation": ("crop:24", "flip"), "regression": ("flip_vertical",)}
+AUGMENT = {
+    "classification": ("flip", "mixup:0.5"),
+    "segmentation": ("crop:24", "flip"),
+    "regression": ("flip_vertical",),
+}
 
 
 def create(model: str, task: str, kwargs: dict[str, Any], **settings: Any) -> setup.Setup:
     config = TrainConfig.of(
-        model=model, task=task, model_kwargs=kwargs, augment=AUGMENT[task], image_size="24" if task == "regression" else None,
-        batch_norm="global", global_batch_size=16, steps=2, learning_rate=0.01, seed=1,
-        data_placement="host",  # a whole set of cells takes longer to draw than to train on for these steps
-    )  # fmt: skip
+        model=model,
+        task=task,
+        model_kwargs=kwargs,
+        augment=AUGMENT[task],
+        image_size="24" if task == "regression" else None,
+        batch_norm="global",
+        global_batch_size=16,
+        steps=2,
+        learning_rate=0.01,
+        seed=1,
+        # A whole set of cells takes longer to draw than to train on for these steps.
+        data_placement="host",
+    )
     return setup.create_setup(config.replace(**settings))
 
 
@@ -54,20 +76,29 @@ def oracle(run: setup.Setup) -> tuple[Any, Any]:
     function = jax.jit(functools.partial(step.train_step, recipe=run.recipe, replicas=Replicas()))
     state, sums = run.create_state(), {}
     for batch in run.train_batches(0):
-        state, sums = function(state, jax.tree.map(np.asarray, batch), jax.tree.map(np.asarray, run.constants))
+        state, sums = function(
+            state, jax.tree.map(np.asarray, batch), jax.tree.map(np.asarray, run.constants)
+        )
     return jax.tree.map(np.asarray, ((state.params, state.batch_stats), sums))
 
 
 @pytest.mark.parametrize(("model", "task", "kwargs"), CASES)
-def test_every_strategy_trains_as_one_device_does(model: str, task: str, kwargs: dict[str, Any]) -> None:
+def test_every_strategy_trains_as_one_device_does(
+    model: str, task: str, kwargs: dict[str, Any]
+) -> None:
     (params, statistics), sums = oracle(create(model, task, kwargs, strategy="single", devices=1))
     assert all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(params))
-    for name in strategy.names().keys() - {"single", "central"}:  # central takes no global batch norm: test_parity.py has it
+    # Central takes no global batch norm: test_parity.py has it.
+    for name in strategy.names().keys() - {"single", "central"}:
         found, found_sums = trained(create(model, task, kwargs, strategy=name, devices=8))
-        for expected, leaf in zip(jax.tree.leaves((params, statistics)), jax.tree.leaves(found), strict=True):
+        for expected, leaf in zip(
+            jax.tree.leaves((params, statistics)), jax.tree.leaves(found), strict=True
+        ):
             np.testing.assert_allclose(leaf, expected, atol=1e-5, err_msg=name)
         for figure, value in sums.items():
-            np.testing.assert_allclose(found_sums[figure], value, rtol=1e-4, atol=1e-4, err_msg=f"{name} {figure}")
+            np.testing.assert_allclose(
+                found_sums[figure], value, rtol=1e-4, atol=1e-4, err_msg=f"{name} {figure}"
+            )
 
 
 def test_every_model_is_here() -> None:

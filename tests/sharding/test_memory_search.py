@@ -10,8 +10,13 @@ def test_the_largest_batch_is_the_largest_that_fits() -> None:
     drawn = random.Random(0)
     for _ in range(500):
         unit, fixed = drawn.choice([1, 2, 6]), drawn.uniform(0, 1e9)
-        # Gradients serve activations before, so that memory grows only beyond them; the compiler may refuse what does not fit.
-        gradients, each, usable = drawn.uniform(0, 2e9), 10 ** drawn.uniform(3, 8), 10 ** drawn.uniform(8, 11)
+        # Gradients serve activations before, so that memory grows only beyond them; the compiler
+        # may refuse what does not fit.
+        gradients, each, usable = (
+            drawn.uniform(0, 2e9),
+            10 ** drawn.uniform(3, 8),
+            10 ** drawn.uniform(8, 11),
+        )
         refused = usable * drawn.choice([1, 1.3, math.inf])
 
         def takes(examples: int, numbers: tuple[float, ...] = (fixed, gradients, each)) -> float:
@@ -19,7 +24,9 @@ def test_the_largest_batch_is_the_largest_that_fits() -> None:
 
         tried: dict[int, float] = {}
 
-        def bytes_of(examples: int, most: float = refused, tried: dict[int, float] = tried) -> float:
+        def bytes_of(
+            examples: int, most: float = refused, tried: dict[int, float] = tried
+        ) -> float:
             assert examples not in tried
             tried[examples] = takes(examples) if takes(examples) <= most else math.inf
             return tried[examples]

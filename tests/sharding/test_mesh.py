@@ -1,4 +1,7 @@
-"""The text of --mesh becomes a shape, and the shape a mesh. Texts that do not fit are in test_sharded.py."""
+"""The text of --mesh becomes a shape, and the shape a mesh.
+
+Texts that do not fit are in test_sharded.py.
+"""
 
 import jax
 import pytest

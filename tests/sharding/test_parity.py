@@ -1,4 +1,6 @@
-"""Every strategy trains as its oracle does: `global` and `group:N` as plain jit on one device, `replica` as vmap on one device."""
+"""Every strategy trains as its oracle does: `global` and `group:N` as plain jit on one device,
+`replica` as vmap on one device.
+"""
 
 import dataclasses
 import functools
@@ -26,14 +28,24 @@ from jaxdp.step.state import Constants, TrainState, create_train_state
 BATCH_SIZE, STEPS = 16, 3
 DATASET = open_dataset("digits")
 CONSTANTS = Constants.create([0.1], seed=3)
-# ShakeDrop, dropout, augmentation and a moving average: whatever draws numbers or keeps state must not know the devices.
+# ShakeDrop, dropout, augmentation and a moving average: whatever draws numbers or keeps state must
+# not know the devices.
 KWARGS = {"depth": 8, "alpha": 6, "shake_drop": 0.5, "dropout": 0.2}
-CASES = [("single", 1)] + [(name, count) for name in ("pmap", "shard_map", "sharded") for count in (1, 2, 4, 8)]
+CASES = [("single", 1)] + [
+    (name, count) for name in ("pmap", "shard_map", "sharded") for count in (1, 2, 4, 8)
+]
 CASES += [("central", 1), ("central", 4)]
-# Groups within a device's share of 16 examples, equal to it, and over several devices; those of 8 over 2 of 4 devices.
+# Groups within a device's share of 16 examples, equal to it, and over several devices; those of 8
+# over 2 of 4 devices.
 MODES = ("global", "group:2", "group:8", "replica")
-# Of these every session tries each strategy with two modes on its largest number of devices, and pmap with all of them.
-TWO_OF = {"pmap": MODES, "shard_map": ("replica", "group:8"), "sharded": ("global", "group:8"), "central": ("group:2", "group:8")}
+# Of these every session tries each strategy with two modes on its largest number of devices, and
+# pmap with all of them.
+TWO_OF = {
+    "pmap": MODES,
+    "shard_map": ("replica", "group:8"),
+    "sharded": ("global", "group:8"),
+    "central": ("group:2", "group:8"),
+}
 
 
 def in_every_session(name: str, count: int, batch_norm: str) -> bool:
@@ -45,13 +57,25 @@ def also_slow(*cases: tuple[Any, ...]) -> list[Any]:
 
 
 def create_optimizer(schedule: optax.Schedule) -> optax.GradientTransformation:
-    return optax.chain(optax.clip_by_global_norm(1.0), optax.add_decayed_weights(1e-4), optax.sgd(schedule, 0.9, nesterov=True))
+    return optax.chain(
+        optax.clip_by_global_norm(1.0),
+        optax.add_decayed_weights(1e-4),
+        optax.sgd(schedule, 0.9, nesterov=True),
+    )
 
 
 def recipe(batch_norm: str) -> step.Recipe:
-    preprocess = create_preprocess(["shift:1"], mean=DATASET.mean, std=DATASET.std, per_image=False, dense=False)
+    preprocess = create_preprocess(
+        ["shift:1"], mean=DATASET.mean, std=DATASET.std, per_image=False, dense=False
+    )
     task = tasks.create("classification", num_classes=10, label_smoothing=0.1)
-    return step.Recipe(task, create_optimizer, preprocess, batch_norm=BatchNormMode.parse(batch_norm), ema_decay=0.9)
+    return step.Recipe(
+        task,
+        create_optimizer,
+        preprocess,
+        batch_norm=BatchNormMode.parse(batch_norm),
+        ema_decay=0.9,
+    )
 
 
 def create_state() -> TrainState:
@@ -76,9 +100,15 @@ def train(strategy: Strategy, batches: list[pipeline.HostBatch]) -> tuple[TrainS
 def oracle_step(batch_norm: str) -> Any:
     """One device, no strategy: jit, or for replica batch norm vmap over the replicas."""
     if batch_norm == "replica":
-        mapped = functools.partial(step.train_step, recipe=recipe(batch_norm), replicas=Replicas(axis="replicas"))
-        return jax.jit(jax.vmap(mapped, in_axes=(None, 0, None), out_axes=None, axis_name="replicas"))
-    return jax.jit(functools.partial(step.train_step, recipe=recipe(batch_norm), replicas=Replicas()))
+        mapped = functools.partial(
+            step.train_step, recipe=recipe(batch_norm), replicas=Replicas(axis="replicas")
+        )
+        return jax.jit(
+            jax.vmap(mapped, in_axes=(None, 0, None), out_axes=None, axis_name="replicas")
+        )
+    return jax.jit(
+        functools.partial(step.train_step, recipe=recipe(batch_norm), replicas=Replicas())
+    )
 
 
 @functools.cache
@@ -86,14 +116,18 @@ def oracle(batch_norm: str, replicas: int) -> Any:
     state, metrics, function = create_state(), [], oracle_step(batch_norm)
     for batch in host_batches():
         if batch_norm == "replica":
-            batch = {name: array.reshape(replicas, -1, *array.shape[1:]) for name, array in batch.items()}
+            batch = {
+                name: array.reshape(replicas, -1, *array.shape[1:]) for name, array in batch.items()
+            }
         state, sums = function(state, batch, CONSTANTS)
         metrics.append(sums)
     return jax.tree.map(np.asarray, (state, metrics))
 
 
 def largest_difference(left: Any, right: Any) -> float:
-    differences = jax.tree.map(lambda a, b: np.max(np.abs(np.float64(a) - np.float64(b))), left, right)
+    differences = jax.tree.map(
+        lambda a, b: np.max(np.abs(np.float64(a) - np.float64(b))), left, right
+    )
     return max(jax.tree.leaves(differences))
 
 
@@ -108,7 +142,11 @@ def means(metrics: list[Any]) -> list[Any]:
             name,
             count,
             batch_norm,
-            marks=() if name == "single" or in_every_session(name, count, batch_norm) else pytest.mark.slow,
+            marks=(
+                ()
+                if name == "single" or in_every_session(name, count, batch_norm)
+                else pytest.mark.slow
+            ),
         )
         for name, count in CASES
         for batch_norm in MODES
@@ -119,7 +157,8 @@ def test_strategy_matches_its_oracle(name: str, count: int, batch_norm: str) -> 
     strategy.check_batch(BATCH_SIZE)
     state, metrics = train(strategy, host_batches())
     expected_state, expected_metrics = oracle(batch_norm, count if batch_norm == "replica" else 1)
-    assert largest_difference(state, expected_state) <= 1e-5  # step, params, batch_stats, opt_state and averages
+    # Step, params, batch_stats, opt_state and averages.
+    assert largest_difference(state, expected_state) <= 1e-5
     assert largest_difference(means(metrics), means(expected_metrics)) <= 1e-5
     assert all(sums["examples"] == BATCH_SIZE for sums in metrics)
 
@@ -127,7 +166,9 @@ def test_strategy_matches_its_oracle(name: str, count: int, batch_norm: str) -> 
 def test_replica_batch_norm_is_another_training() -> None:
     """Else the oracles of this file would not tell the modes apart."""
     assert largest_difference(oracle("replica", 8)[0].params, oracle("global", 1)[0].params) > 1e-3
-    assert largest_difference(oracle("group:2", 1)[0].params, oracle("replica", 8)[0].params) <= 1e-5
+    assert (
+        largest_difference(oracle("group:2", 1)[0].params, oracle("replica", 8)[0].params) <= 1e-5
+    )
 
 
 @pytest.mark.parametrize("name", ["pmap", "shard_map"])
@@ -144,7 +185,9 @@ def test_without_the_mean_replicas_drift_apart(name: str, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("name", ["pmap", "sharded"])
-def test_groups_over_devices_need_their_statistics(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_groups_over_devices_need_their_statistics(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The mutant: leave out what makes the statistics of a group of those of its parts."""
     monkeypatch.setattr(batch_norm_lib, "of_groups", lambda replicas, count, mean, var: (mean, var))
     state, _ = train(create_strategy(name, recipe("group:8"), jax.devices()[:8]), host_batches())
@@ -152,7 +195,8 @@ def test_groups_over_devices_need_their_statistics(name: str, monkeypatch: pytes
 
 
 @pytest.mark.parametrize(
-    ("name", "group", "count"), [("pmap", 4, 4), ("sharded", 8, 4), *also_slow(("shard_map", 8, 8), ("central", 8, 4))]
+    ("name", "group", "count"),
+    [("pmap", 4, 4), ("sharded", 8, 4), *also_slow(("shard_map", 8, 8), ("central", 8, 4))],
 )
 def test_groups_may_end_within_a_device(name: str, group: int, count: int) -> None:
     """24 examples on 4 or 8 devices, which hold 6 or 3."""
@@ -166,18 +210,25 @@ def test_groups_may_end_within_a_device(name: str, group: int, count: int) -> No
 
 
 def test_without_the_cast_shard_map_sums_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The mutant of the other kind: differentiating replicated parameters sums their gradients before the mean."""
+    """The mutant of the other kind: differentiating replicated parameters sums their gradients
+    before the mean.
+    """
     monkeypatch.setattr(Replicas, "local", lambda self, tree: tree)
-    plain = dataclasses.replace(recipe("group:2"), optimizer=optax.sgd)  # without clipping, which would hide a factor
+    # Without clipping, which would hide a factor.
+    plain = dataclasses.replace(recipe("group:2"), optimizer=optax.sgd)
 
     def create() -> TrainState:
-        model = models.create("pyramidnet", num_classes=10, in_channels=1, rngs=nnx.Rngs(0), **KWARGS)
+        model = models.create(
+            "pyramidnet", num_classes=10, in_channels=1, rngs=nnx.Rngs(0), **KWARGS
+        )
         return create_train_state(model, optax.sgd(optax.constant_schedule(0.1)), with_ema=True)
 
     states = []
     for name, count in (("single", 1), ("shard_map", 8)):
         strategy = create_strategy(name, plain, jax.devices()[:count])
-        state, _ = strategy.train_step(strategy.init(create), strategy.shard_batch(host_batches()[0]), CONSTANTS)
+        state, _ = strategy.train_step(
+            strategy.init(create), strategy.shard_batch(host_batches()[0]), CONSTANTS
+        )
         states.append(strategy.gather(state))
     assert largest_difference(states[0].params, states[1].params) > 1e-3
 
@@ -211,10 +262,16 @@ def test_batches_that_do_not_divide_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"use 8$"):
         strategy.check_batch(3)
     strategy.check_batch(24)
-    with pytest.raises(ConfigError, match=r"group:10: does not divide the 24 examples of the batch; use e.g. group:12"):
+    with pytest.raises(
+        ConfigError,
+        match=r"group:10: does not divide the 24 examples of the batch; use e.g. group:12",
+    ):
         create_strategy("pmap", recipe("group:10"), jax.devices()[:8]).check_batch(24)
     halves = dataclasses.replace(recipe("group:16"), accumulate_steps=3)
-    with pytest.raises(ConfigError, match=r"group:16: does not divide the 24 examples of a microbatch; use e.g. group:12"):
+    with pytest.raises(
+        ConfigError,
+        match=r"group:16: does not divide the 24 examples of a microbatch; use e.g. group:12",
+    ):
         create_strategy("sharded", halves, jax.devices()[:8]).check_batch(72)
     with pytest.raises(ConfigError, match=r"--devices 2.*--strategy pmap"):
         create_strategy("single", recipe("replica"), jax.devices()[:2])
@@ -235,14 +292,20 @@ def assert_as_the_oracle(changed: step.Recipe, name: str, count: int) -> None:
         ("pmap", 4, False),
         ("sharded", 4, False),
         *also_slow(
-            ("single", 1, False), ("shard_map", 4, False), ("central", 4, False), ("pmap", 4, True), ("shard_map", 4, True),
+            ("single", 1, False),
+            ("shard_map", 4, False),
+            ("central", 4, False),
+            ("pmap", 4, True),
+            ("shard_map", 4, True),
             ("sharded", 4, True),
         ),
     ],
-)  # fmt: skip
+)
 def test_parts_of_a_batch_add_up_to_it(name: str, count: int, scan: bool) -> None:
     """Two parts, computed one after the other, with running statistics as if at once."""
-    assert_as_the_oracle(dataclasses.replace(recipe("group:2"), accumulate_steps=2, scan=scan), name, count)
+    assert_as_the_oracle(
+        dataclasses.replace(recipe("group:2"), accumulate_steps=2, scan=scan), name, count
+    )
 
 
 @pytest.mark.parametrize("name", ["pmap", "shard_map", "sharded"])
@@ -254,7 +317,11 @@ def test_a_loop_over_microbatches_is_no_longer_than_the_step_of_one(name: str) -
         strategy = create_strategy(name, looped, jax.devices()[:4])
         batch = strategy.shard_batch(host_batches()[0])
         step: Any = strategy.train_step
-        return step.lower(strategy.init(create_state), batch, CONSTANTS).as_text().count("stablehlo.convolution")
+        return (
+            step.lower(strategy.init(create_state), batch, CONSTANTS)
+            .as_text()
+            .count("stablehlo.convolution")
+        )
 
     assert convolutions(4) == convolutions(1) > 0
 
@@ -264,20 +331,32 @@ def test_a_loop_over_microbatches_is_no_longer_than_the_step_of_one(name: str) -
     [
         ("sharded", 8, "global"),
         *also_slow(
-            ("pmap", 4, "group:8"), ("shard_map", 4, "group:8"), ("sharded", 4, "group:8"), ("central", 4, "group:8"),
-            ("pmap", 8, "group:4"), ("pmap", 4, "global"), ("shard_map", 8, "global"),
+            ("pmap", 4, "group:8"),
+            ("shard_map", 4, "group:8"),
+            ("sharded", 4, "group:8"),
+            ("central", 4, "group:8"),
+            ("pmap", 8, "group:4"),
+            ("pmap", 4, "global"),
+            ("shard_map", 8, "global"),
         ),
     ],
-)  # fmt: skip
-def test_microbatches_are_the_same_on_several_devices(name: str, count: int, batch_norm: str) -> None:
-    """Statistics over devices are those of consecutive examples of the global batch, in each of two microbatches."""
+)
+def test_microbatches_are_the_same_on_several_devices(
+    name: str, count: int, batch_norm: str
+) -> None:
+    """Statistics over devices are those of consecutive examples of the global batch, in each of two
+    microbatches.
+    """
     changed = dataclasses.replace(recipe(batch_norm), accumulate_steps=2)
     expected, expected_metrics = oracle_of_two(batch_norm)
     strategy = create_strategy(name, changed, jax.devices()[:count])
     strategy.check_batch(BATCH_SIZE)
     order = strategy.order_in_batch(BATCH_SIZE)
     assert order is not None
-    state, metrics = train(strategy, [{key: values[order] for key, values in batch.items()} for batch in host_batches()])
+    state, metrics = train(
+        strategy,
+        [{key: values[order] for key, values in batch.items()} for batch in host_batches()],
+    )
     assert largest_difference(state, expected) <= 1e-5
     assert largest_difference(means(metrics), means(expected_metrics)) <= 1e-5
     unordered, _ = train(strategy, host_batches())
@@ -295,17 +374,26 @@ def oracle_of_two(batch_norm: str) -> Any:
     [
         ("pmap", 4, "blocks"),
         *also_slow(
-            ("single", 1, "full"), ("pmap", 4, "full"), ("shard_map", 4, "blocks"), ("sharded", 4, "full"), ("central", 4, "full"),
+            ("single", 1, "full"),
+            ("pmap", 4, "full"),
+            ("shard_map", 4, "blocks"),
+            ("sharded", 4, "full"),
+            ("central", 4, "full"),
         ),
     ],
-)  # fmt: skip
+)
 def test_computing_again_changes_nothing(name: str, count: int, remat: str) -> None:
     assert_as_the_oracle(dataclasses.replace(recipe("group:2"), remat=remat), name, count)
 
 
 def test_parts_that_do_not_divide_are_refused() -> None:
-    strategy = create_strategy("pmap", dataclasses.replace(recipe("replica"), accumulate_steps=3), jax.devices()[:4])
-    with pytest.raises(ConfigError, match=r"--accumulate-steps 3: does not divide the 4 examples of each device; use e.g. 2"):
+    strategy = create_strategy(
+        "pmap", dataclasses.replace(recipe("replica"), accumulate_steps=3), jax.devices()[:4]
+    )
+    with pytest.raises(
+        ConfigError,
+        match=r"--accumulate-steps 3: does not divide the 4 examples of each device; use e.g. 2",
+    ):
         strategy.check_batch(BATCH_SIZE)
 
 
@@ -313,16 +401,25 @@ def test_parts_that_do_not_divide_are_refused() -> None:
 def test_arrays_that_travel_together_arrive_apart(flat: bool) -> None:
     rng = np.random.default_rng(0)
     tree = {
-        "grads": [rng.standard_normal((4, 3, 2)).astype(np.float32), rng.standard_normal(4).astype(np.float32)],
+        "grads": [
+            rng.standard_normal((4, 3, 2)).astype(np.float32),
+            rng.standard_normal(4).astype(np.float32),
+        ],
         "narrow": jnp.asarray(rng.standard_normal((4, 5)), jnp.bfloat16),
         "counts": rng.integers(0, 9, (4, 2, 2)).astype(np.int32),
         "none": {},
     }
     replicas = Replicas(axis="replicas", flat=flat)
-    found = jax.pmap(lambda tree: (replicas.mean(tree["grads"]), replicas.sum(tree)), "replicas", devices=jax.devices()[:4])(tree)
+    found = jax.pmap(
+        lambda tree: (replicas.mean(tree["grads"]), replicas.sum(tree)),
+        "replicas",
+        devices=jax.devices()[:4],
+    )(tree)
     means = jax.tree.map(lambda leaf: leaf.mean(0), tree["grads"])
     sums = jax.tree.map(lambda leaf: np.asarray(leaf, np.float32).sum(0), tree)
     for leaf, expected in zip(jax.tree.leaves(found), jax.tree.leaves((means, sums)), strict=True):
         np.testing.assert_allclose(
-            np.float32(leaf), np.broadcast_to(expected, leaf.shape), rtol=1e-2 if leaf.dtype == jnp.bfloat16 else 1e-6
+            np.float32(leaf),
+            np.broadcast_to(expected, leaf.shape),
+            rtol=1e-2 if leaf.dtype == jnp.bfloat16 else 1e-6,
         )

@@ -1,4 +1,6 @@
-"""What is read from a compiled program agrees with what JAX says of it, and with hand-written programs."""
+"""What is read from a compiled program agrees with what JAX says of it, and with hand-written
+programs.
+"""
 
 import jax
 import jax.numpy as jnp
@@ -45,7 +47,10 @@ ENTRY %main (a: f32[16,8]) -> f32[16,8] {
 """
 
 
-@pytest.mark.parametrize("text", [TPU, TPU.replace("body=%body", 'body=%body, backend_config={"known_trip_count":{"n":"3"}}')])
+@pytest.mark.parametrize(
+    "text",
+    [TPU, TPU.replace("body=%body", 'body=%body, backend_config={"known_trip_count":{"n":"3"}}')],
+)
 def test_a_program_is_read(text: str) -> None:
     program = Program(text)
     assert program.donated == 2
@@ -65,7 +70,16 @@ def test_a_program_is_read(text: str) -> None:
     of_loops = 3 * 2 * tile
     of_conditions = 3 * (1 + 4 + 4)
     started = tile + 64 * 4
-    assert program.bytes_moved == (2 * gathered + 4 * 128) + of_loops + of_conditions + 2 * tile + started + 2 * tile + 2 * tile
+    assert (
+        program.bytes_moved
+        == (2 * gathered + 4 * 128)
+        + of_loops
+        + of_conditions
+        + 2 * tile
+        + started
+        + 2 * tile
+        + 2 * tile
+    )
 
 
 ON_CHIP = """HloModule step, is_scheduled=true
@@ -99,7 +113,8 @@ ENTRY %main (x: f32[16,8], y: f32[4]) -> (f32[4,8], f32[1]) {
 
 
 def test_what_stays_on_the_chip_is_not_moved() -> None:
-    assert Program(ON_CHIP).bytes_moved == 2 * 16 * 128 * 4  # read by the copy, written by the last fusion
+    # Read by the copy, written by the last fusion.
+    assert Program(ON_CHIP).bytes_moved == 2 * 16 * 128 * 4
 
 
 def test_the_bytes_of_an_asynchronous_all_reduce_count_once() -> None:
@@ -109,7 +124,9 @@ def test_the_bytes_of_an_asynchronous_all_reduce_count_once() -> None:
 
 
 def test_a_reduce_scatter_of_a_tpu_is_read_from_a_fusion() -> None:
-    assert Program(SCATTER).collectives() == [Collective("reduce-scatter", 4, 1, 16 * 8 * 4 + 4 * 4, 0, 0)]
+    assert Program(SCATTER).collectives() == [
+        Collective("reduce-scatter", 4, 1, 16 * 8 * 4 + 4 * 4, 0, 0)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -127,8 +144,12 @@ def test_a_reduce_scatter_of_a_tpu_is_read_from_a_fusion() -> None:
         ("{}", 0),
     ],
 )
-def test_devices_of_a_collective_are_read_in_each_form_of_its_groups(groups: str, size: int) -> None:
-    program = Program(TPU.replace("replica_groups=[2,4]<=[8]", f"replica_groups={groups}, channel_id=1"))
+def test_devices_of_a_collective_are_read_in_each_form_of_its_groups(
+    groups: str, size: int
+) -> None:
+    program = Program(
+        TPU.replace("replica_groups=[2,4]<=[8]", f"replica_groups={groups}, channel_id=1")
+    )
     (found,) = (each.group_size for _, each, _ in program.scheduled() if each.name == "sum")
     assert found == size
 
@@ -144,10 +165,14 @@ def test_devices_of_a_collective_are_read_in_each_form_of_its_groups(groups: str
 def test_operations_are_those_that_xla_counts(
     shape: tuple[int, ...], kernel: tuple[int, ...], strides: tuple[int, int], padding: str
 ) -> None:
-    """Independent of this reader: XLA's own analysis, of programs with nothing but convolutions and products."""
+    """Independent of this reader: XLA's own analysis, of programs with nothing but convolutions and
+    products.
+    """
 
     def convolve(x: jax.Array, k: jax.Array) -> jax.Array:
-        return jax.lax.conv_general_dilated(x, k, strides, padding, dimension_numbers=("NHWC", "HWIO", "NHWC"))
+        return jax.lax.conv_general_dilated(
+            x, k, strides, padding, dimension_numbers=("NHWC", "HWIO", "NHWC")
+        )
 
     compiled = jax.jit(convolve).lower(jnp.ones(shape), jnp.ones(kernel)).compile()
     analysis = compiled.cost_analysis()
@@ -156,7 +181,11 @@ def test_operations_are_those_that_xla_counts(
 
 
 def test_operations_of_a_matrix_product_are_those_that_xla_counts() -> None:
-    compiled = jax.jit(lambda a, b: jnp.einsum("ij,jk->ik", a, b)).lower(jnp.ones((64, 200)), jnp.ones((200, 48))).compile()
+    compiled = (
+        jax.jit(lambda a, b: jnp.einsum("ij,jk->ik", a, b))
+        .lower(jnp.ones((64, 200)), jnp.ones((200, 48)))
+        .compile()
+    )
     assert Program(compiled.as_text()).flops == 2 * 64 * 200 * 48
 
 
@@ -169,4 +198,6 @@ def test_the_network_is_a_ring_within_a_host_and_one_between_hosts() -> None:
     assert network_seconds(Target.parse("cuda:h100:1"), [reduced]) == 0
     # Google states 51.2 TB/s for the all-reduce of a pod of 256 v5e.
     sent = 256 * 2 * 255 / 256 * reduced.bytes
-    assert sent / network_seconds(Target.parse("tpu:v5e:16x16"), [reduced]) == pytest.approx(51.2e12)
+    assert sent / network_seconds(Target.parse("tpu:v5e:16x16"), [reduced]) == pytest.approx(
+        51.2e12
+    )

@@ -1,4 +1,7 @@
-"""A named mesh: rows over space, parameters over data and model. Each trains as one device does, and holds what it promises."""
+"""A named mesh: rows over space, parameters over data and model.
+
+Each trains as one device does, and holds what it promises.
+"""
 
 import contextlib
 import dataclasses
@@ -31,25 +34,50 @@ from jaxdp.step import optim, step
 from jaxdp.step.state import TrainState
 from jaxdp.training.setup import Setup, create_setup
 
-# Widths of 16, 18, 20 and 22, which 8 devices do not divide, and one parameter in two large enough to be cut.
-PYRAMIDNET = {"model": "pyramidnet", "model_kwargs": {"depth": 8, "alpha": 6}, "augment": ("shift:1",), "ema_decay": 0.9}
-# With seed 1 rounding decides about a pixel, of a pool or at 0, in the second step: one device and eight, whether they divide rows
-# or examples, part by 1e-6 or 4e-5 then, as the processor would have it. With seeds 2 to 4 they stay within 3e-8.
+# Widths of 16, 18, 20 and 22, which 8 devices do not divide, and one parameter in two large enough
+# to be cut.
+PYRAMIDNET = {
+    "model": "pyramidnet",
+    "model_kwargs": {"depth": 8, "alpha": 6},
+    "augment": ("shift:1",),
+    "ema_decay": 0.9,
+}
+# With seed 1 rounding decides about a pixel, of a pool or at 0, in the second step: one device and
+# eight, whether they divide rows or examples, part by 1e-6 or 4e-5 then, as the processor would
+# have it. With seeds 2 to 4 they stay within 3e-8.
 UNET = {
-    "model": "unet", "task": "segmentation", "model_kwargs": {"base_channels": 4, "levels": 2}, "augment": ("crop:32", "flip"),
+    "model": "unet",
+    "task": "segmentation",
+    "model_kwargs": {"base_channels": 4, "levels": 2},
+    "augment": ("crop:32", "flip"),
     "seed": 2,
-}  # fmt: skip
+}
 # 16, 8 and 4 rows: two devices have 2 of the last ones each, the fewest that are taken.
 SMALL_IMAGES = PYRAMIDNET | {"image_size": "16"}
 DENOISER = {
-    "model": "unet", "task": "regression", "model_kwargs": {"base_channels": 4, "levels": 2}, "augment": ("flip_vertical",),
-}  # fmt: skip
-MESHES = [(None, True), ("data=4,model=2", False), ("data=4,model=2", True), ("data=1,model=8", True)]
+    "model": "unet",
+    "task": "regression",
+    "model_kwargs": {"base_channels": 4, "levels": 2},
+    "augment": ("flip_vertical",),
+}
+MESHES = [
+    (None, True),
+    ("data=4,model=2", False),
+    ("data=4,model=2", True),
+    ("data=1,model=8", True),
+]
 
 
 def create(**settings: Any) -> Setup:
     config = TrainConfig.of(
-        batch_norm="global", global_batch_size=16, steps=3, learning_rate=0.01, clip_norm=1.0, seed=1, strategy="sharded", devices=8
+        batch_norm="global",
+        global_batch_size=16,
+        steps=3,
+        learning_rate=0.01,
+        clip_norm=1.0,
+        seed=1,
+        strategy="sharded",
+        devices=8,
     )
     return create_setup(config.replace(**settings))
 
@@ -64,12 +92,19 @@ def trained(run: Setup) -> tuple[TrainState, Any]:
 @functools.cache
 def oracle(model: str, batch_norm: str = "global") -> tuple[TrainState, Any]:
     """Plain jit on one device."""
-    settings = {"pyramidnet": PYRAMIDNET, "small images": SMALL_IMAGES, "unet": UNET, "denoiser": DENOISER}[model]
+    settings = {
+        "pyramidnet": PYRAMIDNET,
+        "small images": SMALL_IMAGES,
+        "unet": UNET,
+        "denoiser": DENOISER,
+    }[model]
     run = create(**settings, batch_norm=batch_norm, strategy="single", devices=1)
     function = jax.jit(functools.partial(step.train_step, recipe=run.recipe, replicas=Replicas()))
     state, sums = run.create_state(), {}
     for batch in run.train_batches(0):
-        state, sums = function(state, jax.tree.map(np.asarray, batch), jax.tree.map(np.asarray, run.constants))
+        state, sums = function(
+            state, jax.tree.map(np.asarray, batch), jax.tree.map(np.asarray, run.constants)
+        )
     return jax.tree.map(np.asarray, (state, sums))
 
 
@@ -144,7 +179,9 @@ def test_no_optimizer_sees_the_padding(optimizer: str) -> None:
         pytest.param("data=1,space=2", "device", 2, marks=pytest.mark.slow),
     ],
 )
-def test_rows_over_space_train_as_whole_images(axes: str, data_placement: str, devices: int) -> None:
+def test_rows_over_space_train_as_whole_images(
+    axes: str, data_placement: str, devices: int
+) -> None:
     found = trained(create(**UNET, mesh=axes, data_placement=data_placement, devices=devices))
     assert_same(found, oracle("unet"))
 
@@ -157,12 +194,16 @@ def test_rows_and_parts_go_together() -> None:
 
 
 @pytest.mark.slow
-def test_parts_that_get_the_gradients_of_others_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parts_that_get_the_gradients_of_others_are_noticed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """The mutant: gradients are cut the wrong way round."""
     store = partition.Layout.store
 
     def mutant(self: partition.Layout, tree: Any) -> Any:
-        return store(self, jax.tree.map(lambda leaf: leaf[:, :, ::-1] if leaf.ndim == 4 else leaf, tree))
+        return store(
+            self, jax.tree.map(lambda leaf: leaf[:, :, ::-1] if leaf.ndim == 4 else leaf, tree)
+        )
 
     monkeypatch.setattr(partition.Layout, "store", mutant)
     with pytest.raises(AssertionError):
@@ -175,7 +216,10 @@ def test_the_oracle_notices_rows_that_do_not_meet(monkeypatch: pytest.MonkeyPatc
     spread = Sharded._spread
 
     def mutant(self: Sharded, batch: Any) -> Any:
-        return {name: jnp.roll(array, 8, 1) if array.ndim == 4 else array for name, array in spread(self, batch).items()}
+        return {
+            name: jnp.roll(array, 8, 1) if array.ndim == 4 else array
+            for name, array in spread(self, batch).items()
+        }
 
     monkeypatch.setattr(Sharded, "_spread", mutant)
     with pytest.raises(AssertionError):
@@ -183,15 +227,27 @@ def test_the_oracle_notices_rows_that_do_not_meet(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_device_holds_a_sixth_of_a_large_state_at_most() -> None:
-    """Shapes and shardings alone. Adjacent units of this network have widths that differ by 5: few divide by 8."""
-    settings: Any = {"model": "pyramidnet", "model_kwargs": {"depth": 110, "alpha": 270}, "shard_params": True}
+    """Shapes and shardings alone.
+
+    Adjacent units of this network have widths that differ by 5: few divide by 8.
+    """
+    settings: Any = {
+        "model": "pyramidnet",
+        "model_kwargs": {"depth": 110, "alpha": 270},
+        "shard_params": True,
+    }
     run = create(**settings)
     assert isinstance(run.strategy, Sharded)
     state = jax.eval_shape(run.create_state)
-    assert sum(leaf.size for leaf in jax.tree.leaves(state.params)) == 28_485_477 - 2 * 9 * 16  # one input channel, not three
+    # One input channel, not three.
+    assert sum(leaf.size for leaf in jax.tree.leaves(state.params)) == 28_485_477 - 2 * 9 * 16
     found = run.strategy.state_bytes(state)
     assert found["per_device"] * 6 <= found["replicated"]
-    uncut = [leaf for leaf in jax.tree.leaves(run.strategy.abstract(state)) if leaf.sharding.is_fully_replicated]
+    uncut = [
+        leaf
+        for leaf in jax.tree.leaves(run.strategy.abstract(state))
+        if leaf.sharding.is_fully_replicated
+    ]
     assert max(leaf.size for leaf in uncut) < partition.MIN_ELEMENTS
 
 
@@ -201,11 +257,18 @@ def test_a_device_holds_what_it_is_said_to_hold() -> None:
     host = run.create_state()
     said, state = run.strategy.state_bytes(host), run.strategy.restore(host)
     for device in jax.devices():
-        shards = [shard for leaf in jax.tree.leaves(state) for shard in leaf.addressable_shards if shard.device == device]
+        shards = [
+            shard
+            for leaf in jax.tree.leaves(state)
+            for shard in leaf.addressable_shards
+            if shard.device == device
+        ]
         assert sum(shard.data.nbytes for shard in shards) == said["per_device"]
     assert said["per_device"] * 4 < said["replicated"]
     after, _ = run.strategy.train_step(state, next(run.train_batches(0)), run.constants)
-    assert jax.tree.map(lambda leaf: leaf.sharding, after) == jax.tree.map(lambda leaf: leaf.sharding, run.strategy.restore(host))
+    assert jax.tree.map(lambda leaf: leaf.sharding, after) == jax.tree.map(
+        lambda leaf: leaf.sharding, run.strategy.restore(host)
+    )
     back = run.strategy.gather(run.strategy.restore(host))
     jax.tree.map(np.testing.assert_array_equal, back, host)
 
@@ -219,9 +282,16 @@ def compiled_step(run: Setup) -> Any:
 
 
 def test_a_state_larger_than_a_device_trains() -> None:
-    """Of a device that holds 400 kB; the state of 580 kB, most of it Adam's, fits 8 of them in parts alone."""
+    """Of a device that holds 400 kB.
+
+    The state of 580 kB, most of it Adam's, fits 8 of them in parts alone.
+    """
     budget = 400_000
-    settings: Any = PYRAMIDNET | {"model_kwargs": {"depth": 8, "alpha": 24}, "optimizer": "adam", "data_placement": "host"}
+    settings: Any = PYRAMIDNET | {
+        "model_kwargs": {"depth": 8, "alpha": 24},
+        "optimizer": "adam",
+        "data_placement": "host",
+    }
     whole, parts = (create(**settings, shard_params=shard_params) for shard_params in (False, True))
     assert compiled_step(whole).memory_analysis().argument_size_in_bytes > budget
     assert compiled_step(parts).memory_analysis().argument_size_in_bytes < budget / 2
@@ -232,29 +302,56 @@ def test_a_state_larger_than_a_device_trains() -> None:
 
 @pytest.mark.slow
 def test_rows_over_space_divide_the_memory_of_activations() -> None:
-    settings: Any = UNET | {"model_kwargs": {"base_channels": 8, "levels": 2}, "augment": ("flip",), "data_placement": "host"}
+    settings: Any = UNET | {
+        "model_kwargs": {"base_channels": 8, "levels": 2},
+        "augment": ("flip",),
+        "data_placement": "host",
+    }
     whole, quarter = (
-        compiled_step(create(**settings, devices=count, mesh=f"data=1,space={count}")).memory_analysis() for count in (1, 4)
+        compiled_step(
+            create(**settings, devices=count, mesh=f"data=1,space={count}")
+        ).memory_analysis()
+        for count in (1, 4)
     )
     assert quarter.temp_size_in_bytes < whole.temp_size_in_bytes / 3
 
 
 def test_rows_over_space_leave_the_dataset_whole() -> None:
-    """In a loop over several steps XLA shards what it can, and each device would write its share of all examples."""
-    run = create(model="cnn", model_kwargs={"width": 4, "hidden": 16}, image_size="16", mesh="data=4,space=2")
+    """In a loop over several steps XLA shards what it can, and each device would write its share of
+    all examples.
+    """
+    run = create(
+        model="cnn", model_kwargs={"width": 4, "hidden": 16}, image_size="16", mesh="data=4,space=2"
+    )
     examples = 100_000
     state, batch, constants = run.abstract_step(16)
-    several = {name: jax.ShapeDtypeStruct((*leaf.shape, 3), leaf.dtype) for name, leaf in batch.items()}
-    stored = placement.abstract({"images": np.zeros((1, 16, 16, 1), np.uint8), "labels": np.zeros(1, np.int32)}, examples)
-    strategy = Sharded(dataclasses.replace(run.recipe, scan=True), run.strategy.devices, run.strategy.axes)
-    constants = dataclasses.replace(constants, examples=stored | {"weights": jax.ShapeDtypeStruct((examples,), np.float32)})
+    several = {
+        name: jax.ShapeDtypeStruct((*leaf.shape, 3), leaf.dtype) for name, leaf in batch.items()
+    }
+    stored = placement.abstract(
+        {"images": np.zeros((1, 16, 16, 1), np.uint8), "labels": np.zeros(1, np.int32)}, examples
+    )
+    strategy = Sharded(
+        dataclasses.replace(run.recipe, scan=True), run.strategy.devices, run.strategy.axes
+    )
+    constants = dataclasses.replace(
+        constants, examples=stored | {"weights": jax.ShapeDtypeStruct((examples,), np.float32)}
+    )
     compiled = strategy.train_step.lower(state, several, constants).compile()  # pyright: ignore[reportFunctionMemberAccess]
     assert compiled.memory_analysis().temp_size_in_bytes < examples * 16 * 16 // 4
 
 
 def test_parameters_are_put_together_once_and_the_optimizer_works_on_parts() -> None:
-    """One all-gather for each parameter that is cut, none for gradients or Adam's moments; model divides the computation too."""
-    settings: Any = PYRAMIDNET | {"optimizer": "adam", "data_placement": "host", "ema_decay": 0.0, "shard_params": True}
+    """One all-gather for each parameter that is cut, none for gradients or Adam's moments.
+
+    Model divides the computation too.
+    """
+    settings: Any = PYRAMIDNET | {
+        "optimizer": "adam",
+        "data_placement": "host",
+        "ema_decay": 0.0,
+        "shard_params": True,
+    }
     run = create(**settings, devices=4)
     assert isinstance(run.strategy, Sharded)
     compiled, both = compiled_step(run), compiled_step(create(**settings, mesh="data=4,model=2"))
@@ -264,8 +361,9 @@ def test_parameters_are_put_together_once_and_the_optimizer_works_on_parts() -> 
     assert both.cost_analysis()["flops"] < 0.7 * compiled.cost_analysis()["flops"]
 
 
-# In each process: while a state is handed over to be saved nothing is put together, and then process 0 keeps what it is. What is
-# read again is compared with that, and the bytes that were read from files are noted.
+# In each process: while a state is handed over to be saved nothing is put together, and then
+# process 0 keeps what it is. What is read again is compared with that, and the bytes that were read
+# from files are noted.
 WATCHED = """
 import json
 import jax, numpy as np, tensorstore
@@ -308,7 +406,9 @@ def checkpoints(run_dir: str) -> SavedCheckpoints:
     return SavedCheckpoints(pathlib.Path(run_dir, "checkpoints"), best_metric=("accuracy", True))
 
 
-def assert_same_checkpoint(found: dict[str, np.ndarray], expected: dict[str, np.ndarray], atol: float) -> None:
+def assert_same_checkpoint(
+    found: dict[str, np.ndarray], expected: dict[str, np.ndarray], atol: float
+) -> None:
     assert found.keys() == expected.keys()
     for name, array in found.items():
         assert array.shape == expected[name].shape
@@ -317,64 +417,115 @@ def assert_same_checkpoint(found: dict[str, np.ndarray], expected: dict[str, np.
 
 @pytest.mark.slow
 def test_processes_write_and_read_each_its_parts() -> None:
-    """2 processes of 2 devices, continued over the same mesh and over another, end as one process without parts does."""
+    """2 processes of 2 devices, continued over the same mesh and over another, end as one process
+    without parts does.
+    """
     settings: Any = PYRAMIDNET | {"model_kwargs": {"depth": 8, "alpha": 30}, "clip_norm": None}
     flags = (
-        "--model pyramidnet --model-kwargs depth=8 alpha=30 --ema-decay 0.9 --batch-norm global --global-batch-size 16 "
-        "--learning-rate 0.01 --schedule constant --checkpoint-every 2 --strategy sharded"
+        "--model pyramidnet --model-kwargs depth=8 alpha=30 --ema-decay 0.9 --batch-norm global"
+        " --global-batch-size 16 --learning-rate 0.01 --schedule constant --checkpoint-every 2"
+        " --strategy sharded"
     ).split()
 
     def launch(*more: str) -> None:
-        group = Processes(*flags, "--shard-params", *more, devices=2, preludes={0: WATCHED, 1: WATCHED})
+        group = Processes(
+            *flags, "--shard-params", *more, devices=2, preludes={0: WATCHED, 1: WATCHED}
+        )
         assert group.codes() == [0, 0], group.errors(0) + group.errors(1)
 
     launch("--steps", "2")
     saved = pathlib.Path("run", "checkpoints", "2", "state")
-    data = [sum(path.stat().st_size for path in saved.glob(f"ocdbt.process_{index}/d/*")) for index in (0, 1)]
+    data = [
+        sum(path.stat().st_size for path in saved.glob(f"ocdbt.process_{index}/d/*"))
+        for index in (0, 1)
+    ]
     assert max(data) < 0.6 * sum(data)  # each has written its half
     wanted = dict(np.load("state-2.npz"))
     stored = orbax.metadata(saved.parent.absolute()).metadata
-    assert any(stored[name].shape != array.shape for name, array in wanted.items())  # or else nothing here had to be padded
+    # Or else nothing here had to be padded.
+    assert any(stored[name].shape != array.shape for name, array in wanted.items())
     assert_same_checkpoint(checkpoints("run").arrays(2), wanted, atol=0)
-    for devices, axes, strategy in [(4, None, "sharded"), (8, "data=4,model=2", "sharded"), (2, None, "pmap")]:
-        run = create(**settings, devices=devices, mesh=axes, strategy=strategy, shard_params=strategy == "sharded")
+    for devices, axes, strategy in [
+        (4, None, "sharded"),
+        (8, "data=4,model=2", "sharded"),
+        (2, None, "pmap"),
+    ]:
+        run = create(
+            **settings,
+            devices=devices,
+            mesh=axes,
+            strategy=strategy,
+            shard_params=strategy == "sharded",
+        )
         state, _ = checkpoints("run").restore(2, run.shapes, run.strategy.parts(run.shapes))
         placed = run.strategy.restore(state, run.shapes)
         assert_same_checkpoint(flatten(run.strategy.gather(placed)), wanted, atol=0)
 
     shutil.copytree("run", "other")
     launch("--steps", "4")
-    assert max(json.loads(pathlib.Path(f"read-{index}.json").read_text()) for index in (0, 1)) < 0.6 * sum(data)
+    assert max(
+        json.loads(pathlib.Path(f"read-{index}.json").read_text()) for index in (0, 1)
+    ) < 0.6 * sum(data)
     launch("--steps", "4", "--run-dir", "other", "--mesh", "data=2,model=2")
     single = [*flags, "--strategy", "single", "--devices", "1"]
     assert train.main([*single, "--run-dir", "whole", "--steps", "4"]) == 0
     for run_dir in ("run", "other"):
-        assert_same_checkpoint(checkpoints(run_dir).arrays(4), checkpoints("whole").arrays(4), atol=1e-5)
+        assert_same_checkpoint(
+            checkpoints(run_dir).arrays(4), checkpoints("whole").arrays(4), atol=1e-5
+        )
 
 
 @pytest.mark.slow
 def test_a_checkpoint_of_parts_is_one_of_any_strategy() -> None:
-    """Sharded, then pmap on 2 devices, then sharded over another mesh: the same arrays as one device ends with."""
+    """Sharded, then pmap on 2 devices, then sharded over another mesh: the same arrays as one
+    device ends with.
+    """
     common = (
-        "--model-kwargs depth=8 alpha=6 --batch-norm global --global-batch-size 16 --learning-rate 0.01 --schedule constant "
-        "--ema-decay 0.9 --checkpoint-every 2"
+        "--model-kwargs depth=8 alpha=6 --batch-norm global --global-batch-size 16 --learning-rate"
+        " 0.01 --schedule constant --ema-decay 0.9 --checkpoint-every 2"
     ).split()
     parts = ["--strategy", "sharded", "--shard-params", "--devices"]
-    assert train.main([*common, "--run-dir", "whole", "--steps", "6", "--strategy", "single", "--devices", "1"]) == 0
+    assert (
+        train.main(
+            [
+                *common,
+                "--run-dir",
+                "whole",
+                "--steps",
+                "6",
+                "--strategy",
+                "single",
+                "--devices",
+                "1",
+            ]
+        )
+        == 0
+    )
     assert train.main([*common, "--run-dir", "parts", "--steps", "2", *parts, "8"]) == 0
     assert train.main([*common, "--run-dir", "parts", "--steps", "4", "--devices", "2"]) == 0
-    assert train.main([*common, "--run-dir", "parts", "--steps", "6", *parts, "4", "--mesh", "data=2,model=2"]) == 0
-    assert_same_checkpoint(checkpoints("parts").arrays(6), checkpoints("whole").arrays(6), atol=1e-5)
+    assert (
+        train.main(
+            [*common, "--run-dir", "parts", "--steps", "6", *parts, "4", "--mesh", "data=2,model=2"]
+        )
+        == 0
+    )
+    assert_same_checkpoint(
+        checkpoints("parts").arrays(6), checkpoints("whole").arrays(6), atol=1e-5
+    )
     summary = json.loads(pathlib.Path("parts", "summary.json").read_text())
     assert summary["state_bytes_per_device"] < summary["state_bytes"] / 3
 
 
 def test_padding_is_noted_and_taken_off_again() -> None:
     """As several processes save it; read on the same mesh, on another one, and whole."""
-    run, other = (create(**PYRAMIDNET, shard_params=True, mesh=axes) for axes in (None, "data=4,model=2"))
+    run, other = (
+        create(**PYRAMIDNET, shard_params=True, mesh=axes) for axes in (None, "data=4,model=2")
+    )
     host = run.create_state()
     placed = run.strategy.restore(host)
-    with contextlib.closing(Checkpoints(pathlib.Path("run", "checkpoints"), keep=1, best_metric=("accuracy", True))) as writer:
+    with contextlib.closing(
+        Checkpoints(pathlib.Path("run", "checkpoints"), keep=1, best_metric=("accuracy", True))
+    ) as writer:
         writer.save(5, placed, {"rollbacks": 1}, None, run.shapes)
     reader = checkpoints("run")
     expected = {name: np.asarray(leaf) for name, leaf in flatten(host).items()}
@@ -384,7 +535,12 @@ def test_padding_is_noted_and_taken_off_again() -> None:
         assert position == {"rollbacks": 1}
         again = reads.strategy.gather(reads.strategy.restore(state, run.shapes))
         assert_same_checkpoint(flatten(again), expected, atol=0)
-    with pytest.raises(ConfigError, match=r"--resume 5: the checkpoint does not fit this model and optimizer: \d+ arrays differ"):
+    with pytest.raises(
+        ConfigError,
+        match=(
+            r"--resume 5: the checkpoint does not fit this model and optimizer: \d+ arrays differ"
+        ),
+    ):
         reader.restore(5, placed, run.strategy.parts(run.shapes))  # a model as wide as the padding
 
 
@@ -392,24 +548,40 @@ def test_weights_that_are_not_finite_are_noticed_in_parts() -> None:
     run = create(**PYRAMIDNET, shard_params=True)
     state = run.strategy.init(run.create_state)
     assert run.strategy.all_finite(state, run.strategy.to_save(state))
-    broken = dataclasses.replace(state, params=jax.tree.map(lambda leaf: leaf * jnp.nan, state.params))
+    broken = dataclasses.replace(
+        state, params=jax.tree.map(lambda leaf: leaf * jnp.nan, state.params)
+    )
     assert not run.strategy.all_finite(broken, run.strategy.to_save(broken))
 
 
 def test_rules_choose_what_divides_then_the_least_padding() -> None:
-    def spec(path: str, shape: tuple[int, ...], **sizes: int) -> tuple[PartitionSpec, tuple[int, ...]]:
+    def spec(
+        path: str, shape: tuple[int, ...], **sizes: int
+    ) -> tuple[PartitionSpec, tuple[int, ...]]:
         found = partition.place(path, shape, sizes)
         return found.spec, found.stored
 
-    assert spec("params/a/kernel", (3, 3, 16, 21), data=8) == (PartitionSpec(None, None, "data", None), (3, 3, 16, 21))
-    assert spec("params/a/kernel", (3, 3, 21, 26), data=8) == (PartitionSpec(None, None, "data", None), (3, 3, 24, 26))
-    assert spec("params/a/kernel", (3, 3, 20, 23), data=8) == (PartitionSpec(None, None, None, "data"), (3, 3, 20, 24))
+    assert spec("params/a/kernel", (3, 3, 16, 21), data=8) == (
+        PartitionSpec(None, None, "data", None),
+        (3, 3, 16, 21),
+    )
+    assert spec("params/a/kernel", (3, 3, 21, 26), data=8) == (
+        PartitionSpec(None, None, "data", None),
+        (3, 3, 24, 26),
+    )
+    assert spec("params/a/kernel", (3, 3, 20, 23), data=8) == (
+        PartitionSpec(None, None, None, "data"),
+        (3, 3, 20, 24),
+    )
     both = spec("params/a/kernel", (3, 3, 21, 26), data=4, model=2)
     assert both == (PartitionSpec(None, None, "data", "model"), (3, 3, 24, 26))
     assert spec("params/a/scale", (64,), data=8) == (PartitionSpec(None), (64,))
     assert spec("params/a/scale", (2048,), data=4, model=2) == (PartitionSpec("data"), (2048,))
     assert spec("params/table", (100, 4096), data=8) == (PartitionSpec(None, "data"), (100, 4096))
-    assert spec("params/a/kernel", (3, 3, 16, 22), data=1) == (PartitionSpec(None, None, None, None), (3, 3, 16, 22))
+    assert spec("params/a/kernel", (3, 3, 16, 22), data=1) == (
+        PartitionSpec(None, None, None, None),
+        (3, 3, 16, 22),
+    )
 
 
 MISTAKES = [
@@ -418,14 +590,29 @@ MISTAKES = [
     ({"mesh": "4x2"}, r"write AXIS=SIZE"),
     ({"mesh": "data=0"}, r"write AXIS=SIZE"),
     ({"mesh": "data=4,data=2"}, r"twice"),
-    ({"mesh": "data=8", "strategy": "pmap"}, r"--mesh data=8: --strategy pmap takes none; use --strategy sharded"),
+    (
+        {"mesh": "data=8", "strategy": "pmap"},
+        r"--mesh data=8: --strategy pmap takes none; use --strategy sharded",
+    ),
     ({"shard_params": True, "strategy": "pmap"}, r"--shard-params.*--strategy sharded"),
     ({"shard_params": True, "strategy": "shard_map"}, r"--shard-params.*--strategy sharded"),
-    ({"shard_params": True, "strategy": "single", "devices": 1}, r"--shard-params.*--strategy sharded"),
+    (
+        {"shard_params": True, "strategy": "single", "devices": 1},
+        r"--shard-params.*--strategy sharded",
+    ),
     ({"mesh": "data=1,space=8", "image_size": "12"}, r"space=8 does not divide the 12 rows"),
-    ({"mesh": "data=4,space=2"}, r"has 2 rows, and XLA computes wrong gradients with fewer than 2 on a device; use larger images"),
+    (
+        {"mesh": "data=4,space=2"},
+        (
+            r"has 2 rows, and XLA computes wrong gradients with fewer than 2 on a device; use"
+            r" larger images"
+        ),
+    ),
     ({"mesh": "data=2,model=2,space=2", "image_size": "32"}, r"space does not go with model"),
-    ({"mesh": "data=4,model=2", "global_batch_size": 10}, r"data=4 of the mesh does not divide it; use 8 or 12"),
+    (
+        {"mesh": "data=4,model=2", "global_batch_size": 10},
+        r"data=4 of the mesh does not divide it; use 8 or 12",
+    ),
 ]
 
 

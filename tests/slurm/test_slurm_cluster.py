@@ -1,6 +1,8 @@
-"""What a real Slurm does with the script of `jaxdp.launch slurm`: `nox -s slurm` installs one, of this machine alone.
+"""What a real Slurm does with the script of `jaxdp.launch slurm`: `nox -s slurm` installs one, of
+this machine alone.
 
-Signals, exit codes and requeues are Slurm's own here; what one node cannot show is the network between nodes.
+Signals, exit codes and requeues are Slurm's own here; what one node cannot show is the network
+between nodes.
 """
 
 import contextlib
@@ -21,15 +23,20 @@ from collections.abc import Callable, Iterator, Sequence
 import pytest
 
 NEEDED = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "scontrol")
-MISSING = [name for name in NEEDED if shutil.which(name, path=os.environ["PATH"] + ":/usr/sbin") is None]
+MISSING = [
+    name for name in NEEDED if shutil.which(name, path=os.environ["PATH"] + ":/usr/sbin") is None
+]
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(bool(MISSING), reason=f"needs {', '.join(MISSING)}; run by `nox -s slurm`"),
-    pytest.mark.skipif(os.getuid() != 0, reason="Slurm's daemons start jobs, which takes root; run by `nox -s slurm`"),
+    pytest.mark.skipif(
+        os.getuid() != 0,
+        reason="Slurm's daemons start jobs, which takes root; run by `nox -s slurm`",
+    ),
 ]
 TRAIN = (
-    "--model-kwargs depth=8 alpha=6 --global-batch-size 32 --checkpoint-every 50 --log-every 1 --eval-every 200 --run-dir run "
-    "--heartbeat-timeout 10 --distributed-timeout 120"
+    "--model-kwargs depth=8 alpha=6 --global-batch-size 32 --checkpoint-every 50 --log-every 1"
+    " --eval-every 200 --run-dir run --heartbeat-timeout 10 --distributed-timeout 120"
 ).split()
 SLURM_CONF = """\
 ClusterName=test
@@ -78,13 +85,17 @@ class Cluster:
         return {name: value for name, _, value in (word.partition("=") for word in words)}
 
     def start_soon(self, number: str) -> None:
-        """Slurm lets a requeued job wait for two minutes: its node takes no credential of the second in which it was killed."""
+        """Slurm lets a requeued job wait for two minutes: its node takes no credential of the
+        second in which it was killed.
+        """
         time.sleep(5)
         with contextlib.suppress(AssertionError):  # it may have started by itself
             self.run("scontrol", "update", f"JobId={number}", "StartTime=now")
 
     def logs(self) -> str:
-        return "".join(f"\n{path.name}:\n{path.read_text()[-3000:]}" for path in self.folder.glob("*.log"))
+        return "".join(
+            f"\n{path.name}:\n{path.read_text()[-3000:]}" for path in self.folder.glob("*.log")
+        )
 
 
 @pytest.fixture(scope="module")
@@ -101,8 +112,13 @@ def cluster() -> Iterator[Cluster]:
         with socket.create_server(("127.0.0.1", 0)) as server:
             ports.append(server.getsockname()[1])
     host = socket.gethostname().partition(".")[0]
-    # JAX derives the coordinator's port from the number of the job: two of these clusters at a time must not meet there.
-    numbers = {"controller_port": ports[0], "node_port": ports[1], "first_job": 1 + secrets.randbelow(4000)}
+    # JAX derives the coordinator's port from the number of the job: two of these clusters at a time
+    # must not meet there.
+    numbers = {
+        "controller_port": ports[0],
+        "node_port": ports[1],
+        "first_job": 1 + secrets.randbelow(4000),
+    }
     settings = SLURM_CONF.format(host=host, folder=folder, **numbers)
     (folder / "slurm.conf").write_text(settings)
     files = [f"--{name}-file={folder}/munge.{name}" for name in ("key", "pid", "seed", "log")]
@@ -110,7 +126,8 @@ def cluster() -> Iterator[Cluster]:
         "SLURM_CONF": str(folder / "slurm.conf"),
         "PATH": os.environ["PATH"] + ":/usr/sbin",
         "JAX_PLATFORMS": "cpu",
-        "XLA_FLAGS": "--xla_backend_optimization_level=0",  # not the 8 devices that the tests themselves simulate
+        # Not the 8 devices that the tests themselves simulate.
+        "XLA_FLAGS": "--xla_backend_optimization_level=0",
     }
     with pytest.MonkeyPatch.context() as patch:
         for name, value in environment.items():
@@ -123,7 +140,9 @@ def cluster() -> Iterator[Cluster]:
                 ["slurmd", "-D"],
             ):
                 with (folder / f"{words[0]}.out.log").open("w") as output:
-                    daemons.append(subprocess.Popen(words, stdout=output, stderr=output, cwd=folder))
+                    daemons.append(
+                        subprocess.Popen(words, stdout=output, stderr=output, cwd=folder)
+                    )
                 time.sleep(1)
             found = Cluster(folder)
             wait(lambda: "idle" in found.run("sinfo", "--noheader", "--format=%T"), 60, found.logs)
@@ -132,7 +151,11 @@ def cluster() -> Iterator[Cluster]:
             if len(daemons) == 3:  # jobs outlive the daemons
                 subprocess.run(["scancel", "--user=root"], capture_output=True)
                 with contextlib.suppress(AssertionError):
-                    wait(lambda: not Cluster(folder).run("squeue", "--noheader"), 90, lambda: "jobs are left")
+                    wait(
+                        lambda: not Cluster(folder).run("squeue", "--noheader"),
+                        90,
+                        lambda: "jobs are left",
+                    )
             for daemon in daemons[::-1]:
                 daemon.terminate()
             for daemon in daemons:
@@ -153,7 +176,9 @@ def wait(condition: Callable[[], bool], seconds: float, explain: Callable[[], st
 def submit(*flags: str, limits: Sequence[str] = ()) -> str:
     job = ["--nodes", "1", "--gpus-per-node", "0", "--tasks-per-node", "2", *limits]
     words = ["slurm", *job, "--submit", "--", "train", *TRAIN, *flags]
-    done = subprocess.run([sys.executable, "-m", "jaxdp.launch", *words], capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "jaxdp.launch", *words], capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
     match = re.fullmatch(r"Submitted batch job (\d+)\n", done.stdout)
     assert match is not None, done.stdout
@@ -194,13 +219,23 @@ def test_a_job_that_slurm_requeues_and_one_that_requeues_itself(cluster: Cluster
     wait(lambda: int(cluster.job(job)["Restarts"]) >= 2, 120, explain)
     wait(lambda: cluster.job(job)["JobState"] in ("PENDING", "RUNNING"), 120, explain)
     cluster.start_soon(job)
-    wait(lambda: cluster.job(job)["JobState"] not in ("PENDING", "RUNNING", "COMPLETING"), 600, explain)
+    wait(
+        lambda: cluster.job(job)["JobState"] not in ("PENDING", "RUNNING", "COMPLETING"),
+        600,
+        explain,
+    )
     assert cluster.job(job)["JobState"] == "COMPLETED", explain()
     assert log(job).count("continuing run after step ") == 2
-    assert log(job).count("stopped by a signal after saving step") == 2 * 2, explain()  # both tasks say so
+    # Both tasks say so.
+    assert log(job).count("stopped by a signal after saving step") == 2 * 2, explain()
     assert rows() == list(range(1, steps + 1))
     summary = json.loads(pathlib.Path("run", "summary.json").read_text())
-    assert (summary["status"], summary["steps"], summary["processes"], summary["devices"]) == ("done", steps, 2, 2)
+    assert (summary["status"], summary["steps"], summary["processes"], summary["devices"]) == (
+        "done",
+        steps,
+        2,
+        2,
+    )
 
 
 def test_a_job_that_is_cancelled_saves_and_stays_cancelled(cluster: Cluster) -> None:
@@ -213,7 +248,12 @@ def test_a_job_that_is_cancelled_saves_and_stays_cancelled(cluster: Cluster) -> 
     cluster.run("scancel", job)
     wait(lambda: "stopped by a signal after saving step" in log(job), 120, explain)
     wait(
-        lambda: cluster.run("squeue", "--noheader", "--states=all", "--format=%T", f"--jobs={job}").strip() == "CANCELLED",
+        lambda: (
+            cluster.run(
+                "squeue", "--noheader", "--states=all", "--format=%T", f"--jobs={job}"
+            ).strip()
+            == "CANCELLED"
+        ),
         120,
         explain,
     )
@@ -237,18 +277,38 @@ def test_a_job_whose_time_is_up_saves_and_is_queued_again(cluster: Cluster) -> N
 
 
 def test_the_code_of_a_task_that_leaves_first_is_kept(cluster: Cluster) -> None:
-    """Why the script says --kill-on-bad-exit=0: with 1 the task that leaves later is killed, and 75 becomes 143."""
+    """Why the script says --kill-on-bad-exit=0: with 1 the task that leaves later is killed, and 75
+    becomes 143.
+    """
     task = "[ $SLURM_PROCID = 0 ] || sleep 5; exit 75"
     codes = []
     for kill in ("0", "1"):
-        words = ["srun", "--ntasks=2", f"--kill-on-bad-exit={kill}", "--wait=60", "bash", "-c", task]
+        words = [
+            "srun",
+            "--ntasks=2",
+            f"--kill-on-bad-exit={kill}",
+            "--wait=60",
+            "bash",
+            "-c",
+            task,
+        ]
         codes.append(subprocess.run(words, capture_output=True).returncode)
     assert codes[0] == 75
     assert codes[1] != 75
 
 
 def test_devices_of_all_tasks(cluster: Cluster) -> None:
-    command = [sys.executable, "-m", "jaxdp.devices", "--json", *TRAIN[:3], "--strategy", "shard_map", "--data-placement", "host"]
+    command = [
+        sys.executable,
+        "-m",
+        "jaxdp.devices",
+        "--json",
+        *TRAIN[:3],
+        "--strategy",
+        "shard_map",
+        "--data-placement",
+        "host",
+    ]
     (line,) = cluster.run("srun", "--ntasks=2", *command).splitlines()
     found = json.loads(line)
     assert [process["process"] for process in found["processes"]] == [0, 1]

@@ -41,18 +41,22 @@ def test_decay_is_coupled_and_nesterov_looks_ahead() -> None:
 
 def test_adamw_decays_beside_the_gradient() -> None:
     # The first Adam step has the size of the learning rate, whatever the gradient.
-    assert updates([3.0], optimizer="adamw", weight_decay=0.5) == pytest.approx(2 - 0.1 * (1 + 0.5 * 2), abs=1e-5)
+    assert updates([3.0], optimizer="adamw", weight_decay=0.5) == pytest.approx(
+        2 - 0.1 * (1 + 0.5 * 2), abs=1e-5
+    )
     assert updates([3.0], optimizer="adam", weight_decay=0.5) == pytest.approx(2 - 0.1, abs=1e-5)
 
 
 def test_clipping_comes_before_the_decay() -> None:
-    assert updates([100.0], optimizer="sgd", clip_norm=1.0, weight_decay=0.5) == pytest.approx(2 - 0.1 * (1 + 0.5 * 2), abs=1e-6)
+    assert updates([100.0], optimizer="sgd", clip_norm=1.0, weight_decay=0.5) == pytest.approx(
+        2 - 0.1 * (1 + 0.5 * 2), abs=1e-6
+    )
 
 
 def test_keywords_reach_the_optimizer() -> None:
-    assert updates([1.0, 1.0], optimizer="momentum", weight_decay=0.0, optimizer_kwargs={"momentum": 0.5}) == pytest.approx(
-        2 - 0.25
-    )
+    assert updates(
+        [1.0, 1.0], optimizer="momentum", weight_decay=0.0, optimizer_kwargs={"momentum": 0.5}
+    ) == pytest.approx(2 - 0.25)
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
@@ -69,7 +73,9 @@ def test_every_optimizer_goes_downhill(name: str) -> None:
 
 def test_schedules() -> None:
     multistep = rates(schedule="multistep")
-    np.testing.assert_allclose(multistep[[0, 49, 50, 74, 75, 99]], [0.1, 0.1, 0.01, 0.01, 0.001, 0.001], rtol=1e-5)
+    np.testing.assert_allclose(
+        multistep[[0, 49, 50, 74, 75, 99]], [0.1, 0.1, 0.01, 0.01, 0.001, 0.001], rtol=1e-5
+    )
     warmed = rates(schedule="multistep", warmup_fraction=0.1)
     np.testing.assert_allclose(warmed[:11], [*(0.01 * np.arange(1, 11)), 0.1], rtol=1e-5)
     np.testing.assert_allclose(warmed[11:], multistep[11:], rtol=1e-5)
@@ -78,7 +84,9 @@ def test_schedules() -> None:
     np.testing.assert_allclose([onecycle[0], onecycle[30]], [0.02, 0.5], rtol=1e-5)
     assert onecycle[-1] < 0.001
     cosine = rates(schedule="cosine", optimizer="adam")
-    np.testing.assert_allclose(cosine, 0.0005 * (1 + np.cos(np.pi * np.arange(100) / 100)), rtol=1e-4, atol=1e-9)
+    np.testing.assert_allclose(
+        cosine, 0.0005 * (1 + np.cos(np.pi * np.arange(100) / 100)), rtol=1e-4, atol=1e-9
+    )
     np.testing.assert_array_equal(rates(schedule="constant"), np.float32(0.1))
 
 
@@ -93,7 +101,9 @@ def test_short_runs_have_a_finite_rate(schedule: str, total_steps: int) -> None:
 @pytest.mark.parametrize(("scaling", "factor"), [("none", 1.0), ("linear", 4.0), ("sqrt", 2.0)])
 def test_the_rate_follows_the_batch(scaling: str, factor: float) -> None:
     """Goyal et al. 2017: in proportion to the batch, after a warm-up of 5 epochs."""
-    config = OptimizationConfig(lr_scaling=scaling, global_batch_size=512, schedule="cosine", learning_rate=0.1)
+    config = OptimizationConfig(
+        lr_scaling=scaling, global_batch_size=512, schedule="cosine", learning_rate=0.1
+    )
     schedule = create_schedule(config, total_steps=200, steps_per_epoch=4)
     warmup = 0 if scaling == "none" else 20
     rates = np.array([float(schedule(step)) for step in range(200)])
@@ -116,6 +126,12 @@ def test_rates_lengths_and_seeds_share_a_compiled_step() -> None:
         return setup.strategy.train_step.lower(*setup.abstract_step(128)).as_text()
 
     first = program()
-    for settings in ({"learning_rate": 0.03}, {"schedule": "cosine"}, {"warmup_fraction": 0.2}, {"epochs": 3}, {"seed": 5}):
+    for settings in (
+        {"learning_rate": 0.03},
+        {"schedule": "cosine"},
+        {"warmup_fraction": 0.2},
+        {"epochs": 3},
+        {"seed": 5},
+    ):
         assert program(**settings) == first, settings
     assert program(weight_decay=0.1) != first

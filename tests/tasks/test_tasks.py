@@ -1,4 +1,7 @@
-"""Figures agree with scikit-learn's, over any division into batches; losses agree with their formulas."""
+"""Figures agree with scikit-learn's, over any division into batches.
+
+Losses agree with their formulas.
+"""
 
 import functools
 from typing import Any
@@ -21,7 +24,9 @@ MAP_LOGITS = RNG.normal(size=(6, 5, 4, 3)).astype(np.float32)
 MASKS = RNG.choice([0, 1, 2, 255], (6, 5, 4), p=[0.5, 0.3, 0.1, 0.1]).astype(np.int32)
 
 
-def figures(task: Any, outputs: np.ndarray, batch: dict[str, np.ndarray], parts: int, training: bool = False) -> dict[str, Any]:
+def figures(
+    task: Any, outputs: np.ndarray, batch: dict[str, np.ndarray], parts: int, training: bool = False
+) -> dict[str, Any]:
     """Sums over parts, as batches, devices and processes do."""
     batch = {"weights": np.ones(len(outputs), np.float32)} | batch
     sums: dict[str, Any] = {}
@@ -29,7 +34,9 @@ def figures(task: Any, outputs: np.ndarray, batch: dict[str, np.ndarray], parts:
     for numbers in np.array_split(np.arange(len(outputs)), parts):
         part = {name: array[numbers] for name, array in batch.items()}
         sums = metrics.add(sums, sums_of(outputs[numbers], part))
-    return metrics.compute(task, sums) | {name: sums[name] for name in ("confusion",) if name in sums}
+    return metrics.compute(task, sums) | {
+        name: sums[name] for name in ("confusion",) if name in sums
+    }
 
 
 @pytest.mark.parametrize("parts", [1, 5])
@@ -39,12 +46,17 @@ def test_classification_figures_are_those_of_scikit_learn(parts: int) -> None:
     predicted = LOGITS.argmax(-1)
     assert ours["accuracy"] == pytest.approx(sklearn_metrics.accuracy_score(LABELS, predicted))
     every = np.arange(CLASSES)
-    assert ours["top5_accuracy"] == pytest.approx(sklearn_metrics.top_k_accuracy_score(LABELS, LOGITS, k=5, labels=every))
+    assert ours["top5_accuracy"] == pytest.approx(
+        sklearn_metrics.top_k_accuracy_score(LABELS, LOGITS, k=5, labels=every)
+    )
     probabilities = np.asarray(jax.nn.softmax(LOGITS), np.float64)
     assert ours["loss"] == pytest.approx(
-        sklearn_metrics.log_loss(LABELS, probabilities / probabilities.sum(1, keepdims=True)), rel=1e-5
+        sklearn_metrics.log_loss(LABELS, probabilities / probabilities.sum(1, keepdims=True)),
+        rel=1e-5,
     )
-    np.testing.assert_array_equal(ours["confusion"], sklearn_metrics.confusion_matrix(LABELS, predicted, labels=every))
+    np.testing.assert_array_equal(
+        ours["confusion"], sklearn_metrics.confusion_matrix(LABELS, predicted, labels=every)
+    )
     assert ours["examples"] == EXAMPLES
 
 
@@ -59,7 +71,9 @@ def test_padding_and_bad_examples_count_nowhere() -> None:
     weights = np.array([1, 0, 1, 1, 0, 1], np.float32)
     task = tasks.create("segmentation", num_classes=3)
     masked = figures(task, MAP_LOGITS, {"masks": MASKS, "weights": weights}, 3)
-    assert masked == pytest.approx(figures(task, MAP_LOGITS[weights > 0], {"masks": MASKS[weights > 0]}, 1))
+    assert masked == pytest.approx(
+        figures(task, MAP_LOGITS[weights > 0], {"masks": MASKS[weights > 0]}, 1)
+    )
 
 
 def test_ties_and_infinite_logits_do_not_pass_for_hits() -> None:
@@ -75,9 +89,15 @@ def test_mixed_labels_enter_the_loss_by_their_shares() -> None:
     task = tasks.create("classification", num_classes=CLASSES)
     share = RNG.uniform(size=EXAMPLES).astype(np.float32)
     partners = RNG.permutation(LABELS)
-    logits, batch = jnp.asarray(LOGITS), {"labels": LABELS, "partner_labels": partners, "partner_share": share}
+    logits, batch = (
+        jnp.asarray(LOGITS),
+        {"labels": LABELS, "partner_labels": partners, "partner_share": share},
+    )
     mixed = task.losses(logits, jax.tree.map(jnp.asarray, batch))
-    own, other = (np.asarray(task.losses(logits, {"labels": jnp.asarray(labels)})) for labels in (LABELS, partners))
+    own, other = (
+        np.asarray(task.losses(logits, {"labels": jnp.asarray(labels)}))
+        for labels in (LABELS, partners)
+    )
     np.testing.assert_allclose(mixed, (1 - share) * own + share * other, rtol=1e-5)
 
 
@@ -112,36 +132,54 @@ def test_segmentation_losses_follow_their_formulas() -> None:
     for one, mask, count in zip(log_probabilities, MASKS, counted, strict=True):
         pixels = np.argwhere(count)
         factors = np.array([weights[mask[y, x]] for y, x in pixels])
-        expected.append(-np.sum(factors * [one[y, x, mask[y, x]] for y, x in pixels]) / factors.sum())
-    cross_entropy = tasks.create("segmentation", num_classes=3, class_weights=weights).losses(jnp.asarray(MAP_LOGITS), batch)
+        expected.append(
+            -np.sum(factors * [one[y, x, mask[y, x]] for y, x in pixels]) / factors.sum()
+        )
+    cross_entropy = tasks.create("segmentation", num_classes=3, class_weights=weights).losses(
+        jnp.asarray(MAP_LOGITS), batch
+    )
     np.testing.assert_allclose(cross_entropy, expected, rtol=1e-5)
-    dice = tasks.create("segmentation", num_classes=3, loss="dice").losses(jnp.asarray(MAP_LOGITS), batch)
+    dice = tasks.create("segmentation", num_classes=3, loss="dice").losses(
+        jnp.asarray(MAP_LOGITS), batch
+    )
     probabilities = np.exp(log_probabilities) * counted[..., None]
     actual = (MASKS[..., None] == np.arange(3)).astype(float)
-    ratio = (2 * (probabilities * actual).sum((1, 2)) + 1) / (probabilities.sum((1, 2)) + actual.sum((1, 2)) + 1)
+    ratio = (2 * (probabilities * actual).sum((1, 2)) + 1) / (
+        probabilities.sum((1, 2)) + actual.sum((1, 2)) + 1
+    )
     np.testing.assert_allclose(dice, 1 - ratio.mean(-1), rtol=1e-5)
-    both = tasks.create("segmentation", num_classes=3, loss="cross_entropy+dice", class_weights=weights)
-    np.testing.assert_allclose(both.losses(jnp.asarray(MAP_LOGITS), batch), cross_entropy + dice, rtol=1e-5)
+    both = tasks.create(
+        "segmentation", num_classes=3, loss="cross_entropy+dice", class_weights=weights
+    )
+    np.testing.assert_allclose(
+        both.losses(jnp.asarray(MAP_LOGITS), batch), cross_entropy + dice, rtol=1e-5
+    )
 
 
 def test_an_image_without_a_counted_pixel_has_no_loss_and_a_finite_gradient() -> None:
     masks = jnp.full((2, 5, 4), 255)
     for loss in ("cross_entropy", "cross_entropy+dice"):
         task = tasks.create("segmentation", num_classes=3, loss=loss)
-        grads = jax.jit(jax.grad(lambda outputs, task=task: jnp.sum(task.losses(outputs, {"masks": masks}))))(MAP_LOGITS[:2])
+        grads = jax.jit(
+            jax.grad(lambda outputs, task=task: jnp.sum(task.losses(outputs, {"masks": masks})))
+        )(MAP_LOGITS[:2])
         np.testing.assert_array_equal(grads, 0)
 
 
 def test_masks_are_cut_to_smaller_outputs() -> None:
     task = tasks.create("segmentation", num_classes=3)
     inner = figures(task, MAP_LOGITS[:, :3, :2], {"masks": MASKS}, 1)
-    assert inner == pytest.approx(figures(task, MAP_LOGITS[:, :3, :2], {"masks": MASKS[:, 1:4, 1:3]}, 1))
+    assert inner == pytest.approx(
+        figures(task, MAP_LOGITS[:, :3, :2], {"masks": MASKS[:, 1:4, 1:3]}, 1)
+    )
 
 
 @pytest.mark.parametrize(("loss", "formula"), [("l2", np.square), ("l1", np.abs), ("huber", None)])
 def test_regression(loss: str, formula: Any) -> None:
     outputs, targets = (RNG.uniform(size=(6, 5, 4, 2)).astype(np.float32) for _ in range(2))
-    task = tasks.create("regression", num_classes=2, loss=loss, **({"delta": 0.2} if loss == "huber" else {}))
+    task = tasks.create(
+        "regression", num_classes=2, loss=loss, **({"delta": 0.2} if loss == "huber" else {})
+    )
     errors = outputs - targets
     if formula is None:
         size = np.abs(errors)
@@ -153,7 +191,9 @@ def test_regression(loss: str, formula: Any) -> None:
     ours = figures(task, outputs, {"targets": targets}, 4)
     mse = sklearn_metrics.mean_squared_error(targets.ravel(), outputs.ravel())
     assert ours["mse"] == pytest.approx(mse, rel=1e-5)
-    assert ours["mae"] == pytest.approx(sklearn_metrics.mean_absolute_error(targets.ravel(), outputs.ravel()), rel=1e-5)
+    assert ours["mae"] == pytest.approx(
+        sklearn_metrics.mean_absolute_error(targets.ravel(), outputs.ravel()), rel=1e-5
+    )
     assert ours["psnr"] == pytest.approx(10 * np.log10(1 / mse), rel=1e-5)
 
 

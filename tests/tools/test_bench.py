@@ -1,4 +1,6 @@
-"""The grid of a bench: which cells run, what becomes of those that fail, and what is made of the figures."""
+"""The grid of a bench: which cells run, what becomes of those that fail, and what is made of the
+figures.
+"""
 
 import json
 import pathlib
@@ -19,19 +21,36 @@ OOM: Record = {"status": "oom", "reason": "out of memory: RESOURCE_EXHAUSTED: to
 
 def ok(rate: float) -> Record:
     return {
-        "status": "ok", "reason": None, "platform": "cpu", "device_kind": "cpu", "image_shape": [8, 8, 1], "parameters": 1000,
-        "repeats": 5, "images_per_second": {"median": rate, "min": 0.9 * rate, "max": 1.1 * rate},
-    }  # fmt: skip
+        "status": "ok",
+        "reason": None,
+        "platform": "cpu",
+        "device_kind": "cpu",
+        "image_shape": [8, 8, 1],
+        "parameters": 1000,
+        "repeats": 5,
+        "images_per_second": {"median": rate, "min": 0.9 * rate, "max": 1.1 * rate},
+    }
 
 
 def cell(strategy: str, devices: int, batch: int, rate: float | None) -> Record:
-    named = {"model": "cnn", "dataset": "digits", "precision": "float32", "cores": 2, "settings": {}}
+    named = {
+        "model": "cnn",
+        "dataset": "digits",
+        "precision": "float32",
+        "cores": 2,
+        "settings": {},
+    }
     where = {"strategy": strategy, "devices": devices, "global_batch_size": batch}
     return named | where | (OOM if rate is None else ok(rate))
 
 
-def fake_cells(monkeypatch: pytest.MonkeyPatch, results: dict[tuple[str, int, int], Record | BaseException]) -> list[Any]:
-    """Lets cells end with these results, all others with 100 images/s; returns the list of those that were run."""
+def fake_cells(
+    monkeypatch: pytest.MonkeyPatch, results: dict[tuple[str, int, int], Record | BaseException]
+) -> list[Any]:
+    """Lets cells end with these results, all others with 100 images/s.
+
+    Returns the list of those that were run.
+    """
     ran: list[Any] = []
 
     def run(request: Record, cache: str) -> Record:
@@ -56,12 +75,18 @@ def lines(path: str = "bench/bench.jsonl") -> list[Record]:
 
 def test_scaling_compares_with_one_device() -> None:
     records = [
-        cell("single", 1, 32, 100.0), cell("single", 1, 64, 120.0), cell("pmap", 1, 64, 110.0), cell("pmap", 2, 64, 165.0),
-        cell("pmap", 4, 64, 220.0), cell("pmap", 2, 128, None), cell("central", 2, 64, 60.0),
-    ]  # fmt: skip
+        cell("single", 1, 32, 100.0),
+        cell("single", 1, 64, 120.0),
+        cell("pmap", 1, 64, 110.0),
+        cell("pmap", 2, 64, 165.0),
+        cell("pmap", 4, 64, 220.0),
+        cell("pmap", 2, 128, None),
+        cell("central", 2, 64, 60.0),
+    ]
     found = [(each["strong"], each["weak"]) for each in benchmarks.efficiencies(records)]
     assert found[:3] == [(None, None)] * 3
-    assert found[3] == pytest.approx((165 / 2 / 110, 165 / 2 / 100))  # its own 64 on one device; 32 only of single
+    # Its own 64 on one device; 32 only of single.
+    assert found[3] == pytest.approx((165 / 2 / 110, 165 / 2 / 100))
     assert found[4] == (pytest.approx(220 / 4 / 110), None)
     assert found[5] == (None, None)
     assert found[6] == pytest.approx((60 / 2 / 120, 60 / 2 / 100))
@@ -71,28 +96,60 @@ def test_scaling_compares_with_one_device() -> None:
     ("code", "status", "reason"),
     [
         ("import os; os.kill(os.getpid(), 9)", "oom", "out of memory: killed"),
-        ("raise RuntimeError('RESOURCE_EXHAUSTED: no 9 bytes')", "oom", "out of memory: RESOURCE_EXHAUSTED: no 9 bytes"),
+        (
+            "raise RuntimeError('RESOURCE_EXHAUSTED: no 9 bytes')",
+            "oom",
+            "out of memory: RESOURCE_EXHAUSTED: no 9 bytes",
+        ),
         ("raise ValueError('no such thing')", "failed", "ValueError: no such thing"),
         ("import os; os.kill(os.getpid(), 15)", "failed", "ended by signal 15"),
         ("raise SystemExit(4)", "failed", "ended with 4"),
-        ('print(\'{"status": "ok", "reason": null}\'); print(7); print(\'a library speaks\')', "ok", None),
+        (
+            'print(\'{"status": "ok", "reason": null}\'); print(7); print(\'a library speaks\')',
+            "ok",
+            None,
+        ),
     ],
 )
 def test_a_cell_that_ends_badly_is_a_result(
-    code: str, status: str, reason: str | None, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
+    code: str,
+    status: str,
+    reason: str | None,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: pathlib.Path,
 ) -> None:
     said = 'import sys; print(\'{"platform": "cpu"}\', flush=True); sys.stdin.read(); '
     monkeypatch.setattr(trial, "COMMAND", (sys.executable, "-c", said + code))
     assert trial.run({}, str(tmp_path)) == {"platform": "cpu", "status": status, "reason": reason}
 
 
-def test_a_grid_is_measured_written_and_drawn(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_grid_is_measured_written_and_drawn(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     ran = fake_cells(monkeypatch, {("pmap", 2, 64): OOM, ("pmap", 2, 32): ok(150.0)})
-    assert run("--strategies", "single,pmap", "--batch-sizes", "64,32,33", "--devices", "1,2", "--remat", "full") == 0
+    assert (
+        run(
+            "--strategies",
+            "single,pmap",
+            "--batch-sizes",
+            "64,32,33",
+            "--devices",
+            "1,2",
+            "--remat",
+            "full",
+        )
+        == 0
+    )
     assert ran == [
-        ("single", 1, 32), ("single", 1, 33), ("single", 1, 64), ("pmap", 1, 32), ("pmap", 1, 33), ("pmap", 1, 64),
-        ("pmap", 2, 32), ("pmap", 2, 64),
-    ]  # fmt: skip
+        ("single", 1, 32),
+        ("single", 1, 33),
+        ("single", 1, 64),
+        ("pmap", 1, 32),
+        ("pmap", 1, 33),
+        ("pmap", 1, 64),
+        ("pmap", 2, 32),
+        ("pmap", 2, 64),
+    ]
     said = capsys.readouterr()
     left_out = [line for line in said.err.splitlines() if line.startswith("left out")]
     assert left_out == [
@@ -114,7 +171,9 @@ def test_a_grid_is_measured_written_and_drawn(monkeypatch: pytest.MonkeyPatch, c
     assert len(lines()) == 9  # it grows
 
 
-def test_an_interrupt_leaves_what_there_is(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_interrupt_leaves_what_there_is(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     ran = fake_cells(monkeypatch, {("pmap", 1, 64): KeyboardInterrupt()})
     assert run("--strategies", "pmap", "--batch-sizes", "32,64,128", "--devices", "1") == 1
     assert len(ran) == 2
@@ -129,18 +188,31 @@ def test_a_mistake_of_all_cells_ends_the_bench_and_one_of_a_cell_does_not(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     grid = ["--strategies", "pmap", "--batch-sizes", "32,64", "--devices", "1"]
-    too_large = {"status": "refused", "reason": "--global-batch-size 64: larger than the training set"}
+    too_large = {
+        "status": "refused",
+        "reason": "--global-batch-size 64: larger than the training set",
+    }
     fake_cells(monkeypatch, {("pmap", 1, 64): too_large})
     assert run(*grid) == 0
-    assert "left out: pmap on 1 device, batch 64: --global-batch-size 64: larger" in capsys.readouterr().err
+    assert (
+        "left out: pmap on 1 device, batch 64: --global-batch-size 64: larger"
+        in capsys.readouterr().err
+    )
     assert len(lines()) == 1
     fake_cells(monkeypatch, {("pmap", 1, size): too_large for size in (32, 64)})
     assert run(*grid) == 2
-    ran = fake_cells(monkeypatch, {("pmap", 1, 32): {"status": "refused", "reason": "--model cnm: unknown model"}})
+    ran = fake_cells(
+        monkeypatch,
+        {("pmap", 1, 32): {"status": "refused", "reason": "--model cnm: unknown model"}},
+    )
     assert run(*grid) == 2
     assert len(ran) == 1
-    assert capsys.readouterr().err.splitlines()[-1] == "jaxdp.bench: error: --model cnm: unknown model"
-    fake_cells(monkeypatch, {("pmap", 1, size): {"status": "failed", "reason": "so"} for size in (32, 64)})
+    assert (
+        capsys.readouterr().err.splitlines()[-1] == "jaxdp.bench: error: --model cnm: unknown model"
+    )
+    fake_cells(
+        monkeypatch, {("pmap", 1, size): {"status": "failed", "reason": "so"} for size in (32, 64)}
+    )
     assert run(*grid) == 1
 
 
@@ -162,7 +234,9 @@ def test_a_mistake_of_all_cells_ends_the_bench_and_one_of_a_cell_does_not(
         (["--epochs", "3"], "--epochs: unknown flag"),
     ],
 )
-def test_mistakes_are_one_line(flags: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_mistakes_are_one_line(
+    flags: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert run(*flags) == 2
     assert message in capsys.readouterr().err.splitlines()[-1]
 
@@ -179,7 +253,21 @@ def test_a_repetition_takes_about_a_second() -> None:
 
 
 def test_a_real_cell(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("--strategies", "pmap", "--batch-sizes", "8", "--devices", "2", "--steps", "3", "--repeats", "2") == 0
+    assert (
+        run(
+            "--strategies",
+            "pmap",
+            "--batch-sizes",
+            "8",
+            "--devices",
+            "2",
+            "--steps",
+            "3",
+            "--repeats",
+            "2",
+        )
+        == 0
+    )
     (record,) = lines()
     assert record["status"] == "ok"
     assert (record["platform"], record["steps"], record["repeats"]) == ("cpu", 3, 2)

@@ -1,4 +1,6 @@
-"""The list of a cluster tells for how many workers there is room: what they need must be on one node."""
+"""The list of a cluster tells for how many workers there is room: what they need must be on one
+node.
+"""
 
 import pytest
 
@@ -8,20 +10,44 @@ from jaxdp.tools import device_cluster
 
 
 def node(name: str, cpus: float, gpus: float = 0.0, *, alive: bool = True) -> Node:
-    return Node(name, "10.0.0.1", f"host-{name}", alive, float(cpus), float(gpus), 2.0**30, "A100" if gpus else "")
+    return Node(
+        name,
+        "10.0.0.1",
+        f"host-{name}",
+        alive,
+        float(cpus),
+        float(gpus),
+        2.0**30,
+        "A100" if gpus else "",
+    )
 
 
 @pytest.mark.parametrize(
     ("nodes", "workers", "text"),
     [
-        ([node("a", 4), node("b", 2.5), node("c", 0.5)], [4, 2, 0], "room for 6 workers of 1 CPU each"),  # of 7 CPUs
-        ([node("a", 8, 2), node("b", 8), node("c", 1, 4)], [2, 0, 1], "room for 3 workers of 1 CPU and 1 GPU each"),  # of 17 and 6
-        ([node("a", 1), node("b", 8, 8, alive=False)], [1, 0], "room for 1 worker of 1 CPU each"),  # its GPUs are gone
+        # Of 7 CPUs.
+        (
+            [node("a", 4), node("b", 2.5), node("c", 0.5)],
+            [4, 2, 0],
+            "room for 6 workers of 1 CPU each",
+        ),
+        # Of 17 and 6.
+        (
+            [node("a", 8, 2), node("b", 8), node("c", 1, 4)],
+            [2, 0, 1],
+            "room for 3 workers of 1 CPU and 1 GPU each",
+        ),
+        # Its GPUs are gone.
+        ([node("a", 1), node("b", 8, 8, alive=False)], [1, 0], "room for 1 worker of 1 CPU each"),
         ([node("a", 0)], [0], "room for 0 workers of 1 CPU each"),
     ],
 )
 def test_room_is_counted_node_by_node(
-    nodes: list[Node], workers: list[int], text: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    nodes: list[Node],
+    workers: list[int],
+    text: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setenv("COLUMNS", "120")
     found = device_cluster.described(nodes)
@@ -33,7 +59,11 @@ def test_room_is_counted_node_by_node(
 
 
 def test_what_a_worker_needs_is_said_in_words() -> None:
-    assert [needs_text(2, 0), needs_text(1, 1), needs_text(4, 2)] == ["2 CPUs", "1 CPU and 1 GPU", "4 CPUs and 2 GPUs"]
+    assert [needs_text(2, 0), needs_text(1, 1), needs_text(4, 2)] == [
+        "2 CPUs",
+        "1 CPU and 1 GPU",
+        "4 CPUs and 2 GPUs",
+    ]
 
 
 def test_the_launcher_says_what_no_node_has(monkeypatch: pytest.MonkeyPatch) -> None:

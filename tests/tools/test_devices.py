@@ -1,4 +1,6 @@
-"""The bytes on each device agree with sizes that are computed from shapes alone, and pictures with the shardings they show."""
+"""The bytes on each device agree with sizes that are computed from shapes alone, and pictures with
+the shardings they show.
+"""
 
 import json
 import math
@@ -16,8 +18,14 @@ from jaxdp.config import TrainConfig
 from jaxdp.tools import device_survey, device_tables
 from jaxdp.training.setup import create_setup
 
-MODEL: dict[str, Any] = {"model_kwargs": {"depth": 8, "alpha": 6}, "ema_decay": 0.5, "optimizer": "adam"}
-FLAGS = "--model-kwargs depth=8 alpha=6 --ema-decay 0.5 --optimizer adam --global-batch-size 64".split()
+MODEL: dict[str, Any] = {
+    "model_kwargs": {"depth": 8, "alpha": 6},
+    "ema_decay": 0.5,
+    "optimizer": "adam",
+}
+FLAGS = (
+    "--model-kwargs depth=8 alpha=6 --ema-decay 0.5 --optimizer adam --global-batch-size 64".split()
+)
 
 
 def shown(capsys: pytest.CaptureFixture[str], *flags: str) -> dict[str, Any]:
@@ -33,21 +41,29 @@ def bytes_of(tree: Any) -> int:
 def test_without_a_run_it_shows_the_devices(capsys: pytest.CaptureFixture[str]) -> None:
     found = shown(capsys)
     (process,) = found["processes"]
-    assert [(device["id"], device["platform"]) for device in process["devices"]] == [(number, "cpu") for number in range(8)]
+    assert [(device["id"], device["platform"]) for device in process["devices"]] == [
+        (number, "cpu") for number in range(8)
+    ]
     assert 0 < process["machine_free_bytes"] <= process["machine_bytes"]
     assert "xla_force_host_platform_device_count=8" in process["environment"]["XLA_FLAGS"]
     assert found["placement"] is None
-    assert [device["id"] for device in shown(capsys, "--devices", "3")["processes"][0]["devices"]] == [0, 1, 2]
+    assert [
+        device["id"] for device in shown(capsys, "--devices", "3")["processes"][0]["devices"]
+    ] == [0, 1, 2]
 
 
-@pytest.mark.parametrize(("strategy", "count"), [("single", 1), ("pmap", 8), ("shard_map", 4), ("sharded", 8)])
+@pytest.mark.parametrize(
+    ("strategy", "count"), [("single", 1), ("pmap", 8), ("shard_map", 4), ("sharded", 8)]
+)
 @pytest.mark.parametrize("data_placement", ["host", "device"])
 def test_each_device_holds_what_shapes_say(
     strategy: str, count: int, data_placement: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     flags = ["--strategy", strategy, "--devices", str(count), "--data-placement", data_placement]
     found = shown(capsys, *FLAGS, *flags)
-    setup = create_setup(TrainConfig.of(strategy=strategy, devices=count, global_batch_size=64, **MODEL))
+    setup = create_setup(
+        TrainConfig.of(strategy=strategy, devices=count, global_batch_size=64, **MODEL)
+    )
     state = jax.eval_shape(setup.create_state)
     dataset: Any = setup.dataset
     examples, pixels = len(dataset.train) + len(dataset.test), math.prod(dataset.image_shape)
@@ -62,8 +78,14 @@ def test_each_device_holds_what_shapes_say(
         resident = row["dataset"] >= examples * pixels
         assert resident == (data_placement == "device")
     placed = found["placement"]
-    assert (placed["strategy"], placed["global_batch_size"], placed["data_placement"]) == (strategy, 64, data_placement)
-    assert placed["parameters"] == sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(state.params))
+    assert (placed["strategy"], placed["global_batch_size"], placed["data_placement"]) == (
+        strategy,
+        64,
+        data_placement,
+    )
+    assert placed["parameters"] == sum(
+        math.prod(leaf.shape) for leaf in jax.tree.leaves(state.params)
+    )
     (whole,) = placed["largest_parameter"]["parts"]
     assert whole["devices"] == list(range(count))
     assert len(placed["largest_of_batch"]["parts"]) == count
@@ -71,7 +93,10 @@ def test_each_device_holds_what_shapes_say(
 
 
 def test_padding_is_no_parameter(capsys: pytest.CaptureFixture[str]) -> None:
-    whole, parts = (shown(capsys, *FLAGS, "--strategy", "sharded", *more)["placement"] for more in ([], ["--shard-params"]))
+    whole, parts = (
+        shown(capsys, *FLAGS, "--strategy", "sharded", *more)["placement"]
+        for more in ([], ["--shard-params"])
+    )
     assert parts["parameters"] == whole["parameters"]
 
 
@@ -79,7 +104,10 @@ def test_tables(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("COLUMNS", "150")
     assert devices.main([*FLAGS, "--data-placement", "host"]) == 0
     text = capsys.readouterr().out
-    assert "pyramidnet on digits, pmap, 64 examples a step: bytes on each device, activations left out" in text
+    assert (
+        "pyramidnet on digits, pmap, 64 examples a step: bytes on each device, activations left out"
+        in text
+    )
     assert "whole on each of 8 devices" in text
     assert "| 0 | 1 | 2 | 3 | 4 | 5 | 6 | 7 |" in text
     assert "CPU devices share the machine's memory" in text
@@ -92,14 +120,20 @@ def test_tables(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPa
         ((), ["whole on each of 8 devices"]),
         (("rows",), ["dim 0 in 2", "| 0-3 | 4-7 |"]),
         ((None, "columns"), ["dim 1 in 4", "| 0,4 | 1,5 | 2,6 | 3,7 |"]),
-        (("rows", "columns"), ["dim 0 in 2 and dim 1 in 4", "| 0 | 1 | 2 | 3 |", "| 4 | 5 | 6 | 7 |"]),
+        (
+            ("rows", "columns"),
+            ["dim 0 in 2 and dim 1 in 4", "| 0 | 1 | 2 | 3 |", "| 4 | 5 | 6 | 7 |"],
+        ),
         ((("columns", "rows"),), ["dim 0 in 8", "| 0 | 4 | 1 | 5 | 2 | 6 | 3 | 7 |"]),
     ],
 )
 def test_pictures(spec: tuple[Any, ...], lines: list[str]) -> None:
     mesh = Mesh(np.array(jax.devices()).reshape(2, 4), ("rows", "columns"))
     sharding = NamedSharding(mesh, PartitionSpec(*spec))
-    tree = {"small": np.zeros(3), "dense": {"kernel": jax.device_put(np.zeros((16, 8), np.float32), sharding)}}
+    tree = {
+        "small": np.zeros(3),
+        "dense": {"kernel": jax.device_put(np.zeros((16, 8), np.float32), sharding)},
+    }
     tree["small"] = jax.device_put(tree["small"], mesh.devices[0, 0])
     divided = device_survey.division(tree)
     drawn = device_tables.draw(divided)
@@ -107,15 +141,32 @@ def test_pictures(spec: tuple[Any, ...], lines: list[str]) -> None:
     assert drawn[1:] == lines[1:]
     held = device_survey.bytes_by_device(tree["dense"])
     assert held == dict.fromkeys(range(8), 512 // len(divided["parts"]))
-    assert sum(math.prod(stop - start for start, stop in part["index"]) for part in divided["parts"]) == 16 * 8
+    assert (
+        sum(math.prod(stop - start for start, stop in part["index"]) for part in divided["parts"])
+        == 16 * 8
+    )
 
 
-def test_what_an_accelerator_tells_is_shown(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_an_accelerator_tells_is_shown(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     stats = {"bytes_in_use": 2_500_000_000, "bytes_limit": 10_000_000_000}
-    other = SimpleNamespace(id=4, platform="tpu", device_kind="TPU", coords=(0, 0, 0), slice_index=0, memory_stats=lambda: None)
+    other = SimpleNamespace(
+        id=4,
+        platform="tpu",
+        device_kind="TPU",
+        coords=(0, 0, 0),
+        slice_index=0,
+        memory_stats=lambda: None,
+    )
     chip = SimpleNamespace(
-        id=5, platform="tpu", device_kind="TPU v4", coords=(0, 1, 0), slice_index=1, memory_stats=lambda: stats
-    )  # fmt: skip
+        id=5,
+        platform="tpu",
+        device_kind="TPU v4",
+        coords=(0, 1, 0),
+        slice_index=1,
+        memory_stats=lambda: stats,
+    )
     monkeypatch.setenv("COLUMNS", "150")
     monkeypatch.setattr(device_survey.platform, "select_devices", lambda count: [other, chip])
     assert devices.main([]) == 0
@@ -146,13 +197,18 @@ def test_hidden_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     ("flags", "message"),
     [
         ("--devices 9", "--devices 9: there are 8 cpu devices"),
-        ("--devices 8 --global-batch-size 100", "--global-batch-size 100: 8 devices do not divide it"),
+        (
+            "--devices 8 --global-batch-size 100",
+            "--global-batch-size 100: 8 devices do not divide it",
+        ),
         ("--model pyramidnett", "--model pyramidnett: unknown model; did you mean pyramidnet?"),
         ("--jsn", "--jsn: unknown flag; did you mean --json?"),
         ("--coordinator localhost:1", "--num-processes: is missing"),
     ],
 )
-def test_mistakes_are_one_line(flags: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_mistakes_are_one_line(
+    flags: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert devices.main(flags.split()) == 2
     captured = capsys.readouterr()
     (line,) = captured.err.splitlines()

@@ -1,4 +1,6 @@
-"""A trained model is evaluated on other labelled data: by the names of its classes, as it was normalized, image by image."""
+"""A trained model is evaluated on other labelled data: by the names of its classes, as it was
+normalized, image by image.
+"""
 
 import csv
 import json
@@ -15,8 +17,11 @@ from jaxdp import evaluate
 
 BRIGHTNESS = {"ant": 0, "bee": 80, "cat": 160}
 SETTINGS: dict[str, Any] = {
-    "model_kwargs": {"width": 4, "hidden": 16}, "devices": 1, "global_batch_size": 18, "progress": False
-}  # fmt: skip
+    "model_kwargs": {"width": 4, "hidden": 16},
+    "devices": 1,
+    "global_batch_size": 18,
+    "progress": False,
+}
 
 
 def write(folder: str, names: list[str], *, count: int = 20, side: int = 8, added: int = 0) -> None:
@@ -25,7 +30,11 @@ def write(folder: str, names: list[str], *, count: int = 20, side: int = 8, adde
         place = pathlib.Path(folder, name)
         place.mkdir(parents=True)
         for index in range(count):
-            pixels = random.integers(0, 60, (side, side, 1)).repeat(3, -1) + BRIGHTNESS.get(name, 0) + added
+            pixels = (
+                random.integers(0, 60, (side, side, 1)).repeat(3, -1)
+                + BRIGHTNESS.get(name, 0)
+                + added
+            )
             Image.fromarray(pixels.astype(np.uint8)).save(place / f"{index}.png")
 
 
@@ -44,17 +53,28 @@ def result(made: tuple[pathlib.Path, jaxdp.Result]) -> jaxdp.Result:
     return made[1]
 
 
-def test_another_folder_counts_by_the_names_of_its_classes(result: jaxdp.Result, capsys: pytest.CaptureFixture[str]) -> None:
+def test_another_folder_counts_by_the_names_of_its_classes(
+    result: jaxdp.Result, capsys: pytest.CaptureFixture[str]
+) -> None:
     write("theirs", ["cat", "bee"], count=12, side=16, added=20)
     files = sorted(pathlib.Path("theirs").glob("*/*.png"))
     probabilities = evaluate_files(result, files)
     names = result.description.class_names
-    expected = [names[each.argmax()] == file.parent.name for each, file in zip(probabilities, files, strict=True)]
-    assert evaluate.main(["run", "--dataset", "folder:theirs", "--per-image", "new/scores.csv", "--json"]) == 0
+    expected = [
+        names[each.argmax()] == file.parent.name
+        for each, file in zip(probabilities, files, strict=True)
+    ]
+    assert (
+        evaluate.main(
+            ["run", "--dataset", "folder:theirs", "--per-image", "new/scores.csv", "--json"]
+        )
+        == 0
+    )
     found = json.loads(capsys.readouterr().out)
     assert (found["split"], found["examples"]) == ("all", 24)
     assert found["accuracy"] == pytest.approx(np.mean(expected))
-    assert found["accuracy"] > 0.5  # chance is a third, and class numbers that were not translated none at all
+    # Chance is a third, and class numbers that were not translated none at all.
+    assert found["accuracy"] > 0.5
     rows = list(csv.DictReader(pathlib.Path("new/scores.csv").read_text().splitlines()))
     assert {row["example"]: row["actual"] == row["predicted"] for row in rows} == {
         str(file): right for file, right in zip(files, expected, strict=True)
@@ -74,13 +94,23 @@ def test_other_data_are_normalized_as_the_training_data_were(result: jaxdp.Resul
     assert jaxdp.load("run").evaluate("folder:brighter", split="all") == pytest.approx(own)
     data = jaxdp.data.load("folder:brighter")
     assert jaxdp.load("run").evaluate(data, split="all") == pytest.approx(own)
-    assert own["loss"] != pytest.approx(result.evaluate("folder:ours", split="all")["loss"], rel=1e-3)
+    assert own["loss"] != pytest.approx(
+        result.evaluate("folder:ours", split="all")["loss"], rel=1e-3
+    )
 
 
-def test_classes_that_the_model_does_not_know_are_one_line(result: jaxdp.Result, capsys: pytest.CaptureFixture[str]) -> None:
+def test_classes_that_the_model_does_not_know_are_one_line(
+    result: jaxdp.Result, capsys: pytest.CaptureFixture[str]
+) -> None:
     write("more", ["ant", "dog"], count=12)
     assert evaluate.main(["run", "--dataset", "folder:more"]) == 2
     line = capsys.readouterr().err.strip()
-    assert line.endswith("--dataset folder:more: has classes that the model does not know: dog; it knows ant, bee, cat")
+    assert line.endswith(
+        "--dataset folder:more: has classes that the model does not know: dog; it knows ant,"
+        " bee, cat"
+    )
     assert evaluate.main(["run", "--split", "val"]) == 2
-    assert "--split val: there is no split 'val' in folder:ours; there are: train, test, all" in capsys.readouterr().err
+    assert (
+        "--split val: there is no split 'val' in folder:ours; there are: train, test, all"
+        in capsys.readouterr().err
+    )

@@ -18,8 +18,12 @@ from jaxdp.reporting import sweeps
 from jaxdp.tools.sweep_grid import Cell, expand
 from jaxdp.tools.sweep_runs import gpu_shares
 
-FLAGS = "--model cnn --model-kwargs width=4 hidden=16 --image-size 16 --global-batch-size 64 --devices 1".split()
-# A sweep in a process of its own, which must not need JAX. The report is somebody else's: here a line of what it was asked for.
+FLAGS = (
+    "--model cnn --model-kwargs width=4 hidden=16 --image-size 16 --global-batch-size 64"
+    " --devices 1".split()
+)
+# A sweep in a process of its own, which must not need JAX. The report is somebody else's: here a
+# line of what it was asked for.
 PROGRAM = """
 import sys, types, jaxdp.sweep
 module = sys.modules["jaxdp.reporting.report_page"] = types.ModuleType("report_page")
@@ -33,7 +37,9 @@ finally:
 
 def start(*words: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-c", PROGRAM, *words]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment())
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment()
+    )
 
 
 def run(*words: str) -> tuple[int, str, str]:
@@ -47,18 +53,30 @@ def cells(*grid: str, **settings: Any) -> list[Cell]:
 
 
 def test_a_grid_is_every_combination() -> None:
-    found = cells("learning-rate=0.05,1e-1", "model_kwargs.depth=20,110", model_kwargs={"alpha": 24, "depth": 8})
+    found = cells(
+        "learning-rate=0.05,1e-1",
+        "model_kwargs.depth=20,110",
+        model_kwargs={"alpha": 24, "depth": 8},
+    )
     assert [cell.name for cell in found] == [
-        f"learning_rate={rate},model_kwargs.depth={depth}" for rate in (0.05, 0.1) for depth in (20, 110)
+        f"learning_rate={rate},model_kwargs.depth={depth}"
+        for rate in (0.05, 0.1)
+        for depth in (20, 110)
     ]
-    assert found[2].config == TrainConfig.of(learning_rate=0.1, model_kwargs={"alpha": 24, "depth": 20})
+    assert found[2].config == TrainConfig.of(
+        learning_rate=0.1, model_kwargs={"alpha": 24, "depth": 20}
+    )
     assert found[3].settings == {"learning_rate": 0.1, "model_kwargs.depth": 110}
-    (first, second) = cells("augment=[pad_crop:4,flip],none", "image_size=16", "clip_norm=null")
-    assert (first.config.data.augment, second.config.data.augment) == (("pad_crop:4", "flip"), ("none",))
+    first, second = cells("augment=[pad_crop:4,flip],none", "image_size=16", "clip_norm=null")
+    assert (first.config.data.augment, second.config.data.augment) == (
+        ("pad_crop:4", "flip"),
+        ("none",),
+    )
     assert (first.config.data.image_size, first.config.optimization.clip_norm) == ("16", None)
     assert first.name == "augment=pad_crop:4%20flip,image_size=16,clip_norm=None"
     assert len(cells(f"dataset=folder:{'x/' * 200}a,folder:{'x/' * 200}b")[1].name) <= 200
-    assert cells("steps=1,2", epochs=3)[0].config == TrainConfig.of(steps=1)  # a setting of a file gives way
+    # A setting of a file gives way.
+    assert cells("steps=1,2", epochs=3)[0].config == TrainConfig.of(steps=1)
     assert cells('mesh="data=1,model=2"')[0].config.sharding.mesh == "data=1,model=2"
 
 
@@ -67,7 +85,10 @@ def test_a_grid_is_every_combination() -> None:
     [
         ("", "--grid: say what to vary"),
         ("--grid learning_rate", "--grid learning_rate: write NAME=VALUE,VALUE"),
-        ("--grid learning_rat=1", "--grid learning_rat=1: unknown setting 'learning_rat'; did you mean learning_rate?"),
+        (
+            "--grid learning_rat=1",
+            "--grid learning_rat=1: unknown setting 'learning_rat'; did you mean learning_rate?",
+        ),
         ("--grid run_dir=a,b", "unknown setting 'run_dir'"),
         ("--grid seed=", "--grid seed=: names no values"),
         ("--grid train_split=train[:9]", "names no values; separate them by commas, and quote one"),
@@ -77,14 +98,19 @@ def test_a_grid_is_every_combination() -> None:
         ("--grid epochs=1,many", "--epochs many: must be an integer or null, not a string"),
         ("--grid learning_rate=0.1,-1", "--learning-rate -1.0: must not be negative"),
         ("--grid schedule=cosine,cosin", "--schedule cosin: did you mean cosine?"),
-        ("--grid steps=1 --epochs 2", "--steps 1: cannot be combined with --epochs; give one of them"),
+        (
+            "--grid steps=1 --epochs 2",
+            "--steps 1: cannot be combined with --epochs; give one of them",
+        ),
         ("--grid seed=1 --at-a-time 0", "--at-a-time 0: must be greater than 0"),
         ("--grid seed=1 --run-dir x", "--run-dir: unknown flag"),
         ("--grid seed=1 --output /dev/null/sweep", "--output /dev/null/sweep: cannot be written"),
         ("none.yaml --grid seed=1", "--config none.yaml: cannot be read"),
     ],
 )
-def test_mistakes_are_one_line_before_anything_starts(words: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_mistakes_are_one_line_before_anything_starts(
+    words: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert sweep.main(words.split()) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("jaxdp.sweep: error: ")
@@ -103,15 +129,30 @@ def test_runs_at_once_share_the_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_failed_run_is_a_row_and_finished_ones_are_not_run_again() -> None:
     pathlib.Path("settings.yaml").write_text(to_yaml(TrainConfig.of(steps=2, learning_rate=0.01)))
-    command = ["settings.yaml", *FLAGS, "--output", "out", "--at-a-time", "2", "--grid", "optimizer=adam,adamm", "seed=0,1"]
+    command = [
+        "settings.yaml",
+        *FLAGS,
+        "--output",
+        "out",
+        "--at-a-time",
+        "2",
+        "--grid",
+        "optimizer=adam,adamm",
+        "seed=0,1",
+    ]
     code, out, err = run(*command)
     assert code == 1, err
     table, means = out.split("mean ± standard deviation over seeds")
     rows = [line for line in table.splitlines() if line.startswith("│ adam")]
-    assert [("adamm" in row, "--optimizer" in row) for row in rows] == [(False, False)] * 2 + [(True, True)] * 2
+    assert [("adamm" in row, "--optimizer" in row) for row in rows] == [(False, False)] * 2 + [
+        (True, True)
+    ] * 2
     assert "0 of 2" in means
     assert "±" in means
-    assert "optimizer=adamm,seed=0: failed: --optimizer adamm: unknown optimizer; did you mean adam?" in err
+    assert (
+        "optimizer=adamm,seed=0: failed: --optimizer adamm: unknown optimizer; did you mean adam?"
+        in err
+    )
     done = ["optimizer=adam,seed=0", "optimizer=adam,seed=1"]
     assert pathlib.Path("out/report.html").read_text() == ",".join(done)
     logs = [pathlib.Path("out", name, "train.log") for name in done]
@@ -130,7 +171,11 @@ def test_a_failed_run_is_a_row_and_finished_ones_are_not_run_again() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_has_the_runs_save_and_the_same_command_continues(number: int) -> None:
-    command = [*FLAGS, *"--steps 200 --log-every 1 --eval-every 1000 --learning-rate 0.01 --grid seed=0,1 --output out".split()]
+    command = [
+        *FLAGS,
+        *"--steps 200 --log-every 1 --eval-every 1000 --learning-rate 0.01 --grid seed=0,1"
+        " --output out".split(),
+    ]
     process = start(*command)
     log, deadline = pathlib.Path("out/seed=0/train.log"), time.monotonic() + 100
     while not (log.is_file() and "step 3/" in log.read_text()):
@@ -155,17 +200,27 @@ def test_jax_is_not_imported(words: list[str], code: int) -> None:
     assert run(*words)[0] == code
 
 
-def row(value: float | None, seed: int, rate: float, metric: str = "accuracy", *, larger: bool = True) -> sweeps.Row:
+def row(
+    value: float | None, seed: int, rate: float, metric: str = "accuracy", *, larger: bool = True
+) -> sweeps.Row:
     summary = {
         "best_metric": {"name": metric, "larger_is_better": larger},
         "metrics": {"test": {metric: value, "loss": 1.0}},
         "best": {"step": 7, metric: value},
     }
-    return sweeps.row({"rate": rate, "seed": seed}, summary, "it [diverged]" if value is None else None)
+    return sweeps.row(
+        {"rate": rate, "seed": seed}, summary, "it [diverged]" if value is None else None
+    )
 
 
 def test_tables(capsys: pytest.CaptureFixture[str]) -> None:
-    rows = [row(0.5, 0, 0.1), row(0.9, 0, 0.2), row(None, 1, 0.2), row(0.7, 1, 0.1), row(float("nan"), 2, 0.1)]
+    rows = [
+        row(0.5, 0, 0.1),
+        row(0.9, 0, 0.2),
+        row(None, 1, 0.2),
+        row(0.7, 1, 0.1),
+        row(float("nan"), 2, 0.1),
+    ]
     assert [each["value"] for each in sweeps.ranked(rows)[:3]] == [0.9, 0.7, 0.5]
     assert sweeps.ranked(rows)[-1]["reason"] == "it [diverged]"
     errors = [row(value, 0, 0.1, "mse", larger=False) for value in (2.0, 1.0)]

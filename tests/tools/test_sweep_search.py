@@ -1,4 +1,6 @@
-"""A search proposes what Optuna does, stops runs that are worse than the median, and goes on where it was stopped."""
+"""A search proposes what Optuna does, stops runs that are worse than the median, and goes on where
+it was stopped.
+"""
 
 import contextlib
 import json
@@ -23,19 +25,29 @@ RATE = "learning_rate=log(1e-3,1)"
 
 
 def saved_study() -> Any:
-    storage = optuna.storages.RDBStorage("sqlite:///out/study.db", engine_kwargs={"poolclass": NullPool})
+    storage = optuna.storages.RDBStorage(
+        "sqlite:///out/study.db", engine_kwargs={"poolclass": NullPool}
+    )
     return optuna.load_study(study_name="sweep", storage=storage)
 
 
 def search(count: int, *words: str, **settings: Any) -> Search:
-    return Search([str(count), *(words or (RATE,))], TrainConfig.of(validation="0.1", **settings), (), pathlib.Path("out"))
+    return Search(
+        [str(count), *(words or (RATE,))],
+        TrainConfig.of(validation="0.1", **settings),
+        (),
+        pathlib.Path("out"),
+    )
 
 
 def evaluated(cell: Cell, accuracies: list[float], *, done: bool = True) -> None:
     """Writes what a run would, evaluated every 10 steps."""
     directory = RunDirectory(pathlib.Path("out", cell.name))
     directory.path.mkdir(exist_ok=True)
-    rows = [{"step": 10 * (index + 1), "split": "validation", "accuracy": each} for index, each in enumerate(accuracies)]
+    rows = [
+        {"step": 10 * (index + 1), "split": "validation", "accuracy": each}
+        for index, each in enumerate(accuracies)
+    ]
     directory.metrics_file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     if done:
         best = {"name": "accuracy", "larger_is_better": True}
@@ -64,7 +76,13 @@ def proposed(found: Search, count: int) -> list[Cell]:
 
 
 def test_the_space() -> None:
-    words = ["3", "learning-rate=log(1e-4,1)", "weight_decay=uniform(0,0.1)", "model_kwargs.width=int(4,16)", "optimizer=sgd,adam"]
+    words = [
+        "3",
+        "learning-rate=log(1e-4,1)",
+        "weight_decay=uniform(0,0.1)",
+        "model_kwargs.width=int(4,16)",
+        "optimizer=sgd,adam",
+    ]
     count, space = parse(words)
     assert count == 3
     assert space == {
@@ -90,7 +108,10 @@ def test_the_space() -> None:
         (f"0 {RATE}", "--trials 0: begin with the number of trials"),
         ("3", "--trials 3: say what to vary"),
         ("3 learning_rat=log(1,2)", "unknown setting 'learning_rat'; did you mean learning_rate?"),
-        ("3 learning_rate=log(1)", "write log(LOW,HIGH), uniform(LOW,HIGH) or int(LOW,HIGH) without spaces"),
+        (
+            "3 learning_rate=log(1)",
+            "write log(LOW,HIGH), uniform(LOW,HIGH) or int(LOW,HIGH) without spaces",
+        ),
         ("3 learning_rate=log(0,1)", "on a logarithmic scale both must be greater than 0"),
         ("3 learning_rate=log(1,0.1)", "must be two numbers, the smaller one first"),
         ("3 optimizer=log(1,2)", "must be a string, not an integer"),
@@ -103,7 +124,9 @@ def test_the_space() -> None:
         (f"3 {RATE} --output /dev/null/x", "--output /dev/null/x: cannot be written"),
     ],
 )
-def test_usage_errors_are_one_line_before_anything_starts(words: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_usage_errors_are_one_line_before_anything_starts(
+    words: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert sweep.main(["--trials", *words.split()]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("jaxdp.sweep: error: ")
@@ -111,10 +134,15 @@ def test_usage_errors_are_one_line_before_anything_starts(words: str, message: s
     assert not list(pathlib.Path().iterdir())
 
 
-def test_without_optuna_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_optuna_one_line_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setitem(sys.modules, "optuna", None)
     assert sweep.main(["--trials", "3", RATE]) == 2
-    assert capsys.readouterr().err == "jaxdp.sweep: error: --trials: a search needs Optuna: pip install 'jaxdp[optuna]'\n"
+    assert (
+        capsys.readouterr().err
+        == "jaxdp.sweep: error: --trials: a search needs Optuna: pip install 'jaxdp[optuna]'\n"
+    )
 
 
 def test_a_search_that_was_stopped_proposes_what_it_would_have() -> None:
@@ -132,11 +160,15 @@ def test_a_search_that_was_stopped_proposes_what_it_would_have() -> None:
     assert begun.name == whole[4]
     # Optuna reads the same from the file, and finds the optimum.
     study = saved_study()
-    assert study.best_trial.values == [max(trial.value for trial in study.trials if trial.value is not None)]
+    assert study.best_trial.values == [
+        max(trial.value for trial in study.trials if trial.value is not None)
+    ]
     assert study.best_value > 0.9
     more = search(15)
     assert more.count == 1
-    with pytest.raises(ConfigError, match=r"--output out: holds a search with seed 0, not 1; give another --output"):
+    with pytest.raises(
+        ConfigError, match=r"--output out: holds a search with seed 0, not 1; give another --output"
+    ):
         search(15, seed=1)
     with pytest.raises(ConfigError, match="holds a search with trials"):
         search(15, "learning_rate=log(1e-3,0.5)")
@@ -163,7 +195,8 @@ def test_what_is_worse_than_the_median_is_pruned() -> None:
     assert not found.failed
     ends = [(reason, pruned) for _, reason, pruned in search(8).results()]
     assert ends == [(None, None)] * 6 + [(None, 10), ("the loss is nan", None)]
-    with contextlib.closing(sqlite3.connect("out/study.db")) as database, database:  # as Optuna documents its tables
+    # As Optuna documents its tables.
+    with contextlib.closing(sqlite3.connect("out/study.db")) as database, database:
         states = [row[0] for row in database.execute("SELECT state FROM trials ORDER BY number")]
     assert states == ["COMPLETE"] * 6 + ["PRUNED"] * 2
 
@@ -190,7 +223,10 @@ def test_errors_larger_is_worse_and_failures_run_again() -> None:
     evaluated(retried, [2.0])
     summary = RunDirectory(pathlib.Path("out", cell.name)).read_summary()
     assert summary is not None
-    summary |= {"best_metric": {"name": "mse", "larger_is_better": False}, "metrics": {"validation": {"mse": 2.0, "loss": 2.0}}}
+    summary |= {
+        "best_metric": {"name": "mse", "larger_is_better": False},
+        "metrics": {"validation": {"mse": 2.0, "loss": 2.0}},
+    }
     RunDirectory(pathlib.Path("out", cell.name)).write_summary(summary)
     assert again.ended(retried, 0, "") == "done"
     study = saved_study()
@@ -210,7 +246,10 @@ def test_few_values_are_not_trained_twice() -> None:
 
 @pytest.mark.slow
 def test_a_search_trains_and_goes_on() -> None:
-    command = [*FLAGS, *"--steps 4 --eval-every 2 --validation 0.1 --output out --at-a-time 2".split()]
+    command = [
+        *FLAGS,
+        *"--steps 4 --eval-every 2 --validation 0.1 --output out --at-a-time 2".split(),
+    ]
     code, out, err = run(*command, "--trials", "2", RATE)
     assert code == 0, err
     assert "ranked by validation data" in out
@@ -221,6 +260,15 @@ def test_a_search_trains_and_goes_on() -> None:
     assert len([line for line in out.splitlines() if "at step" in line]) == 3
     study = saved_study()
     for trial in study.trials:
-        (folder,) = [path for path in pathlib.Path("out").iterdir() if path.name.endswith(f"={trial.params['learning_rate']:.4g}")]
-        assert trial.value == json.loads((folder / "summary.json").read_text())["metrics"]["validation"]["accuracy"]
+        (folder,) = [
+            path
+            for path in pathlib.Path("out").iterdir()
+            if path.name.endswith(f"={trial.params['learning_rate']:.4g}")
+        ]
+        assert (
+            trial.value
+            == json.loads((folder / "summary.json").read_text())["metrics"]["validation"][
+                "accuracy"
+            ]
+        )
         assert list(trial.intermediate_values) == [2, 4]

@@ -1,4 +1,7 @@
-"""A step that is not finite ends a run, is skipped, or is rolled back, as asked; what stays on disk is finite."""
+"""A step that is not finite ends a run, is skipped, or is rolled back, as asked.
+
+What stays on disk is finite.
+"""
 
 import dataclasses
 import functools
@@ -26,14 +29,19 @@ from jaxdp.step.state import Constants, TrainState, create_train_state
 from jaxdp.training import loop, reader, setup
 
 pytestmark = pytest.mark.usefixtures("no_pictures")
-FLAGS = "--model cnn --model-kwargs width=4 hidden=16 --devices 2 --global-batch-size 160 --run-dir run --log-every 1".split()
+FLAGS = (
+    "--model cnn --model-kwargs width=4 hidden=16 --devices 2 --global-batch-size 160 --run-dir run"
+    " --log-every 1".split()
+)
 TOO_FAST = [*FLAGS, *"--optimizer sgd --schedule constant --learning-rate 1e30 --steps 16".split()]
 CONSTANTS = Constants.create([0.1], seed=3)
 
 
 def example_of_step(number: int) -> int:
     """An example that a run of FLAGS sees in this step, and in no other of its first 8."""
-    order = pipeline.TrainingOrder(len(open_dataset("digits").train), 160, TrainConfig().data.seed, total_steps=8)
+    order = pipeline.TrainingOrder(
+        len(open_dataset("digits").train), 160, TrainConfig().data.seed, total_steps=8
+    )
     return int(order[number - 1][0])
 
 
@@ -60,12 +68,16 @@ def summary() -> dict[str, Any]:
 
 
 def rows(split: str = "train") -> list[dict[str, Any]]:
-    return [row for row in read_lines(pathlib.Path("run", "metrics.jsonl")) if row["split"] == split]
+    return [
+        row for row in read_lines(pathlib.Path("run", "metrics.jsonl")) if row["split"] == split
+    ]
 
 
 def arrays(run_dir: str = "run", number: int | None = None) -> tuple[int, dict[str, np.ndarray]]:
     """The newest checkpoint's, or that of a step."""
-    checkpoints = SavedCheckpoints(pathlib.Path(run_dir, "checkpoints"), best_metric=("accuracy", True))
+    checkpoints = SavedCheckpoints(
+        pathlib.Path(run_dir, "checkpoints"), best_metric=("accuracy", True)
+    )
     found = max(checkpoints.steps()) if number is None else number
     return found, checkpoints.arrays(found)
 
@@ -75,23 +87,33 @@ def assert_finite(found: dict[str, np.ndarray]) -> None:
 
 
 @pytest.mark.parametrize("rate", ["1e30", "1e38"])
-@pytest.mark.fault("learning rate of 1e30 or more, --on-divergence stop", "exit code 3; checkpoints finite", None)
-def test_stop_names_step_loss_and_norm_and_keeps_what_is_finite(rate: str, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.fault(
+    "learning rate of 1e30 or more, --on-divergence stop", "exit code 3; checkpoints finite", None
+)
+def test_stop_names_step_loss_and_norm_and_keeps_what_is_finite(
+    rate: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert train.main([*TOO_FAST, "--learning-rate", rate, "--checkpoint-every", "1"]) == 3
     (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("diverged")]
     done = summary()
     assert done["status"] == "diverged"
-    assert (f"the loss of step {done['steps']} is " in line and "its gradient norm " in line) or "the weights are not" in line
+    assert (
+        f"the loss of step {done['steps']} is " in line and "its gradient norm " in line
+    ) or "the weights are not" in line
     steps = [int(path.name) for path in pathlib.Path("run", "checkpoints").iterdir()]
     assert all(number < done["steps"] for number in steps)
-    assert line.endswith(f"the last checkpoint is that of step {max(steps)}" if steps else "there is no checkpoint")
+    assert line.endswith(
+        f"the last checkpoint is that of step {max(steps)}" if steps else "there is no checkpoint"
+    )
     if steps:
         assert_finite(arrays()[1])
     assert all(np.isfinite(row["loss"]) and np.isfinite(row["gradient_norm"]) for row in rows())
 
 
 @pytest.mark.fault("infinite gradient, finite loss", "exit code 3", None)
-def test_an_infinite_gradient_is_enough(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_infinite_gradient_is_enough(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(step.optax.tree, "norm", lambda tree: jnp.asarray(jnp.inf))
     assert train.main([*FLAGS, "--steps", "8"]) == 3
     line = capsys.readouterr().err
@@ -106,18 +128,28 @@ def test_rows_show_the_mean_gradient_norm() -> None:
     assert len(set(norms)) == 4
     assert all(norm > 0 for norm in norms)
     assert train.main([*FLAGS, "--steps", "4", "--log-every", "2", "--run-dir", "other"]) == 0
-    fewer = [row for row in read_lines(pathlib.Path("other", "metrics.jsonl")) if row["split"] == "train"]
-    assert [row["gradient_norm"] for row in fewer] == pytest.approx([np.mean(norms[:2]), np.mean(norms[2:])])
+    fewer = [
+        row for row in read_lines(pathlib.Path("other", "metrics.jsonl")) if row["split"] == "train"
+    ]
+    assert [row["gradient_norm"] for row in fewer] == pytest.approx(
+        [np.mean(norms[:2]), np.mean(norms[2:])]
+    )
     assert "skipped_updates" not in fewer[0]
     assert (summary()["skipped_updates"], summary()["rollbacks"]) == (0, 0)
 
 
-@pytest.mark.parametrize(("name", "count"), [("single", 1), ("pmap", 4), ("shard_map", 4), ("sharded", 4)])
-def test_a_skipped_update_leaves_everything_as_it_was(name: str, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("name", "count"), [("single", 1), ("pmap", 4), ("shard_map", 4), ("sharded", 4)]
+)
+def test_a_skipped_update_leaves_everything_as_it_was(
+    name: str, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     dataset = open_dataset("digits")
     order = pipeline.TrainingOrder(len(dataset.train), 16, seed=3, total_steps=3)
     batches = [pipeline.load(dataset.train, order[number]) for number in range(3)]
-    preprocess = create_preprocess(["shift:1"], mean=dataset.mean, std=dataset.std, per_image=False, dense=False)
+    preprocess = create_preprocess(
+        ["shift:1"], mean=dataset.mean, std=dataset.std, per_image=False, dense=False
+    )
     task = tasks.create("classification", num_classes=10)
     recipe = step.Recipe(
         task,
@@ -129,10 +161,16 @@ def test_a_skipped_update_leaves_everything_as_it_was(name: str, count: int, mon
     )
 
     def create_state() -> TrainState:
-        model = models.create("cnn", num_classes=10, in_channels=1, rngs=nnx.Rngs(0), width=4, hidden=16)
-        return create_train_state(model, optax.sgd(optax.constant_schedule(0.1), 0.9), with_ema=True)
+        model = models.create(
+            "cnn", num_classes=10, in_channels=1, rngs=nnx.Rngs(0), width=4, hidden=16
+        )
+        return create_train_state(
+            model, optax.sgd(optax.constant_schedule(0.1), 0.9), with_ema=True
+        )
 
-    def run(strategy: Strategy, state: TrainState, batches: list[Any]) -> list[tuple[TrainState, Any]]:
+    def run(
+        strategy: Strategy, state: TrainState, batches: list[Any]
+    ) -> list[tuple[TrainState, Any]]:
         placed, found = strategy.restore(state), []
         for batch in batches:
             placed, sums = strategy.train_step(placed, strategy.shard_batch(batch), CONSTANTS)
@@ -142,7 +180,9 @@ def test_a_skipped_update_leaves_everything_as_it_was(name: str, count: int, mon
     def weights(state: TrainState) -> Any:
         return (state.params, state.batch_stats, state.opt_state, state.ema)
 
-    stopping = create_strategy(name, dataclasses.replace(recipe, on_divergence="stop"), jax.devices()[:count])
+    stopping = create_strategy(
+        name, dataclasses.replace(recipe, on_divergence="stop"), jax.devices()[:count]
+    )
     ((plain, plain_sums),) = run(stopping, create_state(), batches[:1])
     assert "skipped_updates" not in plain_sums
     poison(monkeypatch, int(batches[1]["indices"][5]))
@@ -152,17 +192,25 @@ def test_a_skipped_update_leaves_everything_as_it_was(name: str, count: int, mon
     assert [float(sums["updates"]) for _, sums in found] == [1, 1, 1]
     assert [int(state.step) for state, _ in found] == [1, 2, 3]
     (first, _), (second, _), (third, _) = found
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), weights(first), weights(plain))
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), weights(first), weights(plain)
+    )
     jax.tree.map(np.testing.assert_array_equal, weights(second), weights(first))
-    # The next step is that of a run whose state never saw the bad batch, with random choices of its own number.
+    # The next step is that of a run whose state never saw the bad batch, with random choices of its
+    # own number.
     ((expected, _),) = run(skipping, dataclasses.replace(first, step=np.int32(2)), batches[2:])
     jax.tree.map(np.testing.assert_array_equal, weights(third), weights(expected))
-    assert any(np.any(a != b) for a, b in zip(jax.tree.leaves(third.params), jax.tree.leaves(second.params), strict=True))
+    assert any(
+        np.any(a != b)
+        for a, b in zip(jax.tree.leaves(third.params), jax.tree.leaves(second.params), strict=True)
+    )
 
 
 @pytest.mark.slow
 @pytest.mark.fault("NaN image, --on-divergence skip", "skipped once, counted once, done", 0)
-def test_a_run_skips_one_bad_batch_and_counts_it_once(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_skips_one_bad_batch_and_counts_it_once(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     poison(monkeypatch, example_of_step(3))
     flags = [*FLAGS, "--on-divergence", "skip", "--devices", "4", "--checkpoint-every", "4"]
     flags += ["--max-divergences", "2", "--schedule", "cosine", "--log-every", "2"]
@@ -185,13 +233,36 @@ def test_a_run_skips_one_bad_batch_and_counts_it_once(monkeypatch: pytest.Monkey
 def test_a_row_waits_for_an_update_that_was_made(monkeypatch: pytest.MonkeyPatch) -> None:
     poison(monkeypatch, example_of_step(3))
     assert train.main([*FLAGS, "--on-divergence", "skip", "--steps", "5"]) == 0
-    assert [(row["step"], row["skipped_updates"]) for row in rows()] == [(1, 0), (2, 0), (4, 1), (5, 0)]
+    assert [(row["step"], row["skipped_updates"]) for row in rows()] == [
+        (1, 0),
+        (2, 0),
+        (4, 1),
+        (5, 0),
+    ]
 
 
-@pytest.mark.fault("every update non-finite, --on-divergence skip", "exit code 3 after the stated number", None)
+@pytest.mark.fault(
+    "every update non-finite, --on-divergence skip", "exit code 3 after the stated number", None
+)
 def test_too_many_in_a_row_stop_the_run(capsys: pytest.CaptureFixture[str]) -> None:
-    assert train.main([*TOO_FAST, "--on-divergence", "skip", "--max-divergences", "3", "--checkpoint-every", "1"]) == 3
-    assert "; 3 updates in a row were skipped; the last checkpoint is that of step" in capsys.readouterr().err
+    assert (
+        train.main(
+            [
+                *TOO_FAST,
+                "--on-divergence",
+                "skip",
+                "--max-divergences",
+                "3",
+                "--checkpoint-every",
+                "1",
+            ]
+        )
+        == 3
+    )
+    assert (
+        "; 3 updates in a row were skipped; the last checkpoint is that of step"
+        in capsys.readouterr().err
+    )
     done = summary()
     assert (done["status"], done["skipped_updates"]) == ("diverged", 3)
     assert_finite(arrays()[1])
@@ -199,9 +270,19 @@ def test_too_many_in_a_row_stop_the_run(capsys: pytest.CaptureFixture[str]) -> N
 
 
 @pytest.mark.slow
-@pytest.mark.fault("NaN image, --on-divergence rollback", "back at half the rate; as a run at that rate from there", 0)
-def test_rollback_goes_back_at_half_the_learning_rate(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    flags = [*FLAGS, *"--optimizer sgd --schedule constant --learning-rate 0.02 --checkpoint-every 4 --devices 2".split()]
+@pytest.mark.fault(
+    "NaN image, --on-divergence rollback",
+    "back at half the rate; as a run at that rate from there",
+    0,
+)
+def test_rollback_goes_back_at_half_the_learning_rate(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = [
+        *FLAGS,
+        *"--optimizer sgd --schedule constant --learning-rate 0.02 --checkpoint-every 4"
+        " --devices 2".split(),
+    ]
     expected = [*flags, "--run-dir", "expected"]
     assert train.main([*expected, "--steps", "4"]) == 0
     assert train.main([*expected, "--steps", "8", "--learning-rate", "0.01"]) == 0
@@ -219,7 +300,8 @@ def test_rollback_goes_back_at_half_the_learning_rate(monkeypatch: pytest.Monkey
         patch.setattr(setup.Setup, "with_learning_rates_times", cured)
         assert train.main([*flags, "--steps", "8"]) == 0
     shown = capsys.readouterr().err
-    assert "the loss of step 6 is " in shown  # a compiled ReLU may turn NaN into 0: then the gradient tells
+    # A compiled ReLU may turn NaN into 0: then the gradient tells.
+    assert "the loss of step 6 is " in shown
     assert "its gradient norm nan: back to step 4" in shown
     assert "at 0.5 times the learning rate (rollback 1 of at most 5)" in shown
     assert (summary()["status"], summary()["rollbacks"]) == ("done", 1)
@@ -233,11 +315,22 @@ def test_rollback_goes_back_at_half_the_learning_rate(monkeypatch: pytest.Monkey
     assert [row["learning_rate"] for row in rows()][8:] == pytest.approx([0.01] * 2)
 
 
-@pytest.mark.fault("NaN image that comes again, --on-divergence rollback", "exit code 3 after the stated number", None)
-def test_rollbacks_that_do_not_help_end(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.fault(
+    "NaN image that comes again, --on-divergence rollback",
+    "exit code 3 after the stated number",
+    None,
+)
+def test_rollbacks_that_do_not_help_end(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Before there is a checkpoint, back is the beginning."""
     poison(monkeypatch, example_of_step(2))
-    assert train.main([*FLAGS, "--steps", "8", "--on-divergence", "rollback", "--max-divergences", "2"]) == 3
+    assert (
+        train.main(
+            [*FLAGS, "--steps", "8", "--on-divergence", "rollback", "--max-divergences", "2"]
+        )
+        == 3
+    )
     shown = capsys.readouterr().err
     assert shown.count("back to step 0") == 2
     assert "at 0.25 times the learning rate (rollback 2 of at most 2)" in shown

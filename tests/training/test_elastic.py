@@ -1,4 +1,6 @@
-"""A run goes on with another number of devices and another strategy, and ends where it would have."""
+"""A run goes on with another number of devices and another strategy, and ends where it would
+have.
+"""
 
 import json
 import pathlib
@@ -13,22 +15,37 @@ from jaxdp.training.reader import MEASURED
 
 pytestmark = pytest.mark.usefixtures("no_pictures")
 FLAGS = (
-    "--model cnn --model-kwargs width=4 hidden=16 dropout=0.2 --global-batch-size 160 --schedule constant --learning-rate 0.01 "
-    "--log-every 1 --eval-every 2 --checkpoint-every 2"
+    "--model cnn --model-kwargs width=4 hidden=16 dropout=0.2 --global-batch-size 160 --schedule"
+    " constant --learning-rate 0.01 --log-every 1 --eval-every 2 --checkpoint-every 2"
 ).split()
 
 
 def run(directory: str, batch_norm: str, steps: int, strategy: str, devices: int) -> None:
-    flags = [*FLAGS, "--batch-norm", batch_norm, "--steps", str(steps), "--strategy", strategy, "--devices", str(devices)]
+    flags = [
+        *FLAGS,
+        "--batch-norm",
+        batch_norm,
+        "--steps",
+        str(steps),
+        "--strategy",
+        strategy,
+        "--devices",
+        str(devices),
+    ]
     assert train.main([*flags, "--run-dir", directory]) == 0
 
 
 def arrays(directory: str, step: int) -> dict[str, np.ndarray]:
-    return SavedCheckpoints(pathlib.Path(directory, "checkpoints"), best_metric=("accuracy", True)).arrays(step)
+    return SavedCheckpoints(
+        pathlib.Path(directory, "checkpoints"), best_metric=("accuracy", True)
+    ).arrays(step)
 
 
 def read_rows(directory: str) -> list[dict]:
-    rows = [json.loads(line) for line in pathlib.Path(directory, "metrics.jsonl").read_text().splitlines()]
+    rows = [
+        json.loads(line)
+        for line in pathlib.Path(directory, "metrics.jsonl").read_text().splitlines()
+    ]
     return [{name: value for name, value in row.items() if name not in MEASURED} for row in rows]
 
 
@@ -47,9 +64,12 @@ BOTH = [("shard_map", 4), ("single", 1), ("pmap", 2)]
         pytest.param(BOTH, "group:8", id="both-group", marks=pytest.mark.slow),
     ],
 )
-def test_a_run_continues_on_other_devices(parts: list[tuple[str, int]], batch_norm: str, record_fault: RecordFault) -> None:
-    """With batch norm over the whole batch, or in groups that fit whole on a device, the devices change the order
-    of sums only."""
+def test_a_run_continues_on_other_devices(
+    parts: list[tuple[str, int]], batch_norm: str, record_fault: RecordFault
+) -> None:
+    """With batch norm over the whole batch, or in groups that fit whole on a device, the devices
+    change the order of sums only.
+    """
     run("whole", batch_norm, 6, *parts[0])
     for number, part in enumerate(parts, start=1):
         run("parts", batch_norm, 2 * number, *part)
@@ -58,7 +78,9 @@ def test_a_run_continues_on_other_devices(parts: list[tuple[str, int]], batch_no
     for name, array in expected.items():
         np.testing.assert_allclose(ours[name], array, rtol=1e-4, atol=1e-4, err_msg=name)
     rows = read_rows("parts")
-    assert [(row["split"], row["step"]) for row in rows if row["split"] == "train"] == [("train", step) for step in range(1, 7)]
+    assert [(row["split"], row["step"]) for row in rows if row["split"] == "train"] == [
+        ("train", step) for step in range(1, 7)
+    ]
     assert [row["step"] for row in rows if row["split"] == "test"] == [2, 4, 6]
     for row, other in zip(rows, read_rows("whole"), strict=True):
         assert row["learning_rate" if row["split"] == "train" else "examples"] > 0
@@ -66,4 +88,6 @@ def test_a_run_continues_on_other_devices(parts: list[tuple[str, int]], batch_no
         assert row["examples"] == other["examples"]
         # An example whose two likeliest classes are as likely may fall either way.
         assert row["accuracy"] == pytest.approx(other["accuracy"], abs=1.5 / 160)
-    record_fault("other devices or another strategy after a stop", len(parts) - 1, "ends the same to 1e-4")
+    record_fault(
+        "other devices or another strategy after a stop", len(parts) - 1, "ends the same to 1e-4"
+    )

@@ -1,4 +1,6 @@
-"""The default batch of small sets, class weights, the balanced sampler and early stopping by one flag."""
+"""The default batch of small sets, class weights, the balanced sampler and early stopping by one
+flag.
+"""
 
 import dataclasses
 import functools
@@ -46,7 +48,9 @@ def masked() -> data.Dataset:
 
 def setup_of(dataset: data.Dataset, devices: int = 1, model: str = "cnn", **settings: Any) -> Any:
     kwargs = {"width": 2, "hidden": 8} if model == "cnn" else {"base_channels": 2, "levels": 1}
-    return jaxdp.Trainer(model, dataset, model_kwargs=kwargs, devices=devices, **({"progress": False} | settings)).setup
+    return jaxdp.Trainer(
+        model, dataset, model_kwargs=kwargs, devices=devices, **({"progress": False} | settings)
+    ).setup
 
 
 @pytest.mark.parametrize(
@@ -69,19 +73,27 @@ def test_the_default_batch_is_at_most_a_quarter_of_the_training_set(
     images = np.zeros((examples, 8, 8, 1), np.uint8)
     dataset = data.from_arrays(images, np.arange(examples) % 2, test=(images[:2], np.array([0, 1])))
     assert setup_of(dataset, devices, **settings).global_batch_size == expected
-    with pytest.raises(ConfigError, match=rf"^--global-batch-size 600: larger than the training set; use at most {examples}$"):
+    with pytest.raises(
+        ConfigError,
+        match=rf"^--global-batch-size 600: larger than the training set; use at most {examples}$",
+    ):
         setup_of(dataset, global_batch_size=600)
 
 
 def test_devices_that_do_not_divide_the_default_batch_are_an_error() -> None:
     images = np.zeros((24, 8, 8, 1), np.uint8)
     dataset = data.from_arrays(images, np.arange(24) % 2, test=(images[:2], np.array([0, 1])))
-    with pytest.raises(ConfigError, match=r"^--global-batch-size 4: 8 devices do not divide it; use 8$"):
+    with pytest.raises(
+        ConfigError, match=r"^--global-batch-size 4: 8 devices do not divide it; use 8$"
+    ):
         setup_of(dataset, 8)
 
 
 def test_a_default_of_the_dataset_holds_where_it_fits() -> None:
-    large, small = (dataclasses.replace(uneven((size, size)), defaults={"global_batch_size": 40}) for size in (30, 15))
+    large, small = (
+        dataclasses.replace(uneven((size, size)), defaults={"global_batch_size": 40})
+        for size in (30, 15)
+    )
     assert setup_of(large).global_batch_size == 40
     assert setup_of(small).global_batch_size == 4
     for model, batch_size in (("cnn", 128), ("unet", 16)):  # digits and cells
@@ -97,7 +109,12 @@ def test_an_older_run_keeps_its_batch(no_pictures: None) -> None:
 
 def test_new_settings_leave_the_names_of_runs_alone() -> None:
     assert run_hash(TrainConfig.of(early_stop=3)) == run_hash(TrainConfig())
-    for name, value in {"class_weights": "balanced", "sampler": "balanced", "init_from": "x", "freeze": "y"}.items():
+    for name, value in {
+        "class_weights": "balanced",
+        "sampler": "balanced",
+        "init_from": "x",
+        "freeze": "y",
+    }.items():
         assert run_hash(TrainConfig.of(**{name: value})) != run_hash(TrainConfig())
 
 
@@ -105,10 +122,14 @@ def test_new_settings_leave_the_names_of_runs_alone() -> None:
 def test_balanced_weights_are_those_of_scikit_learn(dataset: data.Dataset) -> None:
     dataset = setup_of(dataset, model=_model(dataset)).dataset
     field = "labels" if dataset.task == "classification" else "masks"
-    values = np.concatenate([np.ravel(dataset.train[index][field]) for index in range(len(dataset.train))])
+    values = np.concatenate(
+        [np.ravel(dataset.train[index][field]) for index in range(len(dataset.train))]
+    )
     values = values[values != 255]
     expected = compute_class_weight("balanced", classes=np.unique(values), y=values)
-    np.testing.assert_allclose(class_counts.balanced_weights(class_counts.count(dataset), "abc"), expected, rtol=1e-12)
+    np.testing.assert_allclose(
+        class_counts.balanced_weights(class_counts.count(dataset), "abc"), expected, rtol=1e-12
+    )
     made = setup_of(dataset, model=_model(dataset), class_weights="balanced").recipe.task
     np.testing.assert_allclose(made.class_weights, expected, rtol=1e-12)
 
@@ -119,8 +140,15 @@ def _model(dataset: data.Dataset) -> str:
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.2])
 def test_the_weighted_loss_is_pytorchs(smoothing: float) -> None:
-    """sum(w_y * nll) / sum(w_y); with smoothing as in ATen's cross_entropy_loss_label_smoothing, written again here."""
-    weights, logits, labels = np.array([0.5, 2.0, 3.5]), RNG.normal(size=(7, 3)), RNG.integers(0, 3, 7)
+    """sum(w_y * nll) / sum(w_y).
+
+    With smoothing as in ATen's cross_entropy_loss_label_smoothing, written again here.
+    """
+    weights, logits, labels = (
+        np.array([0.5, 2.0, 3.5]),
+        RNG.normal(size=(7, 3)),
+        RNG.integers(0, 3, 7),
+    )
     log_probabilities = logits - np.log(np.exp(logits).sum(1, keepdims=True))
     own = weights[labels]
     nll = -(own * log_probabilities[np.arange(7), labels]).sum() / own.sum()
@@ -134,9 +162,16 @@ def test_the_weighted_loss_is_pytorchs(smoothing: float) -> None:
 EVERY_SESSION = {("cnn", "pmap"), ("unet", "shard_map")}
 
 
-def trained(dataset: data.Dataset, devices: int, model: str, strategy: str = "pmap", **settings: Any) -> tuple[Any, list[Any]]:
+def trained(
+    dataset: data.Dataset, devices: int, model: str, strategy: str = "pmap", **settings: Any
+) -> tuple[Any, list[Any]]:
     """State after two steps, and the batches."""
-    settings = {"batch_norm": "global", "global_batch_size": 16, "learning_rate": 0.05, "schedule": "constant"} | settings
+    settings = {
+        "batch_norm": "global",
+        "global_batch_size": 16,
+        "learning_rate": 0.05,
+        "schedule": "constant",
+    } | settings
     setup = setup_of(dataset, devices, model, strategy=strategy, steps=2, **settings)
     state, sums = setup.strategy.init(setup.create_state), []
     for batch in itertools.islice(setup.train_batches(0), 2):
@@ -146,13 +181,19 @@ def trained(dataset: data.Dataset, devices: int, model: str, strategy: str = "pm
 
 
 def distance(left: Any, right: Any) -> float:
-    return max(jax.tree.leaves(jax.tree.map(lambda a, b: float(np.abs(np.float64(a) - b).max(initial=0)), left, right)))
+    return max(
+        jax.tree.leaves(
+            jax.tree.map(lambda a, b: float(np.abs(np.float64(a) - b).max(initial=0)), left, right)
+        )
+    )
 
 
 @pytest.mark.parametrize(
     ("model", "devices", "strategy", "accumulate"),
     [
-        pytest.param(model, *case, marks=() if (model, case[1]) in EVERY_SESSION else pytest.mark.slow)
+        pytest.param(
+            model, *case, marks=() if (model, case[1]) in EVERY_SESSION else pytest.mark.slow
+        )
         for model in ("cnn", "unet")
         for case in ((4, "pmap", 1), (4, "shard_map", 2), (4, "sharded", 1), (2, "central", 1))
     ],
@@ -160,33 +201,53 @@ def distance(left: Any, right: Any) -> float:
 def test_the_divisor_is_that_of_the_global_batch(
     model: str, devices: int, strategy: str, accumulate: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each device, and each microbatch, has classes of other weights; divided there, the step is another one: the mutant."""
+    """Each device, and each microbatch, has classes of other weights.
+
+    Divided there, the step is another one: the mutant.
+    """
     dataset = uneven() if model == "cnn" else masked()
     settings: dict[str, Any] = {"class_weights": "0.1,5,20", "batch_norm": "group:4"}
     expected, sums = trained(dataset, 1, model, **settings)
-    state, same_sums = trained(dataset, devices, model, strategy, accumulate_steps=accumulate, **settings)
+    state, same_sums = trained(
+        dataset, devices, model, strategy, accumulate_steps=accumulate, **settings
+    )
     assert distance(expected.params, state.params) <= 1e-5
     assert distance(sums, same_sums) <= 1e-3
     if strategy == "sharded":  # one program, to which mean and global mean are the same
         return
     kind: Any = type(setup_of(dataset, 1, model).recipe.task)
     losses, divisors = kind.losses, kind.divisors
-    monkeypatch.setattr(kind, "losses", lambda self, *args: losses(self, *args) / jnp.mean(divisors(self, *args)))
+    monkeypatch.setattr(
+        kind, "losses", lambda self, *args: losses(self, *args) / jnp.mean(divisors(self, *args))
+    )
     monkeypatch.setattr(kind, "divisors", lambda self, outputs, batch: jnp.ones(len(outputs)))
     mutant, _ = trained(dataset, devices, model, strategy, accumulate_steps=accumulate, **settings)
     assert distance(expected.params, mutant.params) > 1e-4
 
 
 def test_a_step_with_class_weights_is_the_gradient_of_pytorchs_loss() -> None:
-    """The gradient of the whole batch's loss, written down as one formula, against what the step did with SGD."""
+    """The gradient of the whole batch's loss, written down as one formula, against what the step
+    did with SGD.
+    """
     dataset, weights = uneven(), np.array([0.1, 5, 20])
-    settings: dict[str, Any] = {"optimizer": "sgd", "weight_decay": 0.0, "class_weights": "0.1,5,20"}
-    settings = {"global_batch_size": 16, "learning_rate": 0.5, "schedule": "constant", "batch_norm": "global"} | settings
+    settings: dict[str, Any] = {
+        "optimizer": "sgd",
+        "weight_decay": 0.0,
+        "class_weights": "0.1,5,20",
+    }
+    settings = {
+        "global_batch_size": 16,
+        "learning_rate": 0.5,
+        "schedule": "constant",
+        "batch_norm": "global",
+    } | settings
     setup = setup_of(dataset, 4, "cnn", steps=1, **settings)
     before = setup.create_state()
     numbers = setup.train_order[0]
     batch = setup.dataset.train.read(numbers.tolist())
-    images = setup.recipe.preprocess(jax.tree.map(jnp.asarray, batch | {"indices": numbers}), None)["images"]
+    images = setup.recipe.preprocess(jax.tree.map(jnp.asarray, batch | {"indices": numbers}), None)[
+        "images"
+    ]
 
     def loss(params: Any) -> jax.Array:
         from jaxdp.step.state import merge
@@ -197,8 +258,12 @@ def test_a_step_with_class_weights_is_the_gradient_of_pytorchs_loss() -> None:
         own = jnp.asarray(weights)[batch["labels"]]
         return jnp.sum(own * losses) / jnp.sum(own)
 
-    expected = jax.tree.map(lambda param, grad: param - 0.5 * grad, before.params, jax.grad(loss)(before.params))
-    state, _ = setup.strategy.train_step(setup.strategy.init(setup.create_state), next(setup.train_batches(0)), setup.constants)
+    expected = jax.tree.map(
+        lambda param, grad: param - 0.5 * grad, before.params, jax.grad(loss)(before.params)
+    )
+    state, _ = setup.strategy.train_step(
+        setup.strategy.init(setup.create_state), next(setup.train_batches(0)), setup.constants
+    )
     assert distance(expected, setup.strategy.gather(state).params) <= 1e-5
 
 
@@ -206,10 +271,19 @@ def test_a_step_with_class_weights_is_the_gradient_of_pytorchs_loss() -> None:
     ("settings", "message"),
     [
         ({"class_weights": "1,2"}, "--class-weights 1,2: must be 3 numbers, one for each class"),
-        ({"class_weights": [1, -2, 3]}, "--class-weights 1,-2,3: must be balanced, or a number of at least 0 for each class"),
+        (
+            {"class_weights": [1, -2, 3]},
+            "--class-weights 1,-2,3: must be balanced, or a number of at least 0 for each class",
+        ),
         ({"class_weights": "even"}, "--class-weights even: must be balanced, or a number"),
-        ({"class_weights": "1,1,1", "task_kwargs": {"class_weights": [1, 1, 2]}}, "is among --task-kwargs, too"),
-        ({"class_weights": "balanced", "sampler": "balanced"}, "--sampler balanced draws all classes equally often already"),
+        (
+            {"class_weights": "1,1,1", "task_kwargs": {"class_weights": [1, 1, 2]}},
+            "is among --task-kwargs, too",
+        ),
+        (
+            {"class_weights": "balanced", "sampler": "balanced"},
+            "--sampler balanced draws all classes equally often already",
+        ),
         ({"early_stop": 3}, "--early-stop 3: stops by validation data, and this dataset has none"),
         ({"early_stop": 0}, "--early-stop 0: must be greater than 0"),
         ({"validation": "none", "num_classes": 4}, "are decided where the dataset is made"),
@@ -223,11 +297,20 @@ def test_what_cannot_be_learned_from_is_one_line(settings: dict, message: str) -
 
 
 def test_data_without_classes_have_no_balance() -> None:
-    with pytest.raises(ConfigError, match="--class-weights balanced: is for classification and segmentation"):
-        create_setup(TrainConfig.of(model="unet", dataset="digits-denoise", class_weights="balanced"))
-    with pytest.raises(ConfigError, match="--sampler balanced: draws classes equally often, and segmentation has none"):
+    with pytest.raises(
+        ConfigError, match="--class-weights balanced: is for classification and segmentation"
+    ):
+        create_setup(
+            TrainConfig.of(model="unet", dataset="digits-denoise", class_weights="balanced")
+        )
+    with pytest.raises(
+        ConfigError,
+        match="--sampler balanced: draws classes equally often, and segmentation has none",
+    ):
         setup_of(masked(), model="unet", sampler="balanced")
-    with pytest.raises(ConfigError, match="--class-weights balanced: class 1 does not occur in the training set"):
+    with pytest.raises(
+        ConfigError, match="--class-weights balanced: class 1 does not occur in the training set"
+    ):
         setup_of(uneven((20, 0, 9)), class_weights="balanced")
     with pytest.raises(ConfigError, match="--class-weights 1,1: task is an object"):
         jaxdp.Trainer("cnn", uneven(), tasks.Classification(3), class_weights="1,1", **SMALL)
@@ -253,32 +336,46 @@ def test_the_balanced_sampler_draws_classes_equally_often() -> None:
     for label, size in enumerate(COUNTS):  # each example of a class once before any comes again
         own = drawn[labels[drawn] == label]
         for turn in range(len(own) // size):
-            np.testing.assert_array_equal(np.sort(own[turn * size : (turn + 1) * size]), np.flatnonzero(labels == label))
+            np.testing.assert_array_equal(
+                np.sort(own[turn * size : (turn + 1) * size]), np.flatnonzero(labels == label)
+            )
     again = pipeline.BalancedOrder(labels, 24, seed=3, total_steps=99)
     np.testing.assert_array_equal(again[37], order[37])
     assert not np.array_equal(pipeline.BalancedOrder(labels, 24, 4, 40)[0], order[0])
-    half = pipeline.BalancedOrder(labels, 12, 3, 80)  # a function of the position, whatever the batch
+    # A function of the position, whatever the batch.
+    half = pipeline.BalancedOrder(labels, 12, 3, 80)
     np.testing.assert_array_equal(np.concatenate([half[6], half[7]]), order[3])
 
 
 @pytest.mark.parametrize("placement", ["device", "host"])
 def test_copies_of_an_example_in_a_batch_are_augmented_each_by_itself(placement: str) -> None:
     dataset = uneven((7, 1), augment=["shift:3"])
-    settings = {"batch_norm": "global", "global_batch_size": 8, "sampler": "balanced", "data_placement": placement}
+    settings = {
+        "batch_norm": "global",
+        "global_batch_size": 8,
+        "sampler": "balanced",
+        "data_placement": placement,
+    }
     keys_of = functools.partial(example_keys, jax.random.key_data(jax.random.key(0)), jnp.int32(0))
     for devices in (1, 4):
         setup = setup_of(dataset, devices, **settings)
         placed = next(setup.train_batches(0))
-        batch = {field: np.asarray(placed[field]).reshape(8) for field in ("indices", "draws")}  # of all devices
-        rare = int(np.flatnonzero(np.array([dataset.train[index]["labels"] for index in range(8)]))[0])
+        # Of all devices.
+        batch = {field: np.asarray(placed[field]).reshape(8) for field in ("indices", "draws")}
+        rare = int(
+            np.flatnonzero(np.array([dataset.train[index]["labels"] for index in range(8)]))[0]
+        )
         copies = np.flatnonzero(batch["indices"] == rare)
         assert len(copies) == 4
         np.testing.assert_array_equal(batch["draws"][copies], rare + 8 * np.arange(4))
         images = np.repeat(dataset.train[rare]["images"][None], 8, 0)
-        augmented = setup.recipe.preprocess(jax.tree.map(jnp.asarray, batch | {"images": images}), keys_of)["images"]
+        augmented = setup.recipe.preprocess(
+            jax.tree.map(jnp.asarray, batch | {"images": images}), keys_of
+        )["images"]
         seen = np.asarray(augmented)[copies]
         assert len({image.tobytes() for image in seen}) > 1
-    for each in setup_of(dataset, global_batch_size=8).train_batches(0):  # where none comes twice, nothing has changed
+    # Where none comes twice, nothing has changed.
+    for each in setup_of(dataset, global_batch_size=8).train_batches(0):
         assert "draws" not in each
         break
 
@@ -286,7 +383,10 @@ def test_copies_of_an_example_in_a_batch_are_augmented_each_by_itself(placement:
 def test_what_is_drawn_again_in_a_batch_has_a_number_of_its_own() -> None:
     numbers = np.array([5, 2, 5, 5, 2, 0])
     np.testing.assert_array_equal(pipeline.draw_numbers(numbers, 10), [5, 2, 15, 25, 12, 0])
-    np.testing.assert_array_equal(pipeline.draw_numbers(np.stack([numbers, [1, 2, 3, 4, 5, 1]], -1), 10)[:, 1], [1, 2, 3, 4, 5, 11])
+    np.testing.assert_array_equal(
+        pipeline.draw_numbers(np.stack([numbers, [1, 2, 3, 4, 5, 1]], -1), 10)[:, 1],
+        [1, 2, 3, 4, 5, 11],
+    )
 
 
 def test_the_sampler_knows_the_labels_of_a_part() -> None:
@@ -296,11 +396,18 @@ def test_the_sampler_knows_the_labels_of_a_part() -> None:
 
 
 @pytest.mark.slow
-def test_a_run_with_the_sampler_resumes_bit_for_bit_and_is_the_same_on_four_devices(no_pictures: None) -> None:
+def test_a_run_with_the_sampler_resumes_bit_for_bit_and_is_the_same_on_four_devices(
+    no_pictures: None,
+) -> None:
     dataset = uneven(augment=["shift:1"])
 
     def fit(devices: int = 1, **settings: Any) -> Any:
-        settings = {"batch_norm": "global", "global_batch_size": 16, "sampler": "balanced", "devices": devices} | settings
+        settings = {
+            "batch_norm": "global",
+            "global_batch_size": 16,
+            "sampler": "balanced",
+            "devices": devices,
+        } | settings
         return jaxdp.Trainer("cnn", dataset, **SMALL, **settings).fit(steps=9).state
 
     whole = fit()
@@ -322,20 +429,39 @@ class _StopAt:
             run.stop("enough")
 
 
-def test_one_flag_stops_early_by_the_tasks_own_metric(no_pictures: None, capsys: pytest.CaptureFixture[str]) -> None:
-    flags = "--model cnn --model-kwargs width=2 hidden=8 --devices 1 --validation 0.1 --learning-rate 0 --epochs 9 --early-stop 2"
+def test_one_flag_stops_early_by_the_tasks_own_metric(
+    no_pictures: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = (
+        "--model cnn --model-kwargs width=2 hidden=8 --devices 1 --validation 0.1 --learning-rate 0"
+        " --epochs 9 --early-stop 2"
+    )
     assert train.main([*flags.split(), "--run-dir", "run"]) == 0
     summary = json.loads(pathlib.Path("run", "summary.json").read_text())
-    rows = [row for row in read_lines(pathlib.Path("run", "metrics.jsonl")) if row["split"] == "validation"]
+    rows = [
+        row
+        for row in read_lines(pathlib.Path("run", "metrics.jsonl"))
+        if row["split"] == "validation"
+    ]
     accuracies = [row["accuracy"] for row in rows]
     assert summary["steps"] == rows[-1]["step"] < 90
     best = int(np.argmax(accuracies))  # the first of equals
     assert len(accuracies) == best + 1 + 2
-    assert [row["loss"] for row in rows] == sorted(row["loss"] for row in rows)  # by the loss it would have ended after the third
+    # By the loss it would have ended after the third.
+    assert [row["loss"] for row in rows] == sorted(row["loss"] for row in rows)
     assert len(rows) > 3
     assert "validation accuracy has not improved" in summary["ended_early"]["reason"]
     assert train.main([*flags.split(), "--run-dir", "other", "--callbacks", "early_stopping"]) == 2
     assert "--early-stop 2: --callbacks has early_stopping, too" in capsys.readouterr().err
-    trainer = jaxdp.Trainer("cnn", "digits", validation=0.1, early_stop=2, callbacks=[jaxdp.callbacks.EarlyStopping()], **SMALL)
-    with pytest.raises(ConfigError, match="--early-stop 2: callbacks has EarlyStopping, too; give one of them"):
+    trainer = jaxdp.Trainer(
+        "cnn",
+        "digits",
+        validation=0.1,
+        early_stop=2,
+        callbacks=[jaxdp.callbacks.EarlyStopping()],
+        **SMALL,
+    )
+    with pytest.raises(
+        ConfigError, match="--early-stop 2: callbacks has EarlyStopping, too; give one of them"
+    ):
         trainer.fit(steps=1)

@@ -1,5 +1,6 @@
-"""A run of thousands of steps takes as much memory, threads and open files at its end as after its first epoch, and compiles
-nothing on the way."""
+"""A run of thousands of steps takes as much memory, threads and open files at its end as after its
+first epoch, and compiles nothing on the way.
+"""
 
 import json
 import os
@@ -12,13 +13,16 @@ import pytest
 
 STEPS, STEPS_PER_EPOCH, BATCH = 5_000, 500, 8
 FLAGS = (
-    f"--model cnn --model-kwargs width=4 hidden=16 --devices 1 --dataset npz:set.npz --global-batch-size {BATCH} --steps {STEPS} "
-    "--ema-decay 0.9 --eval-every 250 --checkpoint-every 250 --log-every 50 --run-dir run"
+    "--model cnn --model-kwargs width=4 hidden=16 --devices 1 --dataset npz:set.npz"
+    f" --global-batch-size {BATCH} --steps {STEPS} --ema-decay 0.9 --eval-every 250"
+    " --checkpoint-every 250 --log-every 50 --run-dir run"
 ).split()
-# Steps and evaluations take nothing: 0.2 MB in 2,500 steps. What grows is Orbax, 0.1 to 0.5 MB a save, of which there are 18 here.
+# Steps and evaluations take nothing: 0.2 MB in 2,500 steps. What grows is Orbax, 0.1 to 0.5 MB a
+# save, of which there are 18 here.
 MOST_GROWTH_MB = 24
 MOST_NEW = 12
-# A process of its own: pytest's has other tests' memory and compilations. Samples are taken at the end of each epoch.
+# A process of its own: pytest's has other tests' memory and compilations. Samples are taken at the
+# end of each epoch.
 PROGRAM = """
 import json, os, resource, sys, threading
 from jaxdp import train
@@ -51,17 +55,32 @@ sys.exit(code)
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not pathlib.Path("/proc/self/statm").exists(), reason="reads its memory from /proc")
+@pytest.mark.skipif(
+    not pathlib.Path("/proc/self/statm").exists(), reason="reads its memory from /proc"
+)
 @pytest.mark.parametrize("placement", ["device", "host"])
 def test_thousands_of_steps_neither_grow_nor_compile(placement: str) -> None:
     random = np.random.default_rng(0)
     images = random.integers(0, 256, (STEPS_PER_EPOCH * BATCH + 100, 8, 8, 1), np.uint8)
     labels = (images.mean((1, 2, 3)) > 127.5).astype(np.int32)
     np.savez(
-        "set.npz", train_images=images[:-100], train_labels=labels[:-100], test_images=images[-100:], test_labels=labels[-100:]
+        "set.npz",
+        train_images=images[:-100],
+        train_labels=labels[:-100],
+        test_images=images[-100:],
+        test_labels=labels[-100:],
     )
-    environment = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}  # the tests' own says 8 devices
-    command = [sys.executable, "-c", PROGRAM, str(STEPS_PER_EPOCH), *FLAGS, "--data-placement", placement]
+    # The tests' own says 8 devices.
+    environment = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
+    command = [
+        sys.executable,
+        "-c",
+        PROGRAM,
+        str(STEPS_PER_EPOCH),
+        *FLAGS,
+        "--data-placement",
+        placement,
+    ]
     ended = subprocess.run(command, capture_output=True, text=True, env=environment)
     assert ended.returncode == 0, ended.stderr
     samples = json.loads(pathlib.Path("samples.json").read_text())
@@ -69,12 +88,17 @@ def test_thousands_of_steps_neither_grow_nor_compile(placement: str) -> None:
         print(", ".join(f"{name} {value:.0f}" for name, value in sample.items()))
     first, last = samples[0], samples[-1]
     assert (first["step"], last["step"]) == (STEPS_PER_EPOCH, STEPS)
-    assert first["compilations"] > 0  # they are seen at all: that of the evaluation comes after step 1
+    # They are seen at all: that of the evaluation comes after step 1.
+    assert first["compilations"] > 0
     assert last["compilations"] == first["compilations"]
-    # A save under way has a few of each. A thread and three files a save would be those of an Orbax response nobody waited for.
+    # A save under way has a few of each. A thread and three files a save would be those of an Orbax
+    # response nobody waited for.
     assert last["threads"] < first["threads"] + MOST_NEW
     assert last["files"] < first["files"] + MOST_NEW
     growth = last["megabytes"] - first["megabytes"]
-    print(f"{placement}: {first['megabytes']:.1f} MB after the first epoch, {growth:+.1f} MB at the end; {MOST_GROWTH_MB} allowed")
+    print(
+        f"{placement}: {first['megabytes']:.1f} MB after the first epoch, {growth:+.1f} MB at the"
+        f" end; {MOST_GROWTH_MB} allowed"
+    )
     assert growth < MOST_GROWTH_MB
     assert json.loads(pathlib.Path("run", "summary.json").read_text())["steps"] == STEPS

@@ -1,4 +1,6 @@
-"""A run that is stopped anywhere and continued ends bitwise where it would have, and its files hold every step once."""
+"""A run that is stopped anywhere and continued ends bitwise where it would have, and its files hold
+every step once.
+"""
 
 import contextlib
 import json
@@ -22,7 +24,10 @@ from jaxdp.training import setup
 from jaxdp.training.reader import MEASURED
 
 # 8 steps an epoch; it stops in the middle of the second.
-FLAGS = "--global-batch-size 160 --epochs 3 --ema-decay 0.9 --log-every 3 --checkpoint-every 5 --optimizer adam".split()
+FLAGS = (
+    "--global-batch-size 160 --epochs 3 --ema-decay 0.9 --log-every 3 --checkpoint-every 5"
+    " --optimizer adam".split()
+)
 PYRAMIDNET = "--model-kwargs depth=8 alpha=6 shake_drop=0.5 dropout=0.2".split()
 CNN = "--model cnn --model-kwargs width=4 hidden=16 dropout=0.2".split()
 AT_START = "stopped by a signal before the first step; the same command begins again"
@@ -30,7 +35,9 @@ TIMES = ("examples_per_second", "step_seconds", "input_wait_fraction")
 
 
 def arrays(run_dir: str, step: int) -> dict[str, np.ndarray]:
-    checkpoints = SavedCheckpoints(pathlib.Path(run_dir, "checkpoints"), best_metric=("accuracy", True))
+    checkpoints = SavedCheckpoints(
+        pathlib.Path(run_dir, "checkpoints"), best_metric=("accuracy", True)
+    )
     return checkpoints.arrays(step)
 
 
@@ -60,7 +67,13 @@ def stop_at(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
         pytest.param("pmap", "device", CNN, id="pmap-device"),
         pytest.param("sharded", "host", CNN, id="sharded-host", marks=pytest.mark.slow),
         *(
-            pytest.param(strategy, placement, PYRAMIDNET, id=f"{strategy}-{placement}-pyramidnet", marks=pytest.mark.slow)
+            pytest.param(
+                strategy,
+                placement,
+                PYRAMIDNET,
+                id=f"{strategy}-{placement}-pyramidnet",
+                marks=pytest.mark.slow,
+            )
             for strategy in ("single", "pmap", "shard_map", "sharded")
             for placement in ("device", "host")
         ),
@@ -75,7 +88,16 @@ def test_a_stopped_run_continues_bitwise(
     record_fault: RecordFault,
 ) -> None:
     devices = "1" if strategy == "single" else "2"
-    flags = [*model, *FLAGS, "--strategy", strategy, "--devices", devices, "--data-placement", placement]
+    flags = [
+        *model,
+        *FLAGS,
+        "--strategy",
+        strategy,
+        "--devices",
+        devices,
+        "--data-placement",
+        placement,
+    ]
     assert train.main([*flags, "--run-dir", "whole"]) == 0
     with monkeypatch.context() as patch:
         stop_at(11, patch)
@@ -91,23 +113,49 @@ def test_a_stopped_run_continues_bitwise(
     for name in whole:
         np.testing.assert_array_equal(whole[name], parts[name], err_msg=name)
     assert rows("whole") == rows("parts")
-    assert [row["step"] for row in rows("whole") if row["split"] == "train"] == list(range(3, 25, 3))
+    assert [row["step"] for row in rows("whole") if row["split"] == "train"] == list(
+        range(3, 25, 3)
+    )
     for name in ("metrics", "best", "steps", "epochs", "parameters"):
         assert summary("whole")[name] == summary("parts")[name]
-    record_fault("SIGTERM while training", outcome="exit code 75; the next start ends bitwise the same")
+    record_fault(
+        "SIGTERM while training", outcome="exit code 75; the next start ends bitwise the same"
+    )
 
 
 def test_a_run_directory_keeps_its_contract(capsys: pytest.CaptureFixture[str]) -> None:
-    flags = [*CNN, *FLAGS, "--devices", "4", "--batch-norm", "group:8", "--keep", "1", "--run-dir", "run"]
+    flags = [
+        *CNN,
+        *FLAGS,
+        "--devices",
+        "4",
+        "--batch-norm",
+        "group:8",
+        "--keep",
+        "1",
+        "--run-dir",
+        "run",
+    ]
     flags += ["--validation", "0.1"]
     assert train.main(flags) == 0
     printed = capsys.readouterr()
     assert "cnn on digits: done" in printed.out
-    assert "step 24/24" in printed.err  # progress goes to standard error, a line a row where there is no terminal
+    # Progress goes to standard error, a line a row where there is no terminal.
+    assert "step 24/24" in printed.err
     run = pathlib.Path("run")
     done = summary("run")
-    assert (done["model"], done["dataset"], done["task"], done["strategy"]) == ("cnn", "digits", "classification", "pmap")
-    assert (done["devices"], done["processes"], done["batch_norm"], done["status"]) == (4, 1, "group:8", "done")
+    assert (done["model"], done["dataset"], done["task"], done["strategy"]) == (
+        "cnn",
+        "digits",
+        "classification",
+        "pmap",
+    )
+    assert (done["devices"], done["processes"], done["batch_norm"], done["status"]) == (
+        4,
+        1,
+        "group:8",
+        "done",
+    )
     assert (done["steps"], done["epochs"]) == (24, 3)
     assert done["metrics"]["test"]["examples"] == 360  # 160 does not divide it
     assert done["metrics"]["train"]["examples"] == 8 * 160
@@ -122,7 +170,10 @@ def test_a_run_directory_keeps_its_contract(capsys: pytest.CaptureFixture[str]) 
     assert all(0 <= row["input_wait_fraction"] <= 1 for row in training)
 
     # The newest one, and the best where that is another.
-    assert {int(path.name) for path in (run / "checkpoints").iterdir()} == {24, done["best"]["step"]}
+    assert {int(path.name) for path in (run / "checkpoints").iterdir()} == {
+        24,
+        done["best"]["step"],
+    }
 
     # The same figure, on other devices and under other strategies.
     for strategy, devices in (("pmap", 8), ("sharded", 3), ("single", 1)):
@@ -134,8 +185,8 @@ def test_a_run_directory_keeps_its_contract(capsys: pytest.CaptureFixture[str]) 
     assert evaluate.main(["run", "--devices", "2"]) == 0
     found = done["metrics"]["test"]
     assert (
-        f"step {done['best']['step']}: test loss {found['loss']:.4f}, accuracy {found['accuracy']:.2%}, top5_accuracy"
-        in capsys.readouterr().out
+        f"step {done['best']['step']}: test loss {found['loss']:.4f}, accuracy"
+        f" {found['accuracy']:.2%}, top5_accuracy" in capsys.readouterr().out
     )
 
     # The same command again leaves a complete run alone; more epochs extend it.
@@ -182,7 +233,11 @@ def test_default_folders_are_the_same_for_the_same_settings() -> None:
     ],
 )
 def test_a_signal_before_the_first_step_leaves_at_once(
-    number: int, code: int, line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    number: int,
+    code: int,
+    line: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(setup, "create_setup", lambda *args, **kwargs: signal.raise_signal(number))
     assert train.main([*FLAGS, "--run-dir", "run"]) == code
@@ -233,9 +288,10 @@ def test_a_signal_while_a_checkpoint_is_read_is_no_damage(
 
 def test_a_start_that_is_stuck_is_left_after_a_signal() -> None:
     stuck = (
-        "import signal, sys, time\nfrom jaxdp import train\nfrom jaxdp.runtime import signals\nfrom jaxdp.training import setup\n"
-        "def wait(*args, **kwargs):\n    signal.raise_signal(signal.SIGTERM)\n    time.sleep(60)\n"
-        "signals._START_UP_SECONDS, setup.create_setup = 0.5, wait\nsys.exit(train.main(sys.argv[1:]))\n"
+        "import signal, sys, time\nfrom jaxdp import train\nfrom jaxdp.runtime import signals\nfrom"
+        " jaxdp.training import setup\ndef wait(*args, **kwargs):\n   "
+        " signal.raise_signal(signal.SIGTERM)\n    time.sleep(60)\nsignals._START_UP_SECONDS,"
+        " setup.create_setup = 0.5, wait\nsys.exit(train.main(sys.argv[1:]))\n"
     )
     command = [sys.executable, "-c", stuck, *CNN, "--strategy", "single"]
     ended = subprocess.run(command, capture_output=True, text=True, env=environment(), timeout=50)

@@ -11,11 +11,19 @@ from jaxdp.config import TrainConfig
 from jaxdp.training.intervals import Intervals
 from jaxdp.training.setup import Setup, create_setup
 
-CNN: dict[str, Any] = {"model": "cnn", "model_kwargs": {"width": 4, "hidden": 16, "dropout": 0.2}, "global_batch_size": 160}
+CNN: dict[str, Any] = {
+    "model": "cnn",
+    "model_kwargs": {"width": 4, "hidden": 16, "dropout": 0.2},
+    "global_batch_size": 160,
+}
 
 
 def setup_of(steps_per_execution: int, **settings: Any) -> Setup:
-    return create_setup(TrainConfig.of(**CNN, steps=5, eval_every=5, steps_per_execution=steps_per_execution, **settings))
+    return create_setup(
+        TrainConfig.of(
+            **CNN, steps=5, eval_every=5, steps_per_execution=steps_per_execution, **settings
+        )
+    )
 
 
 def train_through(setup: Setup) -> tuple[Any, list[Any]]:
@@ -31,13 +39,22 @@ def train_through(setup: Setup) -> tuple[Any, list[Any]]:
     [
         {"strategy": "single"},
         {"strategy": "pmap", "devices": 2, "augment": ("mixup:0.4",), "ema_decay": 0.9},
-        pytest.param({"strategy": "sharded", "devices": 2, "shard_params": True, "optimizer": "adam"}, marks=pytest.mark.slow),
+        pytest.param(
+            {"strategy": "sharded", "devices": 2, "shard_params": True, "optimizer": "adam"},
+            marks=pytest.mark.slow,
+        ),
         pytest.param(
             {"strategy": "shard_map", "devices": 2, "precision": "float16"},
             marks=[pytest.mark.slow, pytest.mark.half_precision],
         ),
         pytest.param(
-            {"strategy": "sharded", "devices": 4, "mesh": "data=2,space=2", "image_size": "16", "accumulate_steps": 2},
+            {
+                "strategy": "sharded",
+                "devices": 4,
+                "mesh": "data=2,space=2",
+                "image_size": "16",
+                "accumulate_steps": 2,
+            },
             marks=pytest.mark.slow,
         ),
     ],
@@ -49,7 +66,9 @@ def test_several_steps_in_one_call_are_the_same_steps(settings: dict[str, Any]) 
     assert [len(call["loss"]) for call in sums_of_calls] == [3, 2]
     joined = {name: np.concatenate([call[name] for call in sums_of_calls]) for name in sums[0]}
     for name, values in joined.items():
-        np.testing.assert_allclose(values, np.stack([each[name] for each in sums]), rtol=2e-5, atol=1e-6, err_msg=name)
+        np.testing.assert_allclose(
+            values, np.stack([each[name] for each in sums]), rtol=2e-5, atol=1e-6, err_msg=name
+        )
     for ours, theirs in zip(jax.tree.leaves(state_of_calls), jax.tree.leaves(state), strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
 
@@ -63,20 +82,32 @@ def test_several_steps_in_one_call_are_the_same_steps(settings: dict[str, Any]) 
         (15, (), []),
     ],
 )
-def test_no_call_goes_across_what_happens_between_steps(start: int, cuts: tuple[int, ...], expected: list[Any]) -> None:
-    plan = Intervals(15, 7, log_every=2, eval_every=7, checkpoint_every=12, steps_per_execution=3, cuts=cuts)
+def test_no_call_goes_across_what_happens_between_steps(
+    start: int, cuts: tuple[int, ...], expected: list[Any]
+) -> None:
+    plan = Intervals(
+        15, 7, log_every=2, eval_every=7, checkpoint_every=12, steps_per_execution=3, cuts=cuts
+    )
     assert [(call.start, call.stop) for call in plan.calls(start)] == expected
 
 
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--data-placement", "host"], "--steps-per-execution 2: needs the dataset on the devices; see --data-placement"),
-        (["--strategy", "central"], "--steps-per-execution 2: --strategy central has a step of several programs; use 1"),
+        (
+            ["--data-placement", "host"],
+            "--steps-per-execution 2: needs the dataset on the devices; see --data-placement",
+        ),
+        (
+            ["--strategy", "central"],
+            "--steps-per-execution 2: --strategy central has a step of several programs; use 1",
+        ),
         (["--steps-per-execution", "0"], "--steps-per-execution 0: must be greater than 0"),
     ],
 )
-def test_what_takes_one_step_a_call(flags: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_takes_one_step_a_call(
+    flags: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert train.main(["--model", "cnn", "--steps-per-execution", "2", *flags]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert message in line

@@ -1,6 +1,8 @@
-"""Kills, signals and full disks at any moment, the same command again, and so on: the run ends bitwise as an undisturbed one.
+"""Kills, signals and full disks at any moment, the same command again, and so on: the run ends
+bitwise as an undisturbed one.
 
-`nox -s storm` tries a matrix of models, strategies, exchanges, callbacks and processes, with 200 kills; `-- -k unet` a part of it.
+`nox -s storm` tries a matrix of models, strategies, exchanges, callbacks and processes, with 200
+kills; `-- -k unet` a part of it.
 """
 
 # Over 300 lines: what is done to a run, when, and what is looked at afterwards.
@@ -33,48 +35,100 @@ from jaxdp.training.reader import MEASURED
 
 KEEP = 3
 FLAGS = (
-    f"--devices 2 --global-batch-size 160 --ema-decay 0.9 --checkpoint-every 1 --log-every 1 --eval-every 3 --keep {KEEP} "
-    "--validation 0.1"
+    "--devices 2 --global-batch-size 160 --ema-decay 0.9 --checkpoint-every 1 --log-every 1"
+    f" --eval-every 3 --keep {KEEP} --validation 0.1"
 ).split()
 PYRAMIDNET = "--model-kwargs depth=8 alpha=6 shake_drop=0.5 dropout=0.2".split()
 CNN = "--model cnn --model-kwargs width=4 hidden=16 dropout=0.2".split()  # starts in half the time
 # Of a matrix of 200 kills: flags, processes, and how many times it is disturbed.
 MATRIX = {
-    "cnn, single": ("--model cnn --model-kwargs width=4 hidden=16 dropout=0.2 --strategy single --devices 1", 1, 20),
-    "cnn, pmap, callbacks": (
-        f"{' '.join(CNN)} --strategy pmap --callbacks early_stopping:patience=1000 early_stopping:patience=1000,metric=loss", 1, 20,
+    "cnn, single": (
+        "--model cnn --model-kwargs width=4 hidden=16 dropout=0.2 --strategy single --devices 1",
+        1,
+        20,
     ),
-    "cnn, shard_map, host data": (f"{' '.join(CNN)} --strategy shard_map --data-placement host", 1, 20),
-    "cnn, sharded parameters": (f"{' '.join(CNN)} --strategy sharded --mesh data=2 --shard-params --optimizer adamw", 1, 20),
+    "cnn, pmap, callbacks": (
+        (
+            f"{' '.join(CNN)} --strategy pmap --callbacks early_stopping:patience=1000"
+            " early_stopping:patience=1000,metric=loss"
+        ),
+        1,
+        20,
+    ),
+    "cnn, shard_map, host data": (
+        f"{' '.join(CNN)} --strategy shard_map --data-placement host",
+        1,
+        20,
+    ),
+    "cnn, sharded parameters": (
+        f"{' '.join(CNN)} --strategy sharded --mesh data=2 --shard-params --optimizer adamw",
+        1,
+        20,
+    ),
     "cnn, central": (f"{' '.join(CNN)} --strategy central", 1, 20),
     "pyramidnet, pmap": (f"{' '.join(PYRAMIDNET)} --strategy pmap", 1, 20),
     "resnet, pmap, accumulation": (
-        "--model resnet --model-kwargs depth=8 width=4 --strategy pmap --accumulate-steps 2 --augment shift flip", 1, 20,
+        (
+            "--model resnet --model-kwargs depth=8 width=4 --strategy pmap --accumulate-steps 2"
+            " --augment shift flip"
+        ),
+        1,
+        20,
     ),
     "unet, spatial partitioning": (
-        "--model unet --model-kwargs levels=2 base_channels=4 --dataset cells --global-batch-size 8 --strategy sharded "
-        "--mesh data=1,space=2", 1, 20,
+        (
+            "--model unet --model-kwargs levels=2 base_channels=4 --dataset cells"
+            " --global-batch-size 8 --strategy sharded --mesh data=1,space=2"
+        ),
+        1,
+        20,
     ),
     "cnn, pmap, 2 processes of 2 devices": (f"{' '.join(CNN)} --strategy pmap", 2, 10),
     "cnn, pmap, 2 hosts and a cable": (f"{' '.join(CNN)} --strategy pmap --devices 1", 2, 10),
     "cnn, sharded parameters, 2 processes, callbacks": (
-        f"{' '.join(CNN)} --strategy sharded --mesh data=2 --shard-params --devices 1 "
-        "--callbacks early_stopping:patience=1000", 2, 10,
+        (
+            f"{' '.join(CNN)} --strategy sharded --mesh data=2 --shard-params --devices 1 "
+            "--callbacks early_stopping:patience=1000"
+        ),
+        2,
+        10,
     ),
-    "cnn, exact exchange, 2 workers": (f"{' '.join(CNN)} --devices 1 --exchange exact --workers 2", 1, 10),
-}  # fmt: skip
+    "cnn, exact exchange, 2 workers": (
+        f"{' '.join(CNN)} --devices 1 --exchange exact --workers 2",
+        1,
+        10,
+    ),
+}
 # Of an exchange, what depends on who was free when.
-OF_WORKERS = ("elapsed_seconds", "worker_slices", "recomputed_slices", "dropped_slices", "exchange_bytes", "worker_idle_seconds")
-FAULTS = ("kill -9", "kill -9", "SIGTERM", "SIGSTOP + SIGCONT + kill -9", "SIGSTOP + kill -9", "full disk")
+OF_WORKERS = (
+    "elapsed_seconds",
+    "worker_slices",
+    "recomputed_slices",
+    "dropped_slices",
+    "exchange_bytes",
+    "worker_idle_seconds",
+)
+FAULTS = (
+    "kill -9",
+    "kill -9",
+    "SIGTERM",
+    "SIGSTOP + SIGCONT + kill -9",
+    "SIGSTOP + kill -9",
+    "full disk",
+)
 FAULTS_OF_HOSTS = ("cable pulled", "cable pulled", "kill -9", "full disk")
 STOPPED, FAILED, REFUSED = 75, 1, 2  # exit codes
-# When step N is shown, the save of N - 1 may be under way, and that of N has not begun: the newest complete one is N - 2.
+# When step N is shown, the save of N - 1 may be under way, and that of N has not begun: the newest
+# complete one is N - 2.
 MOST_AHEAD = 2
 
 
 @dataclasses.dataclass
 class Start:
-    """One start of the command, which writes what it shows to a file; where there are hosts, of one on each."""
+    """One start of the command, which writes what it shows to a file.
+
+    Where there are hosts, of one on each.
+    """
 
     process: subprocess.Popen[bytes]
     log: pathlib.Path
@@ -91,11 +145,16 @@ class Start:
     def steps_shown(self) -> list[int]:
         """Returns the training steps that were shown whole."""
         return [
-            int(step) for step in re.findall(r"^(?:\[0\] )?step (\d+)/\d+  epoch \d+/\d+  train .*\n", self.shown(), re.MULTILINE)
+            int(step)
+            for step in re.findall(
+                r"^(?:\[0\] )?step (\d+)/\d+  epoch \d+/\d+  train .*\n", self.shown(), re.MULTILINE
+            )
         ]
 
     def continued_after(self) -> int | None:
-        found = re.search(r"^(?:\[0\] )?continuing \S+ after step (\d+)$", self.shown(), re.MULTILINE)
+        found = re.search(
+            r"^(?:\[0\] )?continuing \S+ after step (\d+)$", self.shown(), re.MULTILINE
+        )
         return int(found[1]) if found else None
 
     def children(self) -> list[int]:
@@ -105,7 +164,12 @@ class Start:
         if self.processes == 1 or self.process.poll() is not None:
             return []
         return [
-            int(word) for word in pathlib.Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
+            int(word)
+            for word in (
+                pathlib.Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
+                .read_text()
+                .split()
+            )
         ]
 
     def new_temporary(self) -> set[str]:
@@ -131,7 +195,9 @@ def saved(run_dir: pathlib.Path) -> pathlib.Path:
 
 def temporary(run_dir: pathlib.Path) -> set[str]:
     folder = saved(run_dir)
-    return {name for name in os.listdir(folder) if not name.isdecimal()} if folder.is_dir() else set()
+    return (
+        {name for name in os.listdir(folder) if not name.isdecimal()} if folder.is_dir() else set()
+    )
 
 
 def newest(run_dir: pathlib.Path) -> int | None:
@@ -145,28 +211,59 @@ def arrays(run_dir: pathlib.Path, step: int) -> dict[str, np.ndarray]:
 def rows(run_dir: pathlib.Path) -> list[dict[str, Any]]:
     """Strictly: a line that is no JSON is an error here."""
     found = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
-    return [{name: value for name, value in row.items() if name not in (*MEASURED, *OF_WORKERS)} for row in found]
+    return [
+        {name: value for name, value in row.items() if name not in (*MEASURED, *OF_WORKERS)}
+        for row in found
+    ]
 
 
 def start(
-    folder: pathlib.Path, number: int, run_dir: str, flags: list[str], processes: int = 1, hosts: Sequence[network.Host] = ()
+    folder: pathlib.Path,
+    number: int,
+    run_dir: str,
+    flags: list[str],
+    processes: int = 1,
+    hosts: Sequence[network.Host] = (),
 ) -> Start:
-    # A cache of the storm's own: a kill may cut an entry short while it is written, and others read the shared one.
-    # A limit on the size of files cuts bytecode short, which Python does not notice.
+    # A cache of the storm's own: a kill may cut an entry short while it is written, and others read
+    # the shared one. A limit on the size of files cuts bytecode short, which Python does not
+    # notice.
     own = {"JAX_COMPILATION_CACHE_DIR": str(folder / "cache"), "PYTHONDONTWRITEBYTECODE": "1"}
     variables = environment() | own
     log, path = folder / f"{run_dir}-{number}.log", folder / run_dir
-    launched = ["jaxdp.launch", "-n", str(processes), "--", "train"] if processes > 1 and not hosts else ["jaxdp.train"]
+    launched = (
+        ["jaxdp.launch", "-n", str(processes), "--", "train"]
+        if processes > 1 and not hosts
+        else ["jaxdp.train"]
+    )
     beats = ["--heartbeat-timeout", "5"] if processes > 1 else []
-    command = [sys.executable, "-X", "faulthandler", "-m", *launched, *beats, *FLAGS, *flags, "--run-dir", run_dir]
+    command = [
+        sys.executable,
+        "-X",
+        "faulthandler",
+        "-m",
+        *launched,
+        *beats,
+        *FLAGS,
+        *flags,
+        "--run-dir",
+        run_dir,
+    ]
     begun: list[subprocess.Popen[bytes]] = []
-    where = f"--coordinator {hosts[0].address}:{9000 + number} --num-processes {processes} --process-id {{}}" if hosts else ""
+    where = (
+        f"--coordinator {hosts[0].address}:{9000 + number} --num-processes {processes} --process-id"
+        " {}"
+        if hosts
+        else ""
+    )
     for index in range(len(hosts) or 1):
         own_log = log.with_suffix(f".{index}") if index else log
         with own_log.open("wb") as file:
             popen = hosts[index].popen if hosts else subprocess.Popen
             words = [*command, *where.format(index).split()]
-            begun.append(popen(words, cwd=folder, env=variables, stdout=subprocess.DEVNULL, stderr=file))
+            begun.append(
+                popen(words, cwd=folder, env=variables, stdout=subprocess.DEVNULL, stderr=file)
+            )
     return Start(begun[0], log, path, newest(path), temporary(path), processes, hosts, begun[1:])
 
 
@@ -203,7 +300,9 @@ def wait_for_moment(kind: str, begun: Start, chance: random.Random, start_second
 
 
 def check_continuation(begun: Start, storm: Storm) -> None:
-    """It went on after exactly the newest complete checkpoint, if it came that far, and complained about nothing else."""
+    """It went on after exactly the newest complete checkpoint, if it came that far, and complained
+    about nothing else.
+    """
     text, steps, after = begun.shown(), begun.steps_shown(), begun.continued_after()
     for step in re.findall(r"the checkpoint of step (\d+) is damaged", text):
         # One that was being removed, since enough newer ones are complete.
@@ -221,7 +320,9 @@ def check_continuation(begun: Start, storm: Storm) -> None:
 
 
 def check_disk(begun: Start, storm: Storm) -> None:
-    """What is there after a kill can be used: the newest checkpoint is whole, and no older than the last step shown allows."""
+    """What is there after a kill can be used: the newest checkpoint is whole, and no older than the
+    last step shown allows.
+    """
     step, shown = newest(begun.run_dir), begun.steps_shown()
     if shown:
         assert (step or 0) >= shown[-1] - MOST_AHEAD
@@ -249,17 +350,25 @@ def moments(kills: int, chance: random.Random) -> Iterator[str]:
 
 
 def inflict(fault: str, begun: Start, chance: random.Random) -> None:
-    """Does it to the command, or to one of the processes that it started, and waits until all have ended as they should."""
+    """Does it to the command, or to one of the processes that it started, and waits until all have
+    ended as they should.
+    """
     children = begun.children()
     victim = chance.choice([begun.process.pid, *children])
     if fault == "SIGTERM":
         begun.process.send_signal(signal.SIGTERM)
-        expected = (STOPPED,) if begun.steps_shown() else (STOPPED, -signal.SIGTERM, 128 + signal.SIGTERM)  # before it is handled
+        # Before it is handled.
+        expected = (
+            (STOPPED,) if begun.steps_shown() else (STOPPED, -signal.SIGTERM, 128 + signal.SIGTERM)
+        )
     elif fault == "cable pulled":
         chance.choice(begun.hosts).pull_cable()
-        expected = (FAILED,) if begun.steps_shown() else (FAILED, REFUSED)  # 2 where the other one was not found yet
+        # 2 where the other one was not found yet.
+        expected = (FAILED,) if begun.steps_shown() else (FAILED, REFUSED)
     elif fault == "full disk":
-        for pid in {begun.process.pid, *children} if begun.hosts else children or [begun.process.pid]:
+        for pid in (
+            {begun.process.pid, *children} if begun.hosts else children or [begun.process.pid]
+        ):
             resource.prlimit(pid, resource.RLIMIT_FSIZE, (100, resource.RLIM_INFINITY))
         expected = (FAILED,)
     else:
@@ -271,8 +380,11 @@ def inflict(fault: str, begun: Start, chance: random.Random) -> None:
             time.sleep(chance.uniform(0, 0.5))
         assert begun.process.poll() is None, f"it ended before the fault:\n{begun.shown()}"
         os.kill(victim, signal.SIGKILL)
-        # The launcher tells how the first of its processes ended; the other one may have noticed within one look at both.
-        expected = (-signal.SIGKILL,) if victim == begun.process.pid else (128 + signal.SIGKILL, FAILED)
+        # The launcher tells how the first of its processes ended; the other one may have noticed
+        # within one look at both.
+        expected = (
+            (-signal.SIGKILL,) if victim == begun.process.pid else (128 + signal.SIGKILL, FAILED)
+        )
         if begun.hosts:
             expected = (-signal.SIGKILL, FAILED, REFUSED)
     for process in (begun.process, *begun.others):
@@ -305,7 +417,8 @@ def weather(
     """Runs once undisturbed, beside it through the storm, and compares."""
     print(f"storm: seed {seed}, {kills} kills, {' '.join(flags)}")
     chance, storm = random.Random(seed), Storm()
-    last = 8 + (2 if len(faults) == 1 else 8) * kills  # of four starts that are killed one makes 5 steps at most, two 3, one none
+    # Of four starts that are killed one makes 5 steps at most, two 3, one none.
+    last = 8 + (2 if len(faults) == 1 else 8) * kills
     flags = [*flags, "--steps", str(last)]
     whole = start(folder, 0, "whole", flags, processes)
     try:
@@ -330,12 +443,19 @@ def endure(
     hosts: Sequence[network.Host],
 ) -> None:
     start_seconds = 6.0  # until one was seen that found its compiled steps
-    for number, (kind, fault) in enumerate(zip(moments(kills, chance), drawn(faults, kills, chance), strict=True)):
+    for number, (kind, fault) in enumerate(
+        zip(moments(kills, chance), drawn(faults, kills, chance), strict=True)
+    ):
         began = time.monotonic()
         begun = start(folder, number, "parts", flags, processes, hosts)
         try:
             # What is limited before a step is seen would be files of others.
-            wait_for_moment("step" if fault == "full disk" and kind == "start-up" else kind, begun, chance, start_seconds)
+            wait_for_moment(
+                "step" if fault == "full disk" and kind == "start-up" else kind,
+                begun,
+                chance,
+                start_seconds,
+            )
             assert begun.process.poll() is None, f"it ended before fault {number}:\n{begun.shown()}"
             if kind == "step":
                 start_seconds = time.monotonic() - began
@@ -349,7 +469,10 @@ def endure(
         where = where_it_landed(begun)
         storm.kills[where] += 1
         storm.faults[fault] += 1
-        print(f"{fault} {number}: {kind} after {time.monotonic() - began:.1f} s, landed in {where}; newest {newest(begun.run_dir)}")
+        print(
+            f"{fault} {number}: {kind} after {time.monotonic() - began:.1f} s, landed in {where};"
+            f" newest {newest(begun.run_dir)}"
+        )
         check_continuation(begun, storm)
         check_disk(begun, storm)
     end = start(folder, kills, "parts", flags, processes, hosts)
@@ -369,7 +492,9 @@ def compare(whole: pathlib.Path, parts: pathlib.Path, last: int) -> None:
     assert expected.keys() == ours.keys()
     for name, array in expected.items():
         np.testing.assert_array_equal(ours[name], array, err_msg=name)
-    assert [row["step"] for row in rows(parts) if row["split"] == "train"] == list(range(1, last + 1))
+    assert [row["step"] for row in rows(parts) if row["split"] == "train"] == list(
+        range(1, last + 1)
+    )
     assert rows(parts) == rows(whole)
     summaries = [json.loads((path / "summary.json").read_text()) for path in (whole, parts)]
     for name in ("metrics", "best", "steps", "epochs", "status"):
@@ -379,9 +504,15 @@ def compare(whole: pathlib.Path, parts: pathlib.Path, last: int) -> None:
 
 
 def tell(storm: Storm, record_fault: RecordFault) -> None:
-    print(f"{storm.kills.total()} kills: {dict(storm.kills)}; {storm.without_checksums} came before the checksums", end=", ")
+    print(
+        f"{storm.kills.total()} kills: {dict(storm.kills)}; {storm.without_checksums} came before"
+        " the checksums",
+        end=", ",
+    )
     print(f"{storm.half_removed} while an old checkpoint was being removed", end="; ")
-    print(f"{storm.checked_continuations} continuations, at most {storm.most_steps_lost} steps lost")
+    print(
+        f"{storm.checked_continuations} continuations, at most {storm.most_steps_lost} steps lost"
+    )
     outcome = "continues after the newest checkpoint, ends bitwise the same"
     for where, times in storm.kills.items():
         record_fault(f"kill -9, {where}", times, outcome, storm.most_steps_lost)
@@ -396,11 +527,18 @@ def test_a_few_kills_change_nothing(tmp_path: pathlib.Path, record_fault: Record
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("strategy", "placement", "seed"), [("pmap", "device", 1), ("sharded", "host", 2)])
+@pytest.mark.parametrize(
+    ("strategy", "placement", "seed"), [("pmap", "device", 1), ("sharded", "host", 2)]
+)
 def test_a_storm_changes_nothing(
     strategy: str, placement: str, seed: int, tmp_path: pathlib.Path, record_fault: RecordFault
 ) -> None:
-    storm = weather(tmp_path, [*PYRAMIDNET, "--strategy", strategy, "--data-placement", placement], kills=15, seed=seed)
+    storm = weather(
+        tmp_path,
+        [*PYRAMIDNET, "--strategy", strategy, "--data-placement", placement],
+        kills=15,
+        seed=seed,
+    )
     assert storm.kills.total() == 15
     assert min(storm.kills[where] for where in ("start-up", "training", "save under way")) >= 1
     tell(storm, record_fault)
@@ -409,15 +547,24 @@ def test_a_storm_changes_nothing(
 @pytest.mark.slow
 @pytest.mark.storm
 @pytest.mark.parametrize("name", MATRIX)
-def test_a_matrix_of_storms(name: str, tmp_path: pathlib.Path, record_fault: RecordFault, pytestconfig: pytest.Config) -> None:
+def test_a_matrix_of_storms(
+    name: str, tmp_path: pathlib.Path, record_fault: RecordFault, pytestconfig: pytest.Config
+) -> None:
     flags, processes, share = MATRIX[name]
-    kills = max(share * pytestconfig.getoption("--storm-kills") // sum(each for *_, each in MATRIX.values()), 1)
+    kills = max(
+        share
+        * pytestconfig.getoption("--storm-kills")
+        // sum(each for *_, each in MATRIX.values()),
+        1,
+    )
     if "exchange" in name:
         pytest.importorskip("ray")
     seed = pytestconfig.getoption("--storm-seed") + list(MATRIX).index(name)
     with network.hosts(processes) if "hosts" in name else contextlib.nullcontext(()) as hosts:
         faults = FAULTS_OF_HOSTS if hosts else FAULTS
-        storm = weather(tmp_path, flags.split(), kills, seed, faults=faults, processes=processes, hosts=hosts)
+        storm = weather(
+            tmp_path, flags.split(), kills, seed, faults=faults, processes=processes, hosts=hosts
+        )
     assert storm.faults.total() == kills
     assert storm.checked_continuations >= kills // 3
     counts = ", ".join(f"{count} {fault}" for fault, count in sorted(storm.faults.items()))

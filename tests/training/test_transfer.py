@@ -29,13 +29,18 @@ FLAGS = "--model cnn --model-kwargs width=2 hidden=8 --devices 2 --global-batch-
 def some_digits(first: int, last: int, count: int = 30, **more: Any) -> data.Dataset:
     """`count` images of each of the digits from `first` to `last`."""
     images, labels = digits.read()
-    chosen = np.concatenate([np.flatnonzero(labels == label)[:count] for label in range(first, last + 1)])
+    chosen = np.concatenate(
+        [np.flatnonzero(labels == label)[:count] for label in range(first, last + 1)]
+    )
     images, labels = images[chosen], labels[chosen] - first
     return data.from_arrays(images, labels, test=(images[::5], labels[::5]), **more)
 
 
 def by_name(tree: Any) -> dict[str, np.ndarray]:
-    return {array_name(path): np.asarray(leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
+    return {
+        array_name(path): np.asarray(leaf)
+        for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
+    }
 
 
 @pytest.fixture(scope="module")
@@ -51,17 +56,28 @@ def first(made: tuple[pathlib.Path, Any]) -> Any:
     return made[1]
 
 
-def test_a_head_for_other_classes_is_fresh_and_all_else_is_the_runs(first: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_head_for_other_classes_is_fresh_and_all_else_is_the_runs(
+    first: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
     settings = SMALL | {"progress": True}
-    trainer = jaxdp.Trainer("cnn", some_digits(7, 9), init_from="first", run_dir="second", **settings)
-    before, without = trainer.setup.create_state(), jaxdp.Trainer("cnn", some_digits(7, 9), **SMALL).setup.create_state()
+    trainer = jaxdp.Trainer(
+        "cnn", some_digits(7, 9), init_from="first", run_dir="second", **settings
+    )
+    before, without = (
+        trainer.setup.create_state(),
+        jaxdp.Trainer("cnn", some_digits(7, 9), **SMALL).setup.create_state(),
+    )
     theirs = by_name(first.state.params) | by_name(first.state.batch_stats)
     fresh = by_name(without.params)
     for name, array in (by_name(before.params) | by_name(before.batch_stats)).items():
-        np.testing.assert_array_equal(array, fresh[name] if name.startswith("head/") else theirs[name], err_msg=name)
+        np.testing.assert_array_equal(
+            array, fresh[name] if name.startswith("head/") else theirs[name], err_msg=name
+        )
     trainer.fit(steps=2)
     lines = capsys.readouterr().err.splitlines()
-    count = sum(theirs[name].size for name in by_name(first.state.params) if not name.startswith("head/"))
+    count = sum(
+        theirs[name].size for name in by_name(first.state.params) if not name.startswith("head/")
+    )
     assert lines[0] == f"loaded {count:,} parameters (17 arrays) from step 3 of first"
     assert lines[1] == "skipped (there, not in the model): nothing"
     assert lines[2] == "fresh (in the model, not from there): head/bias, head/kernel"
@@ -72,20 +88,31 @@ def test_a_head_for_other_classes_is_fresh_and_all_else_is_the_runs(first: Any, 
 
 def test_named_classes_that_are_others_get_a_fresh_head(first: Any) -> None:
     names = [f"digit {number}" for number in range(10)]
-    jaxdp.Trainer("cnn", some_digits(0, 2, class_names=names[:3]), run_dir="named", **SMALL).fit(steps=1)
+    jaxdp.Trainer("cnn", some_digits(0, 2, class_names=names[:3]), run_dir="named", **SMALL).fit(
+        steps=1
+    )
 
     def fresh(**more: Any) -> Any:
-        return jaxdp.Trainer("cnn", some_digits(0, 2, **more), init_from="named", **SMALL).setup.initial_weights.fresh
+        return jaxdp.Trainer(
+            "cnn", some_digits(0, 2, **more), init_from="named", **SMALL
+        ).setup.initial_weights.fresh
 
     assert fresh(class_names=names[:3]) == fresh() == ()
     assert fresh(class_names=names[3:6]) == ("head/bias", "head/kernel")
 
 
 @pytest.mark.slow
-def test_a_run_that_resumes_needs_its_start_no_more(first: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_that_resumes_needs_its_start_no_more(
+    first: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
     dataset = some_digits(7, 9)
     whole = jaxdp.Trainer("cnn", dataset, init_from="first", **SMALL).fit(steps=6)
-    command = {"init_from": "first", "run_dir": "second", "learning_rate": 0.1, "schedule": "constant"} | SMALL
+    command = {
+        "init_from": "first",
+        "run_dir": "second",
+        "learning_rate": 0.1,
+        "schedule": "constant",
+    } | SMALL
     jaxdp.Trainer("cnn", dataset, **command).fit(steps=4)
     pathlib.Path("first").rename("elsewhere")
     capsys.readouterr()
@@ -97,11 +124,15 @@ def test_a_run_that_resumes_needs_its_start_no_more(first: Any, capsys: pytest.C
 
 
 def test_exported_weights_and_averages_are_where_training_starts() -> None:
-    result = jaxdp.Trainer("cnn", some_digits(0, 6), run_dir="averaged", ema_decay=0.5, **SMALL).fit(steps=3)
+    result = jaxdp.Trainer(
+        "cnn", some_digits(0, 6), run_dir="averaged", ema_decay=0.5, **SMALL
+    ).fit(steps=3)
     assert convert.main(["export", "averaged", "--output", "weights.safetensors"]) == 0
     averages = by_name(result.state.ema[0]) | by_name(result.state.ema[1])
     for source in ("averaged", "weights.safetensors"):
-        state = jaxdp.Trainer("cnn", some_digits(0, 6), init_from=source, **SMALL).setup.create_state()
+        state = jaxdp.Trainer(
+            "cnn", some_digits(0, 6), init_from=source, **SMALL
+        ).setup.create_state()
         found = by_name(state.params) | by_name(state.batch_stats)
         assert found.keys() == averages.keys()
         for name, array in found.items():
@@ -116,16 +147,29 @@ def test_exported_weights_and_averages_are_where_training_starts() -> None:
         ("pyramidnet", {"depth": 8, "alpha": 6}, {}, "fc"),
     ],
 )
-def test_pytorch_names_of_a_model_for_other_classes(name: str, kwargs: dict, theirs: dict, head: str) -> None:
-    """The file is a state dict as PyTorch names it, for 1,000 classes and, of VGG, with the ImageNet head."""
-    other = models.create(name, num_classes=1000, in_channels=1, rngs=nnx.Rngs(7), **kwargs, **theirs)
+def test_pytorch_names_of_a_model_for_other_classes(
+    name: str, kwargs: dict, theirs: dict, head: str
+) -> None:
+    """The file is a state dict as PyTorch names it, for 1,000 classes and, of VGG, with the
+    ImageNet head.
+    """
+    other = models.create(
+        name, num_classes=1000, in_channels=1, rngs=nnx.Rngs(7), **kwargs, **theirs
+    )
     arrays, state = by_name(nnx.to_pure_dict(nnx.state(other, (nnx.Param, nnx.BatchStat)))), {}
     for key, place in reference_names(other).items():
         array = arrays["/".join(map(str, place.path))]
         state[f"module.{key}"] = np.ascontiguousarray(np.transpose(array, np.argsort(place.axes)))
     state["module.bn1.num_batches_tracked"] = np.array(5)
     safetensors.numpy.save_file(state, "theirs.safetensors")
-    trainer = jaxdp.Trainer(name, some_digits(7, 9), init_from="theirs.safetensors", model_kwargs=kwargs, devices=1, progress=False)
+    trainer = jaxdp.Trainer(
+        name,
+        some_digits(7, 9),
+        init_from="theirs.safetensors",
+        model_kwargs=kwargs,
+        devices=1,
+        progress=False,
+    )
     found = trainer.setup.initial_weights
     assert found is not None
     assert {each.partition("/")[0] for each in found.fresh} == {"head"}
@@ -140,26 +184,46 @@ def test_pytorch_names_of_a_model_for_other_classes(name: str, kwargs: dict, the
 def test_weights_for_imagenet_want_its_normalization() -> None:
     images = np.random.default_rng(0).integers(0, 256, (40, 32, 32, 3), np.uint8)
     colour = data.from_arrays(images, np.arange(40) % 2, test=(images[:4], np.arange(4) % 2))
-    other = models.create("resnet", num_classes=1000, in_channels=3, rngs=nnx.Rngs(7), depth=18, width=2)
+    other = models.create(
+        "resnet", num_classes=1000, in_channels=3, rngs=nnx.Rngs(7), depth=18, width=2
+    )
     arrays = by_name(nnx.to_pure_dict(nnx.state(other, (nnx.Param, nnx.BatchStat))))
-    places = {key: ("/".join(map(str, place.path)), np.argsort(place.axes)) for key, place in reference_names(other).items()}
-    state = {key: np.ascontiguousarray(np.transpose(arrays[path], axes)) for key, (path, axes) in places.items()}
+    places = {
+        key: ("/".join(map(str, place.path)), np.argsort(place.axes))
+        for key, place in reference_names(other).items()
+    }
+    state = {
+        key: np.ascontiguousarray(np.transpose(arrays[path], axes))
+        for key, (path, axes) in places.items()
+    }
     safetensors.numpy.save_file(state, "resnet18.safetensors")
 
-    def trainer(dataset: data.Dataset = colour, model: str = "resnet", **settings: Any) -> jaxdp.Trainer:
+    def trainer(
+        dataset: data.Dataset = colour, model: str = "resnet", **settings: Any
+    ) -> jaxdp.Trainer:
         kwargs = {"depth": 18, "width": 2} if model == "resnet" else {"width": 2, "hidden": 8}
-        return jaxdp.Trainer(model, dataset, model_kwargs=kwargs, devices=1, progress=False, **settings)
+        return jaxdp.Trainer(
+            model, dataset, model_kwargs=kwargs, devices=1, progress=False, **settings
+        )
 
-    assert trainer(init_from="resnet18.safetensors").setup.initial_weights.note.startswith("note: torchvision's weights")
+    assert trainer(init_from="resnet18.safetensors").setup.initial_weights.note.startswith(
+        "note: torchvision's weights"
+    )
     setup = trainer(init_from="resnet18.safetensors", normalize="imagenet").setup
     assert setup.initial_weights.note == ""
     given = setup.recipe.preprocess({"images": jax.numpy.asarray(images[:2])}, None)["images"]
-    expected = (images[:2] / 255 - np.array([0.485, 0.456, 0.406])) / np.array([0.229, 0.224, 0.225])  # torchvision's
+    # Torchvision's.
+    expected = (images[:2] / 255 - np.array([0.485, 0.456, 0.406])) / np.array(
+        [0.229, 0.224, 0.225]
+    )
     np.testing.assert_allclose(given, expected, atol=1e-5)
     result = trainer(model="cnn", normalize="imagenet").fit(steps=1)
     result.save("run")
     assert jaxdp.load("run").description.mean == (123.675, 116.28, 103.53)
-    with pytest.raises(ConfigError, match=r"^--normalize imagenet: is of red, green and blue, and the images have 1 ch"):
+    with pytest.raises(
+        ConfigError,
+        match=r"^--normalize imagenet: is of red, green and blue, and the images have 1 ch",
+    ):
         _ = trainer(some_digits(7, 9), normalize="imagenet").setup
 
 
@@ -170,14 +234,26 @@ def test_weights_for_imagenet_want_its_normalization() -> None:
             {"model_kwargs": {"width": 3, "hidden": 8}},
             "does not fit cnn, head aside; 16 of another shape: convs/0/kernel 3x3x1x2, expected",
         ),
-        ({"model": "resnet", "model_kwargs": {"depth": 8, "width": 2}}, "--init-from first: none of its 19 arrays fits resnet"),
+        (
+            {"model": "resnet", "model_kwargs": {"depth": 8, "width": 2}},
+            "--init-from first: none of its 19 arrays fits resnet",
+        ),
         ({"init_from": "nowhere"}, "--init-from nowhere: there is no such file"),
         ({"init_from": "."}, "--init-from .: holds no run"),
         ({"init_from": "other.safetensors"}, "no reference weights are known for CNN"),
-        ({"init_from": "part.safetensors"}, "does not fit cnn, head aside; 13 missing: hidden/bias"),
+        (
+            {"init_from": "part.safetensors"},
+            "does not fit cnn, head aside; 13 missing: hidden/bias",
+        ),
         ({"init_from": "nan.safetensors"}, "1 not finite numbers: convs/0/kernel"),
-        ({"freeze": "convz"}, "--freeze convz: no parameter's name begins with a match; nearest: convs/"),
-        ({"freeze": "("}, "--freeze (: is no regular expression: missing ), unterminated subpattern"),
+        (
+            {"freeze": "convz"},
+            "--freeze convz: no parameter's name begins with a match; nearest: convs/",
+        ),
+        (
+            {"freeze": "("},
+            "--freeze (: is no regular expression: missing ), unterminated subpattern",
+        ),
         ({"freeze": ""}, "matches every parameter, and leaves none to train"),
     ],
 )
@@ -188,10 +264,18 @@ def test_what_does_not_fit_is_one_line(first: Any, change: dict, message: str) -
     with safe_open("whole.safetensors", framework="numpy") as file:
         arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no dict
     safetensors.numpy.save_file({"some.weight": np.zeros(3, np.float32)}, "other.safetensors")
-    safetensors.numpy.save_file({name: array for name, array in arrays.items() if "kernel" in name}, "part.safetensors")
-    safetensors.numpy.save_file(arrays | {"convs.0.kernel": arrays["convs.0.kernel"] * np.nan}, "nan.safetensors")
+    safetensors.numpy.save_file(
+        {name: array for name, array in arrays.items() if "kernel" in name}, "part.safetensors"
+    )
+    safetensors.numpy.save_file(
+        arrays | {"convs.0.kernel": arrays["convs.0.kernel"] * np.nan}, "nan.safetensors"
+    )
     with pytest.raises(ConfigError) as caught:
-        jaxdp.Trainer(change.pop("model", "cnn"), some_digits(7, 9), **(SMALL | {"init_from": "first", "run_dir": "new"} | change))
+        jaxdp.Trainer(
+            change.pop("model", "cnn"),
+            some_digits(7, 9),
+            **(SMALL | {"init_from": "first", "run_dir": "new"} | change),
+        )
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
     assert not pathlib.Path("new").exists()
@@ -208,25 +292,46 @@ def test_what_does_not_fit_is_one_line(first: Any, change: dict, message: str) -
     ],
 )
 def test_frozen_parameters_keep_every_bit(strategy: str, settings: dict) -> None:
-    common = {"strategy": strategy, "ema_decay": 0.9, "steps": 3, "learning_rate": 0.1, "global_batch_size": 16, **settings}
+    common = {
+        "strategy": strategy,
+        "ema_decay": 0.9,
+        "steps": 3,
+        "learning_rate": 0.1,
+        "global_batch_size": 16,
+        **settings,
+    }
     made = {"model_kwargs": {"width": 8, "hidden": 16}, "progress": False} | common
     free, setup, alone = (
-        jaxdp.Trainer("cnn", some_digits(0, 6), freeze=freeze, **(made | {"devices": devices} | more)).setup
+        jaxdp.Trainer(
+            "cnn", some_digits(0, 6), freeze=freeze, **(made | {"devices": devices} | more)
+        ).setup
         for devices, freeze, more in (
             (4, None, {}),
             (4, "convs|norms/0", {}),
             (1, "convs|norms/0", {"strategy": "single", "shard_params": False}),
         )
     )
-    assert setup.recipe.frozen == {f"convs/{number}/kernel" for number in range(3)} | {"norms/0/bias", "norms/0/scale"}
-    assert create_setup(setup.config, setup.objects, training=False).recipe.frozen == setup.recipe.frozen  # as a plan does
+    assert setup.recipe.frozen == {f"convs/{number}/kernel" for number in range(3)} | {
+        "norms/0/bias",
+        "norms/0/scale",
+    }
+    # As a plan does.
+    assert (
+        create_setup(setup.config, setup.objects, training=False).recipe.frozen
+        == setup.recipe.frozen
+    )
 
     def after(setup: Any) -> tuple[dict, dict, dict, dict]:
         state = setup.strategy.init(setup.create_state)
         for batch in itertools.islice(setup.train_batches(0), 3):
             state, _ = setup.strategy.train_step(state, batch, setup.constants)
         state = setup.strategy.gather(state)
-        return by_name(state.params), by_name(state.ema[0]), by_name(state.batch_stats), by_name(state.opt_state)
+        return (
+            by_name(state.params),
+            by_name(state.ema[0]),
+            by_name(state.batch_stats),
+            by_name(state.opt_state),
+        )
 
     before = by_name(setup.create_state().params)
     params, averages, statistics, _ = after(setup)
@@ -235,7 +340,8 @@ def test_frozen_parameters_keep_every_bit(strategy: str, settings: dict) -> None
         assert same == (name in setup.recipe.frozen), name
     assert not np.allclose(statistics["norms/0/mean"], 0)  # as in PyTorch, running statistics move
     others = after(free)[0]
-    assert all(not np.array_equal(others[name], before[name]) for name in setup.recipe.frozen)  # the mutant: without --freeze
+    # The mutant: without --freeze.
+    assert all(not np.array_equal(others[name], before[name]) for name in setup.recipe.frozen)
     for name, array in after(alone)[0].items():
         np.testing.assert_allclose(params[name], array, atol=2e-5, err_msg=name)
 
@@ -248,27 +354,69 @@ def test_the_commands_start_from_a_run_freeze_and_go_on(capsys: pytest.CaptureFi
     assert "loaded 1,528 parameters (19 arrays) from step 4 of first" in capsys.readouterr().err
     changed = ["--steps", "4", "--learning-rate", "0.01", "--augment", "shift:1"]
     assert train.main([*more, *changed]) == 0
-    resumed = next(row for row in read_lines(pathlib.Path("second", "history.jsonl")) if row["event"] == "resumed")
-    assert resumed["changed"] == {"augment": [["affine:0.07"], ["shift:1"]], "learning_rate": [None, 0.01], "steps": [2, 4]}
+    resumed = next(
+        row
+        for row in read_lines(pathlib.Path("second", "history.jsonl"))
+        if row["event"] == "resumed"
+    )
+    assert resumed["changed"] == {
+        "augment": [["affine:0.07"], ["shift:1"]],
+        "learning_rate": [None, 0.01],
+        "steps": [2, 4],
+    }
     one, two = (evaluate.evaluate(run, devices=2)[0] for run in ("first", "second"))
     assert (one, two) == (4, 4)
-    (before, _), (after, _) = ((by_name(jaxdp.load(run).state.params), 0) for run in ("first", "second"))
-    assert {name for name in before if not np.array_equal(before[name], after[name])} == {"head/bias", "head/kernel"}
+    (before, _), (after, _) = (
+        (by_name(jaxdp.load(run).state.params), 0) for run in ("first", "second")
+    )
+    assert {name for name in before if not np.array_equal(before[name], after[name])} == {
+        "head/bias",
+        "head/kernel",
+    }
     assert train.main([*more, "--steps", "6"]) == 0  # nothing that was given before is kept
-    last = [row for row in read_lines(pathlib.Path("second", "history.jsonl")) if row["event"] == "resumed"][-1]
+    last = [
+        row
+        for row in read_lines(pathlib.Path("second", "history.jsonl"))
+        if row["event"] == "resumed"
+    ][-1]
     assert last["changed"]["learning_rate"] == [0.01, None]
     assert json.loads(pathlib.Path("second", "summary.json").read_text())["steps"] == 6
 
 
 @pytest.mark.parametrize(
     ("flag", "value", "before"),
-    [("optimizer", "adam", "nesterov"), pytest.param("global-batch-size", "16", "32", marks=pytest.mark.slow)],
+    [
+        ("optimizer", "adam", "nesterov"),
+        pytest.param("global-batch-size", "16", "32", marks=pytest.mark.slow),
+    ],
 )
-def test_another_optimizer_or_batch_is_another_run(flag: str, value: str, before: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_another_optimizer_or_batch_is_another_run(
+    flag: str, value: str, before: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert train.main([*FLAGS.split(), "--steps", "1", "--run-dir", "first"]) == 0
     capsys.readouterr()
-    assert train.main([*FLAGS.split(), "--steps", "2", "--run-dir", "first", f"--{flag}", value]) == 2
+    assert (
+        train.main([*FLAGS.split(), "--steps", "2", "--run-dir", "first", f"--{flag}", value]) == 2
+    )
     said = capsys.readouterr().err
-    expected = f"--{flag} {value}: the run in first has {before}; use that, or another --run-dir, which --init-from first starts"
+    expected = (
+        f"--{flag} {value}: the run in first has {before}; use that, or another --run-dir, which"
+        " --init-from first starts"
+    )
     assert expected in said
-    assert train.main([*FLAGS.split(), "--steps", "2", "--run-dir", "new", f"--{flag}", value, "--init-from", "first"]) == 0
+    assert (
+        train.main(
+            [
+                *FLAGS.split(),
+                "--steps",
+                "2",
+                "--run-dir",
+                "new",
+                f"--{flag}",
+                value,
+                "--init-from",
+                "first",
+            ]
+        )
+        == 0
+    )

@@ -1,4 +1,6 @@
-"""Validation data choose the best state, test data choose nothing, and without validation data the last state is the result."""
+"""Validation data choose the best state, test data choose nothing, and without validation data the
+last state is the result.
+"""
 
 import json
 import pathlib
@@ -13,7 +15,9 @@ from jaxdp.data.sources import open_dataset, read_settings
 from jaxdp.registry import ConfigError
 from jaxdp.run_directory import read_lines
 
-CNN = "--model cnn --model-kwargs width=4 hidden=16 --global-batch-size 160 --devices 2 --run-dir run"
+CNN = (
+    "--model cnn --model-kwargs width=4 hidden=16 --global-batch-size 160 --devices 2 --run-dir run"
+)
 
 
 def summary(run: str = "run") -> dict[str, Any]:
@@ -39,7 +43,9 @@ def test_a_share_of_each_class_is_drawn_by_the_seed() -> None:
         return [source[index]["images"].tobytes() for index in range(len(source))]
 
     assert bytes_of(first.validation) == bytes_of(again.validation) != bytes_of(second.validation)
-    assert sorted(bytes_of(first.train) + bytes_of(first.validation)) == sorted(bytes_of(whole.train))
+    assert sorted(bytes_of(first.train) + bytes_of(first.validation)) == sorted(
+        bytes_of(whole.train)
+    )
 
 
 @pytest.mark.parametrize(
@@ -58,10 +64,14 @@ def test_what_cannot_be_held_out_is_one_line(validation: Any, message: str) -> N
 
 
 @pytest.mark.usefixtures("no_pictures")
-def test_the_best_state_by_validation_is_saved_and_is_the_result(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_best_state_by_validation_is_saved_and_is_the_result(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     """At a rate that rises until it harms: the last state is not the best."""
     rate = "--schedule onecycle --warmup-fraction 0.9 --learning-rate 3 --clip-norm 1"
-    flags = f"{CNN} {rate} --eval-every 1 --checkpoint-every 100 --keep 1 --steps 12 --validation 0.2"
+    flags = (
+        f"{CNN} {rate} --eval-every 1 --checkpoint-every 100 --keep 1 --steps 12 --validation 0.2"
+    )
     assert train.main(flags.split()) == 0
     printed, done = capsys.readouterr().out, summary()
     rows = read_lines(pathlib.Path("run", "metrics.jsonl"))
@@ -87,8 +97,13 @@ def test_the_best_state_by_validation_is_saved_and_is_the_result(capsys: pytest.
 @pytest.mark.slow
 @pytest.mark.usefixtures("no_pictures")
 def test_a_run_that_was_stopped_finds_the_same_best(capsys: pytest.CaptureFixture[str]) -> None:
-    """What was best before counts after: the first evaluation of a continued run is no improvement in itself."""
-    flags = f"{CNN} --learning-rate 0.05 --schedule constant --eval-every 2 --checkpoint-every 4 --keep 2 --validation 0.2 --steps"
+    """What was best before counts after: the first evaluation of a continued run is no improvement
+    in itself.
+    """
+    flags = (
+        f"{CNN} --learning-rate 0.05 --schedule constant --eval-every 2 --checkpoint-every 4 --keep"
+        " 2 --validation 0.2 --steps"
+    )
     assert train.main([*flags.split(), "10", "--run-dir", "whole"]) == 0
     for steps in ("4", "8", "10"):
         assert train.main([*flags.split(), steps, "--run-dir", "parts"]) == 0
@@ -99,8 +114,13 @@ def test_a_run_that_was_stopped_finds_the_same_best(capsys: pytest.CaptureFixtur
 
 
 @pytest.mark.usefixtures("no_pictures")
-def test_without_validation_the_last_state_is_the_result(capsys: pytest.CaptureFixture[str]) -> None:
-    flags = "--schedule onecycle --warmup-fraction 0.9 --learning-rate 3 --clip-norm 1 --eval-every 2 --checkpoint-every 2 --keep 2"
+def test_without_validation_the_last_state_is_the_result(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    flags = (
+        "--schedule onecycle --warmup-fraction 0.9 --learning-rate 3 --clip-norm 1 --eval-every 2"
+        " --checkpoint-every 2 --keep 2"
+    )
     assert train.main(f"{CNN} {flags} --steps 12".split()) == 0
     done = summary()
     assert (done["result"], done["best"], kept()) == ({"state": "last", "step": 12}, None, {10, 12})
@@ -115,7 +135,13 @@ def test_without_validation_the_last_state_is_the_result(capsys: pytest.CaptureF
 def test_a_set_without_test_data_reports_validation(capsys: pytest.CaptureFixture[str]) -> None:
     rng = np.random.default_rng(0)
     images, labels = rng.integers(0, 256, (64, 8, 8, 1)).astype(np.uint8), np.arange(64) % 4
-    np.savez("set.npz", train_images=images, train_labels=labels, val_images=images[:8], val_labels=labels[:8])
+    np.savez(
+        "set.npz",
+        train_images=images,
+        train_labels=labels,
+        val_images=images[:8],
+        val_labels=labels[:8],
+    )
     flags = f"{CNN.replace('160', '16')} --dataset npz:set.npz --steps 2"
     assert train.main(flags.split()) == 0
     assert set(summary()["metrics"]) == {"validation"} | ({"train"} & set(summary()["metrics"]))

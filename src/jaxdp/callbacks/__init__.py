@@ -6,11 +6,12 @@ A callback is an object with any of the methods in `HOOKS`, for example
         def on_evaluate(self, run, event):
             print(event.step, event.metrics["loss"])
 
-Each takes the run (`events.Run`) and an event; `on_row` takes the run and the row of metrics that it may add fields to. Where
-several processes train, a callback is called in the first one only, unless it says `every_process = True`. One whose state must
-survive a restart has `state_dict()`, of plain JSON values, and `load_state_dict(state)`, which is called before `on_start`, and
-only with what `state_dict` returned. `close()` is called at the end, whatever ends the run. Register a class with
-`@callbacks.register("name")` to use it as `--callbacks name:keyword=value`.
+Each takes the run (`events.Run`) and an event; `on_row` takes the run and the row of metrics that
+it may add fields to. Where several processes train, a callback is called in the first one only,
+unless it says `every_process = True`. One whose state must survive a restart has `state_dict()`, of
+plain JSON values, and `load_state_dict(state)`, which is called before `on_start`, and only with
+what `state_dict` returned. `close()` is called at the end, whatever ends the run. Register a class
+with `@callbacks.register("name")` to use it as `--callbacks name:keyword=value`.
 """
 
 import contextlib
@@ -35,15 +36,32 @@ if TYPE_CHECKING:
     from jaxdp.callbacks.watchdog import Watchdog
 
 __all__ = [
-    "DeviceMonitor", "EarlyStopping", "JsonLines", "MLflow", "Profiler", "Progress", "TensorBoard", "WandB",
-    "Watchdog", "register",
-]  # fmt: skip
+    "DeviceMonitor",
+    "EarlyStopping",
+    "JsonLines",
+    "MLflow",
+    "Profiler",
+    "Progress",
+    "TensorBoard",
+    "WandB",
+    "Watchdog",
+    "register",
+]
 
 HOOKS = (
-    "on_start", "on_activity", "on_step_begin", "on_step_end", "on_row", "on_log", "on_evaluate", "on_save", "on_rollback",
+    "on_start",
+    "on_activity",
+    "on_step_begin",
+    "on_step_end",
+    "on_row",
+    "on_log",
+    "on_evaluate",
+    "on_save",
+    "on_rollback",
     "on_end",
-)  # fmt: skip
-_MODULES = {"MLflow": "mlflow", "TensorBoard": "tensorboard", "WandB": "wandb"}  # others are the name in snake case
+)
+# Others are the name in snake case.
+_MODULES = {"MLflow": "mlflow", "TensorBoard": "tensorboard", "WandB": "wandb"}
 
 _callbacks: Registry[Callable[..., Any]] = Registry("callbacks", "jaxdp.callbacks")
 register = _callbacks.register
@@ -53,15 +71,19 @@ names = _callbacks.entries
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    snake = "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name).lstrip("_")
+    snake = "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name).lstrip(
+        "_"
+    )
     return getattr(importlib.import_module(f"{__name__}.{_MODULES.get(name, snake)}"), name)
 
 
 def create(callback: Any) -> Any:
-    """Returns a callback object from an object, or from text as in `early_stopping:patience=5,metric=accuracy`.
+    """Returns a callback object from an object, or from text as in
+    `early_stopping:patience=5,metric=accuracy`.
 
     Raises:
-        ConfigError: for an unknown name or keyword, and for an object that has none of the methods of a callback.
+        ConfigError: for an unknown name or keyword, and for an object that has none of the methods
+            of a callback.
     """
     if isinstance(callback, str):
         name, _, keywords = callback.partition(":")
@@ -71,16 +93,24 @@ def create(callback: Any) -> Any:
         try:
             given = parse_keywords(keywords.split(",")) if keywords else {}
         except ConfigError as error:
-            raise ConfigError("callbacks", callback, f"write NAME:KEYWORD=VALUE,KEYWORD=VALUE; {error.remedy}") from error
+            raise ConfigError(
+                "callbacks", callback, f"write NAME:KEYWORD=VALUE,KEYWORD=VALUE; {error.remedy}"
+            ) from error
         check_keywords("callbacks", kind, given, reserved=())
         try:
             return kind(**given)
         except TypeError as error:  # a keyword that has no default is missing
             raise ConfigError("callbacks", callback, " ".join(str(error).split())) from error
     if isinstance(callback, type):
-        raise ConfigError("callbacks", callback.__name__, f"is a class; give an object: {callback.__name__}(...)")
+        raise ConfigError(
+            "callbacks", callback.__name__, f"is a class; give an object: {callback.__name__}(...)"
+        )
     if not any(callable(getattr(callback, hook, None)) for hook in HOOKS):
-        raise ConfigError("callbacks", _name(callback), f"is no callback: it has none of the methods {', '.join(HOOKS)}")
+        raise ConfigError(
+            "callbacks",
+            _name(callback),
+            f"is no callback: it has none of the methods {', '.join(HOOKS)}",
+        )
     return callback
 
 
@@ -92,26 +122,35 @@ class CallbackList:
     """Calls the callbacks of a run, in order.
 
     Args:
-        callbacks: objects; those that are not for every process are left out where `primary` is false.
+        callbacks: objects; those that are not for every process are left out where `primary` is
+            false.
         primary: whether this is the first process.
     """
 
     def __init__(self, callbacks: Sequence[Any], *, primary: bool) -> None:
         self._callbacks = [each for each in callbacks if primary or _in_every_process(each)]
         self._methods: dict[str, list[tuple[Any, Callable[..., Any]]]] = {
-            hook: [(each, method) for each in self._callbacks if callable(method := getattr(each, hook, None))] for hook in HOOKS
+            hook: [
+                (each, method)
+                for each in self._callbacks
+                if callable(method := getattr(each, hook, None))
+            ]
+            for hook in HOOKS
         }
         self.current: Any = None
 
     def has(self, hook: str) -> bool:
-        """Whether any callback has a method of this name, so that an event need not be made for nobody."""
+        """Whether any callback has a method of this name, so that an event need not be made for
+        nobody.
+        """
         return bool(self._methods[hook])
 
     def call(self, hook: str, run: Run, event: Any) -> None:
         """Calls `hook` of each callback.
 
         Raises:
-            CallbackError: if one raises anything but an OSError or ConfigError, which commands report in one line.
+            CallbackError: if one raises anything but an OSError or ConfigError, which commands
+                report in one line.
         """
         for callback, method in self._methods[hook]:
             with self._naming(callback, hook):
@@ -126,7 +165,9 @@ class CallbackList:
             error.add_note(f"in callback {_name(callback)}, {hook}")
             raise
         except Exception as error:
-            raise CallbackError(f"callback {_name(callback)} failed in {hook}: {type(error).__name__}: {error}") from error
+            raise CallbackError(
+                f"callback {_name(callback)} failed in {hook}: {type(error).__name__}: {error}"
+            ) from error
         finally:
             self.current = None
 
@@ -136,7 +177,11 @@ class CallbackList:
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the state of each callback that has any, by its class's name."""
-        return {_name(each): each.state_dict() for each in self._callbacks if hasattr(each, "state_dict")}
+        return {
+            _name(each): each.state_dict()
+            for each in self._callbacks
+            if hasattr(each, "state_dict")
+        }
 
     def load_state_dict(self, states: Mapping[str, Any]) -> None:
         """Gives each callback its state, if there is one."""

@@ -18,4 +18,6 @@ class CheckpointWriter:
 
     def on_save(self, run: Run, event: Saving) -> None:
         """Waits for an earlier save only."""
-        self._checkpoints.save(event.step, event.state, dict(event.position), event.metrics, shapes=run.setup.shapes)
+        self._checkpoints.save(
+            event.step, event.state, dict(event.position), event.metrics, shapes=run.setup.shapes
+        )

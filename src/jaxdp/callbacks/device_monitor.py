@@ -1,4 +1,6 @@
-"""Adds the memory and utilization of the devices to the training rows, so that an idle or uneven one shows."""
+"""Adds the memory and utilization of the devices to the training rows, so that an idle or uneven
+one shows.
+"""
 
 from jaxdp.callbacks import register
 from jaxdp.events import Run, Started
@@ -8,7 +10,10 @@ from jaxdp.runtime import monitor
 
 @register("device_monitor")
 class DeviceMonitor:
-    """Reads its own devices in each process; the first one, which writes the rows, collects what the others have read."""
+    """Reads its own devices in each process.
+
+    The first one, which writes the rows, collects what the others have read.
+    """
 
     every_process = True
 
@@ -19,7 +24,9 @@ class DeviceMonitor:
         """Meets the other processes, once."""
         if self._monitor is None:
             setup = run.setup
-            self._monitor = monitor.Monitor(setup.strategy.devices, run.group, setup.config.processes.distributed_timeout)
+            self._monitor = monitor.Monitor(
+                setup.strategy.devices, run.group, setup.config.processes.distributed_timeout
+            )
 
     def on_row(self, run: Run, row: Row) -> None:
         """Adds `device_...` and `host_...` to a training row."""

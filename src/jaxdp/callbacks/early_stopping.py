@@ -11,33 +11,45 @@ _LOWER_IS_BETTER = ("loss", "mse", "mae")
 
 @register("early_stopping")
 class EarlyStopping:
-    """Ends the run, as done, after `patience` evaluations in a row in which a metric of the validation data did not improve.
+    """Ends the run, as done, after `patience` evaluations in a row in which a metric of the
+    validation data did not improve.
 
-    A run that resumes remembers the best value and how long ago that was. Where several processes train, each decides by the same
-    numbers, so that all of them end at the same step.
+    A run that resumes remembers the best value and how long ago that was. Where several processes
+    train, each decides by the same numbers, so that all of them end at the same step.
 
     Args:
         metric: name of the metric, such as `loss` or `accuracy`.
         patience: evaluations without an improvement that end the run.
         min_delta: how much better a value must be to count as an improvement.
-        larger_is_better: direction of the metric; by default that of the task's own metric of this name, smaller for errors
-            (`loss`, `mse`, `mae`), otherwise larger.
+        larger_is_better: direction of the metric; by default that of the task's own metric of this
+            name, smaller for errors (`loss`, `mse`, `mae`), otherwise larger.
 
     Raises:
-        ConfigError: for a patience below 1 or a negative `min_delta`; in the run, for a dataset without validation data and for a
-            metric that the task does not have.
+        ConfigError: for a patience below 1 or a negative `min_delta`; in the run, for a dataset
+            without validation data and for a metric that the task does not have.
     """
 
     every_process = True
 
     def __init__(
-        self, metric: str = "loss", patience: int = 5, min_delta: float = 0.0, larger_is_better: bool | None = None
+        self,
+        metric: str = "loss",
+        patience: int = 5,
+        min_delta: float = 0.0,
+        larger_is_better: bool | None = None,
     ) -> None:
         if patience < 1 or int(patience) != patience:
-            raise ConfigError("callbacks", {"patience": patience}, "must be a whole number of at least 1")
+            raise ConfigError(
+                "callbacks", {"patience": patience}, "must be a whole number of at least 1"
+            )
         if min_delta < 0:
             raise ConfigError("callbacks", {"min_delta": min_delta}, "must not be negative")
-        self.metric, self.patience, self.min_delta, self.larger_is_better = metric, int(patience), min_delta, larger_is_better
+        self.metric, self.patience, self.min_delta, self.larger_is_better = (
+            metric,
+            int(patience),
+            min_delta,
+            larger_is_better,
+        )
         self._begin()
 
     def _begin(self) -> None:
@@ -55,14 +67,21 @@ class EarlyStopping:
             self._begin()
         self._is_loaded = False
         if run.setup.evaluation_split != "validation":
-            remedy = "stops by validation data, and this dataset has none; set some apart, e.g. with --validation 0.1"
+            remedy = (
+                "stops by validation data, and this dataset has none; set some apart, e.g. with"
+                " --validation 0.1"
+            )
             raise ConfigError("callbacks", "early_stopping", remedy)
 
     def on_evaluate(self, run: Run, event: Evaluated) -> None:
         """Compares the metric with the best value so far."""
         if self.metric not in event.metrics:
             known = [name for name in event.metrics if name != "examples"]
-            raise ConfigError("callbacks", f"early_stopping:metric={self.metric}", f"unknown metric; {nearest(self.metric, known)}")
+            raise ConfigError(
+                "callbacks",
+                f"early_stopping:metric={self.metric}",
+                f"unknown metric; {nearest(self.metric, known)}",
+            )
         value = float(event.metrics[self.metric])
         sign = 1 if self._larger_is_better(run) else -1
         if self.best is None or sign * (value - self.best) > self.min_delta:
@@ -70,7 +89,10 @@ class EarlyStopping:
             return
         self.evaluations_since_best += 1
         if self.evaluations_since_best >= self.patience:
-            run.stop(f"{event.split} {self.metric} has not improved on {self.best:.6g}, that of step {self.best_step}, since")
+            run.stop(
+                f"{event.split} {self.metric} has not improved on {self.best:.6g}, that of step"
+                f" {self.best_step}, since"
+            )
 
     def _larger_is_better(self, run: Run) -> bool:
         name, larger = run.setup.recipe.task.best_metric
@@ -80,7 +102,11 @@ class EarlyStopping:
 
     def state_dict(self) -> dict[str, Any]:
         """Returns what a checkpoint keeps."""
-        return {"best": self.best, "best_step": self.best_step, "evaluations_since_best": self.evaluations_since_best}
+        return {
+            "best": self.best,
+            "best_step": self.best_step,
+            "evaluations_since_best": self.evaluations_since_best,
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continues from what a checkpoint kept."""

@@ -13,8 +13,8 @@ from jaxdp.run_files import keep_readable, no_link
 class JsonLines:
     """Writes each row at once: a run that is killed has all rows up to its end.
 
-    Rows of steps after the one that a run resumes at, which it computes again, are dropped first, and those that cannot be read are
-    moved to `damaged/`.
+    Rows of steps after the one that a run resumes at, which it computes again, are dropped first,
+    and those that cannot be read are moved to `damaged/`.
     """
 
     def __init__(self) -> None:
@@ -23,10 +23,16 @@ class JsonLines:
     def on_start(self, run: Run, event: Started) -> None:
         """Opens the file."""
         if run.folder is None:
-            raise ConfigError("callbacks", "json_lines", "writes into the run directory; give run_dir")
+            raise ConfigError(
+                "callbacks", "json_lines", "writes into the run directory; give run_dir"
+            )
         self.close()
         directory = RunDirectory(run.folder)
-        kept = [row for row in keep_readable(directory.metrics_file, torn=False) if row["step"] <= event.step]
+        kept = [
+            row
+            for row in keep_readable(directory.metrics_file, torn=False)
+            if row["step"] <= event.step
+        ]
         replace_file(directory.metrics_file, rows_text(kept))
         self._file = open(directory.metrics_file, "a", buffering=1, opener=no_link)  # noqa: SIM115
 
@@ -47,12 +53,17 @@ class JsonLines:
 
 
 def metrics_of(row: dict[str, Any]) -> dict[str, Any]:
-    """Returns the numbers of a row under flat names: `train/loss`, and `device/0/memory_bytes` for a list of one per device."""
+    """Returns the numbers of a row under flat names: `train/loss`, and `device/0/memory_bytes` for
+    a list of one per device.
+    """
     found: dict[str, Any] = {}
     for name, value in row.items():
         if isinstance(value, list):
             of_what, _, metric = name.partition("_")
-            found |= {f"{of_what}/{number}/{metric}": each for number, each in enumerate(cast(list[Any], value))}
+            found |= {
+                f"{of_what}/{number}/{metric}": each
+                for number, each in enumerate(cast(list[Any], value))
+            }
         elif name not in ("step", "split"):
             found[f"{row['split']}/{name}"] = value
     return found

@@ -14,12 +14,13 @@ from jaxdp.run_files import read_line, replace_file
 class MLflow:
     """Logs settings as parameters, rows as metrics, and the images drawn at the end as artifacts.
 
-    A run with a run directory keeps its MLflow identifier there, in `mlflow-id.txt`: what resumes it continues the
-    MLflow run.
+    A run with a run directory keeps its MLflow identifier there, in `mlflow-id.txt`: what resumes
+    it continues the MLflow run.
 
     Args:
         experiment: MLflow experiment.
-        tracking_uri: where MLflow keeps its runs, e.g. `file:./mlruns`; by default what `MLFLOW_TRACKING_URI` says.
+        tracking_uri: where MLflow keeps its runs, e.g. `file:./mlruns`; by default what
+            `MLFLOW_TRACKING_URI` says.
 
     Raises:
         ConfigError: if mlflow is not installed.
@@ -41,8 +42,14 @@ class MLflow:
             client.set_terminated(self._run_id, "RUNNING")
             return
         experiment = client.get_experiment_by_name(self._experiment)
-        identifier = experiment.experiment_id if experiment is not None else client.create_experiment(self._experiment)
-        self._run_id = client.create_run(identifier, run_name=run.folder.name if run.folder is not None else None).info.run_id
+        identifier = (
+            experiment.experiment_id
+            if experiment is not None
+            else client.create_experiment(self._experiment)
+        )
+        self._run_id = client.create_run(
+            identifier, run_name=run.folder.name if run.folder is not None else None
+        ).info.run_id
         for name, value in settings_of(run).items():
             client.log_param(self._run_id, name, str(value)[:500])
         if known is not None:
@@ -59,7 +66,9 @@ class MLflow:
         for name, image in event.images.items():
             self._client.log_image(self._run_id, image, artifact_file=f"{name}.png")
         self._client.set_tag(self._run_id, "status", event.status)
-        self._client.set_terminated(self._run_id, {"done": "FINISHED", "stopped": "KILLED"}.get(event.status, "FAILED"))
+        self._client.set_terminated(
+            self._run_id, {"done": "FINISHED", "stopped": "KILLED"}.get(event.status, "FAILED")
+        )
         self._run_id = ""
 
     def close(self) -> None:

@@ -1,4 +1,6 @@
-"""Draws what a finished run looks like: its curves, and a confusion matrix or predictions beside the truth."""
+"""Draws what a finished run looks like: its curves, and a confusion matrix or predictions beside
+the truth.
+"""
 
 import sys
 
@@ -10,11 +12,15 @@ from jaxdp.run_directory import RunDirectory
 
 
 class Plots:
-    """Draws into the folder `plots` of the run directory; what cannot be drawn is a warning, not the end of a run."""
+    """Draws into the folder `plots` of the run directory.
+
+    What cannot be drawn is a warning, not the end of a run.
+    """
 
     def on_end(self, run: Run, event: Ended) -> None:
         """Draws, and adds the images to `event.images`."""
-        from jaxdp.reporting import outcome, plots  # with Matplotlib, for which the first step need not wait
+        # With Matplotlib, for which the first step need not wait.
+        from jaxdp.reporting import outcome, plots
 
         assert run.folder is not None
         directory, task = RunDirectory(run.folder), run.setup.recipe.task
@@ -22,15 +28,24 @@ class Plots:
             if event.predict is not None and event.sums is not None:
                 source = run.setup.evaluation_source
                 drawn = outcome.draw(
-                    directory.plots, title=run.title, task=task, source=source, sums=event.sums, predict=event.predict,
+                    directory.plots,
+                    title=run.title,
+                    task=task,
+                    source=source,
+                    sums=event.sums,
+                    predict=event.predict,
                     separate=_objects if run.setup.dataset.instances else None,
-                )  # fmt: skip
+                )
                 event.images.update(drawn)
             rows, name = directory.read_rows(), task.best_metric[0]
-            plots.plot_curves(rows, directory.plots / "curves.png", title=run.title, metric_name=name)
+            plots.plot_curves(
+                rows, directory.plots / "curves.png", title=run.title, metric_name=name
+            )
         except (ValueError, RuntimeError) as error:  # Matplotlib reads some names as mathematics
             reason = " ".join(str(error).split())[:200]
-            print(f"warning: the plots of {run.folder} could not be drawn: {reason}", file=sys.stderr)
+            print(
+                f"warning: the plots of {run.folder} could not be drawn: {reason}", file=sys.stderr
+            )
 
 
 def _objects(logits: np.ndarray) -> np.ndarray:

@@ -1,4 +1,6 @@
-"""Records what the host and the devices do in a few steps: a trace that XProf and TensorBoard open."""
+"""Records what the host and the devices do in a few steps: a trace that XProf and TensorBoard
+open.
+"""
 
 # pyright: reportUnknownMemberType=false, reportMissingTypeStubs=false
 
@@ -13,9 +15,10 @@ from jaxdp.registry import ConfigError
 class Profiler:
     """Records steps into the folder `profile` of the run directory.
 
-    The parts of a step are named `input`, `augment`, `forward`, `backward`, `reduce` and `update`; what the host does is in
-    `train`, numbered, and `waiting for input`. A run that resumes may miss the first of the steps. `--profile START:STOP` also
-    makes sure that no program of several steps reaches across the first or the last one.
+    The parts of a step are named `input`, `augment`, `forward`, `backward`, `reduce` and `update`;
+    what the host does is in `train`, numbered, and `waiting for input`. A run that resumes may miss
+    the first of the steps. `--profile START:STOP` also makes sure that no program of several steps
+    reaches across the first or the last one.
 
     Args:
         first, last: steps, counted from 1.
@@ -26,7 +29,9 @@ class Profiler:
     def __init__(self, first: int = 1, last: int = 1) -> None:
         if not 1 <= first <= last:
             raise ConfigError(
-                "callbacks", {"first": first, "last": last}, "steps are counted from 1, and the last not before the first"
+                "callbacks",
+                {"first": first, "last": last},
+                "steps are counted from 1, and the last not before the first",
             )
         self._first, self._last, self._records = first, last, False
 
@@ -34,7 +39,11 @@ class Profiler:
         """Starts to record before the first of the steps."""
         if not self._records and self._first <= event.first <= self._last:
             if run.folder is None:
-                raise ConfigError("profile", f"{self._first}:{self._last}", "is written into the run directory; give run_dir")
+                raise ConfigError(
+                    "profile",
+                    f"{self._first}:{self._last}",
+                    "is written into the run directory; give run_dir",
+                )
             with run.paused():
                 jax.profiler.start_trace(run.folder / "profile")
                 self._records = True

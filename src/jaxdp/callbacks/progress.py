@@ -1,4 +1,6 @@
-"""Shows how far a run is: a bar on a terminal, one line that updates in a notebook, a line per row elsewhere."""
+"""Shows how far a run is: a bar on a terminal, one line that updates in a notebook, a line per row
+elsewhere.
+"""
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # IPython need not be there to check types
@@ -27,8 +29,19 @@ class Progress:
         """Begins to show."""
         self.close()
         intervals = run.setup.intervals
-        kind = _Notebook if in_notebook() else _Bar if rich.console.Console(stderr=True).is_terminal else _Lines
-        self._display = kind(event.step, intervals.total_steps, intervals.steps_per_epoch, run.setup.recipe.task.best_metric[0])
+        kind = (
+            _Notebook
+            if in_notebook()
+            else _Bar
+            if rich.console.Console(stderr=True).is_terminal
+            else _Lines
+        )
+        self._display = kind(
+            event.step,
+            intervals.total_steps,
+            intervals.steps_per_epoch,
+            run.setup.recipe.task.best_metric[0],
+        )
         if event.message:
             self._display.say(event.message)
         sizes = run.setup.strategy.state_bytes(run.setup.shapes)
@@ -76,7 +89,11 @@ class _Lines:
 
     def __init__(self, start: int, total_steps: int, steps_per_epoch: int, metric: str) -> None:
         self._console = rich.console.Console(stderr=True, emoji=False)
-        self._total_steps, self._steps_per_epoch, self._names = total_steps, steps_per_epoch, ("loss", metric)
+        self._total_steps, self._steps_per_epoch, self._names = (
+            total_steps,
+            steps_per_epoch,
+            ("loss", metric),
+        )
         self._epochs = -(-total_steps // steps_per_epoch)
         self._shown = {"train": "compiling", "evaluation": ""}
 
@@ -87,11 +104,20 @@ class _Lines:
         pass
 
     def write(self, row: Row) -> None:
-        place = f"step {row['step']}/{self._total_steps}  epoch {row['epoch']}/{self._epochs}  {row['split']:<5}  "
-        self.say(place + metrics_text({name: row[name] for name in dict.fromkeys(self._names)}) + _speed(row))
+        place = (
+            f"step {row['step']}/{self._total_steps}  epoch {row['epoch']}/{self._epochs} "
+            f" {row['split']:<5}  "
+        )
+        self.say(
+            place
+            + metrics_text({name: row[name] for name in dict.fromkeys(self._names)})
+            + _speed(row)
+        )
 
     def _shorten(self, row: Row) -> str:
-        """Keeps the newest training row and evaluation as text short enough for a terminal of 80 columns."""
+        """Keeps the newest training row and evaluation as text short enough for a terminal of 80
+        columns.
+        """
         if row["split"] == "train":
             shown = {name: row[name] for name in dict.fromkeys(self._names)}
             self._shown["train"] = metrics_text(shown, digits=1).replace(",", "") + _speed(row)
@@ -125,7 +151,11 @@ class _Bar(_Lines):
             refresh_per_second=4,  # drawing competes with the step for the CPU
         )
         self._task = self._bar.add_task(
-            "", total=total_steps, completed=start, epoch=self._epoch(start), shown=self._shown["train"]
+            "",
+            total=total_steps,
+            completed=start,
+            epoch=self._epoch(start),
+            shown=self._shown["train"],
         )
         self._bar.start()
 
@@ -146,14 +176,19 @@ class _Notebook(_Lines):
         super().__init__(start, total_steps, steps_per_epoch, metric)
         from IPython import display  # pyright: ignore[reportMissingImports] - the kernel has it
 
-        self._handle: Any = display.display(self._content(self._shown["train"]), raw=True, display_id=True)
+        self._handle: Any = display.display(
+            self._content(self._shown["train"]), raw=True, display_id=True
+        )
 
     @staticmethod
     def _content(text: str) -> Any:
         return {"text/plain": text}
 
     def write(self, row: Row) -> None:
-        text = f"step {row['step']}/{self._total_steps}  epoch {row['epoch']}/{self._epochs}  {self._shorten(row)}"
+        text = (
+            f"step {row['step']}/{self._total_steps}  epoch {row['epoch']}/{self._epochs} "
+            f" {self._shorten(row)}"
+        )
         self._handle.update(self._content(text), raw=True)
 
 

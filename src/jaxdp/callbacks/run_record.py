@@ -1,4 +1,6 @@
-"""Writes what a run directory says about a run: its settings, its dataset, its history and its result."""
+"""Writes what a run directory says about a run: its settings, its dataset, its history and its
+result.
+"""
 
 import contextlib
 
@@ -32,7 +34,10 @@ class RunRecord:
                 changed = directory.changed_settings(setup.config)
                 if (before := _known_examples(directory)) not in (None, examples):
                     changed["examples"] = [before, examples]
-                    warn(f"{setup.config.data.dataset} has other examples than when {directory.path} began, though as many")
+                    warn(
+                        f"{setup.config.data.dataset} has other examples than when {directory.path}"
+                        " began, though as many"
+                    )
                 if files := directory.changed_sources(sources):
                     text = source_files.text(files)
                     warn_again(f"{directory.path}: {text}; its weights go on under the new code")
@@ -42,26 +47,40 @@ class RunRecord:
                 facts = {"initial_weights": setup.initial_weights.facts()}
             directory.write_config(setup.config)
             directory.write_dataset({**run.description, "fingerprint": examples})
-            directory.record("resumed" if event.resumed else "started", event.step, **run.where(), **facts)
+            directory.record(
+                "resumed" if event.resumed else "started", event.step, **run.where(), **facts
+            )
             directory.write_sources(sources)  # last: a kill before it loses no event
 
     def on_rollback(self, run: Run, event: RolledBack) -> None:
         """Counts the rollback, which halves the learning rate of whatever resumes the run."""
         directory = _directory(run)
         directory.write_rollbacks(event.count)
-        directory.record("rollback", event.step, to_step=event.to_step, reason=event.reason, **run.where())
+        directory.record(
+            "rollback", event.step, to_step=event.to_step, reason=event.reason, **run.where()
+        )
 
     def on_end(self, run: Run, event: Ended) -> None:
         """Writes how the run ended."""
         directory = _directory(run)
-        directory.record(event.status, event.step, **({"reason": event.reason} if event.reason else {}), **run.where())
+        directory.record(
+            event.status,
+            event.step,
+            **({"reason": event.reason} if event.reason else {}),
+            **run.where(),
+        )
         lost = run.setup.skipped().items()
-        directory.write_skipped((split, error.where, error.problem) for split, errors in lost for error in errors)
+        directory.write_skipped(
+            (split, error.where, error.problem) for split, errors in lost for error in errors
+        )
         directory.write_summary(dict(event.summary))
 
 
 def _known_examples(directory: RunDirectory) -> str | None:
-    """Returns the fingerprint of the examples that the run was trained on so far; None where nobody knows it."""
+    """Returns the fingerprint of the examples that the run was trained on so far.
+
+    None where nobody knows it.
+    """
     with contextlib.suppress(ConfigError):
         return directory.read_dataset().get("fingerprint")
     return None

@@ -14,7 +14,9 @@ from jaxdp.registry import ConfigError
 
 
 class _WithoutTorch:
-    """Hides PyTorch from the imports of this thread: tensorboardX imports it for an annotation, which takes more than a second."""
+    """Hides PyTorch from the imports of this thread: tensorboardX imports it for an annotation,
+    which takes more than a second.
+    """
 
     def __enter__(self) -> None:
         self._thread = threading.get_ident()
@@ -30,7 +32,9 @@ class _WithoutTorch:
 
 @register("tensorboard")
 class TensorBoard:
-    """Writes in this thread: that of `SummaryWriter` dies of a full disk, and then `add_scalar` waits forever."""
+    """Writes in this thread: that of `SummaryWriter` dies of a full disk, and then `add_scalar`
+    waits forever.
+    """
 
     def __init__(self) -> None:
         self._writer: Any = None
@@ -39,7 +43,9 @@ class TensorBoard:
     def on_start(self, run: Run, event: Started) -> None:
         """Opens a file of events in the run directory."""
         if run.folder is None:
-            raise ConfigError("callbacks", "tensorboard", "writes into the run directory; give run_dir")
+            raise ConfigError(
+                "callbacks", "tensorboard", "writes into the run directory; give run_dir"
+            )
         self.close()
         directory = run.folder / "tensorboard"
         resumed = directory.exists() and any(directory.iterdir())
@@ -66,11 +72,15 @@ class TensorBoard:
         """Adds the images that were drawn."""
         if self._writer is not None:
             for name, image in event.images.items():
-                self._add(event.step, summary=self._library.summary.image(name, image, dataformats="HWC"))
+                self._add(
+                    event.step, summary=self._library.summary.image(name, image, dataformats="HWC")
+                )
             self._writer.flush()
 
     def _add(self, step: int, **content: Any) -> None:
-        self._writer.write_event(self._library.proto.event_pb2.Event(wall_time=time.time(), step=step, **content))
+        self._writer.write_event(
+            self._library.proto.event_pb2.Event(wall_time=time.time(), step=step, **content)
+        )
 
     def close(self) -> None:
         """Closes the file."""

@@ -13,9 +13,12 @@ from jaxdp.run_files import read_line, replace_file
 
 @register("wandb")
 class WandB:
-    """Logs settings, rows, the images drawn at the end and the summary; where and whether online, W&B's own variables say.
+    """Logs settings, rows, the images drawn at the end and the summary.
 
-    A run with a run directory keeps its W&B identifier there, in `wandb-id.txt`: what resumes it continues the W&B run.
+    Where and whether online, W&B's own variables say.
+
+    A run with a run directory keeps its W&B identifier there, in `wandb-id.txt`: what resumes it
+    continues the W&B run.
 
     Args:
         project: W&B project.
@@ -38,9 +41,14 @@ class WandB:
         known = folder / "wandb-id.txt" if folder is not None else None
         identifier = (read_line(known) if known is not None else "") or secrets.token_hex(4)
         self._run = self._wandb.init(
-            project=self._project, name=self._name or (folder.name if folder is not None else None), id=identifier, resume="allow",
-            mode=self._mode or None, config=settings_of(run), dir=str(folder) if folder is not None else None,
-        )  # fmt: skip
+            project=self._project,
+            name=self._name or (folder.name if folder is not None else None),
+            id=identifier,
+            resume="allow",
+            mode=self._mode or None,
+            config=settings_of(run),
+            dir=str(folder) if folder is not None else None,
+        )
         if known is not None:
             replace_file(known, identifier + "\n")
 
@@ -52,7 +60,10 @@ class WandB:
         """Logs the images and the summary."""
         running = self._running()
         if event.images:
-            running.log({name: self._wandb.Image(image) for name, image in event.images.items()}, step=event.step)
+            running.log(
+                {name: self._wandb.Image(image) for name, image in event.images.items()},
+                step=event.step,
+            )
         running.summary.update({"status": event.status, "parameters": event.summary["parameters"]})
 
     def _running(self) -> Any:
@@ -71,11 +82,17 @@ def import_extra(name: str) -> Any:
     try:
         return importlib.import_module(name)
     except ImportError as error:
-        raise ConfigError("callbacks", name, f"needs the package {name}: pip install 'jaxdp[{name}]'") from error
+        raise ConfigError(
+            "callbacks", name, f"needs the package {name}: pip install 'jaxdp[{name}]'"
+        ) from error
 
 
 def settings_of(run: Run) -> dict[str, Any]:
-    """Returns the settings that are not left to a default, and the number of devices and processes."""
+    """Returns the settings that are not left to a default, and the number of devices and
+    processes.
+    """
     config = run.setup.config
     given = config.plain()
-    return {name: value for name, value in given.items() if value not in (None, (), {}, "")} | run.where()
+    return {
+        name: value for name, value in given.items() if value not in (None, (), {}, "")
+    } | run.where()

@@ -1,8 +1,8 @@
 """Ends a run that no longer moves, and names the process that the others wait for.
 
-A thread looks once a second. Where nothing was done for too long it writes where each thread of this process stands to
-`hang-PROCESS.txt` in the run directory, names the processes that are behind, and ends this one. It also sees when another process
-has left.
+A thread looks once a second. Where nothing was done for too long it writes where each thread of
+this process stands to `hang-PROCESS.txt` in the run directory, names the processes that are behind,
+and ends this one. It also sees when another process has left.
 """
 
 import collections
@@ -22,14 +22,17 @@ from jaxdp.run_files import no_link
 from jaxdp.runtime import native_output
 from jaxdp.runtime.processes import Group
 
-# By default a step may take so many times the median of the last ones, and so many seconds at least: a slow disk is no hang.
+# By default a step may take so many times the median of the last ones, and so many seconds at
+# least: a slow disk is no hang.
 PATIENCE, MIN_TIMEOUT_SECONDS = 30, 300.0
 _LOOK_SECONDS = 1.0
-_GRACE_SECONDS = 5.0  # for the others to write down where they stand, before this process leaves and takes them along
+# For the others to write down where they stand, before this process leaves and takes them along.
+_GRACE_SECONDS = 5.0
 
 
 class Watchdog:
-    """Ends the process (`os._exit`) when it hangs: made by commands, and only on request by a program of one's own.
+    """Ends the process (`os._exit`) when it hangs: made by commands, and only on request by a
+    program of one's own.
 
     Args:
         group: the processes of the run.
@@ -73,7 +76,8 @@ class Watchdog:
 
         Args:
             step: the last one that was dispatched.
-            limited: whether it may only last as long as a step; not so what compiles, or writes to a disk.
+            limited: whether it may only last as long as a step; not so what compiles, or writes to
+                a disk.
         """
         now = time.monotonic()
         if step > self._step:
@@ -88,16 +92,23 @@ class Watchdog:
         if self._given is not None:
             return self._given
         durations = list(self._durations)
-        return max(PATIENCE * statistics.median(durations) if durations else 0.0, MIN_TIMEOUT_SECONDS)
+        return max(
+            PATIENCE * statistics.median(durations) if durations else 0.0, MIN_TIMEOUT_SECONDS
+        )
 
     def _look(self) -> None:
         while not self._ended.wait(_LOOK_SECONDS):
             native_output.forward()
-            with contextlib.suppress(Exception):  # the coordinator is gone: the runtime says so in its own time
+            # The coordinator is gone: the runtime says so in its own time.
+            with contextlib.suppress(Exception):
                 self._look_at_others()
             waited = time.monotonic() - self._since
             if self._limited and waited > self.timeout_seconds:
-                self._leave(f"no step was finished for {waited:.0f} s after step {self._step} ({self._activity})", hangs=True)
+                self._leave(
+                    f"no step was finished for {waited:.0f} s after step {self._step}"
+                    f" ({self._activity})",
+                    hangs=True,
+                )
 
     def _look_at_others(self) -> None:
         if self._group.count == 1:
@@ -106,7 +117,11 @@ class Watchdog:
         self._group.put(f"progress/{self._group.index}", json.dumps(where))
         for index, left in self._group.last_words().items():
             if not self._ended.is_set():
-                message = left["message"] if left["hangs"] else f"{self._group.members[index]} has left: {left['message']}"
+                message = (
+                    left["message"]
+                    if left["hangs"]
+                    else f"{self._group.members[index]} has left: {left['message']}"
+                )
                 self._leave(message, hangs=left["hangs"], first=False)
 
     def _leave(self, message: str, *, hangs: bool, first: bool = True) -> None:
@@ -119,7 +134,8 @@ class Watchdog:
                 message += f"; where each thread stands: {self._write(message)}"
             print(f"jaxdp.train: error: {message}", file=sys.stderr, flush=True)
             native_output.said_why()
-            if self._group.count > 1:  # process 0 last: without it nobody can read anything any more
+            # Process 0 last: without it nobody can read anything any more.
+            if self._group.count > 1:
                 time.sleep(_GRACE_SECONDS if self._group.index == 0 else _GRACE_SECONDS / 2)
         finally:
             os._exit(1)
@@ -127,11 +143,18 @@ class Watchdog:
     def _behind(self) -> str:
         """Names the processes that the others wait for: those that dispatched the fewest steps."""
         try:
-            found = {index: json.loads(text) for index, text in self._group.get_all("progress").items()}
-        except Exception:  # the runtime's only class of errors: the coordinator is gone, and nobody can be asked
+            found = {
+                index: json.loads(text) for index, text in self._group.get_all("progress").items()
+            }
+        except (
+            Exception
+        ):  # the runtime's only class of errors: the coordinator is gone, and nobody can be asked
             return ""
         found[self._group.index] = {"step": self._step, "activity": self._activity}
-        last, first = min(place["step"] for place in found.values()), max(place["step"] for place in found.values())
+        last, first = (
+            min(place["step"] for place in found.values()),
+            max(place["step"] for place in found.values()),
+        )
         if last == first:
             return f"all processes stand at step {last}"
         names = [
@@ -144,7 +167,11 @@ class Watchdog:
     def _write(self, message: str) -> pathlib.Path:
         path = self.folder / f"hang-{self._group.index}.txt"
         with open(path, "w", opener=no_link) as file:
-            print(f"{message}\n{self._group.members[self._group.index]}, {time.strftime('%Y-%m-%d %H:%M:%S %z')}\n", file=file)
+            print(
+                f"{message}\n{self._group.members[self._group.index]},"
+                f" {time.strftime('%Y-%m-%d %H:%M:%S %z')}\n",
+                file=file,
+            )
             file.flush()
             faulthandler.dump_traceback(file, all_threads=True)
         return path

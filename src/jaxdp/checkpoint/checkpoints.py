@@ -1,4 +1,6 @@
-"""Saves a run's state with Orbax: a folder for each step, complete or not there at all, with checksums beside it."""
+"""Saves a run's state with Orbax: a folder for each step, complete or not there at all, with
+checksums beside it.
+"""
 
 import contextlib
 import errno
@@ -15,11 +17,20 @@ from jax.experimental import multihost_utils
 
 from jaxdp.checkpoint import integrity
 from jaxdp.checkpoint.integrity import BestMetric
-from jaxdp.checkpoint.restore import SHAPES, Position, SavedCheckpoints, damage_text, flatten, orbax, orbax_errors
+from jaxdp.checkpoint.restore import (
+    SHAPES,
+    Position,
+    SavedCheckpoints,
+    damage_text,
+    flatten,
+    orbax,
+    orbax_errors,
+)
 from jaxdp.registry import ConfigError
 from jaxdp.step.state import TrainState
 
-_LOOK_SECONDS = 1.0  # how often a process that is one of several looks whether its own part of a save has failed
+# How often a process that is one of several looks whether its own part of a save has failed.
+_LOOK_SECONDS = 1.0
 
 
 class NotSavedError(OSError):
@@ -27,18 +38,23 @@ class NotSavedError(OSError):
 
 
 class Checkpoints(SavedCheckpoints):
-    """The checkpoints of a run that is under way: it saves, and keeps the newest few, and the best one where there is one.
+    """The checkpoints of a run that is under way: it saves, and keeps the newest few, and the best
+    one where there is one.
 
     Args:
         directory: its subfolders are named by step.
         keep: how many of the newest stay.
-        best_metric: name of the metric that ranks checkpoints, and whether larger is better; None where nothing ranks them.
+        best_metric: name of the metric that ranks checkpoints, and whether larger is better; None
+            where nothing ranks them.
 
     Raises:
-        ConfigError: if all checkpoints are damaged. Where some are, they are set aside, with a line on standard error.
+        ConfigError: if all checkpoints are damaged. Where some are, they are set aside, with a line
+            on standard error.
     """
 
-    def __init__(self, directory: pathlib.Path, *, keep: int, best_metric: BestMetric | None) -> None:
+    def __init__(
+        self, directory: pathlib.Path, *, keep: int, best_metric: BestMetric | None
+    ) -> None:
         super().__init__(directory, best_metric=best_metric)
         self._response: Any = None  # of Orbax, to the save under way
         self._unsealed: int | None = None  # the step that is being saved, and has no checksums yet
@@ -51,12 +67,16 @@ class Checkpoints(SavedCheckpoints):
         policies, best_metric = orbax().training.preservation_policies, self._best_metric
         kept = [policies.LatestN(keep)]
         if best_metric is not None:
-            kept.append(policies.BestN(
-                get_metric_fn=lambda metrics: integrity.rank(metrics, best_metric), reverse=False, n=1,
-                keep_checkpoints_without_metrics=False,
-            ))  # fmt: skip  # ascending: the last one is kept
-        # While `save` waits: it takes no time, and where it fails in the background the threads that wait for the folders go on
-        # waiting for ten minutes, and keep the process from ending.
+            kept.append(
+                policies.BestN(
+                    get_metric_fn=lambda metrics: integrity.rank(metrics, best_metric),
+                    reverse=False,  # ascending: the last one is kept
+                    n=1,
+                    keep_checkpoints_without_metrics=False,
+                )
+            )
+        # While `save` waits: it takes no time, and where it fails in the background the threads
+        # that wait for the folders go on waiting for ten minutes, and keep the process from ending.
         folders_first = orbax().options.AsyncOptions(create_directories_asynchronously=False)
         return orbax().training.Checkpointer(
             self._directory,
@@ -66,10 +86,16 @@ class Checkpoints(SavedCheckpoints):
         )
 
     def save(
-        self, step: int, state: TrainState, position: Position, metrics: Mapping[str, float] | None,
+        self,
+        step: int,
+        state: TrainState,
+        position: Position,
+        metrics: Mapping[str, float] | None,
         shapes: TrainState | None = None,
-    ) -> None:  # fmt: skip
-        """Starts to save a state, a copy that stays as it is, and returns; waits first for an earlier save.
+    ) -> None:
+        """Starts to save a state, a copy that stays as it is, and returns.
+
+        Waits first for an earlier save.
 
         Args:
             metrics: of an evaluation of this very state, if there was one.
@@ -81,36 +107,54 @@ class Checkpoints(SavedCheckpoints):
         self.wait()
         metrics, arrays = dict(metrics) if metrics else None, flatten(state)
         known = flatten(shapes) if shapes is not None else {}
-        padded = {name: list(leaf.shape) for name, leaf in known.items() if leaf.shape != np.shape(arrays[name])}
+        padded = {
+            name: list(leaf.shape)
+            for name, leaf in known.items()
+            if leaf.shape != np.shape(arrays[name])
+        }
         about = position | {SHAPES: padded} if padded else position
         with self._saving(step):
-            if not self._directory.is_dir():  # Orbax would make another one, with nothing else of the run beside it
+            # Orbax would make another one, with nothing else of the run beside it.
+            if not self._directory.is_dir():
                 raise FileNotFoundError(os.strerror(errno.ENOENT))
             if jax.process_index() == 0:
                 integrity.forget(self._directory, step)
             orbax_errors.background = None
-            self._response = self._orbax.save_async(step, arrays, force=True, metrics=metrics, custom_metadata=about)
+            self._response = self._orbax.save_async(
+                step, arrays, force=True, metrics=metrics, custom_metadata=about
+            )
         self._unsealed = step
 
     def wait(self) -> None:
-        """Waits until everything is on disk, and then writes its checksums; without them a checkpoint is complete all the same.
+        """Waits until everything is on disk, and then writes its checksums.
+
+        Without them a checkpoint is complete all the same.
 
         Raises:
             NotSavedError: if the save under way could not be written.
         """
-        (step, self._unsealed), (response, self._response) = (self._unsealed, None), (self._response, None)
+        (step, self._unsealed), (response, self._response) = (
+            (self._unsealed, None),
+            (self._response, None),
+        )
         with self._saving(step):
             try:
                 if response is not None:
-                    self._finish(response)  # without it Orbax keeps a thread, an event loop and three descriptors for every save
+                    # Without it Orbax keeps a thread, an event loop and three descriptors for every
+                    # save.
+                    self._finish(response)
             finally:
                 if not self._given_up:
-                    self._orbax.wait()  # and without this it raises an error once more when it is closed
+                    # And without this it raises an error once more when it is closed.
+                    self._orbax.wait()
         if step is not None and jax.process_index() == 0:
             try:
                 integrity.record(self._directory, step)
             except OSError as error:
-                text = f"the checkpoint of step {step} is complete, but has no checksums: {integrity.reason_text(error)}"
+                text = (
+                    f"the checkpoint of step {step} is complete, but has no checksums:"
+                    f" {integrity.reason_text(error)}"
+                )
                 print(f"warning: {text}", file=sys.stderr)
 
     def _finish(self, response: Any) -> None:
@@ -123,10 +167,17 @@ class Checkpoints(SavedCheckpoints):
                     raise orbax_errors.background from None
         response.result()
 
-    def restore(self, step: int, like: TrainState, parts: TrainState | None = None) -> tuple[TrainState, Position]:
-        """Returns what is saved, as for readers, and then writes its checksums if a kill right after the save left it without."""
+    def restore(
+        self, step: int, like: TrainState, parts: TrainState | None = None
+    ) -> tuple[TrainState, Position]:
+        """Returns what is saved, as for readers, and then writes its checksums if a kill right
+        after the save left it without.
+        """
         found = super().restore(step, like, parts)
-        if jax.process_index() == 0 and integrity.examine(self._directory, step, thorough=False).state == "unverified":
+        if (
+            jax.process_index() == 0
+            and integrity.examine(self._directory, step, thorough=False).state == "unverified"
+        ):
             with contextlib.suppress(OSError):
                 integrity.record(self._directory, step)
         return found
@@ -140,27 +191,36 @@ class Checkpoints(SavedCheckpoints):
                     self._orbax.close()
 
     def _set_damaged_aside(self, keep: int) -> None:
-        """Runs before Orbax looks: it fails at a damaged file of metrics, and would not save a step that is there.
+        """Runs before Orbax looks: it fails at a damaged file of metrics, and would not save a step
+        that is there.
 
-        Orbax removes an old checkpoint file by file: what a kill on the way has left of one that was not to be kept is removed.
+        Orbax removes an old checkpoint file by file: what a kill on the way has left of one that
+        was not to be kept is removed.
         """
         steps, problems, best = self.steps(), integrity.find_damaged(self._directory), self.best()
         _synchronize("damaged-found")  # no process looks while the first one moves
         if problems and set(problems) == set(steps):
             remedy = (
-                f"all checkpoints in {self._directory} are damaged: {damage_text(problems)}; give another --run-dir to start afresh"
+                f"all checkpoints in {self._directory} are damaged: {damage_text(problems)}; give"
+                " another --run-dir to start afresh"
             )
             raise ConfigError("resume", "auto", remedy)
         if jax.process_index() == 0:
             for step, problem in problems.items():
                 newer = [other for other in steps if other > step and other not in problems]
                 ranked = integrity.read_metrics(self._directory, step) is not None
-                goes = self._best_metric is None or (ranked and best is not None and best[0] != step)
+                goes = self._best_metric is None or (
+                    ranked and best is not None and best[0] != step
+                )
                 if problem.endswith("is missing") and len(newer) >= keep and goes:
                     shutil.rmtree(self._directory / str(step))
                     continue
                 target = integrity.set_aside(self._directory, step)
-                print(f"warning: the checkpoint of step {step} is damaged: {problem}; moved to {target}", file=sys.stderr)
+                print(
+                    f"warning: the checkpoint of step {step} is damaged: {problem}; moved to"
+                    f" {target}",
+                    file=sys.stderr,
+                )
             integrity.forget(self._directory)
         _synchronize("damaged-moved")
 
@@ -173,22 +233,29 @@ class Checkpoints(SavedCheckpoints):
         except Exception as error:  # of many kinds, from threads of Orbax and TensorStore
             what = f"the checkpoint of step {step}" if step is not None else "a checkpoint"
             reason = integrity.reason_text(error)
-            raise NotSavedError(f"{what} could not be saved in {self._directory}: {reason}") from error
+            raise NotSavedError(
+                f"{what} could not be saved in {self._directory}: {reason}"
+            ) from error
 
 
 class _LateReportsHidden:
     """A `sys.unraisablehook` that leaves out what follows from a failed save and says nothing new.
 
-    When one array of a checkpoint cannot be written, Orbax closes its event loop while others are still being written.
-    TensorStore's threads then tell a loop that is closed that they are done; what that raises nobody catches.
+    When one array of a checkpoint cannot be written, Orbax closes its event loop while others are
+    still being written. TensorStore's threads then tell a loop that is closed that they are done;
+    what that raises nobody catches.
     """
 
     def __init__(self, following: Any) -> None:
         self._following = following
 
     def __call__(self, unraisable: Any) -> None:
-        late = isinstance(unraisable.exc_value, RuntimeError) and str(unraisable.exc_value) == "Event loop is closed"
-        if not (late and unraisable.object is None):  # TensorStore names none, Python's own reports do
+        late = (
+            isinstance(unraisable.exc_value, RuntimeError)
+            and str(unraisable.exc_value) == "Event loop is closed"
+        )
+        # TensorStore names none, Python's own reports do.
+        if not (late and unraisable.object is None):
             self._following(unraisable)
 
     @classmethod

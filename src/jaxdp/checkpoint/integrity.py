@@ -4,7 +4,8 @@ A list of a checkpoint's files with their SHA-256 stands beside it, and is compa
 
     RUN_DIR/checkpoints/STEP/       as Orbax wrote it
     RUN_DIR/checksums/STEP.json     written once the save is complete
-    RUN_DIR/damaged/STEP/           where a run that continues puts what is damaged, so that the step can be saved again
+    RUN_DIR/damaged/STEP/           where a run that continues puts what is damaged, so that the
+    step can be saved again
 
 Nothing here needs JAX.
 """
@@ -27,16 +28,26 @@ from jaxdp.parsing import printable
 from jaxdp.run_directory import is_step, replace_file
 from jaxdp.run_files import DamagedFile
 
-# Files below this are hashed in every examination: they hold names, places and metrics, and take no time.
+# Files below this are hashed in every examination: they hold names, places and metrics, and take no
+# time.
 _SMALL = 64 * 1024
 _BLOCK = 1024 * 1024
-# A checkpoint that lacks files while its run goes on is most likely being removed: so long that may take.
+# A checkpoint that lacks files while its run goes on is most likely being removed: so long that may
+# take.
 _LIVE_SECONDS, _ENDED_SECONDS = 5.0, 0.1
 _SYSTEM_ERRORS = (
-    errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.ENOENT,
-)  # fmt: skip
+    errno.ENOSPC,
+    errno.EDQUOT,
+    errno.EFBIG,
+    errno.EROFS,
+    errno.EACCES,
+    errno.EPERM,
+    errno.EIO,
+    errno.ENOENT,
+)
 
-BestMetric = tuple[str, bool]  # name of the metric that ranks checkpoints, and whether larger is better
+# Name of the metric that ranks checkpoints, and whether larger is better.
+BestMetric = tuple[str, bool]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,7 +55,8 @@ class Verdict:
     """The result of examining a checkpoint.
 
     Attributes:
-        state: "unverified" where no checksums were written: the run was killed right after the save, or is older than they are.
+        state: "unverified" where no checksums were written: the run was killed right after the
+            save, or is older than they are.
         problem: the file and what is wrong with it; empty unless damaged.
     """
 
@@ -57,14 +69,19 @@ class Verdict:
 
 
 def steps(checkpoints: pathlib.Path) -> list[int]:
-    """Returns the steps of complete saves, ascending; what a killed save leaves has another name."""
+    """Returns the steps of complete saves, ascending.
+
+    What a killed save leaves has another name.
+    """
     if not checkpoints.is_dir():
         return []
     return sorted(int(path.name) for path in checkpoints.iterdir() if is_step(path))
 
 
 def read_metrics(checkpoints: pathlib.Path, step: int) -> dict[str, float] | None:
-    """Returns the metrics that were saved with a checkpoint, if there were any and they can be read."""
+    """Returns the metrics that were saved with a checkpoint, if there were any and they can be
+    read.
+    """
     try:
         metrics = run_files.read_object(_metrics_file(checkpoints, step), checked=False)
     except DamagedFile:
@@ -73,7 +90,10 @@ def read_metrics(checkpoints: pathlib.Path, step: int) -> dict[str, float] | Non
 
 
 def rank(metrics: Mapping[str, float], best_metric: BestMetric) -> float:
-    """Returns a number that is the larger the better the metrics are; what is not a number is the worst."""
+    """Returns a number that is the larger the better the metrics are.
+
+    What is not a number is the worst.
+    """
     name, larger_is_better = best_metric
     value = metrics[name] if larger_is_better else -metrics[name]
     return -math.inf if math.isnan(value) else value
@@ -90,7 +110,10 @@ def ranked(metrics: Mapping[int, Mapping[str, float]], best_metric: BestMetric) 
 
 
 def size(checkpoints: pathlib.Path, step: int) -> int:
-    """Returns how many bytes the files of a checkpoint take; one that is being removed has fewer and fewer."""
+    """Returns how many bytes the files of a checkpoint take.
+
+    One that is being removed has fewer and fewer.
+    """
     total = 0
     for path in (checkpoints / str(step)).rglob("*"):
         with contextlib.suppress(FileNotFoundError):
@@ -99,11 +122,19 @@ def size(checkpoints: pathlib.Path, step: int) -> int:
 
 
 def record(checkpoints: pathlib.Path, step: int) -> None:
-    """Writes the checksums of a checkpoint that was just saved, and removes those of checkpoints that are gone."""
+    """Writes the checksums of a checkpoint that was just saved, and removes those of checkpoints
+    that are gone.
+    """
     folder = checkpoints / str(step)
     if folder.is_dir():
         files = sorted(path for path in folder.rglob("*") if path.is_file())
-        entries = {path.relative_to(folder).as_posix(): {"size": path.stat().st_size, "sha256": _hash(path)} for path in files}
+        entries = {
+            path.relative_to(folder).as_posix(): {
+                "size": path.stat().st_size,
+                "sha256": _hash(path),
+            }
+            for path in files
+        }
         target = _list_file(checkpoints, step)
         target.parent.mkdir(exist_ok=True)
         replace_file(target, json.dumps({"step": step, "files": entries}, indent=1) + "\n")
@@ -111,7 +142,9 @@ def record(checkpoints: pathlib.Path, step: int) -> None:
 
 
 def forget(checkpoints: pathlib.Path, step: int | None = None) -> None:
-    """Removes the checksums of a step, and those of checkpoints that are gone: a step may be saved again, with other bytes."""
+    """Removes the checksums of a step, and those of checkpoints that are gone: a step may be saved
+    again, with other bytes.
+    """
     known = set(steps(checkpoints)) - {step}
     for path in checkpoints.with_name("checksums").glob("*.json"):
         if path.stem.isdecimal() and int(path.stem) not in known:
@@ -122,11 +155,16 @@ def examine(checkpoints: pathlib.Path, step: int, *, thorough: bool) -> Verdict:
     """Compares a checkpoint with its checksums.
 
     Args:
-        thorough: whether to hash all files; otherwise large ones only have to be there and have the right size.
+        thorough: whether to hash all files; otherwise large ones only have to be there and have the
+            right size.
     """
     try:
-        entries = run_files.read_object(_list_file(checkpoints, step), checked=False)["files"].items()
-        expected = [(str(name), int(entry["size"]), str(entry["sha256"])) for name, entry in entries]
+        entries = run_files.read_object(_list_file(checkpoints, step), checked=False)[
+            "files"
+        ].items()
+        expected = [
+            (str(name), int(entry["size"]), str(entry["sha256"])) for name, entry in entries
+        ]
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
         # A list that cannot be read says nothing about the checkpoint.
         if _metrics_file(checkpoints, step).exists() and read_metrics(checkpoints, step) is None:
@@ -145,23 +183,31 @@ def examine(checkpoints: pathlib.Path, step: int, *, thorough: bool) -> Verdict:
         except FileNotFoundError:
             return Verdict("damaged", f"{name} is missing")
         except (OSError, ValueError) as error:  # a name that no file can have
-            return Verdict("damaged", f"{name} cannot be read ({error.strerror if isinstance(error, OSError) else error})")
+            return Verdict(
+                "damaged",
+                f"{name} cannot be read"
+                f" ({error.strerror if isinstance(error, OSError) else error})",
+            )
     return Verdict("whole")
 
 
 def _without_list(folder: pathlib.Path) -> Verdict:
-    """Tells of a checkpoint without checksums what shows by itself: to read a pipe would never end."""
+    """Tells of a checkpoint without checksums what shows by itself: to read a pipe would never
+    end.
+    """
     for path in folder.rglob("*"):
         if not path.is_file() and not path.is_dir() and path.exists():
-            return Verdict("damaged", f"{printable(str(path.relative_to(folder)))} is no regular file")
+            return Verdict(
+                "damaged", f"{printable(str(path.relative_to(folder)))} is no regular file"
+            )
     return Verdict("unverified")
 
 
 def find_damaged(checkpoints: pathlib.Path) -> dict[int, str]:
     """Returns the problems of the damaged checkpoints that a resumed run must not meet, by step.
 
-    From the newest down to the first that can be used, checkpoints are hashed; the problems of older ones are those that show
-    without reading them whole.
+    From the newest down to the first that can be used, checkpoints are hashed; the problems of
+    older ones are those that show without reading them whole.
     """
     damaged: dict[int, str] = {}
     found = False
@@ -174,7 +220,10 @@ def find_damaged(checkpoints: pathlib.Path) -> dict[int, str]:
 
 
 def vanishes(checkpoints: pathlib.Path, step: int) -> bool:
-    """Whether a checkpoint that lacks files is only being removed, by the run that goes on; waits until it is gone, if it goes."""
+    """Whether a checkpoint that lacks files is only being removed, by the run that goes on.
+
+    Waits until it is gone, if it goes.
+    """
     live = run_lock.is_held(checkpoints.with_name("writer.lock"))
     deadline = time.monotonic() + (_LIVE_SECONDS if live else _ENDED_SECONDS)
     while (checkpoints / str(step)).exists():
@@ -200,7 +249,8 @@ def reason_text(error: Exception) -> str:
 
     TensorStore's messages are long, and name the system's error somewhere within.
     """
-    if isinstance(error, AttributeError | LookupError | TypeError):  # Orbax's own, over metadata that it cannot read
+    # Orbax's own, over metadata that it cannot read.
+    if isinstance(error, AttributeError | LookupError | TypeError):
         return "its metadata are damaged"
     text = " ".join(str(error).split())
     known = [os.strerror(number) for number in _SYSTEM_ERRORS if os.strerror(number) in text]

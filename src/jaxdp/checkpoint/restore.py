@@ -1,4 +1,6 @@
-"""Finds the checkpoints of a run, chooses among them, and reads their arrays: whole, in parts, or those of the model alone."""
+"""Finds the checkpoints of a run, chooses among them, and reads their arrays: whole, in parts, or
+those of the model alone.
+"""
 
 import contextlib
 import dataclasses
@@ -35,9 +37,11 @@ def orbax() -> Any:  # its annotations are narrower than what it takes
 
 
 class _OrbaxErrors(logging.Filter):
-    """Drops what Orbax logs, its phases and each error that it also raises, and keeps the error of a save in the background.
+    """Drops what Orbax logs, its phases and each error that it also raises, and keeps the error of
+    a save in the background.
 
-    Before Orbax raises that one it waits for the other processes: for twenty minutes, where theirs has failed too.
+    Before Orbax raises that one it waits for the other processes: for twenty minutes, where theirs
+    has failed too.
     """
 
     background: BaseException | None = None
@@ -54,21 +58,24 @@ orbax_errors = _OrbaxErrors()
 class SavedCheckpoints:
     """The checkpoints that a run has, to be read; nothing is changed.
 
-    A checkpoint holds the state as plain arrays named by their path, e.g. `params/head/kernel`: it restores on any number of
-    devices, and the names tell what is in it. Beside them stands the position: what the loop needs to go on as if nothing had
-    happened; and where processes wrote parts of padded arrays, the shapes without the padding, which every reader takes off.
+    A checkpoint holds the state as plain arrays named by their path, e.g. `params/head/kernel`: it
+    restores on any number of devices, and the names tell what is in it. Beside them stands the
+    position: what the loop needs to go on as if nothing had happened; and where processes wrote
+    parts of padded arrays, the shapes without the padding, which every reader takes off.
 
     Args:
         directory: its subfolders are named by step.
-        best_metric: name of the metric that ranks checkpoints, and whether larger is better; None without validation
-            data: no checkpoint is better than another then, and readers take the newest.
+        best_metric: name of the metric that ranks checkpoints, and whether larger is better; None
+            without validation data: no checkpoint is better than another then, and readers take the
+            newest.
 
     Raises:
         ConfigError: for a path that is not UTF-8, which Orbax cannot read.
     """
 
     def __init__(self, directory: pathlib.Path, *, best_metric: BestMetric | None) -> None:
-        logging.getLogger("asyncio").setLevel(logging.CRITICAL)  # Orbax leaves errors of further arrays to it
+        # Orbax leaves errors of further arrays to it.
+        logging.getLogger("asyncio").setLevel(logging.CRITICAL)
         logging.getLogger("absl").setLevel(logging.ERROR)
         logging.getLogger("absl").addFilter(orbax_errors)
         self._directory, self._best_metric = directory.absolute(), best_metric
@@ -81,13 +88,18 @@ class SavedCheckpoints:
         return max(self.steps(), default=None)
 
     def best(self) -> tuple[int, dict[str, float]] | None:
-        """Returns step and validation metrics of the best checkpoint that has any; of equals the newest."""
+        """Returns step and validation metrics of the best checkpoint that has any.
+
+        Of equals the newest.
+        """
         metrics = self._evaluated()
         ranked = self._ranked(metrics)
         return (ranked[0], metrics[ranked[0]]) if ranked else None
 
     def best_first(self) -> list[int]:
-        """Returns the steps as a reader prefers them: the best ones, then those that were not evaluated, the newest first."""
+        """Returns the steps as a reader prefers them: the best ones, then those that were not
+        evaluated, the newest first.
+        """
         ranked = self._ranked(self._evaluated())
         return ranked + [step for step in reversed(self.steps()) if step not in ranked]
 
@@ -96,13 +108,18 @@ class SavedCheckpoints:
 
     def _evaluated(self) -> dict[int, dict[str, float]]:
         """Returns the metrics of those that were evaluated, by step."""
-        return {step: metrics for step in self.steps() if (metrics := integrity.read_metrics(self._directory, step))}
+        return {
+            step: metrics
+            for step in self.steps()
+            if (metrics := integrity.read_metrics(self._directory, step))
+        }
 
     def read_chosen(self, step: int | None, read: Callable[[int], T]) -> tuple[int, T] | None:
-        """Returns a checkpoint's step and what `read` makes of it: this one, or for None the best usable one, or else the newest.
+        """Returns a checkpoint's step and what `read` makes of it: this one, or for None the best
+        usable one, or else the newest.
 
-        It says on standard error which it passes over. Of a run that goes on, one may be removed while it is read: another is
-        chosen then. None where there is no checkpoint.
+        It says on standard error which it passes over. Of a run that goes on, one may be removed
+        while it is read: another is chosen then. None where there is no checkpoint.
 
         Raises:
             ConfigError: if the step is damaged or not there, or all are damaged.
@@ -114,7 +131,11 @@ class SavedCheckpoints:
             try:
                 return chosen, read(chosen)
             except ConfigError:
-                if step is not None or attempt == _ATTEMPTS - 1 or not integrity.vanishes(self._directory, chosen):
+                if (
+                    step is not None
+                    or attempt == _ATTEMPTS - 1
+                    or not integrity.vanishes(self._directory, chosen)
+                ):
                     raise
         raise AssertionError
 
@@ -124,33 +145,60 @@ class SavedCheckpoints:
         problems: dict[int, str] = {}
         for _ in range(_ATTEMPTS):
             # What was evaluated, and its metrics cannot be read, might have been the best.
-            problems = {known: problem for known in self.steps() if (problem := self._unranked(known))}
+            problems = {
+                known: problem for known in self.steps() if (problem := self._unranked(known))
+            }
             for candidate in self.best_first():
                 verdict = integrity.examine(self._directory, candidate, thorough=True)
                 if verdict.usable:
                     if problems:
-                        print(f"warning: {damage_text(problems)}; using step {candidate} instead", file=sys.stderr)
+                        print(
+                            f"warning: {damage_text(problems)}; using step {candidate} instead",
+                            file=sys.stderr,
+                        )
                     return candidate
                 if not integrity.vanishes(self._directory, candidate):
                     problems[candidate] = verdict.problem
             if problems or not self.steps():
                 break
         if problems:
-            raise ConfigError("run_dir", self._directory.parent, f"all its checkpoints are damaged: {damage_text(problems)}")
+            raise ConfigError(
+                "run_dir",
+                self._directory.parent,
+                f"all its checkpoints are damaged: {damage_text(problems)}",
+            )
         return None
 
     def _unranked(self, step: int) -> str:
-        """Returns what is wrong with the metrics of a checkpoint, nothing if there are none or they can be read."""
+        """Returns what is wrong with the metrics of a checkpoint, nothing if there are none or they
+        can be read.
+        """
         if self._best_metric is None or integrity.read_metrics(self._directory, step) is not None:
             return ""
         verdict = integrity.examine(self._directory, step, thorough=False)
-        return verdict.problem if not verdict.usable and not integrity.vanishes(self._directory, step) else ""
+        return (
+            verdict.problem
+            if not verdict.usable and not integrity.vanishes(self._directory, step)
+            else ""
+        )
 
     def _checked(self, step: int) -> int:
-        verdict = integrity.examine(self._directory, step, thorough=True) if step in self.steps() else None
+        verdict = (
+            integrity.examine(self._directory, step, thorough=True)
+            if step in self.steps()
+            else None
+        )
         if verdict is not None and not verdict.usable:
-            usable = [known for known in self.steps() if integrity.examine(self._directory, known, thorough=False).usable]
-            raise ConfigError("step", step, f"is damaged: {verdict.problem}; others: {', '.join(map(str, usable)) or 'none'}")
+            usable = [
+                known
+                for known in self.steps()
+                if integrity.examine(self._directory, known, thorough=False).usable
+            ]
+            raise ConfigError(
+                "step",
+                step,
+                f"is damaged: {verdict.problem}; others: {', '.join(map(str, usable)) or 'none'}",
+            )
         return step  # one that is not there will be missed when it is read
 
     def arrays(self, step: int) -> dict[str, np.ndarray]:
@@ -164,7 +212,8 @@ class SavedCheckpoints:
             return stored.load(stored.shapes)
 
     def model_arrays(self, step: int) -> dict[str, np.ndarray]:
-        """Returns the parameters and batch statistics of a checkpoint by name, e.g. `head/kernel`: averages where it has them.
+        """Returns the parameters and batch statistics of a checkpoint by name, e.g. `head/kernel`:
+        averages where it has them.
 
         Raises:
             ConfigError: if there is no such step, or it cannot be read.
@@ -173,16 +222,24 @@ class SavedCheckpoints:
             stored = _Stored.of(path)
             averaged = any(name.startswith("ema/") for name in stored.shapes)
             prefixes = ("ema/0/", "ema/1/") if averaged else ("params/", "batch_stats/")
-            found = stored.load({name: shape for name, shape in stored.shapes.items() if name.startswith(prefixes)})
-        return {next(name.removeprefix(each) for each in prefixes if name.startswith(each)): array for name, array in found.items()}
+            found = stored.load(
+                {name: shape for name, shape in stored.shapes.items() if name.startswith(prefixes)}
+            )
+        return {
+            next(name.removeprefix(each) for each in prefixes if name.startswith(each)): array
+            for name, array in found.items()
+        }
 
-    def restore(self, step: int, like: TrainState, parts: TrainState | None = None) -> tuple[TrainState, Position]:
+    def restore(
+        self, step: int, like: TrainState, parts: TrainState | None = None
+    ) -> tuple[TrainState, Position]:
         """Returns the saved state in the structure of `like`, and the position.
 
         Args:
             like: a state of the same shapes.
-            parts: shapes, padding included, and shardings: the state is then read straight onto devices, and a process reads no
-                more than what its own devices hold. None for NumPy arrays.
+            parts: shapes, padding included, and shardings: the state is then read straight onto
+                devices, and a process reads no more than what its own devices hold. None for NumPy
+                arrays.
 
         Raises:
             ConfigError: if there is no such step, or the arrays in it are not those of `like`.
@@ -195,10 +252,11 @@ class SavedCheckpoints:
         return _unflatten(like, found), stored.position
 
     def restore_model(self, step: int, like: TrainState) -> TrainState:
-        """Returns what a saved state evaluates with: step, parameters, batch statistics and averages, as NumPy arrays.
+        """Returns what a saved state evaluates with: step, parameters, batch statistics and
+        averages, as NumPy arrays.
 
-        The optimizer's state is neither read nor returned (it is None, as is the loss scale), so that any optimizer, or none, will
-        do, and a third or so of the bytes.
+        The optimizer's state is neither read nor returned (it is None, as is the loss scale), so
+        that any optimizer, or none, will do, and a third or so of the bytes.
 
         Args:
             like: a state of the same shapes; its optimizer's state does not matter.
@@ -210,7 +268,11 @@ class SavedCheckpoints:
         like = dataclasses.replace(like, opt_state=None, loss_scale=None)
         with self._reading(step) as path:
             stored, expected = _Stored.of(path), _shapes(like)
-            saved = {name: shape for name, shape in stored.shapes.items() if name.partition("/")[0] not in _OF_TRAINING}
+            saved = {
+                name: shape
+                for name, shape in stored.shapes.items()
+                if name.partition("/")[0] not in _OF_TRAINING
+            }
             _check_fit(step, saved, expected, "this model")
             found, problems = fit_weights(stored.load(expected), flatten(like))
         if problems:
@@ -221,7 +283,11 @@ class SavedCheckpoints:
     def _reading(self, step: int) -> Iterator[pathlib.Path]:
         if step not in self.steps():
             known = ", ".join(map(str, self.steps())) or "none"
-            raise ConfigError("step", step, f"there is no such checkpoint in {self._directory}; there are: {known}")
+            raise ConfigError(
+                "step",
+                step,
+                f"there is no such checkpoint in {self._directory}; there are: {known}",
+            )
         path = self._directory / str(step)
         try:
             yield path
@@ -229,7 +295,9 @@ class SavedCheckpoints:
             raise
         except Exception as error:  # of many kinds
             reason = integrity.reason_text(error)
-            raise ConfigError("step", step, f"{path} cannot be read ({reason}); move it away to use another one") from error
+            raise ConfigError(
+                "step", step, f"{path} cannot be read ({reason}); move it away to use another one"
+            ) from error
 
 
 _OF_TRAINING = ("opt_state", "loss_scale")  # what evaluation does without
@@ -254,17 +322,28 @@ class _Stored:
         found = orbax().metadata(path)
         position = dict(found.custom_metadata or {})
         unpadded = position.pop(SHAPES, {})
-        shapes = {name: tuple(unpadded.get(name, leaf.shape)) for name, leaf in found.metadata.items()}
+        shapes = {
+            name: tuple(unpadded.get(name, leaf.shape)) for name, leaf in found.metadata.items()
+        }
         return cls(path, found.metadata, shapes, position)
 
     def load(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, np.ndarray]:
-        """Reads the arrays that `shapes` names, and no others; they are whole and without padding."""
-        # As NumPy, whatever they were saved from: Orbax would place what came from devices on devices again.
-        wanted = {name: np.broadcast_to(np.zeros((), self.leaves[name].dtype), self.leaves[name].shape) for name in shapes}
+        """Reads the arrays that `shapes` names, and no others.
+
+        They are whole and without padding.
+        """
+        # As NumPy, whatever they were saved from: Orbax would place what came from devices on
+        # devices again.
+        wanted = {
+            name: np.broadcast_to(np.zeros((), self.leaves[name].dtype), self.leaves[name].shape)
+            for name in shapes
+        }
         context = orbax().Context()
         context.pytree.loading.partial_load = True
         with context:
-            arrays = {name: np.asarray(array) for name, array in orbax().load(self.path, wanted).items()}
+            arrays = {
+                name: np.asarray(array) for name, array in orbax().load(self.path, wanted).items()
+            }
         for name, shape in shapes.items():
             if arrays[name].shape != shape:
                 arrays[name] = np.ascontiguousarray(arrays[name][tuple(map(slice, shape))])
@@ -272,9 +351,11 @@ class _Stored:
 
     def load_parts(self, parts: Mapping[str, Any]) -> dict[str, jax.Array]:
         context = orbax().Context()
-        context.array.loading.enable_padding_and_truncation = True  # another mesh needs more padding, or less
+        # Another mesh needs more padding, or less.
+        context.array.loading.enable_padding_and_truncation = True
         wanted = {
-            name: jax.ShapeDtypeStruct(part.shape, self.leaves[name].dtype, sharding=part.sharding) for name, part in parts.items()
+            name: jax.ShapeDtypeStruct(part.shape, self.leaves[name].dtype, sharding=part.sharding)
+            for name, part in parts.items()
         }
         with context:
             return orbax().load(self.path, wanted)

@@ -16,8 +16,12 @@ from jaxdp.registry import ConfigError, brief, nearest
 
 # How a command runs, rather than what it trains.
 OF_ONE_COMMAND = (
-    "run_dir", "resume", "profile", "step_timeout", *(field.name for field in dataclasses.fields(ProcessConfig)),
-)  # fmt: skip
+    "run_dir",
+    "resume",
+    "profile",
+    "step_timeout",
+    *(field.name for field in dataclasses.fields(ProcessConfig)),
+)
 _NEWER = (
     "plugins",
     "validation",
@@ -33,9 +37,16 @@ _NEWER = (
 )
 _OF_EXCHANGE = [name for name, place in TrainConfig.places().items() if place.group == "exchange"]
 _NOT_DEFINING = (
-    *OF_ONE_COMMAND, *_OF_EXCHANGE, "callbacks", "early_stop", "keep", "log_every", "steps_per_execution", "on_divergence",
+    *OF_ONE_COMMAND,
+    *_OF_EXCHANGE,
+    "callbacks",
+    "early_stop",
+    "keep",
+    "log_every",
+    "steps_per_execution",
+    "on_divergence",
     "max_divergences",
-)  # fmt: skip
+)
 
 
 def load(path: str | pathlib.Path, cls: type[Settings] = TrainConfig) -> dict[str, Any]:
@@ -45,7 +56,8 @@ def load(path: str | pathlib.Path, cls: type[Settings] = TrainConfig) -> dict[st
         only what the file sets; the rest is left to the defaults.
 
     Raises:
-        ConfigError: if the file cannot be read, is not a mapping, or has a name or a type of value that `cls` does not have.
+        ConfigError: if the file cannot be read, is not a mapping, or has a name or a type of value
+            that `cls` does not have.
     """
     try:
         path = pathlib.Path(path)
@@ -57,11 +69,17 @@ def load(path: str | pathlib.Path, cls: type[Settings] = TrainConfig) -> dict[st
         with path.open(encoding="utf-8") as file:
             return parse(file.read(parsing.MOST_CHARACTERS + 1), path, cls)
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError("config", path, f"cannot be read: {' '.join(str(error).split())}") from error
+        raise ConfigError(
+            "config", path, f"cannot be read: {' '.join(str(error).split())}"
+        ) from error
 
 
 def parse(
-    text: str, path: str | pathlib.Path, cls: type[Settings] = TrainConfig, *, warn: Callable[[str], None] | None = None
+    text: str,
+    path: str | pathlib.Path,
+    cls: type[Settings] = TrainConfig,
+    *,
+    warn: Callable[[str], None] | None = None,
 ) -> dict[str, Any]:
     """Returns what a text sets, as `load` does.
 
@@ -105,7 +123,11 @@ def defining(config: TrainConfig) -> dict[str, Any]:
     # Runs from before there were these settings, and runs with settings since removed, keep their
     # folders.
     settings = deprecation.defining_defaults() | config.plain()
-    return {name: value for name, value in settings.items() if name not in _NOT_DEFINING and (name not in _NEWER or value)}
+    return {
+        name: value
+        for name, value in settings.items()
+        if name not in _NOT_DEFINING and (name not in _NEWER or value)
+    }
 
 
 def run_hash(config: TrainConfig) -> str:

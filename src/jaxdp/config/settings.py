@@ -1,4 +1,6 @@
-"""The base of all settings: groups of them, each setting under the one name that its flag, keyword and line of YAML have."""
+"""The base of all settings: groups of them, each setting under the one name that its flag, keyword
+and line of YAML have.
+"""
 
 import dataclasses
 import functools
@@ -17,9 +19,14 @@ OBJECT = "(object)"  # stands for the name of what a program gave as an object
 # At most one of each pair may be set.
 EXCLUSIVE = (("global_batch_size", "per_device_batch_size"), ("epochs", "steps"))
 _TYPE_NAMES: dict[Any, str] = {
-    int: "an integer", float: "a number", bool: "true or false", str: "a string", list: "a list", dict: "a mapping",
+    int: "an integer",
+    float: "a number",
+    bool: "true or false",
+    str: "a string",
+    list: "a list",
+    dict: "a mapping",
     types.NoneType: "null",
-}  # fmt: skip
+}
 
 Some = TypeVar("Some", bound="Settings")
 Mark = TypeVar("Mark")
@@ -41,8 +48,9 @@ class Place(NamedTuple):
 class Settings:
     """Frozen settings, some of them in groups that are `Settings` of their own.
 
-    Whatever its group, a setting has one name: that of its field; of `name` and `kwargs` those of the group, e.g. `model` and
-    `model_kwargs`. Where two groups have a name in common, it is that of the last one.
+    Whatever its group, a setting has one name: that of its field; of `name` and `kwargs` those of
+    the group, e.g. `model` and `model_kwargs`. Where two groups have a name in common, it is that
+    of the last one.
     """
 
     def __post_init__(self) -> None:
@@ -59,7 +67,11 @@ class Settings:
     def groups(cls) -> "Mapping[str, type[Settings]]":
         """Returns the type of each group, by the name of its field."""
         types_of: dict[str, Any] = {field.name: field.type for field in dataclasses.fields(cls)}
-        return {name: kind for name, kind in types_of.items() if isinstance(kind, type) and issubclass(kind, Settings)}
+        return {
+            name: kind
+            for name, kind in types_of.items()
+            if isinstance(kind, type) and issubclass(kind, Settings)
+        }
 
     @classmethod
     @functools.cache
@@ -77,10 +89,13 @@ class Settings:
 
     @classmethod
     def of(cls: type[Some], **settings: Any) -> Some:
-        """Creates settings from values by name, as a file or a program has them; the others get their defaults.
+        """Creates settings from values by name, as a file or a program has them.
+
+        The others get their defaults.
 
         Raises:
-            ConfigError: for an unknown name, a value of the wrong type, and one that is out of range.
+            ConfigError: for an unknown name, a value of the wrong type, and one that is out of
+                range.
         """
         groups: dict[str | None, dict[str, Any]] = defaultdict(dict)
         for name, value in settings.items():
@@ -103,7 +118,10 @@ class Settings:
             group, field = self._place(name, value)
             changed[group][field.name] = convert(name, value, field.type)
         own: Any = changed.pop(None, {})
-        made: Any = {str(name): dataclasses.replace(getattr(self, str(name)), **values) for name, values in changed.items()}
+        made: Any = {
+            str(name): dataclasses.replace(getattr(self, str(name)), **values)
+            for name, values in changed.items()
+        }
         return dataclasses.replace(self, **own, **made)
 
     def flat(self) -> dict[str, Any]:
@@ -114,7 +132,10 @@ class Settings:
         }
 
     def plain(self) -> dict[str, Any]:
-        """Returns each setting by its name, in the types that YAML and JSON have; `of` reads them."""
+        """Returns each setting by its name, in the types that YAML and JSON have.
+
+        `of` reads them.
+        """
         return {name: _plain(value) for name, value in self.flat().items()}
 
     @classmethod
@@ -144,7 +165,9 @@ def convert(name: str, value: Any, annotation: Any) -> Any:
     if parsed is not None and isinstance(value, str):
         return parsed.parse(value)
     value = number(value) if float in kinds else value
-    if any(isinstance(value, mark.kinds) for mark in _marks(annotation, NumberAsText)) and not isinstance(value, bool):
+    if any(
+        isinstance(value, mark.kinds) for mark in _marks(annotation, NumberAsText)
+    ) and not isinstance(value, bool):
         value = str(value)
     _check_type(name, value, kinds)
     texts: list[Any] = list(typing.cast(Any, value)) if isinstance(value, list | tuple) else [value]
@@ -152,7 +175,9 @@ def convert(name: str, value: Any, annotation: Any) -> Any:
         raise ConfigError(name, typing.cast(Any, value), "must not contain a NUL character")
     if isinstance(value, int) and not isinstance(value, bool) and not is_finite(value):
         raise ConfigError(name, f"{str(value)[:20]}...", "must be a number with fewer digits")
-    if isinstance(value, dict) and not all(isinstance(key, str) for key in typing.cast(dict[object, object], value)):
+    if isinstance(value, dict) and not all(
+        isinstance(key, str) for key in typing.cast(dict[object, object], value)
+    ):
         raise ConfigError(name, typing.cast(object, value), "must be a mapping of names")
     if float in kinds and isinstance(value, int) and not isinstance(value, bool):
         value = float(value)
@@ -175,18 +200,31 @@ def _kinds(annotation: Any) -> tuple[Any, ...]:
 
 
 def _origins(kinds: tuple[Any, ...]) -> tuple[Any, ...]:
-    return tuple(typing.get_origin(kind) or kind for kind in kinds if typing.get_origin(kind) is not Literal)
+    return tuple(
+        typing.get_origin(kind) or kind for kind in kinds if typing.get_origin(kind) is not Literal
+    )
 
 
 def _check_type(name: str, value: Any, kinds: tuple[Any, ...]) -> None:
     """Raises ConfigError for a value of the wrong type; the command line has only right ones."""
     if tuple[str, ...] in kinds:
-        is_names = isinstance(value, list | tuple) and all(isinstance(each, str) for each in typing.cast(list[Any], value))
+        is_names = isinstance(value, list | tuple) and all(
+            isinstance(each, str) for each in typing.cast(list[Any], value)
+        )
         if not is_names and not (value is None and types.NoneType in kinds):
             raise ConfigError(name, typing.cast(object, value), "must be a list of names")
         return
-    choices = [choice for kind in kinds if typing.get_origin(kind) is Literal for choice in typing.get_args(kind)]
-    others = [kind for kind in kinds if typing.get_origin(kind) is not Literal and kind is not types.NoneType]
+    choices = [
+        choice
+        for kind in kinds
+        if typing.get_origin(kind) is Literal
+        for choice in typing.get_args(kind)
+    ]
+    others = [
+        kind
+        for kind in kinds
+        if typing.get_origin(kind) is not Literal and kind is not types.NoneType
+    ]
     if choices and value in choices:
         return
     if choices and not others:
@@ -197,11 +235,17 @@ def _check_type(name: str, value: Any, kinds: tuple[Any, ...]) -> None:
     accepted = (*allowed, int) if float in allowed else allowed
     if not isinstance(value, accepted) or (isinstance(value, bool) and bool not in allowed):
         names = " or ".join(_TYPE_NAMES.get(kind, "a string") for kind in allowed)
-        raise ConfigError(name, value, f"must be {names}, not {_TYPE_NAMES.get(type(value), type(value).__name__)}")
+        raise ConfigError(
+            name,
+            value,
+            f"must be {names}, not {_TYPE_NAMES.get(type(value), type(value).__name__)}",
+        )
 
 
 def _check_range(name: str, value: object, annotation: Any) -> None:
-    """Raises ConfigError for a number that is not finite, or out of the range that its annotation names."""
+    """Raises ConfigError for a number that is not finite, or out of the range that its annotation
+    names.
+    """
     if not isinstance(value, int | float) or isinstance(value, bool):
         return
     if not is_finite(value):

@@ -1,4 +1,6 @@
-"""Values of settings that are more than a number or a name, each parsed once, and how a flag reads them."""
+"""Values of settings that are more than a number or a name, each parsed once, and how a flag reads
+them.
+"""
 
 import dataclasses
 import math
@@ -34,7 +36,11 @@ class BatchNormMode:
             return cls(text)
         kind, _, size = text.partition(":")
         if kind != "group" or not is_count(size) or int(size) < 1:
-            raise ConfigError("batch_norm", text, "must be replica, global or group:N with N examples, e.g. group:16")
+            raise ConfigError(
+                "batch_norm",
+                text,
+                "must be replica, global or group:N with N examples, e.g. group:16",
+            )
         return cls("group", int(size))
 
     def __str__(self) -> str:
@@ -53,7 +59,9 @@ class ProfileRange:
         """Reads `START:STOP`; raises ConfigError for anything else."""
         first, _, last = text.partition(":")
         if not (is_count(first) and is_count(last) and 1 <= int(first) <= int(last)):
-            raise ConfigError("profile", text, "must be START:STOP, steps counted from 1, e.g. 20:25")
+            raise ConfigError(
+                "profile", text, "must be START:STOP, steps counted from 1, e.g. 20:25"
+            )
         return cls(int(first), int(last))
 
     def __str__(self) -> str:
@@ -65,7 +73,8 @@ class ClassWeights:
     """How much each class counts in the loss.
 
     Attributes:
-        values: one number for each class; None for weights that balance the classes of the training set.
+        values: one number for each class; None for weights that balance the classes of the training
+            set.
     """
 
     values: tuple[float, ...] | None = None
@@ -87,7 +96,9 @@ class ClassWeights:
     def __str__(self) -> str:
         if self.values is None:
             return "balanced"
-        return ",".join(str(int(value)) if value.is_integer() else repr(value) for value in self.values)
+        return ",".join(
+            str(int(value)) if value.is_integer() else repr(value) for value in self.values
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,7 +106,8 @@ class MaskValues:
     """Which stored values of masks are the classes.
 
     Attributes:
-        values: of class 0, 1, ...: numbers, or colours as 0xRRGGBB; None makes 0 class 0, and everything else class 1.
+        values: of class 0, 1, ...: numbers, or colours as 0xRRGGBB; None makes 0 class 0, and
+            everything else class 1.
         colours: whether they are colours.
     """
 
@@ -110,13 +122,22 @@ class MaskValues:
         words = [word.strip() for word in text.split(",")]
         colours = all(re.fullmatch(r"#?[0-9a-fA-F]{6}", word) for word in words)
         if not colours and not all(is_count(word) and int(word) < 2**16 for word in words):
-            remedy = "must be binary, numbers below 65536, e.g. 0,128,255, or colours of 6 hexadecimal digits, e.g. 000000,ff0000"
+            remedy = (
+                "must be binary, numbers below 65536, e.g. 0,128,255, or colours of 6 hexadecimal"
+                " digits, e.g. 000000,ff0000"
+            )
             raise ConfigError("mask_values", text, remedy)
         values = tuple(int(word.lstrip("#"), 16) if colours else int(word) for word in words)
         if len(set(values)) < len(values):
-            raise ConfigError("mask_values", text, "names a value twice; give each class one of its own")
+            raise ConfigError(
+                "mask_values", text, "names a value twice; give each class one of its own"
+            )
         if not 2 <= len(values) <= _MOST_MASK_VALUES:
-            raise ConfigError("mask_values", text, f"must be at least 2 values and at most {_MOST_MASK_VALUES}, one for each class")
+            raise ConfigError(
+                "mask_values",
+                text,
+                f"must be at least 2 values and at most {_MOST_MASK_VALUES}, one for each class",
+            )
         return cls(values, colours)
 
     def show(self, value: int) -> str:
@@ -162,7 +183,8 @@ BELOW_2_31 = Range("be below 2147483648", lambda value: value < 2**31)
 
 @dataclasses.dataclass(frozen=True)
 class NumberAsText:
-    """Marks a setting of text that is a number in YAML and Python where it consists of one, e.g. a size or a share.
+    """Marks a setting of text that is a number in YAML and Python where it consists of one, e.g. a
+    size or a share.
 
     Attributes:
         kinds: the types of number that are taken as text.
@@ -192,7 +214,12 @@ def parse_keywords(words: list[str]) -> dict[str, Any]:
     for word in words:
         key, separator, value = word.partition("=")
         if not (key.isidentifier() and separator):
-            raise ConfigError("", word, f"{word!r} is not a keyword argument: write KEY=VALUE without spaces, e.g. depth=110")
+            raise ConfigError(
+                "",
+                word,
+                f"{word!r} is not a keyword argument: write KEY=VALUE without spaces, e.g."
+                " depth=110",
+            )
         try:
             keywords[key] = number(parsing.parse_yaml(value))
         except ValueError as error:
@@ -208,12 +235,15 @@ def number(value: Any) -> Any:
         return value
 
 
-def _flag(metavar: str, parse: Callable[[str], Any]) -> tyro.constructors.PrimitiveConstructorSpec[Any]:
+def _flag(
+    metavar: str, parse: Callable[[str], Any]
+) -> tyro.constructors.PrimitiveConstructorSpec[Any]:
     return tyro.constructors.PrimitiveConstructorSpec(
         nargs=1,
         metavar=metavar,
         instance_from_str=lambda words: parse(words[0]),
-        is_instance=lambda value: True,  # the type of the field is checked where the settings are made
+        # The type of the field is checked where the settings are made.
+        is_instance=lambda value: True,
         str_from_instance=lambda value: [] if value is None else [str(value)],
     )
 
@@ -248,8 +278,14 @@ OptionalPath = Annotated[str | None, tyro.conf.arg(metavar="PATH", help_behavior
 Keywords = Annotated[dict[str, Any], _KEYWORDS]
 Words = Annotated[tuple[str, ...] | None, _QUIET, _WORDS]
 BatchSize = Annotated[int | Literal["auto"] | None, _QUIET, _flag("INT|auto", parse_batch_size)]
-OptionalBatchNorm = Annotated[BatchNormMode | None, _QUIET, _flag("{replica,global,group:N}", BatchNormMode.parse)]
-OptionalClassWeights = Annotated[ClassWeights | None, _QUIET, _flag("balanced|W,W,...", ClassWeights.parse)]
-OptionalMaskValues = Annotated[MaskValues | None, _QUIET, _flag("VALUE,VALUE,...|binary", MaskValues.parse)]
+OptionalBatchNorm = Annotated[
+    BatchNormMode | None, _QUIET, _flag("{replica,global,group:N}", BatchNormMode.parse)
+]
+OptionalClassWeights = Annotated[
+    ClassWeights | None, _QUIET, _flag("balanced|W,W,...", ClassWeights.parse)
+]
+OptionalMaskValues = Annotated[
+    MaskValues | None, _QUIET, _flag("VALUE,VALUE,...|binary", MaskValues.parse)
+]
 OptionalNames = Annotated[tuple[str, ...] | None, _QUIET, _NAMES]
 OptionalProfile = Annotated[ProfileRange | None, _QUIET, _flag("START:STOP", ProfileRange.parse)]

@@ -1,9 +1,11 @@
 """Datasets: where examples come from and in which order, and augmentation inside the compiled step.
 
-`load` opens a dataset by its name, `from_folder` one of your own pictures, and `from_arrays` makes one of arrays in memory.
+`load` opens a dataset by its name, `from_folder` one of your own pictures, and `from_arrays` makes
+one of arrays in memory.
 
-A batch is a dict of arrays with a leading example dimension: `images` (uint8, NHWC), `labels`, `indices` (each example's number
-in its set) and `weights` (1; 0 for the padding of a last evaluation batch).
+A batch is a dict of arrays with a leading example dimension: `images` (uint8, NHWC), `labels`,
+`indices` (each example's number in its set) and `weights` (1; 0 for the padding of a last
+evaluation batch).
 """
 
 import importlib
@@ -16,7 +18,8 @@ if TYPE_CHECKING:
 
 __all__ = ["ArraySource", "BadExample", "Dataset", "Source", "from_arrays", "from_folder", "load"]
 
-_MODULES = {"from_arrays": "arrays", "from_folder": "sources", "load": "sources"}  # the others are in `dataset`
+# The others are in `dataset`.
+_MODULES = {"from_arrays": "arrays", "from_folder": "sources", "load": "sources"}
 
 
 def __getattr__(name: str) -> Any:

@@ -19,7 +19,8 @@ def labels(dataset: Dataset) -> np.ndarray:
 
 
 def count(dataset: Dataset, ignore_label: int = IGNORE_LABEL) -> np.ndarray:
-    """Returns how many training examples, or pixels of their masks, each class has, int64 (classes,).
+    """Returns how many training examples, or pixels of their masks, each class has, int64
+    (classes,).
 
     Args:
         dataset: of labels or masks; the latter are all read once.
@@ -39,7 +40,8 @@ def count(dataset: Dataset, ignore_label: int = IGNORE_LABEL) -> np.ndarray:
 
 
 def balanced_weights(counts: np.ndarray, names: Sequence[str]) -> tuple[float, ...]:
-    """Returns N / (K * count) for each of K classes, as scikit-learn's `compute_class_weight("balanced", ...)` does.
+    """Returns N / (K * count) for each of K classes, as scikit-learn's
+    `compute_class_weight("balanced", ...)` does.
 
     Args:
         counts: of the examples or pixels of each class, N in all.
@@ -51,6 +53,9 @@ def balanced_weights(counts: np.ndarray, names: Sequence[str]) -> tuple[float, .
     Source: scikit-learn, after King and Zeng 2001, Logistic Regression in Rare Events Data.
     """
     if not counts.all():
-        remedy = f"class {names[int(np.argmin(counts))]} does not occur in the training set; give a weight for each class"
+        remedy = (
+            f"class {names[int(np.argmin(counts))]} does not occur in the training set; give a"
+            " weight for each class"
+        )
         raise ConfigError("class_weights", "balanced", remedy)
     return tuple((counts.sum() / (len(counts) * counts)).tolist())

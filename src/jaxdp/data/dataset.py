@@ -20,13 +20,14 @@ TARGET_FIELDS = {"classification": "labels", "segmentation": "masks", "regressio
 class Source(Protocol):
     """Random access to the examples of one split, from several threads at a time.
 
-    `source[i]` is a dict of `images` (`Dataset.dtype`, mostly uint8, H x W x C) and what the task wants to know: `labels` (a class
-    number), `masks` (uint8, H x W, class numbers and IGNORE_LABEL; of a dataset whose objects are told apart int32, their numbers),
-    `targets` (uint8, H x W x C, an image), or for a task of your own what `Dataset.targets` declares. It raises BadExample for a
-    broken one.
-    A source may also have `__getitems__(numbers)` for reading several at once.
-    With an attribute `reads_in_processes = True`, `--data-workers` processes read it instead of threads: for one that computes in
-    Python, which one thread at a time can do. Each process has a copy of the source, so that it must be possible to pickle it.
+    `source[i]` is a dict of `images` (`Dataset.dtype`, mostly uint8, H x W x C) and what the task
+    wants to know: `labels` (a class number), `masks` (uint8, H x W, class numbers and IGNORE_LABEL;
+    of a dataset whose objects are told apart int32, their numbers), `targets` (uint8, H x W x C, an
+    image), or for a task of your own what `Dataset.targets` declares. It raises BadExample for a
+    broken one. A source may also have `__getitems__(numbers)` for reading several at once. With an
+    attribute `reads_in_processes = True`, `--data-workers` processes read it instead of threads:
+    for one that computes in Python, which one thread at a time can do. Each process has a copy of
+    the source, so that it must be possible to pickle it.
     """
 
     def __len__(self) -> int: ...
@@ -35,7 +36,10 @@ class Source(Protocol):
 
 
 def reads_in_processes(source: object) -> bool:
-    """Returns whether a source asks to be read by processes; one that changes those of another, its `source`, does as that one."""
+    """Returns whether a source asks to be read by processes.
+
+    One that changes those of another, its `source`, does as that one.
+    """
     asked: Any = getattr(source, "reads_in_processes", None)
     inner: Any = getattr(source, "source", None)
     return bool(asked) if asked is not None or inner is None else reads_in_processes(inner)
@@ -64,7 +68,8 @@ class ArraySource:
 
     Attributes:
         images: uint8, uint16 or float32 (N, H, W, C).
-        targets: as the task wants them, with the same N: integers (N,), masks (N, H, W) or images (N, H, W, C).
+        targets: as the task wants them, with the same N: integers (N,), masks (N, H, W) or images
+            (N, H, W, C).
         field: `labels`, `masks` or `targets`.
     """
 
@@ -81,12 +86,15 @@ class ArraySource:
 
 @dataclasses.dataclass(frozen=True)
 class Description:
-    """What a trained model needs to know of its dataset, when the dataset itself is elsewhere: `dataset.json` of a run.
+    """What a trained model needs to know of its dataset, when the dataset itself is elsewhere:
+    `dataset.json` of a run.
 
     Attributes:
         dtype: of the stored pixels: `uint8`, `uint16` or `float32`.
-        pixel_range: the stored values that become 0 and 255 before anything else, for pixels other than uint8.
-        instances: whether the classes are background, cell and border, from which objects are told apart.
+        pixel_range: the stored values that become 0 and 255 before anything else, for pixels other
+            than uint8.
+        instances: whether the classes are background, cell and border, from which objects are told
+            apart.
     """
 
     task: str
@@ -108,7 +116,9 @@ class Description:
 
     @property
     def final_split(self) -> str:
-        """The split whose metrics are the result: test, or validation where there are no test data."""
+        """The split whose metrics are the result: test, or validation where there are no test
+        data.
+        """
         return "test" if "test" in self.examples else "validation"
 
     @property
@@ -125,24 +135,27 @@ class Dataset:
         test: None for a dataset without test data.
         num_classes: classes of labels or masks; for regression the channels of a target.
         image_shape: (height, width, channels) of the stored images.
-        mean, std: per channel, in the units of the stored pixels; images are normalized by them inside the compiled step.
-            With a `pixel_range`, in units of 0 to 255.
+        mean, std: per channel, in the units of the stored pixels; images are normalized by them
+            inside the compiled step. With a `pixel_range`, in units of 0 to 255.
         task: which its examples have targets for.
         augment: what `--augment` is by default.
         class_names: one per class, or none.
-        defaults: settings that suit it, by name, where the user sets nothing; `model_kwargs` by model, and
-            `learning_rate` by optimizer.
-        targets: for a task of your own with a `target` of its own, shape and dtype of each such field of an example, whose name is
-            none of `labels`, `masks` and `targets`.
+        defaults: settings that suit it, by name, where the user sets nothing; `model_kwargs` by
+            model, and `learning_rate` by optimizer.
+        targets: for a task of your own with a `target` of its own, shape and dtype of each such
+            field of an example, whose name is none of `labels`, `masks` and `targets`.
         kind: which of the three tasks here `task` is like; `check_dataset` fills it in.
         validation: None for a dataset without validation data.
         name: what titles and errors call it.
         settings: those that open it again; None for one that exists in memory alone.
         dtype: of the stored pixels: `uint8`, `uint16` or `float32`.
-        pixel_range: the stored values that become 0 and 255 inside the compiled step, which goes on beyond them; None for uint8.
-        padded: whether images were filled up to `image_shape` at the bottom and on the right, where their masks are to be ignored.
-        instances: whether the masks of the sources are numbers of objects, int32 with 0 for background. What is learned of them,
-            which `data.instances` makes, is in `masks`, the classes background, cell and border, and in `border_weights`.
+        pixel_range: the stored values that become 0 and 255 inside the compiled step, which goes on
+            beyond them; None for uint8.
+        padded: whether images were filled up to `image_shape` at the bottom and on the right, where
+            their masks are to be ignored.
+        instances: whether the masks of the sources are numbers of objects, int32 with 0 for
+            background. What is learned of them, which `data.instances` makes, is in `masks`, the
+            classes background, cell and border, and in `border_weights`.
     """
 
     train: Source
@@ -155,7 +168,9 @@ class Dataset:
     augment: tuple[str, ...] = ()
     class_names: tuple[str, ...] = ()
     defaults: Mapping[str, Any] = dataclasses.field(default_factory=dict[str, Any])
-    targets: Mapping[str, tuple[tuple[int, ...], Any]] = dataclasses.field(default_factory=dict[str, Any])
+    targets: Mapping[str, tuple[tuple[int, ...], Any]] = dataclasses.field(
+        default_factory=dict[str, Any]
+    )
     kind: str = ""
     validation: Source | None = None
     name: str = ""
@@ -172,17 +187,30 @@ class Dataset:
 
     @property
     def evaluation_split(self) -> str | None:
-        """The split that a run is judged by while it trains: validation, else test; None without either."""
+        """The split that a run is judged by while it trains: validation, else test.
+
+        None without either.
+        """
         return next((name for name in ("validation", "test") if name in self.splits()), None)
 
     def describe(self) -> Description:
         examples = {name: len(source) for name, source in self.splits().items()}
         names = self.class_names or tuple(map(str, range(self.num_classes)))
-        kind = self.kind if self.kind != self.task else ""  # what is known of the three needs no second place
+        # What is known of the three needs no second place.
+        kind = self.kind if self.kind != self.task else ""
         return Description(
-            self.task, self.num_classes, self.image_shape, self.mean, self.std, names, examples, kind, self.dtype,
-            self.pixel_range, self.instances,
-        )  # fmt: skip
+            self.task,
+            self.num_classes,
+            self.image_shape,
+            self.mean,
+            self.std,
+            names,
+            examples,
+            kind,
+            self.dtype,
+            self.pixel_range,
+            self.instances,
+        )
 
     def fields(self) -> dict[str, tuple[tuple[int, ...], Any]]:
         """Returns shape and dtype of each field of an example."""
@@ -194,4 +222,7 @@ class Dataset:
             "regression": ((*self.image_shape[:2], self.num_classes), np.uint8),
         }[self.kind or self.task]
         weights = {"border_weights": (self.image_shape[:2], np.float16)} if self.instances else {}
-        return {"images": (self.image_shape, np.dtype(self.dtype)), TARGET_FIELDS[self.kind or self.task]: target} | weights
+        return {
+            "images": (self.image_shape, np.dtype(self.dtype)),
+            TARGET_FIELDS[self.kind or self.task]: target,
+        } | weights

@@ -11,7 +11,8 @@ _SAMPLE = 64  # examples: reading them takes no time worth mentioning
 
 
 def fingerprint(source: Source) -> str:
-    """Returns 16 hexadecimal digits that are the same for the same examples, with high probability for no others.
+    """Returns 16 hexadecimal digits that are the same for the same examples, with high probability
+    for no others.
 
     Those that are looked at lie evenly over the source; one that cannot be read counts as that.
     """

@@ -1,4 +1,6 @@
-"""Objects told apart: what a network learns of masks of object numbers, a class and a weight for each pixel."""
+"""Objects told apart: what a network learns of masks of object numbers, a class and a weight for
+each pixel.
+"""
 
 import zlib
 
@@ -13,12 +15,15 @@ BACKGROUND, CELL, BORDER = range(3)
 # Equation 2 of the U-Net paper, and its values of w0 and sigma, in pixels.
 W0, SIGMA = 10.0, 5.0
 BORDER_WIDTH = 3.0  # pixels: the largest d1 + d2 of the class border
-REACH = 30  # pixels from which on an object counts as infinitely far: the weight there is below 2e-7
+# Pixels from which on an object counts as infinitely far: the weight there is below 2e-7.
+REACH = 30
 _HIGHEST = 2**24 - 1  # which float32 holds exactly, as what resizes a mask takes
 
 
 def object_numbers(stored: np.ndarray, where: object) -> Int[np.ndarray, "height width"]:
-    """Returns the objects' numbers of a mask as int32, with 0 for background; every other number is an object.
+    """Returns the objects' numbers of a mask as int32, with 0 for background.
+
+    Every other number is an object.
 
     Args:
         stored: as `read_mask` returns it.
@@ -32,23 +37,31 @@ def object_numbers(stored: np.ndarray, where: object) -> Int[np.ndarray, "height
         raise BadExample(where, f"has {stored.shape[2]} channels; {remedy}")
     lowest, highest = stored.min(initial=0), stored.max(initial=0)
     if not 0 <= lowest <= highest <= _HIGHEST:  # nor is NaN
-        raise BadExample(where, f"has values from {lowest:g} to {highest:g}; numbers of objects are 0 to {_HIGHEST}")
+        raise BadExample(
+            where,
+            f"has values from {lowest:g} to {highest:g}; numbers of objects are 0 to {_HIGHEST}",
+        )
     if stored.dtype.kind == "f" and (stored != np.floor(stored)).any():
         raise BadExample(where, "has fractions; numbers of objects are integers")
     return stored.astype(np.int32)
 
 
-def distances(objects: Objects) -> tuple[Float[np.ndarray, "height width"], Float[np.ndarray, "height width"]]:
-    """Returns each pixel's distance to the border of the nearest object, d1, and of the second nearest, d2, in pixels.
+def distances(
+    objects: Objects,
+) -> tuple[Float[np.ndarray, "height width"], Float[np.ndarray, "height width"]]:
+    """Returns each pixel's distance to the border of the nearest object, d1, and of the second
+    nearest, d2, in pixels.
 
-    The border of an object is those of its pixels that have a neighbour, above, below or beside, which is not of it; where the
-    image ends there is none. What is farther than `REACH` is infinitely far.
+    The border of an object is those of its pixels that have a neighbour, above, below or beside,
+    which is not of it; where the image ends there is none. What is farther than `REACH` is
+    infinitely far.
     """
     import scipy.ndimage  # 0.1 s, which few runs need
 
     numbers, places = np.unique(np.maximum(objects, 0), return_inverse=True)
     nearest, second = (np.full(objects.shape, np.inf, np.float32) for _ in range(2))
-    numbered = places.reshape(objects.shape) + (numbers[0] > 0)  # 0 is background, whether there is any or not
+    # 0 is background, whether there is any or not.
+    numbered = places.reshape(objects.shape) + (numbers[0] > 0)
     for index, box in enumerate(scipy.ndimage.find_objects(numbered), 1):
         near = tuple(slice(max(side.start - REACH, 0), side.stop + REACH) for side in box)
         inside = numbered[near] == index
@@ -62,41 +75,60 @@ def distances(objects: Objects) -> tuple[Float[np.ndarray, "height width"], Floa
     return nearest, second
 
 
-def targets(objects: Objects) -> tuple[UInt8[np.ndarray, "height width"], Shaped[np.ndarray, "height width"]]:
+def targets(
+    objects: Objects,
+) -> tuple[UInt8[np.ndarray, "height width"], Shaped[np.ndarray, "height width"]]:
     """Returns the class of each pixel, uint8, and the second term of its weight, float16.
 
-    Border are the pixels, of an object or between objects, with d1 + d2 of at most 3 pixels: where objects touch, the two outermost
-    rows of pixels of each, and gaps of background of up to two pixels. What lies outside the image is IGNORE_LABEL.
+    Border are the pixels, of an object or between objects, with d1 + d2 of at most 3 pixels: where
+    objects touch, the two outermost rows of pixels of each, and gaps of background of up to two
+    pixels. What lies outside the image is IGNORE_LABEL.
 
-    Source: Ronneberger, Fischer, Brox: U-Net, 2015, equation 2: w(x) = w_c(x) + w0 exp(-(d1(x) + d2(x))^2 / (2 sigma^2)). The first
-    term, which balances the classes, is that of the task, `class_weights`.
+    Source: Ronneberger, Fischer, Brox: U-Net, 2015, equation 2: w(x) = w_c(x) + w0 exp(-(d1(x) +
+    d2(x))^2 / (2 sigma^2)). The first term, which balances the classes, is that of the task,
+    `class_weights`.
     """
     height, width = real_size(objects)
-    classes, weights = np.full(objects.shape, IGNORE_LABEL, np.uint8), np.zeros(objects.shape, np.float16)
+    classes, weights = (
+        np.full(objects.shape, IGNORE_LABEL, np.uint8),
+        np.zeros(objects.shape, np.float16),
+    )
     nearest, second = distances(objects[:height, :width])
     apart = nearest + second
-    classes[:height, :width] = np.where(apart <= BORDER_WIDTH, BORDER, np.where(objects[:height, :width] > 0, CELL, BACKGROUND))
+    classes[:height, :width] = np.where(
+        apart <= BORDER_WIDTH, BORDER, np.where(objects[:height, :width] > 0, CELL, BACKGROUND)
+    )
     weights[:height, :width] = W0 * np.exp(-(apart**2) / (2 * SIGMA**2))
     return classes, weights
 
 
 def real_size(objects: Objects) -> tuple[int, int]:
-    """Returns height and width of an image without what it was filled up by, at the bottom and on the right."""
+    """Returns height and width of an image without what it was filled up by, at the bottom and on
+    the right.
+    """
     real = objects != OUTSIDE
     return int(real.any(1).sum()), int(real.any(0).sum())
 
 
 class Targets:
-    """Makes the targets of a split, each once, however often an example is read; they are kept compressed."""
+    """Makes the targets of a split, each once, however often an example is read.
+
+    They are kept compressed.
+    """
 
     def __init__(self) -> None:
         self._kept: dict[int, tuple[bytes, bytes]] = {}
 
     def __call__(self, index: int, objects: Objects) -> dict[str, np.ndarray]:
-        """Returns the fields `masks` and `border_weights` of an example from its objects' numbers."""
+        """Returns the fields `masks` and `border_weights` of an example from its objects'
+        numbers.
+        """
         if index not in self._kept:
             classes, weights = targets(objects)
-            self._kept[index] = (zlib.compress(classes.tobytes(), 1), zlib.compress(weights.tobytes(), 1))
+            self._kept[index] = (
+                zlib.compress(classes.tobytes(), 1),
+                zlib.compress(weights.tobytes(), 1),
+            )
         classes, weights = (
             np.frombuffer(zlib.decompress(kept), dtype).reshape(objects.shape)
             for kept, dtype in zip(self._kept[index], (np.uint8, np.float16), strict=True)

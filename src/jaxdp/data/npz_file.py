@@ -1,4 +1,6 @@
-"""Reads npz files of others: what an array would take in memory is known before it is read, and nothing is unpickled."""
+"""Reads npz files of others: what an array would take in memory is known before it is read, and
+nothing is unpickled.
+"""
 
 import math
 import os
@@ -11,7 +13,10 @@ import numpy as np
 from jaxdp.free_memory import check_memory
 from jaxdp.units import bytes_text
 
-_HEADERS: Any = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+_HEADERS: Any = {
+    (1, 0): np.lib.format.read_array_header_1_0,
+    (2, 0): np.lib.format.read_array_header_2_0,
+}
 
 
 class NpzFile:
@@ -26,7 +31,8 @@ class NpzFile:
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        if not zipfile.is_zipfile(path):  # np.load would take other things for an array, or for a pickle
+        # Np.load would take other things for an array, or for a pickle.
+        if not zipfile.is_zipfile(path):
             raise ValueError("it is not an npz file")
         try:
             self._file: Any = np.load(path, allow_pickle=False)
@@ -37,7 +43,12 @@ class NpzFile:
     def __enter__(self) -> "NpzFile":
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: types.TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: types.TracebackType | None,
+    ) -> None:
         self._file.close()
 
     def bytes_of(self, name: str) -> int:
@@ -50,7 +61,9 @@ class NpzFile:
             return self._wanted_bytes(name)
         except ValueError:
             raise
-        except Exception as error:  # a damaged archive makes zipfile and NumPy raise almost anything
+        except (
+            Exception
+        ) as error:  # a damaged archive makes zipfile and NumPy raise almost anything
             raise ValueError(" ".join(str(error).split()) or type(error).__name__) from error
 
     def _wanted_bytes(self, name: str) -> int:
@@ -70,12 +83,15 @@ class NpzFile:
         """Returns an array.
 
         Raises:
-            ValueError: if it cannot be read, would take more memory than there is, or holds Python objects, which can run programs.
+            ValueError: if it cannot be read, would take more memory than there is, or holds Python
+                objects, which can run programs.
         """
         try:
             check_memory(self.bytes_of(name))
             return self._file[name]
         except Exception as error:  # as above
             if "allow_pickle" in str(error):
-                raise ValueError("it holds Python objects, which are not read, since they can run programs") from error
+                raise ValueError(
+                    "it holds Python objects, which are not read, since they can run programs"
+                ) from error
             raise ValueError(" ".join(str(error).split()) or type(error).__name__) from error

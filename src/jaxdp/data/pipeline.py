@@ -1,6 +1,7 @@
 """The order of the examples, and the threads that read and place batches ahead of use.
 
-The order is a pure function of (seed, step): a resumed run asks for its next step, and nothing is replayed.
+The order is a pure function of (seed, step): a resumed run asks for its next step, and nothing is
+replayed.
 """
 
 import dataclasses
@@ -14,14 +15,17 @@ from jaxdp.data.checking import CheckedSource
 
 HostBatch = dict[str, np.ndarray]
 
-# Of random numbers: those of the order are drawn from (seed, epoch), and those of validation data from (seed, label, 1).
+# Of random numbers: those of the order are drawn from (seed, epoch), and those of validation data
+# from (seed, label, 1).
 _ROUNDS, _TURNS = 2, 3
 _ROUNDS_AT_ONCE = 256
 
 
 @dataclasses.dataclass(frozen=True)
 class TrainingOrder:
-    """A new seeded permutation each epoch, split into global batches; what an epoch has beyond whole batches is dropped.
+    """A new seeded permutation each epoch, split into global batches.
+
+    What an epoch has beyond whole batches is dropped.
 
     Indexing with a step returns the example numbers of its global batch.
     """
@@ -41,7 +45,9 @@ class TrainingOrder:
     def __getitem__(self, step: int) -> np.ndarray:
         epoch, position = divmod(int(step), self.steps_per_epoch)
         permutation = _permutation(self.num_examples, self.seed, epoch)
-        return permutation[position * self.global_batch_size : (position + 1) * self.global_batch_size]
+        return permutation[
+            position * self.global_batch_size : (position + 1) * self.global_batch_size
+        ]
 
 
 @functools.lru_cache(maxsize=2)  # two: background threads read across the border of an epoch
@@ -51,10 +57,12 @@ def _permutation(num_examples: int, seed: int, epoch: int) -> np.ndarray:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class BalancedOrder:
-    """Every class equally often: one round of one example of each class after the other, split into global batches.
+    """Every class equally often: one round of one example of each class after the other, split into
+    global batches.
 
-    The classes of a round are in random order. The examples of a class come in a seeded permutation, and in a new one once all of
-    them have been drawn, so that those of a rare class come more often. An epoch is as many examples as the training set has.
+    The classes of a round are in random order. The examples of a class come in a seeded
+    permutation, and in a new one once all of them have been drawn, so that those of a rare class
+    come more often. An epoch is as many examples as the training set has.
 
     Indexing with a step returns the example numbers of its global batch.
 
@@ -74,21 +82,28 @@ class BalancedOrder:
     @functools.cached_property
     def _examples(self) -> list[np.ndarray]:
         """The example numbers of each class that has any."""
-        return [np.flatnonzero(self.labels == label) for label in np.unique(self.labels[self.labels >= 0])]
+        return [
+            np.flatnonzero(self.labels == label)
+            for label in np.unique(self.labels[self.labels >= 0])
+        ]
 
     def __len__(self) -> int:
         return self.total_steps
 
     def __getitem__(self, step: int) -> np.ndarray:
         first = int(step) * self.global_batch_size
-        return np.array([self._drawn(position) for position in range(first, first + self.global_batch_size)])
+        return np.array(
+            [self._drawn(position) for position in range(first, first + self.global_batch_size)]
+        )
 
     def draws(self, numbers: np.ndarray) -> np.ndarray:
         """Returns a number for each example of a batch, and another one for each copy."""
         return draw_numbers(numbers, len(self.labels))
 
     def _drawn(self, position: int) -> int:
-        """Returns the example at a position of the run: a class is drawn once in each round, so that the round counts its draws."""
+        """Returns the example at a position of the run: a class is drawn once in each round, so
+        that the round counts its draws.
+        """
         number, place = divmod(position, len(self._examples))
         block, row = divmod(number, _ROUNDS_AT_ONCE)
         index = int(_rounds(len(self._examples), self.seed, block)[row, place])
@@ -110,7 +125,9 @@ def _turn(examples: int, seed: int, index: int, turn: int) -> np.ndarray:
 
 @dataclasses.dataclass(frozen=True)
 class CallOrder:
-    """The steps of each call to the devices together; indexing with a call returns example numbers (batch, steps).
+    """The steps of each call to the devices together.
+
+    Indexing with a call returns example numbers (batch, steps).
 
     Args:
         calls: the steps of each, counted from 0.
@@ -132,7 +149,10 @@ class CallOrder:
 
 @dataclasses.dataclass(frozen=True)
 class EvaluationOrder:
-    """Every example once, in order; the last batch is filled up with -1, which becomes an example of weight 0."""
+    """Every example once, in order.
+
+    The last batch is filled up with -1, which becomes an example of weight 0.
+    """
 
     num_examples: int
     global_batch_size: int
@@ -167,11 +187,15 @@ def load(source: CheckedSource, numbers: np.ndarray) -> HostBatch:
 
 def index_batch(numbers: np.ndarray) -> HostBatch:
     """Returns what is left of a batch whose examples are on the devices already."""
-    return {"indices": np.maximum(numbers, 0).astype(np.int32), "weights": (numbers >= 0).astype(np.float32)}
+    return {
+        "indices": np.maximum(numbers, 0).astype(np.int32),
+        "weights": (numbers >= 0).astype(np.float32),
+    }
 
 
 def draw_numbers(numbers: np.ndarray, num_examples: int) -> np.ndarray:
-    """Returns for each example number of a batch one that no other has: N more for each time that it came before in the batch.
+    """Returns for each example number of a batch one that no other has: N more for each time that
+    it came before in the batch.
 
     Args:
         numbers: (batch,), or (batch, steps) of several batches.
@@ -205,14 +229,18 @@ def share_of(
         draws: fields of the global batch besides those that are read.
     """
     share = len(numbers) // count
-    positions = (np.arange(len(numbers)) if layout is None else layout)[index * share : (index + 1) * share]
+    positions = (np.arange(len(numbers)) if layout is None else layout)[
+        index * share : (index + 1) * share
+    ]
 
     def read_positions(wanted: np.ndarray) -> HostBatch:
         return read(numbers[wanted]) | {name: values[wanted] for name, values in draws.items()}
 
     if not paired:
         return read_positions(positions)
-    needed, places = np.unique(np.concatenate([positions, (positions - 1) % len(numbers)]), return_inverse=True)
+    needed, places = np.unique(
+        np.concatenate([positions, (positions - 1) % len(numbers)]), return_inverse=True
+    )
     both = read_positions(needed)
     pairs = {f"partner_{name}": values[places[share:]] for name, values in both.items()}
     return {name: values[places[:share]] for name, values in both.items()} | pairs
@@ -230,19 +258,26 @@ def batches(  # noqa: PLR0913 - what is read, in which order, where it goes, and
     layout: np.ndarray | None = None,
     threads: int = 2,
 ) -> Iterator[Any]:
-    """Yields this process's share of the batches from step `start` on, read and placed by background threads ahead of use.
+    """Yields this process's share of the batches from step `start` on, read and placed by
+    background threads ahead of use.
 
-    Where an example may come twice in a batch, a field `draws` tells the copies apart: each has random numbers of its own.
+    Where an example may come twice in a batch, a field `draws` tells the copies apart: each has
+    random numbers of its own.
 
     Args:
         read: `load` of a source, or `index_batch`.
-        place: puts a host batch on this process's devices; up to 4 placed batches wait there, or as many as there are threads.
-        process_index: a process takes the p-th of `process_count` equal slices of each global batch, so that neither the union
-            nor the groups of a grouped batch norm depend on the number of processes.
-        paired: whether each example comes with a partner to be mixed with, in fields `partner_...`: the one before it in the
-            global batch, so that pairs do not depend on processes or devices either.
-        layout: positions in the global batch in the order in which they are placed; None for one after the other.
-        threads: that read and place; decoding leaves the interpreter's lock, so that they use as many cores.
+        place: puts a host batch on this process's devices; up to 4 placed batches wait there, or as
+            many as there are threads.
+        process_index: a process takes the p-th of `process_count` equal slices of each global
+            batch, so that neither the union nor the groups of a grouped batch norm depend on the
+            number of processes.
+        paired: whether each example comes with a partner to be mixed with, in fields `partner_...`:
+            the one before it in the global batch, so that pairs do not depend on processes or
+            devices either.
+        layout: positions in the global batch in the order in which they are placed; None for one
+            after the other.
+        threads: that read and place; decoding leaves the interpreter's lock, so that they use as
+            many cores.
     """
     import grain  # 0.2 s, for which the compiled step need not wait
 
@@ -250,8 +285,19 @@ def batches(  # noqa: PLR0913 - what is read, in which order, where it goes, and
 
     def read_share(numbers: np.ndarray) -> Any:
         draws = {"draws": draws_of(numbers)} if draws_of is not None else {}
-        return place(share_of(numbers, read, process_index, process_count, draws=draws, paired=paired, layout=layout))
+        return place(
+            share_of(
+                numbers,
+                read,
+                process_index,
+                process_count,
+                draws=draws,
+                paired=paired,
+                layout=layout,
+            )
+        )
 
     reads: Any = order
-    options = grain.ReadOptions(num_threads=threads, prefetch_buffer_size=max(4, threads))  # so many at once
+    # So many at once.
+    options = grain.ReadOptions(num_threads=threads, prefetch_buffer_size=max(4, threads))
     return iter(grain.MapDataset.source(reads)[start:].map(read_share).to_iter_dataset(options))

@@ -1,4 +1,5 @@
-"""Datasets in device memory: reading them whole, and gathering batches of them in the compiled step.
+"""Datasets in device memory: reading them whole, and gathering batches of them in the compiled
+step.
 
 One that streams from the host gives the same batches, bit by bit.
 """
@@ -18,21 +19,25 @@ from jaxtyping import Array, Int
 from jaxdp.data.checking import CheckedSource
 
 _CHUNK = 256  # examples read at a time
-# A TPU's memory is laid out in tiles of 128 columns. Rows that fill them are stored one after the other; of any others XLA stores
-# the first dim innermost, to waste no memory, and then copies the whole array into the layout that a gather needs, in every step.
+# A TPU's memory is laid out in tiles of 128 columns. Rows that fill them are stored one after the
+# other; of any others XLA stores the first dim innermost, to waste no memory, and then copies the
+# whole array into the layout that a gather needs, in every step.
 _LANES = 128
-# XLA:TPU cuts an array with longer rows into several, which copies it, too (of 16 to 29 KiB, libtpu 0.0.42).
+# XLA:TPU cuts an array with longer rows into several, which copies it, too (of 16 to 29 KiB, libtpu
+# 0.0.42).
 _MOST_ROW_BYTES = 16 * 1024
 
 
 @functools.partial(jax.tree_util.register_dataclass, data_fields=["rows"], meta_fields=["shape"])
 @dataclasses.dataclass(frozen=True)
 class Rows:
-    """Examples with more than one value each, stored so that no accelerator copies all of them to gather a few.
+    """Examples with more than one value each, stored so that no accelerator copies all of them to
+    gather a few.
 
     Attributes:
-        rows: of shape (examples * pieces, length): the values of an example are in as many consecutive rows as `pieces`, and the
-            length is a multiple of 128. What the last of them have over is 0.
+        rows: of shape (examples * pieces, length): the values of an example are in as many
+            consecutive rows as `pieces`, and the length is a multiple of 128. What the last of them
+            have over is 0.
         shape: of an example.
     """
 
@@ -50,13 +55,17 @@ class Rows:
         tiles = -(-math.prod(shape) // _LANES)
         most = max(_MOST_ROW_BYTES // (itemsize * _LANES), 1)
         fewest = -(-tiles // most)
-        # Up to twice as many rows, if those divide the values: then the array on the host need not be copied.
+        # Up to twice as many rows, if those divide the values: then the array on the host need not
+        # be copied.
         pieces = next((count for count in range(fewest, 2 * fewest) if tiles % count == 0), fewest)
         return pieces, -(-tiles // pieces) * _LANES
 
     @classmethod
     def pack(cls, array: np.ndarray) -> "Rows":
-        """Returns an array of examples (examples, ...) as rows; a view of it where nothing is left over."""
+        """Returns an array of examples (examples, ...) as rows.
+
+        A view of it where nothing is left over.
+        """
         shape = array.shape[1:]
         pieces, length = cls.layout(shape, array.dtype.itemsize)
         values = array.reshape(len(array), math.prod(shape))
@@ -73,13 +82,19 @@ class Rows:
     def take(self, indices: Int[Array, "batch"]) -> Array:
         """Returns the examples with these indices, in their own shape."""
         pieces, _ = self.layout(self.shape, self.rows.dtype.itemsize)
-        numbers = (indices[:, None] * pieces + jnp.arange(pieces, dtype=indices.dtype)).ravel() if pieces > 1 else indices
+        numbers = (
+            (indices[:, None] * pieces + jnp.arange(pieces, dtype=indices.dtype)).ravel()
+            if pieces > 1
+            else indices
+        )
         values = jnp.take(self.rows, numbers, axis=0).reshape(len(indices), -1)
         return values[:, : math.prod(self.shape)].reshape(len(indices), *self.shape)
 
 
 def pack(data: Mapping[str, np.ndarray]) -> dict[str, Any]:
-    """Returns the arrays of a dataset as they are stored on devices: `Rows`, and plain arrays where an example is one number."""
+    """Returns the arrays of a dataset as they are stored on devices: `Rows`, and plain arrays where
+    an example is one number.
+    """
     return {name: Rows.pack(array) if array.ndim > 1 else array for name, array in data.items()}
 
 
@@ -90,13 +105,17 @@ def abstract(example: Mapping[str, np.ndarray], count: int) -> dict[str, Any]:
         example: one of the dataset, in arrays with a first dim of 1.
     """
     return {
-        name: Rows.abstract(count, array.shape[1:], array.dtype) if array.ndim > 1 else jax.ShapeDtypeStruct((count,), array.dtype)
+        name: Rows.abstract(count, array.shape[1:], array.dtype)
+        if array.ndim > 1
+        else jax.ShapeDtypeStruct((count,), array.dtype)
         for name, array in example.items()
     }
 
 
 def read_all(
-    source: CheckedSource, advance: Callable[[int, int], None] = lambda done, total: None, threads: int = 2
+    source: CheckedSource,
+    advance: Callable[[int, int], None] = lambda done, total: None,
+    threads: int = 2,
 ) -> dict[str, np.ndarray]:
     """Reads every example of a split; `weights` are 0 for those that were left out.
 
@@ -107,7 +126,9 @@ def read_all(
     arrays: dict[str, np.ndarray] = {}
     starts = range(0, len(source), _CHUNK)
     with concurrent.futures.ThreadPoolExecutor(threads) as pool:
-        chunks = pool.map(lambda start: source.read(range(start, min(start + _CHUNK, len(source)))), starts)
+        chunks = pool.map(
+            lambda start: source.read(range(start, min(start + _CHUNK, len(source)))), starts
+        )
         for start, chunk in zip(starts, chunks, strict=True):
             for name, values in chunk.items():
                 if name not in arrays:
@@ -118,7 +139,9 @@ def read_all(
 
 
 def gather_examples(batch: Mapping[str, Array], data: Mapping[str, Any]) -> dict[str, Array]:
-    """Completes a batch of `indices` and `weights` from the dataset on the device; one that streams is complete already.
+    """Completes a batch of `indices` and `weights` from the dataset on the device.
+
+    One that streams is complete already.
 
     Args:
         data: what `pack` makes of the arrays of `read_all`, or those arrays, or nothing.
@@ -126,9 +149,14 @@ def gather_examples(batch: Mapping[str, Array], data: Mapping[str, Any]) -> dict
     gathered = dict(batch)
     for prefix in ("", "partner_"):
         if prefix + "indices" in batch:
-            rows = {prefix + name: _take(array, batch[prefix + "indices"]) for name, array in data.items()}
+            rows = {
+                prefix + name: _take(array, batch[prefix + "indices"])
+                for name, array in data.items()
+            }
             if rows:
-                gathered |= rows | {prefix + "weights": rows[prefix + "weights"] * batch[prefix + "weights"]}
+                gathered |= rows | {
+                    prefix + "weights": rows[prefix + "weights"] * batch[prefix + "weights"]
+                }
     return gathered
 
 

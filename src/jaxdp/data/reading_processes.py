@@ -1,7 +1,8 @@
 """Processes that read examples, for sources whose code holds the interpreter's lock.
 
-A thread that needs a batch hands its numbers to one of them and waits; checking, counting and placing stay with the threads. The
-processes are loky's: those of `concurrent.futures` and Grain run the user's script again, and Grain's start anew for each iterator.
+A thread that needs a batch hands its numbers to one of them and waits; checking, counting and
+placing stay with the threads. The processes are loky's: those of `concurrent.futures` and Grain run
+the user's script again, and Grain's start anew for each iterator.
 """
 
 import os
@@ -21,12 +22,15 @@ from jaxdp.registry import ConfigError
 
 Read = Callable[[Sequence[int]], list[Example | BadExample]]
 
-# What a terminal or a cluster sends to all processes of a run is for the one that trains, which ends those that read.
+# What a terminal or a cluster sends to all processes of a run is for the one that trains, which
+# ends those that read.
 _NOT_OURS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 
 
 class ReadingProcesses:
-    """The processes of a run, which are started by the first batch that is read; each can read all splits.
+    """The processes of a run, which are started by the first batch that is read.
+
+    Each can read all splits.
 
     As a context it ends those that were started in it; without one they end with this process.
 
@@ -35,8 +39,13 @@ class ReadingProcesses:
     """
 
     def __init__(self, sources: Mapping[str, Source]) -> None:
-        unchecked = {name: source.unchecked if isinstance(source, CheckedSource) else source for name, source in sources.items()}
-        self._sources = {name: source for name, source in unchecked.items() if reads_in_processes(source)}
+        unchecked = {
+            name: source.unchecked if isinstance(source, CheckedSource) else source
+            for name, source in sources.items()
+        }
+        self._sources = {
+            name: source for name, source in unchecked.items() if reads_in_processes(source)
+        }
         self._depth, self._were_there = 0, False
         self._executor: Any = None
 
@@ -46,9 +55,11 @@ class ReadingProcesses:
             _pickled(name, source)
 
     def reader(self, split: str, count: int) -> Read | None:
-        """Returns what reads the examples of some numbers in processes, with its error in place of a bad one.
+        """Returns what reads the examples of some numbers in processes, with its error in place of
+        a bad one.
 
-        It raises ConfigError if a process has ended, or cannot make the source from what it was sent, and what the source raises.
+        It raises ConfigError if a process has ended, or cannot make the source from what it was
+        sent, and what the source raises.
 
         Args:
             split: the result is None if threads read it.
@@ -85,31 +96,47 @@ def _start(pickled: bytes, count: int) -> Any:
     from loky import ProcessPoolExecutor
     from loky.backend.context import get_context
 
-    cpu = {"JAX_PLATFORMS": "cpu"}  # a source that imports JAX must not take an accelerator's memory
+    # A source that imports JAX must not take an accelerator's memory.
+    cpu = {"JAX_PLATFORMS": "cpu"}
     context = get_context("loky")  # the default, loky_init_main, runs the script again
-    return ProcessPoolExecutor(count, context=context, initializer=_begin, initargs=(pickled, os.getpid()), env=cpu)
+    return ProcessPoolExecutor(
+        count, context=context, initializer=_begin, initargs=(pickled, os.getpid()), env=cpu
+    )
 
 
 def _ended(text: str) -> ConfigError:
     codes = re.search(r"exit codes of the workers are \{(.*)\}", text)
     how = f"ended with {codes[1]}" if codes else f"ended: {' '.join(text.split())}"
-    why = "; memory may have run out, since each has a copy of the source: give fewer --data-workers"
+    why = (
+        "; memory may have run out, since each has a copy of the source: give fewer --data-workers"
+    )
     return ConfigError("", "", f"a process that reads examples {how}" + why * ("SIGKILL" in how))
 
 
 def _pickled(name: str, what: object) -> bytes:
-    """Pickles sources; classes of a script, a notebook or a plugin's file, which no process can import by name, with their code."""
+    """Pickles sources.
+
+    Classes of a script, a notebook or a plugin's file, which no process can import by name, with
+    their code.
+    """
     import cloudpickle
 
-    modules = [module for module_name, module in list(sys.modules.items()) if module_name.endswith(".py")]
+    modules = [
+        module for module_name, module in list(sys.modules.items()) if module_name.endswith(".py")
+    ]
     for module in modules:
         cloudpickle.register_pickle_by_value(module)
     try:
         return cloudpickle.dumps(what)
     except Exception as error:  # whatever an object raises
         said = " ".join(str(error).split())[:200]
-        remedy = "leave out in __getstate__ what each process must open for itself, or do without reads_in_processes"
-        raise ConfigError("", name, f"{name}: is read in processes, but cannot be pickled: {said}; {remedy}") from error
+        remedy = (
+            "leave out in __getstate__ what each process must open for itself, or do without"
+            " reads_in_processes"
+        )
+        raise ConfigError(
+            "", name, f"{name}: is read in processes, but cannot be pickled: {said}; {remedy}"
+        ) from error
     finally:
         for module in modules:
             cloudpickle.unregister_pickle_by_value(module)
@@ -151,11 +178,17 @@ def _unpickled(pickled: bytes) -> dict[str, Source]:
         return pickle.loads(pickled)
     except Exception as error:  # whatever an object raises
         said = f"{type(error).__name__}: {' '.join(str(error).split())}"
-        raise ConfigError("", "", f"a process that reads examples cannot make the source from what it was sent: {said}") from error
+        raise ConfigError(
+            "",
+            "",
+            f"a process that reads examples cannot make the source from what it was sent: {said}",
+        ) from error
 
 
 def _survives(error: BaseException) -> bool:
-    """Whether an exception can be pickled and made again, as many with arguments of their own cannot."""
+    """Whether an exception can be pickled and made again, as many with arguments of their own
+    cannot.
+    """
     try:
         return str(pickle.loads(pickle.dumps(error))) == str(error)
     except Exception:

@@ -39,7 +39,9 @@ def _name_of(source: Source, index: int) -> str:
 
 
 def stratified(labels: np.ndarray, count: int) -> np.ndarray:
-    """Returns a mask of `count` examples: of each class its share, rounded by largest remainder, evenly spaced."""
+    """Returns a mask of `count` examples: of each class its share, rounded by largest remainder,
+    evenly spaced.
+    """
     classes, sizes = np.unique(labels, return_counts=True)
     shares = sizes * count / len(labels)
     quotas = np.floor(shares).astype(int)
@@ -52,12 +54,17 @@ def stratified(labels: np.ndarray, count: int) -> np.ndarray:
 
 
 def held_out(labels: Sequence[int] | np.ndarray) -> np.ndarray:
-    """Returns a mask of the test examples of a set that comes as one: a tenth of each class, evenly spaced over its examples."""
+    """Returns a mask of the test examples of a set that comes as one: a tenth of each class, evenly
+    spaced over its examples.
+    """
     return stratified(np.asarray(labels), max(round(len(labels) / _HELD_OUT), 1))
 
 
-def random_share(labels: np.ndarray, share: float, seed: int, fail: Fail, unit: str = "example") -> np.ndarray:
-    """Returns a mask of `share` of the examples of each class, rounded to the nearest whole number and drawn at random.
+def random_share(
+    labels: np.ndarray, share: float, seed: int, fail: Fail, unit: str = "example"
+) -> np.ndarray:
+    """Returns a mask of `share` of the examples of each class, rounded to the nearest whole number
+    and drawn at random.
 
     Args:
         labels: integers (N,), none below 0; all the same for examples without classes.
@@ -73,7 +80,11 @@ def random_share(labels: np.ndarray, share: float, seed: int, fail: Fail, unit: 
         count = int(share * size + 0.5)
         if not 0 < count < size:
             side = "training" if count else "validation"
-            of_class = f"class {label}, which has {size}" if len(classes) > 1 else f"the {size} that there are"
+            of_class = (
+                f"class {label}, which has {size}"
+                if len(classes) > 1
+                else f"the {size} that there are"
+            )
             raise fail(f"leaves no {side} {unit} of {of_class}")
         drawn = np.random.default_rng((seed, label, _STREAM)).permutation(size)[:count]
         mask[np.flatnonzero(labels == label)[drawn]] = True
@@ -108,7 +119,8 @@ class Subset:
 
 
 def with_classes(dataset: Dataset, names: Sequence[str]) -> Dataset:
-    """Returns a dataset of labels with the class numbers of a model, where classes have names, not numbers alone.
+    """Returns a dataset of labels with the class numbers of a model, where classes have names, not
+    numbers alone.
 
     Args:
         names: of the model's classes.
@@ -121,19 +133,26 @@ def with_classes(dataset: Dataset, names: Sequence[str]) -> Dataset:
         return dataset
     unknown = [name for name in theirs if name not in ours]
     if unknown:
-        remedy = f"has classes that the model does not know: {', '.join(unknown)}; it knows {', '.join(ours)}"
+        remedy = (
+            f"has classes that the model does not know: {', '.join(unknown)}; it knows"
+            f" {', '.join(ours)}"
+        )
         raise ConfigError("dataset", dataset.name, remedy)
     numbers = tuple(ours.index(name) for name in theirs)
-    splits = {split: getattr(source, "unchecked", source) for split, source in dataset.splits().items()}
-    relabelled: dict[str, Any] = {split: Relabelled(source, numbers) for split, source in splits.items()}
+    splits = {
+        split: getattr(source, "unchecked", source) for split, source in dataset.splits().items()
+    }
+    relabelled: dict[str, Any] = {
+        split: Relabelled(source, numbers) for split, source in splits.items()
+    }
     return dataclasses.replace(dataset, **relabelled, num_classes=len(ours), class_names=ours)
 
 
 def draw_validation(train: Source, task: str, share: float, seed: int) -> tuple[Subset, Subset]:
     """Returns what is left to train on, and `share` of the examples of each class, drawn at random.
 
-    A source may tell by `groups` which examples belong together, and what to call them: of these all are drawn or none. Pages of
-    a stack are such.
+    A source may tell by `groups` which examples belong together, and what to call them: of these
+    all are drawn or none. Pages of a stack are such.
 
     Args:
         task: which the examples have targets for; classes count for classification alone.
@@ -143,7 +162,8 @@ def draw_validation(train: Source, task: str, share: float, seed: int) -> tuple[
     """
     found = labels(train) if task == "classification" else np.zeros(len(train), np.int64)
     groups, unit = getattr(train, "groups", (np.arange(len(train)), "file"))
-    known = np.flatnonzero(found >= 0)  # what cannot be read stays in the training set, which reports it
+    # What cannot be read stays in the training set, which reports it.
+    known = np.flatnonzero(found >= 0)
     _, first, belongs = np.unique(groups[known], return_index=True, return_inverse=True)
     together = len(first) < len(known)
 
@@ -162,7 +182,9 @@ def labels(source: Source) -> np.ndarray:
     if isinstance(source, Subset):
         return labels(source.source)[source.numbers]
     # Others may know them without reading images.
-    known: Any = source.targets if isinstance(source, ArraySource) else getattr(source, "labels", None)
+    known: Any = (
+        source.targets if isinstance(source, ArraySource) else getattr(source, "labels", None)
+    )
     if known is not None:
         return np.asarray(known() if callable(known) else known, np.int64)
 

@@ -1,7 +1,9 @@
-"""Asynchronous training: workers push gradients to parameter servers and pull parameters at a pace of their own.
+"""Asynchronous training: workers push gradients to parameter servers and pull parameters at a pace
+of their own.
 
-This process decides the order of the updates and moves references; the arrays go between workers and servers. Every server gets the
-same calls in the same order, so that a worker never pulls a mixture of versions.
+This process decides the order of the updates and moves references; the arrays go between workers
+and servers. Every server gets the same calls in the same order, so that a worker never pulls a
+mixture of versions.
 """
 
 import collections
@@ -21,7 +23,8 @@ from jaxdp.step.state import Constants, TrainState
 
 
 class Asynchronous(Single):
-    """A strategy whose state is at parameter servers, to which workers push the gradients of whole batches.
+    """A strategy whose state is at parameter servers, to which workers push the gradients of whole
+    batches.
 
     The learning rate of an update is divided by 1 and the staleness of its gradient.
 
@@ -36,21 +39,34 @@ class Asynchronous(Single):
         counts: work done twice or in vain.
         staleness: of each update since somebody cleared it.
 
-    Source: Dean et al. 2012, Large Scale Distributed Deep Networks, section 4.1; Zhang et al. 2016, Staleness-Aware Async-SGD for
-    Distributed Deep Learning, equation 6, for the learning rate; Ho et al. 2013, More Effective Distributed ML via a Stale
-    Synchronous Parallel Parameter Server, for the bound.
+    Source: Dean et al. 2012, Large Scale Distributed Deep Networks, section 4.1; Zhang et al. 2016,
+    Staleness-Aware Async-SGD for Distributed Deep Learning, equation 6, for the learning rate; Ho
+    et al. 2013, More Effective Distributed ML via a Stale Synchronous Parallel Parameter Server,
+    for the bound.
     """
 
     name = "async"
     runs_ahead = False
 
     def __init__(
-        self, recipe: step.Recipe, devices: Any, pool: Pool, servers: Servers, bound: int | None, total_steps: int
+        self,
+        recipe: step.Recipe,
+        devices: Any,
+        pool: Pool,
+        servers: Servers,
+        bound: int | None,
+        total_steps: int,
     ) -> None:
         super().__init__(recipe, devices)
-        self._pool, self._servers, self._limit, self._total_steps = pool, servers, bound, total_steps
+        self._pool, self._servers, self._limit, self._total_steps = (
+            pool,
+            servers,
+            bound,
+            total_steps,
+        )
         self.counts, self.staleness = Counts(), list[int]()
-        self._state: TrainState | None = None  # the one that the loop has, which the servers have taken over
+        # The one that the loop has, which the servers have taken over.
+        self._state: TrainState | None = None
         self._bound = StalenessBound(bound)
         self._idle = set[int]()
         self._finished: collections.deque[Finished] = collections.deque()
@@ -71,11 +87,15 @@ class Asynchronous(Single):
         self._state = self.restore(self._servers.collect(state))
         return self._state
 
-    def _train_step(self, state: TrainState, batch: range, constants: Constants) -> tuple[TrainState, dict[str, Any]]:
+    def _train_step(
+        self, state: TrainState, batch: range, constants: Constants
+    ) -> tuple[TrainState, dict[str, Any]]:
         if state is not self._state:
             self._begin(state, batch.start, constants)
         while True:
-            chosen = next((each for each in self._finished if self._bound.may_apply(each.worker)), None)
+            chosen = next(
+                (each for each in self._finished if self._bound.may_apply(each.worker)), None
+            )
             if chosen is not None:
                 self._finished.remove(chosen)
                 sums = self._apply(chosen)
@@ -86,9 +106,14 @@ class Asynchronous(Single):
                 self._note(news)
 
     def _begin(self, state: TrainState, first: int, constants: Constants) -> None:
-        """Gives the servers a state, at the start or after a rollback; what workers are computing now is of no use any more."""
+        """Gives the servers a state, at the start or after a rollback.
+
+        What workers are computing now is of no use any more.
+        """
         self._servers.install(state, np.asarray(constants.learning_rates))
-        self._pool.read_bytes = sum(leaf.nbytes for leaf in jax.tree.leaves((state.params, state.batch_stats)))
+        self._pool.read_bytes = sum(
+            leaf.nbytes for leaf in jax.tree.leaves((state.params, state.batch_stats))
+        )
         self._idle |= {each.worker for each in self._finished}
         self._finished.clear()
         self._state, self._bound, self._parts = state, StalenessBound(self._limit), None
@@ -105,7 +130,11 @@ class Asynchronous(Single):
             self._next += batch == self._next
             self._bound.pull(worker)
             self._idle.remove(worker)
-            self._pool.submit(worker, Ticket(self._round, batch), Job(range(batch, batch + 1), 0, 1, self._version, self._parts))
+            self._pool.submit(
+                worker,
+                Ticket(self._round, batch),
+                Job(range(batch, batch + 1), 0, 1, self._version, self._parts),
+            )
 
     def _note(self, news: Joined | Lost | Unserved | Finished) -> None:
         match news:
@@ -134,7 +163,9 @@ class Asynchronous(Single):
         staleness, found = self._bound.apply(done.worker), done.found
         self._idle.add(done.worker)
         self.staleness.append(staleness)
-        norm = np.float32(found["squares"] ** 0.5) / np.maximum(found["weight"], np.finfo(np.float32).tiny)
+        norm = np.float32(found["squares"] ** 0.5) / np.maximum(
+            found["weight"], np.finfo(np.float32).tiny
+        )
         self._servers.apply(found, done.arrays, 1 / (1 + staleness), float(norm))
         self._parts = None
         return found["sums"] | {"gradient_norm": norm, "updates": np.float32(1)}

@@ -1,4 +1,6 @@
-"""The average of replicas that train alone: in the command's process, or in that of a server that holds some of its arrays."""
+"""The average of replicas that train alone: in the command's process, or in that of a server that
+holds some of its arrays.
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,7 +9,8 @@ import numpy as np
 
 
 class Average:
-    """Averages arrays, and lets the mean of some of them change no more than a step of Nesterov's momentum does.
+    """Averages arrays, and lets the mean of some of them change no more than a step of Nesterov's
+    momentum does.
 
     Arrays that another server holds are None. This module imports no JAX.
 
@@ -38,14 +41,19 @@ class Average:
         if self._totals is None:
             self._totals = new
         else:
-            self._totals = [None if leaf is None else total + leaf for total, leaf in zip(self._totals, new, strict=True)]
+            self._totals = [
+                None if leaf is None else total + leaf
+                for total, leaf in zip(self._totals, new, strict=True)
+            ]
 
     def apply(self, replicas: int) -> None:
         """Makes the mean of what was added, or a step towards it, what is trained on."""
         assert self._totals is not None
         for place, total in enumerate(self._totals):
             if total is not None:
-                self._arrays[place] = np.asarray(self._next(place, (total / replicas).astype(self._arrays[place].dtype)))
+                self._arrays[place] = np.asarray(
+                    self._next(place, (total / replicas).astype(self._arrays[place].dtype))
+                )
         self._totals = None
 
     def _next(self, place: int, mean: Any) -> Any:

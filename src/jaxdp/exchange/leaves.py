@@ -1,4 +1,6 @@
-"""States on their way between processes: lists of arrays, in which the place of an array that another server holds is None."""
+"""States on their way between processes: lists of arrays, in which the place of an array that
+another server holds is None.
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -24,7 +26,9 @@ def structure(tree: Any) -> Any:
 
 def joined(structure: Any, parts: Sequence[Sequence[Any]]) -> Any:
     """Returns the tree that several lists make together."""
-    chosen = [next((leaf for leaf in each if leaf is not None), None) for each in zip(*parts, strict=True)]
+    chosen = [
+        next((leaf for leaf in each if leaf is not None), None) for each in zip(*parts, strict=True)
+    ]
     return jax.tree.unflatten(structure, chosen)
 
 

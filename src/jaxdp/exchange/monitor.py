@@ -14,7 +14,8 @@ class Monitor:
 
     Args:
         pool: the workers.
-        strategy: has the `counts` of work done twice or in vain, and for `async` the `staleness` of each update since the last row.
+        strategy: has the `counts` of work done twice or in vain, and for `async` the `staleness` of
+            each update since the last row.
     """
 
     def __init__(self, pool: Pool, strategy: Any) -> None:
@@ -32,7 +33,9 @@ class Monitor:
         changes, self._pool.changes = self._pool.changes, []
         if run.folder is not None:
             for event, facts in changes:
-                RunDirectory(run.folder).record(event, step, **{"seconds": self._pool.seconds} | facts)
+                RunDirectory(run.folder).record(
+                    event, step, **{"seconds": self._pool.seconds} | facts
+                )
 
     def on_row(self, run: Run, row: Row) -> None:
         """Adds to a training row what the workers did since the last one."""
@@ -52,5 +55,8 @@ class Monitor:
         self._told = counts
         staleness: list[int] | None = getattr(self._strategy, "staleness", None)
         if staleness:
-            row |= {"staleness_mean": sum(staleness) / len(staleness), "staleness_max": max(staleness)}
+            row |= {
+                "staleness_mean": sum(staleness) / len(staleness),
+                "staleness_max": max(staleness),
+            }
             staleness.clear()

@@ -1,4 +1,6 @@
-"""Decides which worker computes which slice, and which gradient may be applied when; it knows numbers and times alone.
+"""Decides which worker computes which slice, and which gradient may be applied when.
+
+It knows numbers and times alone.
 
 Neither Ray nor JAX: what is decided here is tested with simulated workers by the thousand.
 """
@@ -35,12 +37,15 @@ class Counts:
 
 
 class Plan:
-    """Gives the slices of one round after the other to workers as they become free, so that the round ends as soon as it can.
+    """Gives the slices of one round after the other to workers as they become free, so that the
+    round ends as soon as it can.
 
-    A worker gets a slice unless the others are expected to be done with all that are left before it were. When none is left, it
-    gets a second copy of the slice that is expected last, if it is expected to be faster. Every slice is done once: later results
-    of it are dropped. Workers may join and leave at any time, and a result may be told more than once. One that is too slow to get
-    a slice is expected to be a little faster in the next round, until it is tried again: it may have been slow only then.
+    A worker gets a slice unless the others are expected to be done with all that are left before it
+    were. When none is left, it gets a second copy of the slice that is expected last, if it is
+    expected to be faster. Every slice is done once: later results of it are dropped. Workers may
+    join and leave at any time, and a result may be told more than once. One that is too slow to get
+    a slice is expected to be a little faster in the next round, until it is tried again: it may
+    have been slow only then.
 
     Attributes:
         counts: of all rounds.
@@ -57,7 +62,8 @@ class Plan:
         self._idle: set[int] = set()
         self._busy: set[int] = set()  # who has had a slice of this round
         self._free_rows: list[int] = []
-        self._pace = np.full(0, np.inf)  # seconds for a slice; NaN while unknown, infinite for an empty row
+        # Seconds for a slice; NaN while unknown, infinite for an empty row.
+        self._pace = np.full(0, np.inf)
         self._begun = np.full(0, np.nan)  # when a worker got its slice; NaN while it is idle
 
     @property
@@ -69,7 +75,9 @@ class Plan:
         return self._left == 0
 
     def join(self, worker: int) -> None:
-        """Adds an idle worker, whose pace is assumed to be that of the others until it is measured."""
+        """Adds an idle worker, whose pace is assumed to be that of the others until it is
+        measured.
+        """
         if not self._free_rows:
             size = max(len(self._pace), 8)
             self._free_rows += range(len(self._pace), len(self._pace) + size)
@@ -80,7 +88,10 @@ class Plan:
         self._idle.add(worker)
 
     def leave(self, worker: int) -> None:
-        """Removes a worker, if it had joined; the slice that it was computing is given to another one."""
+        """Removes a worker, if it had joined.
+
+        The slice that it was computing is given to another one.
+        """
         if worker not in self._rows:
             return
         row, ticket = self._rows.pop(worker), self._tickets.pop(worker, None)
@@ -91,7 +102,10 @@ class Plan:
             self._release(worker, ticket)
 
     def begin(self, slices: int) -> int:
-        """Begins the next round, which has so many slices, and returns its number; one that is not done is given up."""
+        """Begins the next round, which has so many slices, and returns its number.
+
+        One that is not done is given up.
+        """
         for worker in self._idle - self._busy:
             self._pace[self._rows[worker]] *= _FORGETS
         self._busy = set(self._tickets)
@@ -108,7 +122,9 @@ class Plan:
         if self._tickets.get(worker) == ticket:
             row = self._rows[worker]
             measured, before = now - self._begun[row], self._pace[row]
-            self._pace[row] = measured if np.isnan(before) else _NEWEST * measured + (1 - _NEWEST) * before
+            self._pace[row] = (
+                measured if np.isnan(before) else _NEWEST * measured + (1 - _NEWEST) * before
+            )
             self._begun[row] = np.nan
             del self._tickets[worker]
             self._idle.add(worker)
@@ -116,14 +132,18 @@ class Plan:
             self.counts.dropped += 1
             return False
         self._done.add(ticket.slice)
-        if self._holders.pop(ticket.slice, None) is None:  # its worker had been given up, and nobody else has it yet
+        # Its worker had been given up, and nobody else has it yet.
+        if self._holders.pop(ticket.slice, None) is None:
             self._waiting.remove(ticket.slice)
             heapq.heapify(self._waiting)
         self._left -= 1
         return True
 
     def assign(self, now: float) -> list[tuple[int, Ticket]]:
-        """Gives slices to idle workers, the fastest first; a slower one gets none where a faster one does not."""
+        """Gives slices to idle workers, the fastest first.
+
+        A slower one gets none where a faster one does not.
+        """
         rows, found = self._rows, list[tuple[int, Ticket]]()
         if not self._left or not self._idle:
             return found
@@ -148,23 +168,40 @@ class Plan:
     def _next(self, row: int, paces: np.ndarray, now: float) -> int | None:
         end = now + paces[row]
         if self._waiting:
-            # How many slices would each of the others have done before this worker were done with one?
+            # How many slices would each of the others have done before this worker were done with
+            # one?
             times = np.maximum(end - self._expected(paces, now), 0.0) * (1 - 1e-9)
-            done = np.floor(np.divide(times, paces, out=np.zeros_like(times), where=np.isfinite(paces) & (paces > 0)))
-            return heapq.heappop(self._waiting) if done.sum() - done[row] < len(self._waiting) else None
+            done = np.floor(
+                np.divide(
+                    times, paces, out=np.zeros_like(times), where=np.isfinite(paces) & (paces > 0)
+                )
+            )
+            return (
+                heapq.heappop(self._waiting)
+                if done.sum() - done[row] < len(self._waiting)
+                else None
+            )
         expected, late = self._expected(paces, now), None
         for number, holders in self._holders.items():
-            if len(holders) < _COPIES and (last := max(expected[self._rows[each]] for each in holders)) > end:
+            if (
+                len(holders) < _COPIES
+                and (last := max(expected[self._rows[each]] for each in holders)) > end
+            ):
                 end, late = last, number
         if late is not None:
             self.counts.recomputed += 1
         return late
 
     def _expected(self, paces: np.ndarray, now: float) -> np.ndarray:
-        """Returns when each worker is expected to be free; one that is late is expected to be late by as much again."""
+        """Returns when each worker is expected to be free.
+
+        One that is late is expected to be late by as much again.
+        """
         with np.errstate(invalid="ignore"):
             ends = self._begun + paces
-            return np.where(np.isnan(self._begun), now, np.where(ends >= now, ends, now + (now - ends)))
+            return np.where(
+                np.isnan(self._begun), now, np.where(ends >= now, ends, now + (now - ends))
+            )
 
     def _release(self, worker: int, ticket: Ticket) -> None:
         if ticket.round != self._round or ticket.slice in self._done:
@@ -178,11 +215,13 @@ class Plan:
 
 
 class StalenessBound:
-    """Says who may pull and whose gradient may be applied, so that no gradient is ever staler than a bound.
+    """Says who may pull and whose gradient may be applied, so that no gradient is ever staler than
+    a bound.
 
-    The staleness of a gradient is the number of updates between the pull of its parameters and its own. Whoever has pulled must be
-    able to push within the bound, in whatever order they finish: of those outstanding, in the order of their pulls, the i-th has i
-    updates before it, counted from 0.
+    The staleness of a gradient is the number of updates between the pull of its parameters and its
+    own. Whoever has pulled must be able to push within the bound, in whatever order they finish: of
+    those outstanding, in the order of their pulls, the i-th has i updates before it, counted from
+    0.
 
     Args:
         bound: the largest staleness; None for no bound.
@@ -209,7 +248,10 @@ class StalenessBound:
         if self._bound is None:
             return True
         others = sorted(version for each, version in self._pulled.items() if each != worker)
-        return all(self.version + 1 + place - version <= self._bound for place, version in enumerate(others))
+        return all(
+            self.version + 1 + place - version <= self._bound
+            for place, version in enumerate(others)
+        )
 
     def apply(self, worker: int) -> int:
         """Counts the update and returns the staleness of its gradient."""

@@ -1,4 +1,6 @@
-"""The workers as the driver sees them: starts them, gives them jobs, and replaces those that are lost."""
+"""The workers as the driver sees them: starts them, gives them jobs, and replaces those that are
+lost.
+"""
 
 import dataclasses
 import time
@@ -16,7 +18,8 @@ from jaxdp.runtime.ray_cluster import Head
 _FIRST_WORKER_SECONDS = 300.0  # in which one worker must have started
 _TOGETHER_SECONDS = 20.0  # how long the first worker waits for the others to begin with it
 _NEWS_SECONDS = 0.05  # how often idle workers are thought of again
-_IDLE_SECONDS = 1.0  # after which an idle worker is asked whether it lives: of one that has no call Ray says nothing
+# After which an idle worker is asked whether it lives: of one that has no call Ray says nothing.
+_IDLE_SECONDS = 1.0
 
 
 class WorkersLost(OSError):
@@ -52,7 +55,8 @@ class Finished:
 
     Attributes:
         found: what there is to know about it.
-        arrays: the leaves of what it has computed, in a list; with servers a reference for each of them.
+        arrays: the leaves of what it has computed, in a list; with servers a reference for each of
+            them.
     """
 
     worker: int
@@ -94,7 +98,8 @@ class Pool:
     Attributes:
         since: what happened since somebody set it anew.
         read_bytes: of what workers compute with.
-        changes: joined and lost workers since somebody emptied it, as (event, facts); `seconds` is when, as below.
+        changes: joined and lost workers since somebody emptied it, as (event, facts); `seconds` is
+            when, as below.
     """
 
     def __init__(self, ray: Any, task: Task, count: int, head: Head | None = None) -> None:
@@ -105,7 +110,8 @@ class Pool:
         self._numbers = 0
         self._opened = time.monotonic()
         self._in_a_row, self._begun = 0, self._opened  # losses since a result
-        self._early: list[Joined | Lost | Unserved | Finished] | None = []  # until the workers begin
+        # Until the workers begin.
+        self._early: list[Joined | Lost | Unserved | Finished] | None = []
         self._first_ready = 0.0
         self.read_bytes = 0
         self.since, self.changes = Since(), list[tuple[str, dict[str, Any]]]()
@@ -129,7 +135,9 @@ class Pool:
         return self._ray.put(list(values))
 
     def _start(self, place: int) -> None:
-        actor = self._ray.remote(Worker).options(num_cpus=1, max_restarts=0).remote(self._shared, place)
+        actor = (
+            self._ray.remote(Worker).options(num_cpus=1, max_restarts=0).remote(self._shared, place)
+        )
         self._workers[self._numbers] = _Process(place, actor, None, [actor.prepare.remote()])
         self._numbers += 1
 
@@ -138,7 +146,10 @@ class Pool:
         process = self._workers[worker]
         assert not process.refs
         self.since.waiting_seconds += time.monotonic() - process.idle_since
-        process.ticket, process.refs = ticket, process.actor.run.options(num_returns=self._returns).remote(job)
+        process.ticket, process.refs = (
+            ticket,
+            process.actor.run.options(num_returns=self._returns).remote(job),
+        )
         if process.version != job.version:
             process.version = job.version
             self.since.moved_bytes += self.read_bytes
@@ -148,14 +159,18 @@ class Pool:
 
         Raises:
             ConfigError: what a worker says about settings or an example.
-            WorkersLost: if workers die again and again without having done anything, or none can be started.
+            WorkersLost: if workers die again and again without having done anything, or none can be
+                started.
             HeadLost: if the head of the cluster does not answer.
         """
         if self._head is not None:
             self._head.check()
-        # The arrays come last: what is waited for is here as a whole, and nobody who is cut off while sending it is waited for.
+        # The arrays come last: what is waited for is here as a whole, and nobody who is cut off
+        # while sending it is waited for.
         which = 0 if self._task.owners else -1
-        pending = {process.refs[which]: worker for worker, process in self._workers.items() if process.refs}
+        pending = {
+            process.refs[which]: worker for worker, process in self._workers.items() if process.refs
+        }
         asked = self._ask_idle()
         refs = [*pending, *asked]
         done, _ = self._ray.wait(refs, num_returns=1, timeout=_NEWS_SECONDS)
@@ -163,13 +178,18 @@ class Pool:
             done, _ = self._ray.wait(refs, num_returns=len(refs), timeout=0)
         elif not self._ready and time.monotonic() - self._begun > _FIRST_WORKER_SECONDS:
             free = self._ray.available_resources().get("CPU", 0)
-            raise WorkersLost(f"no worker has started within {_FIRST_WORKER_SECONDS:.0f} s; Ray has {free:g} free CPUs")
+            raise WorkersLost(
+                f"no worker has started within {_FIRST_WORKER_SECONDS:.0f} s; Ray has {free:g} free"
+                " CPUs"
+            )
         news = [self._read(pending[ref], ref) for ref in done if ref in pending]
         news += [lost for ref in done if ref in asked and (lost := self._answered(asked[ref], ref))]
         if self._early is None:
             return news
         self._early += news
-        if not self._ready or (self.ready < self.count and time.monotonic() - self._first_ready < _TOGETHER_SECONDS):
+        if not self._ready or (
+            self.ready < self.count and time.monotonic() - self._first_ready < _TOGETHER_SECONDS
+        ):
             return []
         news, self._early = self._early, None
         return news
@@ -178,9 +198,17 @@ class Pool:
         """Returns the calls under way that ask idle workers whether they live."""
         now = time.monotonic()
         for process in self._workers.values():
-            if not process.refs and process.asked is None and now - max(process.idle_since, process.asked_at) > _IDLE_SECONDS:
+            if (
+                not process.refs
+                and process.asked is None
+                and now - max(process.idle_since, process.asked_at) > _IDLE_SECONDS
+            ):
                 process.asked, process.asked_at = process.actor.alive.remote(), now
-        return {process.asked: worker for worker, process in self._workers.items() if process.asked is not None}
+        return {
+            process.asked: worker
+            for worker, process in self._workers.items()
+            if process.asked is not None
+        }
 
     def _answered(self, worker: int, ref: Any) -> Lost | None:
         if worker not in self._workers:  # its slice has told already
@@ -195,7 +223,11 @@ class Pool:
     def _read(self, worker: int, ref: Any) -> Joined | Lost | Unserved | Finished:
         process = self._workers[worker]
         try:
-            found, *arrays = self._ray.get(process.refs) if not self._task.owners else (self._ray.get(ref), *process.refs[1:])
+            found, *arrays = (
+                self._ray.get(process.refs)
+                if not self._task.owners
+                else (self._ray.get(ref), *process.refs[1:])
+            )
         except self._ray.exceptions.RayTaskError as error:
             if not isinstance(error.cause, self._ray.exceptions.RayError) or process.ticket is None:
                 raise error.cause from error
@@ -226,7 +258,10 @@ class Pool:
         self._in_a_row, self._begun = self._in_a_row + 1, time.monotonic()
         if self._in_a_row > 2 * self.count:
             said = " ".join(str(error).split())[:500]
-            raise WorkersLost(f"{self._in_a_row} workers in a row died before they had done anything; the last one: {said}")
+            raise WorkersLost(
+                f"{self._in_a_row} workers in a row died before they had done anything; the last"
+                f" one: {said}"
+            )
         self._note("worker lost", process, reason=type(error).__name__)
         self._start(process.place)
         return Lost(worker, process.ticket)

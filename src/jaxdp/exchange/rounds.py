@@ -1,4 +1,6 @@
-"""Training in rounds: all workers compute with the same parameters, and what they found is joined in the order of the slices."""
+"""Training in rounds: all workers compute with the same parameters, and what they found is joined
+in the order of the slices.
+"""
 
 import abc
 import time
@@ -19,7 +21,8 @@ from jaxdp.step.state import Constants, TrainState
 
 
 class Rounds(Single):
-    """A strategy whose batches are computed by workers, while this process holds the state and evaluates it.
+    """A strategy whose batches are computed by workers, while this process holds the state and
+    evaluates it.
 
     Args:
         recipe, devices: as for `Single`.
@@ -38,7 +41,9 @@ class Rounds(Single):
         self.train_step = self._train_step
 
     @abc.abstractmethod
-    def _train_step(self, state: TrainState, batch: range, constants: Constants) -> tuple[TrainState, dict[str, Any]]:
+    def _train_step(
+        self, state: TrainState, batch: range, constants: Constants
+    ) -> tuple[TrainState, dict[str, Any]]:
         """Returns the state after the steps `batch`, and their metric sums."""
 
     def gather(self, tree: Any) -> Any:
@@ -55,8 +60,11 @@ class Rounds(Single):
     def _published(self, tree: Any) -> tuple[Any, ...]:
         return (self.pool.put(leaves.of(tree)),)
 
-    def _round(self, steps: range, parts: tuple[Any, ...]) -> Iterator[tuple[dict[str, Any], list[Any]]]:
-        """Has the workers compute all slices of some steps, and yields what was found in the order of the slices.
+    def _round(
+        self, steps: range, parts: tuple[Any, ...]
+    ) -> Iterator[tuple[dict[str, Any], list[Any]]]:
+        """Has the workers compute all slices of some steps, and yields what was found in the order
+        of the slices.
 
         Args:
             parts: references to what workers compute with.
@@ -79,14 +87,18 @@ class Rounds(Single):
                             self.plan.leave(worker)
                             self.plan.join(worker)
                             self._check_servers()
-                        case Finished(worker, ticket) if self.plan.finished(worker, ticket, time.monotonic()):
+                        case Finished(worker, ticket) if self.plan.finished(
+                            worker, ticket, time.monotonic()
+                        ):
                             found[ticket.slice] = news
             done = found.pop(number)
             yield done.found, done.arrays
 
 
 class Exact(Rounds):
-    """Adds the gradients of fixed slices in their order, so that who computed them changes no bit, and updates once a batch."""
+    """Adds the gradients of fixed slices in their order, so that who computed them changes no bit,
+    and updates once a batch.
+    """
 
     name = "exact"
 
@@ -96,17 +108,23 @@ class Exact(Rounds):
 
         def update(state: TrainState, means: Any, sums: Any, constants: Constants) -> Any:
             grads, batch_stats, weight = means
-            return step.update_state(state, grads, batch_stats, weight, sums, constants, recipe=recipe)
+            return step.update_state(
+                state, grads, batch_stats, weight, sums, constants, recipe=recipe
+            )
 
         self._update = jax.jit(update, donate_argnums=0)
 
-    def _train_step(self, state: TrainState, batch: range, constants: Constants) -> tuple[TrainState, dict[str, Any]]:
+    def _train_step(
+        self, state: TrainState, batch: range, constants: Constants
+    ) -> tuple[TrainState, dict[str, Any]]:
         total: Any = None
         for found, (grads,) in self._round(batch, self._published(needed(state))):
             new = (grads, found["batch_stats"], found["weight"]), found["sums"]
             total = new if total is None else jax.tree.map(np.add, total, new)
         means, sums = total
-        grads, batch_stats, weight = jax.tree.map(lambda leaf: leaf / np.float32(self._slices), means)
+        grads, batch_stats, weight = jax.tree.map(
+            lambda leaf: leaf / np.float32(self._slices), means
+        )
         grads = jax.tree.unflatten(jax.tree.structure(state.params), grads)
         return self._update(state, (grads, batch_stats, weight), sums, constants)
 
@@ -114,13 +132,17 @@ class Exact(Rounds):
 class OnServers(Rounds):
     """Rounds whose state is at servers, and comes here to be evaluated or saved.
 
-    When a server dies, all go back to the state that came here last, and the rounds since are done again: the same bits.
+    When a server dies, all go back to the state that came here last, and the rounds since are done
+    again: the same bits.
     """
 
-    def __init__(self, recipe: step.Recipe, devices: Any, pool: Pool, slices: int, servers: Any) -> None:
+    def __init__(
+        self, recipe: step.Recipe, devices: Any, pool: Pool, slices: int, servers: Any
+    ) -> None:
         super().__init__(recipe, devices, pool, slices)
         self._servers = servers
-        self._state: TrainState | None = None  # the one that the loop has, which the servers have taken over
+        # The one that the loop has, which the servers have taken over.
+        self._state: TrainState | None = None
         self._snapshot: Any = None  # a step, and the state after it
         self._since: list[range] = []  # the steps of each round after it
 
@@ -133,13 +155,18 @@ class OnServers(Rounds):
             self._go_back()
             whole = self._servers.collect(state)
         self._state = self.restore(whole)
-        self._snapshot, self._since = (self._since[-1].stop if self._since else self._snapshot[0], whole), []
+        self._snapshot, self._since = (
+            (self._since[-1].stop if self._since else self._snapshot[0], whole),
+            [],
+        )
         return self._state
 
     def _check_servers(self) -> None:
         self._servers.check()
 
-    def _train_step(self, state: TrainState, batch: range, constants: Constants) -> tuple[TrainState, dict[str, Any]]:
+    def _train_step(
+        self, state: TrainState, batch: range, constants: Constants
+    ) -> tuple[TrainState, dict[str, Any]]:
         if state is not self._state:
             self._state, self._snapshot, self._since = state, (batch.start, self.gather(state)), []
             self._install(state, constants)
@@ -176,7 +203,9 @@ class ExactOnServers(OnServers):
     def _install(self, state: TrainState, constants: Constants | None) -> None:
         if constants is not None:
             self._rates = np.asarray(constants.learning_rates)
-        self.pool.read_bytes = sum(leaf.nbytes for leaf in jax.tree.leaves((state.params, state.batch_stats)))
+        self.pool.read_bytes = sum(
+            leaf.nbytes for leaf in jax.tree.leaves((state.params, state.batch_stats))
+        )
         self._servers.install(state, self._rates)
 
     def _do_round(self, batch: range) -> dict[str, Any]:
@@ -187,16 +216,19 @@ class ExactOnServers(OnServers):
             total = new if total is None else jax.tree.map(np.add, total, new)
         means, sums = total
         batch_stats, weight = jax.tree.map(lambda leaf: leaf / np.float32(self._slices), means)
-        norm = self._servers.mean_norm(self._slices) / max(float(weight), float(np.finfo(np.float32).tiny))
+        norm = self._servers.mean_norm(self._slices) / max(
+            float(weight), float(np.finfo(np.float32).tiny)
+        )
         self._servers.apply_mean({"batch_stats": batch_stats, "weight": weight}, norm)
         return sums | {"gradient_norm": np.float32(norm), "updates": np.float32(1)}
 
 
 class Local(OnServers):
-    """Lets replicas train alone for some steps, each on its slice of the batches, and averages their states.
+    """Lets replicas train alone for some steps, each on its slice of the batches, and averages
+    their states.
 
-    Averaged are parameters, batch statistics, moving averages and the optimizer's state, so that any worker can go on with any
-    replica, and a checkpoint is that of one model.
+    Averaged are parameters, batch statistics, moving averages and the optimizer's state, so that
+    any worker can go on with any replica, and a checkpoint is that of one model.
 
     Args:
         servers: take what is averaged: `Averages`, or `AverageHere`.
@@ -207,13 +239,24 @@ class Local(OnServers):
 
     name = "local"
 
-    def __init__(self, recipe: step.Recipe, devices: Any, pool: Pool, slices: int, servers: Any, *, stacks: bool) -> None:
+    def __init__(
+        self,
+        recipe: step.Recipe,
+        devices: Any,
+        pool: Pool,
+        slices: int,
+        servers: Any,
+        *,
+        stacks: bool,
+    ) -> None:
         super().__init__(recipe, devices, pool, slices, servers)
         self._stacks = stacks
 
     def _install(self, state: TrainState, constants: Constants | None) -> None:
         if constants is not None:
-            self._rates = self._published((jax.tree.map(lambda _: None, state), constants.learning_rates))
+            self._rates = self._published(
+                (jax.tree.map(lambda _: None, state), constants.learning_rates)
+            )
         self.pool.read_bytes = sum(leaf.nbytes for leaf in jax.tree.leaves(state))
         self._servers.install(state)
 
@@ -225,7 +268,14 @@ class Local(OnServers):
         self._servers.apply(self._slices)
         # What is no sum over examples is the same for each replica, or a mean of them.
         each = [
-            {name: value / self._slices if name in ("gradient_norm", "updates") else value for name, value in of.items()}
+            {
+                name: value / self._slices if name in ("gradient_norm", "updates") else value
+                for name, value in of.items()
+            }
             for of in sums
         ]
-        return {name: np.stack([of[name] for of in each]) for name in each[0]} if self._stacks else each[0]
+        return (
+            {name: np.stack([of[name] for of in each]) for name in each[0]}
+            if self._stacks
+            else each[0]
+        )

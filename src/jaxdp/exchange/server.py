@@ -1,4 +1,6 @@
-"""A parameter server: a process of its own that holds some of a model's arrays, and applies the gradients of those."""
+"""A parameter server: a process of its own that holds some of a model's arrays, and applies the
+gradients of those.
+"""
 
 import dataclasses
 import os
@@ -7,9 +9,12 @@ from typing import Any
 
 
 class Server:
-    """The process of one server; Ray calls its methods one after the other, in the order in which the driver made the calls.
+    """The process of one server.
 
-    Since all servers get the same calls in the same order, what is read from all of them between two updates is of one version.
+    Ray calls its methods one after the other, in the order in which the driver made the calls.
+
+    Since all servers get the same calls in the same order, what is read from all of them between
+    two updates is of one version.
     """
 
     def __init__(self) -> None:
@@ -31,7 +36,9 @@ class Server:
         from jaxdp.step.state import Constants
 
         def update(state: Any, grads: Any, batch_stats: Any, weight: Any, rates: Any) -> Any:
-            new, _ = step.update_state(state, grads, batch_stats, weight, {}, Constants({}, rates, ()), recipe=recipe)
+            new, _ = step.update_state(
+                state, grads, batch_stats, weight, {}, Constants({}, rates, ()), recipe=recipe
+            )
             return new
 
         self._update = jax.jit(update, donate_argnums=0)
@@ -43,7 +50,8 @@ class Server:
         """Applies a gradient.
 
         Args:
-            found: what the worker said of the slice; of batch statistics, with `grads`, by how much it changed them.
+            found: what the worker said of the slice; of batch statistics, with `grads`, by how much
+                it changed them.
             grads: leaves, None for those of other servers; None for the mean of what was added.
             factor: by which the learning rate is multiplied.
             scale: by which the gradient is multiplied, to clip its norm over all servers.
@@ -55,13 +63,17 @@ class Server:
 
         added = (self._added or []) if grads is None else grads
         self._added = None
-        tree = leaves.joined(self._params, [[None if leaf is None else leaf * np.float32(scale) for leaf in added]])
+        tree = leaves.joined(
+            self._params, [[None if leaf is None else leaf * np.float32(scale) for leaf in added]]
+        )
         batch_stats = self._state.batch_stats
         if self._has_statistics:
             # Others have changed them since the worker got them: its own would undo that.
             changed = found["batch_stats"]
             batch_stats = changed if grads is None else jax.tree.map(np.add, batch_stats, changed)
-        self._state = self._update(self._state, tree, batch_stats, found["weight"], self._rates * np.float32(factor))
+        self._state = self._update(
+            self._state, tree, batch_stats, found["weight"], self._rates * np.float32(factor)
+        )
 
     def check(self) -> None:
         """Answers."""
@@ -71,7 +83,10 @@ class Server:
         if self._added is None:
             self._added = list(grads)
         else:
-            self._added = [None if leaf is None else total + leaf for total, leaf in zip(self._added, grads, strict=True)]
+            self._added = [
+                None if leaf is None else total + leaf
+                for total, leaf in zip(self._added, grads, strict=True)
+            ]
 
     def mean_squares(self, slices: int) -> float:
         """Divides what was added by the number of slices, and returns the sum of its squares."""

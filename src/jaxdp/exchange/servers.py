@@ -1,4 +1,6 @@
-"""The parameter servers as the driver sees them: which of them holds what, and calls to all of them."""
+"""The parameter servers as the driver sees them: which of them holds what, and calls to all of
+them.
+"""
 
 import collections
 import dataclasses
@@ -27,7 +29,9 @@ class ServerLost(OSError):
 
 
 class _Processes:
-    """Processes each of which holds some of the leaves of a state, on the machines that have workers."""
+    """Processes each of which holds some of the leaves of a state, on the machines that have
+    workers.
+    """
 
     def __init__(self, ray: Any, kind: type, owners: tuple[int, ...], *arguments: Any) -> None:
         self._ray, self._kind, self._arguments, self._owners = ray, kind, arguments, owners
@@ -40,9 +44,14 @@ class _Processes:
         self.close()
         self._unconfirmed.clear()
         affinity = self._ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy
-        # One after the other where workers are: Ray might start all of them on the machine of the command, behind one cable.
-        places: list[Any] = [affinity(node.id, soft=True) for node in ray_cluster.nodes() if node.alive and node.cpus]
-        for _, place in zip(range(self._count), itertools.cycle(places or ["DEFAULT"]), strict=False):
+        # One after the other where workers are: Ray might start all of them on the machine of the
+        # command, behind one cable.
+        places: list[Any] = [
+            affinity(node.id, soft=True) for node in ray_cluster.nodes() if node.alive and node.cpus
+        ]
+        for _, place in zip(
+            range(self._count), itertools.cycle(places or ["DEFAULT"]), strict=False
+        ):
             actor = self._ray.remote(self._kind).options(num_cpus=0, scheduling_strategy=place)
             self._actors.append(actor.remote(*self._arguments))
 
@@ -51,11 +60,18 @@ class _Processes:
         self._get([actor.check.remote() for actor in self._actors])
 
     def add(self, arrays: list[Any]) -> None:
-        """Has what a slice or a replica has found added to what was before it; does not wait for it."""
-        self._note([actor.add.remote(part) for actor, part in zip(self._actors, arrays, strict=True)])
+        """Has what a slice or a replica has found added to what was before it.
+
+        Does not wait for it.
+        """
+        self._note(
+            [actor.add.remote(part) for actor, part in zip(self._actors, arrays, strict=True)]
+        )
 
     def pull(self) -> tuple[Any, ...]:
-        """Returns references to what workers compute with, of the version after all updates so far."""
+        """Returns references to what workers compute with, of the version after all updates so
+        far.
+        """
         return tuple(actor.pull.remote() for actor in self._actors)
 
     def _note(self, calls: list[Any]) -> None:
@@ -63,7 +79,10 @@ class _Processes:
         self._confirm(_UNCONFIRMED)
 
     def _confirm(self, behind: int = 0) -> None:
-        """Waits until servers are behind so many calls at most; one that could not be done raises its error."""
+        """Waits until servers are behind so many calls at most.
+
+        One that could not be done raises its error.
+        """
         while len(self._unconfirmed) > behind:
             self._get(self._unconfirmed.popleft())
 
@@ -107,10 +126,14 @@ class Servers(_Processes):
 
     def install(self, state: TrainState, learning_rates: np.ndarray) -> None:
         """Gives each server its share of a state."""
-        host = dataclasses.replace(jax.tree.map(np.asarray, state), graphdef=nnx.graphdef(nnx.List([])))  # servers run no model
+        # Servers run no model.
+        host = dataclasses.replace(
+            jax.tree.map(np.asarray, state), graphdef=nnx.graphdef(nnx.List([]))
+        )
         shares = [self._share(host, server) for server in range(len(self._actors))]
         calls = [
-            actor.install.remote(self._recipe, share, learning_rates) for actor, share in zip(self._actors, shares, strict=True)
+            actor.install.remote(self._recipe, share, learning_rates)
+            for actor, share in zip(self._actors, shares, strict=True)
         ]
         self._get(calls)
 
@@ -124,16 +147,25 @@ class Servers(_Processes):
             return tree if server == 0 else jax.tree.map(lambda leaf: None, tree)
 
         opt_state = optax.tree_utils.tree_map_params(
-            self._optimizer, lambda leaf, owner: leaf if owner == server else None, state.opt_state, owners
+            self._optimizer,
+            lambda leaf, owner: leaf if owner == server else None,
+            state.opt_state,
+            owners,
         )
         ema = (own(state.ema[0]), first(state.ema[1])) if state.ema is not None else None
         return dataclasses.replace(
-            state, params=own(state.params), batch_stats=first(state.batch_stats), opt_state=opt_state, ema=ema
+            state,
+            params=own(state.params),
+            batch_stats=first(state.batch_stats),
+            opt_state=opt_state,
+            ema=ema,
         )
 
     def mean_norm(self, slices: int) -> float:
         """Returns the norm of the mean of what was added."""
-        return math.sqrt(sum(self._get([actor.mean_squares.remote(slices) for actor in self._actors])))
+        return math.sqrt(
+            sum(self._get([actor.mean_squares.remote(slices) for actor in self._actors]))
+        )
 
     def apply_mean(self, found: dict[str, Any], norm: float) -> None:
         """Has the mean applied; does not wait for it.
@@ -142,7 +174,9 @@ class Servers(_Processes):
             norm: of the whole mean, divided by the mean weight.
         """
         known = {name: found[name] for name in ("batch_stats", "weight")}
-        self._note([actor.apply.remote(known, None, 1.0, self._scale(norm)) for actor in self._actors])
+        self._note(
+            [actor.apply.remote(known, None, 1.0, self._scale(norm)) for actor in self._actors]
+        )
 
     def apply(self, found: dict[str, Any], arrays: list[Any], factor: float, norm: float) -> None:
         """Has a gradient applied; does not wait for it.
@@ -153,10 +187,19 @@ class Servers(_Processes):
             norm: of the whole gradient.
         """
         known, scale = {name: found[name] for name in ("batch_stats", "weight")}, self._scale(norm)
-        self._note([actor.apply.remote(known, part, factor, scale) for actor, part in zip(self._actors, arrays, strict=True)])
+        self._note(
+            [
+                actor.apply.remote(known, part, factor, scale)
+                for actor, part in zip(self._actors, arrays, strict=True)
+            ]
+        )
 
     def _scale(self, norm: float) -> float:
-        return self._clip_norm / norm if self._clip_norm is not None and norm > self._clip_norm else 1.0
+        return (
+            self._clip_norm / norm
+            if self._clip_norm is not None and norm > self._clip_norm
+            else 1.0
+        )
 
     def collect(self, state: TrainState) -> TrainState:
         """Returns the whole state after all updates so far, on the host."""
@@ -174,17 +217,27 @@ class Averages(_Processes):
         learning_rate, momentum: as for `Average`.
     """
 
-    def __init__(self, ray: Any, owners: tuple[int, ...], learning_rate: float, momentum: float) -> None:
+    def __init__(
+        self, ray: Any, owners: tuple[int, ...], learning_rate: float, momentum: float
+    ) -> None:
         super().__init__(ray, Average, owners, learning_rate, momentum)
 
     def install(self, state: TrainState) -> None:
         """Gives each server its share of a state."""
         arrays, steps = leaves.of((state, None)), takes_steps(state)
         shares = [
-            [leaf if owner == server else None for leaf, owner in zip(arrays, self._owners, strict=True)]
+            [
+                leaf if owner == server else None
+                for leaf, owner in zip(arrays, self._owners, strict=True)
+            ]
             for server in range(self._count)
         ]
-        self._get([actor.install.remote(share, steps) for actor, share in zip(self._actors, shares, strict=True)])
+        self._get(
+            [
+                actor.install.remote(share, steps)
+                for actor, share in zip(self._actors, shares, strict=True)
+            ]
+        )
 
     def apply(self, replicas: int) -> None:
         """Has the average of what was added applied; does not wait for it."""
@@ -234,16 +287,20 @@ class AverageHere:
 
 
 def takes_steps(state: TrainState) -> list[bool]:
-    """Returns for each array of `leaves.of((state, None))` whether it is a parameter, to which an outer momentum applies."""
+    """Returns for each array of `leaves.of((state, None))` whether it is a parameter, to which an
+    outer momentum applies.
+    """
     nothing = jax.tree.map(lambda leaf: False, state)
     params = dataclasses.replace(nothing, params=jax.tree.map(lambda leaf: True, state.params))
     return [bool(leaf) for leaf in leaves.places((params, None))]
 
 
 def owners_of(sizes: list[int], servers: int) -> tuple[int, ...]:
-    """Returns which server holds which leaf, so that each has about as many elements: the largest first, to whoever has least.
+    """Returns which server holds which leaf, so that each has about as many elements: the largest
+    first, to whoever has least.
 
-    Source: Graham 1969, Bounds on Multiprocessing Timing Anomalies: at most a third more than the best division.
+    Source: Graham 1969, Bounds on Multiprocessing Timing Anomalies: at most a third more than the
+    best division.
     """
     held, owners = [0] * servers, [0] * len(sizes)
     for number in sorted(range(len(sizes)), key=lambda each: -sizes[each]):

@@ -1,4 +1,6 @@
-"""Begins and ends training with workers: checks the settings, starts Ray, and gives a run another strategy."""
+"""Begins and ends training with workers: checks the settings, starts Ray, and gives a run another
+strategy.
+"""
 
 import contextlib
 import dataclasses
@@ -27,7 +29,8 @@ from jaxdp.step.step import Recipe
 from jaxdp.training.setup import Setup
 
 _NEVER = 1e30  # a norm that nothing is clipped to
-_MOST_SLICES = 16  # by default: enough for workers of different speed, and few enough that each is worth sending
+# By default: enough for workers of different speed, and few enough that each is worth sending.
+_MOST_SLICES = 16
 
 
 class WorkersSetup(Setup):
@@ -53,20 +56,44 @@ def check(setup: Setup) -> None:
     ray_connection.require()
     sharding, optimization = config.sharding, config.optimization
     if sharding.strategy not in ("pmap", "single"):
-        raise ConfigError("strategy", sharding.strategy, f"--exchange {exchange} computes on its workers; leave --strategy out")
+        raise ConfigError(
+            "strategy",
+            sharding.strategy,
+            f"--exchange {exchange} computes on its workers; leave --strategy out",
+        )
     if sharding.devices not in (None, 1):
-        raise ConfigError("devices", sharding.devices, f"--exchange {exchange} takes --workers, each of which is one device")
+        raise ConfigError(
+            "devices",
+            sharding.devices,
+            f"--exchange {exchange} takes --workers, each of which is one device",
+        )
     if jax.process_count() > 1:
-        raise ConfigError("exchange", exchange, "is started by one process, which starts its workers")
+        raise ConfigError(
+            "exchange", exchange, "is started by one process, which starts its workers"
+        )
     if not setup.strategy.on_cpu:
-        raise ConfigError("exchange", exchange, "its workers compute on CPUs; set JAX_PLATFORMS=cpu, or use allreduce")
+        raise ConfigError(
+            "exchange",
+            exchange,
+            "its workers compute on CPUs; set JAX_PLATFORMS=cpu, or use allreduce",
+        )
     for name, value in (
-        ("accumulate_steps", optimization.accumulate_steps if optimization.accumulate_steps > 1 else None),
-        ("steps_per_execution", config.run.steps_per_execution if config.run.steps_per_execution > 1 else None),
+        (
+            "accumulate_steps",
+            optimization.accumulate_steps if optimization.accumulate_steps > 1 else None,
+        ),
+        (
+            "steps_per_execution",
+            config.run.steps_per_execution if config.run.steps_per_execution > 1 else None,
+        ),
         ("profile", config.run.profile),
     ):
         if value is not None:
-            raise ConfigError(name, value, f"does not go together with --exchange {exchange}; leave one of them out")
+            raise ConfigError(
+                name,
+                value,
+                f"does not go together with --exchange {exchange}; leave one of them out",
+            )
     if exchange != "exact" or config.exchange.servers:
         _check_update(setup)
     _check_batch_norm(setup)
@@ -77,14 +104,28 @@ def _check_update(setup: Setup) -> None:
     config = setup.config
     if servers := _servers(config):
         if setup.objects.optimizer is not None and config.exchange.name != "local":
-            raise ConfigError("exchange", config.exchange.name, "divides the optimizer among servers, which takes one by its name")
+            raise ConfigError(
+                "exchange",
+                config.exchange.name,
+                "divides the optimizer among servers, which takes one by its name",
+            )
         if servers > (most := len(jax.tree.leaves(setup.shapes.params))):
-            raise ConfigError("servers", config.exchange.servers, f"the model has {most} arrays of parameters; use at most {most}")
+            raise ConfigError(
+                "servers",
+                config.exchange.servers,
+                f"the model has {most} arrays of parameters; use at most {most}",
+            )
     if config.model.precision == "float16":
-        remedy = f"its loss scale is one of the whole state, which --exchange {config.exchange.name} divides; use bfloat16"
+        remedy = (
+            f"its loss scale is one of the whole state, which --exchange {config.exchange.name}"
+            " divides; use bfloat16"
+        )
         raise ConfigError("precision", "float16", remedy)
     if config.run.on_divergence == "skip":
-        remedy = f"--exchange {config.exchange.name} has no single update to skip here; use stop or rollback"
+        remedy = (
+            f"--exchange {config.exchange.name} has no single update to skip here; use stop or"
+            " rollback"
+        )
         raise ConfigError("on_divergence", "skip", remedy)
 
 
@@ -94,7 +135,10 @@ def _check_batch_norm(setup: Setup) -> None:
         return
     if mode.kind == "replica" or exchange != "async":
         size = setup.global_batch_size
-        remedy = f"depends on what one device computes; --exchange {exchange} takes group:N, e.g. group:{math.gcd(size, 32)}"
+        remedy = (
+            f"depends on what one device computes; --exchange {exchange} takes group:N, e.g."
+            f" group:{math.gcd(size, 32)}"
+        )
         raise ConfigError("batch_norm", str(mode), remedy)
 
 
@@ -107,23 +151,41 @@ def number_of_slices(setup: Setup) -> int:
     exchange, size = setup.config.exchange, setup.global_batch_size
     if exchange.name == "async":
         return 1
-    has_groups = bool(jax.tree.leaves(setup.shapes.batch_stats)) and setup.recipe.batch_norm.group_size
+    has_groups = (
+        bool(jax.tree.leaves(setup.shapes.batch_stats)) and setup.recipe.batch_norm.group_size
+    )
     unit = setup.recipe.batch_norm.group_size or 1 if has_groups else 1
     possible = [count for count in range(1, size // unit + 1) if size % (count * unit) == 0]
-    given = exchange.slices if exchange.slices is not None else exchange.count if exchange.name == "local" else None
+    given = (
+        exchange.slices
+        if exchange.slices is not None
+        else exchange.count
+        if exchange.name == "local"
+        else None
+    )
     if given is None:
         return max(count for count in possible if count <= _MOST_SLICES)
     if given in possible:
         return given
     field = "slices" if exchange.slices is not None else "workers"
-    what = f"whole groups of {unit} of the {size} examples" if unit > 1 else f"equal parts of the {size} examples"
+    what = (
+        f"whole groups of {unit} of the {size} examples"
+        if unit > 1
+        else f"equal parts of the {size} examples"
+    )
     near = min(possible, key=lambda count: abs(count - given))
-    raise ConfigError(field, given, f"slices must be {what} of a batch; use {'--slices ' if field == 'workers' else ''}{near}")
+    raise ConfigError(
+        field,
+        given,
+        f"slices must be {what} of a batch; use {'--slices ' if field == 'workers' else ''}{near}",
+    )
 
 
 @contextlib.contextmanager
 def started(setup: Setup) -> Iterator[tuple[Setup, Monitor]]:
-    """Provides a setup whose steps workers compute, and the callback that tells about them; the workers end with the block.
+    """Provides a setup whose steps workers compute, and the callback that tells about them.
+
+    The workers end with the block.
 
     Raises:
         ConfigError: if there is no cluster at the address, or for objects that cannot be sent.
@@ -131,14 +193,21 @@ def started(setup: Setup) -> Iterator[tuple[Setup, Monitor]]:
     config = setup.config
     exchange = config.exchange
     with (
-        ray_connection.connected(exchange.ray_address, cpus=exchange.count, field="ray_address") as ray,
+        ray_connection.connected(
+            exchange.ray_address, cpus=exchange.count, field="ray_address"
+        ) as ray,
         contextlib.ExitStack() as cleanup,
     ):
         slices, owners = number_of_slices(setup), _owners(setup)
         task = Task(
-            _of_worker(config), _sendable(ray, setup.objects), os.getcwd(), exchange.name == "local", slices, owners,
+            _of_worker(config),
+            _sendable(ray, setup.objects),
+            os.getcwd(),
+            exchange.name == "local",
+            slices,
+            owners,
             alone=exchange.name == "async",
-        )  # fmt: skip
+        )
         pool = Pool(ray, task, exchange.count, Head() if exchange.ray_address else None)
         cleanup.callback(pool.close)
         intervals, devices = setup.intervals, setup.strategy.devices[:1]
@@ -151,18 +220,27 @@ def started(setup: Setup) -> Iterator[tuple[Setup, Monitor]]:
             strategy = ExactOnServers(setup.recipe, devices, pool, slices, servers)
         elif exchange.name == "local":
             average = servers or AverageHere(pool, *_outer(exchange))
-            strategy = Local(setup.recipe, devices, pool, slices, average, stacks=exchange.steps_alone > 1)
+            strategy = Local(
+                setup.recipe, devices, pool, slices, average, stacks=exchange.steps_alone > 1
+            )
             intervals = dataclasses.replace(intervals, steps_per_execution=exchange.steps_alone)
         else:
-            strategy = Asynchronous(setup.recipe, devices, pool, servers, exchange.staleness, intervals.total_steps)
+            strategy = Asynchronous(
+                setup.recipe, devices, pool, servers, exchange.staleness, intervals.total_steps
+            )
         fields = {field.name: getattr(setup, field.name) for field in dataclasses.fields(setup)}
-        yield WorkersSetup(**fields | {"strategy": strategy, "intervals": intervals}), Monitor(pool, strategy)
+        yield (
+            WorkersSetup(**fields | {"strategy": strategy, "intervals": intervals}),
+            Monitor(pool, strategy),
+        )
 
 
 def _started_servers(ray: Any, setup: Setup, owners: tuple[int, ...]) -> Any:
     if setup.config.exchange.name == "local":
         return Averages(ray, owners, *_outer(setup.config.exchange))
-    return Servers(ray, _of_servers(setup), setup.recipe.optimizer(setup.schedule), owners, _clipped(setup))
+    return Servers(
+        ray, _of_servers(setup), setup.recipe.optimizer(setup.schedule), owners, _clipped(setup)
+    )
 
 
 def _outer(exchange: ExchangeConfig) -> tuple[float, float]:
@@ -175,8 +253,12 @@ def _owners(setup: Setup) -> tuple[int, ...]:
     count = _servers(setup.config)
     if not count:
         return ()
-    computed = (setup.shapes, None) if setup.config.exchange.name == "local" else setup.shapes.params
-    return owners_of([0 if leaf is None else math.prod(leaf.shape) for leaf in leaves.places(computed)], count)
+    computed = (
+        (setup.shapes, None) if setup.config.exchange.name == "local" else setup.shapes.params
+    )
+    return owners_of(
+        [0 if leaf is None else math.prod(leaf.shape) for leaf in leaves.places(computed)], count
+    )
 
 
 def _servers(config: TrainConfig) -> int:
@@ -185,7 +267,9 @@ def _servers(config: TrainConfig) -> int:
 
 
 def _clipped(setup: Setup) -> float | None:
-    """Returns the norm to which gradients are clipped before they get to several servers, none of which sees all of them."""
+    """Returns the norm to which gradients are clipped before they get to several servers, none of
+    which sees all of them.
+    """
     return setup.config.optimization.clip_norm if _servers(setup.config) > 1 else None
 
 
@@ -195,16 +279,29 @@ def _of_servers(setup: Setup) -> Recipe:
         return setup.recipe
     # Not None: the optimizer's state is to have the same form.
     never = setup.config.optimization.replace(clip_norm=_NEVER)
-    return dataclasses.replace(setup.recipe, optimizer=functools.partial(optim.create_optimizer, never))
+    return dataclasses.replace(
+        setup.recipe, optimizer=functools.partial(optim.create_optimizer, never)
+    )
 
 
 def _of_worker(config: TrainConfig) -> TrainConfig:
-    """Returns the settings with which a worker opens the data and builds the model: of a run on one device without a folder."""
+    """Returns the settings with which a worker opens the data and builds the model: of a run on one
+    device without a folder.
+    """
     allreduce = dataclasses.replace(config, exchange=type(config.exchange)())
     return allreduce.replace(
-        strategy="single", devices=1, run_dir=None, resume="never", init_from=None, callbacks=(), early_stop=None,
-        distributed="off", on_divergence="stop" if config.run.on_divergence == "rollback" else config.run.on_divergence,
-    )  # fmt: skip
+        strategy="single",
+        devices=1,
+        run_dir=None,
+        resume="never",
+        init_from=None,
+        callbacks=(),
+        early_stop=None,
+        distributed="off",
+        on_divergence="stop"
+        if config.run.on_divergence == "rollback"
+        else config.run.on_divergence,
+    )
 
 
 def _sendable(ray: Any, objects: Objects) -> Objects:
@@ -212,6 +309,9 @@ def _sendable(ray: Any, objects: Objects) -> Objects:
         ray.cloudpickle.dumps(objects)
     except Exception as error:  # whatever an object raises
         said = " ".join(str(error).split())[:200]
-        remedy = f"sends model, data, task and optimizer to its workers, and one of the objects cannot be pickled: {said}"
+        remedy = (
+            "sends model, data, task and optimizer to its workers, and one of the objects cannot"
+            f" be pickled: {said}"
+        )
         raise ConfigError("exchange", "", remedy) from error
     return objects

@@ -1,4 +1,5 @@
-"""A worker: a process of its own that holds the dataset and computes slices of batches with the parameters that it is given.
+"""A worker: a process of its own that holds the dataset and computes slices of batches with the
+parameters that it is given.
 
 This module imports no JAX, so that a worker's process can say first how many threads XLA may have.
 """
@@ -22,8 +23,10 @@ class Job(NamedTuple):
     Attributes:
         steps: whose batches these are, counted from 0.
         slice, slices: which of how many equal slices of each batch.
-        version: number of the parameters in `parts`: a worker that has them does not read them again.
-        parts: references to the leaves of what a worker computes with; in each part those that others hold are None.
+        version: number of the parameters in `parts`: a worker that has them does not read them
+            again.
+        parts: references to the leaves of what a worker computes with; in each part those that
+            others hold are None.
     """
 
     steps: range
@@ -43,9 +46,11 @@ class Task:
         folder: working directory of the run.
         trains: whether it trains a whole state by itself, rather than computing gradients.
         slices: of how many the first one is computed beforehand, so that it is compiled.
-        owners: to which server each array goes of what is computed: gradients of the parameters, or, where it trains, those of
-            `leaves.of` of the state and nothing; empty where the driver takes them all.
-        alone: whether others update the state meanwhile. Then what is returned of batch statistics is by how much they changed.
+        owners: to which server each array goes of what is computed: gradients of the parameters,
+            or, where it trains, those of `leaves.of` of the state and nothing; empty where the
+            driver takes them all.
+        alone: whether others update the state meanwhile. Then what is returned of batch statistics
+            is by how much they changed.
     """
 
     config: TrainConfig
@@ -70,7 +75,8 @@ class Worker:
     """The process of one worker; Ray calls its methods one after the other.
 
     Args:
-        place: which of the workers it is, counted from 0; one that replaces a lost one has its place.
+        place: which of the workers it is, counted from 0; one that replaces a lost one has its
+            place.
     """
 
     def __init__(self, task: Task, place: int) -> None:
@@ -97,7 +103,9 @@ class Worker:
         """Answers."""
 
     def _limit_threads(self) -> None:
-        """One thread computes: as many workers as cores do not disturb each other, and no result depends on the number of cores."""
+        """One thread computes: as many workers as cores do not disturb each other, and no result
+        depends on the number of cores.
+        """
         from jaxdp.runtime import platform
 
         os.environ.update({"JAX_PLATFORMS": "cpu", "NPROC": "1", "PJRT_NPROC": "1"})
@@ -120,7 +128,9 @@ class Worker:
 
         def gradients(state: Any, batch: Any, constants: Any) -> Any:
             batch = step.gather_examples(batch, constants.examples)
-            return step.accumulate_gradients(state, batch, constants, recipe=recipe, replicas=replicas)
+            return step.accumulate_gradients(
+                state, batch, constants, recipe=recipe, replicas=replicas
+            )
 
         self._gradients = jax.jit(gradients)
         state = setup.create_state()
@@ -129,7 +139,10 @@ class Worker:
         self._compute(Job(range(1), 0, self._task.slices, -1, ()))  # compiles
 
     def run(self, job: Job) -> Any:
-        """Computes a slice; returns what there is to know about it, and then the arrays for each server or the driver."""
+        """Computes a slice.
+
+        Returns what there is to know about it, and then the arrays for each server or the driver.
+        """
         from jaxdp.data.dataset import BadExample
 
         begun = time.perf_counter()
@@ -137,7 +150,9 @@ class Worker:
             self._read(job)
             found = self._compute(job)
         except BadExample as error:
-            return Refusal(error.field, str(error.value), error.remedy), *[None] * (max(self._task.owners, default=0) + 1)
+            return Refusal(error.field, str(error.value), error.remedy), *[None] * (
+                max(self._task.owners, default=0) + 1
+            )
         time.sleep(max(self._least_seconds - (time.perf_counter() - begun), 0.0))
         return found
 
@@ -148,7 +163,10 @@ class Worker:
 
         from jaxdp.exchange import leaves
 
-        self._held, self._version = leaves.joined(self._structure, ray.get(list(job.parts))), job.version
+        self._held, self._version = (
+            leaves.joined(self._structure, ray.get(list(job.parts))),
+            job.version,
+        )
 
     def _compute(self, job: Job) -> Any:
         if self._task.trains:
@@ -159,11 +177,19 @@ class Worker:
         # Whatever the number of updates before it, a batch has its own random numbers.
         state = dataclasses.replace(self._held, step=np.int32(job.steps.start))
         batch = self._batch(job.steps.start, job)
-        (grads, batch_stats, weight), sums = jax.device_get(self._gradients(state, batch, self._constants))
+        (grads, batch_stats, weight), sums = jax.device_get(
+            self._gradients(state, batch, self._constants)
+        )
         if self._task.alone:
             batch_stats = jax.tree.map(np.subtract, batch_stats, self._held.batch_stats)
         squares = float(sum(np.vdot(leaf, leaf) for leaf in jax.tree.leaves(grads)))
-        known = {"batch_stats": batch_stats, "weight": weight, "sums": sums, "squares": squares, "bytes": _size(grads)}
+        known = {
+            "batch_stats": batch_stats,
+            "weight": weight,
+            "sums": sums,
+            "squares": squares,
+            "bytes": _size(grads),
+        }
         return known, *self._divided(jax.tree.leaves(grads))
 
     def _divided(self, found: list[Any]) -> list[Any]:
@@ -171,7 +197,10 @@ class Worker:
         if not owners:
             return [found]
         servers = range(max(owners) + 1)
-        return [[leaf if owner == server else None for leaf, owner in zip(found, owners, strict=True)] for server in servers]
+        return [
+            [leaf if owner == server else None for leaf, owner in zip(found, owners, strict=True)]
+            for server in servers
+        ]
 
     def _train(self, job: Job) -> Any:
         import jax
@@ -179,9 +208,14 @@ class Worker:
         from jaxdp.exchange import leaves
 
         (state, rates), sums = self._held, []
-        state, constants = self._setup.strategy.restore(state), dataclasses.replace(self._constants, learning_rates=rates)
+        state, constants = (
+            self._setup.strategy.restore(state),
+            dataclasses.replace(self._constants, learning_rates=rates),
+        )
         for step in job.steps:
-            state, of_step = self._setup.strategy.train_step(state, self._batch(step, job), constants)
+            state, of_step = self._setup.strategy.train_step(
+                state, self._batch(step, job), constants
+            )
             sums.append(of_step)
         found = leaves.of((state, None))  # without the learning rates
         return {"sums": jax.device_get(sums), "bytes": _size(found)}, *self._divided(found)
@@ -191,12 +225,20 @@ class Worker:
 
         setup, numbers = self._setup, self._order[step]
         streams = setup.config.data.data_placement == "host"
-        read = functools.partial(pipeline.load, setup.source("train")) if streams else pipeline.index_batch
+        read = (
+            functools.partial(pipeline.load, setup.source("train"))
+            if streams
+            else pipeline.index_batch
+        )
         draws = getattr(self._order, "draws", None)
         batch = pipeline.share_of(
-            numbers, read, job.slice, job.slices, draws={"draws": draws(numbers)} if draws is not None else {},
+            numbers,
+            read,
+            job.slice,
+            job.slices,
+            draws={"draws": draws(numbers)} if draws is not None else {},
             paired=bool(setup.recipe.preprocess.mixings),
-        )  # fmt: skip
+        )
         return setup.strategy.shard_batch(batch)
 
 

@@ -1,4 +1,6 @@
-"""Applies a trained model to new images: the same for `predict`, for exported programs and for the pictures of a run."""
+"""Applies a trained model to new images: the same for `predict`, for exported programs and for the
+pictures of a run.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -14,7 +16,8 @@ Apply = Callable[[Any, Shaped[Array, "batch height width channels"]], Float[Arra
 
 
 def create_apply(preprocess: Preprocess) -> Apply:
-    """Returns a pure function of a state and stored pixels, which gives what the model returns in evaluation.
+    """Returns a pure function of a state and stored pixels, which gives what the model returns in
+    evaluation.
 
     Logits for classification and segmentation; pixels in [0, 1] for regression.
     """

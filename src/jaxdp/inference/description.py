@@ -13,7 +13,10 @@ def read_description(run: RunDirectory) -> Description:
     Raises:
         ConfigError: if there is no run, or its dataset.json is damaged.
     """
-    known = {field.name for field in dataclasses.fields(Description)}  # a later version may have more
+    # A later version may have more.
+    known = {field.name for field in dataclasses.fields(Description)}
     content = {name: value for name, value in run.read_dataset().items() if name in known}
-    plain: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in content.items()}
+    plain: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in content.items()
+    }
     return Description(**plain)

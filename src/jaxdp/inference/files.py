@@ -1,4 +1,6 @@
-"""Finds the image files that a person names, and reads them as a model takes them: images that belong to no dataset."""
+"""Finds the image files that a person names, and reads them as a model takes them: images that
+belong to no dataset.
+"""
 
 import concurrent.futures
 import dataclasses
@@ -10,7 +12,15 @@ import numpy as np
 from PIL import Image
 
 from jaxdp.data.sources import BadExample
-from jaxdp.data.sources.images import SUFFIXES, Picture, decode_image, find_pictures, is_tiff, pages_of, read_header
+from jaxdp.data.sources.images import (
+    SUFFIXES,
+    Picture,
+    decode_image,
+    find_pictures,
+    is_tiff,
+    pages_of,
+    read_header,
+)
 from jaxdp.parsing import resolved, valid_text
 from jaxdp.registry import ConfigError
 from jaxdp.runtime import platform
@@ -29,7 +39,8 @@ class ImageFile:
 
     Attributes:
         path: as a person would write it.
-        name: of what is written about it: without suffix, and relative to the folder that it was found in.
+        name: of what is written about it: without suffix, and relative to the folder that it was
+            found in.
         picture: which image in the file, where it holds several.
     """
 
@@ -41,8 +52,11 @@ class ImageFile:
         return valid_text(str(self.picture or self.path))
 
 
-def find(paths: Sequence[str | pathlib.Path], leave_out: pathlib.Path | None = None) -> list[ImageFile]:
-    """Returns each file once: those named, and the images in the folders named and below them, sorted.
+def find(
+    paths: Sequence[str | pathlib.Path], leave_out: pathlib.Path | None = None
+) -> list[ImageFile]:
+    """Returns each file once: those named, and the images in the folders named and below them,
+    sorted.
 
     Args:
         leave_out: folder that is passed over where it lies in one of those.
@@ -58,7 +72,11 @@ def find(paths: Sequence[str | pathlib.Path], leave_out: pathlib.Path | None = N
             if hidden and resolved(path) in hidden.parents:
                 inside = [inner for inner in inside if hidden not in resolved(inner).parents]
             if not inside:
-                raise ConfigError("", path, f"{path}: no images in that folder; they are told by {' '.join(SUFFIXES)}")
+                raise ConfigError(
+                    "",
+                    path,
+                    f"{path}: no images in that folder; they are told by {' '.join(SUFFIXES)}",
+                )
             files = [ImageFile(inner, inner.relative_to(path).with_suffix("")) for inner in inside]
         elif path.exists() and not path.is_file():
             raise ConfigError("", path, f"{path}: is no regular file; give images or folders")
@@ -72,13 +90,16 @@ def find(paths: Sequence[str | pathlib.Path], leave_out: pathlib.Path | None = N
 
 
 def check_names(files: Iterable[ImageFile]) -> None:
-    """Raises ConfigError if two files have the same name, so that one's results would replace the other's."""
+    """Raises ConfigError if two files have the same name, so that one's results would replace the
+    other's.
+    """
     taken: dict[pathlib.PurePath, ImageFile] = {}
     for file in files:
         other = taken.setdefault(file.name, file)
         if other is not file:
             remedy = (
-                f"{other} and {file} would both be written as {file.name}-*.png; predict them one after the other, into two folders"
+                f"{other} and {file} would both be written as {file.name}-*.png; predict them one"
+                " after the other, into two folders"
             )
             raise ConfigError("", file, remedy)
 
@@ -97,16 +118,24 @@ def paged(files: Iterable[ImageFile], tiff: str | None) -> list[ImageFile]:
     found: list[ImageFile] = []
     for file in files:
         for picture in pages(file.path, tiff):
-            name = file.name if picture.page is None else file.name.with_name(f"{file.name.name}[{picture.page}]")
+            name = (
+                file.name
+                if picture.page is None
+                else file.name.with_name(f"{file.name.name}[{picture.page}]")
+            )
             found.append(ImageFile(file.path, name, picture))
     return found
 
 
-def read(path: pathlib.Path | Picture, channels: int, dtype: str = "uint8") -> tuple[np.ndarray, tuple[str, ...]]:
-    """Returns a picture as (H, W, channels), as training decodes it, and which changes that took, e.g. GREYED.
+def read(
+    path: pathlib.Path | Picture, channels: int, dtype: str = "uint8"
+) -> tuple[np.ndarray, tuple[str, ...]]:
+    """Returns a picture as (H, W, channels), as training decodes it, and which changes that took,
+    e.g. GREYED.
 
     Raises:
-        BadExample: if it cannot be read, or has another depth or a number of channels that is not converted.
+        BadExample: if it cannot be read, or has another depth or a number of channels that is not
+            converted.
     """
     picture = path if isinstance(path, Picture) else Picture(path)
     changes: list[str] = []
@@ -119,7 +148,9 @@ def read(path: pathlib.Path | Picture, channels: int, dtype: str = "uint8") -> t
                 changes.append(FIRST)
             if image.has_transparency_data and channels != 4:
                 changes.append(FLATTENED)
-    except Exception:  # broken data make Pillow raise almost anything; the decoder will say it in one line
+    except (
+        Exception
+    ):  # broken data make Pillow raise almost anything; the decoder will say it in one line
         changes = []
     return decode_image(picture, picture, channels, dtype), tuple(changes)
 
@@ -133,7 +164,8 @@ class SurveyedImage:
         highest: pixel of each channel.
         changes: as `read` gives them.
         spread: the 0.1 % and 99.9 % percentiles of the pixels.
-        pixels: as `read` gives them, of the first images as far as they take little memory together.
+        pixels: as `read` gives them, of the first images as far as they take little memory
+            together.
     """
 
     file: ImageFile
@@ -145,7 +177,10 @@ class SurveyedImage:
 
 
 def survey(
-    files: Sequence[ImageFile], channels: int, left_out: Callable[[BadExample], None] | None, dtype: str = "uint8"
+    files: Sequence[ImageFile],
+    channels: int,
+    left_out: Callable[[BadExample], None] | None,
+    dtype: str = "uint8",
 ) -> list[SurveyedImage]:
     """Reads every file once, so that a broken one is known before anything is computed or written.
 
@@ -168,13 +203,18 @@ def survey(
             pixels, changes = read(file.picture or file.path, channels, dtype)
         except BadExample as error:
             return error
-        low, high = (0.0, 0.0) if dtype == "uint8" else map(float, np.percentile(pixels, (0.1, 99.9)))
+        low, high = (
+            (0.0, 0.0) if dtype == "uint8" else map(float, np.percentile(pixels, (0.1, 99.9)))
+        )
         highest = tuple(pixels.max((0, 1)).tolist())
         kept = pixels if keeps(pixels.nbytes) else None
-        return SurveyedImage(file, (pixels.shape[0], pixels.shape[1]), highest, changes, (low, high), kept)
+        return SurveyedImage(
+            file, (pixels.shape[0], pixels.shape[1]), highest, changes, (low, high), kept
+        )
 
     known: list[SurveyedImage] = []
-    with concurrent.futures.ThreadPoolExecutor(min(8, platform.cores())) as pool:  # decoding leaves the interpreter's lock
+    # Decoding leaves the interpreter's lock.
+    with concurrent.futures.ThreadPoolExecutor(min(8, platform.cores())) as pool:
         for result in pool.map(look, files):
             if isinstance(result, SurveyedImage):
                 known.append(result)

@@ -1,4 +1,7 @@
-"""Tells objects apart in the probabilities of background, cell and border; scikit-image, an extra, has the watershed."""
+"""Tells objects apart in the probabilities of background, cell and border.
+
+Scikit-image, an extra, has the watershed.
+"""
 
 import functools
 import importlib
@@ -17,7 +20,9 @@ from jaxdp.step.metrics import Sums
 from jaxdp.tasks import instances
 
 SMOOTHING = 1.5  # standard deviation in pixels: noise makes no seeds
-RISE = 0.75  # pixels by which the middle of an object is farther from what is not cell than where it meets another
+# Pixels by which the middle of an object is farther from what is not cell than where it meets
+# another.
+RISE = 0.75
 SMALLEST = 16  # pixels of an object
 _HIGHEST = 2**16 - 1
 
@@ -28,12 +33,15 @@ def require() -> None:
         raise ConfigError("instances", "", "needs scikit-image: pip install 'jaxdp[instances]'")
 
 
-def separate(probabilities: Float[np.ndarray, "height width 3"]) -> Integer[np.ndarray, "height width"]:
+def separate(
+    probabilities: Float[np.ndarray, "height width 3"],
+) -> Integer[np.ndarray, "height width"]:
     """Returns the number of the object at each pixel, uint16, with 0 for background.
 
-    Seeds are where the class cell is deepest: the maxima of the distance to the nearest pixel that is likelier no cell, as far as
-    they rise 0.75 pixels above the way to a higher one. A watershed of that distance grows them over all pixels that are likelier
-    than not cell or border, borders between objects included. Objects of fewer than 16 pixels are left out.
+    Seeds are where the class cell is deepest: the maxima of the distance to the nearest pixel that
+    is likelier no cell, as far as they rise 0.75 pixels above the way to a higher one. A watershed
+    of that distance grows them over all pixels that are likelier than not cell or border, borders
+    between objects included. Objects of fewer than 16 pixels are left out.
 
     Args:
         probabilities: of background, cell and border.
@@ -45,7 +53,8 @@ def separate(probabilities: Float[np.ndarray, "height width 3"]) -> Integer[np.n
     import scipy.ndimage  # 0.1 s, which few runs need
 
     measure, morphology, segmentation = (
-        importlib.import_module(f"skimage.{name}") for name in ("measure", "morphology", "segmentation")
+        importlib.import_module(f"skimage.{name}")
+        for name in ("measure", "morphology", "segmentation")
     )
     smooth = functools.partial(scipy.ndimage.gaussian_filter, sigma=SMOOTHING)
     cell = smooth(probabilities[..., CELL]) > 0.5
@@ -56,15 +65,23 @@ def separate(probabilities: Float[np.ndarray, "height width 3"]) -> Integer[np.n
     large[0] = False
     numbers = np.cumsum(large) * large
     if numbers.max(initial=0) > _HIGHEST:
-        raise ConfigError("", "", f"an image has {numbers.max()} objects, and 16 bits number {_HIGHEST}; predict parts of it")
+        raise ConfigError(
+            "",
+            "",
+            f"an image has {numbers.max()} objects, and 16 bits number {_HIGHEST}; predict parts"
+            " of it",
+        )
     return numbers.astype(np.uint16)[grown]
 
 
 def count(predictor: Predictor, source: CheckedSource) -> Iterator[Sums]:
-    """Yields for each example of a split how many of its objects were found; of one that is left out nothing.
+    """Yields for each example of a split how many of its objects were found.
+
+    Of one that is left out nothing.
 
     Args:
-        predictor: of a model that tells objects apart: what is scored is what it predicts for files.
+        predictor: of a model that tells objects apart: what is scored is what it predicts for
+            files.
         source: of which every example was read before.
     """
     for index in range(len(source)):

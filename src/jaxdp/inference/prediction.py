@@ -1,6 +1,8 @@
-"""Predicts with the model of a run: on arrays and files from Python, and on the images that the command names.
+"""Predicts with the model of a run: on arrays and files from Python, and on the images that the
+command names.
 
-For the command it checks what can be checked before anything is computed, and writes what comes out.
+For the command it checks what can be checked before anything is computed, and writes what comes
+out.
 """
 
 import dataclasses
@@ -13,7 +15,15 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
-from jaxdp.config import MOST_DEVICES, POSITIVE, OptionalInt, OptionalPath, Plugins, Settings, at_most
+from jaxdp.config import (
+    MOST_DEVICES,
+    POSITIVE,
+    OptionalInt,
+    OptionalPath,
+    Plugins,
+    Settings,
+    at_most,
+)
 from jaxdp.config.values import MaskValues
 from jaxdp.parsing import printable
 from jaxdp.registry import ConfigError
@@ -36,14 +46,21 @@ _FAR = 20  # deviations from the mean of a dataset at which pixels are hardly on
 class ImagesConfig(Settings):
     """Flags that choose the run, its checkpoint and the images."""
 
-    run_dir: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN_DIR", help_behavior_hint="")]
+    run_dir: Annotated[
+        str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN_DIR", help_behavior_hint="")
+    ]
     """folder of the run"""
-    paths: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="PATH ...", help_behavior_hint="")]
+    paths: Annotated[
+        tuple[str, ...],
+        tyro.conf.Positional,
+        tyro.conf.arg(metavar="PATH ...", help_behavior_hint=""),
+    ]
     """images, and folders to search for images"""
     step: OptionalInt = None
     """step of the checkpoint (default: the best by validation data, or the last)"""
     on_bad_example: Literal["error", "skip"] = "error"
-    """what to do about an image that cannot be read: stop before anything is written, or go on without it"""
+    """what to do about an image that cannot be read: stop before anything is written, or go on
+    without it"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,12 +70,14 @@ class ResultsConfig(Settings):
     top_k: Annotated[int, POSITIVE] = 3
     """classification: how many classes to name for each image, the most likely first"""
     csv: OptionalPath = None
-    """CSV file with a line for each image and a column for each class: classification: its probability; segmentation: its share of
-    the pixels, or of a run with --instances the number of objects and their mean area in pixels"""
+    """CSV file with a line for each image and a column for each class: classification: its
+    probability; segmentation: its share of the pixels, or of a run with --instances the number of
+    objects and their mean area in pixels"""
     output_dir: OptionalPath = None
-    """segmentation: folder for NAME-mask.png, with the values or colours of training, or of a run with --instances for
-    NAME-instances.png, whose pixels are numbers of objects in 16 bits, and NAME-overlay.png; regression: for NAME-prediction.png.
-    In it are the same folders as in the one that was searched for images"""
+    """segmentation: folder for NAME-mask.png, with the values or colours of training, or of a run
+    with --instances for NAME-instances.png, whose pixels are numbers of objects in 16 bits, and
+    NAME-overlay.png; regression: for NAME-prediction.png. In it are the same folders as in the one
+    that was searched for images"""
     json: tyro.conf.FlagCreatePairsOff[bool] = False
     """print a line of JSON for each image instead of a table"""
 
@@ -68,15 +87,18 @@ class TilesConfig(Settings):
     """Flags that choose the tiles in which large images are predicted."""
 
     tile: int = 512
-    """segmentation, regression: side of the tiles in which larger images are predicted, in pixels"""
+    """segmentation, regression: side of the tiles in which larger images are predicted, in pixels
+    """
     overlap: OptionalInt = None
-    """how many pixels neighbouring tiles share at least (default: as many as make the result that of the whole image, for which
-    small tiles grow)"""
+    """how many pixels neighbouring tiles share at least (default: as many as make the result that
+    of the whole image, for which small tiles grow)"""
 
 
 @dataclasses.dataclass(frozen=True)
 class Stored:
-    """What the images of a run are like: their channels, the dtype of their pixels, what planes of TIFF files are, its masks."""
+    """What the images of a run are like: their channels, the dtype of their pixels, what planes of
+    TIFF files are, its masks.
+    """
 
     channels: int
     dtype: str
@@ -90,8 +112,8 @@ class PredictConfig(Settings):
 
     images: ImagesConfig
     plugins: Plugins = ()
-    """Python files or modules that the run was trained with: those that only its folder names are not run, since they are code of
-    whoever made the folder"""
+    """Python files or modules that the run was trained with: those that only its folder names are
+    not run, since they are code of whoever made the folder"""
     results: ResultsConfig = ResultsConfig()
     tiles: TilesConfig = TilesConfig()
     devices: Annotated[OptionalInt, POSITIVE, at_most(MOST_DEVICES)] = None
@@ -100,12 +122,16 @@ class PredictConfig(Settings):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.images.paths:
-            raise ConfigError("", "", "no images are named; give files or folders after the folder of the run")
+            raise ConfigError(
+                "", "", "no images are named; give files or folders after the folder of the run"
+            )
         check_tiles(self.tiles.tile, self.tiles.overlap)
 
 
 def check_tiles(tile: int, overlap: int | None) -> None:
-    """Raises ConfigError if tiles are too small, or if their overlap is negative or more than half a tile."""
+    """Raises ConfigError if tiles are too small, or if their overlap is negative or more than half
+    a tile.
+    """
     if tile < _LEAST_TILE:
         raise ConfigError("tile", tile, f"must be at least {_LEAST_TILE}")
     if overlap is not None and not 0 <= overlap <= tile // 2:
@@ -113,18 +139,28 @@ def check_tiles(tile: int, overlap: int | None) -> None:
 
 
 def predict(
-    run_dir: str | pathlib.Path, images: "Iterable[str | pathlib.Path | np.ndarray]", *, step: int | None = None, tile: int = 512,
-    overlap: int | None = None, plugins: Sequence[str] = (), devices: int | None = None,
-) -> "list[np.ndarray]":  # fmt: skip
+    run_dir: str | pathlib.Path,
+    images: "Iterable[str | pathlib.Path | np.ndarray]",
+    *,
+    step: int | None = None,
+    tile: int = 512,
+    overlap: int | None = None,
+    plugins: Sequence[str] = (),
+    devices: int | None = None,
+) -> "list[np.ndarray]":
     """Returns a model's answer to each image, as float32.
 
-    For classification the probabilities of the classes (classes,); for segmentation those of each pixel (H, W, classes); for
-    regression pixels (H, W, channels), about from 0 to 1. H and W are those of the image. Each page of a TIFF file is an image.
+    For classification the probabilities of the classes (classes,); for segmentation those of each
+    pixel (H, W, classes); for regression pixels (H, W, channels), about from 0 to 1. H and W are
+    those of the image. Each page of a TIFF file is an image.
 
     Args:
-        images: files, or arrays (H, W, C), with the dtype, the channels and on the scale of the run's dataset, mostly uint8.
-        step: which checkpoint; None for the best by validation data, or the newest where there are none.
-        tile, overlap: in pixels, as the flags; by default tiles grow where the model sees too far for them.
+        images: files, or arrays (H, W, C), with the dtype, the channels and on the scale of the
+            run's dataset, mostly uint8.
+        step: which checkpoint; None for the best by validation data, or the newest where there are
+            none.
+        tile, overlap: in pixels, as the flags; by default tiles grow where the model sees too far
+            for them.
         plugins: files or modules that the run was trained with.
         devices: how many to use; None for all of this process.
 
@@ -138,15 +174,24 @@ def predict(
     from jaxdp.inference import files
     from jaxdp.inference.predictor import Predictor
 
-    predictor = Predictor.of_run(run_dir, step=step, tile=tile, overlap=overlap, plugins=plugins, devices=devices)
+    predictor = Predictor.of_run(
+        run_dir, step=step, tile=tile, overlap=overlap, plugins=plugins, devices=devices
+    )
     channels, dtype = predictor.description.image_shape[-1], predictor.description.dtype
     tiff = config.data.tiff
     items = [
         each
         for item in images
-        for each in (files.pages(pathlib.Path(item), tiff) if isinstance(item, str | pathlib.Path) else [item])
+        for each in (
+            files.pages(pathlib.Path(item), tiff)
+            if isinstance(item, str | pathlib.Path)
+            else [item]
+        )
     ]
-    pixels = (files.read(item, channels, dtype)[0] if isinstance(item, files.Picture) else item for item in items)
+    pixels = (
+        files.read(item, channels, dtype)[0] if isinstance(item, files.Picture) else item
+        for item in items
+    )
     return [answer for _, answer in predictor(pixels)]
 
 
@@ -165,9 +210,13 @@ def predict_files(config: PredictConfig) -> None:
     from jaxdp.inference.predictor import Predictor
 
     predictor = Predictor.of_run(
-        config.images.run_dir, step=config.images.step, tile=config.tiles.tile, overlap=config.tiles.overlap,
-        plugins=config.plugins, devices=config.devices,
-    )  # fmt: skip
+        config.images.run_dir,
+        step=config.images.step,
+        tile=config.tiles.tile,
+        overlap=config.tiles.overlap,
+        plugins=config.plugins,
+        devices=config.devices,
+    )
     results.check_writable(config.results)
     _say_changes(known, predictor.description, resized=predictor.resized)
     if note := predictor.note_on_tiles(each.size for each in known):
@@ -189,22 +238,40 @@ def _survey(config: PredictConfig, stored: Stored) -> "tuple[list[SurveyedImage]
     from jaxdp.inference import files
 
     folder = pathlib.Path(config.results.output_dir) if config.results.output_dir else None
-    if folder and folder.is_dir() and any(folder.samefile(path) for path in config.images.paths if pathlib.Path(path).exists()):
+    if (
+        folder
+        and folder.is_dir()
+        and any(
+            folder.samefile(path) for path in config.images.paths if pathlib.Path(path).exists()
+        )
+    ):
         remedy = "is searched for images, so a second run would take masks for some; give another"
         raise ConfigError("output_dir", folder, remedy)
     found = files.paged(files.find(config.images.paths, leave_out=folder), stored.tiff)
     if folder:
         files.check_names(found)
     bad: list[BadExample] = []
-    known = files.survey(found, stored.channels, bad.append if config.images.on_bad_example == "skip" else None, stored.dtype)
+    known = files.survey(
+        found,
+        stored.channels,
+        bad.append if config.images.on_bad_example == "skip" else None,
+        stored.dtype,
+    )
     for error in bad:
         _say(f"warning: {error.where}: {error.problem}")
     if not known:
-        raise ConfigError("on_bad_example", "skip", f"no image is left; those that cannot be read: {len(bad)}")
+        raise ConfigError(
+            "on_bad_example", "skip", f"no image is left; those that cannot be read: {len(bad)}"
+        )
     return known, len(bad)
 
 
-def _predict_each(config: PredictConfig, known: "Sequence[SurveyedImage]", predictor: "Predictor", found: "Results") -> None:
+def _predict_each(
+    config: PredictConfig,
+    known: "Sequence[SurveyedImage]",
+    predictor: "Predictor",
+    found: "Results",
+) -> None:
     """Predicts, and hands over what comes out as it comes."""
     from jaxdp.inference import files
     from jaxdp.reporting import predictions
@@ -212,15 +279,23 @@ def _predict_each(config: PredictConfig, known: "Sequence[SurveyedImage]", predi
     channels, dtype = predictor.description.image_shape[-1], predictor.description.dtype
 
     def pixels_of(each: "SurveyedImage") -> "np.ndarray":
-        return files.read(each.file.picture or each.file.path, channels, dtype)[0] if each.pixels is None else each.pixels
+        return (
+            files.read(each.file.picture or each.file.path, channels, dtype)[0]
+            if each.pixels is None
+            else each.pixels
+        )
 
     images = map(pixels_of, known)
-    with predictions.Progress(len(known), hidden=config.results.json and sys.stdout.isatty()) as progress:
+    with predictions.Progress(
+        len(known), hidden=config.results.json and sys.stdout.isatty()
+    ) as progress:
         if predictor.description.answer == "classification":
             for each, (_, answer) in zip(known, predictor(images, progress.advance), strict=True):
                 _say_row(config, found.add_classes(each.file, answer))
         else:
-            for each, (image, strips) in zip(known, predictor.strips(images, progress.advance), strict=True):
+            for each, (image, strips) in zip(
+                known, predictor.strips(images, progress.advance), strict=True
+            ):
                 _say_row(config, found.add_pixels(each.file, image, strips))
 
 
@@ -242,50 +317,75 @@ def _check_run(config: PredictConfig) -> Stored:
     content = run.read_dataset()
     task, channels = content.get("kind") or content["task"], content["image_shape"][-1]
     if task == "regression" and content["num_classes"] not in (1, 3):
-        remedy = f"its targets have {content['num_classes']} channels, files 1 or 3; use predict() from Python"
+        remedy = (
+            f"its targets have {content['num_classes']} channels, files 1 or 3; use predict() from"
+            " Python"
+        )
         raise ConfigError("run_dir", run.path, remedy)
     results.check(config.results, task)
     if content.get("instances"):
         instances.require()
-    return Stored(channels, content.get("dtype", "uint8"), settings.data.tiff, settings.data.mask_values)
+    return Stored(
+        channels, content.get("dtype", "uint8"), settings.data.tiff, settings.data.mask_values
+    )
 
 
-def _say_changes(known: "Sequence[SurveyedImage]", description: "Description", *, resized: bool) -> None:
-    """Tells once of each kind what happens to the images before the model sees them, or should have happened."""
+def _say_changes(
+    known: "Sequence[SurveyedImage]", description: "Description", *, resized: bool
+) -> None:
+    """Tells once of each kind what happens to the images before the model sees them, or should have
+    happened.
+    """
     height, width, _ = description.image_shape
     changed: dict[str, list[SurveyedImage]] = {}
     for facts in known:
         for change in facts.changes:
             changed.setdefault(change, []).append(facts)
         if resized and facts.size != (height, width):
-            changed.setdefault(f"not {height}x{width} pixels: resized, as the model was trained at that size", []).append(facts)
+            changed.setdefault(
+                f"not {height}x{width} pixels: resized, as the model was trained at that size", []
+            ).append(facts)
     for change, those in changed.items():
-        _say(f"note: {len(those)} of {len(known)} images {'is' if len(those) == 1 else 'are'} {change} (e.g. {those[0].file})")
+        _say(
+            f"note: {len(those)} of {len(known)} images {'is' if len(those) == 1 else 'are'}"
+            f" {change} (e.g. {those[0].file})"
+        )
     if description.pixel_range is not None:
         _say_range(known, description.pixel_range)
         return
     for highest, mean, std in zip(
-        zip(*(facts.highest for facts in known), strict=True), description.mean, description.std, strict=True
+        zip(*(facts.highest for facts in known), strict=True),
+        description.mean,
+        description.std,
+        strict=True,
     ):
         if max(highest) > mean + _FAR * std:
             where = known[highest.index(max(highest))].file
             _say(
-                f"warning: pixels go up to {max(highest)} (in {where}), but those of the run's dataset are {mean:g} "
-                f"on average and deviate by {std:g}; are these images on its scale?"
+                f"warning: pixels go up to {max(highest)} (in {where}), but those of the run's"
+                f" dataset are {mean:g} on average and deviate by {std:g}; are these images on its"
+                " scale?"
             )
             return
 
 
 def _say_range(known: "Sequence[SurveyedImage]", pixel_range: tuple[float, float]) -> None:
-    """Warns of images most of whose pixels lie beyond half a range outside that of the training set."""
+    """Warns of images most of whose pixels lie beyond half a range outside that of the training
+    set.
+    """
     low, high = pixel_range
     margin = (high - low) / 2
-    outside = [facts for facts in known if facts.spread[0] < low - margin or facts.spread[1] > high + margin]
+    outside = [
+        facts
+        for facts in known
+        if facts.spread[0] < low - margin or facts.spread[1] > high + margin
+    ]
     if outside:
         first = outside[0]
         _say(
-            f"warning: pixels of {len(outside)} of {len(known)} images lie far outside {low:g} to {high:g}, the range of the run's "
-            f"dataset (e.g. {first.spread[0]:g} to {first.spread[1]:g} in {first.file}); are these images on its scale?"
+            f"warning: pixels of {len(outside)} of {len(known)} images lie far outside {low:g} to"
+            f" {high:g}, the range of the run's dataset (e.g. {first.spread[0]:g} to"
+            f" {first.spread[1]:g} in {first.file}); are these images on its scale?"
         )
 
 

@@ -1,4 +1,7 @@
-"""Makes a function of images from a checkpoint of a run; neither the run's dataset nor its devices need be there."""
+"""Makes a function of images from a checkpoint of a run.
+
+Neither the run's dataset nor its devices need be there.
+"""
 
 import functools
 import pathlib
@@ -37,7 +40,8 @@ _OVERLAP = 64  # pixels, where no overlap would make the tiles agree with the wh
 _MOST = 64  # images that a device is given at a time, of a classifier always
 _PIXELS = BATCH * TILE**2  # about as many of other images: as of the tiles of a large one
 Advance = Callable[[float], None]
-# Where each image is normalized by its own mean and deviation, that comes before tiling: a tile's own are not its neighbours'.
+# Where each image is normalized by its own mean and deviation, that comes before tiling: a tile's
+# own are not its neighbours'.
 _normalize = jax.jit(augment.Preprocess((), (), per_image=True).normalize)
 
 
@@ -52,15 +56,17 @@ def fit_of(config: TrainConfig, description: Description) -> ImageSize:
 class Predictor:
     """A trained model for images of any size, on all devices of this process.
 
-    A classifier's images are resized to the size that it was trained at. So are the others' where `--image-size` resized the
-    dataset, and their answers back; otherwise scale means something, and images stay as they are, in tiles where they are large.
+    A classifier's images are resized to the size that it was trained at. So are the others' where
+    `--image-size` resized the dataset, and their answers back; otherwise scale means something, and
+    images stay as they are, in tiles where they are large.
 
     Args:
         state: of the trained model.
         config: settings of its run.
         task: says how outputs become probabilities.
         tile: side of the tiles of large images, in pixels.
-        overlap: what neighbours share; None for as much as makes their answer that of the whole image, for which tiles grow.
+        overlap: what neighbours share; None for as much as makes their answer that of the whole
+            image, for which tiles grow.
         devices: how many to use; None for all. The answers do not depend on it, but for rounding.
 
     Attributes:
@@ -86,28 +92,44 @@ class Predictor:
         self._trained: Size = (height, width)
         self._fit = fit_of(config, description)
         self._preprocess = augment.Preprocess(
-            description.mean, description.std, per_image=config.data.normalize == "image", pixel_range=description.pixel_range
+            description.mean,
+            description.std,
+            per_image=config.data.normalize == "image",
+            pixel_range=description.pixel_range,
         )
-        self._normalize_first = config.data.normalize == "image" and self.description.answer != "classification"
+        self._normalize_first = (
+            config.data.normalize == "image" and self.description.answer != "classification"
+        )
         nothing = augment.Preprocess((0.0,) * channels, (1.0,) * channels)
-        self._network = create_predictor(state, nothing if self._normalize_first else self._preprocess)
+        self._network = create_predictor(
+            state, nothing if self._normalize_first else self._preprocess
+        )
         self._probabilities = jax.jit(getattr(task, "probabilities", jax.nn.softmax))
         count = len(platform.select_devices(devices))
         self._batches = Batches(self._compute, count, self._limit)
         self._overlap = overlap
-        self._tiles_of = functools.partial(Tiles, self._output_side, exact=self._trained, batch=BATCH * count)
+        self._tiles_of = functools.partial(
+            Tiles, self._output_side, exact=self._trained, batch=BATCH * count
+        )
         self._plain = self._tiles_of(tile=tile, overlap=_OVERLAP if overlap is None else overlap)
 
     @classmethod
     def of_run(
-        cls, run_dir: str | pathlib.Path, *, step: int | None = None, tile: int = TILE, overlap: int | None = None,
-        plugins: Sequence[str] = (), devices: int | None = None,
-    ) -> "Predictor":  # fmt: skip
+        cls,
+        run_dir: str | pathlib.Path,
+        *,
+        step: int | None = None,
+        tile: int = TILE,
+        overlap: int | None = None,
+        plugins: Sequence[str] = (),
+        devices: int | None = None,
+    ) -> "Predictor":
         """Returns the predictor of a run.
 
         Args:
             run_dir: folder of the run.
-            step: which checkpoint; None for the best by validation data, or the newest where there are none.
+            step: which checkpoint; None for the best by validation data, or the newest where there
+                are none.
             plugins: files or modules that the run was trained with.
             devices: as for the constructor.
 
@@ -118,18 +140,30 @@ class Predictor:
         config = run.load_trusted_config(plugins)
         description = read_description(run)
         _, state = restore(run, config, description, step)
-        return cls(state, config, description, create_task(config, description), tile=tile, overlap=overlap, devices=devices)
+        return cls(
+            state,
+            config,
+            description,
+            create_task(config, description),
+            tile=tile,
+            overlap=overlap,
+            devices=devices,
+        )
 
     def __call__(
         self, images: Iterable[np.ndarray], advance: Advance = lambda share: None
     ) -> Iterator[tuple[Pixels, Float32[np.ndarray, "..."]]]:
-        """Yields each image and the answer to it, in order; images are read ahead, and those of one size computed together.
+        """Yields each image and the answer to it, in order.
 
-        For classification the probabilities of the classes (classes,); for segmentation those of each pixel (height, width,
-        classes); for regression pixels (height, width, channels), about from 0 to 1.
+        Images are read ahead, and those of one size computed together.
+
+        For classification the probabilities of the classes (classes,); for segmentation those of
+        each pixel (height, width, classes); for regression pixels (height, width, channels), about
+        from 0 to 1.
 
         Args:
-            images: (height, width, channels), with the dtype and the channels and on the scale of the run's dataset.
+            images: (height, width, channels), with the dtype and the channels and on the scale of
+                the run's dataset.
             advance: is told how many more images are done; a large one counts by its tiles.
 
         Raises:
@@ -144,9 +178,12 @@ class Predictor:
     def strips(
         self, images: Iterable[np.ndarray], advance: Advance = lambda share: None
     ) -> Iterator[tuple[Pixels, Iterator[Float32[np.ndarray, "rows width outputs"]]]]:
-        """Yields each image and the answer for each of its pixels, from top to bottom; arguments as those of a call.
+        """Yields each image and the answer for each of its pixels, from top to bottom.
 
-        What is held of the answer to a large image is a row of tiles, however large it is; where images are resized, all of it.
+        Arguments as those of a call.
+
+        What is held of the answer to a large image is a row of tiles, however large it is; where
+        images are resized, all of it.
         """
 
         def prepared() -> Iterator[tuple[tuple[Pixels, np.ndarray], np.ndarray | None]]:
@@ -154,7 +191,9 @@ class Predictor:
                 pixels = self._prepared(image)
                 yield (image, pixels), self._tiles(pixels.shape).only_tile(pixels)
 
-        for each in self._batches.in_order(prepared(), lambda item: item[1].size / item[1].shape[-1] / _PIXELS):
+        for each in self._batches.in_order(
+            prepared(), lambda item: item[1].size / item[1].shape[-1] / _PIXELS
+        ):
             image, pixels = each.item
             strips = self._strips(each, pixels, advance)
             if pixels.shape[:2] != image.shape[:2]:
@@ -172,13 +211,17 @@ class Predictor:
     def _checked(self, image: np.ndarray) -> Pixels:
         channels, dtype = self.description.image_shape[-1], self.description.dtype
         if image.dtype != dtype or image.ndim != 3 or image.shape[-1] != channels or not image.size:
-            remedy = f"an image is {image.dtype} {image.shape}; give {dtype} (height, width, {channels})"
+            remedy = (
+                f"an image is {image.dtype} {image.shape}; give {dtype} (height, width, {channels})"
+            )
             raise ConfigError("", image.shape, remedy)
         if image.dtype.kind == "f" and not np.isfinite(image).all():
             raise ConfigError("", image.shape, f"an image {NOT_FINITE}")
         return image
 
-    def _classify(self, images: Iterator[Pixels], advance: Advance) -> Iterator[tuple[Pixels, np.ndarray]]:
+    def _classify(
+        self, images: Iterator[Pixels], advance: Advance
+    ) -> Iterator[tuple[Pixels, np.ndarray]]:
         resized = ((image, self._fit.apply(image)) for image in images)
         for each in self._batches.in_order(resized, lambda image: 0.0):
             answer = each.answer()
@@ -199,7 +242,11 @@ class Predictor:
 
     def _tiles(self, shape: tuple[int, ...]) -> Tiles:
         """Returns what cuts an image of this shape."""
-        return self._plain if self._overlap is not None or max(shape[:2]) <= self._plain.tile else self._seamless
+        return (
+            self._plain
+            if self._overlap is not None or max(shape[:2]) <= self._plain.tile
+            else self._seamless
+        )
 
     @functools.cached_property
     def _reach(self) -> int | None:
@@ -214,24 +261,37 @@ class Predictor:
 
     @functools.cached_property
     def _seamless(self) -> Tiles:
-        """What cuts images so that the answer is that of the whole image, if the network lets it."""
+        """What cuts images so that the answer is that of the whole image, if the network lets
+        it.
+        """
         if self._reach is None:
             return self._plain
         return self._tiles_of(tile=self._plain.tile, overlap=0, reach=self._reach)
 
     def note_on_tiles(self, sizes: Iterable[Size]) -> str | None:
-        """Returns what there is to say of the tiles in which images of these sizes are predicted."""
+        """Returns what there is to say of the tiles in which images of these sizes are
+        predicted.
+        """
         large = any(max(size) > self._plain.tile for size in sizes)
         if self.resized or not large or self._overlap is not None:
             return None
         if self._reach is None:
-            seen = "what the model says of a pixel depends on the size of the image, or on pixels more than 1024 away"
-            return f"{seen}: tiles do not quite give what the whole image would; larger ones (--tile) come nearer"
+            seen = (
+                "what the model says of a pixel depends on the size of the image, or on pixels more"
+                " than 1024 away"
+            )
+            return (
+                f"{seen}: tiles do not quite give what the whole image would; larger ones (--tile)"
+                " come nearer"
+            )
         asked, used = self._plain.tile, self._seamless.tile
         if used == asked:
             return None
         seen = f"the model sees {self._reach} pixels far"
-        return f"tiles have {used} pixels a side, not {asked}, to meet without a seam: {seen}; with --overlap N they stay small"
+        return (
+            f"tiles have {used} pixels a side, not {asked}, to meet without a seam: {seen}; with"
+            " --overlap N they stay small"
+        )
 
     def _network_of_tiles(self, tiles: np.ndarray) -> np.ndarray:
         return np.asarray(self._batches.compute(list(tiles)))
@@ -240,12 +300,16 @@ class Predictor:
         """Returns an image as it is cut into tiles."""
         pixels: np.ndarray = resize(image, self._trained) if self.resized else image
         if self._normalize_first:
-            pixels = np.asarray(_normalize(self._preprocess.scale(jnp.asarray(pixels[None], jnp.float32))))[0]
+            pixels = np.asarray(
+                _normalize(self._preprocess.scale(jnp.asarray(pixels[None], jnp.float32)))
+            )[0]
         return pixels
 
     def _output_side(self, side: int) -> int:
         shape = (1, side, side, self.description.image_shape[-1])
-        return jax.eval_shape(self._network, jax.ShapeDtypeStruct(shape, jnp.dtype(self.description.dtype))).shape[1]
+        return jax.eval_shape(
+            self._network, jax.ShapeDtypeStruct(shape, jnp.dtype(self.description.dtype))
+        ).shape[1]
 
 
 def is_resized(config: TrainConfig, description: Description) -> bool:
@@ -254,9 +318,14 @@ def is_resized(config: TrainConfig, description: Description) -> bool:
 
 
 def restore(
-    run: RunDirectory, config: TrainConfig, description: Description, step: int | None, model: nnx.Module | None = None
+    run: RunDirectory,
+    config: TrainConfig,
+    description: Description,
+    step: int | None,
+    model: nnx.Module | None = None,
 ) -> tuple[int, TrainState]:
-    """Returns the step of a checkpoint, and what evaluates of the state in it as NumPy arrays, without the optimizer's state.
+    """Returns the step of a checkpoint, and what evaluates of the state in it as NumPy arrays,
+    without the optimizer's state.
 
     Args:
         step: which; None for the best by validation data, or the newest where there are none.
@@ -267,10 +336,14 @@ def restore(
     """
     if not run.checkpoints.is_dir():
         raise ConfigError("run_dir", run.path, "holds no checkpoint")
-    best_metric = create_task(config, description).best_metric if description.has_validation else None
+    best_metric = (
+        create_task(config, description).best_metric if description.has_validation else None
+    )
     checkpoints = SavedCheckpoints(run.checkpoints, best_metric=best_metric)
     expected = _expected_state(config, description, model)
-    found = checkpoints.read_chosen(step, lambda chosen: checkpoints.restore_model(chosen, expected))
+    found = checkpoints.read_chosen(
+        step, lambda chosen: checkpoints.restore_model(chosen, expected)
+    )
     if found is None:
         raise ConfigError("run_dir", run.path, "holds no checkpoint")
     return found
@@ -281,14 +354,31 @@ def _expected_state(config: TrainConfig, description: Description, model: nnx.Mo
 
     def create() -> TrainState:
         dtype = jnp.dtype(config.model.precision)
-        copy = create_model(config, description, rngs=nnx.Rngs(0), dtype=dtype) if model is None else nnx.clone(model)
-        return create_train_state(copy, optax.identity(), with_ema=config.optimization.ema_decay > 0)
+        copy = (
+            create_model(config, description, rngs=nnx.Rngs(0), dtype=dtype)
+            if model is None
+            else nnx.clone(model)
+        )
+        return create_train_state(
+            copy, optax.identity(), with_ema=config.optimization.ema_decay > 0
+        )
 
     return jax.eval_shape(create)
 
 
-def _resize_answer(answer: Float[np.ndarray, "h w outputs"], size: tuple[int, ...]) -> Float[np.ndarray, "height width outputs"]:
+def _resize_answer(
+    answer: Float[np.ndarray, "h w outputs"], size: tuple[int, ...]
+) -> Float[np.ndarray, "height width outputs"]:
     if answer.shape[:2] == size:
         return answer
-    layers = [Image.fromarray(np.ascontiguousarray(answer[..., output])) for output in range(answer.shape[-1])]
-    return np.stack([np.asarray(layer.resize((size[1], size[0]), Image.Resampling.BILINEAR)) for layer in layers], axis=-1)
+    layers = [
+        Image.fromarray(np.ascontiguousarray(answer[..., output]))
+        for output in range(answer.shape[-1])
+    ]
+    return np.stack(
+        [
+            np.asarray(layer.resize((size[1], size[0]), Image.Resampling.BILINEAR))
+            for layer in layers
+        ],
+        axis=-1,
+    )

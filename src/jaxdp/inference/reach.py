@@ -1,7 +1,8 @@
 """Finds how far a network sees, by changing pixels and looking which answers change.
 
-Source: what depends on a pixel is its receptive field (Luo et al. 2016, Understanding the Effective Receptive Field in Deep
-Convolutional Neural Networks); here it is measured, so that it holds for any network.
+Source: what depends on a pixel is its receptive field (Luo et al. 2016, Understanding the Effective
+Receptive Field in Deep Convolutional Neural Networks); here it is measured, so that it holds for
+any network.
 """
 
 from collections.abc import Callable
@@ -10,26 +11,40 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-_SIDES = (512, 1024, 2048)  # of the probes, in pixels: half of one must be farther than the network sees
+# Of the probes, in pixels: half of one must be farther than the network sees.
+_SIDES = (512, 1024, 2048)
 _TRIES = 2  # probes of noise: in one alone a maximum or a ReLU may hide what a pixel changes
-_ROUNDING = 1e-6  # of the spread of the answers, by which two runs of one program may differ on a GPU
-_TOLERANCE = 0.01  # of the spread of the answers, by which a part alone may differ from the whole: bfloat16 rounds that much
+# Of the spread of the answers, by which two runs of one program may differ on a GPU.
+_ROUNDING = 1e-6
+# Of the spread of the answers, by which a part alone may differ from the whole: bfloat16 rounds
+# that much.
+_TOLERANCE = 0.01
 
 Network = Callable[[np.ndarray], Any]
 
 
-def measure(network: Network, fit: Callable[[int], tuple[int, int]], mean: tuple[float, ...], std: tuple[float, ...]) -> int | None:
-    """Returns how many pixels beyond a straight border the farthest answer lies that depends on pixels before it, or the reverse.
+def measure(
+    network: Network,
+    fit: Callable[[int], tuple[int, int]],
+    mean: tuple[float, ...],
+    std: tuple[float, ...],
+) -> int | None:
+    """Returns how many pixels beyond a straight border the farthest answer lies that depends on
+    pixels before it, or the reverse.
 
-    Height and width are taken to behave alike. The border is where poolings by two, up to five of them, begin a new pixel.
+    Height and width are taken to behave alike. The border is where poolings by two, up to five of
+    them, begin a new pixel.
 
     Args:
         network: maps images (batch, h, w, channels) to outputs (batch, h', w', outputs).
-        fit: returns the side of the input that gives at least so large an answer, and the side of that answer.
-        mean, std: of the channels of the noise that the network is shown, as of its training images.
+        fit: returns the side of the input that gives at least so large an answer, and the side of
+            that answer.
+        mean, std: of the channels of the noise that the network is shown, as of its training
+            images.
 
     Returns:
-        None if no tile can stand for the whole: if answers depend on all pixels, on the size of the image, or on pixels farther
+        None if no tile can stand for the whole: if answers depend on all pixels, on the size of the
+            image, or on pixels farther
         away than 1024.
     """
     random = np.random.default_rng(0)
@@ -44,9 +59,13 @@ def measure(network: Network, fit: Callable[[int], tuple[int, int]], mean: tuple
         images, others = noise(), noise()
         answers = np.asarray(network(images), np.float32)
         columns = np.arange(width)[:, None] < before + border
-        changed = [np.asarray(network(np.where(columns == left, others, images)), np.float32) for left in (True, False)]
+        changed = [
+            np.asarray(network(np.where(columns == left, others, images)), np.float32)
+            for left in (True, False)
+        ]
         least = _ROUNDING * np.ptp(answers)
-        right, left = (np.max(np.abs(answers - each), (0, 1, 3)) > least for each in changed)  # (answer_width,) each
+        # (answer_width,) each.
+        right, left = (np.max(np.abs(answers - each), (0, 1, 3)) > least for each in changed)
         if not right[-1] and not left[0]:
             reach = max(int(right[border:].sum()), int(left[:border].sum()))
             return reach if _is_whole(network, fit, images, answers, reach) else None
@@ -60,9 +79,14 @@ def _is_whole(
     answers: Float[np.ndarray, "batch h w outputs"],
     reach: int,
 ) -> bool:
-    """Returns whether the left half of the images alone gives the same answers, but for those near its end."""
+    """Returns whether the left half of the images alone gives the same answers, but for those near
+    its end.
+    """
     input_side, side = fit(answers.shape[2] // 2)
     dropped = (input_side - side) // 2
     sure = side - max(reach - dropped, 0)
     part = np.asarray(network(images[:, :, :input_side]), np.float32)
-    return bool(np.abs(part - answers[:, :, :side])[:, :, :sure].max(initial=0) <= _TOLERANCE * np.ptp(answers))
+    return bool(
+        np.abs(part - answers[:, :, :side])[:, :, :sure].max(initial=0)
+        <= _TOLERANCE * np.ptp(answers)
+    )

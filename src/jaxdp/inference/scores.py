@@ -37,12 +37,18 @@ class Scores:
         return metrics.compute(self.task, metrics.add(*self.sums))
 
     def rows(self) -> list[Row]:
-        """Returns for each example its name, the true and the predicted class of a classification, and its metrics."""
+        """Returns for each example its name, the true and the predicted class of a classification,
+        and its metrics.
+        """
         rows: list[Row] = []
         for index, (name, sums) in enumerate(zip(self.names, self.sums, strict=True)):
             values = metrics.compute(self.task, sums)
             del values["examples"]
-            classes = dict(zip(("actual", "predicted"), self.classes[index], strict=True)) if self.classes else {}
+            classes = (
+                dict(zip(("actual", "predicted"), self.classes[index], strict=True))
+                if self.classes
+                else {}
+            )
             rows.append({"example": name} | classes | values)
         return rows
 
@@ -54,7 +60,9 @@ class Scores:
         replace_file(resolved(path), text)  # a link that the user names stays one
 
 
-def score(setup: Any, state: Any, splits: Sequence[str], task: Any, predictor: Predictor | None = None) -> Scores:
+def score(
+    setup: Any, state: Any, splits: Sequence[str], task: Any, predictor: Predictor | None = None
+) -> Scores:
     """Evaluates every example of some splits by itself.
 
     Args:
@@ -68,12 +76,17 @@ def score(setup: Any, state: Any, splits: Sequence[str], task: Any, predictor: P
     classes: list[tuple[str, str]] = []
     for split in splits:
         source = setup.dataset.splits()[split]
-        objects = instances.count(predictor, source) if predictor is not None else itertools.repeat({})
-        for index, (sums, of_objects) in enumerate(zip(setup.evaluate_each(state, split=split), objects, strict=False)):
+        objects = (
+            instances.count(predictor, source) if predictor is not None else itertools.repeat({})
+        )
+        for index, (sums, of_objects) in enumerate(
+            zip(setup.evaluate_each(state, split=split), objects, strict=False)
+        ):
             if not sums["examples"]:  # a bad one, which is left out
                 continue
             sums |= of_objects
-            confusion = sums.pop("confusion", None)  # a square of classes for each example would fill the memory
+            # A square of classes for each example would fill the memory.
+            confusion = sums.pop("confusion", None)
             if confusion is not None:
                 actual, predicted = np.unravel_index(int(np.argmax(confusion)), confusion.shape)
                 classes.append((task.class_names[actual], task.class_names[predicted]))

@@ -1,7 +1,9 @@
-"""Has a model answer for every pixel of an image of any size, in overlapping tiles that are mirrored beyond the border.
+"""Has a model answer for every pixel of an image of any size, in overlapping tiles that are
+mirrored beyond the border.
 
-Source: Ronneberger, Fischer, Brox 2015, figure 2 (the overlap-tile strategy). There each answer is smaller than its tile, and
-answers lie side by side; where an answer is as large as its tile, ours overlap and fade into each other instead.
+Source: Ronneberger, Fischer, Brox 2015, figure 2 (the overlap-tile strategy). There each answer is
+smaller than its tile, and answers lie side by side; where an answer is as large as its tile, ours
+overlap and fade into each other instead.
 """
 
 import dataclasses
@@ -10,11 +12,13 @@ from collections.abc import Callable, Iterator
 import numpy as np
 from jaxtyping import Float, Shaped
 
-# Tiles begin at multiples of this, so that up to five poolings by two cut a tile as they would the whole image. Sides are filled up
-# to multiples of it, too, so that images of many sizes need few programs.
+# Tiles begin at multiples of this, so that up to five poolings by two cut a tile as they would the
+# whole image. Sides are filled up to multiples of it, too, so that images of many sizes need few
+# programs.
 ALIGNMENT = 32
 BATCH = 4  # tiles of a large image at a time
-_FARTHEST = 2048  # pixels beyond the wanted side at which the search for one that the network takes gives up
+# Pixels beyond the wanted side at which the search for one that the network takes gives up.
+_FARTHEST = 2048
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,9 +50,11 @@ class Side:
         return self.starts[-1] + self.output_size
 
     def weights(self) -> Float[np.ndarray, "tiles output_size"]:
-        """Returns by how much each pixel of each answer counts: at each pixel of the image the weights sum to 1.
+        """Returns by how much each pixel of each answer counts: at each pixel of the image the
+        weights sum to 1.
 
-        They rise as a squared sine over what tiles share beside the margins, because an answer is worst where its tile ends.
+        They rise as a squared sine over what tiles share beside the margins, because an answer is
+        worst where its tile ends.
         """
         overlap = self.output_size - max(np.diff(self.starts), default=self.output_size)
         from_edge = np.arange(self.output_size) - self.margin
@@ -59,7 +65,10 @@ class Side:
         total = np.zeros(self.covered)
         for start, each in zip(self.starts, weights, strict=True):
             total[start : start + self.output_size] += each
-        shares = [each / total[start : start + self.output_size] for start, each in zip(self.starts, weights, strict=True)]
+        shares = [
+            each / total[start : start + self.output_size]
+            for start, each in zip(self.starts, weights, strict=True)
+        ]
         return np.stack(shares).astype(np.float32)
 
 
@@ -67,28 +76,52 @@ class Tiles:
     """Cuts images for one network.
 
     Args:
-        output_side: side of the network's answer to a square image of that side; may raise ValueError or TypeError where the image
-            does not suit it. Height and width are taken to behave alike, independently of each other.
-        tile: side of the answers to large images, in pixels, at least twice ALIGNMENT; rounded up to a multiple of that, and to
-            four times the margin that `reach` asks for, of which half of a tile remains.
-        overlap: least number of pixels that neighbours share, at most half a tile; what the network drops at its border counts.
-        reach: how far the network sees, as `reach.measure` tells it. Answers nearer than that to the end of their tile count
-            nothing, so that those of tiles are those of the whole image. 0 lets all answers count.
-        exact: height and width that are not filled up to multiples of ALIGNMENT: those that the network was trained at.
+        output_side: side of the network's answer to a square image of that side; may raise
+            ValueError or TypeError where the image does not suit it. Height and width are taken to
+            behave alike, independently of each other.
+        tile: side of the answers to large images, in pixels, at least twice ALIGNMENT; rounded up
+            to a multiple of that, and to four times the margin that `reach` asks for, of which half
+            of a tile remains.
+        overlap: least number of pixels that neighbours share, at most half a tile; what the network
+            drops at its border counts.
+        reach: how far the network sees, as `reach.measure` tells it. Answers nearer than that to
+            the end of their tile count nothing, so that those of tiles are those of the whole
+            image. 0 lets all answers count.
+        exact: height and width that are not filled up to multiples of ALIGNMENT: those that the
+            network was trained at.
         batch: tiles of a large image at a time, a multiple of BATCH.
     """
 
     def __init__(
-        self, output_side: Callable[[int], int], *, tile: int, overlap: int, reach: int = 0, exact: tuple[int, ...] = (),
+        self,
+        output_side: Callable[[int], int],
+        *,
+        tile: int,
+        overlap: int,
+        reach: int = 0,
+        exact: tuple[int, ...] = (),
         batch: int = BATCH,
-    ) -> None:  # fmt: skip
-        self._output_side, self._overlap, self._reach, self._exact, self._batch = output_side, overlap, reach, exact, batch
+    ) -> None:
+        self._output_side, self._overlap, self._reach, self._exact, self._batch = (
+            output_side,
+            overlap,
+            reach,
+            exact,
+            batch,
+        )
         self._fits: dict[int, tuple[int, int]] = {}
         self.tile = _round_up(tile)
-        self.tile = max(self.tile, 4 * _round_up(self._margin(*self.fit(self.tile)))) if reach else self.tile
+        self.tile = (
+            max(self.tile, 4 * _round_up(self._margin(*self.fit(self.tile))))
+            if reach
+            else self.tile
+        )
 
     def _margin(self, input_size: int, output_size: int) -> int:
-        """Returns how far from its end an answer counts nothing; what the network drops there need not be dropped again."""
+        """Returns how far from its end an answer counts nothing.
+
+        What the network drops there need not be dropped again.
+        """
         return max(self._reach - (input_size - output_size) // 2, 0)
 
     def side(self, size: int, *, exact: bool = False) -> Side:
@@ -106,8 +139,11 @@ class Tiles:
         exact = shape[:2] == self._exact
         return self.side(shape[0], exact=exact), self.side(shape[1], exact=exact)
 
-    def only_tile(self, image: Shaped[np.ndarray, "height width channels"]) -> Shaped[np.ndarray, "h w channels"] | None:
-        """Returns what the network takes of an image that is one tile, whose answer begins where the image does; None for others.
+    def only_tile(
+        self, image: Shaped[np.ndarray, "height width channels"]
+    ) -> Shaped[np.ndarray, "h w channels"] | None:
+        """Returns what the network takes of an image that is one tile, whose answer begins where
+        the image does; None for others.
 
         Raises:
             ValueError: as `strips`.
@@ -123,13 +159,15 @@ class Tiles:
         image: Shaped[np.ndarray, "height width channels"],
         advance: Callable[[float], None] = lambda share: None,
     ) -> Iterator[Float[np.ndarray, "rows width outputs"]]:
-        """Yields the network's answer for each pixel, averaged where tiles overlap, from top to bottom.
+        """Yields the network's answer for each pixel, averaged where tiles overlap, from top to
+        bottom.
 
-        A strip is what no further row of tiles changes. The answers of one row of tiles are held, however high the image is.
+        A strip is what no further row of tiles changes. The answers of one row of tiles are held,
+        however high the image is.
 
         Args:
-            network: maps tiles (batch, h, w, channels) to (batch, h', w', outputs); let these be probabilities, not logits, which
-                know no bounds and would not average well.
+            network: maps tiles (batch, h, w, channels) to (batch, h', w', outputs); let these be
+                probabilities, not logits, which know no bounds and would not average well.
             advance: is told each time which further share of the image is done.
 
         Raises:
@@ -148,7 +186,9 @@ class Tiles:
             weights = by_row[row][:, None, None] * by_column[column][:, None]
             blended[:, left : left + columns.output_size] += weights * answer
             if column == len(columns.starts) - 1:
-                done = (rows.starts[row + 1] if row + 1 < len(rows.starts) else rows.size) - rows.starts[row]
+                done = (
+                    rows.starts[row + 1] if row + 1 < len(rows.starts) else rows.size
+                ) - rows.starts[row]
                 yield blended[:done, : columns.size]
                 blended = blended[done:]
 
@@ -161,21 +201,31 @@ class Tiles:
         advance: Callable[[float], None],
     ) -> Iterator[tuple[int, int, np.ndarray]]:
         """Yields the row and the column of each tile, and the answer to it, row by row."""
-        places = [(row, column) for row in range(len(rows.starts)) for column in range(len(columns.starts))]
+        places = [
+            (row, column)
+            for row in range(len(rows.starts))
+            for column in range(len(columns.starts))
+        ]
         least = 1 if len(places) == 1 else BATCH
         for begin in range(0, len(places), self._batch):
             some = places[begin : begin + self._batch]
-            filled = some + some[-1:] * (-len(some) % least)  # a last batch of another size would be another program
-            answers = network(np.stack([_cut(padded, rows, row, columns, column) for row, column in filled]))
+            # A last batch of another size would be another program.
+            filled = some + some[-1:] * (-len(some) % least)
+            answers = network(
+                np.stack([_cut(padded, rows, row, columns, column) for row, column in filled])
+            )
             assert answers.shape[1:3] == (rows.output_size, columns.output_size), answers.shape
-            for (row, column), answer in zip(some, answers, strict=False):  # what filled the batch up is left
+            # What filled the batch up is left.
+            for (row, column), answer in zip(some, answers, strict=False):
                 yield row, column, answer
             advance(len(some) / len(places))
 
     def fit(self, wanted: int) -> tuple[int, int]:
-        """Returns the smallest input side whose answer is at least as wanted, and the side of that answer.
+        """Returns the smallest input side whose answer is at least as wanted, and the side of that
+        answer.
 
-        The smallest is also the best: where poolings drop odd pixels, answers grow in jumps, and just at a jump nothing is dropped.
+        The smallest is also the best: where poolings drop odd pixels, answers grow in jumps, and
+        just at a jump nothing is dropped.
         """
         if wanted not in self._fits:
             low, high = wanted - 1, wanted
@@ -197,8 +247,13 @@ class Tiles:
             return 0
 
 
-def join(strips: Iterator[np.ndarray], size: tuple[int, ...]) -> Float[np.ndarray, "height width outputs"]:
-    """Returns strips of an answer (rows, width, outputs), from top to bottom, as one; `size` is height and width."""
+def join(
+    strips: Iterator[np.ndarray], size: tuple[int, ...]
+) -> Float[np.ndarray, "height width outputs"]:
+    """Returns strips of an answer (rows, width, outputs), from top to bottom, as one.
+
+    `size` is height and width.
+    """
     answer, top = None, 0
     for strip in strips:
         if answer is None:

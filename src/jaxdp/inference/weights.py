@@ -1,4 +1,6 @@
-"""Reads weights from files of others, and writes those of a run, or its whole evaluation, for others to use."""
+"""Reads weights from files of others, and writes those of a run, or its whole evaluation, for
+others to use.
+"""
 
 import dataclasses
 import json
@@ -57,7 +59,7 @@ def read_weights(path: str | pathlib.Path) -> tuple[dict[str, np.ndarray], bool]
 
 
 def _read_safetensors(path: pathlib.Path) -> tuple[dict[str, np.ndarray], bool]:
-    with safetensors.safe_open(path, framework="numpy") as file:  # pyright: ignore[reportPrivateImportUsage]
+    with safetensors.safe_open(path, framework="numpy") as file:  # pyright: ignore
         own = (file.metadata() or {}).get("format") == "jaxdp"
         names = list(file.keys())
         found = {name: _read_tensor(file, name, path) for name in names}
@@ -82,12 +84,16 @@ def _read_torch(path: pathlib.Path) -> dict[str, np.ndarray]:
     try:
         import torch  # pyright: ignore[reportMissingImports]
     except ImportError:
-        raise ConfigError("weights", path, "needs PyTorch: pip install torch, or save it as .safetensors") from None
+        raise ConfigError(
+            "weights", path, "needs PyTorch: pip install torch, or save it as .safetensors"
+        ) from None
     content = torch.load(path, map_location="cpu", weights_only=True)
     for key in ("state_dict", "model"):  # as training scripts often wrap it
         if isinstance(content, Mapping) and isinstance(content.get(key), Mapping):
             content = content[key]
-    if not isinstance(content, Mapping) or not all(hasattr(value, "detach") for value in content.values()):
+    if not isinstance(content, Mapping) or not all(
+        hasattr(value, "detach") for value in content.values()
+    ):
         raise ConfigError("weights", path, "holds no state dict: save model.state_dict()")
     return {name: _of_torch(value, name, path) for name, value in content.items()}
 
@@ -96,7 +102,8 @@ def _of_torch(tensor: Any, name: str, path: pathlib.Path) -> np.ndarray:
     dtype = str(tensor.dtype).removeprefix("torch.")
     tensor = tensor.detach()
     try:
-        return (tensor.float() if dtype == "bfloat16" else tensor).numpy()  # which NumPy does not have
+        # Which NumPy does not have.
+        return (tensor.float() if dtype == "bfloat16" else tensor).numpy()
     except (RuntimeError, TypeError) as error:
         raise _of_another_dtype(path, name, dtype) from error
 
@@ -109,7 +116,9 @@ def load_exported(model: Any, weights: Mapping[str, np.ndarray]) -> None:
     """Loads what `export` wrote; nothing is changed unless all of it fits."""
     arrays = nnx.state(model, (nnx.Param, nnx.BatchStat))
     paths, structure = jax.tree_util.tree_flatten_with_path(nnx.to_pure_dict(arrays))
-    expected = {jax.tree_util.keystr(path, simple=True, separator="."): leaf for path, leaf in paths}
+    expected = {
+        jax.tree_util.keystr(path, simple=True, separator="."): leaf for path, leaf in paths
+    }
     fitting, problems = fit_weights(weights, expected)
     if problems:
         raise ConfigError("", None, f"the weights are not those of this network: {problems}")
@@ -118,12 +127,18 @@ def load_exported(model: Any, weights: Mapping[str, np.ndarray]) -> None:
     nnx.update(model, arrays)
 
 
-def export(run_dir: str, output: pathlib.Path, step: int | None, plugins: Sequence[str] = ()) -> str:
-    """Writes weights (averaged ones where the run has them) or a program; the file is complete or not there at all.
+def export(
+    run_dir: str, output: pathlib.Path, step: int | None, plugins: Sequence[str] = ()
+) -> str:
+    """Writes weights (averaged ones where the run has them) or a program.
+
+    The file is complete or not there at all.
 
     Args:
-        output: NAME.safetensors or NAME.stablehlo, beside which NAME.stablehlo.json holds class names, normalization and the like.
-        step: of the checkpoint; None for the best by validation data, or the newest where there are none.
+        output: NAME.safetensors or NAME.stablehlo, beside which NAME.stablehlo.json holds class
+            names, normalization and the like.
+        step: of the checkpoint; None for the best by validation data, or the newest where there are
+            none.
         plugins: files or modules that the run was trained with.
 
     Returns:
@@ -141,11 +156,16 @@ def export(run_dir: str, output: pathlib.Path, step: int | None, plugins: Sequen
     config = run.load_trusted_config(plugins)
     description = predictor.read_description(run)
     found, state = predictor.restore(run, config, description, step)
-    content = (_safetensors if output.suffix == ".safetensors" else _stablehlo)(state, config, description)
+    content = (_safetensors if output.suffix == ".safetensors" else _stablehlo)(
+        state, config, description
+    )
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
         if output.suffix == ".stablehlo":  # which has no place for it
-            replace_file(resolved(beside), json.dumps(_about(config, description) | {"step": found}, indent=2) + "\n")
+            replace_file(
+                resolved(beside),
+                json.dumps(_about(config, description) | {"step": found}, indent=2) + "\n",
+            )
         replace_file(resolved(output), content)
     except OSError as error:
         raise ConfigError("output", output, f"cannot be written ({error.strerror})") from error
@@ -156,25 +176,45 @@ def export(run_dir: str, output: pathlib.Path, step: int | None, plugins: Sequen
 def _about(config: TrainConfig, description: Description) -> dict[str, Any]:
     """Returns what whoever serves a model must know of it."""
     values = config.data.mask_values
-    about = {"model": config.model.name, "model_kwargs": config.model.kwargs, "normalize": config.data.normalize}
+    about = {
+        "model": config.model.name,
+        "model_kwargs": config.model.kwargs,
+        "normalize": config.data.normalize,
+    }
     about |= {"mask_values": str(values)} if values is not None else {}
     return about | dataclasses.asdict(description)
 
 
 def _safetensors(state: TrainState, config: TrainConfig, description: Description) -> bytes:
     params, batch_stats = (state.params, state.batch_stats) if state.ema is None else state.ema
-    leaves = [leaf for tree in (params, batch_stats) for leaf in jax.tree_util.tree_leaves_with_path(tree)]
-    arrays = {jax.tree_util.keystr(path, simple=True, separator="."): np.asarray(leaf) for path, leaf in leaves}
-    return safetensors.numpy.save(arrays, metadata={"format": "jaxdp", "about": json.dumps(_about(config, description))})
+    leaves = [
+        leaf for tree in (params, batch_stats) for leaf in jax.tree_util.tree_leaves_with_path(tree)
+    ]
+    arrays = {
+        jax.tree_util.keystr(path, simple=True, separator="."): np.asarray(leaf)
+        for path, leaf in leaves
+    }
+    return safetensors.numpy.save(
+        arrays, metadata={"format": "jaxdp", "about": json.dumps(_about(config, description))}
+    )
 
 
 def _stablehlo(state: TrainState, config: TrainConfig, description: Description) -> bytes:
-    """Returns a program that `jax.export.deserialize` reads: its `call` maps stored pixels (batch, H, W, C) to the model's outputs.
+    """Returns a program that `jax.export.deserialize` reads: its `call` maps stored pixels (batch,
+    H, W, C) to the model's outputs.
 
-    Their dtype is that of the dataset; what becomes 0 to 255 of them, mean and standard deviation are in the program.
+    Their dtype is that of the dataset; what becomes 0 to 255 of them, mean and standard deviation
+    are in the program.
     """
     per_image = config.data.normalize == "image"
-    apply = create_apply(Preprocess(description.mean, description.std, per_image=per_image, pixel_range=description.pixel_range))
+    apply = create_apply(
+        Preprocess(
+            description.mean,
+            description.std,
+            per_image=per_image,
+            pixel_range=description.pixel_range,
+        )
+    )
     shape = (*jax.export.symbolic_shape("batch"), *description.image_shape)
     images = jax.ShapeDtypeStruct(shape, jnp.dtype(description.dtype))
     placed = jax.tree.map(jnp.asarray, state)

@@ -1,8 +1,8 @@
 """Provides the models, one file per family: by name with `create`, or as classes.
 
-model = models.create("pyramidnet", num_classes=10, in_channels=3, rngs=nnx.Rngs(0), depth=20, alpha=48)
-model = models.PyramidNet(num_classes=10, in_channels=3, rngs=nnx.Rngs(0), depth=20, alpha=48)
-logits = model(images)
+model = models.create("pyramidnet", num_classes=10, in_channels=3, rngs=nnx.Rngs(0), depth=20,
+alpha=48) model = models.PyramidNet(num_classes=10, in_channels=3, rngs=nnx.Rngs(0), depth=20,
+alpha=48) logits = model(images)
 """
 
 # pyright: reportUnknownMemberType=false, reportMissingTypeStubs=false
@@ -45,7 +45,13 @@ __all__ = [
 
 # More than any network has, and few enough that its shapes are found in no time.
 MOST_CHANNELS, MOST_LAYERS = 2**16, 2000
-_CLASSES = {"CNN": "cnn", "PyramidNet": "pyramidnet", "ResNet": "resnet", "UNet": "unet", "VGG": "vgg"}
+_CLASSES = {
+    "CNN": "cnn",
+    "PyramidNet": "pyramidnet",
+    "ResNet": "resnet",
+    "UNet": "unet",
+    "VGG": "vgg",
+}
 
 Model = TypeVar("Model", bound=Callable[..., Any])
 
@@ -54,7 +60,10 @@ names = _models.entries
 
 
 def __getattr__(name: str) -> Any:
-    """Imports the file of a model class when the class is first asked for; these files import this one."""
+    """Imports the file of a model class when the class is first asked for.
+
+    These files import this one.
+    """
     if name not in _CLASSES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(f"{__name__}.{_CLASSES[name]}"), name)
@@ -98,8 +107,16 @@ def tasks_of(name: str) -> tuple[str, ...]:
     return getattr(_models[name], "tasks", ("classification",))
 
 
-def create(name: str | Callable[..., Any], *, num_classes: int, in_channels: int, rngs: nnx.Rngs, **kwargs: Any) -> Any:
-    """Creates a model that maps images (batch, height, width, in_channels) to float32 logits (batch, num_classes).
+def create(
+    name: str | Callable[..., Any],
+    *,
+    num_classes: int,
+    in_channels: int,
+    rngs: nnx.Rngs,
+    **kwargs: Any,
+) -> Any:
+    """Creates a model that maps images (batch, height, width, in_channels) to float32 logits
+    (batch, num_classes).
 
     A model with an output per pixel returns (batch, height, width, num_classes) instead.
 
@@ -107,8 +124,10 @@ def create(name: str | Callable[..., Any], *, num_classes: int, in_channels: int
         name: a registered name, e.g. `pyramidnet`, or what makes a model.
         num_classes: number of classes, or of output channels in regression.
         in_channels: number of channels of the images.
-        rngs: source of the initial weights; the stream `dropout` serves stochastic layers that are called without keys.
-        **kwargs: keywords of that model, e.g. `depth`; all models accept `dtype`, the format of the computation.
+        rngs: source of the initial weights; the stream `dropout` serves stochastic layers that are
+            called without keys.
+        **kwargs: keywords of that model, e.g. `depth`; all models accept `dtype`, the format of the
+            computation.
 
     Raises:
         ConfigError: for an unknown name or keyword, or a value that the model does not accept.
@@ -119,7 +138,10 @@ def create(name: str | Callable[..., Any], *, num_classes: int, in_channels: int
 
 
 def parameter_count(model: nnx.Module) -> int:
-    """Returns the number of trainable parameters of a model, without batch statistics; also of an `nnx.eval_shape` result."""
+    """Returns the number of trainable parameters of a model, without batch statistics.
+
+    Also of an `nnx.eval_shape` result.
+    """
     return sum(leaf.size for leaf in jax.tree.leaves(nnx.state(model, nnx.Param)))
 
 
@@ -129,8 +151,12 @@ def require(condition: bool, keyword: str, value: object, remedy: str) -> None:
         raise ConfigError("model_kwargs", {keyword: value}, remedy)
 
 
-def require_count(keyword: str, value: object, minimum: int = 1, maximum: int = MOST_CHANNELS) -> None:
-    """Raises ConfigError unless the value is a whole number of at least `minimum` and at most `maximum`."""
+def require_count(
+    keyword: str, value: object, minimum: int = 1, maximum: int = MOST_CHANNELS
+) -> None:
+    """Raises ConfigError unless the value is a whole number of at least `minimum` and at most
+    `maximum`.
+    """
     number = value if isinstance(value, int) and not isinstance(value, bool) else minimum - 1
     require(number >= minimum, keyword, value, f"must be a whole number of at least {minimum}")
     require(number <= maximum, keyword, value, f"must be at most {maximum}")

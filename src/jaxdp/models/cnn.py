@@ -1,7 +1,9 @@
-"""Defines CNN, a small convolutional network for digits and similar images, which trains in seconds on a CPU.
+"""Defines CNN, a small convolutional network for digits and similar images, which trains in seconds
+on a CPU.
 
-Source: LeCun, Bottou, Bengio, Haffner: Gradient-Based Learning Applied to Document Recognition, Proc. IEEE 1998, for the plan
-(convolutions, poolings, dense layers); 3x3 convolutions, batch norm and ReLU are later practice.
+Source: LeCun, Bottou, Bengio, Haffner: Gradient-Based Learning Applied to Document Recognition,
+Proc. IEEE 1998, for the plan (convolutions, poolings, dense layers); 3x3 convolutions, batch norm
+and ReLU are later practice.
 """
 
 from typing import Any
@@ -25,7 +27,8 @@ class CNN(nnx.Module):
         num_classes: number of logits.
         in_channels: channels of the images.
         rngs: source of the initial weights, and of dropout in calls without keys.
-        width: channels of the first of three convolutions; the others have twice and four times as many.
+        width: channels of the first of three convolutions; the others have twice and four times as
+            many.
         hidden: width of the dense layer before the logits.
         dropout: rate before each dense layer.
         dtype: format of the computation; parameters and logits are float32.
@@ -56,17 +59,24 @@ class CNN(nnx.Module):
         self.convs, self.norms = nnx.List(convs), nnx.List(norms)
         self.hidden = layers.dense(_POSITIONS**2 * features, hidden, dtype=dtype, rngs=rngs)
         self.head = layers.dense(hidden, num_classes, dtype=dtype, rngs=rngs)
-        self.dropouts = nnx.List([layers.Dropout(dropout, index=index, rngs=rngs) for index in range(2)] if dropout else [])
+        self.dropouts = nnx.List(
+            [layers.Dropout(dropout, index=index, rngs=rngs) for index in range(2)]
+            if dropout
+            else []
+        )
         self.dtype = dtype
 
     def __call__(
-        self, images: Float[Array, "batch height width channels"], keys: Key[Array, "batch"] | None = None
+        self,
+        images: Float[Array, "batch height width channels"],
+        keys: Key[Array, "batch"] | None = None,
     ) -> Float[Array, "batch classes"]:
         """Returns float32 logits.
 
         Args:
             images: normalized, NHWC, of any size: poolings that would leave no pixel are left out.
-            keys: one per example, for dropout in training; None draws from the model's own `nnx.Rngs`.
+            keys: one per example, for dropout in training; None draws from the model's own
+                `nnx.Rngs`.
         """
         x = images.astype(self.dtype)
         for position, (conv, norm) in enumerate(zip(self.convs, self.norms, strict=True)):

@@ -1,7 +1,7 @@
 """Provides the initializers of weights.
 
-Weights are drawn with NumPy on the host: drawing them with JAX would compile once per shape, and each unit of a PyramidNet has
-shapes of its own (40 s for 110 layers).
+Weights are drawn with NumPy on the host: drawing them with JAX would compile once per shape, and
+each unit of a PyramidNet has shapes of its own (40 s for 110 layers).
 """
 
 from collections.abc import Callable
@@ -18,9 +18,17 @@ Initializer = Callable[..., jax.Array]
 
 
 def host_initializer(draw: Draw) -> Initializer:
-    """Returns a Flax initializer that draws with NumPy; the same key gives the same numbers eagerly, under jit and eval_shape."""
+    """Returns a Flax initializer that draws with NumPy.
 
-    def initialize(key: Key[Array, ""], shape: tuple[int, ...], dtype: Any = jnp.float32, out_sharding: Any = None) -> jax.Array:
+    The same key gives the same numbers eagerly, under jit and eval_shape.
+    """
+
+    def initialize(
+        key: Key[Array, ""],
+        shape: tuple[int, ...],
+        dtype: Any = jnp.float32,
+        out_sharding: Any = None,
+    ) -> jax.Array:
         def on_host(data: Any) -> np.ndarray:
             return draw(np.random.default_rng(np.asarray(data)), tuple(shape)).astype(dtype)
 
@@ -34,12 +42,16 @@ def host_initializer(draw: Draw) -> Initializer:
 
 def _he_normal_fan_out(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
     height, width, _, features = shape
-    return rng.standard_normal(shape, np.float32) * np.float32(np.sqrt(2.0 / (height * width * features)))
+    return rng.standard_normal(shape, np.float32) * np.float32(
+        np.sqrt(2.0 / (height * width * features))
+    )
 
 
 def _he_normal_fan_in(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
     height, width, in_features, _ = shape
-    return rng.standard_normal(shape, np.float32) * np.float32(np.sqrt(2.0 / (height * width * in_features)))
+    return rng.standard_normal(shape, np.float32) * np.float32(
+        np.sqrt(2.0 / (height * width * in_features))
+    )
 
 
 def draw_uniform_fan_in(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:

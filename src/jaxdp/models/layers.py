@@ -18,17 +18,27 @@ Combine = Callable[[Array, Array], tuple[Array, Array]]
 
 
 def conv(  # noqa: PLR0913 - a layer's constructor
-    in_features: int, features: int, size: int, *, stride: int = 1, padding: int | None = None, bias: bool = False,
-    kernel_init: initializers.Initializer = initializers.he_normal_fan_out, dtype: Any, rngs: nnx.Rngs,
-) -> nnx.Conv:  # fmt: skip
-    """Creates a square convolution that pads both sides alike, as PyTorch does (Flax's SAME pads one side at stride 2).
+    in_features: int,
+    features: int,
+    size: int,
+    *,
+    stride: int = 1,
+    padding: int | None = None,
+    bias: bool = False,
+    kernel_init: initializers.Initializer = initializers.he_normal_fan_out,
+    dtype: Any,
+    rngs: nnx.Rngs,
+) -> nnx.Conv:
+    """Creates a square convolution that pads both sides alike, as PyTorch does (Flax's SAME pads
+    one side at stride 2).
 
     Args:
         in_features: channels of the input.
         features: channels of the output.
         size: rows and columns of the kernel.
         stride: step in pixels along both sides.
-        padding: rows and columns of zeros on each side; None for as many as keep the size at stride 1.
+        padding: rows and columns of zeros on each side; None for as many as keep the size at stride
+            1.
         bias: whether to add a bias; it starts at 0.
         kernel_init: initializer of the kernel.
         dtype: format of the computation; parameters are float32.
@@ -36,23 +46,44 @@ def conv(  # noqa: PLR0913 - a layer's constructor
     """
     pad = size // 2 if padding is None else padding
     return nnx.Conv(
-        in_features, features, (size, size), strides=stride, padding=[(pad, pad), (pad, pad)], use_bias=bias, dtype=dtype,
-        kernel_init=kernel_init, bias_init=initializers.zeros, rngs=rngs, conv_general_dilated=convolution.convolve_nhwc,
-    )  # fmt: skip
+        in_features,
+        features,
+        (size, size),
+        strides=stride,
+        padding=[(pad, pad), (pad, pad)],
+        use_bias=bias,
+        dtype=dtype,
+        kernel_init=kernel_init,
+        bias_init=initializers.zeros,
+        rngs=rngs,
+        conv_general_dilated=convolution.convolve_nhwc,
+    )
 
 
 def dense(in_features: int, features: int, *, dtype: Any, rngs: nnx.Rngs) -> nnx.Linear:
-    """Creates a dense layer with bias; both start from U(-1/sqrt(in), 1/sqrt(in)), as in PyTorch."""
-    bias = initializers.host_initializer(lambda rng, shape: initializers.draw_uniform_fan_in(rng, (in_features, *shape))[0])
-    return nnx.Linear(in_features, features, dtype=dtype, kernel_init=initializers.uniform_fan_in, bias_init=bias, rngs=rngs)
+    """Creates a dense layer with bias.
+
+    Both start from U(-1/sqrt(in), 1/sqrt(in)), as in PyTorch.
+    """
+    bias = initializers.host_initializer(
+        lambda rng, shape: initializers.draw_uniform_fan_in(rng, (in_features, *shape))[0]
+    )
+    return nnx.Linear(
+        in_features,
+        features,
+        dtype=dtype,
+        kernel_init=initializers.uniform_fan_in,
+        bias_init=bias,
+        rngs=rngs,
+    )
 
 
 class BatchNorm(nnx.Module):
     """Normalizes each channel by the mean and variance of the examples that share statistics.
 
-    The model does not decide which examples these are: `set_batch_norm` sets it from outside, for a whole model at once.
-    Statistics are computed in float32 or wider, and kept in float32. The running variance averages biased variances; PyTorch
-    averages unbiased ones.
+    The model does not decide which examples these are: `set_batch_norm` sets it from outside, for a
+    whole model at once. Statistics are computed in float32 or wider, and kept in float32. The
+    running variance averages biased variances; PyTorch averages unbiased ones.
 
     Args:
         features: number of channels.
@@ -60,10 +91,13 @@ class BatchNorm(nnx.Module):
         epsilon: added to the variance before its square root is taken.
         dtype: format of the output.
 
-    Source: Ioffe and Szegedy 2015, algorithm 1; groups smaller than the batch: Hoffer et al. 2017, section 3.3.
+    Source: Ioffe and Szegedy 2015, algorithm 1; groups smaller than the batch: Hoffer et al. 2017,
+    section 3.3.
     """
 
-    def __init__(self, features: int, *, momentum: float = 0.9, epsilon: float = 1e-5, dtype: Any) -> None:
+    def __init__(
+        self, features: int, *, momentum: float = 0.9, epsilon: float = 1e-5, dtype: Any
+    ) -> None:
         zeros, ones = np.zeros(features, np.float32), np.ones(features, np.float32)
         self.scale = nnx.Param(jax.device_put(ones))
         self.bias = nnx.Param(jax.device_put(zeros))
@@ -74,7 +108,9 @@ class BatchNorm(nnx.Module):
         self.group_size: int | None = None
         self.combine: Combine | None = None
 
-    def __call__(self, x: Float[Array, "batch *space features"]) -> Float[Array, "batch *space features"]:
+    def __call__(
+        self, x: Float[Array, "batch *space features"]
+    ) -> Float[Array, "batch *space features"]:
         """Normalizes `x`, and in training updates the running statistics.
 
         Raises:
@@ -84,18 +120,29 @@ class BatchNorm(nnx.Module):
             return self._normalize(x, self.mean[...], self.var[...])
         group_size = self.group_size or x.shape[0]
         if x.shape[0] % group_size:
-            raise ValueError(f"batch norm over groups of {group_size} examples needs a multiple of that, got {x.shape[0]}")
+            raise ValueError(
+                f"batch norm over groups of {group_size} examples needs a multiple of that, got"
+                f" {x.shape[0]}"
+            )
         grouped = x.reshape(-1, group_size, *x.shape[1:])
-        mean, var = moments(grouped.astype(jnp.promote_types(self.dtype, jnp.float32)), grouped.dtype == jnp.bfloat16)
+        mean, var = moments(
+            grouped.astype(jnp.promote_types(self.dtype, jnp.float32)),
+            grouped.dtype == jnp.bfloat16,
+        )
         if self.combine is not None:
             mean, var = self.combine(mean, var)
         self._update(mean, var)
-        return self._normalize(grouped, per_group(mean, grouped), per_group(var, grouped)).reshape(x.shape)
+        return self._normalize(grouped, per_group(mean, grouped), per_group(var, grouped)).reshape(
+            x.shape
+        )
 
-    def _update(self, mean: Float[Array, "groups features"], var: Float[Array, "groups features"]) -> None:
+    def _update(
+        self, mean: Float[Array, "groups features"], var: Float[Array, "groups features"]
+    ) -> None:
         for running, value in ((self.mean, mean), (self.var, var)):
             new = self.momentum * running[...] + (1 - self.momentum) * jnp.mean(value, 0)
-            # Not running[...]: that compares shardings, and to say that a traced array has none JAX looks through the whole trace.
+            # Not running[...]: that compares shardings, and to say that a traced array has none JAX
+            # looks through the whole trace.
             running.set_value(new.astype(jnp.float32))
 
     def _normalize(self, x: Array, mean: Array, var: Array) -> Array:
@@ -111,8 +158,8 @@ def set_batch_norm(model: nnx.Module, *, group_size: int | None, combine: Combin
     Args:
         model: the model; other layers stay as they are.
         group_size: examples per group; None for all examples of a call.
-        combine: returns the statistics of larger groups, of which those of a call are parts, for each part those of its group; None
-            where the groups of a call are whole.
+        combine: returns the statistics of larger groups, of which those of a call are parts, for
+            each part those of its group; None where the groups of a call are whole.
     """
     for _, module in nnx.iter_modules(model):
         if isinstance(module, BatchNorm):
@@ -124,15 +171,18 @@ def set_remat(model: nnx.Module, remat: str) -> None:
 
     Args:
         model: a model that calls its blocks with `run_blocks`.
-        remat: `none`, `blocks` (those inside each block) or `full` (also those between the blocks of a run of blocks).
+        remat: `none`, `blocks` (those inside each block) or `full` (also those between the blocks
+            of a run of blocks).
     """
     setattr(model, "remat", remat)  # noqa: B010 - an attribute that the class does not declare
 
 
 def run_blocks(model: nnx.Module, blocks: Sequence[Any], x: Array, *args: Any) -> Array:
-    """Calls a model's blocks one after the other, and keeps for the backward pass what `set_remat` allows.
+    """Calls a model's blocks one after the other, and keeps for the backward pass what `set_remat`
+    allows.
 
-    With `full`, two levels are recomputed: about the square root of the number of blocks is kept, for twice the forward time.
+    With `full`, two levels are recomputed: about the square root of the number of blocks is kept,
+    for twice the forward time.
 
     Args:
         model: the model that `set_remat` was called with.
@@ -163,11 +213,13 @@ def _run(remat: str, blocks: list[Any], x: Array, *args: Any) -> Array:
 class Stochastic(nnx.Module):
     """Base class of layers that draw random numbers per example.
 
-    In training a layer is called with one key per example, so that the numbers for an example depend neither on its neighbours
-    nor on the device. Called without keys, a layer draws them from the model's own `nnx.Rngs`, as NNX layers do.
+    In training a layer is called with one key per example, so that the numbers for an example
+    depend neither on its neighbours nor on the device. Called without keys, a layer draws them from
+    the model's own `nnx.Rngs`, as NNX layers do.
 
     Args:
-        index: tells the layers of one model apart: layers with the same index draw the same numbers.
+        index: tells the layers of one model apart: layers with the same index draw the same
+            numbers.
         rngs: serves calls without keys, from its stream `dropout`.
     """
 
@@ -177,14 +229,17 @@ class Stochastic(nnx.Module):
         self.deterministic = False
 
     def keys(self, keys: Key[Array, "batch"] | None, batch: int) -> Key[Array, "batch"]:
-        """Returns this layer's key for each example, from the examples' keys or, where there are none, from `nnx.Rngs`."""
+        """Returns this layer's key for each example, from the examples' keys or, where there are
+        none, from `nnx.Rngs`.
+        """
         if keys is None:
             return jax.random.split(self.rngs.dropout(), batch)
         return jax.vmap(jax.random.fold_in, (0, None))(keys, self.index)
 
 
 class Dropout(Stochastic):
-    """Zeroes features with probability `rate` in training, and scales the others up to keep the mean.
+    """Zeroes features with probability `rate` in training, and scales the others up to keep the
+    mean.
 
     Source: Srivastava et al. 2014.
     """
@@ -193,18 +248,23 @@ class Dropout(Stochastic):
         super().__init__(index, rngs)
         self.rate = rate
 
-    def __call__(self, x: Float[Array, "batch *rest"], keys: Key[Array, "batch"] | None) -> Float[Array, "batch *rest"]:
+    def __call__(
+        self, x: Float[Array, "batch *rest"], keys: Key[Array, "batch"] | None
+    ) -> Float[Array, "batch *rest"]:
         if self.deterministic or self.rate == 0:
             return x
-        kept = jax.vmap(lambda key: jax.random.bernoulli(key, 1 - self.rate, x.shape[1:]))(self.keys(keys, x.shape[0]))
+        kept = jax.vmap(lambda key: jax.random.bernoulli(key, 1 - self.rate, x.shape[1:]))(
+            self.keys(keys, x.shape[0])
+        )
         return jnp.where(kept, x / (1 - self.rate), 0).astype(x.dtype)
 
 
 class ShakeDrop(Stochastic):
-    """Scales a residual branch at random: forward by b + alpha - b alpha, backward by b + beta - b beta, drawn per example.
+    """Scales a residual branch at random: forward by b + alpha - b alpha, backward by b + beta - b
+    beta, drawn per example.
 
-    Here b is 1 with probability 1 - drop_probability, and 0 otherwise; alpha is uniform in [-1, 1] and beta in [0, 1]. Evaluation
-    scales by the mean, 1 - drop_probability.
+    Here b is 1 with probability 1 - drop_probability, and 0 otherwise; alpha is uniform in [-1, 1]
+    and beta in [0, 1]. Evaluation scales by the mean, 1 - drop_probability.
 
     Source: Yamada et al. 2019, equations 6 and 7, the variant drawn per image.
     """
@@ -213,7 +273,9 @@ class ShakeDrop(Stochastic):
         super().__init__(index, rngs)
         self.drop_probability = drop_probability
 
-    def __call__(self, x: Float[Array, "batch *rest"], keys: Key[Array, "batch"] | None) -> Float[Array, "batch *rest"]:
+    def __call__(
+        self, x: Float[Array, "batch *rest"], keys: Key[Array, "batch"] | None
+    ) -> Float[Array, "batch *rest"]:
         keep = 1 - self.drop_probability
         if self.deterministic:
             return x * jnp.asarray(keep, x.dtype)
@@ -224,19 +286,25 @@ class ShakeDrop(Stochastic):
             return jnp.where(passes, 1.0, 2 * alpha - 1), jnp.where(passes, 1.0, beta)
 
         forward, backward = (
-            factor.astype(x.dtype).reshape(-1, *[1] * (x.ndim - 1)) for factor in jax.vmap(draw)(self.keys(keys, x.shape[0]))
+            factor.astype(x.dtype).reshape(-1, *[1] * (x.ndim - 1))
+            for factor in jax.vmap(draw)(self.keys(keys, x.shape[0]))
         )
         return x * backward + jax.lax.stop_gradient(x * (forward - backward))
 
 
-def shortcut(x: Float[Array, "batch height width in"], features: int, stride: int) -> Float[Array, "batch h w features"]:
-    """Returns the parameter-free shortcut of a unit: an average pool at stride 2, then zeros after the existing channels.
+def shortcut(
+    x: Float[Array, "batch height width in"], features: int, stride: int
+) -> Float[Array, "batch h w features"]:
+    """Returns the parameter-free shortcut of a unit: an average pool at stride 2, then zeros after
+    the existing channels.
 
-    The pool is 2x2 with stride 2 and keeps an odd last row and column, whose windows average over real pixels only.
+    The pool is 2x2 with stride 2 and keeps an odd last row and column, whose windows average over
+    real pixels only.
 
     Source: Han et al. 2017, section 3.3; ceil mode as in the authors' code.
     """
     if stride == 2:
         odd: Any = [(0, size % 2) for size in x.shape[1:3]]  # Flax's annotation knows only names
-        x = nnx.avg_pool(x, (2, 2), (2, 2), padding=odd, count_include_pad=False).astype(x.dtype)  # the counts are float32
+        # The counts are float32.
+        x = nnx.avg_pool(x, (2, 2), (2, 2), padding=odd, count_include_pad=False).astype(x.dtype)
     return jnp.pad(x, ((0, 0), (0, 0), (0, 0), (0, features - x.shape[-1])))

@@ -1,7 +1,8 @@
 """Defines PyramidNet, a residual network whose width grows in every unit.
 
-Source: Han, Kim, Kim: Deep Pyramidal Residual Networks, CVPR 2017. Where the paper's formula and the authors' code differ
-(rounding of widths), this follows the code, which gives the published parameter counts.
+Source: Han, Kim, Kim: Deep Pyramidal Residual Networks, CVPR 2017. Where the paper's formula and
+the authors' code differ (rounding of widths), this follows the code, which gives the published
+parameter counts.
 """
 
 from collections.abc import Callable
@@ -21,18 +22,24 @@ _IMAGENET_UNITS = {50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3), 200
 
 @models.register("pyramidnet")
 class PyramidNet(nnx.Module):
-    """A stem, pre-activation residual units with parameter-free shortcuts, global average pooling and a dense layer.
+    """A stem, pre-activation residual units with parameter-free shortcuts, global average pooling
+    and a dense layer.
 
     Args:
         num_classes: number of logits.
         in_channels: channels of the images.
         rngs: source of the initial weights, and of random numbers in calls without keys.
-        depth: number of layers: 6n + 2 with basic units, 9n + 2 with bottlenecks; 50, 101, 152 or 200 with the ImageNet stem.
-        alpha: number of channels that all units together add; with multiplicative growth the factor by which they widen.
-        bottleneck: whether units have 1x1, 3x3 and 1x1 convolutions (to four times the width) instead of two 3x3.
+        depth: number of layers: 6n + 2 with basic units, 9n + 2 with bottlenecks; 50, 101, 152 or
+            200 with the ImageNet stem.
+        alpha: number of channels that all units together add; with multiplicative growth the factor
+            by which they widen.
+        bottleneck: whether units have 1x1, 3x3 and 1x1 convolutions (to four times the width)
+            instead of two 3x3.
         growth: `additive` or `multiplicative`.
-        stem: `cifar` for small images (3 stages from 16 channels), `imagenet` for large ones (4 stages from 64, pooled first).
-        shake_drop: drop probability of the last unit; it rises linearly with depth. 0 turns ShakeDrop off, 0.5 is the paper's.
+        stem: `cifar` for small images (3 stages from 16 channels), `imagenet` for large ones (4
+            stages from 64, pooled first).
+        shake_drop: drop probability of the last unit; it rises linearly with depth. 0 turns
+            ShakeDrop off, 0.5 is the paper's.
         dropout: rate before the dense layer.
         dtype: format of the computation; parameters and logits are float32.
 
@@ -57,8 +64,15 @@ class PyramidNet(nnx.Module):
     ) -> None:
         models.require_known("growth", growth, ("additive", "multiplicative"))
         models.require_known("stem", stem, ("cifar", "imagenet"))
-        models.require(isinstance(alpha, int | float) and alpha > 0, "alpha", alpha, "must be a number greater than 0")
-        models.require(alpha <= models.MOST_CHANNELS, "alpha", alpha, f"must be at most {models.MOST_CHANNELS}")
+        models.require(
+            isinstance(alpha, int | float) and alpha > 0,
+            "alpha",
+            alpha,
+            "must be a number greater than 0",
+        )
+        models.require(
+            alpha <= models.MOST_CHANNELS, "alpha", alpha, f"must be at most {models.MOST_CHANNELS}"
+        )
         models.require_rate("shake_drop", shake_drop)
         models.require_rate("dropout", dropout)
         units_per_stage = _units_per_stage(depth, bottleneck, stem)
@@ -73,7 +87,9 @@ class PyramidNet(nnx.Module):
 
         units: list[Unit] = []
         features = start
-        first_of_later_stages = {sum(units_per_stage[:stage]) for stage in range(1, len(units_per_stage))}
+        first_of_later_stages = {
+            sum(units_per_stage[:stage]) for stage in range(1, len(units_per_stage))
+        }
         for index, width in enumerate(widths):
             unit = Unit(
                 features,
@@ -94,13 +110,16 @@ class PyramidNet(nnx.Module):
         self.dtype = dtype
 
     def __call__(
-        self, images: Float[Array, "batch height width channels"], keys: Key[Array, "batch"] | None = None
+        self,
+        images: Float[Array, "batch height width channels"],
+        keys: Key[Array, "batch"] | None = None,
     ) -> Float[Array, "batch classes"]:
         """Returns float32 logits.
 
         Args:
             images: normalized, NHWC.
-            keys: one per example, for ShakeDrop and dropout in training; None draws from the model's own `nnx.Rngs`.
+            keys: one per example, for ShakeDrop and dropout in training; None draws from the
+                model's own `nnx.Rngs`.
         """
         x = self.stem_norm(self.stem_conv(images.astype(self.dtype)))
         if self.large_stem:
@@ -113,7 +132,8 @@ class PyramidNet(nnx.Module):
 
 
 class Unit(nnx.Module):
-    """A residual unit with batch norm first and last, and no ReLU before the first convolution or after the addition.
+    """A residual unit with batch norm first and last, and no ReLU before the first convolution or
+    after the addition.
 
     Attributes:
         features: channels of the output; `width`, or four times as many of a bottleneck.
@@ -121,20 +141,36 @@ class Unit(nnx.Module):
     """
 
     def __init__(
-        self, in_features: int, width: int, *, bottleneck: bool, stride: int, drop_probability: float | int, index: int, dtype: Any,
+        self,
+        in_features: int,
+        width: int,
+        *,
+        bottleneck: bool,
+        stride: int,
+        drop_probability: float | int,
+        index: int,
+        dtype: Any,
         rngs: nnx.Rngs,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.features = 4 * width if bottleneck else width
         self.stride = stride
         # (kernel size, features, stride) of each convolution
-        shapes = [(1, width, 1), (3, width, stride), (1, self.features, 1)] if bottleneck else [(3, width, stride), (3, width, 1)]
+        shapes = (
+            [(1, width, 1), (3, width, stride), (1, self.features, 1)]
+            if bottleneck
+            else [(3, width, stride), (3, width, 1)]
+        )
         norms, convs = [layers.BatchNorm(in_features, dtype=dtype)], []
         for size, features, conv_stride in shapes:
-            convs.append(layers.conv(in_features, features, size, stride=conv_stride, dtype=dtype, rngs=rngs))
+            convs.append(
+                layers.conv(in_features, features, size, stride=conv_stride, dtype=dtype, rngs=rngs)
+            )
             norms.append(layers.BatchNorm(features, dtype=dtype))
             in_features = features
         self.norms, self.convs = nnx.List(norms), nnx.List(convs)
-        self.shake = layers.ShakeDrop(drop_probability, index=index, rngs=rngs) if drop_probability else None
+        self.shake = (
+            layers.ShakeDrop(drop_probability, index=index, rngs=rngs) if drop_probability else None
+        )
 
     def __call__(
         self, x: Float[Array, "batch height width in"], keys: Key[Array, "batch"] | None
@@ -150,7 +186,8 @@ class Unit(nnx.Module):
 def unit_widths(start: int, alpha: float | int, units: int, growth: str) -> list[int]:
     """Returns each unit's width.
 
-    The width grows in float64 and is rounded, half to even, only for use, as in all code of the authors.
+    The width grows in float64 and is rounded, half to even, only for use, as in all code of the
+    authors.
 
     Args:
         start: width of the stem.
@@ -161,7 +198,9 @@ def unit_widths(start: int, alpha: float | int, units: int, growth: str) -> list
     Source: Han et al. 2017, equations 3 (additive) and 4 (multiplicative); the paper floors.
     """
     step: Callable[[float], float] = (
-        (lambda width: width + alpha / units) if growth == "additive" else (lambda width: width * alpha ** (1 / units))
+        (lambda width: width + alpha / units)
+        if growth == "additive"
+        else (lambda width: width * alpha ** (1 / units))
     )
     widths, width = [], float(start)
     for _ in range(units):
@@ -172,15 +211,28 @@ def unit_widths(start: int, alpha: float | int, units: int, growth: str) -> list
 
 def _units_per_stage(depth: int, bottleneck: bool, stem: str) -> tuple[int, ...]:
     if stem == "imagenet":
-        models.require(bottleneck, "bottleneck", bottleneck, "the imagenet stem has bottleneck units; set bottleneck=true")
+        models.require(
+            bottleneck,
+            "bottleneck",
+            bottleneck,
+            "the imagenet stem has bottleneck units; set bottleneck=true",
+        )
         known = ", ".join(map(str, _IMAGENET_UNITS))
-        models.require(depth in _IMAGENET_UNITS, "depth", depth, f"with the imagenet stem it must be one of {known}")
+        models.require(
+            depth in _IMAGENET_UNITS,
+            "depth",
+            depth,
+            f"with the imagenet stem it must be one of {known}",
+        )
         return _IMAGENET_UNITS[depth]
     layers_per_round = 9 if bottleneck else 6
     models.require_count("depth", depth, maximum=models.MOST_LAYERS)
     if depth < layers_per_round + 2 or (depth - 2) % layers_per_round:
         lower = max(1, (depth - 2) // layers_per_round) * layers_per_round + 2
         kind = "bottleneck" if bottleneck else "basic"
-        remedy = f"{kind} units need {layers_per_round}n + 2 layers, e.g. {lower} or {lower + layers_per_round}"
+        remedy = (
+            f"{kind} units need {layers_per_round}n + 2 layers, e.g. {lower} or"
+            f" {lower + layers_per_round}"
+        )
         raise ConfigError("model_kwargs", {"depth": depth}, remedy)
     return ((depth - 2) // layers_per_round,) * 3

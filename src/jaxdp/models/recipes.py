@@ -1,4 +1,6 @@
-"""Remembers by which name and keywords a registered model was constructed, so that a run can construct it again."""
+"""Remembers by which name and keywords a registered model was constructed, so that a run can
+construct it again.
+"""
 
 import copy
 import functools
@@ -12,13 +14,15 @@ from flax import nnx
 # Keywords that a run decides, not the model's own configuration.
 _OF_THE_RUN = ("rngs", "dtype", "num_classes", "in_channels")
 
-# By the identity of a model, outside of it: an attribute would become part of its graph definition. None where a keyword has no
-# form in YAML. A finalizer removes the entry with the model.
+# By the identity of a model, outside of it: an attribute would become part of its graph definition.
+# None where a keyword has no form in YAML. A finalizer removes the entry with the model.
 _recipes: dict[int, tuple[str, dict[str, Any]] | None] = {}
 
 
 def remember(name: str, model_class: type[Any]) -> None:
-    """Makes a class note `name` and the given keywords of each instance; instances of its subclasses are left out.
+    """Makes a class note `name` and the given keywords of each instance.
+
+    Instances of its subclasses are left out.
 
     Args:
         name: the name under which the class is registered.
@@ -40,17 +44,19 @@ def remember(name: str, model_class: type[Any]) -> None:
 
 
 def recipe_of(model: nnx.Module) -> tuple[str, dict[str, Any]] | None:
-    """Returns the registered name of a model's class and the keywords it was constructed with, for `models.create`.
+    """Returns the registered name of a model's class and the keywords it was constructed with, for
+    `models.create`.
 
-    Keywords that were left to their defaults are left out, and so are `rngs`, `dtype`, `num_classes` and `in_channels`, which a
-    run decides.
+    Keywords that were left to their defaults are left out, and so are `rngs`, `dtype`,
+    `num_classes` and `in_channels`, which a run decides.
 
     Args:
-        model: a model as its constructor made it; Flax's copies of it (`nnx.clone`, `nnx.merge`) have no recipe.
+        model: a model as its constructor made it; Flax's copies of it (`nnx.clone`, `nnx.merge`)
+            have no recipe.
 
     Returns:
-        Name and keywords; None if the class is not registered, or a keyword is no plain YAML value: a number, a string, true,
-        false, null, or a list of these.
+        Name and keywords; None if the class is not registered, or a keyword is no plain YAML value:
+        a number, a string, true, false, null, or a list of these.
     """
     return copy.deepcopy(_recipes.get(id(model)))
 
@@ -60,7 +66,11 @@ def _keywords(signature: inspect.Signature, arguments: Mapping[str, Any]) -> dic
     for position, (name, value) in enumerate(arguments.items()):
         if position == 0 or name in _OF_THE_RUN:  # the first one is the instance
             continue
-        found |= value if signature.parameters[name].kind is inspect.Parameter.VAR_KEYWORD else {name: value}
+        found |= (
+            value
+            if signature.parameters[name].kind is inspect.Parameter.VAR_KEYWORD
+            else {name: value}
+        )
     return {name: value for name, value in found.items() if name not in _OF_THE_RUN}
 
 

@@ -1,4 +1,6 @@
-"""Loads weights trained in PyTorch into a model, by a table of names. Only arrays are exchanged; PyTorch is not needed.
+"""Loads weights trained in PyTorch into a model, by a table of names.
+
+Only arrays are exchanged; PyTorch is not needed.
 
 state = safetensors.numpy.load_file("pyramidnet.safetensors")
 load_reference_weights(model, state)
@@ -18,8 +20,9 @@ from jaxdp.models.vgg import POSITIONS, VGG, CifarHead
 from jaxdp.models.weights import fit_weights
 from jaxdp.registry import ConfigError
 
-# The order of PyTorch's dims that gives ours: (out, in, h, w) -> (h, w, in, out), and the like. No dim is reversed: the kernel of
-# our transposed convolution holds what each input pixel adds to the output, as PyTorch's does.
+# The order of PyTorch's dims that gives ours: (out, in, h, w) -> (h, w, in, out), and the like. No
+# dim is reversed: the kernel of our transposed convolution holds what each input pixel adds to the
+# output, as PyTorch's does.
 _CONV = (2, 3, 1, 0)
 _TRANSPOSED_CONV = (2, 3, 0, 1)
 _DENSE = (1, 0)
@@ -41,20 +44,25 @@ class Place(NamedTuple):
 
 
 class OfPositions(Place):
-    """The place of the kernel of a dense layer on POSITIONS x POSITIONS pixels, which PyTorch flattens with channels first."""
+    """The place of the kernel of a dense layer on POSITIONS x POSITIONS pixels, which PyTorch
+    flattens with channels first.
+    """
 
 
 Table = dict[str, Place]
 
 
-def load_reference_weights(model: nnx.Module, state: Mapping[str, np.ndarray], names: Table | None = None) -> None:
+def load_reference_weights(
+    model: nnx.Module, state: Mapping[str, np.ndarray], names: Table | None = None
+) -> None:
     """Fills all weights and batch statistics of a model from a PyTorch `state_dict` of arrays.
 
     The model changes only if everything fits.
 
     Args:
         model: the model to fill.
-        state: arrays by name, with or without the prefix `module.`; each `num_batches_tracked` is ignored.
+        state: arrays by name, with or without the prefix `module.`; each `num_batches_tracked` is
+            ignored.
         names: the table of names; None for the model's own, `reference_names`.
 
     Raises:
@@ -62,9 +70,15 @@ def load_reference_weights(model: nnx.Module, state: Mapping[str, np.ndarray], n
             holds anything but finite floating-point numbers.
     """
     table = reference_names(model) if names is None else names
-    arrays = {_bare(name): np.asarray(array) for name, array in state.items() if not name.endswith("num_batches_tracked")}
+    arrays = {
+        _bare(name): np.asarray(array)
+        for name, array in state.items()
+        if not name.endswith("num_batches_tracked")
+    }
     variables = {name: _variable(model, place.path) for name, place in table.items()}
-    fitting, problems = fit_weights(arrays, {name: _theirs(variables[name], place) for name, place in table.items()})
+    fitting, problems = fit_weights(
+        arrays, {name: _theirs(variables[name], place) for name, place in table.items()}
+    )
     if problems:
         kind = type(model).__name__
         raise ConfigError("", None, f"reference weights do not fit the {kind}: {problems}")
@@ -81,11 +95,18 @@ def _theirs(variable: Any, place: Place) -> jax.ShapeDtypeStruct:
 
 
 def in_our_order(array: np.ndarray, place: Place) -> np.ndarray:
-    """Returns an array of a PyTorch state with its dims in our order; one with another number of dims as it is."""
+    """Returns an array of a PyTorch state with its dims in our order.
+
+    One with another number of dims as it is.
+    """
     if array.ndim != len(place.axes):
         return array
     if isinstance(place, OfPositions) and array.shape[1] % POSITIONS**2 == 0:
-        return array.reshape(len(array), -1, POSITIONS, POSITIONS).transpose(2, 3, 1, 0).reshape(-1, len(array))
+        return (
+            array.reshape(len(array), -1, POSITIONS, POSITIONS)
+            .transpose(2, 3, 1, 0)
+            .reshape(-1, len(array))
+        )
     return np.transpose(array, place.axes)
 
 
@@ -102,7 +123,9 @@ def reference_names(model: nnx.Module) -> Table:
 
 
 def _pyramidnet(model: PyramidNet) -> Iterator[tuple[str, Place]]:
-    """Yields the names in the authors' PyTorch code, for CIFAR (layer1 to layer3) and for ImageNet (to layer4)."""
+    """Yields the names in the authors' PyTorch code, for CIFAR (layer1 to layer3) and for ImageNet
+    (to layer4).
+    """
     yield from _conv("conv1", ("stem_conv",))
     yield from _batch_norm("bn1", ("stem_norm",))
     stage, position = 1, 0
@@ -110,9 +133,13 @@ def _pyramidnet(model: PyramidNet) -> Iterator[tuple[str, Place]]:
         if unit.stride == 2:  # it begins a stage
             stage, position = stage + 1, 0
         for part in range(len(unit.convs)):
-            yield from _conv(f"layer{stage}.{position}.conv{part + 1}", ("units", index, "convs", part))
+            yield from _conv(
+                f"layer{stage}.{position}.conv{part + 1}", ("units", index, "convs", part)
+            )
         for part in range(len(unit.norms)):
-            yield from _batch_norm(f"layer{stage}.{position}.bn{part + 1}", ("units", index, "norms", part))
+            yield from _batch_norm(
+                f"layer{stage}.{position}.bn{part + 1}", ("units", index, "norms", part)
+            )
         position += 1
     yield from _batch_norm("bn_final", ("final_norm",))
     yield "fc.weight", Place(("head", "kernel"), _DENSE)
@@ -120,7 +147,10 @@ def _pyramidnet(model: PyramidNet) -> Iterator[tuple[str, Place]]:
 
 
 def _resnet(model: ResNet) -> Iterator[tuple[str, Place]]:
-    """Yields the names of torchvision's ResNets; those with three stages are called alike, to layer3."""
+    """Yields the names of torchvision's ResNets.
+
+    Those with three stages are called alike, to layer3.
+    """
     yield from _conv("conv1", ("stem_conv",))
     yield from _batch_norm("bn1", ("stem_norm",))
     stage, position, features = 0, 0, 0
@@ -139,7 +169,10 @@ def _resnet(model: ResNet) -> Iterator[tuple[str, Place]]:
 
 
 def _vgg(model: VGG) -> Iterator[tuple[str, Place]]:
-    """Yields the names of torchvision's VGGs; the dense layer of the CIFAR head is called `classifier`."""
+    """Yields the names of torchvision's VGGs.
+
+    The dense layer of the CIFAR head is called `classifier`.
+    """
     number = 0  # in a sequence that counts ReLUs and poolings, too
     for index, stage in enumerate(model.stages):
         for part in range(len(stage.convs)):
@@ -154,7 +187,11 @@ def _vgg(model: VGG) -> Iterator[tuple[str, Place]]:
         yield from _dense("classifier", ("head", "dense"))
         return
     for index in range(len(model.head.denses)):  # a ReLU and a dropout follow each
-        yield from _dense(f"classifier.{3 * index}", ("head", "denses", index), OfPositions if index == 0 else Place)
+        yield from _dense(
+            f"classifier.{3 * index}",
+            ("head", "denses", index),
+            OfPositions if index == 0 else Place,
+        )
 
 
 def _unet(model: UNet) -> Iterator[tuple[str, Place]]:
@@ -162,7 +199,10 @@ def _unet(model: UNet) -> Iterator[tuple[str, Place]]:
     if model.padding == "valid" or model.upsampling == "resize":
         raise _no_table(f"UNet with padding={model.padding} and upsampling={model.upsampling}")
     blocks = [("inc", ("encoder", 0))]
-    blocks += [(f"down{index}.maxpool_conv.1", ("encoder", index)) for index in range(1, len(model.encoder))]
+    blocks += [
+        (f"down{index}.maxpool_conv.1", ("encoder", index))
+        for index in range(1, len(model.encoder))
+    ]
     blocks += [(f"up{index + 1}.conv", ("decoder", index)) for index in range(len(model.decoder))]
     for name, path in blocks:
         for part in range(2):  # a ReLU follows each batch norm
@@ -177,21 +217,31 @@ def _unet(model: UNet) -> Iterator[tuple[str, Place]]:
 
 # One row per model; its function yields PyTorch's names with their places.
 _TABLES: dict[type[nnx.Module], Callable[[Any], Iterator[tuple[str, Place]]]] = {
-    PyramidNet: _pyramidnet, ResNet: _resnet, UNet: _unet, VGG: _vgg,
-}  # fmt: skip
+    PyramidNet: _pyramidnet,
+    ResNet: _resnet,
+    UNet: _unet,
+    VGG: _vgg,
+}
 
 
 def _conv(name: str, path: tuple[str | int, ...]) -> Iterator[tuple[str, Place]]:
     yield f"{name}.weight", Place((*path, "kernel"), _CONV)
 
 
-def _dense(name: str, path: tuple[str | int, ...], kind: type[Place] = Place) -> Iterator[tuple[str, Place]]:
+def _dense(
+    name: str, path: tuple[str | int, ...], kind: type[Place] = Place
+) -> Iterator[tuple[str, Place]]:
     yield f"{name}.weight", kind((*path, "kernel"), _DENSE)
     yield f"{name}.bias", Place((*path, "bias"), _VECTOR)
 
 
 def _batch_norm(name: str, path: tuple[str | int, ...]) -> Iterator[tuple[str, Place]]:
-    for theirs, ours in (("weight", "scale"), ("bias", "bias"), ("running_mean", "mean"), ("running_var", "var")):
+    for theirs, ours in (
+        ("weight", "scale"),
+        ("bias", "bias"),
+        ("running_mean", "mean"),
+        ("running_var", "var"),
+    ):
         yield f"{name}.{theirs}", Place((*path, ours), _VECTOR)
 
 
@@ -207,5 +257,7 @@ def _bare(name: str) -> str:
 
 
 def _no_table(name: str) -> ConfigError:
-    known = "PyramidNet, ResNet, VGG, and UNet with same padding and transposed or bilinear up-sampling"
+    known = (
+        "PyramidNet, ResNet, VGG, and UNet with same padding and transposed or bilinear up-sampling"
+    )
     return ConfigError("", None, f"no reference weights are known for {name}; known for: {known}")

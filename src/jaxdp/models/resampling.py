@@ -11,10 +11,13 @@ from jaxtyping import Array, Float
 def max_pool(
     x: Float[Array, "batch height width features"], size: int = 2, *, padding: int = 0
 ) -> Float[Array, "batch h w features"]:
-    """Returns the maxima of `size` x `size` windows, 2 pixels apart; a side shorter than a window keeps its length.
+    """Returns the maxima of `size` x `size` windows, 2 pixels apart.
 
-    Rows are pooled first, then columns, each as a maximum of strided slices: on CPU the gradient takes a ninth of the time of
-    Flax's pool. Of equal pixels the first one gets the gradient, as in PyTorch.
+    A side shorter than a window keeps its length.
+
+    Rows are pooled first, then columns, each as a maximum of strided slices: on CPU the gradient
+    takes a ninth of the time of Flax's pool. Of equal pixels the first one gets the gradient, as in
+    PyTorch.
 
     Args:
         x: a feature map.
@@ -27,22 +30,27 @@ def max_pool(
             continue
         pads = [(padding, padding) if dim == axis else (0, 0) for dim in range(4)]
         padded = jnp.pad(x, pads, constant_values=-jnp.inf)
-        taps = [jax.lax.slice_in_dim(padded, tap, tap + 2 * windows - 1, 2, axis) for tap in range(size)]
+        taps = [
+            jax.lax.slice_in_dim(padded, tap, tap + 2 * windows - 1, 2, axis) for tap in range(size)
+        ]
         x = functools.reduce(_maximum, taps)
     return x
 
 
 def _maximum(x: Array, y: Array) -> Array:
-    # The gradient of jnp.maximum asks which side equals the result: neither does if XLA recomputes one for the backward pass and
-    # rounds it differently.
+    # The gradient of jnp.maximum asks which side equals the result: neither does if XLA recomputes
+    # one for the backward pass and rounds it differently.
     return jnp.where((x >= y) | jnp.isnan(x), x, y)
 
 
-def adaptive_average_pool(x: Float[Array, "batch height width features"], size: int) -> Float[Array, "batch size size features"]:
-    """Averages over `size` x `size` windows that cover a map of any size evenly, as PyTorch's layer of that name does.
+def adaptive_average_pool(
+    x: Float[Array, "batch height width features"], size: int
+) -> Float[Array, "batch size size features"]:
+    """Averages over `size` x `size` windows that cover a map of any size evenly, as PyTorch's layer
+    of that name does.
 
-    Window i covers rows floor(i n / size) to ceil((i + 1) n / size) of n rows; windows overlap where `size` does not divide n, and
-    repeat rows where `size` is larger than n.
+    Window i covers rows floor(i n / size) to ceil((i + 1) n / size) of n rows; windows overlap
+    where `size` does not divide n, and repeat rows where `size` is larger than n.
     """
     return _resample(x, _window_means(x.shape[1], size), _window_means(x.shape[2], size))
 
@@ -50,16 +58,22 @@ def adaptive_average_pool(x: Float[Array, "batch height width features"], size: 
 def resize_align_corners(
     x: Float[Array, "batch height width features"], size: tuple[int, int]
 ) -> Float[Array, "batch h w features"]:
-    """Resizes bilinearly with the centres of the corner pixels aligned; `jax.image.resize` aligns the outer edges of pixels."""
+    """Resizes bilinearly with the centres of the corner pixels aligned.
+
+    `jax.image.resize` aligns the outer edges of pixels.
+    """
     return _resample(x, _align_corners(x.shape[1], size[0]), _align_corners(x.shape[2], size[1]))
 
 
 def _resample(x: Array, rows: np.ndarray, columns: np.ndarray) -> Array:
-    # Matrix products instead of a gather: the gradient of a gather is a scatter, which is slow on every accelerator. They have full
-    # precision, as in jax.image.resize: they are a small share of the work, and some accelerators round the factors by default.
+    # Matrix products instead of a gather: the gradient of a gather is a scatter, which is slow on
+    # every accelerator. They have full precision, as in jax.image.resize: they are a small share of
+    # the work, and some accelerators round the factors by default.
     for matrix, spec in ((rows, "oi,niwc->nowc"), (columns, "oi,nhic->nhoc")):
         if not np.array_equal(matrix, np.eye(*matrix.shape)):
-            x = jnp.einsum(spec, jnp.asarray(matrix, x.dtype), x, precision=jax.lax.Precision.HIGHEST)
+            x = jnp.einsum(
+                spec, jnp.asarray(matrix, x.dtype), x, precision=jax.lax.Precision.HIGHEST
+            )
     return x
 
 

@@ -1,8 +1,9 @@
 """Defines ResNet, a network of residual units, in its forms for CIFAR and for ImageNet.
 
-Source: He, Zhang, Ren, Sun: Deep Residual Learning for Image Recognition, CVPR 2016; section 4.2 for the form with three stages
-(CIFAR), table 1 for the form with four (ImageNet). Two differences: where the shape changes, the shortcut is a projection (option
-B) in both forms, and a bottleneck strides in its 3x3 convolution, as in torchvision; the paper strides in the 1x1 before it.
+Source: He, Zhang, Ren, Sun: Deep Residual Learning for Image Recognition, CVPR 2016; section 4.2
+for the form with three stages (CIFAR), table 1 for the form with four (ImageNet). Two differences:
+where the shape changes, the shortcut is a projection (option B) in both forms, and a bottleneck
+strides in its 3x3 convolution, as in torchvision; the paper strides in the 1x1 before it.
 """
 
 from typing import Any
@@ -16,7 +17,13 @@ from jaxdp.models import layers, resampling
 from jaxdp.registry import ConfigError
 
 # Units per stage of the four-stage form.
-_IMAGENET_UNITS = {18: (2, 2, 2, 2), 34: (3, 4, 6, 3), 50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3)}
+_IMAGENET_UNITS = {
+    18: (2, 2, 2, 2),
+    34: (3, 4, 6, 3),
+    50: (3, 4, 6, 3),
+    101: (3, 4, 23, 3),
+    152: (3, 8, 36, 3),
+}
 _FIRST_BOTTLENECK_DEPTH = 50
 
 
@@ -28,10 +35,12 @@ class ResNet(nnx.Module):
         num_classes: number of logits.
         in_channels: channels of the images.
         rngs: source of the initial weights, and of dropout in calls without keys.
-        depth: 18, 34, 50, 101 or 152 for four stages from 64 channels (from 50 on of bottlenecks, to four times the width);
-            another 6n + 2, e.g. 20, 32, 44, 56 or 110, for three stages from 16.
-        stem: `cifar` (a 3x3 convolution) or `imagenet` (7x7 with stride 2 and a pooling; four stages only); `auto` chooses the
-            stem of the depth's own data set. Four stages with the `cifar` stem suit small images.
+        depth: 18, 34, 50, 101 or 152 for four stages from 64 channels (from 50 on of bottlenecks,
+            to four times the width); another 6n + 2, e.g. 20, 32, 44, 56 or 110, for three stages
+            from 16.
+        stem: `cifar` (a 3x3 convolution) or `imagenet` (7x7 with stride 2 and a pooling; four
+            stages only); `auto` chooses the stem of the depth's own data set. Four stages with the
+            `cifar` stem suit small images.
         width: channels of the first stage; None for the 64 or 16 above.
         dropout: rate before the dense layer.
         dtype: format of the computation; parameters and logits are float32.
@@ -56,14 +65,19 @@ class ResNet(nnx.Module):
         models.require_rate("dropout", dropout)
         units_per_stage = _units_per_stage(depth)
         four_stages = len(units_per_stage) == 4
-        remedy = f"with {depth} layers there are three stages for small images; use stem=cifar, or depth=18"
+        remedy = (
+            f"with {depth} layers there are three stages for small images; use stem=cifar, or"
+            " depth=18"
+        )
         models.require(four_stages or stem != "imagenet", "stem", stem, remedy)
         if width is None:
             width = 64 if four_stages else 16
         models.require_count("width", width)
         self.large_stem = stem == "imagenet" or (stem == "auto" and four_stages)
         size, stride = (7, 2) if self.large_stem else (3, 1)
-        self.stem_conv = layers.conv(in_channels, width, size, stride=stride, dtype=dtype, rngs=rngs)
+        self.stem_conv = layers.conv(
+            in_channels, width, size, stride=stride, dtype=dtype, rngs=rngs
+        )
         self.stem_norm = layers.BatchNorm(width, dtype=dtype)
 
         bottleneck = four_stages and depth >= _FIRST_BOTTLENECK_DEPTH
@@ -72,7 +86,14 @@ class ResNet(nnx.Module):
         for stage, count in enumerate(units_per_stage):
             for index in range(count):
                 stride = 2 if stage > 0 and index == 0 else 1
-                unit = Unit(features, width * 2**stage, bottleneck=bottleneck, stride=stride, dtype=dtype, rngs=rngs)
+                unit = Unit(
+                    features,
+                    width * 2**stage,
+                    bottleneck=bottleneck,
+                    stride=stride,
+                    dtype=dtype,
+                    rngs=rngs,
+                )
                 units.append(unit)
                 features = unit.features
         self.units = nnx.List(units)
@@ -81,13 +102,16 @@ class ResNet(nnx.Module):
         self.dtype = dtype
 
     def __call__(
-        self, images: Float[Array, "batch height width channels"], keys: Key[Array, "batch"] | None = None
+        self,
+        images: Float[Array, "batch height width channels"],
+        keys: Key[Array, "batch"] | None = None,
     ) -> Float[Array, "batch classes"]:
         """Returns float32 logits.
 
         Args:
             images: normalized, NHWC, of any size.
-            keys: one per example, for dropout in training; None draws from the model's own `nnx.Rngs`.
+            keys: one per example, for dropout in training; None draws from the model's own
+                `nnx.Rngs`.
         """
         x = nnx.relu(self.stem_norm(self.stem_conv(images.astype(self.dtype))))
         if self.large_stem:
@@ -100,7 +124,8 @@ class ResNet(nnx.Module):
 
 
 class Unit(nnx.Module):
-    """A residual unit with batch norm after each convolution, and ReLU between them and after the addition.
+    """A residual unit with batch norm after each convolution, and ReLU between them and after the
+    addition.
 
     Attributes:
         features: channels of the output; `width`, or four times as many of a bottleneck.
@@ -108,20 +133,41 @@ class Unit(nnx.Module):
     Source: figure 5.
     """
 
-    def __init__(self, in_features: int, width: int, *, bottleneck: bool, stride: int, dtype: Any, rngs: nnx.Rngs) -> None:
+    def __init__(
+        self,
+        in_features: int,
+        width: int,
+        *,
+        bottleneck: bool,
+        stride: int,
+        dtype: Any,
+        rngs: nnx.Rngs,
+    ) -> None:
         self.features = 4 * width if bottleneck else width
         # (kernel size, features, stride) of each convolution
-        shapes = [(1, width, 1), (3, width, stride), (1, self.features, 1)] if bottleneck else [(3, width, stride), (3, width, 1)]
+        shapes = (
+            [(1, width, 1), (3, width, stride), (1, self.features, 1)]
+            if bottleneck
+            else [(3, width, stride), (3, width, 1)]
+        )
         convs, norms, features = [], [], in_features
         for size, out, conv_stride in shapes:
-            convs.append(layers.conv(features, out, size, stride=conv_stride, dtype=dtype, rngs=rngs))
+            convs.append(
+                layers.conv(features, out, size, stride=conv_stride, dtype=dtype, rngs=rngs)
+            )
             norms.append(layers.BatchNorm(out, dtype=dtype))
             features = out
         self.convs, self.norms = nnx.List(convs), nnx.List(norms)
         changes_shape = stride != 1 or in_features != self.features
-        self.projection = Projection(in_features, self.features, stride, dtype=dtype, rngs=rngs) if changes_shape else None
+        self.projection = (
+            Projection(in_features, self.features, stride, dtype=dtype, rngs=rngs)
+            if changes_shape
+            else None
+        )
 
-    def __call__(self, x: Float[Array, "batch height width in"]) -> Float[Array, "batch h w features"]:
+    def __call__(
+        self, x: Float[Array, "batch height width in"]
+    ) -> Float[Array, "batch h w features"]:
         branch = x
         for position, (conv, norm) in enumerate(zip(self.convs, self.norms, strict=True)):
             branch = norm(conv(branch if position == 0 else nnx.relu(branch)))
@@ -134,18 +180,29 @@ class Projection(nnx.Module):
     Source: equation 2, option B.
     """
 
-    def __init__(self, in_features: int, features: int, stride: int, *, dtype: Any, rngs: nnx.Rngs) -> None:
+    def __init__(
+        self, in_features: int, features: int, stride: int, *, dtype: Any, rngs: nnx.Rngs
+    ) -> None:
         self.conv = layers.conv(in_features, features, 1, stride=stride, dtype=dtype, rngs=rngs)
         self.norm = layers.BatchNorm(features, dtype=dtype)
 
-    def __call__(self, x: Float[Array, "batch height width in"]) -> Float[Array, "batch h w features"]:
+    def __call__(
+        self, x: Float[Array, "batch height width in"]
+    ) -> Float[Array, "batch h w features"]:
         return self.norm(self.conv(x))
 
 
 def _units_per_stage(depth: int) -> tuple[int, ...]:
     if depth in _IMAGENET_UNITS:
         return _IMAGENET_UNITS[depth]
-    if isinstance(depth, bool) or not isinstance(depth, int) or not 8 <= depth <= models.MOST_LAYERS or (depth - 2) % 6:
+    if (
+        isinstance(depth, bool)
+        or not isinstance(depth, int)
+        or not 8 <= depth <= models.MOST_LAYERS
+        or (depth - 2) % 6
+    ):
         known = ", ".join(map(str, _IMAGENET_UNITS))
-        raise ConfigError("model_kwargs", {"depth": depth}, f"must be one of {known}, or 6n + 2, e.g. 20 or 56")
+        raise ConfigError(
+            "model_kwargs", {"depth": depth}, f"must be one of {known}, or 6n + 2, e.g. 20 or 56"
+        )
     return ((depth - 2) // 6,) * 3

@@ -1,10 +1,12 @@
-"""Defines U-Net, a network with an output per pixel: an encoder that pools, a decoder that up-samples, and skips between them.
+"""Defines U-Net, a network with an output per pixel: an encoder that pools, a decoder that
+up-samples, and skips between them.
 
-It has three forms: `padding="valid"` is the paper's; `padding="same"`, the default, is today's common form, with batch norm and an
-output as large as the image; `upsampling="resize"` is for image-to-image regression, with biases instead of batch norm and an
-up-sampling without weights.
+It has three forms: `padding="valid"` is the paper's; `padding="same"`, the default, is today's
+common form, with batch norm and an output as large as the image; `upsampling="resize"` is for
+image-to-image regression, with biases instead of batch norm and an up-sampling without weights.
 
-Source: Ronneberger, Fischer, Brox: U-Net: Convolutional Networks for Biomedical Image Segmentation, MICCAI 2015.
+Source: Ronneberger, Fischer, Brox: U-Net: Convolutional Networks for Biomedical Image Segmentation,
+MICCAI 2015.
 """
 
 import functools
@@ -25,22 +27,26 @@ _MOST_LEVELS = 12  # 2 to the power of 12 pixels are one in the deepest
 
 @models.register("unet")
 class UNet(nnx.Module):
-    """An encoder and a decoder of 3x3 convolutions, with skips between blocks of the same resolution.
+    """An encoder and a decoder of 3x3 convolutions, with skips between blocks of the same
+    resolution.
 
     Args:
-        num_classes: channels of the output: one logit per class, or one value per regressed channel.
+        num_classes: channels of the output: one logit per class, or one value per regressed
+            channel.
         in_channels: channels of the images.
         rngs: source of the initial weights.
         base_channels: channels at full resolution; they double with each pooling.
         levels: number of poolings.
-        upsampling: `transposed` (2x2 up-convolutions that halve the channels), `bilinear` (align-corners, with half as many
-            channels in the deepest block and at the end of each decoder block) or `resize` (half-pixel bilinear, to the size of
-            the skip).
-        padding: `same` or `valid` (the paper's: every 3x3 convolution removes a pixel from each side, and skips are cropped).
+        upsampling: `transposed` (2x2 up-convolutions that halve the channels), `bilinear`
+            (align-corners, with half as many channels in the deepest block and at the end of each
+            decoder block) or `resize` (half-pixel bilinear, to the size of the skip).
+        padding: `same` or `valid` (the paper's: every 3x3 convolution removes a pixel from each
+            side, and skips are cropped).
         dtype: format of the computation; parameters and outputs are float32.
 
     Raises:
-        ConfigError: for a keyword out of range, or valid padding with another up-sampling than `transposed`.
+        ConfigError: for a keyword out of range, or valid padding with another up-sampling than
+            `transposed`.
     """
 
     tasks: ClassVar[tuple[str, ...]] = ("segmentation", "regression")
@@ -62,7 +68,12 @@ class UNet(nnx.Module):
         models.require_known("upsampling", upsampling, ("transposed", "bilinear", "resize"))
         models.require_known("padding", padding, ("same", "valid"))
         only_transposed = "valid padding goes with transposed up-sampling; use it, or padding=same"
-        models.require(padding == "same" or upsampling == "transposed", "upsampling", upsampling, only_transposed)
+        models.require(
+            padding == "same" or upsampling == "transposed",
+            "upsampling",
+            upsampling,
+            only_transposed,
+        )
         self.levels, self.upsampling, self.padding, self.dtype = levels, upsampling, padding, dtype
 
         norm = padding == "same" and upsampling != "resize"
@@ -80,18 +91,32 @@ class UNet(nnx.Module):
                 features = skip
             decoder.append(block(skip + features, middle, out))
             features = out
-        self.encoder, self.up_convs, self.decoder = nnx.List(encoder), nnx.List(up_convs), nnx.List(decoder)
+        self.encoder, self.up_convs, self.decoder = (
+            nnx.List(encoder),
+            nnx.List(up_convs),
+            nnx.List(decoder),
+        )
         self.head = layers.conv(
-            features, num_classes, 1, bias=True, kernel_init=initializers.he_normal_fan_in, dtype=dtype, rngs=rngs
+            features,
+            num_classes,
+            1,
+            bias=True,
+            kernel_init=initializers.he_normal_fan_in,
+            dtype=dtype,
+            rngs=rngs,
         )
 
     def __call__(
-        self, images: Float[Array, "batch height width channels"], keys: Key[Array, "batch"] | None = None
+        self,
+        images: Float[Array, "batch height width channels"],
+        keys: Key[Array, "batch"] | None = None,
     ) -> Float[Array, "batch h w classes"]:
-        """Returns float32 outputs per pixel: of every pixel with same padding, of the centre with valid padding (388 of 572).
+        """Returns float32 outputs per pixel: of every pixel with same padding, of the centre with
+        valid padding (388 of 572).
 
         Args:
-            images: normalized, NHWC, of any height and width; with valid padding at least `smallest_side`.
+            images: normalized, NHWC, of any height and width; with valid padding at least
+                `smallest_side`.
             keys: unused; this model draws no random numbers.
 
         Raises:
@@ -118,30 +143,57 @@ class UNet(nnx.Module):
         height, width = x.shape[1:3]
         if self.upsampling == "resize":
             return jax.image.resize(x, (x.shape[0], *size, x.shape[3]), "bilinear")
-        x = self.up_convs[index](x) if self.up_convs else resampling.resize_align_corners(x, (2 * height, 2 * width))
+        x = (
+            self.up_convs[index](x)
+            if self.up_convs
+            else resampling.resize_align_corners(x, (2 * height, 2 * width))
+        )
         return x if self.padding == "valid" else _fit(x, size)
 
     def _check_size(self, height: int, width: int) -> None:
         smallest = smallest_side(self.levels)
         if min(height, width) < smallest:
-            remedy = f"valid padding needs images of {smallest}x{smallest} or more, got {height}x{width}; use fewer or same padding"
+            remedy = (
+                f"valid padding needs images of {smallest}x{smallest} or more, got"
+                f" {height}x{width}; use fewer or same padding"
+            )
             raise ConfigError("model_kwargs", {"levels": self.levels}, remedy)
 
 
 class Block(nnx.Module):
-    """Two 3x3 convolutions, each followed by ReLU; with batch norm before the ReLU, or with a bias instead."""
+    """Two 3x3 convolutions, each followed by ReLU.
+
+    With batch norm before the ReLU, or with a bias instead.
+    """
 
     def __init__(
-        self, in_features: int, middle: int, features: int, *, norm: bool, padding: str, dtype: Any, rngs: nnx.Rngs
+        self,
+        in_features: int,
+        middle: int,
+        features: int,
+        *,
+        norm: bool,
+        padding: str,
+        dtype: Any,
+        rngs: nnx.Rngs,
     ) -> None:
         conv = functools.partial(
-            layers.conv, size=3, padding=1 if padding == "same" else 0, bias=not norm, kernel_init=initializers.he_normal_fan_in,
-            dtype=dtype, rngs=rngs,
-        )  # fmt: skip
+            layers.conv,
+            size=3,
+            padding=1 if padding == "same" else 0,
+            bias=not norm,
+            kernel_init=initializers.he_normal_fan_in,
+            dtype=dtype,
+            rngs=rngs,
+        )
         self.convs = nnx.List([conv(in_features, middle), conv(middle, features)])
-        self.norms = nnx.List([layers.BatchNorm(width, dtype=dtype) for width in (middle, features)] if norm else [])
+        self.norms = nnx.List(
+            [layers.BatchNorm(width, dtype=dtype) for width in (middle, features)] if norm else []
+        )
 
-    def __call__(self, x: Float[Array, "batch height width in"]) -> Float[Array, "batch h w features"]:
+    def __call__(
+        self, x: Float[Array, "batch height width in"]
+    ) -> Float[Array, "batch h w features"]:
         for position, conv in enumerate(self.convs):
             x = conv(x)
             x = nnx.relu(self.norms[position](x) if self.norms else x)
@@ -149,10 +201,11 @@ class Block(nnx.Module):
 
 
 class UpConv(nnx.Module):
-    """A 2x2 transposed convolution with stride 2 and bias: each pixel becomes 2x2 pixels, which no other pixel reaches.
+    """A 2x2 transposed convolution with stride 2 and bias: each pixel becomes 2x2 pixels, which no
+    other pixel reaches.
 
-    It is computed as a dense layer per pixel for each of the two rows, whose outputs lie in memory as they do in space; XLA's
-    transposed convolution takes twice as long on CPU.
+    It is computed as a dense layer per pixel for each of the two rows, whose outputs lie in memory
+    as they do in space; XLA's transposed convolution takes twice as long on CPU.
     """
 
     def __init__(self, in_features: int, features: int, *, dtype: Any, rngs: nnx.Rngs) -> None:
@@ -160,21 +213,26 @@ class UpConv(nnx.Module):
         self.bias = nnx.Param(initializers.zeros(rngs.params(), (features,)))
         self.dtype = dtype
 
-    def __call__(self, x: Float[Array, "batch height width in"]) -> Float[Array, "batch 2*height 2*width features"]:
+    def __call__(
+        self, x: Float[Array, "batch height width in"]
+    ) -> Float[Array, "batch 2*height 2*width features"]:
         batch, height, width, _ = x.shape
         kernel, bias = self.kernel[...].astype(self.dtype), self.bias[...].astype(self.dtype)
         rows = [jnp.einsum("nhwi,cio->nhwco", x, kernel[row]) + bias for row in (0, 1)]
         return jnp.stack(rows, 2).reshape(batch, 2 * height, 2 * width, -1)
 
 
-# He's normal, as elsewhere; but only one tap reaches an output pixel, so the fan-in is the number of channels.
+# He's normal, as elsewhere; but only one tap reaches an output pixel, so the fan-in is the number
+# of channels.
 _he_normal_per_pixel = initializers.host_initializer(
     lambda rng, shape: rng.standard_normal(shape, np.float32) * np.float32(np.sqrt(2 / shape[-2]))
 )
 
 
 def smallest_side(levels: int) -> int:
-    """Returns the smallest height or width of an image from which valid padding leaves a pixel of output."""
+    """Returns the smallest height or width of an image from which valid padding leaves a pixel of
+    output.
+    """
     side = 1
     for _ in range(levels):  # up the decoder: a block removes 4 pixels from twice as many
         side = -(-(side + 4) // 2)
@@ -183,8 +241,12 @@ def smallest_side(levels: int) -> int:
     return side + 4
 
 
-def _block_widths(base: int, levels: int, upsampling: str) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
-    """Returns (middle, out) channels of the encoder's blocks, full resolution first, and of the decoder's, coarsest first."""
+def _block_widths(
+    base: int, levels: int, upsampling: str
+) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+    """Returns (middle, out) channels of the encoder's blocks, full resolution first, and of the
+    decoder's, coarsest first.
+    """
     skips = [base * 2**level for level in range(levels)]
     deepest = base * 2**levels
     if upsampling == "transposed":
@@ -200,7 +262,10 @@ def _block_widths(base: int, levels: int, upsampling: str) -> tuple[list[tuple[i
 
 
 def _fit(x: Array, size: tuple[int, ...]) -> Array:
-    """Pads with zeros around the centre, an odd row or column below or right; drops a row or column that the skip lacks."""
+    """Pads with zeros around the centre, an odd row or column below or right.
+
+    Drops a row or column that the skip lacks.
+    """
     missing = [new - old for new, old in zip(size, x.shape[1:3], strict=True)]
     # Negative only where the skip is a single pixel, which pooling left as it was.
     pads = [(0, 0, 0), *((count // 2, count - count // 2, 0) for count in missing), (0, 0, 0)]

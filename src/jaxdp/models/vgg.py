@@ -1,7 +1,8 @@
 """Defines VGG, a network of stages of 3x3 convolutions, each of which ends in a pooling.
 
-Source: Simonyan, Zisserman: Very Deep Convolutional Networks for Large-Scale Image Recognition, ICLR 2015, table 1, configurations
-A, B, D and E. Batch norm and the head for small images are later practice.
+Source: Simonyan, Zisserman: Very Deep Convolutional Networks for Large-Scale Image Recognition,
+ICLR 2015, table 1, configurations A, B, D and E. Batch norm and the head for small images are later
+practice.
 """
 
 import itertools
@@ -30,12 +31,13 @@ class VGG(nnx.Module):
         in_channels: channels of the images.
         rngs: source of the initial weights, and of dropout in calls without keys.
         depth: layers with weights in the paper's count: 11, 13, 16 or 19.
-        head: `cifar` (mean over positions, one dense layer) or `imagenet` (7x7 positions, two dense layers and another for the
-            logits).
+        head: `cifar` (mean over positions, one dense layer) or `imagenet` (7x7 positions, two dense
+            layers and another for the logits).
         batch_norm: whether batch norm follows each convolution.
-        width: channels of the first stage; the last has 8 times as many, and the dense layers of the ImageNet head 64 times.
-        dropout: rate before the dense layer of the CIFAR head, by default 0; after the ReLUs of the ImageNet head, by default
-            0.5.
+        width: channels of the first stage; the last has 8 times as many, and the dense layers of
+            the ImageNet head 64 times.
+        dropout: rate before the dense layer of the CIFAR head, by default 0; after the ReLUs of the
+            ImageNet head, by default 0.5.
         dtype: format of the computation; parameters and logits are float32.
 
     Raises:
@@ -63,7 +65,11 @@ class VGG(nnx.Module):
         models.require_rate("dropout", dropout)
         features, stages = in_channels, []
         for convs, factor in zip(_CONVS[depth], (1, 2, 4, 8, 8), strict=True):
-            stages.append(Stage(features, factor * width, convs, batch_norm=batch_norm, dtype=dtype, rngs=rngs))
+            stages.append(
+                Stage(
+                    features, factor * width, convs, batch_norm=batch_norm, dtype=dtype, rngs=rngs
+                )
+            )
             features = factor * width
         self.stages = nnx.List(stages)
         make_head = ImageNetHead if head == "imagenet" else CifarHead
@@ -71,27 +77,50 @@ class VGG(nnx.Module):
         self.dtype = dtype
 
     def __call__(
-        self, images: Float[Array, "batch height width channels"], keys: Key[Array, "batch"] | None = None
+        self,
+        images: Float[Array, "batch height width channels"],
+        keys: Key[Array, "batch"] | None = None,
     ) -> Float[Array, "batch classes"]:
         """Returns float32 logits.
 
         Args:
             images: normalized, NHWC, of any size: poolings that would leave no pixel are left out.
-            keys: one per example, for dropout in training; None draws from the model's own `nnx.Rngs`.
+            keys: one per example, for dropout in training; None draws from the model's own
+                `nnx.Rngs`.
         """
         x = layers.run_blocks(self, self.stages, images.astype(self.dtype))
         return self.head(x, keys).astype(jnp.float32)
 
 
 class Stage(nnx.Module):
-    """Convolutions of one width, each with a bias and ReLU, then a 2x2 max pool along each side longer than one pixel."""
+    """Convolutions of one width, each with a bias and ReLU, then a 2x2 max pool along each side
+    longer than one pixel.
+    """
 
-    def __init__(self, in_features: int, features: int, convs: int, *, batch_norm: bool, dtype: Any, rngs: nnx.Rngs) -> None:
+    def __init__(
+        self,
+        in_features: int,
+        features: int,
+        convs: int,
+        *,
+        batch_norm: bool,
+        dtype: Any,
+        rngs: nnx.Rngs,
+    ) -> None:
         inputs = [in_features, *[features] * (convs - 1)]
-        self.convs = nnx.List([layers.conv(channels, features, 3, bias=True, dtype=dtype, rngs=rngs) for channels in inputs])
-        self.norms = nnx.List([layers.BatchNorm(features, dtype=dtype) for _ in inputs] if batch_norm else [])
+        self.convs = nnx.List(
+            [
+                layers.conv(channels, features, 3, bias=True, dtype=dtype, rngs=rngs)
+                for channels in inputs
+            ]
+        )
+        self.norms = nnx.List(
+            [layers.BatchNorm(features, dtype=dtype) for _ in inputs] if batch_norm else []
+        )
 
-    def __call__(self, x: Float[Array, "batch height width in"]) -> Float[Array, "batch h w features"]:
+    def __call__(
+        self, x: Float[Array, "batch height width in"]
+    ) -> Float[Array, "batch h w features"]:
         for position, conv in enumerate(self.convs):
             x = conv(x)
             x = nnx.relu(self.norms[position](x) if self.norms else x)
@@ -101,7 +130,9 @@ class Stage(nnx.Module):
 class CifarHead(nnx.Module):
     """The mean over all positions, dropout, and a dense layer."""
 
-    def __init__(self, features: int, num_classes: int, *, dropout: float | int, dtype: Any, rngs: nnx.Rngs) -> None:
+    def __init__(
+        self, features: int, num_classes: int, *, dropout: float | int, dtype: Any, rngs: nnx.Rngs
+    ) -> None:
         self.dropout = layers.Dropout(dropout, index=0, rngs=rngs) if dropout else None
         self.dense = layers.dense(features, num_classes, dtype=dtype, rngs=rngs)
 
@@ -118,12 +149,20 @@ class ImageNetHead(nnx.Module):
     Source: the paper's table 1, section 3.1.
     """
 
-    def __init__(self, features: int, num_classes: int, *, dropout: float | int, dtype: Any, rngs: nnx.Rngs) -> None:
+    def __init__(
+        self, features: int, num_classes: int, *, dropout: float | int, dtype: Any, rngs: nnx.Rngs
+    ) -> None:
         hidden = 8 * features
         shapes = itertools.pairwise([POSITIONS**2 * features, hidden, hidden, num_classes])
         init: Any = {"kernel_init": _normal, "bias_init": initializers.zeros}
-        self.denses = nnx.List([nnx.Linear(*shape, dtype=dtype, rngs=rngs, **init) for shape in shapes])
-        self.dropouts = nnx.List([layers.Dropout(dropout, index=index, rngs=rngs) for index in range(2)] if dropout else [])
+        self.denses = nnx.List(
+            [nnx.Linear(*shape, dtype=dtype, rngs=rngs, **init) for shape in shapes]
+        )
+        self.dropouts = nnx.List(
+            [layers.Dropout(dropout, index=index, rngs=rngs) for index in range(2)]
+            if dropout
+            else []
+        )
 
     def __call__(
         self, x: Float[Array, "batch height width features"], keys: Key[Array, "batch"] | None
@@ -138,4 +177,6 @@ class ImageNetHead(nnx.Module):
 
 
 # Source: section 3.1.
-_normal = initializers.host_initializer(lambda rng, shape: rng.standard_normal(shape, np.float32) * np.float32(0.01))
+_normal = initializers.host_initializer(
+    lambda rng, shape: rng.standard_normal(shape, np.float32) * np.float32(0.01)
+)

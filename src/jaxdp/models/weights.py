@@ -9,7 +9,9 @@ import numpy as np
 _NAMES_SHOWN = 5
 
 
-def fit_weights(arrays: Mapping[str, np.ndarray], expected: Mapping[str, Any]) -> tuple[dict[str, np.ndarray], str]:
+def fit_weights(
+    arrays: Mapping[str, np.ndarray], expected: Mapping[str, Any]
+) -> tuple[dict[str, np.ndarray], str]:
     """Returns the arrays that fit, in the expected dtypes, and what is wrong with all others.
 
     Args:

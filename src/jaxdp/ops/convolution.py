@@ -1,4 +1,7 @@
-"""Convolves images in forms whose gradients XLA:CPU computes fast; other platforms get the plain convolution and its gradient."""
+"""Convolves images in forms whose gradients XLA:CPU computes fast.
+
+Other platforms get the plain convolution and its gradient.
+"""
 
 import functools
 from typing import Any
@@ -20,65 +23,89 @@ def convolve_nhwc(x: Array, kernel: Array, strides: Any, padding: Any, **_: Any)
         padding: pairs of zeros before and after, along height and width.
         **_: what Flax passes besides, which is the same for all convolutions of these models.
     """
-    smaller = all(size < window for size, window in zip(x.shape[1:3], kernel.shape[:2], strict=True))
+    smaller = all(
+        size < window for size, window in zip(x.shape[1:3], kernel.shape[:2], strict=True)
+    )
     return (_convolve_small if smaller else convolve)(x, kernel, tuple(strides), tuple(padding))
 
 
 def _convolve_small(x: Array, kernel: Array, strides: tuple[int, ...], padding: Any) -> Array:
-    """Convolves an image smaller than the window as one matrix product: most of each window would lie in the padding.
+    """Convolves an image smaller than the window as one matrix product: most of each window would
+    lie in the padding.
 
-    XLA:CPU exchanges image and kernel then, and takes a second for a 2x2 map of 512 channels, where this takes 7 ms.
+    XLA:CPU exchanges image and kernel then, and takes a second for a 2x2 map of 512 channels, where
+    this takes 7 ms.
     """
     sides = zip(x.shape[1:3], kernel.shape[:2], strides, padding, strict=True)
     rows, columns = (_taps(size, window, stride, *pads) for size, window, stride, pads in sides)
     parts = (jnp.asarray(rows, kernel.dtype), jnp.asarray(columns, kernel.dtype), kernel)
-    matrix = jnp.einsum("ihr,jwc,rcfg->hwfijg", *parts, precision=jax.lax.Precision.HIGHEST)  # exact: each sum has one term
+    # Exact: each sum has one term.
+    matrix = jnp.einsum("ihr,jwc,rcfg->hwfijg", *parts, precision=jax.lax.Precision.HIGHEST)
     matrix = matrix.reshape(-1, len(rows) * len(columns) * kernel.shape[-1])
     flat = x.reshape(x.shape[0], matrix.shape[0])  # an exported program knows the batch as a symbol
     return (flat @ matrix).reshape(x.shape[0], len(rows), len(columns), kernel.shape[-1])
 
 
 def _taps(size: int, window: int, stride: int, before: int, after: int) -> np.ndarray:
-    """Returns which tap of the window at an output position lies on an input position: ones and zeros (output, input, tap)."""
+    """Returns which tap of the window at an output position lies on an input position: ones and
+    zeros (output, input, tap).
+    """
     outputs = (size + before + after - window) // stride + 1
     return np.stack([np.eye(size, window, before - stride * output) for output in range(outputs)])
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3))
 def convolve(
-    x: Float[Array, "batch height width in"], kernel: Float[Array, "kh kw in out"], strides: tuple[int, ...], padding: Any
+    x: Float[Array, "batch height width in"],
+    kernel: Float[Array, "kh kw in out"],
+    strides: tuple[int, ...],
+    padding: Any,
 ) -> Float[Array, "batch h w out"]:
     """Convolves images with a gradient in the form that the platform computes fastest.
 
-    For the gradient of the kernel XLA:CPU would recompute what that gradient reads (batch norms, sums of branches) in the memory
-    order of a transposed array; an optimization barrier makes it read the values that exist already. XLA:CPU also writes out the
-    windows of one of the two factors; for the one with fewer channels they take less memory.
+    For the gradient of the kernel XLA:CPU would recompute what that gradient reads (batch norms,
+    sums of branches) in the memory order of a transposed array; an optimization barrier makes it
+    read the values that exist already. XLA:CPU also writes out the windows of one of the two
+    factors; for the one with fewer channels they take less memory.
 
-    On CUDA the gradient is laid out as the kernel is. XLA:GPU would carry cuDNN's layout on to the update, which then cannot write
-    over the old parameters, and copies them.
+    On CUDA the gradient is laid out as the kernel is. XLA:GPU would carry cuDNN's layout on to the
+    update, which then cannot write over the old parameters, and copies them.
     """
     return plain(x, kernel, strides, padding)
 
 
 def plain(x: Array, kernel: Array, strides: tuple[int, ...], padding: Any) -> Array:
     """Convolves images in NHWC layout with JAX's own gradient."""
-    return jax.lax.conv_general_dilated(x, kernel, strides, padding, dimension_numbers=("NHWC", "HWIO", "NHWC"))
+    return jax.lax.conv_general_dilated(
+        x, kernel, strides, padding, dimension_numbers=("NHWC", "HWIO", "NHWC")
+    )
 
 
-def _convolve_forward(x: Array, kernel: Array, strides: tuple[int, ...], padding: Any) -> tuple[Array, tuple[Array, Array]]:
+def _convolve_forward(
+    x: Array, kernel: Array, strides: tuple[int, ...], padding: Any
+) -> tuple[Array, tuple[Array, Array]]:
     return plain(x, kernel, strides, padding), (x, kernel)
 
 
-def _convolve_backward(strides: tuple[int, ...], padding: Any, kept: tuple[Array, Array], of_y: Array) -> tuple[Array, Array]:
+def _convolve_backward(
+    strides: tuple[int, ...], padding: Any, kept: tuple[Array, Array], of_y: Array
+) -> tuple[Array, Array]:
     x, kernel = kept
 
     def of_kernel(x: Array, of_y: Array) -> Array:
-        (found,) = jax.linear_transpose(lambda kernel: plain(x, kernel, strides, padding), kernel)(of_y)
+        (found,) = jax.linear_transpose(lambda kernel: plain(x, kernel, strides, padding), kernel)(
+            of_y
+        )
         return found
 
     def swapped(x: Array, of_y: Array) -> Array:
-        pads = [(size - 1 - before, size - 1 - after) for size, (before, after) in zip(kernel.shape, padding, strict=False)]
-        flipped = jax.lax.conv_general_dilated(of_y, x, (1, 1), pads, dimension_numbers=("CHWN", "IHWO", "HWNC"))
+        pads = [
+            (size - 1 - before, size - 1 - after)
+            for size, (before, after) in zip(kernel.shape, padding, strict=False)
+        ]
+        flipped = jax.lax.conv_general_dilated(
+            of_y, x, (1, 1), pads, dimension_numbers=("CHWN", "IHWO", "HWNC")
+        )
         return flipped[::-1, ::-1].swapaxes(2, 3)
 
     def on_cpu(x: Array, of_y: Array) -> Array:

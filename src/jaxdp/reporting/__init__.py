@@ -1,4 +1,6 @@
-"""Presents runs, predictions, sweeps and benchmarks to people: as text, tables, plots and one page."""
+"""Presents runs, predictions, sweeps and benchmarks to people: as text, tables, plots and one
+page.
+"""
 
 import errno
 import os
@@ -7,7 +9,9 @@ from jaxdp.run_files import warn
 
 
 def _ignore_loops() -> None:
-    """Removes variables that name a link to itself, with which Python 3.12 cannot import Matplotlib."""
+    """Removes variables that name a link to itself, with which Python 3.12 cannot import
+    Matplotlib.
+    """
     for name in ("MPLCONFIGDIR", "XDG_CACHE_HOME", "XDG_CONFIG_HOME"):
         try:
             os.stat(os.environ.get(name) or ".")

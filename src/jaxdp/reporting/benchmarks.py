@@ -22,14 +22,28 @@ Record = dict[str, Any]
 Key = tuple[Any, ...]
 
 # The palette of Okabe and Ito, distinct for all color vision.
-COLORS = {"single": "#4d4d4d", "central": "#d55e00", "pmap": "#0072b2", "shard_map": "#009e73", "sharded": "#cc79a7"}
+COLORS = {
+    "single": "#4d4d4d",
+    "central": "#d55e00",
+    "pmap": "#0072b2",
+    "shard_map": "#009e73",
+    "sharded": "#cc79a7",
+}
 MARKERS = {"single": "o", "central": "v", "pmap": "s", "shard_map": "D", "sharded": "^"}
-_CROSS: dict[str, Any] = {"marker": "x", "markersize": 8, "markeredgewidth": 2.4, "linestyle": "none"}
+_CROSS: dict[str, Any] = {
+    "marker": "x",
+    "markersize": 8,
+    "markeredgewidth": 2.4,
+    "linestyle": "none",
+}
 _WIDTH = 100
 _PANELS_PER_ROW = 4
 _BREAKS = {  # titles of two lines, so that the table fits
-    "devices": "de-\nvices", "dispatch": "dis-\npatch", "compile s": "com-\npile s", "of peak": "of\npeak",
-}  # fmt: skip
+    "devices": "de-\nvices",
+    "dispatch": "dis-\npatch",
+    "compile s": "com-\npile s",
+    "of peak": "of\npeak",
+}
 
 
 def read(path: str) -> list[Record]:
@@ -39,11 +53,17 @@ def read(path: str) -> list[Record]:
         ConfigError: if `python -m jaxdp.bench` did not write the file.
     """
     try:
-        records = [parse_json(line) for line in run_files.read_text(pathlib.Path(path)).splitlines() if line.strip()]
+        records = [
+            parse_json(line)
+            for line in run_files.read_text(pathlib.Path(path)).splitlines()
+            if line.strip()
+        ]
         keys = [(key(record), rate(record), record["dataset"]) for record in records]
     except (ValueError, KeyError, TypeError) as error:
         damaged = isinstance(error, run_files.DamagedFile)
-        reason = error.problem if damaged else "it holds something else than the lines of a bench.jsonl"
+        reason = (
+            error.problem if damaged else "it holds something else than the lines of a bench.jsonl"
+        )
         raise ConfigError("run_dir", path, f"cannot be read: {reason}") from error
     if not keys:
         raise ConfigError("run_dir", path, "holds no cells")
@@ -52,12 +72,18 @@ def read(path: str) -> list[Record]:
 
 def key(record: Record) -> Key:
     """Returns what identifies a cell in every grid that has it."""
-    return tuple(record[name] for name in ("model", "strategy", "global_batch_size", "devices", "precision"))
+    return tuple(
+        record[name] for name in ("model", "strategy", "global_batch_size", "devices", "precision")
+    )
 
 
 def rate(record: Record | None) -> float | None:
     """Returns images per second, None where a cell has none."""
-    return record["images_per_second"]["median"] if record is not None and record["status"] == "ok" else None
+    return (
+        record["images_per_second"]["median"]
+        if record is not None and record["status"] == "ok"
+        else None
+    )
 
 
 def _over(value: float | None, base: float | None) -> float | None:
@@ -65,12 +91,17 @@ def _over(value: float | None, base: float | None) -> float | None:
 
 
 def efficiencies(records: Sequence[Record]) -> list[dict[str, float | None]]:
-    """Returns of each record how well its devices scale, 1 being perfect, None where there is nothing to compare with.
+    """Returns of each record how well its devices scale, 1 being perfect, None where there is
+    nothing to compare with.
 
-    `strong` compares with the same global batch on one device, `weak` with the batch of one of its devices on one device: of the
-    same strategy, or else of `single`.
+    `strong` compares with the same global batch on one device, `weak` with the batch of one of its
+    devices on one device: of the same strategy, or else of `single`.
     """
-    alone = {(record["strategy"], record["global_batch_size"]): record for record in records if record["devices"] == 1}
+    alone = {
+        (record["strategy"], record["global_batch_size"]): record
+        for record in records
+        if record["devices"] == 1
+    }
 
     def of_one(strategy: str, batch: int) -> float | None:
         own = rate(alone.get((strategy, batch)))
@@ -78,7 +109,11 @@ def efficiencies(records: Sequence[Record]) -> list[dict[str, float | None]]:
 
     found = []
     for record in records:
-        devices, strategy, batch = record["devices"], record["strategy"], record["global_batch_size"]
+        devices, strategy, batch = (
+            record["devices"],
+            record["strategy"],
+            record["global_batch_size"],
+        )
         value = None if devices == 1 or rate(record) is None else rate(record)
         each = None if value is None else value / devices
         weak = _over(each, of_one(strategy, batch // devices)) if batch % devices == 0 else None
@@ -90,7 +125,9 @@ def show(records: Sequence[Record]) -> None:
     """Prints the table of a grid, and beneath it what went wrong; no wider than 100 columns."""
     console = rich.console.Console()
     console = rich.console.Console(width=max(console.width, _WIDTH))
-    console.print(heading(records) + "; " + where(records), highlight=False, markup=False, soft_wrap=True)
+    console.print(
+        heading(records) + "; " + where(records), highlight=False, markup=False, soft_wrap=True
+    )
     console.print(table(records))
     notes = ["Times are milliseconds of a step; memory is planned, of one device."]
     if any(each["strong"] or each["weak"] for each in efficiencies(records)):
@@ -98,16 +135,26 @@ def show(records: Sequence[Record]) -> None:
     console.print(" ".join(notes), highlight=False, soft_wrap=True, style="dim")
     for record in records:
         if record["reason"]:
-            console.print(f"{_name(record)}: {record['reason']}", highlight=False, soft_wrap=True, markup=False)
+            console.print(
+                f"{_name(record)}: {record['reason']}",
+                highlight=False,
+                soft_wrap=True,
+                markup=False,
+            )
 
 
 def _name(record: Record) -> str:
     devices = record["devices"]
-    return f"{record['strategy']} on {devices} device{'s' if devices > 1 else ''}, batch {record['global_batch_size']}"
+    return (
+        f"{record['strategy']} on {devices} device{'s' if devices > 1 else ''}, batch"
+        f" {record['global_batch_size']}"
+    )
 
 
 def columns(records: Sequence[Record]) -> dict[str, list[str]]:
-    """Returns the texts of each column by its title, without the columns that no cell has anything for."""
+    """Returns the texts of each column by its title, without the columns that no cell has anything
+    for.
+    """
     scaling = efficiencies(records)
 
     def part(name: str) -> list[str]:
@@ -136,7 +183,9 @@ def table(records: Sequence[Record]) -> rich.table.Table:
     for title in ("devices", "batch", *found):
         grid.add_column(_BREAKS.get(title, title), no_wrap=True, justify="right", vertical="bottom")
     for index, record in enumerate(records):
-        last = index + 1 == len(records) or any(records[index + 1][name] != record[name] for name in ("strategy", "devices"))
+        last = index + 1 == len(records) or any(
+            records[index + 1][name] != record[name] for name in ("strategy", "devices")
+        )
         style = None if record["status"] == "ok" else "red"
         named = [str(record[name]) for name in ("strategy", "devices", "global_batch_size")]
         texts = [column[index] for column in found.values()]
@@ -157,7 +206,9 @@ def _spread_text(record: Record) -> str:
 
 
 def _short(value: float | None) -> str:
-    """Returns three digits of a number, or all those before its decimal point where they are more."""
+    """Returns three digits of a number, or all those before its decimal point where they are
+    more.
+    """
     if value is None:
         return ""
     digits = 2 - (math.floor(math.log10(abs(value))) if value else 0)
@@ -181,13 +232,19 @@ def _about(records: Sequence[Record]) -> str:
     known = _known(records)
     if "parameters" not in known:
         return ""
-    return f"{'x'.join(map(str, known['image_shape']))} images, {known['parameters'] / 1e6:.3g} M parameters"
+    return (
+        f"{'x'.join(map(str, known['image_shape']))} images, {known['parameters'] / 1e6:.3g} M"
+        " parameters"
+    )
 
 
 def heading(records: Sequence[Record]) -> str:
     """Says what was trained."""
     known, about = _known(records), _about(records)
-    return f"{known['model']} on {known['dataset'] or 'its dataset'}{f' ({about})' if about else ''}, {known['precision']}"
+    return (
+        f"{known['model']} on {known['dataset'] or 'its dataset'}{f' ({about})' if about else ''},"
+        f" {known['precision']}"
+    )
 
 
 def where(records: Sequence[Record]) -> str:
@@ -209,7 +266,12 @@ def plot(records: Sequence[Record], folder: pathlib.Path) -> list[pathlib.Path]:
     """
     counts = sorted({record["devices"] for record in records})
     rows, columns = -(-len(counts) // _PANELS_PER_ROW), min(len(counts), _PANELS_PER_ROW)
-    style: Any = {"font.size": 12, "axes.spines.top": False, "axes.spines.right": False, "svg.fonttype": "none"}
+    style: Any = {
+        "font.size": 12,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "svg.fonttype": "none",
+    }
     with matplotlib.rc_context(style):
         height = 3.1 * rows + 1.7
         figure = Figure(figsize=(max(3.3 * columns + 0.6, 11.2), height), layout="constrained")
@@ -221,19 +283,36 @@ def plot(records: Sequence[Record], folder: pathlib.Path) -> list[pathlib.Path]:
                 axes.set_ylabel("images / s" if index % columns == 0 else "")
                 axes.set_xlabel("global batch size")
                 axes.tick_params(labelbottom=True)
-        fastest = max((record["images_per_second"]["max"] for record in records if rate(record) is not None), default=1.0)
+        fastest = max(
+            (record["images_per_second"]["max"] for record in records if rate(record) is not None),
+            default=1.0,
+        )
         grid[0, 0].set_ylim(0, 1.06 * fastest)
         grid[0, 0].yaxis.set_major_formatter("{x:,.0f}" if fastest >= 10 else "{x:g}")
-        handles = {name: line for axes in grid.flat for line, name in zip(*axes.get_legend_handles_labels(), strict=True)}
+        handles = {
+            name: line
+            for axes in grid.flat
+            for line, name in zip(*axes.get_legend_handles_labels(), strict=True)
+        }
         if any(record["status"] == "oom" for record in records):
             handles["out of memory"] = Line2D([], [], color="0.35", **_CROSS)
-        figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=len(handles), frameon=False)
+        figure.legend(
+            handles.values(),
+            handles.keys(),
+            loc="outside lower center",
+            ncols=len(handles),
+            frameon=False,
+        )
         first = " · ".join(filter(None, [_about(records), where(records)]))
         repeats = max(record.get("repeats", 1) for record in records)
         second = f" · median and range of {repeats} repetitions" if repeats > 1 else ""
-        model, dataset, precision = (_known(records)[name] for name in ("model", "dataset", "precision"))
+        model, dataset, precision = (
+            _known(records)[name] for name in ("model", "dataset", "precision")
+        )
         title = f"Training throughput: {model} on {dataset or 'its dataset'}, {precision}"
-        figure.text(0.012, 1 - 0.12 / height, fonts.drawn(title), fontsize=15, fontweight="bold", va="top")
+        figure.text(
+            0.012, 1 - 0.12 / height, fonts.drawn(title), fontsize=15, fontweight="bold", va="top"
+        )
         figure.text(0.012, 1 - 0.45 / height, first + second, color="0.35", va="top")
         engine: Any = figure.get_layout_engine()
         engine.set(rect=(0, 0, 1, 1 - 0.8 / height))  # the two lines' room
@@ -247,21 +326,42 @@ def _draw_panel(axes: Any, records: Sequence[Record], devices: int) -> None:
     sizes = sorted({record["global_batch_size"] for record in records})
     here = [record for record in records if record["devices"] == devices]
     for strategy in dict.fromkeys(record["strategy"] for record in here):
-        done = [record for record in here if record["strategy"] == strategy and rate(record) is not None]
+        done = [
+            record for record in here if record["strategy"] == strategy and rate(record) is not None
+        ]
         done.sort(key=lambda record: record["global_batch_size"])
         if done:
             at = [record["global_batch_size"] for record in done]
-            low, high = ([record["images_per_second"][which] for record in done] for which in ("min", "max"))
+            low, high = (
+                [record["images_per_second"][which] for record in done] for which in ("min", "max")
+            )
             look = {"color": COLORS.get(strategy, "#000000"), "marker": MARKERS.get(strategy, "o")}
             axes.fill_between(at, low, high, color=look["color"], alpha=0.16, linewidth=0)
             axes.vlines(at, low, high, color=look["color"], alpha=0.5, linewidth=1.5)
-            axes.plot(at, [rate(record) for record in done], **look, markersize=5.5, linewidth=2, label=strategy)
+            axes.plot(
+                at,
+                [rate(record) for record in done],
+                **look,
+                markersize=5.5,
+                linewidth=2,
+                label=strategy,
+            )
     for size in sizes:
-        lost = [record["strategy"] for record in here if record["global_batch_size"] == size and record["status"] == "oom"]
+        lost = [
+            record["strategy"]
+            for record in here
+            if record["global_batch_size"] == size and record["status"] == "oom"
+        ]
         for number, strategy in enumerate(lost):  # one above the other
             height = 0.04 + 0.055 * number
-            cross = {**_CROSS, "color": COLORS.get(strategy, "#000000"), "gid": f"oom-{strategy}-{devices}-{size}"}
-            axes.plot([size], [height], **cross, transform=axes.get_xaxis_transform(), clip_on=False)
+            cross = {
+                **_CROSS,
+                "color": COLORS.get(strategy, "#000000"),
+                "gid": f"oom-{strategy}-{devices}-{size}",
+            }
+            axes.plot(
+                [size], [height], **cross, transform=axes.get_xaxis_transform(), clip_on=False
+            )
     axes.set_xscale("log", base=2)
     axes.set_xticks(sizes, [str(size) for size in sizes])
     axes.minorticks_off()

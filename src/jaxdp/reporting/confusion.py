@@ -1,4 +1,6 @@
-"""A classifier's confusion matrix: as a figure for few classes or many, and as a table of counts, `confusion.csv`."""
+"""A classifier's confusion matrix: as a figure for few classes or many, and as a table of counts,
+`confusion.csv`.
+"""
 
 import pathlib
 import textwrap
@@ -22,30 +24,46 @@ _STEPS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)  # between the classes that 
 _COLUMNS = ["actual", "predicted", "images"]
 
 
-def plot(confusion: np.ndarray, class_names: Sequence[str], path: pathlib.Path, *, title: str) -> np.ndarray:
-    """Draws counts (actual, predicted), colored by their share of the actual class; returns the drawing as uint8 (H, W, 3).
+def plot(
+    confusion: np.ndarray, class_names: Sequence[str], path: pathlib.Path, *, title: str
+) -> np.ndarray:
+    """Draws counts (actual, predicted), colored by their share of the actual class.
 
-    Up to 30 classes have their counts in the cells. With more of them the counts are left out, as many names as are legible are
-    kept, and a line beneath says so.
+    Returns the drawing as uint8 (H, W, 3).
+
+    Up to 30 classes have their counts in the cells. With more of them the counts are left out, as
+    many names as are legible are kept, and a line beneath says so.
     """
     count = len(class_names)
     names, notes = _labels(class_names)
     few = count <= _MOST_NUMBERS
     side = min(max(4.0, 0.5 * count + 2.0), 15.0) if few else _INCHES_OF_MANY
-    every = 1 if few else next((step for step in _STEPS if 72 * 0.75 * side * step / count >= 11), count)
+    every = (
+        1
+        if few
+        else next((step for step in _STEPS if 72 * 0.75 * side * step / count >= 11), count)
+    )
     if not few:
         which = "" if every == 1 else f"every {every}{'nd' if every == 2 else 'th'} is named, "
-        notes.insert(0, f"{count} classes: {which}counts are left out (confusion.csv beside this figure has them)")
+        notes.insert(
+            0,
+            f"{count} classes: {which}counts are left out (confusion.csv beside this figure has"
+            " them)",
+        )
     room = 0.09 * max(map(len, names)) if few else 0.0  # for the names
     with matplotlib.rc_context({"font.size": 11 if few else 13}):
         figure = Figure(figsize=(side + room + 0.8, side + 0.7 * room), layout="constrained")
         axes = figure.subplots()
         shares = confusion / np.maximum(confusion.sum(1, keepdims=True), 1)
-        # Of many classes each is confused with few others and rarely: a linear scale would show the diagonal alone.
+        # Of many classes each is confused with few others and rarely: a linear scale would show the
+        # diagonal alone.
         shown = axes.imshow(shares, cmap="Blues", norm=PowerNorm(1.0 if few else 0.4, 0, 1))
         ticks = None if few else [0, 0.01, 0.05, 0.1, 0.2, 0.5, 1]
         figure.colorbar(shown, ax=axes, label="share of the actual class", shrink=0.85, ticks=ticks)
-        figure.suptitle(textwrap.fill(fonts.drawn(title), int(_LETTERS_AN_INCH * (side + room + 0.8))), fontsize=12)
+        figure.suptitle(
+            textwrap.fill(fonts.drawn(title), int(_LETTERS_AN_INCH * (side + room + 0.8))),
+            fontsize=12,
+        )
         axes.set(xlabel="predicted class", ylabel="actual class")
         if notes:
             figure.supxlabel("; ".join(notes), fontsize=10 if few else 11, wrap=True)
@@ -54,15 +72,29 @@ def plot(confusion: np.ndarray, class_names: Sequence[str], path: pathlib.Path, 
             for row, column in np.argwhere(confusion > 0):
                 color = "white" if shares[row, column] > 0.5 else "black"
                 text = f"{confusion[row, column]:.0f}"
-                axes.text(column, row, text, ha="center", va="center", color=color, fontsize=11 if count <= 12 else 8)
+                axes.text(
+                    column,
+                    row,
+                    text,
+                    ha="center",
+                    va="center",
+                    color=color,
+                    fontsize=11 if count <= 12 else 8,
+                )
         return pictures.save(figure, path)
 
 
 def _labels(class_names: Sequence[str]) -> tuple[list[str], list[str]]:
     """Returns the classes' labels, and what to say of labels that are not the names."""
     unshown = [bool(fonts.missing(name)) for name in class_names]
-    short = [name if len(name) <= _LONGEST_NAME else name[: _LONGEST_NAME - 1] + "…" for name in class_names]
-    labels = [str(index) if hidden else fonts.drawn(name) for index, (name, hidden) in enumerate(zip(short, unshown, strict=True))]
+    short = [
+        name if len(name) <= _LONGEST_NAME else name[: _LONGEST_NAME - 1] + "…"
+        for name in class_names
+    ]
+    labels = [
+        str(index) if hidden else fonts.drawn(name)
+        for index, (name, hidden) in enumerate(zip(short, unshown, strict=True))
+    ]
     note = "numbers from 0 stand for names that Matplotlib's fonts cannot show"
     return labels, [note] if any(unshown) else []
 
@@ -80,9 +112,14 @@ def _ticks(axes: Axes, names: Sequence[str], every: int, *, few: bool) -> None:
 
 
 def write(confusion: np.ndarray, class_names: Sequence[str], path: pathlib.Path) -> None:
-    """Writes the counts that are not 0, and each class's own, as lines `actual,predicted,images`."""
+    """Writes the counts that are not 0, and each class's own, as lines
+    `actual,predicted,images`.
+    """
     shown = np.argwhere((confusion > 0) | np.eye(len(class_names), dtype=bool))
-    rows = [(class_names[row], class_names[column], f"{confusion[row, column]:.0f}") for row, column in shown]
+    rows = [
+        (class_names[row], class_names[column], f"{confusion[row, column]:.0f}")
+        for row, column in shown
+    ]
     path.parent.mkdir(exist_ok=True)
     replace_file(path, csv_text.write([_COLUMNS, *rows]))
 

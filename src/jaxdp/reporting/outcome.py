@@ -1,4 +1,6 @@
-"""Draws the pictures of a finished run: a classifier's confusion matrix, or else images, truth and predictions."""
+"""Draws the pictures of a finished run: a classifier's confusion matrix, or else images, truth and
+predictions.
+"""
 
 import pathlib
 from collections.abc import Callable, Mapping
@@ -14,16 +16,23 @@ ROWS = 3  # pictures shown, evenly spaced over the test set
 
 
 def draw(
-    directory: pathlib.Path, *, title: str, task: Any, source: Any, predict: Callable[[np.ndarray], Any], sums: Mapping[str, Any],
+    directory: pathlib.Path,
+    *,
+    title: str,
+    task: Any,
+    source: Any,
+    predict: Callable[[np.ndarray], Any],
+    sums: Mapping[str, Any],
     separate: Callable[[np.ndarray], np.ndarray] | None = None,
-) -> dict[str, np.ndarray]:  # fmt: skip
+) -> dict[str, np.ndarray]:
     """Writes the pictures to a folder and returns them by name, uint8 (H, W, 3).
 
     Args:
         source: the test split.
         predict: from stored pixels to the model's outputs.
         sums: of the evaluation.
-        separate: from the outputs for an image to the numbers of its objects, where objects are told apart.
+        separate: from the outputs for an image to the numbers of its objects, where objects are
+            told apart.
     """
     if getattr(task, "target", None):  # a task from outside that learns something else
         return {}
@@ -41,17 +50,32 @@ def draw(
     images = np.asarray(center_crop(examples["images"], outputs.shape[1:3]))
     if separate is not None:
         actual = np.stack([source.unchecked[number]["masks"] for number in numbers.tolist()])
-        truths = [pictures.color_objects(objects) for objects in np.asarray(center_crop(actual, outputs.shape[1:3]))]
+        truths = [
+            pictures.color_objects(objects)
+            for objects in np.asarray(center_crop(actual, outputs.shape[1:3]))
+        ]
         found = [pictures.color_objects(separate(output)) for output in outputs]
     elif kind == "segmentation":
         masks = np.asarray(center_crop(examples["masks"], outputs.shape[1:3]))
         truths, found = (
-            [pictures.color_mask(mask, task.num_classes, getattr(task, "ignore_label", IGNORE_LABEL)) for mask in many]
+            [
+                pictures.color_mask(
+                    mask, task.num_classes, getattr(task, "ignore_label", IGNORE_LABEL)
+                )
+                for mask in many
+            ]
             for many in (masks, outputs.argmax(-1).astype(np.uint8))
         )
     else:
         truths = list(np.asarray(center_crop(examples["targets"], outputs.shape[1:3])))
         found = list((outputs.clip(0, 1) * 255).round().astype(np.uint8))
-    shown = [pictures.stretch(pictures.as_picture(image, getattr(source, "pixel_range", None))) for image in images]
+    shown = [
+        pictures.stretch(pictures.as_picture(image, getattr(source, "pixel_range", None)))
+        for image in images
+    ]
     rows = [list(row) for row in zip(shown, truths, found, strict=True)]
-    return {"predictions": pictures.plot_rows(rows, ("image", "truth", "prediction"), directory / "predictions.png")}
+    return {
+        "predictions": pictures.plot_rows(
+            rows, ("image", "truth", "prediction"), directory / "predictions.png"
+        )
+    }

@@ -16,8 +16,11 @@ _COLORS = 18  # of objects, which they take in turn
 
 
 def class_colors(count: int) -> np.ndarray:
-    """Returns uint8 (count, 3): dark for class 0, the background in most datasets, and distinct colors for the others."""
-    order = (2, 0, 4, 8, 16, 12, 18, 6, 10, 3, 1, 5, 9, 17, 13, 19, 7, 11)  # the strong colors first
+    """Returns uint8 (count, 3): dark for class 0, the background in most datasets, and distinct
+    colors for the others.
+    """
+    # The strong colors first.
+    order = (2, 0, 4, 8, 16, 12, 18, 6, 10, 3, 1, 5, 9, 17, 13, 19, 7, 11)
     cycle = [matplotlib.colormaps["tab20"](index / 20)[:3] for index in order]
     chosen = [(0.1, 0.1, 0.12)] + [cycle[index % len(cycle)] for index in range(count - 1)]
     return (np.asarray(chosen) * 255).round().astype(np.uint8)
@@ -30,9 +33,13 @@ def color_mask(mask: np.ndarray, num_classes: int, ignore_label: int = 255) -> n
 
 
 def overlay(image: np.ndarray, mask: np.ndarray, num_classes: int) -> np.ndarray:
-    """Returns an image (H, W, 1 or 3), uint8, covered by the colors of all classes but the first."""
+    """Returns an image (H, W, 1 or 3), uint8, covered by the colors of all classes but the
+    first.
+    """
     base = np.broadcast_to(image, (*image.shape[:2], 3)).astype(np.float32)
-    mixed = np.where((mask > 0)[..., None], 0.55 * base + 0.45 * color_mask(mask, num_classes), base)
+    mixed = np.where(
+        (mask > 0)[..., None], 0.55 * base + 0.45 * color_mask(mask, num_classes), base
+    )
     return mixed.round().astype(np.uint8)
 
 
@@ -46,38 +53,58 @@ def color_objects(objects: np.ndarray) -> np.ndarray:
 
 
 def overlay_objects(image: np.ndarray, objects: np.ndarray) -> np.ndarray:
-    """Returns an image (H, W, 1 or 3), uint8, covered by the colors of objects, whose outlines hide it."""
+    """Returns an image (H, W, 1 or 3), uint8, covered by the colors of objects, whose outlines hide
+    it.
+    """
     numbers = _color_numbers(objects)
     outline = np.zeros(objects.shape, bool)
     for axis in (0, 1):
         changes = np.diff(objects, axis=axis) != 0
         for before, after in ((0, 1), (1, 0)):
-            outline |= np.pad(changes, [(before, after) if axis == other else (0, 0) for other in (0, 1)])
+            outline |= np.pad(
+                changes, [(before, after) if axis == other else (0, 0) for other in (0, 1)]
+            )
     outline &= objects > 0
 
     def draw(pixels: np.ndarray, numbers: np.ndarray, outline: np.ndarray) -> np.ndarray:
-        return np.where(outline[..., None], color_mask(numbers, _COLORS + 1), overlay(pixels, numbers, _COLORS + 1))
+        return np.where(
+            outline[..., None],
+            color_mask(numbers, _COLORS + 1),
+            overlay(pixels, numbers, _COLORS + 1),
+        )
 
     return by_rows(draw, image, numbers, outline)
 
 
 def as_picture(image: np.ndarray, pixel_range: tuple[float, float] | None = None) -> np.ndarray:
-    """Returns stored pixels (H, W, C) as uint8 (H, W, 1 or 3): the first three of several channels, the mean of two.
+    """Returns stored pixels (H, W, C) as uint8 (H, W, 1 or 3): the first three of several channels,
+    the mean of two.
 
     Args:
         pixel_range: what becomes black and white, for pixels other than uint8.
     """
     if pixel_range is not None:
         low, high = pixel_range
-        image = np.clip((image.astype(np.float32) - low) * (255 / (high - low)), 0, 255).round().astype(np.uint8)
+        image = (
+            np.clip((image.astype(np.float32) - low) * (255 / (high - low)), 0, 255)
+            .round()
+            .astype(np.uint8)
+        )
     if image.shape[-1] == 2:
         return image.mean(-1, keepdims=True).round().astype(np.uint8)
     return image if image.shape[-1] in (1, 3) else image[..., :3]
 
 
-def by_rows(function: Callable[..., np.ndarray], *images: np.ndarray, rows: int = 256) -> np.ndarray:
-    """Returns what a function of each pixel gives, of a few rows at a time: in between it may take many bytes a pixel."""
-    parts = [function(*(image[top : top + rows] for image in images)) for top in range(0, len(images[0]), rows)]
+def by_rows(
+    function: Callable[..., np.ndarray], *images: np.ndarray, rows: int = 256
+) -> np.ndarray:
+    """Returns what a function of each pixel gives, of a few rows at a time: in between it may take
+    many bytes a pixel.
+    """
+    parts = [
+        function(*(image[top : top + rows] for image in images))
+        for top in range(0, len(images[0]), rows)
+    ]
     return np.concatenate(parts)
 
 
@@ -87,16 +114,29 @@ def stretch(image: np.ndarray) -> np.ndarray:
     return image if high > 64 else (image * (255 / max(high, 1))).astype(np.uint8)
 
 
-def plot_rows(rows: Sequence[Sequence[np.ndarray]], titles: Sequence[str], path: pathlib.Path) -> np.ndarray:
-    """Draws rows of pictures, uint8 (H, W, 1 or 3), with a title above each column; returns the drawing as uint8 (H, W, 3)."""
+def plot_rows(
+    rows: Sequence[Sequence[np.ndarray]], titles: Sequence[str], path: pathlib.Path
+) -> np.ndarray:
+    """Draws rows of pictures, uint8 (H, W, 1 or 3), with a title above each column.
+
+    Returns the drawing as uint8 (H, W, 3).
+    """
     with matplotlib.rc_context(_STYLE):
         height, width = rows[0][0].shape[:2]
         side = 2.6
-        figure = Figure(figsize=(side * len(titles), side * height / width * len(rows) + 0.4), layout="constrained")
+        figure = Figure(
+            figsize=(side * len(titles), side * height / width * len(rows) + 0.4),
+            layout="constrained",
+        )
         grid = figure.subplots(len(rows), len(titles), squeeze=False)
         for axes_row, pictures in zip(grid, rows, strict=True):
             for axes, picture in zip(axes_row, pictures, strict=True):
-                axes.imshow(picture.squeeze(-1) if picture.shape[-1] == 1 else picture, cmap="gray", vmin=0, vmax=255)
+                axes.imshow(
+                    picture.squeeze(-1) if picture.shape[-1] == 1 else picture,
+                    cmap="gray",
+                    vmin=0,
+                    vmax=255,
+                )
                 axes.set_axis_off()
         for axes, title in zip(grid[0], titles, strict=True):
             axes.set_title(title, fontsize=12)

@@ -14,7 +14,12 @@ from jaxdp.reporting import fonts
 from jaxdp.run_files import replacing
 
 COLORS = {"train": "#7a8ba6", "validation": "#2e8b8b", "test": "#d1495b"}  # of splits
-_STYLE: Any = {"font.size": 11, "axes.spines.top": False, "axes.spines.right": False, "svg.fonttype": "none"}
+_STYLE: Any = {
+    "font.size": 11,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "svg.fonttype": "none",
+}
 _DPI = 150
 
 
@@ -25,7 +30,8 @@ def curves_figure(rows: Sequence[dict[str, Any]], *, title: str, metric_name: st
         metric_name: the metric beside the loss, e.g. `accuracy`.
 
     Returns:
-        A figure that Jupyter shows where it is the value of a cell, and that pyplot knows nothing of.
+        A figure that Jupyter shows where it is the value of a cell, and that pyplot knows nothing
+        of.
     """
     named = fonts.drawn(metric_name)
     with matplotlib.rc_context(_STYLE):
@@ -33,11 +39,23 @@ def curves_figure(rows: Sequence[dict[str, Any]], *, title: str, metric_name: st
         for axes, name in zip(figure.subplots(1, 2), ("loss", metric_name), strict=True):
             for split, color in COLORS.items():
                 of_split = [row for row in rows if row["split"] == split and name in row]
-                points = [(row["step"], row[name]) for row in of_split if is_finite(row.get("loss")) and is_finite(row[name])]
+                points = [
+                    (row["step"], row[name])
+                    for row in of_split
+                    if is_finite(row.get("loss")) and is_finite(row[name])
+                ]
                 if points:
                     steps, values = zip(*points, strict=True)
                     marker = "o" if split != "train" or len(points) == 1 else None
-                    axes.plot(steps, values, color=color, label=split, marker=marker, markersize=3.5, linewidth=1.8)
+                    axes.plot(
+                        steps,
+                        values,
+                        color=color,
+                        label=split,
+                        marker=marker,
+                        markersize=3.5,
+                        linewidth=1.8,
+                    )
             axes.set(xlabel="step", ylabel="loss" if name == "loss" else named)
             axes.grid(alpha=0.25)
             if name == "loss":
@@ -46,7 +64,7 @@ def curves_figure(rows: Sequence[dict[str, Any]], *, title: str, metric_name: st
                 axes.legend(frameon=False)
         figure.suptitle(fonts.drawn(title), fontsize=12)
     # Only pyplot would teach Jupyter to show figures, and it would keep each of them open.
-    figure._repr_png_ = functools.partial(_png, figure)  # pyright: ignore[reportAttributeAccessIssue]
+    figure._repr_png_ = functools.partial(_png, figure)  # pyright: ignore
     return figure
 
 
@@ -56,8 +74,13 @@ def _png(figure: Figure) -> bytes:
     return buffer.getvalue()
 
 
-def plot_curves(rows: Sequence[dict[str, Any]], path: pathlib.Path, *, title: str, metric_name: str) -> None:
+def plot_curves(
+    rows: Sequence[dict[str, Any]], path: pathlib.Path, *, title: str, metric_name: str
+) -> None:
     """Writes what `curves_figure` draws, as the kind of file that the path's suffix names."""
     path.parent.mkdir(exist_ok=True)
-    with matplotlib.rc_context(_STYLE), replacing(path) as file:  # the style also says how an SVG holds its text
-        curves_figure(rows, title=title, metric_name=metric_name).savefig(file, format=path.suffix[1:], dpi=_DPI)
+    # The style also says how an SVG holds its text.
+    with matplotlib.rc_context(_STYLE), replacing(path) as file:
+        curves_figure(rows, title=title, metric_name=metric_name).savefig(
+            file, format=path.suffix[1:], dpi=_DPI
+        )

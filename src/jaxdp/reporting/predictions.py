@@ -24,25 +24,44 @@ _LEAST_SHARE = 0.0005  # of the pixels of a class that the table names; less wou
 
 
 def likeliest(probabilities: np.ndarray, class_names: Sequence[str], top_k: int) -> Row:
-    """Returns the `top_k` likeliest classes of an image with their probabilities, the likeliest first."""
+    """Returns the `top_k` likeliest classes of an image with their probabilities, the likeliest
+    first.
+    """
     best = np.argsort(-probabilities, kind="stable")[:top_k]
-    return {"classes": [{"class": class_names[index], "probability": round(float(probabilities[index]), 6)} for index in best]}
+    return {
+        "classes": [
+            {"class": class_names[index], "probability": round(float(probabilities[index]), 6)}
+            for index in best
+        ]
+    }
 
 
 def shares(mask: np.ndarray, class_names: Sequence[str]) -> Row:
     """Returns the size of a mask and the share of its pixels that each class has."""
     # Row by row: it takes 8 bytes a pixel.
-    counts = sum((np.bincount(row, minlength=len(class_names)) for row in mask), np.zeros(len(class_names), np.int64)).tolist()
+    counts = sum(
+        (np.bincount(row, minlength=len(class_names)) for row in mask),
+        np.zeros(len(class_names), np.int64),
+    ).tolist()
     return {
         "size": list(mask.shape),
-        "shares": {name: round(count / mask.size, 6) for name, count in zip(class_names, counts, strict=True)},
+        "shares": {
+            name: round(count / mask.size, 6)
+            for name, count in zip(class_names, counts, strict=True)
+        },
     }
 
 
 def count_objects(objects: np.ndarray) -> Row:
-    """Returns the size of a mask of object numbers, how many objects are in it, and their mean area."""
+    """Returns the size of a mask of object numbers, how many objects are in it, and their mean
+    area.
+    """
     count, pixels = int(objects.max(initial=0)), int(np.count_nonzero(objects))
-    return {"size": list(objects.shape), "objects": count, "mean_area_pixels": round(pixels / max(count, 1), 2)}
+    return {
+        "size": list(objects.shape),
+        "objects": count,
+        "mean_area_pixels": round(pixels / max(count, 1), 2),
+    }
 
 
 def brightness(image: np.ndarray) -> Row:
@@ -62,9 +81,14 @@ def print_table(rows: Sequence[Row]) -> None:
     if "classes" in rows[0]:
         places = ("likeliest class", "second", "third")
         for number in range(len(rows[0]["classes"])):
-            table.add_column(places[number] if number < len(places) else f"{number + 1}th", overflow="fold")
+            table.add_column(
+                places[number] if number < len(places) else f"{number + 1}th", overflow="fold"
+            )
         for row in rows:
-            cells = [f"{rich.markup.escape(item['class'])}: [bold]{item['probability']:.1%}[/bold]" for item in row["classes"]]
+            cells = [
+                f"{rich.markup.escape(item['class'])}: [bold]{item['probability']:.1%}[/bold]"
+                for item in row["classes"]
+            ]
             table.add_row(rich.markup.escape(printable(row["file"])), *cells)
     else:
         table.add_column("size", justify="right", no_wrap=True)
@@ -78,7 +102,9 @@ def print_table(rows: Sequence[Row]) -> None:
                 table.add_column(name, justify="right", no_wrap=True)
         for row in rows:
             height, width = row["size"]
-            table.add_row(rich.markup.escape(printable(row["file"])), f"{height}x{width}", *_dense_cells(row))
+            table.add_row(
+                rich.markup.escape(printable(row["file"])), f"{height}x{width}", *_dense_cells(row)
+            )
     rich.console.Console(highlight=False, emoji=False).print(table)
 
 
@@ -88,12 +114,26 @@ def _dense_cells(row: Row) -> list[str]:
     if "shares" not in row:
         return [f"{row['mean']:.1f}", str(row["lowest"]), str(row["highest"])]
     shares = sorted(row["shares"].items(), key=lambda item: -item[1])
-    return [", ".join(f"{rich.markup.escape(name)}: [bold]{share:.1%}[/bold]" for name, share in shares if share >= _LEAST_SHARE)]
+    return [
+        ", ".join(
+            f"{rich.markup.escape(name)}: [bold]{share:.1%}[/bold]"
+            for name, share in shares
+            if share >= _LEAST_SHARE
+        )
+    ]
 
 
-def write_csv(path: pathlib.Path, class_names: Sequence[str], files: Sequence[str], shares: Sequence[Sequence[float]]) -> None:
+def write_csv(
+    path: pathlib.Path,
+    class_names: Sequence[str],
+    files: Sequence[str],
+    shares: Sequence[Sequence[float]],
+) -> None:
     """Writes a line for each image and a column for each class."""
-    lines = [(file, *(f"{value:.6f}" for value in values)) for file, values in zip(files, shares, strict=True)]
+    lines = [
+        (file, *(f"{value:.6f}" for value in values))
+        for file, values in zip(files, shares, strict=True)
+    ]
     _write_table(path, [("file", *class_names), *lines])
 
 
@@ -107,8 +147,11 @@ def _write_table(path: pathlib.Path, rows: Sequence[Sequence[object]]) -> None:
     replace_file(resolved(path), csv_text.write(rows))  # a link that the user names stays one
 
 
-def write_objects(directory: pathlib.Path, name: pathlib.PurePath, image: np.ndarray, objects: np.ndarray) -> Row:
-    """Writes the numbers of objects as a picture of 16 bits, and the image overlaid with the objects and their outlines.
+def write_objects(
+    directory: pathlib.Path, name: pathlib.PurePath, image: np.ndarray, objects: np.ndarray
+) -> Row:
+    """Writes the numbers of objects as a picture of 16 bits, and the image overlaid with the
+    objects and their outlines.
 
     Args:
         image: uint8 (H, W, 1 or 3).
@@ -123,17 +166,21 @@ def write_objects(directory: pathlib.Path, name: pathlib.PurePath, image: np.nda
 
 
 def write_mask(
-    directory: pathlib.Path, name: pathlib.PurePath, image: np.ndarray, mask: np.ndarray, names: Sequence[str],
+    directory: pathlib.Path,
+    name: pathlib.PurePath,
+    image: np.ndarray,
+    mask: np.ndarray,
+    names: Sequence[str],
     values: MaskValues | None = None,
-) -> Row:  # fmt: skip
+) -> Row:
     """Writes a mask with the values that masks of training have, and the image overlaid with it.
 
     Args:
         image: uint8 (H, W, 1 or 3).
         mask: class numbers, uint8 (H, W).
         names: of the classes; the PNG file has them as its description.
-        values: of `--mask-values`: numbers are what is written; colours are the palette of the class numbers. Otherwise the palette
-            is only to look at.
+        values: of `--mask-values`: numbers are what is written; colours are the palette of the
+            class numbers. Otherwise the palette is only to look at.
 
     Returns:
         The two paths, for the row of the image.
@@ -141,15 +188,28 @@ def write_mask(
     stored = range(len(names))
     if values is not None and values.values is not None and not values.colours:
         stored = values.values
-        picture = Image.fromarray(np.array(stored, np.uint8 if max(stored) < 256 else np.uint16)[mask])
+        picture = Image.fromarray(
+            np.array(stored, np.uint8 if max(stored) < 256 else np.uint16)[mask]
+        )
     else:
         picture = Image.fromarray(mask)
         colours = np.array(values.values if values is not None and values.colours else (), ">u4")
-        palette = colours.view(np.uint8).reshape(-1, 4)[:, 1:] if len(colours) else pictures.class_colors(len(names))
+        palette = (
+            colours.view(np.uint8).reshape(-1, 4)[:, 1:]
+            if len(colours)
+            else pictures.class_colors(len(names))
+        )
         picture.putpalette(palette.tobytes())
     about = PngInfo()
-    about.add_text("Description", ", ".join(f"{value}: {each}" for value, each in zip(stored, names, strict=True)))
-    shown = pictures.by_rows(lambda pixels, labels: pictures.overlay(pixels, labels, len(names)), pictures.stretch(image), mask)
+    about.add_text(
+        "Description",
+        ", ".join(f"{value}: {each}" for value, each in zip(stored, names, strict=True)),
+    )
+    shown = pictures.by_rows(
+        lambda pixels, labels: pictures.overlay(pixels, labels, len(names)),
+        pictures.stretch(image),
+        mask,
+    )
     above = Image.fromarray(shown)
     return {
         "mask": _save(picture, directory / f"{name}-mask.png", about),
@@ -171,11 +231,13 @@ def _save(picture: Image.Image, path: pathlib.Path, about: PngInfo | None = None
 
 
 class Progress:
-    """Progress on standard error: on a terminal a bar that vanishes at the end, elsewhere a line every 30 seconds.
+    """Progress on standard error: on a terminal a bar that vanishes at the end, elsewhere a line
+    every 30 seconds.
 
     Args:
         total: number of images.
-        hidden: whether to show no bar, because it would disturb results that go to the same terminal.
+        hidden: whether to show no bar, because it would disturb results that go to the same
+            terminal.
     """
 
     def __init__(self, total: int, *, hidden: bool = False) -> None:
@@ -201,7 +263,9 @@ class Progress:
         self._bar.update(self._task, completed=self._done)
         if not self._console.is_terminal and time.monotonic() - self._said > _LINE_SECONDS:
             self._said = time.monotonic()
-            self._console.print(f"{self._done:.1f} of {self._total} images", highlight=False, soft_wrap=True)
+            self._console.print(
+                f"{self._done:.1f} of {self._total} images", highlight=False, soft_wrap=True
+            )
 
     def __enter__(self) -> "Progress":
         self._bar.start()

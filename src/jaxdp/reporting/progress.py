@@ -22,7 +22,9 @@ _MAX_DETAILS = 40  # metrics of single classes that a person still reads
 
 
 class Reading:
-    """Shows how far a dataset is read, once that has taken a second: a bar on a terminal, else a line per split."""
+    """Shows how far a dataset is read, once that has taken a second: a bar on a terminal, else a
+    line per split.
+    """
 
     def __init__(self) -> None:
         self._console = rich.console.Console(stderr=True, emoji=False)
@@ -35,7 +37,11 @@ class Reading:
         elif self._bar is None and self._started and time.perf_counter() - self._started > 1:
             text = f"reading the {split} split"
             if self._console.is_terminal:
-                columns = (rich.progress.TextColumn(text), rich.progress.BarColumn(), rich.progress.MofNCompleteColumn())
+                columns = (
+                    rich.progress.TextColumn(text),
+                    rich.progress.BarColumn(),
+                    rich.progress.MofNCompleteColumn(),
+                )
                 self._bar = rich.progress.Progress(*columns, console=self._console, transient=True)
                 self._task = self._bar.add_task("", total=total)
                 self._bar.start()
@@ -49,14 +55,18 @@ class Reading:
                 self._bar = None
 
 
-def print_outcome(trained: Any, config: TrainConfig, skipped: Mapping[str, Sequence[BadExample]] | None) -> None:
-    """Prints what a run ended with: a table on standard output, and what there is to warn of on standard error.
+def print_outcome(
+    trained: Any, config: TrainConfig, skipped: Mapping[str, Sequence[BadExample]] | None
+) -> None:
+    """Prints what a run ended with: a table on standard output, and what there is to warn of on
+    standard error.
 
     Args:
         trained: a `training.run.Trained` with a run directory.
         config: the settings that the command was given.
-        skipped: bad examples that were left out, by split; None in all processes but the first, which say no more than
-            why the run did not come to its end, as each may have a log of its own.
+        skipped: bad examples that were left out, by split; None in all processes but the first,
+            which say no more than why the run did not come to its end, as each may have a log of
+            its own.
     """
     if skipped is not None:
         _print_result(trained, config, skipped)
@@ -64,12 +74,16 @@ def print_outcome(trained: Any, config: TrainConfig, skipped: Mapping[str, Seque
         say(f"stopped by a signal after saving step {trained.step}; the same command continues")
     elif trained.status == "diverged":
         saved = (
-            "there is no checkpoint" if trained.last_saved is None else f"the last checkpoint is that of step {trained.last_saved}"
+            "there is no checkpoint"
+            if trained.last_saved is None
+            else f"the last checkpoint is that of step {trained.last_saved}"
         )
         say(f"diverged: {trained.reason}; {saved}")
 
 
-def _print_result(trained: Any, config: TrainConfig, skipped: Mapping[str, Sequence[BadExample]]) -> None:
+def _print_result(
+    trained: Any, config: TrainConfig, skipped: Mapping[str, Sequence[BadExample]]
+) -> None:
     summary = trained.summary
     print_summary(summary, str(trained.directory.path), summary["best_metric"]["name"])
     if trained.was_complete:
@@ -84,7 +98,10 @@ def _print_result(trained: Any, config: TrainConfig, skipped: Mapping[str, Seque
     if skipped:
         say(f"warning: {trained.directory.skipped_file} lists what was left out and why")
     if summary["skipped_updates"]:
-        say(f"warning: {summary['skipped_updates']} updates were skipped: loss or gradients were not finite")
+        say(
+            f"warning: {summary['skipped_updates']} updates were skipped: loss or gradients were"
+            " not finite"
+        )
     if trained.status == "done" and trained.reason:
         say(f"ended early at step {trained.step}: {trained.reason}")
 
@@ -122,31 +139,50 @@ def print_summary(summary: Mapping[str, Any], run_dir: str, metric_name: str) ->
     """Prints a run's result as a table of a few lines.
 
     Args:
-        metric_name: the metric by which validation data, where there are any, choose the best state.
+        metric_name: the metric by which validation data, where there are any, choose the best
+            state.
     """
     # Text, because brackets in a string would be markup.
-    title = rich.text.Text(printable(f"{summary['model']} on {summary['dataset']}: {summary['status']}"))
+    title = rich.text.Text(
+        printable(f"{summary['model']} on {summary['dataset']}: {summary['status']}")
+    )
     table = rich.table.Table(title=title, show_header=False)
     table.add_column(style="bold")
     table.add_column()
     for split, metrics in summary["metrics"].items():
         table.add_row(split, metrics_text(metrics))
-        if details := [f"{name} {value:.4f}" for name, value in metrics.items() if "/" in name][:_MAX_DETAILS]:
+        if details := [f"{name} {value:.4f}" for name, value in metrics.items() if "/" in name][
+            :_MAX_DETAILS
+        ]:
             table.add_row("", ", ".join(details))
     if result := summary.get("result"):  # version 0.1 did not say
         by = f" by validation {metric_name}" if result["state"] == "best" else ""
         table.add_row("result", f"the {result['state']} state{by}, step {result['step']:,}")
-    shared = (summary["workers"], summary["exchange"]) if "exchange" in summary else (summary["devices"], summary["strategy"])
-    devices = f"{shared[0]} x {summary['device_kind']} ({shared[1]}, batch norm {summary['batch_norm']})"
+    shared = (
+        (summary["workers"], summary["exchange"])
+        if "exchange" in summary
+        else (summary["devices"], summary["strategy"])
+    )
+    devices = (
+        f"{shared[0]} x {summary['device_kind']} ({shared[1]}, batch norm {summary['batch_norm']})"
+    )
     seconds = summary["seconds"]
     table.add_row("devices", devices)
     table.add_row("parameters", f"{summary['parameters']:,}")
     table.add_row(
-        "steps", f"{summary['steps']:,} (epochs: {summary['epochs']:g}, examples a step: {summary['global_batch_size']:,})"
+        "steps",
+        f"{summary['steps']:,} (epochs: {summary['epochs']:g}, examples a step:"
+        f" {summary['global_batch_size']:,})",
     )
     if summary["examples_per_second"]:
-        table.add_row("speed", f"{summary['examples_per_second']:,.0f} examples/s after the first step")
-    first = "" if seconds["first_step"] is None else f", the first step done after {seconds['first_step']:.1f} s"
+        table.add_row(
+            "speed", f"{summary['examples_per_second']:,.0f} examples/s after the first step"
+        )
+    first = (
+        ""
+        if seconds["first_step"] is None
+        else f", the first step done after {seconds['first_step']:.1f} s"
+    )
     table.add_row("time", f"{seconds['total']:.1f} s{first}")
     table.add_row("folder", printable(run_dir))
     rich.console.Console(markup=False, emoji=False).print(table)
@@ -154,15 +190,25 @@ def print_summary(summary: Mapping[str, Any], run_dir: str, metric_name: str) ->
 
 def state_bytes_text(state_bytes: dict[str, int]) -> str:
     """Returns a line that says how much memory the state takes on each device and in all."""
-    return f"state: {bytes_text(state_bytes['per_device'])} on each device, {bytes_text(state_bytes['replicated'])} in all"
+    return (
+        f"state: {bytes_text(state_bytes['per_device'])} on each device,"
+        f" {bytes_text(state_bytes['replicated'])} in all"
+    )
 
 
 def metrics_text(metrics: Mapping[str, float], digits: int = 2) -> str:
-    """Returns e.g. `loss 0.0259, accuracy 99.17% on 360 examples`; `digits` are those of a percentage."""
+    """Returns e.g. `loss 0.0259, accuracy 99.17% on 360 examples`.
+
+    `digits` are those of a percentage.
+    """
     texts = [
-        f"{name} {metric_text(name, value, digits)}" for name, value in metrics.items() if name != "examples" and "/" not in name
+        f"{name} {metric_text(name, value, digits)}"
+        for name, value in metrics.items()
+        if name != "examples" and "/" not in name
     ]
-    return ", ".join(texts) + (f" on {metrics['examples']:,} examples" if "examples" in metrics else "")
+    return ", ".join(texts) + (
+        f" on {metrics['examples']:,} examples" if "examples" in metrics else ""
+    )
 
 
 def metric_text(name: str, value: float, digits: int = 2) -> str:

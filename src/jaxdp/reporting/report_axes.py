@@ -8,7 +8,8 @@ import numpy as np
 from jaxdp.reporting.report_figures import Axis, Clock
 from jaxdp.reporting.report_runs import Run, number
 
-_UNITS = ((3 * 3600, 3600.0, "hours"), (600, 60.0, "minutes"), (0, 1.0, "seconds"))  # from how many seconds on
+# From how many seconds on.
+_UNITS = ((3 * 3600, 3600.0, "hours"), (600, 60.0, "minutes"), (0, 1.0, "seconds"))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,7 +24,9 @@ class Over(Axis):
 
 
 def of_runs(runs: Sequence[Run]) -> list[Over]:
-    """Returns the axes beside that of the steps over which at least one of the runs can be drawn."""
+    """Returns the axes beside that of the steps over which at least one of the runs can be
+    drawn.
+    """
     found, last = [], {run.name: run.steps for run in runs}
     if epochs := {run.name: clock for run in runs if (clock := _epochs(run))}:
         found.append(Over("epoch", "epochs", "epoch", _last(epochs, last), epochs))
@@ -57,7 +60,10 @@ def _epochs(run: Run) -> Clock | None:
 
 
 def _seconds(run: Run) -> Clock | None:
-    """Returns the time that the steps up to one took, as measured; evaluation, saving and compilation are not in it."""
+    """Returns the time that the steps up to one took, as measured.
+
+    Evaluation, saving and compilation are not in it.
+    """
     at, spent = [0.0], [0.0]
     for step, each in run.points("train", "step_seconds"):
         if step > at[-1] and each > 0:

@@ -1,4 +1,6 @@
-"""Tells of a single run what the report shows: metrics, devices, versions, settings and pictures, as text."""
+"""Tells of a single run what the report shows: metrics, devices, versions, settings and pictures,
+as text.
+"""
 
 import base64
 import io
@@ -14,10 +16,12 @@ from jaxdp.reporting.report_figures import STROKES
 from jaxdp.reporting.report_runs import NOTHING, Run, fact_text, number, setting_text
 
 Column = tuple[str, str]  # of a table: title, and number, text or another class of its cells
-TableRow = tuple[Any, dict[str, Any], list[str]]  # what heads it, attributes of the element, texts of its cells
+# What heads it, attributes of the element, texts of its cells.
+TableRow = tuple[Any, dict[str, Any], list[str]]
 _LARGEST_PICTURE = 300_000  # bytes
 _WIDTHS = (1400, 1000, 700, 500, 350)  # of larger ones, in pixels
-_WIDE, _WIDE_CONFUSION = 1100, 600  # pixels from which a picture has a row of its own; its texts would be too small to read
+# Pixels from which a picture has a row of its own; its texts would be too small to read.
+_WIDE, _WIDE_CONFUSION = 1100, 600
 _PICTURES = {"confusion": "confusion matrix", "predictions": "images, truth and predictions"}
 MANY = 12  # classes that a person reads at a glance
 _CURVES = "curves"  # drawn on the page already
@@ -31,11 +35,17 @@ def text_of(value: object, form: Callable[[float], str] = "{:,.0f}".format) -> s
 
 def metric_text(name: str, value: object) -> str:
     """Returns a metric as text, and a dash where it is no finite number."""
-    return text_of(value) if name == "examples" else text_of(value, lambda found: progress.metric_text(name, found))
+    return (
+        text_of(value)
+        if name == "examples"
+        else text_of(value, lambda found: progress.metric_text(name, found))
+    )
 
 
 def speed_text(value: object) -> str:
-    """Returns a speed as text, with one decimal below 100, and a dash where it is no finite number."""
+    """Returns a speed as text, with one decimal below 100, and a dash where it is no finite
+    number.
+    """
     return text_of(value, lambda found: f"{found:,.{0 if found >= 100 else 1}f}")
 
 
@@ -81,45 +91,93 @@ def _splits(run: Run) -> dict[str, dict[str, Any]]:
 
 
 def metrics(run: Run) -> tuple[list[Column], list[TableRow]]:
-    """Returns a table's columns, one for each split, and its rows, one for each metric of all classes together."""
+    """Returns a table's columns, one for each split, and its rows, one for each metric of all
+    classes together.
+    """
     splits = _splits(run)
-    names = dict.fromkeys(name for found in splits.values() for name in found if name != "step" and "/" not in name)
-    rows = [(name.replace("_", " "), {}, [metric_text(name, found.get(name)) for found in splits.values()]) for name in names]
+    names = dict.fromkeys(
+        name for found in splits.values() for name in found if name != "step" and "/" not in name
+    )
+    rows = [
+        (
+            name.replace("_", " "),
+            {},
+            [metric_text(name, found.get(name)) for found in splits.values()],
+        )
+        for name in names
+    ]
     return [(split, "number") for split in splits], rows
 
 
 def classes(run: Run) -> tuple[list[Column], list[TableRow]]:
-    """Returns a table's columns and its rows, one for each class: its metrics (`METRIC/CLASS`), or what it was taken for."""
+    """Returns a table's columns and its rows, one for each class: its metrics (`METRIC/CLASS`), or
+    what it was taken for.
+    """
     splits = _splits(run)
-    found = dict.fromkeys(tuple(name.split("/", 1)) for metrics in splits.values() for name in metrics if "/" in name)
+    found = dict.fromkeys(
+        tuple(name.split("/", 1)) for metrics in splits.values() for name in metrics if "/" in name
+    )
     if not found:
         return _confused(run)
-    kinds, names = dict.fromkeys(kind for kind, _ in found), dict.fromkeys(name for _, name in found)
-    columns = [(f"{kind.replace('_', ' ')}, {split}", "number") for kind in kinds for split in splits]
+    kinds, names = (
+        dict.fromkeys(kind for kind, _ in found),
+        dict.fromkeys(name for _, name in found),
+    )
+    columns = [
+        (f"{kind.replace('_', ' ')}, {split}", "number") for kind in kinds for split in splits
+    ]
     return columns, [
-        (name, {}, [metric_text(kind, of_split.get(f"{kind}/{name}")) for kind in kinds for of_split in splits.values()])
+        (
+            name,
+            {},
+            [
+                metric_text(kind, of_split.get(f"{kind}/{name}"))
+                for kind in kinds
+                for of_split in splits.values()
+            ],
+        )
         for name in names
     ]
 
 
 def _confused(run: Run) -> tuple[list[Column], list[TableRow]]:
-    """Returns accuracy and most frequent mistake of each class, from the confusion matrix of the evaluation."""
+    """Returns accuracy and most frequent mistake of each class, from the confusion matrix of the
+    evaluation.
+    """
     try:
         counts = confusion.read(run.directory.plots / "confusion.csv")
     except (OSError, ValueError):  # runs of earlier versions have none
         return [], []
-    columns = [(f"accuracy, {run.held_out}", "number"), ("images", "number"), ("most often mistaken for", "text")]
+    columns = [
+        (f"accuracy, {run.held_out}", "number"),
+        ("images", "number"),
+        ("most often mistaken for", "text"),
+    ]
     rows: list[TableRow] = []
     for name, predicted in counts.items():
         images, right = sum(predicted.values()), predicted.get(name, 0)
-        wrong = max((other for other in predicted if other != name), key=predicted.__getitem__, default=None)
+        wrong = max(
+            (other for other in predicted if other != name), key=predicted.__getitem__, default=None
+        )
         mistaken = NOTHING if wrong is None else f"{wrong} ({predicted[wrong]:,})"
-        rows.append((name, {}, [metric_text("accuracy", right / images if images else None), f"{images:,}", mistaken]))
+        rows.append(
+            (
+                name,
+                {},
+                [
+                    metric_text("accuracy", right / images if images else None),
+                    f"{images:,}",
+                    mistaken,
+                ],
+            )
+        )
     return columns, rows
 
 
 def changes(run: Run) -> tuple[list[Column], list[TableRow]]:
-    """Returns a table's columns and its rows, one for each setting that was changed when the run was resumed."""
+    """Returns a table's columns and its rows, one for each setting that was changed when the run
+    was resumed.
+    """
     columns = [("after step", "number"), ("before", "text"), ("since", "text")]
     return columns, [(name, {}, [f"{step:,}", old, new]) for name, step, old, new in run.changes]
 
@@ -128,7 +186,8 @@ def facts(run: Run) -> dict[str, str]:
     """Says where and with what it ran."""
     found: dict[str, Any] = {
         "devices": _devices(run),
-        "processes": run.about("processes") if not run.exchange else None,  # that one which has the workers
+        # That one which has the workers.
+        "processes": run.about("processes") if not run.exchange else None,
         "strategy": fact_text(run, "strategy"),
         "mesh": run.settings.get("mesh"),
         "batch norm": run.about("batch_norm"),
@@ -160,7 +219,9 @@ def _work(run: Run) -> dict[str, str]:
     lost = sum(event["event"] == "worker lost" for event in run.history)
     found = {
         "workers lost": f"{lost}",
-        "slices given out again": f"{again:,.0f}, of which {twice:,.0f} came twice" if twice else f"{again:,.0f}",
+        "slices given out again": (
+            f"{again:,.0f}, of which {twice:,.0f} came twice" if twice else f"{again:,.0f}"
+        ),
         "moved to and from workers": units.bytes_text(total("exchange_bytes")),
         "workers waited": f"{total('worker_idle_seconds'):,.1f} s in all",
     }
@@ -175,17 +236,32 @@ def _devices(run: Run) -> str:
 
 
 def pictures(run: Run) -> list[dict[str, Any]]:
-    """Returns of each picture its name and, unless it cannot be read, its caption, data and size."""
+    """Returns of each picture its name and, unless it cannot be read, its caption, data and
+    size.
+    """
     found = []
-    for path in sorted(path for path in run.directory.plots.glob("*.png") if path.stem != _CURVES and path.is_file()):
+    for path in sorted(
+        path
+        for path in run.directory.plots.glob("*.png")
+        if path.stem != _CURVES and path.is_file()
+    ):
         picture: dict[str, Any] = {"name": path.name, "source": None}
         try:
             kind, content, size = _shrunk(run_files.read_bytes(path))
-        except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):  # Pillow raises all of them for broken files
+        except (
+            OSError,
+            ValueError,
+            SyntaxError,
+            Image.DecompressionBombError,
+        ):  # Pillow raises all of them for broken files
             pass
         else:
             picture["source"] = f"data:image/{kind};base64,{base64.b64encode(content).decode()}"
-            picture |= {"caption": f"{_PICTURES.get(path.stem, path.stem)} of {run.name}", "width": size[0], "height": size[1]}
+            picture |= {
+                "caption": f"{_PICTURES.get(path.stem, path.stem)} of {run.name}",
+                "width": size[0],
+                "height": size[1],
+            }
             picture["wide"] = size[0] > (_WIDE_CONFUSION if path.stem == "confusion" else _WIDE)
         found.append(picture)
     return found

@@ -1,4 +1,7 @@
-"""Writes the page of `python -m jaxdp.report`: says what stands on it and in which order; templates/ says how it looks."""
+"""Writes the page of `python -m jaxdp.report`: says what stands on it and in which order.
+
+Templates/ says how it looks.
+"""
 
 import dataclasses
 import datetime
@@ -16,17 +19,32 @@ from jaxdp.parsing import resolved
 from jaxdp.registry import ConfigError
 from jaxdp.reporting import benchmarks, report_axes, report_benchmarks, report_details, report_runs
 from jaxdp.reporting.report_details import metric_text, speed_text, time_text
-from jaxdp.reporting.report_figures import COLORS, SHAPES, STROKES, Axis, Clock, Curve, Mark, compact, panel, percent, timeline
+from jaxdp.reporting.report_figures import (
+    COLORS,
+    SHAPES,
+    STROKES,
+    Axis,
+    Clock,
+    Curve,
+    Mark,
+    compact,
+    panel,
+    percent,
+    timeline,
+)
 from jaxdp.reporting.report_runs import NOTHING, Run, fact_text, setting_text
 from jaxdp.reporting.templates import render
 from jaxdp.run_directory import check_file, replace_file
 
 # What a table of runs always tells, so that the settings of these names need no further column.
 _FACTS = ("model", "dataset", "strategy", "devices", "batch_norm")
-_SHOWN = (*_FACTS, "exchange", "workers", "task", "steps")  # of workers the columns of strategy and devices tell
+# Of workers the columns of strategy and devices tell.
+_SHOWN = (*_FACTS, "exchange", "workers", "task", "steps")
 
 
-def write_report(folders: Sequence[pathlib.Path], output: pathlib.Path, title: str | None = None) -> None:
+def write_report(
+    folders: Sequence[pathlib.Path], output: pathlib.Path, title: str | None = None
+) -> None:
     """Writes one HTML file that needs no other, about folders of runs and of benchmarks.
 
     Raises:
@@ -38,15 +56,24 @@ def write_report(folders: Sequence[pathlib.Path], output: pathlib.Path, title: s
             raise ConfigError("run_dir", folder, f"{what}; give folders of runs")
     folders = list(dict.fromkeys(resolved(folder) for folder in folders))
     names = dict(zip(folders, report_runs.names_of(folders), strict=True))
-    runs = [report_runs.read(folder, name) for folder, name in names.items() if report_runs.is_run(folder)]
-    grids = {name: folder / "bench.jsonl" for folder, name in names.items() if (folder / "bench.jsonl").is_file()}
+    runs = [
+        report_runs.read(folder, name)
+        for folder, name in names.items()
+        if report_runs.is_run(folder)
+    ]
+    grids = {
+        name: folder / "bench.jsonl"
+        for folder, name in names.items()
+        if (folder / "bench.jsonl").is_file()
+    }
     page = _page(runs, {name: benchmarks.read(str(path)) for name, path in grids.items()}, title)
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
         if output.is_dir():
             raise IsADirectoryError(0, "it is a folder")
         check_file("output", output, "report.html")
-        replace_file(resolved(output), page.encode(errors="replace"))  # names of folders need be no UTF-8
+        # Names of folders need be no UTF-8.
+        replace_file(resolved(output), page.encode(errors="replace"))
     except OSError as error:
         raise ConfigError("output", output, f"cannot be written: {error.strerror}") from error
 
@@ -59,7 +86,10 @@ def _page(runs: Sequence[Run], grids: dict[str, list[benchmarks.Record]], title:
         "page.html.jinja",
         title=title or (_subject(runs) if runs else "Training throughput"),
         introduction=_introduction(runs, len(grids)),
-        sections=[_section(_heading(*what) if len(alike) > 1 else "Runs", found) for what, found in alike.items()],
+        sections=[
+            _section(_heading(*what) if len(alike) > 1 else "Runs", found)
+            for what, found in alike.items()
+        ],
         benchmarks=[(name, report_benchmarks.grids(records)) for name, records in grids.items()],
         details=report_details,
         colors=COLORS,
@@ -69,7 +99,9 @@ def _page(runs: Sequence[Run], grids: dict[str, list[benchmarks.Record]], title:
 
 def _subject(runs: Sequence[Run]) -> str:
     def names(fact: str) -> str:
-        return _listed(_unique(text for run in runs if (text := fact_text(run, fact)) != NOTHING), f"{fact}s")
+        return _listed(
+            _unique(text for run in runs if (text := fact_text(run, fact)) != NOTHING), f"{fact}s"
+        )
 
     return f"{names('model')} on {names('dataset')}"
 
@@ -93,7 +125,13 @@ def _introduction(runs: Sequence[Run], benchmarks: int) -> list[str]:
         differing = [name for name in _FACTS if len({fact_text(run, name) for run in runs}) > 1]
         differing += [name for name in _differing(runs) if name not in _SHOWN]
         names = [name.replace("_", " ") for name in differing]
-        how = f", which differ in {_listed(names, most=6)}" if names else ", with equal settings" if len(runs) > 1 else ""
+        how = (
+            f", which differ in {_listed(names, most=6)}"
+            if names
+            else ", with equal settings"
+            if len(runs) > 1
+            else ""
+        )
         what.append(f"{_count(len(runs), 'run')} of {_subject(runs)}{how}")
     if benchmarks:
         what.append(_count(benchmarks, "benchmark"))
@@ -104,7 +142,10 @@ def _introduction(runs: Sequence[Run], benchmarks: int) -> list[str]:
             versions.setdefault(name, []).append(version)
     texts = [f"{name} {' or '.join(_unique(found))}" for name, found in versions.items()]
     made = f" Runs made with {', '.join(texts)}." if texts else ""
-    return [f"{'; '.join(what)}.", f"Written {now} by jaxdp {jaxdp.__version__}, Python {platform.python_version()}.{made}"]
+    return [
+        f"{'; '.join(what)}.",
+        f"Written {now} by jaxdp {jaxdp.__version__}, Python {platform.python_version()}.{made}",
+    ]
 
 
 def _count(count: int, what: str) -> str:
@@ -115,45 +156,74 @@ def _differing(runs: Sequence[Run]) -> list[str]:
     """Returns the settings that are not the same in all runs."""
     known = [run.settings for run in runs if run.settings]
     names = _unique(name for settings in known for name in settings)
-    return [name for name in names if len({json.dumps(settings.get(name), default=str) for settings in known}) > 1]
+    return [
+        name
+        for name in names
+        if len({json.dumps(settings.get(name), default=str) for settings in known}) > 1
+    ]
 
 
 def _heading(dataset: str, metric: str) -> str:
-    return f"Runs on {'an unknown dataset' if dataset == NOTHING else dataset}, by {metric.replace('_', ' ')}"
+    return (
+        f"Runs on {'an unknown dataset' if dataset == NOTHING else dataset}, by"
+        f" {metric.replace('_', ' ')}"
+    )
 
 
 def _section(heading: str, runs: Sequence[Run]) -> dict[str, Any]:
-    """Returns what is shown of the runs of one dataset that are compared by one metric, the best first."""
+    """Returns what is shown of the runs of one dataset that are compared by one metric, the best
+    first.
+    """
     sign = -1 if runs[0].larger_is_better else 1
     runs = sorted(runs, key=lambda run: (run.score is None, sign * (run.score or 0)))
-    runs = [dataclasses.replace(run, color=min(index, len(COLORS))) for index, run in enumerate(runs)]
+    runs = [
+        dataclasses.replace(run, color=min(index, len(COLORS))) for index, run in enumerate(runs)
+    ]
     differing, settings = _differing(runs), next((run.settings for run in runs if run.settings), {})
     shared = {name: value for name, value in settings.items() if name not in differing}
     axes = report_axes.of_runs(runs)
-    clocks = {run.name: {axis.key: axis.clocks[run.name] for axis in axes if run.name in axis.clocks} for run in runs}
+    clocks = {
+        run.name: {axis.key: axis.clocks[run.name] for axis in axes if run.name in axis.clocks}
+        for run in runs
+    }
     marks = [[_mark(run, mark, clocks[run.name]) for mark in run.marks] for run in runs]
     evaluated = {run.held_out for run in runs}
     kinds = {mark.kind for own in marks for mark in own}
-    columns = _columns(runs[0].metric, evaluated, [name for name in differing if name not in _SHOWN])
+    columns = _columns(
+        runs[0].metric, evaluated, [name for name in differing if name not in _SHOWN]
+    )
     return {
         "heading": heading,
         "runs": runs,
         "columns": [(title, kind) for title, kind, _ in columns],
-        "rows": [(run, {"class": f"k{run.color} {run.status}"}, [text(run) for *_, text in columns]) for run in runs],
+        "rows": [
+            (run, {"class": f"k{run.color} {run.status}"}, [text(run) for *_, text in columns])
+            for run in runs
+        ],
         "shared": report_details.settings_texts(shared),
         "names": {run.name: run.color for run in runs},
-        "strokes": {split: STROKES[split] for split in STROKES if split != "validation" or split in evaluated},
+        "strokes": {
+            split: STROKES[split]
+            for split in STROKES
+            if split != "validation" or split in evaluated
+        },
         "marks": [kind for kind in SHAPES if kind in kinds],
         "figures": _evaluated(runs, marks, axes, clocks),
-        "axes": [(axis, [run.name for run in runs if run.name not in axis.clocks]) for axis in axes],
+        "axes": [
+            (axis, [run.name for run in runs if run.name not in axis.clocks]) for axis in axes
+        ],
     }
 
 
 def _mark(run: Run, mark: Mark, clocks: dict[str, Clock]) -> Mark:
-    return dataclasses.replace(mark, text=f"{run.name}: {mark.text}", color=run.color, clocks=clocks)
+    return dataclasses.replace(
+        mark, text=f"{run.name}: {mark.text}", color=run.color, clocks=clocks
+    )
 
 
-def _columns(metric: str, splits: set[str], settings: Sequence[str]) -> list[tuple[str, str, Callable[[Run], str]]]:
+def _columns(
+    metric: str, splits: set[str], settings: Sequence[str]
+) -> list[tuple[str, str, Callable[[Run], str]]]:
     """Returns title, kind and texts of the columns of a table of runs.
 
     Args:
@@ -170,9 +240,17 @@ def _columns(metric: str, splits: set[str], settings: Sequence[str]) -> list[tup
 
     def score(run: Run) -> str:
         text = metric_text(metric, run.score)
-        return f"{text} (test)" if len(splits) > 1 and run.held_out == "test" and run.score is not None else text
+        return (
+            f"{text} (test)"
+            if len(splits) > 1 and run.held_out == "test" and run.score is not None
+            else text
+        )
 
-    test_loss = ("test loss", "number", lambda run: metric_text("loss", run.metrics("test").get("loss")))
+    test_loss = (
+        "test loss",
+        "number",
+        lambda run: metric_text("loss", run.metrics("test").get("loss")),
+    )
     title = f"best validation {metric}" if "validation" in splits else f"test {metric}"
     return [
         (title, "number", score),
@@ -182,12 +260,18 @@ def _columns(metric: str, splits: set[str], settings: Sequence[str]) -> list[tup
         ("examples/s", "number", lambda run: speed_text(run.examples_per_second)),
         ("time", "number", time_text),
         ("steps", "number", lambda run: f"{run.steps:,}"),
-        *((name.replace("_", " "), "number" if name == "devices" else "", of_fact(name)) for name in _FACTS),
+        *(
+            (name.replace("_", " "), "number" if name == "devices" else "", of_fact(name))
+            for name in _FACTS
+        ),
     ]
 
 
 def _evaluated(
-    runs: Sequence[Run], marks: Sequence[Sequence[Mark]], axes: Sequence[Axis], clocks: dict[str, dict[str, Clock]]
+    runs: Sequence[Run],
+    marks: Sequence[Sequence[Mark]],
+    axes: Sequence[Axis],
+    clocks: dict[str, dict[str, Clock]],
 ) -> list[Markup]:
     """Draws the curves and events of runs.
 
@@ -199,17 +283,31 @@ def _evaluated(
     metric, last_step = runs[0].metric, max(run.steps for run in runs)
     all_marks = [mark for own in marks for mark in own]
 
-    def draw(title: str, name: str, *, splits: Iterable[str] = ("train",), unit: int = 1, **look: Any) -> Markup:
+    def draw(
+        title: str, name: str, *, splits: Iterable[str] = ("train",), unit: int = 1, **look: Any
+    ) -> Markup:
         curves = []
         for run in reversed(runs):  # the best one last, above the others
             for split in splits:
                 points = [(step, value / unit) for step, value in run.points(split, name)]
-                curves.append(Curve(f"{run.name}, {split}", run.color, points, STROKES[split], clocks=clocks[run.name]))
+                curves.append(
+                    Curve(
+                        f"{run.name}, {split}",
+                        run.color,
+                        points,
+                        STROKES[split],
+                        clocks=clocks[run.name],
+                    )
+                )
         return panel(title, curves, all_marks, last_step=last_step, others=axes, **look)
 
     figures = [
         draw("loss", "loss", splits=STROKES, log=True),
-        draw(metric, metric, splits=STROKES, text=percent if "accuracy" in metric else compact) if metric != "loss" else Markup(),
+        (
+            draw(metric, metric, splits=STROKES, text=percent if "accuracy" in metric else compact)
+            if metric != "loss"
+            else Markup()
+        ),
         draw("learning rate", "learning_rate", zero=True),
         draw("examples per second", "examples_per_second", zero=True),
         draw("share of time waiting for input", "input_wait_fraction", zero=True, text=percent),
@@ -219,16 +317,26 @@ def _evaluated(
         draw("memory of a host process, mean, MiB", "host_memory_bytes", zero=True, unit=2**20),
     ]
     if any(len({count for _, count in run.widths}) > 1 for run in runs):
-        widths = [Curve(f"{run.name}, processes", run.color, _stairs(run), clocks=clocks[run.name]) for run in reversed(runs)]
-        figures.append(panel("processes", widths, all_marks, last_step=last_step, others=axes, zero=True))
+        widths = [
+            Curve(f"{run.name}, processes", run.color, _stairs(run), clocks=clocks[run.name])
+            for run in reversed(runs)
+        ]
+        figures.append(
+            panel("processes", widths, all_marks, last_step=last_step, others=axes, zero=True)
+        )
     if all_marks:
-        tracks = [Curve(run.name, run.color, [(run.steps, 0)], clocks=clocks[run.name]) for run in runs]
+        tracks = [
+            Curve(run.name, run.color, [(run.steps, 0)], clocks=clocks[run.name]) for run in runs
+        ]
         figures.append(timeline(tracks, marks, axes))
     return [figure for figure in figures if figure]
 
 
 def _stairs(run: Run) -> list[tuple[float, float]]:
-    """Returns steps with the number of processes, twice where it changes; steps that were lost and done again are told once."""
+    """Returns steps with the number of processes, twice where it changes.
+
+    Steps that were lost and done again are told once.
+    """
     found: list[tuple[float, float]] = []
     for (step, count), (end, _) in itertools.pairwise([*run.widths, (float(run.steps), 0.0)]):
         if end > step:

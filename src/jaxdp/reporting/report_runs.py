@@ -26,7 +26,8 @@ class Run:
     name: str
     directory: RunDirectory
     config_text: str
-    settings: dict[str, Any]  # of config.yaml, and the defaults of those that it leaves out; empty without the file
+    # Of config.yaml, and the defaults of those that it leaves out; empty without the file.
+    settings: dict[str, Any]
     rows: list[Row]
     summary: dict[str, Any]  # what summary.json has, perhaps nothing
     history: list[Row]
@@ -36,10 +37,13 @@ class Run:
     metric: str
     larger_is_better: bool
     color: int = 0  # index of its color on the page
-    description: dict[str, Any] = dataclasses.field(default_factory=dict)  # what dataset.json has, perhaps nothing
+    # What dataset.json has, perhaps nothing.
+    description: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     def get(self, *names: str) -> Any:
-        """Returns what the summary has under these names, one inside the other, None where it has nothing."""
+        """Returns what the summary has under these names, one inside the other, None where it has
+        nothing.
+        """
         value: Any = self.summary
         for name in names:
             value = value.get(name) if isinstance(value, dict) else None
@@ -47,13 +51,17 @@ class Run:
 
     def about(self, name: str) -> Any:
         """Returns what the summary says, or where it says nothing, the history, or the settings."""
-        told = next((event for event in reversed(self.history) if name in event), {})  # workers that join tell no number of devices
+        # Workers that join tell no number of devices.
+        told = next((event for event in reversed(self.history) if name in event), {})
         sources = (self.summary, told, self.settings)
         return next((source[name] for source in sources if source.get(name) is not None), None)
 
     @property
     def exchange(self) -> str | None:
-        """How workers exchanged what they computed: exact, async or local; None of a run without workers."""
+        """How workers exchanged what they computed: exact, async or local.
+
+        None of a run without workers.
+        """
         found = self.settings.get("exchange") if self.settings else self.get("exchange")
         return None if found in (None, "allreduce") else str(found)
 
@@ -61,12 +69,20 @@ class Run:
     def widths(self) -> list[tuple[float, float]]:
         """With how many processes it went on after which step, in the order of time."""
         starts = [event for event in self.history if event["event"] in ("started", "resumed")]
-        return [(float(event["step"]), count) for event in starts if (count := number(event.get("processes"))) is not None]
+        return [
+            (float(event["step"]), count)
+            for event in starts
+            if (count := number(event.get("processes"))) is not None
+        ]
 
     @property
     def versions(self) -> dict[str, str]:
         found = self.get("versions")
-        return {name: str(version) for name, version in found.items()} if isinstance(found, dict) else {}
+        return (
+            {name: str(version) for name, version in found.items()}
+            if isinstance(found, dict)
+            else {}
+        )
 
     @property
     def examples_per_second(self) -> float | None:
@@ -77,7 +93,11 @@ class Run:
     @property
     def steps(self) -> int:
         seen = [int(row["step"]) for row in (*self.rows, *self.history)]
-        return max(seen, default=0) if self.is_open else int(number(self.get("steps")) or max(seen, default=0))
+        return (
+            max(seen, default=0)
+            if self.is_open
+            else int(number(self.get("steps")) or max(seen, default=0))
+        )
 
     @property
     def is_open(self) -> bool:
@@ -87,21 +107,30 @@ class Run:
     @property
     def held_out(self) -> str:
         """The split by which runs are compared: validation, or test where there is none."""
-        return "validation" if any(row.get("split") == "validation" for row in self.rows) else "test"
+        return (
+            "validation" if any(row.get("split") == "validation" for row in self.rows) else "test"
+        )
 
     def points(self, split: str, name: str) -> list[tuple[float, float]]:
-        """Returns (step, value) of the rows that have it; of one value for each device, their mean."""
+        """Returns (step, value) of the rows that have it.
+
+        Of one value for each device, their mean.
+        """
         found: list[tuple[float, float]] = []
         for row in self.rows:
             values = row.get(name)
-            numbers = [number(value) for value in (values if isinstance(values, list) else [values])]
+            numbers = [
+                number(value) for value in (values if isinstance(values, list) else [values])
+            ]
             if row.get("split") == split and numbers and None not in numbers:
                 found.append((float(row["step"]), sum(filter(None, numbers)) / len(numbers)))
         return found
 
     @property
     def changes(self) -> list[tuple[str, int, str, str]]:
-        """The settings that were changed when the run was resumed: name, after which step, former and new value."""
+        """The settings that were changed when the run was resumed: name, after which step, former
+        and new value.
+        """
         found = []
         for event in self.history:
             changed = event.get("changed")
@@ -113,7 +142,9 @@ class Run:
 
     @property
     def score(self) -> float | None:
-        """The task's metric by which the run is ranked: the best on validation data, or without any that of the last evaluation."""
+        """The task's metric by which the run is ranked: the best on validation data, or without any
+        that of the last evaluation.
+        """
         of_checkpoint = number(self.get("best", self.metric))
         if of_checkpoint is not None and not self.is_open:
             return of_checkpoint
@@ -129,7 +160,11 @@ class Run:
             return found
         rows = [row for row in self.rows if row.get("split") == split]
         evaluated = [row for row in self.rows if row.get("split") == self.held_out]
-        names = [name for name in (evaluated[-1] if evaluated else ("loss", self.metric)) if name not in ("step", "epoch", "split")]
+        names = [
+            name
+            for name in (evaluated[-1] if evaluated else ("loss", self.metric))
+            if name not in ("step", "epoch", "split")
+        ]
         return {name: rows[-1][name] for name in names if rows and name in rows[-1]}
 
     @property
@@ -137,8 +172,14 @@ class Run:
         found = []
         for row in self.rows:
             if number(row.get("skipped_updates")):
-                overflows = f", {row['overflows']} of them overflows" if number(row.get("overflows")) else ""
-                text = f"{row['skipped_updates']} updates skipped before step {row['step']}{overflows}"
+                overflows = (
+                    f", {row['overflows']} of them overflows"
+                    if number(row.get("overflows"))
+                    else ""
+                )
+                text = (
+                    f"{row['skipped_updates']} updates skipped before step {row['step']}{overflows}"
+                )
                 found.append(Mark("updates skipped", row["step"], text))
         for index, event in enumerate(self.history):
             kind, step, following = event["event"], event["step"], self.history[index + 1 :]
@@ -147,7 +188,13 @@ class Run:
                 began = f"{'resumed after' if step else 'started again at'} step {step}"
                 found.append(Mark("resumed", step, began + _other_width(self.history[: index + 1])))
             elif kind == "rollback":
-                found.append(Mark("rolled back", step, f"rolled back from step {step} to {event.get('to_step')}{reason}"))
+                found.append(
+                    Mark(
+                        "rolled back",
+                        step,
+                        f"rolled back from step {step} to {event.get('to_step')}{reason}",
+                    )
+                )
             elif kind in ("stopped", "diverged") and not following:  # else what follows tells of it
                 found.append(Mark(kind, step, f"{kind} at step {step}{reason}"))
         if not self.history and self.status in ("stopped", "diverged"):
@@ -157,7 +204,10 @@ class Run:
 
 def _other_width(history: Sequence[Row]) -> str:
     """Says of a run that begins again whether it has another number of processes than before."""
-    *_, before, now = [None, *(event.get("processes") for event in history if event["event"] in ("started", "resumed"))]
+    *_, before, now = [
+        None,
+        *(event.get("processes") for event in history if event["event"] in ("started", "resumed")),
+    ]
     return f", on {now} processes instead of {before}" if before and now and before != now else ""
 
 
@@ -202,7 +252,19 @@ def read(folder: pathlib.Path, name: str) -> Run:
     with contextlib.suppress(ConfigError):  # a task of another package, or of none
         metric, larger = tasks.create(task, num_classes=2).best_metric
     return Run(
-        name, directory, text, settings, rows, summary, history, status, problems, task, metric, larger, description=description
+        name,
+        directory,
+        text,
+        settings,
+        rows,
+        summary,
+        history,
+        status,
+        problems,
+        task,
+        metric,
+        larger,
+        description=description,
     )
 
 
@@ -214,7 +276,9 @@ def _rows(path: pathlib.Path, problems: list[str]) -> list[Row]:
     return [row for row in rows if number(row.get("step")) is not None]
 
 
-def _read(path: pathlib.Path, load: Callable[[pathlib.Path], Any], empty: Any, problems: list[str]) -> Any:
+def _read(
+    path: pathlib.Path, load: Callable[[pathlib.Path], Any], empty: Any, problems: list[str]
+) -> Any:
     """Returns what a file holds, or `empty` and a problem more."""
     try:
         path.stat()  # raises where there is none
@@ -231,7 +295,9 @@ def _object(path: pathlib.Path) -> dict[str, Any]:
 
 
 def _settings(path: pathlib.Path) -> tuple[str, dict[str, Any]]:
-    """Returns the text of a file of settings, and the settings: also those that it leaves out or that only another version has."""
+    """Returns the text of a file of settings, and the settings: also those that it leaves out or
+    that only another version has.
+    """
     text = read_text(path)
     content = parse_yaml(text)
     if not isinstance(content, dict):
@@ -249,7 +315,8 @@ def setting_text(value: object, missing: str = "default") -> str:
 
 def fact_text(run: Run, name: str) -> str:
     """Returns what is known of a run under this name, for a person."""
-    if run.exchange and name == "devices":  # what computes are its workers, and no strategy divides anything
+    # What computes are its workers, and no strategy divides anything.
+    if run.exchange and name == "devices":
         count = run.about("workers") or ExchangeConfig().count
         return f"{count} worker{'s' if count != 1 else ''}"
     if run.exchange and name == "strategy":

@@ -17,8 +17,14 @@ from jaxdp.run_directory import Row
 _WIDTH = 100
 
 
-def row(settings: Mapping[str, Any], summary: Mapping[str, Any] | None, reason: str | None, pruned: int | None = None) -> Row:
-    """Returns what the tables tell of a run, with the metrics of its validation split, or of the test split where there is none.
+def row(
+    settings: Mapping[str, Any],
+    summary: Mapping[str, Any] | None,
+    reason: str | None,
+    pruned: int | None = None,
+) -> Row:
+    """Returns what the tables tell of a run, with the metrics of its validation split, or of the
+    test split where there is none.
 
     Args:
         summary: of the run, None if it has none.
@@ -40,28 +46,46 @@ def row(settings: Mapping[str, Any], summary: Mapping[str, Any] | None, reason: 
         split = "validation" if "validation" in summary["metrics"] else "test"
         metrics = summary["metrics"][split]
         sign = 1 if summary["best_metric"]["larger_is_better"] else -1
-        found |= {"metric": name, "sign": sign, "value": metrics[name], "loss": metrics["loss"], "split": split}
+        found |= {
+            "metric": name,
+            "sign": sign,
+            "value": metrics[name],
+            "loss": metrics["loss"],
+            "split": split,
+        }
         found["best"] = (best[name], best["step"]) if best else None
     return found
 
 
 def ranked(rows: Sequence[Row]) -> list[Row]:
-    """Returns the rows with the best first, each metric's apart, then pruned runs, and failed ones last."""
+    """Returns the rows with the best first, each metric's apart, then pruned runs, and failed ones
+    last.
+    """
 
     def key(row: Row) -> tuple[bool, bool, str, bool, float]:
         value = row["value"]
         known = value is not None and math.isfinite(value)
-        return value is None, bool(row["reason"]), row["metric"], not known, -row["sign"] * value if known else 0.0
+        return (
+            value is None,
+            bool(row["reason"]),
+            row["metric"],
+            not known,
+            -row["sign"] * value if known else 0.0,
+        )
 
     return sorted(rows, key=key)
 
 
 def over_seeds(rows: Sequence[Row]) -> list[Row]:
-    """Returns mean and sample standard deviation of the runs that differ in nothing but their seed, the best first."""
+    """Returns mean and sample standard deviation of the runs that differ in nothing but their seed,
+    the best first.
+    """
     groups: dict[tuple[str, ...], list[Row]] = {}
     for each in rows:
         others = {name: value for name, value in each["settings"].items() if name != "seed"}
-        groups.setdefault(tuple(f"{name}={value!r}" for name, value in others.items()), []).append(each)
+        groups.setdefault(tuple(f"{name}={value!r}" for name, value in others.items()), []).append(
+            each
+        )
     found = []
     for group in groups.values():
         done = [each for each in group if each["value"] is not None]
@@ -86,33 +110,70 @@ def over_seeds(rows: Sequence[Row]) -> list[Row]:
 
 
 def show(rows: Sequence[Row]) -> None:
-    """Prints a table with a row for each run and, where there are several seeds, one that summarizes them."""
+    """Prints a table with a row for each run and, where there are several seeds, one that
+    summarizes them.
+    """
     console = rich.console.Console()
     console = rich.console.Console(width=max(console.width, _WIDTH))
     names = list(rows[0]["settings"])
     metrics = sorted({row["metric"] for row in rows if row["metric"]})
-    ends = [name for name, key in (("pruned", "pruned"), ("failed", "reason")) if any(row[key] for row in rows)]
+    ends = [
+        name
+        for name, key in (("pruned", "pruned"), ("failed", "reason"))
+        if any(row[key] for row in rows)
+    ]
     split = "validation" if any(row["split"] == "validation" for row in rows) else "test"
-    by = "validation data" if split == "validation" else "test data, which then judge no longer: --validation 0.1 holds out others"
+    by = (
+        "validation data"
+        if split == "validation"
+        else "test data, which then judge no longer: --validation 0.1 holds out others"
+    )
     table = _table([*names, *metrics, "loss", "best", *ends], title=f"ranked by {by}")
     for each in ranked(rows):
-        best = f"{_text(each['metric'], each['best'][0])} at step {each['best'][1]}" if each["best"] else ""
+        best = (
+            f"{_text(each['metric'], each['best'][0])} at step {each['best'][1]}"
+            if each["best"]
+            else ""
+        )
         values = [_text(name, each["value"]) if name == each["metric"] else "" for name in metrics]
-        cells = [*_settings(each, names), *values, _text("loss", each["loss"]), best, *(_end(each, end) for end in ends)]
+        cells = [
+            *_settings(each, names),
+            *values,
+            _text("loss", each["loss"]),
+            best,
+            *(_end(each, end) for end in ends),
+        ]
         _add(table, cells)
     console.print(table)
     if len({row["settings"].get("seed") for row in rows}) > 1:
         names.remove("seed")
-        table = _table([*names, *metrics, "loss", "runs"], title="mean ± standard deviation over seeds")
+        table = _table(
+            [*names, *metrics, "loss", "runs"], title="mean ± standard deviation over seeds"
+        )
         for each in over_seeds(rows):
-            values = [_with_spread(each, "value", name) if name == each["metric"] else "" for name in metrics]
-            runs = str(each["runs"]) if each["runs"] == each["of"] else f"{each['runs']} of {each['of']}"
-            _add(table, [*_settings(each, names), *values, _with_spread(each, "loss", "loss"), runs])
+            values = [
+                _with_spread(each, "value", name) if name == each["metric"] else ""
+                for name in metrics
+            ]
+            runs = (
+                str(each["runs"])
+                if each["runs"] == each["of"]
+                else f"{each['runs']} of {each['of']}"
+            )
+            _add(
+                table, [*_settings(each, names), *values, _with_spread(each, "loss", "loss"), runs]
+            )
         console.print(table)
 
 
 def _end(row: Row, name: str) -> str:
-    return row["reason"] or "" if name == "failed" else f"at step {row['pruned']}" if row["pruned"] else ""
+    return (
+        row["reason"] or ""
+        if name == "failed"
+        else f"at step {row['pruned']}"
+        if row["pruned"]
+        else ""
+    )
 
 
 def _table(columns: Sequence[str], title: str | None = None) -> rich.table.Table:

@@ -1,4 +1,6 @@
-"""Detects what started this process as one of several: Slurm, Open MPI, Kubernetes or a TPU pod, which tell JAX of the others."""
+"""Detects what started this process as one of several: Slurm, Open MPI, Kubernetes or a TPU pod,
+which tell JAX of the others.
+"""
 
 import importlib.util
 import os
@@ -23,7 +25,10 @@ def detect(config: ProcessConfig) -> str | None:
         return "an Open MPI job"
     if "KUBERNETES_SERVICE_HOST" in environment and "JOB_COMPLETION_INDEX" in environment:
         if importlib.util.find_spec("kubernetes") is None:
-            remedy = "a Kubernetes indexed job was detected, but the package kubernetes is not installed; install it, or"
+            remedy = (
+                "a Kubernetes indexed job was detected, but the package kubernetes is not"
+                " installed; install it, or"
+            )
             raise ConfigError("distributed", config.distributed, f"{remedy} {ALTERNATIVES}")
         return "a Kubernetes indexed job"
     return "a TPU pod" if "," in environment.get("TPU_WORKER_HOSTNAMES", "") else None
@@ -33,5 +38,10 @@ def _count(variable: str) -> int:
     """Returns the number of processes in an environment variable, 1 if it is not set."""
     text = os.environ.get(variable, "1")
     if not is_count(text):
-        raise ConfigError("", "", f"{variable}={text}: must be a number of processes; correct it, or give --distributed off")
+        raise ConfigError(
+            "",
+            "",
+            f"{variable}={text}: must be a number of processes; correct it, or give"
+            " --distributed off",
+        )
     return int(text)

@@ -1,4 +1,6 @@
-"""Chooses the folder where JAX keeps compiled programs, and leaves one alone that others can change."""
+"""Chooses the folder where JAX keeps compiled programs, and leaves one alone that others can
+change.
+"""
 
 import contextlib
 import hashlib
@@ -28,7 +30,9 @@ class _Unusable(Exception):
 
 
 def enable() -> None:
-    """Lets JAX keep compiled programs under the user's cache directory; call it before JAX compiles.
+    """Lets JAX keep compiled programs under the user's cache directory.
+
+    Call it before JAX compiles.
 
     JAX loads a compiled program, which is machine code, without a check. Therefore a folder that
     other users can change is not used, and one line on standard error says so. Child processes
@@ -66,7 +70,8 @@ def enable() -> None:
 
 
 def _private_folder() -> pathlib.Path:
-    """Returns the folder for programs of this kind of CPU, without unfinished files of killed processes.
+    """Returns the folder for programs of this kind of CPU, without unfinished files of killed
+    processes.
 
     Machines with different CPUs may share a home directory, and a program runs on one kind of CPU.
 

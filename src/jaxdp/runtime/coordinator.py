@@ -1,4 +1,6 @@
-"""The addresses of a run of several processes: where the coordinator, process 0, listens, and where others reach this host."""
+"""The addresses of a run of several processes: where the coordinator, process 0, listens, and where
+others reach this host.
+"""
 
 import contextlib
 import errno
@@ -16,22 +18,32 @@ _ANY_PORT = 9  # nothing is sent there
 
 
 def check(config: ProcessConfig) -> str | None:
-    """Checks the coordinator's address in advance: JAX aborts a process that cannot reach it, with a stack trace.
+    """Checks the coordinator's address in advance: JAX aborts a process that cannot reach it, with
+    a stack trace.
 
     Returns:
-        of process 0 the address at which to listen: the one that was given, where it is this host's. None for all addresses of
-        this host: a name that stands for a loopback address here, as a host's own name does in Debian, stands for another
+        of process 0 the address at which to listen: the one that was given, where it is this
+            host's. None for all addresses of
+        this host: a name that stands for a loopback address here, as a host's own name does in
+            Debian, stands for another
         address elsewhere, and behind an address translation there is none to listen at.
 
     Raises:
-        ConfigError: for an address of another form, one that nobody answers at in time, or a port that is taken.
+        ConfigError: for an address of another form, one that nobody answers at in time, or a port
+            that is taken.
     """
-    address, count, index = config.coordinator or "", config.num_processes or 0, config.process_id or 0
+    address, count, index = (
+        config.coordinator or "",
+        config.num_processes or 0,
+        config.process_id or 0,
+    )
     if index >= count:
         raise ConfigError("process_id", index, f"must be below --num-processes, which is {count}")
     host, _, port = address.rpartition(":")
     if not host or not is_count(port) or not 0 < int(port) < 2**16:
-        raise ConfigError("coordinator", address, "must be HOST:PORT of process 0, e.g. 10.0.0.1:1234")
+        raise ConfigError(
+            "coordinator", address, "must be HOST:PORT of process 0, e.g. 10.0.0.1:1234"
+        )
     host = host.strip("[]")
     if index == 0:
         return _listening_address(config, host, int(port))
@@ -40,7 +52,9 @@ def check(config: ProcessConfig) -> str | None:
 
 
 def own_address(coordinator: str) -> str:
-    """Returns this host's address on the way to the coordinator, "" if there is no way. Nothing is sent.
+    """Returns this host's address on the way to the coordinator, "" if there is no way.
+
+    Nothing is sent.
 
     Args:
         coordinator: HOST:PORT.
@@ -51,8 +65,8 @@ def own_address(coordinator: str) -> str:
 def announced_address(own: str, all_own: Sequence[str]) -> str:
     """Returns the address at which other processes can reach this one.
 
-    The way of process 0 to itself may be a loopback one, where the name of its host stands for such an address: then it is the way
-    to a process on another host, if there is one.
+    The way of process 0 to itself may be a loopback one, where the name of its host stands for such
+    an address: then it is the way to a process on another host, if there is one.
 
     Args:
         own: what `own_address` returned here.
@@ -73,12 +87,16 @@ def _listening_address(config: ProcessConfig, host: str, port: int) -> str | Non
 
 
 def _own_addresses(host: str, port: int) -> Iterator[str]:
-    """Yields the addresses of a name or address that belong to this host, without what is a loopback address here alone."""
+    """Yields the addresses of a name or address that belong to this host, without what is a
+    loopback address here alone.
+    """
     if "JAX_COORDINATOR_BIND_ADDRESS" in os.environ:  # JAX listens there
         return
     wants_loopback = host == "localhost" or (_is_address(host) and _is_loopback(host))
     with contextlib.suppress(socket.gaierror):
-        for family, _, _, _, (address, *_) in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+        for family, _, _, _, (address, *_) in socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM
+        ):
             address = str(address)
             if _is_loopback(address) and not wants_loopback:
                 continue
@@ -93,7 +111,9 @@ def _own_addresses(host: str, port: int) -> Iterator[str]:
 @contextlib.contextmanager
 def _opened(config: ProcessConfig, address: str, port: int) -> Iterator[None]:
     try:
-        server = socket.create_server((address, port), family=socket.AF_INET6 if ":" in address else socket.AF_INET)
+        server = socket.create_server(
+            (address, port), family=socket.AF_INET6 if ":" in address else socket.AF_INET
+        )
     except OSError as error:
         reason = error.strerror or errno.errorcode.get(error.errno or 0, str(error))
         remedy = f"its port cannot be opened here ({reason}); choose another"
@@ -115,7 +135,10 @@ def _wait_for(config: ProcessConfig, host: str, port: int) -> None:
         except OSError as error:
             reason = error.strerror or str(error)
             time.sleep(0.1)
-    remedy = f"cannot be reached within --distributed-timeout {limit:g} s ({reason}); is process 0 running there?"
+    remedy = (
+        f"cannot be reached within --distributed-timeout {limit:g} s ({reason}); is process 0"
+        " running there?"
+    )
     raise ConfigError("coordinator", config.coordinator, remedy)
 
 

@@ -11,7 +11,9 @@ _runs = 0
 
 
 def available_devices() -> list[Any]:
-    """Returns the devices of this process, which starts JAX, with the flags that jaxdp wants for a CPU."""
+    """Returns the devices of this process, which starts JAX, with the flags that jaxdp wants for a
+    CPU.
+    """
     platform.configure(None)
     import jax
 
@@ -21,8 +23,9 @@ def available_devices() -> list[Any]:
 def ensure(count: int | None, *, deterministic: bool = False, precision: str = "float32") -> None:
     """Makes sure that JAX shows `count` devices where they can be simulated.
 
-    Before JAX has started its flags tell it. Afterwards JAX is started anew with more simulated devices, if all it has is the
-    CPU: arrays that exist keep their content, and what was compiled compiles again.
+    Before JAX has started its flags tell it. Afterwards JAX is started anew with more simulated
+    devices, if all it has is the CPU: arrays that exist keep their content, and what was compiled
+    compiles again.
 
     Raises:
         ConfigError: where devices are missing and cannot be simulated any more.
@@ -36,7 +39,10 @@ def ensure(count: int | None, *, deterministic: bool = False, precision: str = "
     if len(jax.local_devices()) >= count or jax.default_backend() != "cpu":
         return  # too few accelerators are told with the other settings
     if jax.process_count() > 1 or _runs:
-        remedy = f"JAX has started with {len(jax.local_devices())} devices; set devices before, or restart the process"
+        remedy = (
+            f"JAX has started with {len(jax.local_devices())} devices; set devices before, or"
+            " restart the process"
+        )
         raise ConfigError("devices", count, remedy)
     jax.extend.backend.clear_backends()
     jax.config.update("jax_num_cpu_devices", count)
@@ -59,5 +65,8 @@ def check_alive(devices: Sequence[Any]) -> None:
 
     if devices[0].client is not jax.local_devices(backend=devices[0].platform)[0].client:
         raise ConfigError(
-            "", "", "the devices of this Trainer are gone, since JAX was started anew with more; create another Trainer"
+            "",
+            "",
+            "the devices of this Trainer are gone, since JAX was started anew with more; create"
+            " another Trainer",
         )

@@ -1,4 +1,6 @@
-"""Starts the processes of a run on this machine and looks after them: ports, shares of the GPUs, signals, restarts."""
+"""Starts the processes of a run on this machine and looks after them: ports, shares of the GPUs,
+signals, restarts.
+"""
 
 import contextlib
 import ctypes
@@ -19,7 +21,8 @@ from jaxdp.registry import ConfigError
 from jaxdp.run_files import no_link
 from jaxdp.runtime import compilation_cache
 
-# After one process has failed the others find out by themselves within the heartbeat timeout, and have so long to say so and leave.
+# After one process has failed the others find out by themselves within the heartbeat timeout, and
+# have so long to say so and leave.
 GRACE_SECONDS = 15.0
 # What each process has said is enough.
 _EXPLAINED = (0, EXIT_USAGE_ERROR, EXIT_DIVERGED, EXIT_STOPPED)
@@ -37,7 +40,8 @@ def launch(
     heartbeat_timeout: float = 30.0,
     log_dir: str | None = None,
 ) -> int:
-    """Runs `jaxdp.train` in several processes to their end, all of them again after a failure where that is wanted.
+    """Runs `jaxdp.train` in several processes to their end, all of them again after a failure where
+    that is wanted.
 
     Args:
         flags: of `jaxdp.train`.
@@ -47,13 +51,17 @@ def launch(
         log_dir: folder for a file of each process, to which what it prints is appended.
 
     Returns:
-        0 if all ended well, otherwise the exit code of the first one that did not; 128 + N if signal N ended it.
+        0 if all ended well, otherwise the exit code of the first one that did not; 128 + N if
+        signal N ended it.
 
     Raises:
-        ConfigError: if there are too few GPUs, they cannot be shared out evenly, or a log cannot be written.
+        ConfigError: if there are too few GPUs, they cannot be shared out evenly, or a log cannot be
+            written.
     """
     compilation_cache.enable()  # once for all processes, which inherit the choice
-    environments = [os.environ | visible for visible in device_shares(num_processes, devices_per_process)]
+    environments = [
+        os.environ | visible for visible in device_shares(num_processes, devices_per_process)
+    ]
     if devices_per_process is not None:
         flags = [*flags, "--devices", str(devices_per_process)]
     logs = _logs(log_dir, num_processes)
@@ -82,7 +90,9 @@ def _logs(folder: str | None, count: int) -> list[pathlib.Path | None]:
             with open(path, "a", opener=no_link):
                 pass
     except OSError as error:
-        raise ConfigError("log_dir", folder, f"cannot be written ({error.strerror}); give another folder") from error
+        raise ConfigError(
+            "log_dir", folder, f"cannot be written ({error.strerror}); give another folder"
+        ) from error
     return [*paths]
 
 
@@ -93,7 +103,8 @@ class _Process:
     Attributes:
         name: as the processes call each other.
         ended: when, by the monotonic clock.
-        last_words: its error in one line, or else the last line on its standard error; nothing where that is a terminal.
+        last_words: its error in one line, or else the last line on its standard error; nothing
+            where that is a terminal.
         given_up: whether the launcher has killed it.
         log: to which what it prints is appended.
     """
@@ -116,7 +127,9 @@ class _Process:
             return "did not end by itself and was killed by jaxdp.launch"
         if code < 0:
             return f"was killed by {signal.Signals(-code).name}"
-        return {0: "was done", EXIT_STOPPED: "was stopped by a signal after saving"}.get(code, f"ended with exit code {code}")
+        return {0: "was done", EXIT_STOPPED: "was stopped by a signal after saving"}.get(
+            code, f"ended with exit code {code}"
+        )
 
     def copy(self, source: Any, target: Any, prefix: str, *, remember: bool) -> None:
         """Shows what it prints, line by line."""
@@ -135,16 +148,31 @@ class _Process:
 
 
 class _Processes:
-    """The processes of one attempt. Each is a session of its own: Ctrl-C reaches them once, through the launcher."""
+    """The processes of one attempt.
 
-    def __init__(self, flags: Sequence[str], environments: Sequence[dict[str, str]], logs: Sequence[pathlib.Path | None]) -> None:
+    Each is a session of its own: Ctrl-C reaches them once, through the launcher.
+    """
+
+    def __init__(
+        self,
+        flags: Sequence[str],
+        environments: Sequence[dict[str, str]],
+        logs: Sequence[pathlib.Path | None],
+    ) -> None:
         self._port = hold_port()
         coordinator = f"127.0.0.1:{self._port.getsockname()[1]}"
         count = len(environments)
         self._all: list[_Process] = []
         self._readers: list[threading.Thread] = []
         for index, (environment, log) in enumerate(zip(environments, logs, strict=True)):
-            where = ["--coordinator", coordinator, "--num-processes", str(count), "--process-id", str(index)]
+            where = [
+                "--coordinator",
+                coordinator,
+                "--num-processes",
+                str(count),
+                "--process-id",
+                str(index),
+            ]
             # The first one shows the progress: a bar where there is a terminal.
             shows = index == 0 and log is None and sys.stderr.isatty()
             popen = subprocess.Popen(
@@ -157,13 +185,21 @@ class _Processes:
                 start_new_session=True,
                 preexec_fn=end_with_parent,
             )
-            process = _Process(f"process {index} (pid {popen.pid} on {socket.gethostname()})", popen, log=log)
+            process = _Process(
+                f"process {index} (pid {popen.pid} on {socket.gethostname()})", popen, log=log
+            )
             self._all.append(process)
             for stream, target in ((popen.stdout, sys.stdout), (popen.stderr, sys.stderr)):
                 if stream is not None:
                     kwargs = {"remember": target is sys.stderr}
-                    prefix = "" if index == 0 and target is sys.stdout else f"[{index}] "  # the result of the run
-                    reader = threading.Thread(target=process.copy, args=(stream, target, prefix), kwargs=kwargs, daemon=True)
+                    # The result of the run.
+                    prefix = "" if index == 0 and target is sys.stdout else f"[{index}] "
+                    reader = threading.Thread(
+                        target=process.copy,
+                        args=(stream, target, prefix),
+                        kwargs=kwargs,
+                        daemon=True,
+                    )
                     reader.start()
                     self._readers.append(reader)
 
@@ -180,7 +216,9 @@ class _Processes:
                 for each in running:
                     if each.popen.poll() is not None:
                         each.ended = time.monotonic()
-                        deadline = min(deadline, each.ended + grace_seconds) if each.failed else deadline
+                        deadline = (
+                            min(deadline, each.ended + grace_seconds) if each.failed else deadline
+                        )
                     elif time.monotonic() > deadline:
                         each.given_up = True
                         each.popen.kill()
@@ -188,18 +226,34 @@ class _Processes:
             reader.join()
         self._port.close()
         failures = self._failures()
-        code = failures[0].popen.returncode if failures else max(each.popen.returncode for each in self._all)
+        code = (
+            failures[0].popen.returncode
+            if failures
+            else max(each.popen.returncode for each in self._all)
+        )
         return code if code >= 0 else 128 - code
 
     def explain(self) -> list[str]:
-        """Returns who ended and why, the first failure first; nothing where each process has said so itself."""
+        """Returns who ended and why, the first failure first.
+
+        Nothing where each process has said so itself.
+        """
         if all(each.popen.returncode in _EXPLAINED for each in self._all):
             return []
         failures = self._failures()
         lines = [f"{failures[0].name} was the first to fail: it {failures[0].outcome()}"]
-        lines += [f"{each.name} {each.outcome()} {each.ended - failures[0].ended:.1f} s later" for each in failures[1:]]
-        words = [f": {each.last_words.removeprefix(_ERROR)}" if each.last_words else "" for each in failures]
-        words = [f"{word} ({each.log})" if each.log else word for word, each in zip(words, failures, strict=True)]
+        lines += [
+            f"{each.name} {each.outcome()} {each.ended - failures[0].ended:.1f} s later"
+            for each in failures[1:]
+        ]
+        words = [
+            f": {each.last_words.removeprefix(_ERROR)}" if each.last_words else ""
+            for each in failures
+        ]
+        words = [
+            f"{word} ({each.log})" if each.log else word
+            for word, each in zip(words, failures, strict=True)
+        ]
         lines = [line + word for line, word in zip(lines, words, strict=True)]
         return lines + [f"{each.name} {each.outcome()}" for each in self._all if not each.failed]
 
@@ -213,9 +267,11 @@ class _Processes:
 
 
 def hold_port() -> socket.socket:
-    """Returns a socket bound to a free port, which keeps it from being handed out again before a process listens there.
+    """Returns a socket bound to a free port, which keeps it from being handed out again before a
+    process listens there.
 
-    A second run that got the same one would end both. Who asks for it by number can listen, since this one does not.
+    A second run that got the same one would end both. Who asks for it by number can listen, since
+    this one does not.
     """
     held = socket.socket()
     for option in (socket.SO_REUSEADDR, socket.SO_REUSEPORT):
@@ -234,7 +290,9 @@ def end_with_parent() -> None:
 def forwarding(send: Callable[[int], None]) -> Iterator[None]:
     """Calls `send` with the signals that would stop this process, until the block ends."""
     signals = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
-    previous = {number: signal.signal(number, lambda received, frame: send(received)) for number in signals}
+    previous = {
+        number: signal.signal(number, lambda received, frame: send(received)) for number in signals
+    }
     try:
         yield
     finally:
@@ -243,7 +301,9 @@ def forwarding(send: Callable[[int], None]) -> Iterator[None]:
 
 
 def device_shares(count: int, each: int | None = None) -> list[dict[str, str]]:
-    """Returns for each process the environment variables that give it its share of the GPUs; nothing without GPUs.
+    """Returns for each process the environment variables that give it its share of the GPUs.
+
+    Nothing without GPUs.
 
     Args:
         count: of processes.
@@ -254,13 +314,28 @@ def device_shares(count: int, each: int | None = None) -> list[dict[str, str]]:
     """
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     found = [path.name.removeprefix("nvidia") for path in pathlib.Path("/dev").glob("nvidia[0-9]*")]
-    gpus = [word for word in visible.split(",") if word] if visible is not None else sorted(found, key=int)
+    gpus = (
+        [word for word in visible.split(",") if word]
+        if visible is not None
+        else sorted(found, key=int)
+    )
     if not gpus or os.environ.get("JAX_PLATFORMS") == "cpu":
         return [{} for _ in range(count)]
     if each is None:
         if len(gpus) % count:
-            raise ConfigError("num_processes", count, f"does not divide {len(gpus)} GPUs; give --devices-per-process, or hide some")
+            raise ConfigError(
+                "num_processes",
+                count,
+                f"does not divide {len(gpus)} GPUs; give --devices-per-process, or hide some",
+            )
         each = len(gpus) // count
     if each * count > len(gpus):
-        raise ConfigError("devices_per_process", each, f"{count} processes need {each * count} GPUs; there are {len(gpus)}")
-    return [{"CUDA_VISIBLE_DEVICES": ",".join(gpus[index * each : (index + 1) * each])} for index in range(count)]
+        raise ConfigError(
+            "devices_per_process",
+            each,
+            f"{count} processes need {each * count} GPUs; there are {len(gpus)}",
+        )
+    return [
+        {"CUDA_VISIBLE_DEVICES": ",".join(gpus[index * each : (index + 1) * each])}
+        for index in range(count)
+    ]

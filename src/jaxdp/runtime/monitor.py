@@ -1,7 +1,9 @@
-"""Reads how much memory and time each device uses, once a training row, so that an idle or uneven one is seen.
+"""Reads how much memory and time each device uses, once a training row, so that an idle or uneven
+one is seen.
 
-Each process reads its own devices. Where there are several it leaves its figures in the runtime's key-value store, and process 0,
-which writes the rows, takes what it finds there: no collective, nobody waits, and the others' figures may be a row old.
+Each process reads its own devices. Where there are several it leaves its figures in the runtime's
+key-value store, and process 0, which writes the rows, takes what it finds there: no collective,
+nobody waits, and the others' figures may be a row old.
 """
 
 import contextlib
@@ -18,8 +20,16 @@ from jaxdp.runtime.processes import Group
 Device = Any  # jax.Device, which type checkers take for a value
 Figures = dict[str, list[Any]]  # of int or float
 
-FIELDS = ("device_memory_bytes", "device_peak_memory_bytes", "device_utilization", "host_memory_bytes")
-_STATISTICS = {"device_memory_bytes": "bytes_in_use", "device_peak_memory_bytes": "peak_bytes_in_use"}
+FIELDS = (
+    "device_memory_bytes",
+    "device_peak_memory_bytes",
+    "device_utilization",
+    "host_memory_bytes",
+)
+_STATISTICS = {
+    "device_memory_bytes": "bytes_in_use",
+    "device_peak_memory_bytes": "peak_bytes_in_use",
+}
 _KEY = "monitor"
 
 
@@ -36,14 +46,16 @@ class Monitor:
         group.exchange(_KEY, json.dumps(self._read_own()), timeout_seconds)
 
     def read(self) -> Figures:
-        """Returns lists with a number for each device of the run, process by process, or for each process (`host_...`).
+        """Returns lists with a number for each device of the run, process by process, or for each
+        process (`host_...`).
 
         What is not known of every one is left out. In processes other than the first it is empty.
         """
         own = self._read_own()
         if self._group.count == 1:
             return own
-        with contextlib.suppress(Exception):  # the coordinator is gone: the loop finds out by itself
+        # The coordinator is gone: the loop finds out by itself.
+        with contextlib.suppress(Exception):
             self._group.put(f"{_KEY}/{self._group.index}", json.dumps(own))
             if self._group.index == 0:
                 found = self._group.get_all(_KEY)
@@ -64,11 +76,17 @@ class Monitor:
 
 def join(parts: Sequence[Figures]) -> Figures:
     """Puts the metrics of processes one after the other, those that all of them have."""
-    return {name: [value for part in parts for value in part[name]] for name in FIELDS if all(name in part for part in parts)}
+    return {
+        name: [value for part in parts for value in part[name]]
+        for name in FIELDS
+        if all(name in part for part in parts)
+    }
 
 
 def read_memory(devices: Sequence[Device]) -> Figures:
-    """Returns the current and peak memory of each device, and nothing where the devices do not report them."""
+    """Returns the current and peak memory of each device, and nothing where the devices do not
+    report them.
+    """
     try:
         found = [device.memory_stats() or {} for device in devices]
     except RuntimeError:  # a backend that cannot be asked; JAX's own errors are RuntimeErrors
@@ -92,7 +110,8 @@ def _resident_bytes() -> list[int]:
 class _Utilization:
     """The share of the last second or less in which each GPU computed anything, as NVML counts it.
 
-    NVML is asked where nvidia-ml-py is installed and knows all of these devices: a part of a GPU (MIG) has no such figure.
+    NVML is asked where nvidia-ml-py is installed and knows all of these devices: a part of a GPU
+    (MIG) has no such figure.
     """
 
     def __init__(self, devices: Sequence[Device]) -> None:
@@ -100,7 +119,8 @@ class _Utilization:
         self._handles: list[Any] = []
         if devices[0].platform != "gpu":
             return
-        with contextlib.suppress(Exception):  # not installed, no driver, a device unknown to it: a run does without
+        # Not installed, no driver, a device unknown to it: a run does without.
+        with contextlib.suppress(Exception):
             nvml: Any = importlib.import_module("pynvml")
             nvml.nvmlInit()
             self._nvml = nvml
@@ -108,7 +128,10 @@ class _Utilization:
 
     def read(self) -> list[float]:
         try:
-            return [self._nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100 for handle in self._handles]
+            return [
+                self._nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100
+                for handle in self._handles
+            ]
         except self._nvml.NVMLError:
             return []
 
@@ -122,7 +145,8 @@ def _find(nvml: Any, number: int) -> Any:
     """Returns NVML's handle of a GPU.
 
     Args:
-        number: CUDA's, which counts what CUDA_VISIBLE_DEVICES shows. NVML's counts all GPUs of the machine.
+        number: CUDA's, which counts what CUDA_VISIBLE_DEVICES shows. NVML's counts all GPUs of the
+            machine.
 
     Raises:
         LookupError: if it cannot be told which one it is.
@@ -131,8 +155,11 @@ def _find(nvml: Any, number: int) -> Any:
     word = str(number) if visible is None else visible.split(",")[number].strip()
     if not word.isdecimal():
         return nvml.nvmlDeviceGetHandleByUUID(word)
-    if os.environ.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID":  # which is NVML's; CUDA's own puts faster kinds first
-        handles = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
+    # Which is NVML's; CUDA's own puts faster kinds first.
+    if os.environ.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID":
+        handles = [
+            nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())
+        ]
         if len({nvml.nvmlDeviceGetName(handle) for handle in handles}) > 1:
             raise LookupError(word)
     return nvml.nvmlDeviceGetHandleByIndex(int(word))

@@ -1,12 +1,14 @@
 """Filters what the libraries under JAX print, and turns their abort into one line and exit code 1.
 
-When one process of several dies, JAX's runtime aborts the others with a C++ stack trace, from a thread of its own that no Python
-handler sees. While several processes run, file descriptors 1 and 2 are therefore a file: what Python prints still goes to the
-terminal, the libraries' lines follow from the file, and after an abort one line names the process that was lost.
+When one process of several dies, JAX's runtime aborts the others with a C++ stack trace, from a
+thread of its own that no Python handler sees. While several processes run, file descriptors 1 and 2
+are therefore a file: what Python prints still goes to the terminal, the libraries' lines follow
+from the file, and after an abort one line names the process that was lost.
 
-That line and exit code come from a handler of SIGABRT in each process, not from the launcher, because a process that was started by
-hand or by Slurm has no launcher and would end with the stack trace and SIGABRT. JAX's recoverable tasks do not avoid it: with
-jaxlib 0.10.2 a process that loses process 0 is aborted all the same.
+That line and exit code come from a handler of SIGABRT in each process, not from the launcher,
+because a process that was started by hand or by Slurm has no launcher and would end with the stack
+trace and SIGABRT. JAX's recoverable tasks do not avoid it: with jaxlib 0.10.2 a process that loses
+process 0 is aborted all the same.
 """
 
 import atexit
@@ -24,9 +26,16 @@ from typing import Any
 
 from jaxdp.runtime.streams import BestEffortStream
 
-# Progress of connecting, of which threads write pieces into one another's lines, and the announcement of what the fatal line says.
-_NOISE = ("[Gloo]", "connected peer ranks", "coordination_service", "Additional GRPC error information",
-          ":UNKNOWN:Error received from peer", ":{")  # fmt: skip
+# Progress of connecting, of which threads write pieces into one another's lines, and the
+# announcement of what the fatal line says.
+_NOISE = (
+    "[Gloo]",
+    "connected peer ranks",
+    "coordination_service",
+    "Additional GRPC error information",
+    ":UNKNOWN:Error received from peer",
+    ":{",
+)
 _FATAL = re.compile(r"^F\d{4} ", re.MULTILINE)
 
 _file: Any = None
@@ -43,18 +52,27 @@ def capture(timeout_seconds: float) -> None:
     """Starts to capture, unless it has been started before.
 
     Args:
-        timeout_seconds: how long the runtime waits for all processes to connect, for the message if they do not.
+        timeout_seconds: how long the runtime waits for all processes to connect, for the message if
+            they do not.
     """
     global _file, _forwarded, _errors, _timeout_seconds, _handler
     if _file is not None:
         return
     _forwarded = 0
-    _file, _timeout_seconds = tempfile.TemporaryFile(prefix="jaxdp-native-"), timeout_seconds  # noqa: SIM115
+    _timeout_seconds = timeout_seconds
+    _file = tempfile.TemporaryFile(prefix="jaxdp-native-")  # noqa: SIM115
     for number, name in ((1, "stdout"), (2, "stderr")):
         stream = getattr(sys, name)
         stream.flush()
         _originals[number] = os.dup(number)
-        again = open(_originals[number], "w", buffering=1, encoding=stream.encoding, errors="backslashreplace", closefd=False)  # noqa: SIM115
+        again = open(  # noqa: SIM115
+            _originals[number],
+            "w",
+            buffering=1,
+            encoding=stream.encoding,
+            errors="backslashreplace",
+            closefd=False,
+        )
         setattr(sys, name, BestEffortStream(again))
         os.dup2(_file.fileno(), number)
     _errors = sys.stderr
@@ -72,7 +90,10 @@ def without(noise: re.Pattern[str]) -> Iterator[None]:
     before, (reading, writing) = os.dup(2), os.pipe()
 
     def forward() -> None:
-        with open(reading, errors="replace") as lines, open(before, "w", buffering=1, closefd=False) as errors:
+        with (
+            open(reading, errors="replace") as lines,
+            open(before, "w", buffering=1, closefd=False) as errors,
+        ):
             for line in lines:
                 if noise.match(line) is None:
                     errors.write(line)
@@ -91,7 +112,9 @@ def without(noise: re.Pattern[str]) -> Iterator[None]:
 
 
 def release() -> None:
-    """Ends the capture, after the processes could not be connected, and prints what was captured."""
+    """Ends the capture, after the processes could not be connected, and prints what was
+    captured.
+    """
     global _file
     for number, original in _originals.items():
         os.dup2(original, number)
@@ -107,13 +130,17 @@ def name_processes(members: tuple[str, ...]) -> None:
 
 
 def said_why() -> None:
-    """Notes that this process has said why it leaves: if it is aborted before it is gone, there is nothing to add."""
+    """Notes that this process has said why it leaves: if it is aborted before it is gone, there is
+    nothing to add.
+    """
     global _said
     _said = True
 
 
 def forward() -> None:
-    """Prints what the libraries have printed since the last call, without what is of no use to anyone."""
+    """Prints what the libraries have printed since the last call, without what is of no use to
+    anyone.
+    """
     global _forwarded
     if _file is None:
         return
@@ -130,7 +157,10 @@ def forward() -> None:
 
 
 def _on_abort(number: int) -> None:
-    """Runs on the thread that aborts, which to Python is an ordinary one; nothing comes after it."""
+    """Runs on the thread that aborts, which to Python is an ordinary one.
+
+    Nothing comes after it.
+    """
     try:
         if _said:
             return
@@ -150,10 +180,13 @@ def explain(text: str) -> str:
         return f"{' and '.join(names)} died or stopped responding; {again}"
     if "RegisterTask" in text:
         return (
-            f"timed out after {_timeout_seconds:g} s waiting for all processes; start all of them, each with its own --process-id"
+            f"timed out after {_timeout_seconds:g} s waiting for all processes; start all of them,"
+            " each with its own --process-id"
         )
     # A coordinator that is stopped or cut off does not refuse connections: its time is up.
-    silent = "JAX distributed service detected fatal errors" in text and re.search("DEADLINE_EXCEEDED|UNAVAILABLE", text)
+    silent = "JAX distributed service detected fatal errors" in text and re.search(
+        "DEADLINE_EXCEEDED|UNAVAILABLE", text
+    )
     if silent or "leader task" in text or "Failed to send RPC to coordination service" in text:
         return f"{_name(0)}, the coordinator, died or cannot be reached; {again}"
     reason = next((line for line in text.splitlines() if _FATAL.match(line)), text[-500:])

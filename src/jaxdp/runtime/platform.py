@@ -19,8 +19,8 @@ from jaxdp.runtime import compilation_cache
 _FUSIONS_FLAG, _PASSES_FLAG = "xla_cpu_experimental_ynn_fusion_type", "xla_disable_hlo_passes"
 # YNNPACK, a library that XLA:CPU uses, is slow for the gradients of convolutions.
 _WITHOUT_CONVOLUTIONS = f"--{_FUSIONS_FLAG}=-individual_convolution"
-# From jaxlib 0.11 on, a reduction then draws whole networks into one operation of that library, which
-# is NaN in bfloat16 (PyramidNet, ResNet).
+# From jaxlib 0.11 on, a reduction then draws whole networks into one operation of that library,
+# which is NaN in bfloat16 (PyramidNet, ResNet).
 _WITHOUT_REDUCTIONS = f"{_WITHOUT_CONVOLUTIONS},-reduce"
 # XLA:CPU drops optimization barriers early. In jaxlib 0.10 the effect of rematerialization and of
 # `ops.convolution` is lost with them, in 0.12 it is not. The second pass compiles small loops by an
@@ -35,12 +35,15 @@ HALF_PRECISION = ("bfloat16", "float16")
 _HALF_PRECISION_CPU_FLAGS = {"0.12.0.1": (_WITHOUT_REDUCTIONS,)}
 # What a version computes wrong on a CPU, with or without these flags.
 _DEFECTS = {
-    "0.10.2": "jaxlib 0.10.2 can compute wrong values on a CPU where code of your own sums products of "
-    "few terms over more than 32,768 rows (jax issue 39103); 0.10.1 and 0.12 do not",
+    "0.10.2": (
+        "jaxlib 0.10.2 can compute wrong values on a CPU where code of your own sums products of "
+        "few terms over more than 32,768 rows (jax issue 39103); 0.10.1 and 0.12 do not"
+    ),
 }
 # XLA:TPU copies arrays that fit the memory on the chip there before each program, a small dataset
-# included, of which a step reads a batch. `jax.pmap` takes no compiler options, so that its flag must
-# be in the environment. These are the versions of libtpu with which steps were compiled, not run.
+# included, of which a step reads a batch. `jax.pmap` takes no compiler options, so that its flag
+# must be in the environment. These are the versions of libtpu with which steps were compiled, not
+# run.
 _TPU_VARIABLE, _PREFETCH_FLAG = "LIBTPU_INIT_ARGS", "--xla_max_cross_program_prefetches=0"
 _TPU_VERSIONS = ("0.0.42",)
 _DETERMINISTIC_FLAGS = ("--xla_gpu_deterministic_ops=true", "--xla_gpu_autotune_level=0")
@@ -54,7 +57,9 @@ def cores() -> int:
 
 
 def cpu_flags(precision: str = "float32") -> tuple[str, ...]:
-    """Returns the XLA flags that jaxdp sets for this CPU; none for a jaxlib or a machine it does not know.
+    """Returns the XLA flags that jaxdp sets for this CPU.
+
+    None for a jaxlib or a machine it does not know.
 
     Args:
         precision: format of the computation.
@@ -66,7 +71,9 @@ def cpu_flags(precision: str = "float32") -> tuple[str, ...]:
     return _HALF_PRECISION_CPU_FLAGS.get(version, known) if precision in HALF_PRECISION else known
 
 
-def configure(devices: int | None, *, deterministic: bool = False, precision: str = "float32") -> None:
+def configure(
+    devices: int | None, *, deterministic: bool = False, precision: str = "float32"
+) -> None:
     """Adds to XLA_FLAGS what this machine needs; once JAX has started, it changes nothing.
 
     A flag that the user has set stays as it is.
@@ -131,19 +138,25 @@ def cpu_flags_note() -> str:
     """Says in one line which XLA flags jaxdp sets for this CPU."""
     system = f"jaxlib {importlib.metadata.version('jaxlib')} on {sys.platform} {os.uname().machine}"
     if not (flags := cpu_flags()):
-        return f"jaxdp sets no XLA flags for a CPU: it was not tested with {system}; steps may be slower"
+        return (
+            f"jaxdp sets no XLA flags for a CPU: it was not tested with {system}; steps may be"
+            " slower"
+        )
     return f"for {system} jaxdp sets {' '.join(flags)}"
 
 
 def describe_only() -> None:
-    """Settles what must be decided before JAX starts, where it only compiles for devices that it is told about, and starts none.
+    """Settles what must be decided before JAX starts, where it only compiles for devices that it is
+    told about, and starts none.
 
-    Flags for the CPU apply to every compiler: with them those of TPUs and GPUs fail at the first optimization barrier. From now on
-    `configure` does nothing.
+    Flags for the CPU apply to every compiler: with them those of TPUs and GPUs fail at the first
+    optimization barrier. From now on `configure` does nothing.
     """
     _DESCRIBED.append(True)
     flags = os.environ.get("XLA_FLAGS", "").split()
-    os.environ["XLA_FLAGS"] = " ".join(flag for flag in flags if _PASSES_FLAG not in flag and _FUSIONS_FLAG not in flag)
+    os.environ["XLA_FLAGS"] = " ".join(
+        flag for flag in flags if _PASSES_FLAG not in flag and _FUSIONS_FLAG not in flag
+    )
     _leave_data_in_place()
     # Programs that were kept are loaded onto devices, of which there are none.
     settings = {"jax_platforms": "cpu", "jax_enable_compilation_cache": False}
@@ -184,8 +197,13 @@ def only_cpu() -> bool:
     """Whether JAX has nothing but a CPU here."""
     if os.environ.get("JAX_PLATFORMS"):
         return os.environ["JAX_PLATFORMS"] == "cpu"
-    plugins = importlib.metadata.entry_points(group="jax_plugins")  # where JAX finds accelerators, but for TPUs
-    return not plugins and importlib.util.find_spec("libtpu") is None and importlib.util.find_spec("jax_plugins") is None
+    # Where JAX finds accelerators, but for TPUs.
+    plugins = importlib.metadata.entry_points(group="jax_plugins")
+    return (
+        not plugins
+        and importlib.util.find_spec("libtpu") is None
+        and importlib.util.find_spec("jax_plugins") is None
+    )
 
 
 def xla_flags() -> str:
@@ -205,7 +223,11 @@ def check_backend() -> None:
         jax.local_devices()
     except (RuntimeError, AssertionError) as error:  # of which the second says nothing
         asked = os.environ.get("JAX_PLATFORMS")
-        hint = f"JAX_PLATFORMS is {asked}, correct or unset it" if asked else "JAX_PLATFORMS=cpu does without accelerators"
+        hint = (
+            f"JAX_PLATFORMS is {asked}, correct or unset it"
+            if asked
+            else "JAX_PLATFORMS=cpu does without accelerators"
+        )
         reason = " ".join(str(error).split()) or "there is no such device"
         raise ConfigError("", "", f"JAX cannot start: {reason}; {hint}") from error
 
@@ -220,14 +242,28 @@ def select_devices(count: int | None) -> list:
 
     available = jax.local_devices()
     if count is not None and count > len(available):
-        hint = "unset that flag in XLA_FLAGS" if _HOST_DEVICES_FLAG in xla_flags() else "set XLA_FLAGS before JAX starts"
-        remedy = f"there are {len(available)} {available[0].platform} devices; use at most {len(available)}"
-        raise ConfigError("devices", count, remedy + (f", or {hint} to simulate more" if available[0].platform == "cpu" else ""))
+        hint = (
+            "unset that flag in XLA_FLAGS"
+            if _HOST_DEVICES_FLAG in xla_flags()
+            else "set XLA_FLAGS before JAX starts"
+        )
+        remedy = (
+            f"there are {len(available)} {available[0].platform} devices; use at most"
+            f" {len(available)}"
+        )
+        raise ConfigError(
+            "devices",
+            count,
+            remedy + (f", or {hint} to simulate more" if available[0].platform == "cpu" else ""),
+        )
     return available[:count]
 
 
 def device_memory_bytes(devices: list) -> int:
-    """Returns how much memory each of these devices has; of the CPU's, which share the machine's, each its share."""
+    """Returns how much memory each of these devices has.
+
+    Of the CPU's, which share the machine's, each its share.
+    """
     statistics = devices[0].memory_stats()
     if statistics and "bytes_limit" in statistics:
         return statistics["bytes_limit"]

@@ -14,7 +14,8 @@ import tyro
 from jaxdp.runtime import ray_connection
 from jaxdp.runtime.ray_connection import HeadLost
 
-# What is cut off says nothing; Ray by itself takes over a minute to declare it dead. One answer takes milliseconds.
+# What is cut off says nothing; Ray by itself takes over a minute to declare it dead. One answer
+# takes milliseconds.
 SILENCE_SECONDS = 8.0
 _WATCH_SECONDS = 1.0  # between looks at the nodes
 _MOMENT_SECONDS = 3.0
@@ -49,10 +50,13 @@ class Node:
 
 @contextlib.contextmanager
 def connected(address: str | None, prog: str, *, cpus: int = 0) -> Iterator[None]:
-    """Connects to a cluster until the block ends; if the head is lost meanwhile, the process ends with 1, and a line that says so.
+    """Connects to a cluster until the block ends.
+
+    If the head is lost meanwhile, the process ends with 1, and a line that says so.
 
     Args:
-        address: HOST:PORT of its head node, or auto for the one that runs on this machine; None to start one here.
+        address: HOST:PORT of its head node, or auto for the one that runs on this machine; None to
+            start one here.
         prog: the command, for that line.
         cpus: that a new cluster has at least.
 
@@ -64,7 +68,11 @@ def connected(address: str | None, prog: str, *, cpus: int = 0) -> Iterator[None
             yield
         except HeadLost as error:
             # Ray would try for a minute to say goodbye, and then abort.
-            print(f"{prog}: error: {error}; start the cluster again, and the same command continues", file=sys.stderr, flush=True)
+            print(
+                f"{prog}: error: {error}; start the cluster again, and the same command continues",
+                file=sys.stderr,
+                flush=True,
+            )
             os._exit(1)
 
 
@@ -80,20 +88,31 @@ def nodes() -> list[Node]:
     found = []
     for row in import_ray().nodes():
         resources = row["Resources"]
-        kind = next((name.partition(":")[2] for name in resources if name.startswith("accelerator_type:")), "")
+        kind = next(
+            (name.partition(":")[2] for name in resources if name.startswith("accelerator_type:")),
+            "",
+        )
         found.append(
             Node(
-                row["NodeID"], row["NodeManagerAddress"], row["NodeManagerHostname"], row["Alive"], resources.get("CPU", 0.0),
-                resources.get("GPU", 0.0), resources.get("memory", 0.0), kind,
+                row["NodeID"],
+                row["NodeManagerAddress"],
+                row["NodeManagerHostname"],
+                row["Alive"],
+                resources.get("CPU", 0.0),
+                resources.get("GPU", 0.0),
+                resources.get("memory", 0.0),
+                kind,
             )
-        )  # fmt: skip
+        )
     return sorted(found, key=lambda node: (not node.alive, node.address, node.id))
 
 
 def free() -> dict[str, float]:
     """Returns how many CPUs and GPUs of the cluster nobody uses now."""
     available = import_ray().available_resources()
-    return {name: available.get(resource, 0.0) for name, resource in (("cpus", "CPU"), ("gpus", "GPU"))}
+    return {
+        name: available.get(resource, 0.0) for name, resource in (("cpus", "CPU"), ("gpus", "GPU"))
+    }
 
 
 def gpus_per_worker(found: Iterable[Node]) -> int:
@@ -103,12 +122,18 @@ def gpus_per_worker(found: Iterable[Node]) -> int:
 
 def needs_text(cpus: int, gpus: int) -> str:
     """Says what a worker takes, all of it on one node."""
-    texts = [f"{count} {name}{'s' if count > 1 else ''}" for count, name in ((cpus, "CPU"), (gpus, "GPU")) if count]
+    texts = [
+        f"{count} {name}{'s' if count > 1 else ''}"
+        for count, name in ((cpus, "CPU"), (gpus, "GPU"))
+        if count
+    ]
     return " and ".join(texts)
 
 
 class Head:
-    """Looks at the nodes again and again. A thread does, since a head that is gone answers no question.
+    """Looks at the nodes again and again.
+
+    A thread does, since a head that is gone answers no question.
 
     Attributes:
         nodes: what the last look found.
@@ -123,7 +148,8 @@ class Head:
 
     def _watch(self) -> None:
         while not self._ended.wait(_WATCH_SECONDS):
-            with contextlib.suppress(Exception):  # the connection ends with the command, or with the head
+            # The connection ends with the command, or with the head.
+            with contextlib.suppress(Exception):
                 self.nodes = nodes()
                 self._asked = time.monotonic()
 
@@ -134,7 +160,10 @@ class Head:
 
     @property
     def answers(self) -> bool:
-        """Whether it did a moment ago; else starting something might take as long as Ray tries to reach it."""
+        """Whether it did a moment ago.
+
+        Else starting something might take as long as Ray tries to reach it.
+        """
         return time.monotonic() - self._asked < _MOMENT_SECONDS
 
     def close(self) -> None:
@@ -172,11 +201,17 @@ class Room:
         """
         self.head.check()
         now = time.monotonic()
-        usable = [node for node in self.head.nodes if node.alive and self._distrusted.get(node.id, 0.0) < now]
+        usable = [
+            node
+            for node in self.head.nodes
+            if node.alive and self._distrusted.get(node.id, 0.0) < now
+        ]
         return {node: node.slots(self.cpus, self.gpus) for node in usable}
 
     def text(self, slots: Mapping[Node, int]) -> str:
-        """Says for how many workers there is room, and where all nodes together may have what none of them has alone."""
+        """Says for how many workers there is room, and where all nodes together may have what none
+        of them has alone.
+        """
         alone = ", which no node has" if slots and not any(slots.values()) else ""
         return f"{sum(slots.values())} workers of {needs_text(self.cpus, self.gpus)}{alone}"
 

@@ -1,7 +1,10 @@
-"""Starts Ray, or connects to a cluster that is there; nothing listens beyond this machine unless an address is given.
+"""Starts Ray, or connects to a cluster that is there.
 
-Ray executes whatever it is sent. What is started here listens on the loopback interface alone, wants a token, and has no dashboard
-and no usage statistics; a cluster of several machines is its owner's, and belongs in a trusted network.
+Nothing listens beyond this machine unless an address is given.
+
+Ray executes whatever it is sent. What is started here listens on the loopback interface alone,
+wants a token, and has no dashboard and no usage statistics; a cluster of several machines is its
+owner's, and belongs in a trusted network.
 """
 
 import atexit
@@ -28,11 +31,13 @@ from jaxdp.runtime.platform import environment
 # What Ray's processes read when they start.
 _SETTINGS = {
     "RAY_USAGE_STATS_ENABLED": "0",  # tells nobody
-    "RAY_IGNORE_UNHANDLED_ERRORS": "1",  # those of workers that nobody asked any more; the history tells who was lost
+    # Those of workers that nobody asked any more; the history tells who was lost.
+    "RAY_IGNORE_UNHANDLED_ERRORS": "1",
     "RAY_prestart_worker_first_driver": "0",  # what is started beforehand is not used
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "1",  # who is given no GPU sees none
 }
-_LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}  # "a cluster of this machine alone", on Linux too: it listens on loopback
+# "a cluster of this machine alone", on Linux too: it listens on loopback.
+_LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 _CONNECT_SECONDS = 5.0
 _AUTHENTICATION = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
 
@@ -52,8 +57,8 @@ def connected(address: str | None, *, cpus: int = 0, field: str = "address") -> 
     """Provides Ray until the block ends, connected; a cluster that was started for it is gone then.
 
     Args:
-        address: `auto` or HOST:PORT of a cluster; None to start one of this machine. One to which this process is connected
-            already is used as it is.
+        address: `auto` or HOST:PORT of a cluster; None to start one of this machine. One to which
+            this process is connected already is used as it is.
         cpus: that Ray gives out at least, where it is started here.
         field: the setting that has the address.
 
@@ -64,7 +69,11 @@ def connected(address: str | None, *, cpus: int = 0, field: str = "address") -> 
     if address not in (None, "auto"):
         _check_address(str(address), field)
     with contextlib.ExitStack() as cleanup:
-        if address is None and "ray" not in sys.modules and not _AUTHENTICATION.keys() & os.environ.keys():
+        if (
+            address is None
+            and "ray" not in sys.modules
+            and not _AUTHENTICATION.keys() & os.environ.keys()
+        ):
             os.environ.update(_AUTHENTICATION)  # for good, since Ray reads them but once
         if address is not None and "RAY_AUTH_MODE" not in os.environ and _has_token():
             os.environ["RAY_AUTH_MODE"] = "token"  # with an address Ray would not use it by itself
@@ -87,7 +96,9 @@ def connected(address: str | None, *, cpus: int = 0, field: str = "address") -> 
 
 
 def _leave() -> None:
-    """Runs when the process exits, before what Ray does then: it would try for a minute to tell the head, and abort."""
+    """Runs when the process exits, before what Ray does then: it would try for a minute to tell the
+    head, and abort.
+    """
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(1)
@@ -111,29 +122,54 @@ def _has_token() -> bool:
     return bool(named) or (pathlib.Path.home() / ".ray" / "auth_token").is_file()
 
 
-def _start(ray: Any, address: str | None, cpus: int, field: str, cleanup: contextlib.ExitStack) -> None:
-    quiet = {"log_to_driver": False, "logging_level": "error", "configure_logging": False, "namespace": "jaxdp"}
+def _start(
+    ray: Any, address: str | None, cpus: int, field: str, cleanup: contextlib.ExitStack
+) -> None:
+    quiet = {
+        "log_to_driver": False,
+        "logging_level": "error",
+        "configure_logging": False,
+        "namespace": "jaxdp",
+    }
     if address is not None:
         try:
             ray.init(address=address, **quiet)
         except Exception as error:  # Ray raises its own, gRPC's and Python's
             said = " ".join(str(error).split())[:200]
-            raise ConfigError(field, address, f"no Ray cluster can be used there ({said}); start one: ray start") from error
+            raise ConfigError(
+                field, address, f"no Ray cluster can be used there ({said}); start one: ray start"
+            ) from error
         return
-    # It was read when Ray was imported, which may have been before; not a public name, so that the outcome is checked below.
+    # It was read when Ray was imported, which may have been before; not a public name, so that the
+    # outcome is checked below.
     ray._private.ray_constants.ENABLE_RAY_CLUSTER = False
     # Its sockets are in this folder, and their paths must be short.
-    folder = tempfile.mkdtemp(prefix=f"jaxdp-ray-{os.getpid()}-", dir="/tmp" if pathlib.Path("/tmp").is_dir() else None)
+    folder = tempfile.mkdtemp(
+        prefix=f"jaxdp-ray-{os.getpid()}-", dir="/tmp" if pathlib.Path("/tmp").is_dir() else None
+    )
     cleanup.callback(shutil.rmtree, folder, ignore_errors=True)
     cleanup.callback(ray.shutdown)  # before its folder goes
-    ray.init(address="local", num_cpus=max(os.cpu_count() or 1, cpus), include_dashboard=False, _temp_dir=folder, **quiet)
+    ray.init(
+        address="local",
+        num_cpus=max(os.cpu_count() or 1, cpus),
+        include_dashboard=False,
+        _temp_dir=folder,
+        **quiet,
+    )
     if not ipaddress.ip_address(host := ray.util.get_node_ip_address()).is_loopback:
-        raise ConfigError(field, "", f"Ray {ray.__version__} would listen on {host}; start a cluster yourself and give its address")
+        raise ConfigError(
+            field,
+            "",
+            f"Ray {ray.__version__} would listen on {host}; start a cluster yourself and give its"
+            " address",
+        )
 
 
 @contextlib.contextmanager
 def _silent(ray: Any) -> Iterator[None]:
-    """Keeps Ray from telling on standard output, which is for results, that a worker has died: the history of the run does."""
+    """Keeps Ray from telling on standard output, which is for results, that a worker has died: the
+    history of the run does.
+    """
     module, name = ray._private.worker, "print_to_stdstream"
     said = getattr(module, name)
     setattr(module, name, lambda *_, **__: None)

@@ -1,7 +1,9 @@
-"""Runs the processes of a training on the nodes of a Ray cluster, on fewer when one dies, and on more when one joins.
+"""Runs the processes of a training on the nodes of a Ray cluster, on fewer when one dies, and on
+more when one joins.
 
-Each width is an attempt of its own: all processes end, and start again from the last checkpoint. When a node joins they are asked
-to save first, so that no step is lost; when one dies the others cannot go on, and steps after the last checkpoint are repeated.
+Each width is an attempt of its own: all processes end, and start again from the last checkpoint.
+When a node joins they are asked to save first, so that no step is lost; when one dies the others
+cannot go on, and steps after the last checkpoint are repeated.
 """
 
 import collections
@@ -19,8 +21,11 @@ from jaxdp.runtime import launcher, ray_cluster
 from jaxdp.runtime.ray_cluster import Address, HeadLost, Node, Room
 from jaxdp.runtime.ray_process import Lost, RemoteProcess
 
-_LOST_SECONDS = 5.0  # after a loss the others may still save, where the lost one does; those that cannot are killed
-_MOST_LOSSES = 3  # of one node: then it is not the node that dies, but Ray's process on it, of too little memory for one
+# After a loss the others may still save, where the lost one does; those that cannot are killed.
+_LOST_SECONDS = 5.0
+# Of one node: then it is not the node that dies, but Ray's process on it, of too little memory for
+# one.
+_MOST_LOSSES = 3
 _JOIN_SECONDS = 2.0  # between looks at what the cluster has; what is there twice is there to stay
 _LOCKED_SECONDS = 180.0  # for the writer that is gone to lose its lock: NFS takes 90 s to notice
 _LOCKED = "is being written by"  # run_lock says so
@@ -33,23 +38,28 @@ class RayConfig(Settings):
     workers: Annotated[int, POSITIVE]
     """processes to train with, wherever the cluster has room"""
     min_workers: Annotated[OptionalInt, POSITIVE] = None
-    """go on with as few as these when nodes die, and with more again when nodes join: always with the largest number that divides
-    the batch (default: as many as --workers; then the run waits until there is room)"""
+    """go on with as few as these when nodes die, and with more again when nodes join: always with
+    the largest number that divides the batch (default: as many as --workers; then the run waits
+    until there is room)"""
     address: Address = None
-    """cluster to use: auto for the one that this machine belongs to, or HOST:PORT of its head (default: one on this machine alone,
-    for this command)"""
+    """cluster to use: auto for the one that this machine belongs to, or HOST:PORT of its head
+    (default: one on this machine alone, for this command)"""
     cpus_per_worker: Annotated[int, POSITIVE] = 1
     """CPUs that Ray sets aside for each worker"""
     gpus_per_worker: Annotated[OptionalInt, NON_NEGATIVE] = None
     """GPUs of each worker (default: 1 where the cluster has any, otherwise 0)"""
     max_restarts: Annotated[int, NON_NEGATIVE] = 0
-    """how often to start all again from the last checkpoint after a worker has failed on a node that lives; nodes that die or join
-    do not count"""
+    """how often to start all again from the last checkpoint after a worker has failed on a node
+    that lives; nodes that die or join do not count"""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.fewest > self.workers:
-            raise ConfigError("min_workers", self.min_workers, f"must not be more than --workers, which is {self.workers}")
+            raise ConfigError(
+                "min_workers",
+                self.min_workers,
+                f"must not be more than --workers, which is {self.workers}",
+            )
 
     @property
     def fewest(self) -> int:
@@ -57,7 +67,8 @@ class RayConfig(Settings):
 
 
 def check(config: RayConfig, train: TrainConfig) -> None:
-    """Checks that a run gives the same result with any number of workers, where they may come and go.
+    """Checks that a run gives the same result with any number of workers, where they may come and
+    go.
 
     Raises:
         ConfigError: if it would not.
@@ -66,13 +77,23 @@ def check(config: RayConfig, train: TrainConfig) -> None:
         return
     size, remedy = train.optimization.global_batch_size, "with --min-workers their number changes"
     if not isinstance(size, int):
-        raise ConfigError("global_batch_size", size or "", f"{remedy}: give a number, which they divide, e.g. 128")
+        raise ConfigError(
+            "global_batch_size", size or "", f"{remedy}: give a number, which they divide, e.g. 128"
+        )
     if str(train.model.batch_norm) == "replica":
         raise ConfigError("batch_norm", "replica", f"{remedy}, and the result with it; use group:N")
     if train.sharding.mesh is not None:
-        raise ConfigError("mesh", train.sharding.mesh, f"{remedy}, and a mesh is for one number; leave one of them out")
+        raise ConfigError(
+            "mesh",
+            train.sharding.mesh,
+            f"{remedy}, and a mesh is for one number; leave one of them out",
+        )
     if all(size % workers for workers in range(config.fewest, config.workers + 1)):
-        raise ConfigError("global_batch_size", size, f"no number of workers from {config.fewest} to {config.workers} divides it")
+        raise ConfigError(
+            "global_batch_size",
+            size,
+            f"no number of workers from {config.fewest} to {config.workers} divides it",
+        )
 
 
 def widest(room: int, config: RayConfig, train: TrainConfig, devices: int) -> int | None:
@@ -84,7 +105,10 @@ def widest(room: int, config: RayConfig, train: TrainConfig, devices: int) -> in
     """
     if config.fewest == config.workers:
         return config.workers if room >= config.workers else None
-    size, parts = train.optimization.global_batch_size, devices * train.optimization.accumulate_steps
+    size, parts = (
+        train.optimization.global_batch_size,
+        devices * train.optimization.accumulate_steps,
+    )
     assert isinstance(size, int)
     widths = range(min(room, config.workers), config.fewest - 1, -1)
     return next((width for width in widths if size % (width * parts) == 0), None)
@@ -98,13 +122,17 @@ def launch(flags: Sequence[str], config: RayConfig, train: TrainConfig) -> int:
         train: what they say.
 
     Returns:
-        0 if all ended well, otherwise the exit code of the first one that did not; 128 + N if signal N ended it.
+        0 if all ended well, otherwise the exit code of the first one that did not; 128 + N if
+        signal N ended it.
 
     Raises:
-        ConfigError: if Ray is missing or cannot be reached, or the run would depend on the number of workers.
+        ConfigError: if Ray is missing or cannot be reached, or the run would depend on the number
+            of workers.
     """
     check(config, train)
-    with ray_cluster.connected(config.address, "jaxdp.launch", cpus=config.workers * config.cpus_per_worker):
+    with ray_cluster.connected(
+        config.address, "jaxdp.launch", cpus=config.workers * config.cpus_per_worker
+    ):
         return _Launch(flags, config, train).run()
 
 
@@ -149,7 +177,10 @@ class _Launch:
                     say(f"starting with {width} of {self._config.workers} workers")
                 return ray_cluster.place(slots, width, pack=bool(self._room.gpus))
             if not said:
-                say(f"the cluster has room for {self._room.text(slots)}; waiting until there is for {self._config.fewest}")
+                say(
+                    f"the cluster has room for {self._room.text(slots)}; waiting until there is for"
+                    f" {self._config.fewest}"
+                )
                 said = True
             time.sleep(0.5)
         return None
@@ -162,17 +193,24 @@ class _Launch:
             for node in attempt.lost:
                 self._room.distrust(node)
             self._losses.update(node.id for node in attempt.lost)
-            return max(self._losses.values()) < _MOST_LOSSES  # a node that dies comes back as another
+            # A node that dies comes back as another.
+            return max(self._losses.values()) < _MOST_LOSSES
         if attempt.was_widened and code == EXIT_STOPPED:
             return True
         if code == EXIT_USAGE_ERROR and attempt.locked and time.monotonic() < self._locked_until:
             say("the run folder is still locked by a node that is gone; trying again")
             time.sleep(2)
             return True
-        if code in (EXIT_USAGE_ERROR, EXIT_DIVERGED, EXIT_STOPPED) or self._restarts == self._config.max_restarts:
+        if (
+            code in (EXIT_USAGE_ERROR, EXIT_DIVERGED, EXIT_STOPPED)
+            or self._restarts == self._config.max_restarts
+        ):
             return False
         self._restarts += 1
-        say(f"a worker ended with {code}; starting all again ({self._restarts} of at most {self._config.max_restarts})")
+        say(
+            f"a worker ended with {code}; starting all again ({self._restarts} of at most"
+            f" {self._config.max_restarts})"
+        )
         return True
 
 
@@ -185,7 +223,9 @@ class _Attempt:
         was_widened: whether they were asked to save because there could be more.
     """
 
-    def __init__(self, flags: Sequence[str], places: Sequence[Node], room: Room, signals: list[int]) -> None:
+    def __init__(
+        self, flags: Sequence[str], places: Sequence[Node], room: Room, signals: list[int]
+    ) -> None:
         self.lost: list[Node] = []
         self.locked = self.was_widened = False
         self._head_lost: HeadLost | None = None
@@ -205,7 +245,12 @@ class _Attempt:
         if self.lost:
             self.close()
             return
-        where = ["--coordinator", "{}:{}".format(*addresses[0]), "--num-processes", str(len(places))]
+        where = [
+            "--coordinator",
+            "{}:{}".format(*addresses[0]),
+            "--num-processes",
+            str(len(places)),
+        ]
         for index, process in enumerate(self._processes):
             process.start(["-m", "jaxdp.train", *flags, *where, "--process-id", str(index)])
 
@@ -261,7 +306,9 @@ class _Attempt:
             self._sent += 1
 
     def _look_at_cluster(self, could_be: Callable[[], int]) -> None:
-        """Has all save if there could be more of them, or if the head is gone, without which Ray ends them a minute later."""
+        """Has all save if there could be more of them, or if the head is gone, without which Ray
+        ends them a minute later.
+        """
         if self._head_lost is not None or time.monotonic() - self._looked < _JOIN_SECONDS:
             return
         self._looked = time.monotonic()
@@ -273,7 +320,9 @@ class _Attempt:
             self._send(signal.SIGTERM)
             self._deadline = min(self._deadline, time.monotonic() + launcher.GRACE_SECONDS)
             return
-        if min(before, self._seen) > len(self._processes) and not (self.was_widened or self._sent or self.lost or self._failed):
+        if min(before, self._seen) > len(self._processes) and not (
+            self.was_widened or self._sent or self.lost or self._failed
+        ):
             self.was_widened = True
             say("the cluster has room for more workers; all save and start again")
             self._send(signal.SIGTERM)
@@ -286,7 +335,9 @@ class _Attempt:
         for is_error, line in process.lines():
             self.locked |= _LOCKED in line
             prefix = f"[{index}] " if is_error or index else ""
-            print(f"{prefix}{line}", end="", file=sys.stderr if is_error else sys.stdout, flush=True)
+            print(
+                f"{prefix}{line}", end="", file=sys.stderr if is_error else sys.stdout, flush=True
+            )
 
     def close(self) -> None:
         """Gives back what the processes have; those that run save if they can."""

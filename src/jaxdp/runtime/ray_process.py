@@ -1,4 +1,6 @@
-"""Runs a process on a node of a Ray cluster, and tells what it prints, how it ends, and whether its node is still there."""
+"""Runs a process on a node of a Ray cluster, and tells what it prints, how it ends, and whether its
+node is still there.
+"""
 
 import contextlib
 import os
@@ -16,7 +18,8 @@ from jaxdp.registry import ConfigError
 from jaxdp.runtime import launcher
 from jaxdp.runtime.ray_cluster import SILENCE_SECONDS, Node, Room, import_ray
 
-# When the launcher is killed Ray ends the actors: what they have started is not to be killed with them, but to save (`_begin`).
+# When the launcher is killed Ray ends the actors: what they have started is not to be killed with
+# them, but to save (`_begin`).
 _KEEPER_ENVIRONMENT = {"RAY_kill_child_processes_on_worker_exit": "0"}
 _START_SECONDS = 120.0  # for Ray to start the process that starts ours
 # What of this process's environment holds on the nodes, too.
@@ -40,9 +43,12 @@ class RemoteProcess:
 
         self.node, self._ray = node, import_ray()
         actor = self._ray.remote(_Keeper).options(
-            num_cpus=room.cpus, num_gpus=room.gpus, max_restarts=0, runtime_env={"env_vars": _KEEPER_ENVIRONMENT},
+            num_cpus=room.cpus,
+            num_gpus=room.gpus,
+            max_restarts=0,
+            runtime_env={"env_vars": _KEEPER_ENVIRONMENT},
             scheduling_strategy=NodeAffinitySchedulingStrategy(node.id, soft=False),
-        )  # fmt: skip
+        )
         self._actor: Any = actor.remote(not room.gpus)
         self._code: int | None = None
         self._starting: Any = None
@@ -51,17 +57,25 @@ class RemoteProcess:
         self._lines: list[tuple[bool, str]] = []
 
     def address(self) -> tuple[str, int]:
-        """Waits until Ray has made room, and returns the address of its node with a port that is free there."""
+        """Waits until Ray has made room, and returns the address of its node with a port that is
+        free there.
+        """
         return self._get(self._actor.address.remote(), _START_SECONDS)
 
     def start(self, arguments: Sequence[str], log: pathlib.Path | None = None) -> None:
-        """Starts Python with these arguments in the folder of this process, as soon as Ray has made room; does not wait.
+        """Starts Python with these arguments in the folder of this process, as soon as Ray has made
+        room; does not wait.
 
         Args:
-            log: file to which its standard error is added, on a file system of all nodes; None for `lines`.
+            log: file to which its standard error is added, on a file system of all nodes; None for
+                `lines`.
         """
-        forwarded = {name: value for name, value in os.environ.items() if name.startswith(_FORWARDED)}
-        self._starting = self._actor.start.remote([*arguments], forwarded, os.getcwd(), str(log) if log else None)
+        forwarded = {
+            name: value for name, value in os.environ.items() if name.startswith(_FORWARDED)
+        }
+        self._starting = self._actor.start.remote(
+            [*arguments], forwarded, os.getcwd(), str(log) if log else None
+        )
         self._asked = time.monotonic()
 
     def poll(self) -> int | None:
@@ -77,7 +91,12 @@ class RemoteProcess:
             if self._is_there(self._starting, _START_SECONDS):
                 problem, self._starting = self._get(self._starting, SILENCE_SECONDS), None
                 if problem:
-                    raise ConfigError("", "", f"{problem} on node {self.node.address}; all nodes must see this folder and the data")
+                    raise ConfigError(
+                        "",
+                        "",
+                        f"{problem} on node {self.node.address}; all nodes must see this folder and"
+                        " the data",
+                    )
             return None
         if self._look is None:
             self._look, self._asked = self._actor.look.remote(), time.monotonic()
@@ -98,7 +117,9 @@ class RemoteProcess:
         return False
 
     def lines(self) -> list[tuple[bool, str]]:
-        """Returns what it has printed since the last call, each line with whether it was on standard error."""
+        """Returns what it has printed since the last call, each line with whether it was on
+        standard error.
+        """
         lines, self._lines = self._lines, []
         return lines
 
@@ -116,7 +137,10 @@ class RemoteProcess:
             return self._ray.get(reference, timeout=seconds)
         except self._ray.exceptions.GetTimeoutError as error:
             raise Lost(f"has not answered for {seconds:g} s") from error
-        except (self._ray.exceptions.RayActorError, self._ray.exceptions.ActorUnschedulableError) as error:
+        except (
+            self._ray.exceptions.RayActorError,
+            self._ray.exceptions.ActorUnschedulableError,
+        ) as error:
             raise Lost("has died") from error
 
 
@@ -137,21 +161,32 @@ class _Keeper:
     def address(self) -> tuple[str, int]:
         return import_ray().util.get_node_ip_address(), self._held.getsockname()[1]
 
-    def start(self, arguments: Sequence[str], environment: Mapping[str, str], folder: str, log: str | None) -> str:
+    def start(
+        self, arguments: Sequence[str], environment: Mapping[str, str], folder: str, log: str | None
+    ) -> str:
         """Returns what is wrong, nothing if nothing is."""
         gives = {"JAX_PLATFORMS": "cpu"} if self._on_cpu else {}
         try:
-            errors = open(log, "ab") if log else subprocess.PIPE  # noqa: SIM115 (the process has it, too)
+            errors = open(log, "ab") if log else subprocess.PIPE  # noqa: SIM115
             self._process = subprocess.Popen(
-                [sys.executable, *arguments], cwd=folder, env=os.environ | gives | dict(environment), stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL if log else subprocess.PIPE, stderr=errors, text=True, errors="backslashreplace",
-                start_new_session=True, preexec_fn=_begin,
-            )  # fmt: skip
+                [sys.executable, *arguments],
+                cwd=folder,
+                env=os.environ | gives | dict(environment),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL if log else subprocess.PIPE,
+                stderr=errors,
+                text=True,
+                errors="backslashreplace",
+                start_new_session=True,
+                preexec_fn=_begin,
+            )
         except OSError as error:
             return f"{error.filename or folder}: {error.strerror}"
         for stream, is_error in ((self._process.stdout, False), (self._process.stderr, True)):
             if stream is not None:
-                self._readers.append(threading.Thread(target=self._read, args=(stream, is_error), daemon=True))
+                self._readers.append(
+                    threading.Thread(target=self._read, args=(stream, is_error), daemon=True)
+                )
                 self._readers[-1].start()
         return ""
 
@@ -177,7 +212,10 @@ class _Keeper:
 
 
 def _begin() -> None:
-    """Runs in the new process: Ray blocks SIGINT, which is to reach it; if Ray's process is killed it gets a SIGTERM, and saves."""
+    """Runs in the new process: Ray blocks SIGINT, which is to reach it.
+
+    If Ray's process is killed it gets a SIGTERM, and saves.
+    """
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGUSR1})
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
         signal.signal(number, signal.SIG_DFL)

@@ -1,7 +1,7 @@
 """Turns the signals that would end a process into a request to stop after the current step.
 
-A handler only sets a flag: an exception raised in it could surface anywhere, in a callback of JAX that swallows it or in the
-middle of a save.
+A handler only sets a flag: an exception raised in it could surface anywhere, in a callback of JAX
+that swallows it or in the middle of a save.
 """
 
 import contextlib
@@ -22,8 +22,9 @@ class StoppedAtStart(Exception):
 class StopSignals:
     """Receives signals while a run is set up and trained.
 
-    While the run is set up, `check` raises at the next safe place; where none is reached within a few seconds, the process ends
-    with `exit_code`. A second interrupt raises KeyboardInterrupt, and so does one before training.
+    While the run is set up, `check` raises at the next safe place; where none is reached within a
+    few seconds, the process ends with `exit_code`. A second interrupt raises KeyboardInterrupt, and
+    so does one before training.
 
     Args:
         numbers: the signals; one that is ignored, as nohup does with SIGHUP, stays ignored.
@@ -34,7 +35,13 @@ class StopSignals:
         training: whether there is a state that can be saved.
     """
 
-    def __init__(self, numbers: tuple[int, ...] = (signal.SIGINT,), *, exit_code: int | None = None, message: str = "") -> None:
+    def __init__(
+        self,
+        numbers: tuple[int, ...] = (signal.SIGINT,),
+        *,
+        exit_code: int | None = None,
+        message: str = "",
+    ) -> None:
         self.training = False
         self._numbers, self._exit_code, self._message = numbers, exit_code, message
         self._received: list[int] = []
@@ -50,11 +57,16 @@ class StopSignals:
 
     @contextlib.contextmanager
     def handled(self) -> Iterator[None]:
-        """Handles the signals until the block ends; does nothing outside the main thread, where Python allows no handlers."""
+        """Handles the signals until the block ends.
+
+        Does nothing outside the main thread, where Python allows no handlers.
+        """
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        wanted = [number for number in self._numbers if signal.getsignal(number) is not signal.SIG_IGN]
+        wanted = [
+            number for number in self._numbers if signal.getsignal(number) is not signal.SIG_IGN
+        ]
         previous = {number: signal.signal(number, self._handle) for number in wanted}
         try:
             yield

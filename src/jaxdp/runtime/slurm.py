@@ -1,7 +1,9 @@
-"""Writes the batch script with which Slurm runs a training command, and runs it again after a requeue; submits it.
+"""Writes the batch script with which Slurm runs a training command, and runs it again after a
+requeue; submits it.
 
-The script starts one task per GPU with srun; in each, JAX finds the others from Slurm's variables and takes the GPU of its own
-number (SLURM_LOCALID), so the tasks of a node must all see all its GPUs: no --gpus-per-task, no --gpu-bind.
+The script starts one task per GPU with srun; in each, JAX finds the others from Slurm's variables
+and takes the GPU of its own number (SLURM_LOCALID), so the tasks of a node must all see all its
+GPUs: no --gpus-per-task, no --gpu-bind.
 """
 
 import dataclasses
@@ -19,9 +21,11 @@ from jaxdp.config import POSITIVE, OptionalInt, Settings
 from jaxdp.registry import ConfigError
 
 _FORMATS = "MINUTES, HH:MM:SS or DAYS-HH:MM:SS, e.g. 04:00:00"
-# As in sbatch's manual: minutes, minutes:seconds, hours:minutes:seconds, days-hours[:minutes[:seconds]].
+# As in sbatch's manual: minutes, minutes:seconds, hours:minutes:seconds,
+# days-hours[:minutes[:seconds]].
 _TIME = re.compile(
-    r"(?:(?P<days>\d+)-(?P<dh>\d+)(?::(?P<dm>\d+))?(?::(?P<ds>\d+))?|(?:(?P<h>\d+):(?=\d+:))?(?P<m>\d+)(?::(?P<s>\d+))?)"
+    r"(?:(?P<days>\d+)-(?P<dh>\d+)(?::(?P<dm>\d+))?(?::(?P<ds>\d+))?"
+    r"|(?:(?P<h>\d+):(?=\d+:))?(?P<m>\d+)(?::(?P<s>\d+))?)"
 )
 # Slurm looks at its clock so seldom that the signal can come this much earlier than asked for.
 _SIGNAL_SLACK_SECONDS = 60
@@ -31,13 +35,15 @@ _TEMPLATE = """\
 {directives}
 
 # The same command starts the run and, after a requeue, continues it from its last checkpoint.
-# The other tasks are left alone when one ends with an error: they find out, say why, and save what there is to save; --wait ends
-# those that hang. Ending them at once (--kill-on-bad-exit=1) would cut off tasks that are leaving with 75, and replace the code.
+# When one task ends with an error, the other tasks run on: they notice, report why, and save
+# what they can; --wait ends those that hang. --kill-on-bad-exit=1 would cut off tasks that are
+# leaving with 75, and replace the code.
 srun --kill-on-bad-exit=0 --wait=60{srun_flags} {command}
 code=$?
 
-# 75: a signal stopped the run after it had saved, most often because the time was nearly up. When Slurm itself ends the job
-# (preemption, requeue, scancel) this shell ends with it, so that a job that was cancelled stays cancelled.
+# 75: a signal stopped the run after it had saved, most often because the time was nearly up.
+# When Slurm itself ends the job (preemption, requeue, scancel), this shell ends with it, so that
+# a cancelled job stays cancelled.
 if [ "$code" -eq 75 ]; then
     scontrol requeue "$SLURM_JOB_ID"
 fi
@@ -58,11 +64,14 @@ class SlurmConfig(Settings):
     tasks_per_node: Annotated[OptionalInt, POSITIVE] = None
     """with --gpus-per-node 0: tasks of each node (default: 1)"""
     cpus_per_task: Annotated[OptionalInt, POSITIVE] = None
-    """cores of each task, for reading examples and, without GPUs, for everything (default: as the cluster decides)"""
+    """cores of each task, for reading examples and, without GPUs, for everything (default: as the
+    cluster decides)"""
     time: Annotated[str | None, tyro.conf.arg(metavar="TIME", help_behavior_hint="")] = None
-    """limit of one stretch, MINUTES, HH:MM:SS or DAYS-HH:MM:SS; the run goes on in the next one (default: the partition's)"""
+    """limit of one stretch, MINUTES, HH:MM:SS or DAYS-HH:MM:SS; the run goes on in the next one
+    (default: the partition's)"""
     save_seconds: Annotated[int, POSITIVE] = 120
-    """how long before the limit the run is told to save and make room; enough for a step and a checkpoint"""
+    """how long before the limit the run is told to save and make room; enough for a step and a
+    checkpoint"""
     partition: Text = None
     """partition to run in (default: the cluster's)"""
     account: Text = None
@@ -79,20 +88,36 @@ class SlurmConfig(Settings):
 
     def _check_tasks(self) -> None:
         if self.gpus_per_node < 0:
-            raise ConfigError("gpus_per_node", self.gpus_per_node, "must not be negative; 0 for a run on CPUs")
+            raise ConfigError(
+                "gpus_per_node", self.gpus_per_node, "must not be negative; 0 for a run on CPUs"
+            )
         if self.gpus_per_node and self.tasks_per_node is not None:
             raise ConfigError(
-                "tasks_per_node", self.tasks_per_node, "each GPU has one task; leave it out, or use --gpus-per-node 0"
+                "tasks_per_node",
+                self.tasks_per_node,
+                "each GPU has one task; leave it out, or use --gpus-per-node 0",
             )
 
     def _check_words(self) -> None:
         for name in ("partition", "account", "job_name"):
             value = getattr(self, name)
             if value is not None and not re.fullmatch(r"[\w.,+@:=][\w.,+@:=-]*", value, re.ASCII):
-                raise ConfigError(name, value, "must be a name of letters, digits and -_.,+@:= without spaces")
-        if self.time is not None and _seconds(self.time) <= self.save_seconds + _SIGNAL_SLACK_SECONDS:
-            remedy = f"must be longer than --save-seconds and the {_SIGNAL_SLACK_SECONDS} s that Slurm may be early"
-            raise ConfigError("time", self.time, f"{remedy}: more than {self.save_seconds + _SIGNAL_SLACK_SECONDS} s")
+                raise ConfigError(
+                    name, value, "must be a name of letters, digits and -_.,+@:= without spaces"
+                )
+        if (
+            self.time is not None
+            and _seconds(self.time) <= self.save_seconds + _SIGNAL_SLACK_SECONDS
+        ):
+            remedy = (
+                f"must be longer than --save-seconds and the {_SIGNAL_SLACK_SECONDS} s that Slurm"
+                " may be early"
+            )
+            raise ConfigError(
+                "time",
+                self.time,
+                f"{remedy}: more than {self.save_seconds + _SIGNAL_SLACK_SECONDS} s",
+            )
 
 
 def script(config: SlurmConfig, flags: Sequence[str]) -> str:
@@ -108,7 +133,8 @@ def script(config: SlurmConfig, flags: Sequence[str]) -> str:
         "account": config.account,
         "output": "%x-%j.out",
         "open-mode": "append",  # a requeued job writes to the same file
-        "signal": f"USR1@{config.save_seconds}",  # without "B:" it goes to the tasks, not to this shell
+        # Without "B:" it goes to the tasks, not to this shell.
+        "signal": f"USR1@{config.save_seconds}",
     }
     lines = [f"#SBATCH --{name}={value}" for name, value in directives.items() if value is not None]
     return _TEMPLATE.format(
@@ -127,11 +153,16 @@ def submit(text: str) -> str:
     """
     if shutil.which("sbatch") is None:
         raise ConfigError(
-            "submit", "", "there is no sbatch here; leave --submit out, and run sbatch on what is printed where there is"
+            "submit",
+            "",
+            "there is no sbatch here; leave --submit out, and run sbatch on what is printed where"
+            " there is",
         )
     answer = subprocess.run(["sbatch"], input=text, capture_output=True, text=True)
     if answer.returncode:
-        reason = "; ".join(answer.stderr.split("\n")).strip("; ") or f"exit code {answer.returncode}"
+        reason = (
+            "; ".join(answer.stderr.split("\n")).strip("; ") or f"exit code {answer.returncode}"
+        )
         raise ConfigError("submit", "", f"sbatch refuses: {reason}")
     return answer.stdout
 
@@ -142,7 +173,11 @@ def _seconds(time: str) -> int:
     if match is None:
         raise ConfigError("time", time, f"must be {_FORMATS}")
     part = {name: int(value or 0) for name, value in match.groupdict().items()}
-    hours, minutes, seconds = (part["dh"] + part["h"], part["dm"] + part["m"], part["ds"] + part["s"])
+    hours, minutes, seconds = (
+        part["dh"] + part["h"],
+        part["dm"] + part["m"],
+        part["ds"] + part["s"],
+    )
     if (match["h"] or match["days"]) and (minutes > 59 or seconds > 59):
         raise ConfigError("time", time, f"must be {_FORMATS}")
     return ((part["days"] * 24 + hours) * 60 + minutes) * 60 + seconds

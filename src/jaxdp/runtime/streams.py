@@ -1,4 +1,6 @@
-"""Standard output and standard error: closed ones, full ones, and what a run can lose without ending."""
+"""Standard output and standard error: closed ones, full ones, and what a run can lose without
+ending.
+"""
 
 import contextlib
 import io
@@ -13,7 +15,9 @@ class OutputError(Exception):
 
 
 class StandardOutput:
-    """A text stream that raises OutputError in place of an OSError, but for a reader that has gone."""
+    """A text stream that raises OutputError in place of an OSError, but for a reader that has
+    gone.
+    """
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
@@ -32,7 +36,10 @@ class StandardOutput:
 
 @contextlib.contextmanager
 def standard_output() -> Iterator[None]:
-    """Inside the block sys.stdout is a StandardOutput; a stream that replaces it there, as capturing native output does, stays."""
+    """Inside the block sys.stdout is a StandardOutput.
+
+    A stream that replaces it there, as capturing native output does, stays.
+    """
     own: Any = StandardOutput(sys.stdout)
     before, sys.stdout = sys.stdout, own
     try:
@@ -49,13 +56,17 @@ def _as_output_error() -> Iterator[None]:
     except BrokenPipeError:
         raise
     except OSError as error:
-        raise OutputError(f"standard output cannot be written: {error.strerror or error}") from error
+        raise OutputError(
+            f"standard output cannot be written: {error.strerror or error}"
+        ) from error
 
 
 def complete() -> None:
-    """Opens what is closed of standard input, output and error, and makes output take names that are no UTF-8.
+    """Opens what is closed of standard input, output and error, and makes output take names that
+    are no UTF-8.
 
-    Otherwise the next files that are opened would get their numbers, and what libraries print would go into these.
+    Otherwise the next files that are opened would get their numbers, and what libraries print would
+    go into these.
     """
     for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
         try:
@@ -75,7 +86,9 @@ def give_up() -> None:
 
 
 class BestEffortStream:
-    """A text stream that raises no OSError: what cannot be written is lost, and the run continues."""
+    """A text stream that raises no OSError: what cannot be written is lost, and the run
+    continues.
+    """
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream

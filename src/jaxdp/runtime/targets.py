@@ -1,11 +1,15 @@
-"""Accelerators to compile for where there are none: their data sheets, and the devices of a topology that JAX describes.
+"""Accelerators to compile for where there are none: their data sheets, and the devices of a
+topology that JAX describes.
 
-JAX compiles for a TPU with libtpu and for a CUDA GPU with XLA's plug-in, from a description of the machine. Devices made from one
-have no memory and run nothing: programs are lowered onto them and compiled.
+JAX compiles for a TPU with libtpu and for a CUDA GPU with XLA's plug-in, from a description of the
+machine. Devices made from one have no memory and run nothing: programs are lowered onto them and
+compiled.
 
-Sources of the figures: for TPUs Google's pages of each generation (docs.cloud.google.com/tpu/docs/v5e, v5p and v6e), for GPUs
-NVIDIA's data sheets (A100 80GB SXM, H100 SXM, H200 SXM) and the descriptions in openxla/xla, xla/backends/gpu/target_config/specs;
-for networks between hosts DGX A100 and DGX H100. Peaks are those of dense matrices. docs/targets.md has the table.
+Sources of the figures: for TPUs Google's pages of each generation
+(docs.cloud.google.com/tpu/docs/v5e, v5p and v6e), for GPUs NVIDIA's data sheets (A100 80GB SXM,
+H100 SXM, H200 SXM) and the descriptions in openxla/xla, xla/backends/gpu/target_config/specs; for
+networks between hosts DGX A100 and DGX H100. Peaks are those of dense matrices. docs/targets.md has
+the table.
 """
 
 import contextlib
@@ -21,11 +25,14 @@ from jaxdp.runtime.platform import environment
 
 _TERA, _GIGA = 1e12, 1e9
 MOST_DEVICES = 4096  # devices; more than any figure here was tried with
-# Without these libtpu asks a metadata server that is not there, complains about it, and lets no second process compile.
+# Without these libtpu asks a metadata server that is not there, complains about it, and lets no
+# second process compile.
 _TPU_SETTINGS = {
-    "TPU_SKIP_MDS_QUERY": "1", "TPU_ACCELERATOR_TYPE": "v5litepod-4", "TPU_WORKER_HOSTNAMES": "localhost",
+    "TPU_SKIP_MDS_QUERY": "1",
+    "TPU_ACCELERATOR_TYPE": "v5litepod-4",
+    "TPU_WORKER_HOSTNAMES": "localhost",
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
-}  # fmt: skip
+}
 _INSTALL = {"tpu": "pip install 'jaxdp[tpu]'", "cuda": "pip install 'jaxdp[cuda13]'"}
 
 
@@ -36,15 +43,17 @@ class Chip:
     Attributes:
         name: e.g. `v5e`.
         platform: `tpu` or `cuda`.
-        peak_flops: operations per second of matrix products, by the format of the computation. Float32 is multiplied as XLA does
-            by default: in bfloat16 on a TPU, in TF32 on a GPU.
+        peak_flops: operations per second of matrix products, by the format of the computation.
+            Float32 is multiplied as XLA does by default: in bfloat16 on a TPU, in TF32 on a GPU.
         memory_bytes: of a device, as its runtime gives it out.
         memory_bandwidth: bytes per second.
         link_bandwidth: bytes per second that a device sends over all its fast links (ICI, NVLink).
-        network_bandwidth: bytes per second that a device sends to others that these links do not reach.
+        network_bandwidth: bytes per second that a device sends to others that these links do not
+            reach.
         linked: most devices that the fast links connect: a pod, or a host.
         dims: of a topology: 2 or 3 for the torus of a TPU, 1 for GPUs.
-        cycles_per_second: of a TPU, for the cycles that its compiler estimates; None if that tells no time.
+        cycles_per_second: of a TPU, for the cycles that its compiler estimates; None if that tells
+            no time.
         gpu: of a GPU, what differs in XLA's description.
     """
 
@@ -62,10 +71,17 @@ class Chip:
 
 
 def _tpu(name: str, teraflops: float, multiplications_per_cycle: int, **sheet: Any) -> Chip:
-    """Returns a TPU, whose clock is that at which its matrix units reach the peak; Google does not state it."""
+    """Returns a TPU, whose clock is that at which its matrix units reach the peak.
+
+    Google does not state it.
+    """
     cycles = teraflops * _TERA / (2 * multiplications_per_cycle)
     return Chip(
-        name, "tpu", dict.fromkeys(("bfloat16", "float32", "float16"), teraflops * _TERA), cycles_per_second=cycles, **sheet
+        name,
+        "tpu",
+        dict.fromkeys(("bfloat16", "float32", "float16"), teraflops * _TERA),
+        cycles_per_second=cycles,
+        **sheet,
     )
 
 
@@ -75,46 +91,95 @@ def _gpu(name: str, half: float, tf32: float, **sheet: Any) -> Chip:
 
 
 _HOPPER = {
-    "capability": (9, 0), "core_count": 132, "fpus_per_core": 128, "clock_rate_ghz": 1.98, "l2_cache_size": 50 * 2**20,
-    "shared_memory_per_core": 228 * 2**10, "shared_memory_per_block_optin": 227 * 2**10,
-}  # fmt: skip
+    "capability": (9, 0),
+    "core_count": 132,
+    "fpus_per_core": 128,
+    "clock_rate_ghz": 1.98,
+    "l2_cache_size": 50 * 2**20,
+    "shared_memory_per_core": 228 * 2**10,
+    "shared_memory_per_block_optin": 227 * 2**10,
+}
 CHIPS = {
     (chip.platform, chip.name): chip
     for chip in (
         # Four matrix units of 128 x 128.
         _tpu(
-            "v5e", 197.0, 4 * 128**2, memory_bytes=int(15.75 * 2**30), memory_bandwidth=819 * _GIGA, link_bandwidth=200 * _GIGA,
-            network_bandwidth=6.4e12 / 8 / 256, linked=256, dims=2,
+            "v5e",
+            197.0,
+            4 * 128**2,
+            memory_bytes=int(15.75 * 2**30),
+            memory_bandwidth=819 * _GIGA,
+            link_bandwidth=200 * _GIGA,
+            network_bandwidth=6.4e12 / 8 / 256,
+            linked=256,
+            dims=2,
         ),
         # Two cores, which XLA drives as one, with four such units each.
         _tpu(
-            "v5p", 459.0, 8 * 128**2, memory_bytes=95 * 2**30, memory_bandwidth=2765 * _GIGA, link_bandwidth=600 * _GIGA,
-            network_bandwidth=50e9 / 8, linked=6144, dims=3,
+            "v5p",
+            459.0,
+            8 * 128**2,
+            memory_bytes=95 * 2**30,
+            memory_bandwidth=2765 * _GIGA,
+            link_bandwidth=600 * _GIGA,
+            network_bandwidth=50e9 / 8,
+            linked=6144,
+            dims=3,
         ),
-        # The page says two matrix units of 256 x 256; XLA plans more products in a cycle than two could do: taken as four.
+        # The page says two matrix units of 256 x 256; XLA plans more products in a cycle than two
+        # could do: taken as four.
         _tpu(
-            "v6e", 918.0, 4 * 256**2, memory_bytes=32 * 10**9, memory_bandwidth=1638 * _GIGA, link_bandwidth=400 * _GIGA,
-            network_bandwidth=4 * 200e9 / 8 / 8, linked=256, dims=2,
+            "v6e",
+            918.0,
+            4 * 256**2,
+            memory_bytes=32 * 10**9,
+            memory_bandwidth=1638 * _GIGA,
+            link_bandwidth=400 * _GIGA,
+            network_bandwidth=4 * 200e9 / 8 / 8,
+            linked=256,
+            dims=2,
         ),
         _gpu(
-            "a100", 312.0, 156.0, memory_bytes=85_100_068_864, memory_bandwidth=2039 * _GIGA, link_bandwidth=300 * _GIGA,
+            "a100",
+            312.0,
+            156.0,
+            memory_bytes=85_100_068_864,
+            memory_bandwidth=2039 * _GIGA,
+            link_bandwidth=300 * _GIGA,
             network_bandwidth=25 * _GIGA,
             gpu={
-                "capability": (8, 0), "core_count": 108, "fpus_per_core": 64, "clock_rate_ghz": 1.41, "l2_cache_size": 40 * 2**20,
-                "shared_memory_per_core": 164 * 2**10, "shared_memory_per_block_optin": 163 * 2**10,
+                "capability": (8, 0),
+                "core_count": 108,
+                "fpus_per_core": 64,
+                "clock_rate_ghz": 1.41,
+                "l2_cache_size": 40 * 2**20,
+                "shared_memory_per_core": 164 * 2**10,
+                "shared_memory_per_block_optin": 163 * 2**10,
                 "description": "NVIDIA A100-SXM4-80GB",
             },
         ),
         _gpu(
-            "h100", 989.4, 494.7, memory_bytes=84_942_979_072, memory_bandwidth=3352 * _GIGA, link_bandwidth=450 * _GIGA,
-            network_bandwidth=50 * _GIGA, gpu=_HOPPER | {"description": "NVIDIA H100 80GB HBM3"},
+            "h100",
+            989.4,
+            494.7,
+            memory_bytes=84_942_979_072,
+            memory_bandwidth=3352 * _GIGA,
+            link_bandwidth=450 * _GIGA,
+            network_bandwidth=50 * _GIGA,
+            gpu=_HOPPER | {"description": "NVIDIA H100 80GB HBM3"},
         ),
         _gpu(
-            "h200", 989.4, 494.7, memory_bytes=151_397_597_184, memory_bandwidth=4800 * _GIGA, link_bandwidth=450 * _GIGA,
-            network_bandwidth=50 * _GIGA, gpu=_HOPPER | {"description": "NVIDIA H200 141GB HBM3e"},
+            "h200",
+            989.4,
+            494.7,
+            memory_bytes=151_397_597_184,
+            memory_bandwidth=4800 * _GIGA,
+            link_bandwidth=450 * _GIGA,
+            network_bandwidth=50 * _GIGA,
+            gpu=_HOPPER | {"description": "NVIDIA H200 141GB HBM3e"},
         ),
     )
-}  # fmt: skip
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -148,19 +213,31 @@ class Target:
         name, _, topology = rest.partition(":")
         chip = CHIPS.get((platform, name))
         if chip is None:
-            raise ConfigError("target", text, f"there are {', '.join(_examples())}, and other numbers of devices")
+            raise ConfigError(
+                "target", text, f"there are {', '.join(_examples())}, and other numbers of devices"
+            )
         words = topology.split("x")
-        if not all(word.isascii() and word.isdecimal() and int(word) for word in words) or len(words) != chip.dims:
+        if (
+            not all(word.isascii() and word.isdecimal() and int(word) for word in words)
+            or len(words) != chip.dims
+        ):
             raise ConfigError("target", text, f"write the number of devices as in {example(chip)}")
         target = cls(chip, tuple(map(int, words)))
         if target.count > MOST_DEVICES:
-            raise ConfigError("target", text, f"has {target.count} devices; give at most {MOST_DEVICES}")
+            raise ConfigError(
+                "target", text, f"has {target.count} devices; give at most {MOST_DEVICES}"
+            )
         if platform == "tpu" and target.count > chip.linked:
-            raise ConfigError("target", text, f"has {target.count} chips, and a slice of {name} at most {chip.linked}")
+            raise ConfigError(
+                "target",
+                text,
+                f"has {target.count} chips, and a slice of {name} at most {chip.linked}",
+            )
         return target
 
     def of_size(self, count: int) -> "Target":
-        """Returns a target with so many devices of this chip, those of a torus nearly as long as wide.
+        """Returns a target with so many devices of this chip, those of a torus nearly as long as
+        wide.
 
         Raises:
             ConfigError: for a number of TPUs that is no power of 2.
@@ -174,10 +251,14 @@ class Target:
             smallest = min(sides)
             places = [place for place, side in enumerate(sides) if side == smallest]
             sides[places[-1] if self.chip.dims == 2 else places[0]] *= 2
-        return Target(self.chip, tuple(sorted(sides)) if self.chip.dims == 2 or count > 4 else tuple(sides))
+        return Target(
+            self.chip, tuple(sorted(sides)) if self.chip.dims == 2 or count > 4 else tuple(sides)
+        )
 
     def devices(self) -> list[Any]:
-        """Returns the described devices, onto which programs can be lowered. No accelerator is started.
+        """Returns the described devices, onto which programs can be lowered.
+
+        No accelerator is started.
 
         Raises:
             ConfigError: where what compiles for them is not installed, or refuses the topology.
@@ -187,18 +268,36 @@ class Target:
 
         try:
             if self.chip.platform == "cuda":
-                hosts, each = (1, self.count) if self.count <= 8 or self.count % 8 else (self.count // 8, 8)
+                hosts, each = (
+                    (1, self.count) if self.count <= 8 or self.count % 8 else (self.count // 8, 8)
+                )
                 text = gpu_description(self.chip)
-                described = topologies.get_topology_desc(platform="cuda", target_config=text, topology=f"1x{hosts}x{each}")
+                described = topologies.get_topology_desc(
+                    platform="cuda", target_config=text, topology=f"1x{hosts}x{each}"
+                )
             else:
                 sides = (*self.topology, 1, 1)[:3]
-                bounds = tuple(math.gcd(side, most) for side, most in zip(sides, (2, 2, 1), strict=True))
+                bounds = tuple(
+                    math.gcd(side, most) for side, most in zip(sides, (2, 2, 1), strict=True)
+                )
                 name = f"{self.chip.name}:{'x'.join(map(str, self.topology))}"
-                with environment({variable: value for variable, value in _TPU_SETTINGS.items() if variable not in os.environ}):
-                    described = topologies.get_topology_desc(platform="tpu", topology_name=name, chips_per_host_bounds=bounds)
+                with environment(
+                    {
+                        variable: value
+                        for variable, value in _TPU_SETTINGS.items()
+                        if variable not in os.environ
+                    }
+                ):
+                    described = topologies.get_topology_desc(
+                        platform="tpu", topology_name=name, chips_per_host_bounds=bounds
+                    )
         except (RuntimeError, ValueError, NotImplementedError) as error:
             said = " ".join(str(error).split())[:200]
-            raise ConfigError("target", self, f"JAX cannot describe it: {said}; needs {_INSTALL[self.chip.platform]}") from error
+            raise ConfigError(
+                "target",
+                self,
+                f"JAX cannot describe it: {said}; needs {_INSTALL[self.chip.platform]}",
+            ) from error
         return list(described.devices)
 
 
@@ -217,9 +316,16 @@ def _check_installed(platform: str) -> None:
     else:
         plugin = importlib.util.find_spec("jax_plugins")
         places = plugin.submodule_search_locations if plugin is not None else None
-        found = any(name.startswith("xla_cuda") for place in places or () for name in _names_in(place))
+        found = any(
+            name.startswith("xla_cuda") for place in places or () for name in _names_in(place)
+        )
     if not found:
-        raise ConfigError("", "", f"--target {platform}:... compiles with what is not installed here: {_INSTALL[platform]}")
+        raise ConfigError(
+            "",
+            "",
+            f"--target {platform}:... compiles with what is not installed here:"
+            f" {_INSTALL[platform]}",
+        )
 
 
 def _names_in(folder: str) -> list[str]:
@@ -229,19 +335,35 @@ def _names_in(folder: str) -> list[str]:
 
 
 def gpu_description(chip: Chip) -> str:
-    """Returns a GPU as XLA's compiler wants it described, as text of the message `stream_executor.GpuTargetConfigProto`."""
+    """Returns a GPU as XLA's compiler wants it described, as text of the message
+    `stream_executor.GpuTargetConfigProto`.
+    """
     facts = dict(chip.gpu)
     major, minor = facts.pop("capability")
     name = facts.pop("description")
     common = {
-        "threads_per_block_limit": 1024, "threads_per_warp": 32, "shared_memory_per_block": 48 * 2**10,
-        "threads_per_core_limit": 2048, "block_dim_limit_x": 2**31 - 1, "block_dim_limit_y": 2**16 - 1,
-        "block_dim_limit_z": 2**16 - 1, "registers_per_core_limit": 2**16, "registers_per_block_limit": 2**16,
-        "memory_bandwidth": int(chip.memory_bandwidth), "device_memory_size": chip.memory_bytes,
-    }  # fmt: skip
+        "threads_per_block_limit": 1024,
+        "threads_per_warp": 32,
+        "shared_memory_per_block": 48 * 2**10,
+        "threads_per_core_limit": 2048,
+        "block_dim_limit_x": 2**31 - 1,
+        "block_dim_limit_y": 2**16 - 1,
+        "block_dim_limit_z": 2**16 - 1,
+        "registers_per_core_limit": 2**16,
+        "registers_per_block_limit": 2**16,
+        "memory_bandwidth": int(chip.memory_bandwidth),
+        "device_memory_size": chip.memory_bytes,
+    }
     lines = [f"  {field}: {value}" for field, value in (common | facts).items()]
     lines.append(f"  cuda_compute_capability {{ major: {major} minor: {minor} }}")
     return "\n".join(
-        ["gpu_device_info {", *lines, "}", 'platform_name: "CUDA"', "dnn_version_info { major: 9 minor: 10 patch: 0 }",
-         f'device_description_str: "{name}"', ""]
-    )  # fmt: skip
+        [
+            "gpu_device_info {",
+            *lines,
+            "}",
+            'platform_name: "CUDA"',
+            "dnn_version_info { major: 9 minor: 10 patch: 0 }",
+            f'device_description_str: "{name}"',
+            "",
+        ]
+    )

@@ -1,4 +1,6 @@
-"""Measures training in a process of its own: what happens to it, out of memory for instance, is a result and no end."""
+"""Measures training in a process of its own: what happens to it, out of memory for instance, is a
+result and no end.
+"""
 
 import contextlib
 import json
@@ -17,17 +19,27 @@ _REASON_LENGTH = 300
 
 
 def run(request: dict[str, Any], cache: str) -> Record:
-    """Measures what is asked for, and returns what is said, with `status` ok, oom, failed or refused, and the `reason` in one line.
+    """Measures what is asked for, and returns what is said, with `status` ok, oom, failed or
+    refused, and the `reason` in one line.
 
     Args:
         request: for `bench_cell.answer`.
-        cache: folder of compiled programs: empty at first, so that compiling is measured, and yet no program is compiled twice.
+        cache: folder of compiled programs: empty at first, so that compiling is measured, and yet
+            no program is compiled twice.
     """
-    environment = os.environ | {"JAX_COMPILATION_CACHE_DIR": cache, "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
+    environment = os.environ | {
+        "JAX_COMPILATION_CACHE_DIR": cache,
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+    }
     process = subprocess.Popen(
-        COMMAND, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace",
+        COMMAND,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
         env=environment,
-    )  # fmt: skip
+    )
     try:
         written, errors = process.communicate(json.dumps(request))
     finally:  # interrupted, it must not go on
@@ -43,14 +55,22 @@ def run(request: dict[str, Any], cache: str) -> Record:
     if process.returncode == -signal.SIGKILL:  # by the kernel, when the machine has no memory left
         return found | {"status": "oom", "reason": "out of memory: killed"}
     lines = [line.strip() for line in errors.splitlines() if line.strip()]
-    ended = f"ended by signal {-process.returncode}" if process.returncode < 0 else f"ended with {process.returncode}"
+    ended = (
+        f"ended by signal {-process.returncode}"
+        if process.returncode < 0
+        else f"ended with {process.returncode}"
+    )
     return found | failure(lines[-1] if lines else ended, errors)
 
 
 def failure(reason: str, text: str) -> Record:
     """Returns status and reason of a trial that failed, given all that it said."""
-    # A traceback's lines of source, which are indented, may speak of memory before the error itself does.
+    # A traceback's lines of source, which are indented, may speak of memory before the error itself
+    # does.
     text = "\n".join(line for line in text.splitlines() if not line.startswith(" "))
     match = _OUT_OF_MEMORY.search(text)
     line = (text[match.start() :] if match else reason).splitlines()[0][:_REASON_LENGTH]
-    return {"status": "oom" if match else "failed", "reason": f"out of memory: {line}" if match else line}
+    return {
+        "status": "oom" if match else "failed",
+        "reason": f"out of memory: {line}" if match else line,
+    }

@@ -1,4 +1,6 @@
-"""Tells how much memory a step takes and which batch fits, by compiling it, before anything is allocated."""
+"""Tells how much memory a step takes and which batch fits, by compiling it, before anything is
+allocated.
+"""
 
 import dataclasses
 import math
@@ -18,8 +20,9 @@ from jaxdp.units import bytes_text
 USABLE_FRACTION = 0.92
 # An epoch of fewer steps trains badly, however much memory there is.
 MIN_STEPS_PER_EPOCH = 10
-# About so many examples on a device has the smaller one of the two steps that are compiled, the other one four times as many. Where
-# that does not take three times the working memory, four times as many are tried, and so on.
+# About so many examples on a device has the smaller one of the two steps that are compiled, the
+# other one four times as many. Where that does not take three times the working memory, four times
+# as many are tried, and so on.
 _EXAMPLES, _MORE, _GROWS, _MOST_EXAMPLES = 16, 4, 3, 1024
 
 # What a step takes, as shapes, for a global batch of so many examples.
@@ -46,13 +49,25 @@ class StepMemory:
 
     @property
     def total(self) -> int:
-        return self.params + self.optimizer + self.statistics + self.dataset + self.batch + self.working
+        return (
+            self.params
+            + self.optimizer
+            + self.statistics
+            + self.dataset
+            + self.batch
+            + self.working
+        )
 
 
 def compile_step(
-    strategy: Strategy, abstract_step: AbstractStep, global_batch_size: int, options: Mapping[str, Any] | None = None
+    strategy: Strategy,
+    abstract_step: AbstractStep,
+    global_batch_size: int,
+    options: Mapping[str, Any] | None = None,
 ) -> tuple[Any, StepMemory]:
-    """Compiles the step for a batch of this size; returns the compiled program, and what XLA plans for it.
+    """Compiles the step for a batch of this size.
+
+    Returns the compiled program, and what XLA plans for it.
 
     Args:
         options: of the compiler.
@@ -60,12 +75,18 @@ def compile_step(
     Raises:
         ConfigError: for a strategy whose step is several programs.
     """
-    state, batch, constants = abstract_step(global_batch_size)  # first: some strategies learn from it what their step is
+    # First: some strategies learn from it what their step is.
+    state, batch, constants = abstract_step(global_batch_size)
     step: Any = strategy.train_step
     if not hasattr(step, "lower"):
-        remedy = "has a step of several programs, whose memory no one of them tells; plan for another strategy"
+        remedy = (
+            "has a step of several programs, whose memory no one of them tells; plan for another"
+            " strategy"
+        )
         raise ConfigError("strategy", strategy.name, remedy)
-    compiled = step.lower(state, batch, constants).compile(compiler_options=dict(options) if options else None)
+    compiled = step.lower(state, batch, constants).compile(
+        compiler_options=dict(options) if options else None
+    )
     analysis, costs = compiled.memory_analysis(), compiled.cost_analysis() or {}
     known = {
         "params": bytes_per_device(state.params),
@@ -74,15 +95,21 @@ def compile_step(
         "dataset": bytes_per_device(constants.examples),
     }
     # What is donated is counted as argument and as output.
-    working = analysis.temp_size_in_bytes + analysis.output_size_in_bytes - analysis.alias_size_in_bytes
+    working = (
+        analysis.temp_size_in_bytes + analysis.output_size_in_bytes - analysis.alias_size_in_bytes
+    )
     # What arguments take besides is the padding of their layout, which a TPU has.
     others = max(analysis.argument_size_in_bytes - sum(known.values()), 0)
     batch_bytes = min(others, -(-bytes_per_device(batch) // strategy.data_shards))
     working += others - batch_bytes
-    return compiled, StepMemory(**known, batch=batch_bytes, working=working, flops=float(costs.get("flops", np.nan)))
+    return compiled, StepMemory(
+        **known, batch=batch_bytes, working=working, flops=float(costs.get("flops", np.nan))
+    )
 
 
-def step_memory(strategy: Strategy, abstract_step: AbstractStep, global_batch_size: int) -> StepMemory:
+def step_memory(
+    strategy: Strategy, abstract_step: AbstractStep, global_batch_size: int
+) -> StepMemory:
     """Compiles the step for a batch of this size, and reads what XLA plans.
 
     Raises:
@@ -93,7 +120,9 @@ def step_memory(strategy: Strategy, abstract_step: AbstractStep, global_batch_si
 
 @dataclasses.dataclass(frozen=True)
 class Forecast:
-    """Memory and operations as straight lines over the examples of a device, through two compiled steps."""
+    """Memory and operations as straight lines over the examples of a device, through two compiled
+    steps.
+    """
 
     examples: tuple[int, int]
     steps: tuple[StepMemory, StepMemory]
@@ -126,10 +155,17 @@ def forecast(strategy: Strategy, abstract_step: AbstractStep) -> Forecast:
     return Forecast((count, _MORE * count), steps)
 
 
-def largest_fitting(bytes_of: Callable[[int], int | float], known: Mapping[int, int | float], unit: int, usable: float) -> int:
-    """Returns the largest number of examples that fits, a power of 2 of units, 0 if not even one unit does.
+def largest_fitting(
+    bytes_of: Callable[[int], int | float],
+    known: Mapping[int, int | float],
+    unit: int,
+    usable: float,
+) -> int:
+    """Returns the largest number of examples that fits, a power of 2 of units, 0 if not even one
+    unit does.
 
-    A straight line through what is known tells which number to try next; only what was tried counts as fitting.
+    A straight line through what is known tells which number to try next; only what was tried counts
+    as fitting.
 
     Args:
         bytes_of: tells what so many examples take; infinity for what cannot be compiled.
@@ -143,8 +179,12 @@ def largest_fitting(bytes_of: Callable[[int], int | float], known: Mapping[int, 
         return unit * power_of_two(int(examples // unit)) if examples >= unit else 0
 
     while True:
-        best = power(max((examples for examples, each in tried.items() if each <= usable), default=0))
-        fails = min((examples for examples, each in tried.items() if each > usable), default=math.inf)
+        best = power(
+            max((examples for examples, each in tried.items() if each <= usable), default=0)
+        )
+        fails = min(
+            (examples for examples, each in tried.items() if each > usable), default=math.inf
+        )
         first, second = sorted(examples for examples, each in tried.items() if each < math.inf)[-2:]
         slope = max((tried[second] - tried[first]) / (second - first), 1.0)
         guess = power(second + (usable - tried[second]) / slope)
@@ -159,9 +199,11 @@ def largest_fitting(bytes_of: Callable[[int], int | float], known: Mapping[int, 
 
 
 def hides_growth(first: StepMemory, second: StepMemory, examples: int) -> bool:
-    """Returns whether two steps are too small to show what a larger batch takes, and larger ones are worth compiling.
+    """Returns whether two steps are too small to show what a larger batch takes, and larger ones
+    are worth compiling.
 
-    Memory for gradients serves activations before: with few examples one may see no more than that of the gradients.
+    Memory for gradients serves activations before: with few examples one may see no more than that
+    of the gradients.
 
     Args:
         first: a step.
@@ -172,7 +214,9 @@ def hides_growth(first: StepMemory, second: StepMemory, examples: int) -> bool:
 
 
 def fewest_examples(strategy: Strategy) -> int:
-    """Returns what the examples on a device must be a multiple of, so that microbatches consist of whole groups of batch norm."""
+    """Returns what the examples on a device must be a multiple of, so that microbatches consist of
+    whole groups of batch norm.
+    """
     group = strategy.recipe.batch_norm.group_size or 1
     return strategy.recipe.accumulate_steps * (group // math.gcd(group, strategy.data_shards))
 
@@ -185,7 +229,8 @@ def power_of_two(count: int) -> int:
 def largest_batch(strategy: Strategy, abstract_step: AbstractStep, num_examples: int) -> int:
     """Returns the largest global batch that fits the devices and leaves an epoch of a few steps.
 
-    Each device gets a power of two of examples, or of as many as parts of the batch and groups of batch norm need.
+    Each device gets a power of two of examples, or of as many as parts of the batch and groups of
+    batch norm need.
 
     Raises:
         ConfigError: if not even those fit.
@@ -195,7 +240,10 @@ def largest_batch(strategy: Strategy, abstract_step: AbstractStep, num_examples:
     unit = fewest_examples(strategy)
     if fitting < unit:
         least = "one example" if unit == 1 else f"{unit} examples"
-        remedy = f"a step of {least} on each device does not fit {bytes_text(limit)}; see python -m jaxdp.plan"
+        remedy = (
+            f"a step of {least} on each device does not fit {bytes_text(limit)}; see python -m"
+            " jaxdp.plan"
+        )
         raise ConfigError("global_batch_size", "auto", remedy)
     sensible = num_examples // (MIN_STEPS_PER_EPOCH * strategy.data_shards)
     size = strategy.data_shards * unit * power_of_two(max(min(fitting, sensible) // unit, 1))

@@ -20,10 +20,16 @@ AXES = (DATA_AXIS, MODEL_AXIS, SPACE_AXIS)
 
 
 def all_devices(local: Sequence[Device]) -> list[Device]:
-    """Returns as many devices of each process as `local` has of this one, process by process: the order of the batch's slices."""
+    """Returns as many devices of each process as `local` has of this one, process by process: the
+    order of the batch's slices.
+    """
     if jax.process_count() == 1:
         return list(local)  # which may be devices to compile for only
-    return [device for process in range(jax.process_count()) for device in jax.local_devices(process)[: len(local)]]
+    return [
+        device
+        for process in range(jax.process_count())
+        for device in jax.local_devices(process)[: len(local)]
+    ]
 
 
 def data_mesh(devices: Sequence[Device]) -> Mesh:
@@ -47,7 +53,9 @@ class MeshShape:
 
     @classmethod
     def parse(cls, text: str | None, devices: int) -> "MeshShape":
-        """Reads e.g. "data=4,model=2"; an axis `data` that is not named has size 1, and None stands for `data` alone.
+        """Reads e.g. "data=4,model=2".
+
+        An axis `data` that is not named has size 1, and None stands for `data` alone.
 
         Args:
             text: the axes and their sizes, which must multiply to the number of devices.
@@ -62,15 +70,22 @@ class MeshShape:
         for word in text.split(","):
             name, separator, size = (part.strip() for part in word.partition("="))
             if not (separator and is_count(size) and int(size)):
-                raise ConfigError("mesh", text, "write AXIS=SIZE,AXIS=SIZE with sizes from 1, e.g. data=4,model=2")
+                raise ConfigError(
+                    "mesh", text, "write AXIS=SIZE,AXIS=SIZE with sizes from 1, e.g. data=4,model=2"
+                )
             if name not in AXES:
-                raise ConfigError("mesh", text, f"unknown axis {name!r}; {nearest(name, list(AXES))}")
+                raise ConfigError(
+                    "mesh", text, f"unknown axis {name!r}; {nearest(name, list(AXES))}"
+                )
             if name in sizes:
                 raise ConfigError("mesh", text, f"names the axis {name} twice; give each once")
             sizes[name] = int(size)
         product = math.prod(sizes.values())
         if product != devices:
-            remedy = f"is for {product} devices and there are {devices}; the sizes must multiply to {devices}"
+            remedy = (
+                f"is for {product} devices and there are {devices}; the sizes must multiply to"
+                f" {devices}"
+            )
             raise ConfigError("mesh", text, remedy)
         return cls(**{DATA_AXIS: 1} | sizes)
 
@@ -89,7 +104,10 @@ class MeshShape:
             ConfigError: if the processes do not divide the axis `data`.
         """
         if self.data % jax.process_count():
-            remedy = f"data must be a multiple of the {jax.process_count()} processes: each reads its own examples"
+            remedy = (
+                f"data must be a multiple of the {jax.process_count()} processes: each reads its"
+                " own examples"
+            )
             raise ConfigError("mesh", self, remedy)
         return Mesh(np.array(devices).reshape([*self.sizes.values()]), tuple(self.sizes))
 
@@ -105,7 +123,8 @@ def split_over_data(mesh: Mesh) -> NamedSharding:
 
 
 def split_batch(mesh: Mesh, dims: int) -> NamedSharding:
-    """Returns the sharding of an array of a batch: examples over `data` and, from 3 dims on, rows over `space` if there is one.
+    """Returns the sharding of an array of a batch: examples over `data` and, from 3 dims on, rows
+    over `space` if there is one.
 
     Args:
         mesh: the mesh.

@@ -1,9 +1,11 @@
-"""Shards parameters over devices, by rules that are data and a layout that follows them (ZeRO-3, FSDP).
+"""Shards parameters over devices, by rules that are data and a layout that follows them (ZeRO-3,
+FSDP).
 
-A dim is sharded into equal shards, which seldom divide the widths of a PyramidNet: then zeros are appended to that dim. The padding
-is removed before a parameter is used, and when it is gathered on a host. With several processes each writes its shards with the
-padding, and a checkpoint notes the shapes without it, so that no reader sees it. Padded weights get gradients of zero, and no
-optimizer here changes a zero weight without a gradient.
+A dim is sharded into equal shards, which seldom divide the widths of a PyramidNet: then zeros are
+appended to that dim. The padding is removed before a parameter is used, and when it is gathered on
+a host. With several processes each writes its shards with the padding, and a checkpoint notes the
+shapes without it, so that no reader sees it. Padded weights get gradients of zero, and no optimizer
+here changes a zero weight without a gradient.
 
 Source: Rajbhandari et al. 2020, ZeRO, stage 3; the padding is ours.
 """
@@ -21,16 +23,18 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jaxdp.sharding.mesh import DATA_AXIS, MODEL_AXIS
 
-# A parameter with fewer elements is replicated: gathering it costs more time than sharding it saves memory.
+# A parameter with fewer elements is replicated: gathering it costs more time than sharding it saves
+# memory.
 MIN_ELEMENTS = 1024
 
-# The first pattern that matches a parameter's whole path decides which dims an axis may shard, the preferred one first: it shards
-# the first dim that it divides, or else the one that needs the least padding. An axis that is not named shards any dim, the largest
-# first.
+# The first pattern that matches a parameter's whole path decides which dims an axis may shard, the
+# preferred one first: it shards the first dim that it divides, or else the one that needs the least
+# padding. An axis that is not named shards any dim, the largest first.
 Dims = tuple[int, ...]
 Rules = Sequence[tuple[str, Mapping[str, Dims]]]
 RULES: Rules = (
-    # Convolutions and dense layers end in (inputs, outputs). Outputs over model: each device computes channels of its own.
+    # Convolutions and dense layers end in (inputs, outputs). Outputs over model: each device
+    # computes channels of its own.
     (r"params/.*kernel", {MODEL_AXIS: (-1, -2), DATA_AXIS: (-2, -1)}),
     (r"params/.*(bias|scale)", {MODEL_AXIS: (), DATA_AXIS: (-1,)}),
 )
@@ -60,7 +64,9 @@ class Placement:
         return [(0, long - short) for short, long in zip(self.shape, self.stored, strict=True)]
 
 
-def place(path: str, shape: tuple[int, ...], sizes: Mapping[str, int], rules: Rules = RULES) -> Placement:
+def place(
+    path: str, shape: tuple[int, ...], sizes: Mapping[str, int], rules: Rules = RULES
+) -> Placement:
     """Returns where one parameter is placed by the rules.
 
     Args:
@@ -77,11 +83,16 @@ def place(path: str, shape: tuple[int, ...], sizes: Mapping[str, int], rules: Ru
         # Model first: it takes the outputs, and data one of the other dims.
         for axis in (MODEL_AXIS, DATA_AXIS):
             size = sizes.get(axis, 1)
-            dims = [dim % len(shape) for dim in preferences.get(axis, largest_first) if -len(shape) <= dim < len(shape)]
+            dims = [
+                dim % len(shape)
+                for dim in preferences.get(axis, largest_first)
+                if -len(shape) <= dim < len(shape)
+            ]
             free = [dim for dim in dims if axes[dim] is None]
             if size == 1 or not free:
                 continue
-            chosen = min(free, key=lambda dim: _padded(shape[dim], size) / shape[dim])  # of equals the first
+            # Of equals the first.
+            chosen = min(free, key=lambda dim: _padded(shape[dim], size) / shape[dim])
             axes[chosen], stored[chosen] = axis, _padded(shape[chosen], size)
     used = [axis if axis == MODEL_AXIS else None for axis in axes]
     return Placement(tuple(shape), tuple(stored), PartitionSpec(*axes), PartitionSpec(*used))
@@ -94,8 +105,8 @@ def _padded(length: int, pieces: int) -> int:
 class Layout:
     """The placements of all arrays of a state on a mesh.
 
-    Every array with the name and the shape of a parameter is placed like it: gradients, momentum, moving averages. All others are
-    replicated.
+    Every array with the name and the shape of a parameter is placed like it: gradients, momentum,
+    moving averages. All others are replicated.
 
     Args:
         mesh: with the axis data, and maybe model and space.
@@ -105,8 +116,13 @@ class Layout:
 
     def __init__(self, mesh: Mesh, params: Any, rules: Rules = RULES) -> None:
         self.mesh = mesh
-        named = {_name(path): np.shape(leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(params)}
-        self._placements = {name: place(f"params/{name}", shape, mesh.shape, rules) for name, shape in named.items()}
+        named = {
+            _name(path): np.shape(leaf)
+            for path, leaf in jax.tree_util.tree_leaves_with_path(params)
+        }
+        self._placements = {
+            name: place(f"params/{name}", shape, mesh.shape, rules) for name, shape in named.items()
+        }
 
     def find(self, path: Any, shape: tuple[int, ...]) -> Placement:
         """Returns the placement of a leaf by its path in any tree and its shape, padded or not."""
@@ -122,7 +138,9 @@ class Layout:
 
         def describe(path: Any, leaf: Any) -> jax.ShapeDtypeStruct:
             found = self.find(path, np.shape(leaf))
-            return jax.ShapeDtypeStruct(found.stored, leaf.dtype, sharding=NamedSharding(self.mesh, found.spec))
+            return jax.ShapeDtypeStruct(
+                found.stored, leaf.dtype, sharding=NamedSharding(self.mesh, found.spec)
+            )
 
         return jax.tree_util.tree_map_with_path(describe, tree)
 
@@ -130,12 +148,19 @@ class Layout:
         return jax.tree.map(lambda leaf: leaf.sharding, self.abstract(tree))
 
     def put(self, tree: Any) -> Any:
-        """Places a tree of host arrays; a device receives its own shard only. Arrays that are placed already stay."""
+        """Places a tree of host arrays.
+
+        A device receives its own shard only. Arrays that are placed already stay.
+        """
 
         def put(path: Any, leaf: Any) -> jax.Array:
             found = self.find(path, np.shape(leaf))
             sharding = NamedSharding(self.mesh, found.spec)
-            if isinstance(leaf, jax.Array) and leaf.sharding == sharding and leaf.shape == found.stored:
+            if (
+                isinstance(leaf, jax.Array)
+                and leaf.sharding == sharding
+                and leaf.shape == found.stored
+            ):
                 return leaf
             array = np.asarray(leaf)
             padded = np.pad(array, found.padding) if found.padding else array
@@ -144,21 +169,33 @@ class Layout:
         return jax.tree_util.tree_map_with_path(put, tree)
 
     def store(self, tree: Any) -> Any:
-        """Returns arrays with the model's shapes as they are stored, padded and sharded; for use inside a program."""
+        """Returns arrays with the model's shapes as they are stored, padded and sharded.
+
+        For use inside a program.
+        """
 
         def store(path: Any, leaf: jax.Array) -> jax.Array:
             found = self.find(path, leaf.shape)
-            padded = jnp.pad(leaf, found.padding) if leaf.shape == found.shape and found.padding else leaf
+            padded = (
+                jnp.pad(leaf, found.padding)
+                if leaf.shape == found.shape and found.padding
+                else leaf
+            )
             return jax.lax.with_sharding_constraint(padded, NamedSharding(self.mesh, found.spec))
 
         return jax.tree_util.tree_map_with_path(store, tree)
 
     def use(self, tree: Any) -> Any:
-        """Returns stored arrays with the model's shapes, by an all-gather over data; for use inside a program."""
+        """Returns stored arrays with the model's shapes, by an all-gather over data.
+
+        For use inside a program.
+        """
 
         def use(path: Any, leaf: jax.Array) -> jax.Array:
             found = self.find(path, leaf.shape)
-            whole = self.crop(path, jax.lax.with_sharding_constraint(leaf, NamedSharding(self.mesh, found.used)))
+            whole = self.crop(
+                path, jax.lax.with_sharding_constraint(leaf, NamedSharding(self.mesh, found.used))
+            )
             return jax.lax.with_sharding_constraint(whole, NamedSharding(self.mesh, found.used))
 
         return jax.tree_util.tree_map_with_path(use, tree)
@@ -166,11 +203,17 @@ class Layout:
     def crop(self, path: Any, leaf: Any) -> Any:
         """Returns an array without its padding, if it has any."""
         found = self.find(path, leaf.shape)
-        return leaf if leaf.shape == found.shape else leaf[tuple(slice(length) for length in found.shape)]
+        return (
+            leaf
+            if leaf.shape == found.shape
+            else leaf[tuple(slice(length) for length in found.shape)]
+        )
 
 
 def bytes_per_device(abstract: Any) -> int:
-    """Returns what one device holds of a tree of shapes: of a leaf with a sharding its share, of others all."""
+    """Returns what one device holds of a tree of shapes: of a leaf with a sharding its share, of
+    others all.
+    """
     total = 0
     for leaf in jax.tree.leaves(abstract):
         sharding = getattr(leaf, "sharding", None)

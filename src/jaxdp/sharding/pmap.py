@@ -1,4 +1,5 @@
-"""Defines the strategy `pmap`, the default: each device holds all parameters and computes a share of the batch.
+"""Defines the strategy `pmap`, the default: each device holds all parameters and computes a share
+of the batch.
 
 Gradients are averaged over the devices.
 """
@@ -18,21 +19,32 @@ from jaxdp.step import step
 
 @strategy.register("pmap")
 class Pmap(strategy.Strategy):
-    """The strategy that wraps the step in `jax.pmap` over this process's devices; its collectives span all processes.
+    """The strategy that wraps the step in `jax.pmap` over this process's devices.
 
-    State and metrics enter and leave replicated (axis None), never stacked: neither the state nor a checkpoint has a leading device
-    dim, and a step has fewer buffers to pass.
+    Its collectives span all processes.
+
+    State and metrics enter and leave replicated (axis None), never stacked: neither the state nor a
+    checkpoint has a leading device dim, and a step has fewer buffers to pass.
     """
 
     name = "pmap"
 
     def _build(self) -> None:
         self._local_mesh = mesh.data_mesh(self.devices)
-        kwargs = {"recipe": self.recipe, "replicas": Replicas(axis=mesh.DATA_AXIS, flat=self.on_cpu)}
+        kwargs = {
+            "recipe": self.recipe,
+            "replicas": Replicas(axis=mesh.DATA_AXIS, flat=self.on_cpu),
+        }
         wrap = functools.partial(
-            jax.pmap, axis_name=mesh.DATA_AXIS, in_axes=(None, 0, None), out_axes=None, devices=list(self.mesh.devices.flat)
+            jax.pmap,
+            axis_name=mesh.DATA_AXIS,
+            in_axes=(None, 0, None),
+            out_axes=None,
+            devices=list(self.mesh.devices.flat),
         )
-        train_step = step.several_steps(functools.partial(step.train_step, **kwargs), recipe=self.recipe)
+        train_step = step.several_steps(
+            functools.partial(step.train_step, **kwargs), recipe=self.recipe
+        )
         self.train_step = wrap(own_trace(train_step), donate_argnums=0)
         self.eval_step = wrap(own_trace(functools.partial(step.eval_step, **kwargs)))
 
@@ -40,11 +52,22 @@ class Pmap(strategy.Strategy):
     def _state_sharding(self) -> Sharding:
         return mesh.replicated(self._local_mesh)
 
-    def abstract_batch(self, batch: Mapping[str, jax.ShapeDtypeStruct]) -> Mapping[str, jax.ShapeDtypeStruct]:
-        share = {name: (leaf.shape[0] // self.num_devices, *leaf.shape[1:]) for name, leaf in batch.items()}
-        return {name: jax.ShapeDtypeStruct((len(self.devices), *shape), batch[name].dtype) for name, shape in share.items()}
+    def abstract_batch(
+        self, batch: Mapping[str, jax.ShapeDtypeStruct]
+    ) -> Mapping[str, jax.ShapeDtypeStruct]:
+        share = {
+            name: (leaf.shape[0] // self.num_devices, *leaf.shape[1:])
+            for name, leaf in batch.items()
+        }
+        return {
+            name: jax.ShapeDtypeStruct((len(self.devices), *shape), batch[name].dtype)
+            for name, shape in share.items()
+        }
 
     def shard_batch(self, batch: HostBatch) -> Mapping[str, jax.Array]:
         sharding = NamedSharding(self._local_mesh, PartitionSpec(mesh.DATA_AXIS))
-        stacked = {name: array.reshape(len(self.devices), -1, *array.shape[1:]) for name, array in batch.items()}
+        stacked = {
+            name: array.reshape(len(self.devices), -1, *array.shape[1:])
+            for name, array in batch.items()
+        }
         return jax.device_put(stacked, sharding)

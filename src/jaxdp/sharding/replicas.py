@@ -1,4 +1,7 @@
-"""Combines the values of replicas by collectives; the only file that names pmean, psum, pcast and all_gather."""
+"""Combines the values of replicas by collectives.
+
+The only file that names pmean, psum, pcast and all_gather.
+"""
 
 import dataclasses
 import itertools
@@ -17,12 +20,16 @@ class Replicas:
     """The communication of one program of a step with the other replicas.
 
     Attributes:
-        axis: name of the mapped axis over which a replica's program communicates; None if one program sees the whole batch.
-        per_program: number of replicas that one program computes; above 1 only under jit over a mesh.
-        typed: whether the transform tracks which values differ between replicas (shard_map does). It then sums the gradient of
-            a replicated value by itself, so parameters are cast to per-replica values before they are differentiated.
-        flat: whether small arrays are concatenated for a collective. XLA:CPU waits for all replicas once for each array, which
-            takes longer than the transfer does, above all between processes.
+        axis: name of the mapped axis over which a replica's program communicates; None if one
+            program sees the whole batch.
+        per_program: number of replicas that one program computes; above 1 only under jit over a
+            mesh.
+        typed: whether the transform tracks which values differ between replicas (shard_map does).
+            It then sums the gradient of a replicated value by itself, so parameters are cast to
+            per-replica values before they are differentiated.
+        flat: whether small arrays are concatenated for a collective. XLA:CPU waits for all replicas
+            once for each array, which takes longer than the transfer does, above all between
+            processes.
     """
 
     axis: str | None = None
@@ -45,13 +52,17 @@ class Replicas:
     def gather(self, array: jax.Array, count: int) -> jax.Array:
         if self.axis is None:
             return array
-        return jax.lax.all_gather(array, self.axis, axis_index_groups=self._neighbours(count), tiled=True)
+        return jax.lax.all_gather(
+            array, self.axis, axis_index_groups=self._neighbours(count), tiled=True
+        )
 
     def own(self, array: jax.Array, count: int) -> jax.Array:
         if self.axis is None:
             return array
         length = len(array) // count
-        return jax.lax.dynamic_slice_in_dim(array, jax.lax.axis_index(self.axis) % count * length, length)
+        return jax.lax.dynamic_slice_in_dim(
+            array, jax.lax.axis_index(self.axis) % count * length, length
+        )
 
     def _neighbours(self, count: int) -> list[list[int]]:
         """Returns the numbers of the replicas, `count` consecutive ones together."""
@@ -66,16 +77,30 @@ class Replicas:
         for number, leaf in enumerate(leaves):
             if self.flat and leaf.size < _LARGE:
                 small.setdefault(leaf.dtype, []).append(number)
-        joined = {dtype: jnp.concatenate([leaves[number].ravel() for number in numbers]) for dtype, numbers in small.items()}
-        alone = {number: leaf for number, leaf in enumerate(leaves) if number not in itertools.chain(*small.values())}
+        joined = {
+            dtype: jnp.concatenate([leaves[number].ravel() for number in numbers])
+            for dtype, numbers in small.items()
+        }
+        alone = {
+            number: leaf
+            for number, leaf in enumerate(leaves)
+            if number not in itertools.chain(*small.values())
+        }
         joined, alone = collective((joined, alone), self.axis)
         for dtype, numbers in small.items():
-            parts = jnp.split(joined[dtype], np.cumsum([leaves[number].size for number in numbers[:-1]]))
-            alone |= {number: part.reshape(leaves[number].shape) for number, part in zip(numbers, parts, strict=True)}
+            parts = jnp.split(
+                joined[dtype], np.cumsum([leaves[number].size for number in numbers[:-1]])
+            )
+            alone |= {
+                number: part.reshape(leaves[number].shape)
+                for number, part in zip(numbers, parts, strict=True)
+            }
         return jax.tree.unflatten(structure, [alone[number] for number in range(len(leaves))])
 
 
 def _mean(tree: Any, axis: str) -> Any:
-    """Returns means over replicas, divided before they are summed: the division joins what computes an array, for each array."""
+    """Returns means over replicas, divided before they are summed: the division joins what computes
+    an array, for each array.
+    """
     count = jax.lax.axis_size(axis)
     return jax.lax.psum(jax.tree.map(lambda leaf: leaf / count, tree), axis)

@@ -1,4 +1,6 @@
-"""Defines the strategy `shard_map`: the same division of work as `pmap`, as one program per device under jit."""
+"""Defines the strategy `shard_map`: the same division of work as `pmap`, as one program per device
+under jit.
+"""
 
 import functools
 
@@ -18,11 +20,19 @@ class ShardMap(strategy.Strategy):
     name = "shard_map"
 
     def _build(self) -> None:
-        kwargs = {"recipe": self.recipe, "replicas": Replicas(axis=mesh.DATA_AXIS, typed=True, flat=self.on_cpu)}
+        kwargs = {
+            "recipe": self.recipe,
+            "replicas": Replicas(axis=mesh.DATA_AXIS, typed=True, flat=self.on_cpu),
+        }
         everywhere = PartitionSpec()
         wrap = functools.partial(
-            jax.shard_map, mesh=self.mesh, in_specs=(everywhere, PartitionSpec(mesh.DATA_AXIS), everywhere), out_specs=everywhere
+            jax.shard_map,
+            mesh=self.mesh,
+            in_specs=(everywhere, PartitionSpec(mesh.DATA_AXIS), everywhere),
+            out_specs=everywhere,
         )
-        train_step = step.several_steps(functools.partial(step.train_step, **kwargs), recipe=self.recipe)
+        train_step = step.several_steps(
+            functools.partial(step.train_step, **kwargs), recipe=self.recipe
+        )
         self.train_step = jax.jit(wrap(own_trace(train_step)), donate_argnums=0)
         self.eval_step = jax.jit(wrap(own_trace(functools.partial(step.eval_step, **kwargs))))

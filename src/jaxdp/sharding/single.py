@@ -1,4 +1,6 @@
-"""Defines the strategy `single`: one device computes the whole batch, as the baseline of every comparison."""
+"""Defines the strategy `single`: one device computes the whole batch, as the baseline of every
+comparison.
+"""
 
 import functools
 
@@ -26,9 +28,15 @@ class Single(strategy.Strategy):
 
     def _build(self) -> None:
         if self.num_devices > 1:
-            raise ConfigError("devices", self.num_devices, "--strategy single uses one; use --devices 1 or --strategy pmap")
+            raise ConfigError(
+                "devices",
+                self.num_devices,
+                "--strategy single uses one; use --devices 1 or --strategy pmap",
+            )
         kwargs = {"recipe": self.recipe, "replicas": Replicas()}
-        train_step = step.several_steps(functools.partial(step.train_step, **kwargs), recipe=self.recipe)
+        train_step = step.several_steps(
+            functools.partial(step.train_step, **kwargs), recipe=self.recipe
+        )
         self.train_step = jax.jit(own_trace(train_step), donate_argnums=0)
         self.eval_step = jax.jit(own_trace(functools.partial(step.eval_step, **kwargs)))
 
@@ -38,7 +46,9 @@ class Single(strategy.Strategy):
 
     def abstract(self, state: TrainState) -> TrainState:
         where = self._state_sharding
-        return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=where), state)
+        return jax.tree.map(
+            lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=where), state
+        )
 
     def shard_batch(self, batch: HostBatch) -> dict[str, jax.Array]:
         return jax.device_put(batch, self.devices[0])

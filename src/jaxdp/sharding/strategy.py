@@ -21,7 +21,8 @@ EvalStep = Callable[[TrainState, Any, Any], dict[str, jax.Array]]
 
 
 class Strategy(abc.ABC):
-    """Base class of strategies: places the state, shards batches, wraps the step in a transform, and gathers the state to the host.
+    """Base class of strategies: places the state, shards batches, wraps the step in a transform,
+    and gathers the state to the host.
 
     Args:
         recipe: the settings of a step.
@@ -30,12 +31,14 @@ class Strategy(abc.ABC):
         shard_params: whether parameters, optimizer state and EMA are sharded over devices.
 
     Attributes:
-        train_step: (state, placed batch, placed constants) -> (state, metric sums). It reuses the memory of the old state, which
-            cannot be used afterwards. Most strategies also take several batches at once: `step.several_steps`.
+        train_step: (state, placed batch, placed constants) -> (state, metric sums). It reuses the
+            memory of the old state, which cannot be used afterwards. Most strategies also take
+            several batches at once: `step.several_steps`.
         eval_step: (state, placed batch, placed data) -> metric sums.
 
     Raises:
-        ConfigError: for devices, a mesh, `shard_params` or a setting of the step that the strategy does not accept.
+        ConfigError: for devices, a mesh, `shard_params` or a setting of the step that the strategy
+            does not accept.
     """
 
     name: ClassVar[str]
@@ -45,13 +48,28 @@ class Strategy(abc.ABC):
     eval_step: EvalStep
 
     def __init__(
-        self, recipe: Recipe, devices: Sequence[Device], axes: MeshShape | None = None, *, shard_params: bool = False
+        self,
+        recipe: Recipe,
+        devices: Sequence[Device],
+        axes: MeshShape | None = None,
+        *,
+        shard_params: bool = False,
     ) -> None:
         for field, value in (("mesh", axes), ("shard_params", shard_params)):
             if value and not self.takes_mesh:
                 flag = field.replace("_", "-")
-                raise ConfigError(field, value, f"--strategy {self.name} takes none; use --strategy sharded, or leave --{flag} out")
-        self.recipe, self.devices, self.axes, self.shard_params = recipe, list(devices), axes, shard_params
+                raise ConfigError(
+                    field,
+                    value,
+                    f"--strategy {self.name} takes none; use --strategy sharded, or leave"
+                    f" --{flag} out",
+                )
+        self.recipe, self.devices, self.axes, self.shard_params = (
+            recipe,
+            list(devices),
+            axes,
+            shard_params,
+        )
         everywhere = mesh.all_devices(self.devices)
         self.mesh = (axes or MeshShape(len(everywhere))).over(everywhere)
         self.num_devices = self.mesh.size
@@ -71,22 +89,36 @@ class Strategy(abc.ABC):
     def _state_sharding(self) -> Sharding:
         return mesh.replicated(self.mesh)
 
-    def check_batch(self, global_batch_size: int, most: int | None = None, group: int | None = None) -> None:
-        """Raises ConfigError for a global batch that devices, microbatches or batch-norm groups do not divide.
+    def check_batch(
+        self, global_batch_size: int, most: int | None = None, group: int | None = None
+    ) -> None:
+        """Raises ConfigError for a global batch that devices, microbatches or batch-norm groups do
+        not divide.
 
         Args:
             most: examples that there are.
-            group: examples that share batch-norm statistics, where a number was asked for; by default it follows the batch.
+            group: examples that share batch-norm statistics, where a number was asked for; by
+                default it follows the batch.
         """
         shards = self.data_shards
         if global_batch_size % shards:
             unit = self.recipe.accumulate_steps * math.lcm(shards, group or 1)
             lower = global_batch_size // unit * unit
-            near = " or ".join(str(size) for size in (lower, lower + unit) if size and (most is None or size <= most))
-            who = f"{shards} devices do" if shards == self.num_devices else f"data={shards} of the mesh does"
+            near = " or ".join(
+                str(size)
+                for size in (lower, lower + unit)
+                if size and (most is None or size <= most)
+            )
+            who = (
+                f"{shards} devices do"
+                if shards == self.num_devices
+                else f"data={shards} of the mesh does"
+            )
             few = "use fewer devices" + " or smaller groups" * bool(group and group > 1)
             remedy = f"use {near}" if near else f"there are {most} examples to train on: {few}"
-            raise ConfigError("global_batch_size", global_batch_size, f"{who} not divide it; {remedy}")
+            raise ConfigError(
+                "global_batch_size", global_batch_size, f"{who} not divide it; {remedy}"
+            )
         parts = self.recipe.accumulate_steps
         if global_batch_size % (parts * shards):
             each = global_batch_size // shards
@@ -97,24 +129,36 @@ class Strategy(abc.ABC):
         group, together = self.recipe.batch_norm.group_size, global_batch_size // parts
         if group is not None and together % group:
             what = "a microbatch" if parts > 1 else "the batch"
-            remedy = f"does not divide the {together} examples of {what}; use e.g. group:{nearest_divisor(together, group)}"
+            remedy = (
+                f"does not divide the {together} examples of {what}; use e.g."
+                f" group:{nearest_divisor(together, group)}"
+            )
             raise ConfigError("batch_norm", self.recipe.batch_norm, remedy)
 
     def order_in_batch(self, global_batch_size: int) -> np.ndarray | None:
-        """Returns the positions in a global batch of the examples that are placed one after the other; None for their own order.
+        """Returns the positions in a global batch of the examples that are placed one after the
+        other; None for their own order.
 
-        With microbatches, statistics over more examples than a device has of one are those of consecutive examples only if each
-        microbatch is a consecutive part of the global batch. Then each device takes a part of each.
+        With microbatches, statistics over more examples than a device has of one are those of
+        consecutive examples only if each microbatch is a consecutive part of the global batch. Then
+        each device takes a part of each.
         """
-        parts, shards, group = self.recipe.accumulate_steps, self.data_shards, self.recipe.batch_norm
+        parts, shards, group = (
+            self.recipe.accumulate_steps,
+            self.data_shards,
+            self.recipe.batch_norm,
+        )
         each = global_batch_size // (parts * shards)
-        spans = group.kind == "global" or (group.group_size is not None and each % group.group_size != 0)
+        spans = group.kind == "global" or (
+            group.group_size is not None and each % group.group_size != 0
+        )
         if parts == 1 or shards == 1 or not spans:
             return None
         return np.arange(global_batch_size).reshape(parts, shards, each).swapaxes(0, 1).ravel()
 
-    def check_rows(self, heights: set[int], fewest: int) -> None:  # noqa: B027 - most strategies shard no rows
-        """Raises ConfigError for images whose rows the mesh does not divide, or a model that leaves a device too few rows.
+    def check_rows(self, heights: set[int], fewest: int) -> None:  # noqa: B027
+        """Raises ConfigError for images whose rows the mesh does not divide, or a model that leaves
+        a device too few rows.
 
         Args:
             heights: of images before and after augmentation.
@@ -122,7 +166,10 @@ class Strategy(abc.ABC):
         """
 
     def state_bytes(self, state: TrainState) -> dict[str, int] | None:
-        """Returns the bytes of a state, `replicated` and `per_device`; None if every device holds all of it."""
+        """Returns the bytes of a state, `replicated` and `per_device`.
+
+        None if every device holds all of it.
+        """
         return None
 
     def creating(self) -> contextlib.AbstractContextManager[Any]:
@@ -134,7 +181,9 @@ class Strategy(abc.ABC):
         return self.restore(create_state())
 
     def parts(self, shapes: TrainState) -> TrainState | None:
-        """Returns shapes and shardings into which each process reads its shards of a checkpoint; None if it reads all of it.
+        """Returns shapes and shardings into which each process reads its shards of a checkpoint.
+
+        None if it reads all of it.
 
         Args:
             shapes: of the state, with the model's shapes; nothing is computed.
@@ -146,25 +195,38 @@ class Strategy(abc.ABC):
 
         Args:
             state: on the host or on any devices.
-            shapes: of the state, with the model's shapes, if this one may have been read into `parts`; such arrays stay in place.
+            shapes: of the state, with the model's shapes, if this one may have been read into
+                `parts`; such arrays stay in place.
         """
         sharding = self._state_sharding
-        return jax.tree.map(lambda leaf: jax.device_put(np.asarray(leaf), sharding, may_alias=False), state)
+        return jax.tree.map(
+            lambda leaf: jax.device_put(np.asarray(leaf), sharding, may_alias=False), state
+        )
 
     def replicate(self, tree: Any) -> Any:
-        """Places whole arrays on every device, such as a dataset from which batches are gathered inside the step."""
+        """Places whole arrays on every device, such as a dataset from which batches are gathered
+        inside the step.
+        """
         return jax.tree.map(lambda array: jax.device_put(array, self._state_sharding), tree)
 
     def gather(self, tree: Any) -> Any:
-        """Returns NumPy copies of a replicated tree, reading one replica; waits until the devices have computed it."""
+        """Returns NumPy copies of a replicated tree, reading one replica.
+
+        Waits until the devices have computed it.
+        """
         return jax.tree.map(lambda leaf: np.array(leaf.addressable_shards[0].data), tree)
 
     def collect(self, state: TrainState) -> TrainState:
-        """Returns the state after the last train step, to be evaluated or saved; a strategy whose state is elsewhere fetches it."""
+        """Returns the state after the last train step, to be evaluated or saved.
+
+        A strategy whose state is elsewhere fetches it.
+        """
         return state
 
     def to_save(self, state: TrainState) -> TrainState:
-        """Returns a copy of a state for a checkpoint to write in the background, with the model's shapes or as it is stored."""
+        """Returns a copy of a state for a checkpoint to write in the background, with the model's
+        shapes or as it is stored.
+        """
         return self.gather(state)
 
     def all_finite(self, state: TrainState, saved: TrainState) -> bool:
@@ -174,20 +236,31 @@ class Strategy(abc.ABC):
             state: on the devices.
             saved: the same state, as `to_save` returned it.
         """
-        return all(np.isfinite(leaf).all() for leaf in jax.tree.leaves((saved.params, saved.batch_stats, saved.ema)))
+        return all(
+            np.isfinite(leaf).all()
+            for leaf in jax.tree.leaves((saved.params, saved.batch_stats, saved.ema))
+        )
 
-    def abstract_batch(self, batch: Mapping[str, jax.ShapeDtypeStruct]) -> Mapping[str, jax.ShapeDtypeStruct]:
+    def abstract_batch(
+        self, batch: Mapping[str, jax.ShapeDtypeStruct]
+    ) -> Mapping[str, jax.ShapeDtypeStruct]:
         """Returns the shapes of a placed batch from those of the global one; nothing is placed."""
         return batch
 
     def abstract(self, state: TrainState) -> TrainState:
-        """Returns the shapes of a placed state, with shardings if it is sharded; nothing is computed."""
+        """Returns the shapes of a placed state, with shardings if it is sharded.
+
+        Nothing is computed.
+        """
         return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), state)
 
     def shard_batch(self, batch: HostBatch) -> Mapping[str, jax.Array]:
         """Places this process's share of a global batch on its devices, in order."""
         sharding = mesh.split_over_data(self.mesh)
-        return {name: jax.make_array_from_process_local_data(sharding, array) for name, array in batch.items()}
+        return {
+            name: jax.make_array_from_process_local_data(sharding, array)
+            for name, array in batch.items()
+        }
 
 
 def nearest_divisor(number: int, wanted: int) -> int:
@@ -202,7 +275,12 @@ names = _strategies.entries
 
 
 def create_strategy(
-    name: str, recipe: Recipe, devices: Sequence[Device], axes: MeshShape | None = None, *, shard_params: bool = False
+    name: str,
+    recipe: Recipe,
+    devices: Sequence[Device],
+    axes: MeshShape | None = None,
+    *,
+    shard_params: bool = False,
 ) -> Strategy:
     """Creates a strategy by name.
 
@@ -214,6 +292,7 @@ def create_strategy(
         shard_params: whether parameters, optimizer state and EMA are sharded over devices.
 
     Raises:
-        ConfigError: for an unknown name, or devices, a mesh or `shard_params` that the strategy does not accept.
+        ConfigError: for an unknown name, or devices, a mesh or `shard_params` that the strategy
+            does not accept.
     """
     return _strategies[name](recipe, devices, axes, shard_params=shard_params)

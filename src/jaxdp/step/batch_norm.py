@@ -1,4 +1,6 @@
-"""Decides which examples share batch-norm statistics, and combines the statistics of parts that lie on several replicas."""
+"""Decides which examples share batch-norm statistics, and combines the statistics of parts that lie
+on several replicas.
+"""
 
 import functools
 import math
@@ -11,10 +13,14 @@ from jaxdp.models import layers
 from jaxdp.step.replicas import Replicas
 
 
-def statistics(batch_norm: BatchNormMode, replicas: Replicas, examples: int) -> tuple[int | None, layers.Combine | None]:
-    """Returns how many examples of this program batch norms take together, and what makes statistics of larger groups of these.
+def statistics(
+    batch_norm: BatchNormMode, replicas: Replicas, examples: int
+) -> tuple[int | None, layers.Combine | None]:
+    """Returns how many examples of this program batch norms take together, and what makes
+    statistics of larger groups of these.
 
-    A group that is larger than a replica's share, or that does not divide it, consists of parts that do.
+    A group that is larger than a replica's share, or that does not divide it, consists of parts
+    that do.
     """
     if batch_norm.kind == "global":
         return None, functools.partial(of_all, replicas) if replicas.axis is not None else None
@@ -28,16 +34,23 @@ def statistics(batch_norm: BatchNormMode, replicas: Replicas, examples: int) -> 
 
 def of_all(replicas: Replicas, mean: Array, var: Array) -> tuple[Array, Array]:
     """Returns the moments of the union of all replicas' examples from those of each."""
-    # The variance of a union from its parts (Chan et al. 1979): no cancellation, unlike E[x²] - E[x]².
+    # The variance of a union from its parts (Chan et al. 1979): no cancellation, unlike E[x²] -
+    # E[x]².
     local_mean, mean = mean, replicas.mean(mean)
     return mean, replicas.mean(var + jnp.square(local_mean - mean))
 
 
 def of_groups(
-    replicas: Replicas, count: int, mean: Float[Array, "parts features"], var: Float[Array, "parts features"]
+    replicas: Replicas,
+    count: int,
+    mean: Float[Array, "parts features"],
+    var: Float[Array, "parts features"],
 ) -> tuple[Array, Array]:
-    """Returns the moments of groups of `count` consecutive parts from those of the parts, for each part those of its group."""
-    gathered = replicas.gather(jnp.stack([mean, var], 1), count)  # so many replicas hold whole groups
+    """Returns the moments of groups of `count` consecutive parts from those of the parts, for each
+    part those of its group.
+    """
+    # So many replicas hold whole groups.
+    gathered = replicas.gather(jnp.stack([mean, var], 1), count)
     means, variances = jnp.moveaxis(gathered.reshape(-1, count, *gathered.shape[1:]), 2, 0)
     group_mean = means.mean(1, keepdims=True)
     group_var = (variances + jnp.square(means - group_mean)).mean(1, keepdims=True)

@@ -1,4 +1,6 @@
-"""Adds up the metric sums of steps, in float64 on the host, and turns them into metrics: a task divides once, at the end."""
+"""Adds up the metric sums of steps, in float64 on the host, and turns them into metrics: a task
+divides once, at the end.
+"""
 
 import warnings
 from collections.abc import Mapping
@@ -24,9 +26,15 @@ def to_json(sums: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def compute(task: Any, sums: Mapping[str, Any]) -> dict[str, float]:
-    """Returns the metrics that a task computes from its sums, and last `examples`, a whole number."""
+    """Returns the metrics that a task computes from its sums, and last `examples`, a whole
+    number.
+    """
     divide = getattr(task, "metrics", None)
     if divide is None:  # a task written for version 0.1
         divide = task.figures
-        warnings.warn(f"{type(task).__name__}.figures(sums) is now called metrics(sums)", DeprecationWarning, stacklevel=2)
+        warnings.warn(
+            f"{type(task).__name__}.figures(sums) is now called metrics(sums)",
+            DeprecationWarning,
+            stacklevel=2,
+        )
     return divide(sums) | {"examples": round(float(sums["examples"]))}

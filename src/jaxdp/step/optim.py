@@ -13,11 +13,15 @@ from jaxdp.registry import ConfigError, check_keywords, nearest
 Optimizer = Callable[..., optax.GradientTransformation]
 
 
-def _momentum(learning_rate: optax.ScalarOrSchedule, momentum: float = 0.9) -> optax.GradientTransformation:
+def _momentum(
+    learning_rate: optax.ScalarOrSchedule, momentum: float = 0.9
+) -> optax.GradientTransformation:
     return optax.sgd(learning_rate, momentum=momentum)
 
 
-def _nesterov(learning_rate: optax.ScalarOrSchedule, momentum: float = 0.9) -> optax.GradientTransformation:
+def _nesterov(
+    learning_rate: optax.ScalarOrSchedule, momentum: float = 0.9
+) -> optax.GradientTransformation:
     return optax.sgd(learning_rate, momentum=momentum, nesterov=True)
 
 
@@ -40,15 +44,17 @@ _SGD_FAMILY = ("sgd", "momentum", "nesterov")
 MULTISTEP_MILESTONES = (0.5, 0.75)  # the PyramidNet recipe: epochs 150 and 225 of 300
 ONECYCLE_WARMUP = 0.3
 DEFAULT_BATCH_SIZE = 128  # which the default learning rates are for
-FEWEST_DEFAULT_STEPS = 4  # of an epoch: of a small training set the default batch is at most a quarter
+# Of an epoch: of a small training set the default batch is at most a quarter.
+FEWEST_DEFAULT_STEPS = 4
 WARMUP_EPOCHS = 5
 
 
 def default_batch_size(examples: int) -> int:
-    """Returns the default batch size: of a small training set the largest power of two that is at most a quarter of it.
+    """Returns the default batch size: of a small training set the largest power of two that is at
+    most a quarter of it.
 
-    It depends on the set alone, so that the result does not depend on the devices; powers of two are what most numbers of devices
-    divide.
+    It depends on the set alone, so that the result does not depend on the devices; powers of two
+    are what most numbers of devices divide.
 
     Args:
         examples: of the training set.
@@ -57,7 +63,9 @@ def default_batch_size(examples: int) -> int:
     return min(DEFAULT_BATCH_SIZE, 1 << (quarter.bit_length() - 1))
 
 
-def create_schedule(config: OptimizationConfig, total_steps: int, steps_per_epoch: int = 0) -> optax.Schedule:
+def create_schedule(
+    config: OptimizationConfig, total_steps: int, steps_per_epoch: int = 0
+) -> optax.Schedule:
     """Returns the learning rate as a function of the step.
 
     Args:
@@ -68,8 +76,9 @@ def create_schedule(config: OptimizationConfig, total_steps: int, steps_per_epoc
     Raises:
         ConfigError: if the warm-up reaches beyond the first milestone.
 
-    Source: one-cycle is Smith and Topin 2018 with cosine arms, from 1/25 of the peak to 1/250,000 of it; the linear warm-up of the
-    others, and a rate in proportion to the batch, are Goyal et al. 2017, section 2; its square root is Krizhevsky 2014, section 3.
+    Source: one-cycle is Smith and Topin 2018 with cosine arms, from 1/25 of the peak to 1/250,000
+    of it; the linear warm-up of the others, and a rate in proportion to the batch, are Goyal et al.
+    2017, section 2; its square root is Krizhevsky 2014, section 3.
     """
     peak = config.learning_rate
     if peak is None:
@@ -83,8 +92,11 @@ def create_schedule(config: OptimizationConfig, total_steps: int, steps_per_epoc
     if config.schedule == "onecycle":
         fraction = ONECYCLE_WARMUP if warmup_fraction is None else warmup_fraction
         total_steps = max(total_steps, 2)
-        rising = min(max(round(fraction * total_steps), 1), total_steps - 1)  # Optax divides by the length of either arm
-        return optax.cosine_onecycle_schedule(total_steps, peak, pct_start=(rising + 0.5) / total_steps)
+        # Optax divides by the length of either arm.
+        rising = min(max(round(fraction * total_steps), 1), total_steps - 1)
+        return optax.cosine_onecycle_schedule(
+            total_steps, peak, pct_start=(rising + 0.5) / total_steps
+        )
     warmup = round((warmup_fraction or 0.0) * total_steps)
     rest = max(total_steps - warmup, 1)
     if config.schedule == "constant":
@@ -92,17 +104,28 @@ def create_schedule(config: OptimizationConfig, total_steps: int, steps_per_epoc
     elif config.schedule == "cosine":
         after = optax.cosine_decay_schedule(peak, rest)
     else:
-        milestones = {round(total_steps * fraction) - warmup: 0.1 for fraction in MULTISTEP_MILESTONES}
+        milestones = {
+            round(total_steps * fraction) - warmup: 0.1 for fraction in MULTISTEP_MILESTONES
+        }
         if min(milestones) < 0:
-            raise ConfigError("warmup_fraction", config.warmup_fraction, "reaches beyond the first milestone of multistep, 0.5")
+            raise ConfigError(
+                "warmup_fraction",
+                config.warmup_fraction,
+                "reaches beyond the first milestone of multistep, 0.5",
+            )
         after = optax.piecewise_constant_schedule(peak, milestones)
     if not warmup:
         return after
-    return optax.join_schedules([optax.linear_schedule(peak / warmup, peak, warmup - 1 or 1), after], [warmup])
+    return optax.join_schedules(
+        [optax.linear_schedule(peak / warmup, peak, warmup - 1 or 1), after], [warmup]
+    )
 
 
-def create_optimizer(config: OptimizationConfig, schedule: optax.Schedule) -> optax.GradientTransformation:
-    """Returns clipping, weight decay and the named optimizer, in this order, as in PyTorch's training loops.
+def create_optimizer(
+    config: OptimizationConfig, schedule: optax.Schedule
+) -> optax.GradientTransformation:
+    """Returns clipping, weight decay and the named optimizer, in this order, as in PyTorch's
+    training loops.
 
     Args:
         config: names the optimizer and its keywords.
@@ -115,7 +138,9 @@ def create_optimizer(config: OptimizationConfig, schedule: optax.Schedule) -> op
     if name not in OPTIMIZERS:
         raise ConfigError("optimizer", name, f"unknown optimizer; {nearest(name, OPTIMIZERS)}")
     rule = OPTIMIZERS[name]
-    check_keywords("optimizer_kwargs", rule, keywords, reserved=("learning_rate", "weight_decay", "mask"))
+    check_keywords(
+        "optimizer_kwargs", rule, keywords, reserved=("learning_rate", "weight_decay", "mask")
+    )
     chain: list[optax.GradientTransformation] = []
     if config.clip_norm is not None:
         chain.append(optax.clip_by_global_norm(config.clip_norm))

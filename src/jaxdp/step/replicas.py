@@ -1,4 +1,7 @@
-"""Defines what a step asks of its replicas, so that it can communicate without knowing devices; `sharding.replicas` provides it."""
+"""Defines what a step asks of its replicas, so that it can communicate without knowing devices.
+
+`sharding.replicas` provides it.
+"""
 
 from typing import Any, Protocol, runtime_checkable
 
@@ -7,11 +10,17 @@ from jaxtyping import Array
 
 @runtime_checkable
 class Replicas(Protocol):
-    """The communication of one program of a step with the other replicas; `sharding.replicas` implements it."""
+    """The communication of one program of a step with the other replicas.
+
+    `sharding.replicas` implements it.
+    """
 
     @property
     def axis(self) -> str | None:
-        """The name of the mapped axis over which replicas communicate; None if one program sees the whole batch."""
+        """The name of the mapped axis over which replicas communicate.
+
+        None if one program sees the whole batch.
+        """
         ...
 
     @property
@@ -32,7 +41,9 @@ class Replicas(Protocol):
         ...
 
     def gather(self, array: Array, count: int) -> Array:
-        """Returns the arrays of `count` consecutive replicas, this one among them, joined along the first dim."""
+        """Returns the arrays of `count` consecutive replicas, this one among them, joined along the
+        first dim.
+        """
         ...
 
     def own(self, array: Array, count: int) -> Array:

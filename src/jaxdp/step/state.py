@@ -1,4 +1,6 @@
-"""Defines the state that a training step updates, the constants that all steps read, and how both are created."""
+"""Defines the state that a training step updates, the constants that all steps read, and how both
+are created.
+"""
 
 import hashlib
 import inspect
@@ -42,13 +44,16 @@ class LossScale:
             finite: whether the gradients of this step were finite.
         """
         grows = finite & (self.steps + 1 >= _GROWTH_INTERVAL)
-        factor = jnp.where(finite, jnp.where(grows, self.factor * 2, self.factor), jnp.maximum(self.factor / 2, 1))
+        factor = jnp.where(
+            finite, jnp.where(grows, self.factor * 2, self.factor), jnp.maximum(self.factor / 2, 1)
+        )
         return LossScale(factor, jnp.where(finite & ~grows, self.steps + 1, 0))
 
 
 @struct.dataclass
 class TrainState:
-    """The state of training: plain arrays, never stacked per device, the same tree on any devices and in a checkpoint.
+    """The state of training: plain arrays, never stacked per device, the same tree on any devices
+    and in a checkpoint.
 
     Attributes:
         step: number of updates done, an int32 scalar.
@@ -58,8 +63,8 @@ class TrainState:
         ema: exponential moving averages (EMA) of params and batch_stats, or None.
         loss_scale: for float16, or None.
         graphdef: the model without its arrays.
-        random: where the model keeps random streams of its own, as `(path, is_key)`; nothing for one that is called with a key for
-            each example.
+        random: where the model keeps random streams of its own, as `(path, is_key)`; nothing for
+            one that is called with a key for each example.
     """
 
     step: Leaf
@@ -74,10 +79,12 @@ class TrainState:
 
 @struct.dataclass
 class Constants:
-    """The arrays that all steps of a run read, on every device, so that other learning rates or seeds need no new compilation.
+    """The arrays that all steps of a run read, on every device, so that other learning rates or
+    seeds need no new compilation.
 
     Attributes:
-        examples: the dataset from which batches are gathered, if it is held on the devices; otherwise empty.
+        examples: the dataset from which batches are gathered, if it is held on the devices;
+            otherwise empty.
         learning_rates: one for each update; the last one also serves all later updates.
         key: data of the random key from which all others are derived.
     """
@@ -88,7 +95,10 @@ class Constants:
 
     @classmethod
     def create(cls, learning_rates: Any, seed: int) -> "Constants":
-        """Returns the constants on the host, without examples; rates are padded to a length that most runs share."""
+        """Returns the constants on the host, without examples.
+
+        Rates are padded to a length that most runs share.
+        """
         rates = np.asarray(learning_rates, np.float32)
         length = max(1 << (len(rates) - 1).bit_length(), _FEWEST_RATES)
         key = np.asarray(jax.random.key_data(jax.random.key(seed)))
@@ -96,24 +106,37 @@ class Constants:
 
 
 def create_train_state(
-    model: nnx.Module, optimizer: optax.GradientTransformation, *, with_ema: bool = False, with_loss_scale: bool = False
+    model: nnx.Module,
+    optimizer: optax.GradientTransformation,
+    *,
+    with_ema: bool = False,
+    with_loss_scale: bool = False,
 ) -> TrainState:
     """Takes a model apart.
 
-    Random streams of its own stay behind: a train step brings one key per example, or where the model takes none, new streams.
+    Random streams of its own stay behind: a train step brings one key per example, or where the
+    model takes none, new streams.
 
     Raises:
-        ConfigError: for a model with variables that are neither parameters, batch statistics nor random streams.
+        ConfigError: for a model with variables that are neither parameters, batch statistics nor
+            random streams.
     """
     others = nnx.state(model, nnx.Not(nnx.Any(nnx.Param, nnx.BatchStat, nnx.RngState)))
     if jax.tree.leaves(others):
         where = "/".join(map(str, next(iter(nnx.to_flat_state(others)))[0]))
-        raise ConfigError("model", type(model).__name__, f"its {where} is neither nnx.Param, nnx.BatchStat nor a random stream")
+        raise ConfigError(
+            "model",
+            type(model).__name__,
+            f"its {where} is neither nnx.Param, nnx.BatchStat nor a random stream",
+        )
     random: tuple[Any, ...] = ()
     if takes_keys(model):
         nnx.pop(model, nnx.RngState)
     else:
-        random = tuple((path, isinstance(leaf, nnx.RngKey)) for path, leaf in nnx.to_flat_state(nnx.state(model, nnx.RngState)))
+        random = tuple(
+            (path, isinstance(leaf, nnx.RngKey))
+            for path, leaf in nnx.to_flat_state(nnx.state(model, nnx.RngState))
+        )
     graphdef, params, batch_stats, _ = nnx.split(model, nnx.Param, nnx.BatchStat, nnx.RngState)
     params, batch_stats = nnx.to_pure_dict(params), nnx.to_pure_dict(batch_stats)
     return TrainState(
@@ -122,25 +145,32 @@ def create_train_state(
         batch_stats=batch_stats,
         opt_state=jax.jit(optimizer.init)(params),  # jitted: eagerly it compiles once per shape
         ema=(params, batch_stats) if with_ema else None,
-        loss_scale=LossScale(np.float32(_FIRST_LOSS_SCALE), np.zeros((), np.int32)) if with_loss_scale else None,
+        loss_scale=LossScale(np.float32(_FIRST_LOSS_SCALE), np.zeros((), np.int32))
+        if with_loss_scale
+        else None,
         graphdef=graphdef,
         random=random,
     )
 
 
 def array_name(path: Any) -> str:
-    """Returns the name of a parameter or batch statistic from its path in the tree, e.g. `units/0/convs/1/kernel`."""
+    """Returns the name of a parameter or batch statistic from its path in the tree, e.g.
+    `units/0/convs/1/kernel`.
+    """
     return jax.tree_util.keystr(path, simple=True, separator="/")
 
 
 def takes_keys(model: nnx.Module) -> bool:
     """Whether a model is called with `keys`, one for each example, for what it draws at random."""
     parameters = inspect.signature(type(model).__call__).parameters.values()
-    return any(each.name == "keys" or each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters)
+    return any(
+        each.name == "keys" or each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters
+    )
 
 
 def merge(state: TrainState, params: Tree, batch_stats: Tree, key: Any = None) -> Any:
-    """Puts a model together that can be called, and whose batch statistics can change, inside a transform.
+    """Puts a model together that can be called, and whose batch statistics can change, inside a
+    transform.
 
     Args:
         key: from which random streams of the model's own begin, in training.
@@ -158,7 +188,8 @@ def merge(state: TrainState, params: Tree, batch_stats: Tree, key: Any = None) -
 
 
 def fingerprint(state: TrainState) -> str:
-    """Returns a SHA-256 digest of all arrays that this process holds whole, equal if every bit of them is.
+    """Returns a SHA-256 digest of all arrays that this process holds whole, equal if every bit of
+    them is.
 
     Of a sharded state these are the small arrays: biases, scales, statistics, counts.
     """

@@ -1,4 +1,7 @@
-"""Computes one training or evaluation step, in pure functions that know no device; strategies wrap them."""
+"""Computes one training or evaluation step, in pure functions that know no device.
+
+Strategies wrap them.
+"""
 
 import dataclasses
 import functools
@@ -35,13 +38,14 @@ class Recipe:
         preprocess: augments and normalizes a batch.
         batch_norm: which examples share statistics.
         ema_decay: decay of the moving average of the weights; 0 for none.
-        on_divergence: `skip` keeps the old state if the new one would not be finite; other values leave that to the loop.
+        on_divergence: `skip` keeps the old state if the new one would not be finite; other values
+            leave that to the loop.
         accumulate_steps: number of microbatches of a batch, computed one after the other.
-        scan: whether microbatches, and several steps of one call, are a loop in the program, which compiles faster; XLA:CPU runs
-            convolutions in loops very slowly.
+        scan: whether microbatches, and several steps of one call, are a loop in the program, which
+            compiles faster; XLA:CPU runs convolutions in loops very slowly.
         remat: which activations the backward pass recomputes: `none`, `blocks` or `full`.
-        frozen: names of the parameters that stay as they are. Their gradients are 0 and are not computed; batch norms go on
-            updating their running statistics, as in PyTorch.
+        frozen: names of the parameters that stay as they are. Their gradients are 0 and are not
+            computed; batch norms go on updating their running statistics, as in PyTorch.
     """
 
     task: Task
@@ -59,10 +63,13 @@ class Recipe:
 def train_step(
     state: TrainState, batch: Batch, constants: Constants, *, recipe: Recipe, replicas: Replicas
 ) -> tuple[TrainState, dict[str, Array]]:
-    """Returns the state after one update and the metric sums of the global batch; both are equal on all replicas.
+    """Returns the state after one update and the metric sums of the global batch.
 
-    The sums are those of the task, `gradient_norm` (before clipping) and `updates`, 1 for this step. Where updates can be skipped
-    there is `skipped_updates`, 1 if this one was; with a loss scale also `overflows`, 1 if the scale was too large.
+    Both are equal on all replicas.
+
+    The sums are those of the task, `gradient_norm` (before clipping) and `updates`, 1 for this
+    step. Where updates can be skipped there is `skipped_updates`, 1 if this one was; with a loss
+    scale also `overflows`, 1 if the scale was too large.
 
     Args:
         state: before the update.
@@ -73,7 +80,9 @@ def train_step(
     """
     with jax.named_scope("input"):  # scopes name the stages of a step in a profile
         batch = gather_examples(batch, constants.examples)
-    (grads, batch_stats, weight), metrics = accumulate_gradients(state, batch, constants, recipe=recipe, replicas=replicas)
+    (grads, batch_stats, weight), metrics = accumulate_gradients(
+        state, batch, constants, recipe=recipe, replicas=replicas
+    )
     with jax.named_scope("reduce"):
         grads, batch_stats, weight = replicas.mean((grads, batch_stats, weight))
         metrics = replicas.sum(metrics)
@@ -81,17 +90,25 @@ def train_step(
 
 
 def several_steps(train_step: TrainStep, *, recipe: Recipe) -> TrainStep:
-    """Returns a train step that also takes K batches at once, in fields (batch, K, ...), and then returns sums (K, ...).
+    """Returns a train step that also takes K batches at once, in fields (batch, K, ...), and then
+    returns sums (K, ...).
 
-    These K steps are one program, so that the device does not wait for the host between them. K is the second dim, since the first
-    one is sharded over devices and processes.
+    These K steps are one program, so that the device does not wait for the host between them. K is
+    the second dim, since the first one is sharded over devices and processes.
     """
 
-    def steps(state: TrainState, batch: Batch, constants: Constants) -> tuple[TrainState, dict[str, Array]]:
+    def steps(
+        state: TrainState, batch: Batch, constants: Constants
+    ) -> tuple[TrainState, dict[str, Array]]:
         if batch["indices"].ndim == 1:
             return train_step(state, batch, constants)
         batches = {name: jnp.moveaxis(values, 1, 0) for name, values in batch.items()}
-        return jax.lax.scan(lambda state, batch: train_step(state, batch, constants), state, batches, unroll=not recipe.scan)
+        return jax.lax.scan(
+            lambda state, batch: train_step(state, batch, constants),
+            state,
+            batches,
+            unroll=not recipe.scan,
+        )
 
     return steps
 
@@ -113,15 +130,20 @@ def update_state(
         state: before the update.
         grads: of the weighted loss, as means over replicas.
         batch_stats: new running statistics of batch norm, as means over replicas.
-        weight: mean weight of the examples, times the task's divisors if it has any, as a mean over replicas.
+        weight: mean weight of the examples, times the task's divisors if it has any, as a mean over
+            replicas.
         sums: metric sums of the global batch.
         constants: holds the learning rates.
         recipe: the settings of a step.
     """
-    # The weight is exactly 1 for a full batch; with missing examples the mean is over those present, on whichever replica.
-    scale = jnp.maximum(weight, jnp.finfo(jnp.float32).tiny) * (1.0 if state.loss_scale is None else state.loss_scale.factor)
+    # The weight is exactly 1 for a full batch; with missing examples the mean is over those
+    # present, on whichever replica.
+    scale = jnp.maximum(weight, jnp.finfo(jnp.float32).tiny) * (
+        1.0 if state.loss_scale is None else state.loss_scale.factor
+    )
     grads = jax.tree.map(lambda grad: grad / scale, grads)
-    # The norm of the averaged gradients is the same on all replicas, so it joins the sums after they are summed over replicas.
+    # The norm of the averaged gradients is the same on all replicas, so it joins the sums after
+    # they are summed over replicas.
     sums = sums | {"gradient_norm": optax.tree.norm(grads), "updates": jnp.ones(())}
     updated = apply_gradients(state, grads, batch_stats, constants.learning_rates, recipe=recipe)
     if recipe.on_divergence == "skip" or state.loss_scale is not None:
@@ -133,30 +155,51 @@ def update_state(
         if state.loss_scale is not None:
             updated = dataclasses.replace(updated, loss_scale=state.loss_scale.adjusted(finite))
             # Not a divergence: with a smaller scale the gradients may be finite.
-            sums["overflows"] = jnp.where(jnp.isfinite(sums["loss"]) & ~finite & (state.loss_scale.factor > 1), 1.0, 0.0)
+            sums["overflows"] = jnp.where(
+                jnp.isfinite(sums["loss"]) & ~finite & (state.loss_scale.factor > 1), 1.0, 0.0
+            )
     return updated, sums
 
 
 def accumulate_gradients(
     state: TrainState, batch: Batch, constants: Constants, *, recipe: Recipe, replicas: Replicas
 ) -> tuple[tuple[Tree, Tree, Float[Array, ""]], dict[str, Array]]:
-    """Returns what `compute_gradients` does, as means over microbatches computed one after the other, and their metric sums."""
+    """Returns what `compute_gradients` does, as means over microbatches computed one after the
+    other, and their metric sums.
+    """
     count = recipe.accumulate_steps
-    compute = functools.partial(compute_gradients, state, key=constants.key, recipe=recipe, replicas=replicas)
+    compute = functools.partial(
+        compute_gradients, state, key=constants.key, recipe=recipe, replicas=replicas
+    )
     if count == 1:
         return compute(batch)
-    # Each replica takes its share of every microbatch: under jit over a mesh no example moves to another device.
-    shares = {name: leaf.reshape(replicas.per_program, count, -1, *leaf.shape[1:]) for name, leaf in batch.items()}
-    parts = {name: jnp.moveaxis(leaf, 1, 0).reshape(count, -1, *leaf.shape[3:]) for name, leaf in shares.items()}
+    # Each replica takes its share of every microbatch: under jit over a mesh no example moves to
+    # another device.
+    shares = {
+        name: leaf.reshape(replicas.per_program, count, -1, *leaf.shape[1:])
+        for name, leaf in batch.items()
+    }
+    parts = {
+        name: jnp.moveaxis(leaf, 1, 0).reshape(count, -1, *leaf.shape[3:])
+        for name, leaf in shares.items()
+    }
     if recipe.scan:
-        # From zeros: with the first microbatch before the loop the program is twice as long, and gradients are reduced twice.
-        zeros = jax.tree.map(jnp.zeros_like, jax.eval_shape(compute, {name: leaf[0] for name, leaf in parts.items()}))
-        total, _ = jax.lax.scan(lambda total, part: (jax.tree.map(jnp.add, total, compute(part)), None), zeros, parts)
+        # From zeros: with the first microbatch before the loop the program is twice as long, and
+        # gradients are reduced twice.
+        zeros = jax.tree.map(
+            jnp.zeros_like, jax.eval_shape(compute, {name: leaf[0] for name, leaf in parts.items()})
+        )
+        total, _ = jax.lax.scan(
+            lambda total, part: (jax.tree.map(jnp.add, total, compute(part)), None), zeros, parts
+        )
     else:
         total = compute({name: leaf[0] for name, leaf in parts.items()})
         for number in range(1, count):
-            # The barrier makes a microbatch wait for the previous one: computed together they need the memory of the whole batch.
-            part, total = jax.lax.optimization_barrier(({name: leaf[number] for name, leaf in parts.items()}, total))
+            # The barrier makes a microbatch wait for the previous one: computed together they need
+            # the memory of the whole batch.
+            part, total = jax.lax.optimization_barrier(
+                ({name: leaf[number] for name, leaf in parts.items()}, total)
+            )
             total = jax.tree.map(jnp.add, total, compute(part))
     means, sums = total
     return jax.tree.map(lambda leaf: leaf / count, means), sums
@@ -165,7 +208,8 @@ def accumulate_gradients(
 def compute_gradients(
     state: TrainState, batch: Batch, *, key: Array, recipe: Recipe, replicas: Replicas
 ) -> tuple[tuple[Tree, Tree, Float[Array, ""]], dict[str, Array]]:
-    """Returns (gradients of the weighted loss, new batch statistics, mean weight) and metric sums, all of this replica's examples.
+    """Returns (gradients of the weighted loss, new batch statistics, mean weight) and metric sums,
+    all of this replica's examples.
 
     The gradients are yet to be divided by the mean weight of the global batch.
 
@@ -185,7 +229,9 @@ def compute_gradients(
     keys = keys_of(1)(augment.numbers(batch))
     group_size, combine = batch_norm.statistics(recipe.batch_norm, replicas, len(batch["images"]))
 
-    def loss_function(params: Tree) -> tuple[Float[Array, ""], tuple[Tree, Float[Array, ""], dict[str, Array]]]:
+    def loss_function(
+        params: Tree,
+    ) -> tuple[Float[Array, ""], tuple[Tree, Float[Array, ""], dict[str, Array]]]:
         trained = _choose(recipe.frozen, jax.lax.stop_gradient(params), params)
         model = merge(state, trained, state.batch_stats, keys[0] if state.random else None)
         model.train()
@@ -196,18 +242,30 @@ def compute_gradients(
         if state.loss_scale is not None:
             loss = loss * state.loss_scale.factor
         divisors = getattr(recipe.task, "divisors", None)
-        weight = jnp.mean(batch["weights"] if divisors is None else batch["weights"] * divisors(outputs, batch))
-        return loss, (nnx.to_pure_dict(nnx.state(model, nnx.BatchStat)), weight, recipe.task.sums(outputs, batch, training=True))
+        weight = jnp.mean(
+            batch["weights"] if divisors is None else batch["weights"] * divisors(outputs, batch)
+        )
+        return loss, (
+            nnx.to_pure_dict(nnx.state(model, nnx.BatchStat)),
+            weight,
+            recipe.task.sums(outputs, batch, training=True),
+        )
 
     with jax.named_scope("forward"):
-        loss, pull_back, (batch_stats, weight, metrics) = jax.vjp(loss_function, replicas.local(state.params), has_aux=True)
+        loss, pull_back, (batch_stats, weight, metrics) = jax.vjp(
+            loss_function, replicas.local(state.params), has_aux=True
+        )
     with jax.named_scope("backward"):
         (grads,) = pull_back(jnp.ones_like(loss))
     return (grads, batch_stats, weight), metrics
 
 
-def apply_gradients(state: TrainState, grads: Tree, batch_stats: Tree, learning_rates: Array, *, recipe: Recipe) -> TrainState:
-    """Returns the state after the optimizer's update with these gradients, with new batch statistics and moving averages."""
+def apply_gradients(
+    state: TrainState, grads: Tree, batch_stats: Tree, learning_rates: Array, *, recipe: Recipe
+) -> TrainState:
+    """Returns the state after the optimizer's update with these gradients, with new batch
+    statistics and moving averages.
+    """
     # A count beyond the last rate reads the last one, as JAX clamps indices.
     optimizer = recipe.optimizer(lambda count: learning_rates[count])
     updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
@@ -215,22 +273,37 @@ def apply_gradients(state: TrainState, grads: Tree, batch_stats: Tree, learning_
     params = _choose(recipe.frozen, state.params, optax.apply_updates(state.params, updates))
     ema = None
     if state.ema is not None:
-        # With the full decay, early averages would be mostly initial weights: it starts at 0.1 and rises.
+        # With the full decay, early averages would be mostly initial weights: it starts at 0.1 and
+        # rises.
         decay = jnp.minimum(recipe.ema_decay, (1.0 + state.step) / (10.0 + state.step))
         averages: Any = optax.incremental_update((params, batch_stats), state.ema, 1 - decay)
         ema = (_choose(recipe.frozen, params, averages[0]), averages[1])
-    return dataclasses.replace(state, step=state.step + 1, params=params, batch_stats=batch_stats, opt_state=opt_state, ema=ema)
+    return dataclasses.replace(
+        state,
+        step=state.step + 1,
+        params=params,
+        batch_stats=batch_stats,
+        opt_state=opt_state,
+        ema=ema,
+    )
 
 
 def _choose(names: frozenset[str], named: Tree, others: Tree) -> Tree:
-    """Returns a tree of parameters with those of these names from the first tree and all others from the second."""
+    """Returns a tree of parameters with those of these names from the first tree and all others
+    from the second.
+    """
     if not names:
         return others
-    return jax.tree_util.tree_map_with_path(lambda path, one, other: one if array_name(path) in names else other, named, others)
+    return jax.tree_util.tree_map_with_path(
+        lambda path, one, other: one if array_name(path) in names else other, named, others
+    )
 
 
-def eval_step(state: TrainState, batch: Batch, data: Mapping[str, Any], *, recipe: Recipe, replicas: Replicas) -> dict[str, Array]:
-    """Returns the metric sums of the global batch, computed with the moving average of the weights if there is one.
+def eval_step(
+    state: TrainState, batch: Batch, data: Mapping[str, Any], *, recipe: Recipe, replicas: Replicas
+) -> dict[str, Array]:
+    """Returns the metric sums of the global batch, computed with the moving average of the weights
+    if there is one.
 
     Args:
         state: of the model.
@@ -240,11 +313,15 @@ def eval_step(state: TrainState, batch: Batch, data: Mapping[str, Any], *, recip
         replicas: how this program communicates with the other replicas.
     """
     batch = recipe.preprocess(gather_examples(batch, data), None)
-    return replicas.sum(recipe.task.sums(evaluation_model(state)(batch["images"]), batch, training=False))
+    return replicas.sum(
+        recipe.task.sums(evaluation_model(state)(batch["images"]), batch, training=False)
+    )
 
 
 def evaluation_model(state: TrainState) -> Any:
-    """Returns the model in evaluation mode, with the moving average of its weights if the state has one."""
+    """Returns the model in evaluation mode, with the moving average of its weights if the state has
+    one.
+    """
     params, batch_stats = (state.params, state.batch_stats) if state.ema is None else state.ema
     model = merge(state, params, batch_stats)
     model.eval()
@@ -256,14 +333,18 @@ def _all_finite(tree: Tree) -> Bool[Array, ""]:
 
 
 def example_keys(key: Array, step: Array, indices: Array) -> Key[Array, "batch"]:
-    """Returns one key per example, from the run's key, the step and the example's index, whatever the strategy and device count.
+    """Returns one key per example, from the run's key, the step and the example's index, whatever
+    the strategy and device count.
 
     Args:
         key: data of the run's random key.
         step: number of updates done.
-        indices: of the examples in the dataset, or numbers that tell copies of an example in a batch apart.
+        indices: of the examples in the dataset, or numbers that tell copies of an example in a
+            batch apart.
     """
-    return jax.vmap(jax.random.fold_in, (None, 0))(jax.random.fold_in(jax.random.wrap_key_data(key), step), indices)
+    return jax.vmap(jax.random.fold_in, (None, 0))(
+        jax.random.fold_in(jax.random.wrap_key_data(key), step), indices
+    )
 
 
 def fold(keys: Key[Array, "batch"], purpose: int) -> Key[Array, "batch"]:

@@ -1,4 +1,5 @@
-"""Provides the tasks, one file each: a task turns a model's outputs and a batch into a loss and metrics; it knows no device.
+"""Provides the tasks, one file each: a task turns a model's outputs and a batch into a loss and
+metrics; it knows no device.
 
 task = tasks.create("segmentation", num_classes=2, loss="dice")
 task = tasks.Segmentation(2, loss="dice")
@@ -61,15 +62,21 @@ def __getattr__(name: str) -> Any:
 class Task(Protocol):
     """A loss and its metrics.
 
-    A task returns sums, not means: sums add up over devices, processes and batches, and are divided once, at the end.
+    A task returns sums, not means: sums add up over devices, processes and batches, and are divided
+    once, at the end.
 
-    A task other than the three built-in ones may have further attributes of its class, and a method:
+    A task other than the three built-in ones may have further attributes of its class, and a
+    method:
 
-    - `kind`: `classification` (the default), `segmentation` or `regression`, whose models and datasets serve this task, too.
-    - `target`: the field of a batch that it learns from, if it is not that of its kind; `Dataset.targets` then declares it.
-    - `probabilities(outputs)`: what predictions are made from, where that is not the softmax (for regression: the outputs).
-    - `divisors(outputs, batch)`: one number per example, where the training loss of a batch is not the mean of `losses` but their
-      sum divided by the sum of these: over the global batch, whatever devices and microbatches it is computed in.
+    - `kind`: `classification` (the default), `segmentation` or `regression`, whose models and
+      datasets serve this task, too.
+    - `target`: the field of a batch that it learns from, if it is not that of its kind;
+      `Dataset.targets` then declares it.
+    - `probabilities(outputs)`: what predictions are made from, where that is not the softmax (for
+      regression: the outputs).
+    - `divisors(outputs, batch)`: one number per example, where the training loss of a batch is not
+      the mean of `losses` but their sum divided by the sum of these: over the global batch,
+      whatever devices and microbatches it is computed in.
     """
 
     @property
@@ -86,7 +93,9 @@ class Task(Protocol):
         """Returns the training loss of each example."""
         ...
 
-    def sums(self, outputs: Array, batch: Mapping[str, Array], *, training: bool) -> dict[str, Array]:
+    def sums(
+        self, outputs: Array, batch: Mapping[str, Array], *, training: bool
+    ) -> dict[str, Array]:
         """Returns sums over the examples, each weighted by `batch["weights"]`.
 
         Args:
@@ -100,7 +109,10 @@ class Task(Protocol):
         ...
 
     def metrics(self, sums: Sums) -> dict[str, float]:
-        """Divides the sums, and returns `loss` and the metrics; a name with a slash, such as `iou/cell`, is a detail."""
+        """Divides the sums, and returns `loss` and the metrics.
+
+        A name with a slash, such as `iou/cell`, is a detail.
+        """
         ...
 
 
@@ -132,14 +144,19 @@ def candidates(name: str | None, served: Sequence[str]) -> tuple[str, ...]:
         ConfigError: for an unknown task.
     """
     if name is None:
-        return (*served, *(other for other in names() if other not in served and kind_of(other) in served))
+        return (
+            *served,
+            *(other for other in names() if other not in served and kind_of(other) in served),
+        )
     kind = kind_of(name)
     if not {name, kind} & set(served):
         return ()
     return (name,) if kind == name or hasattr(_tasks[name], "target") else (name, kind)
 
 
-def create(name: str, *, num_classes: int, class_names: tuple[str, ...] = (), **kwargs: Any) -> Task:
+def create(
+    name: str, *, num_classes: int, class_names: tuple[str, ...] = (), **kwargs: Any
+) -> Task:
     """Creates a task by name.
 
     Args:
@@ -153,25 +170,37 @@ def create(name: str, *, num_classes: int, class_names: tuple[str, ...] = (), **
     """
     kind = _tasks[name]
     check_keywords("task_kwargs", kind, kwargs, reserved=("num_classes", "class_names"))
-    return kind(num_classes=num_classes, class_names=checked_names(num_classes, class_names), **kwargs)
+    return kind(
+        num_classes=num_classes, class_names=checked_names(num_classes, class_names), **kwargs
+    )
 
 
 def checked_names(num_classes: int, class_names: Sequence[str]) -> tuple[str, ...]:
-    """Returns the names of a task's classes: those given or, where there are none, "0", "1" and so on.
+    """Returns the names of a task's classes: those given or, where there are none, "0", "1" and so
+    on.
 
     Raises:
         ConfigError: if `num_classes` is no whole number of at least 1.
     """
-    if isinstance(num_classes, bool) or not isinstance(num_classes, int | np.integer) or num_classes < 1:
+    if (
+        isinstance(num_classes, bool)
+        or not isinstance(num_classes, int | np.integer)
+        or num_classes < 1
+    ):
         raise ConfigError("num_classes", num_classes, "must be a whole number of at least 1")
     return tuple(class_names) or tuple(map(str, range(num_classes)))
 
 
 def check_class_weights(weights: Any, num_classes: int) -> None:
-    """Raises ConfigError for weights that are neither none nor one number of at least 0 per class, not all 0."""
+    """Raises ConfigError for weights that are neither none nor one number of at least 0 per class,
+    not all 0.
+    """
     given: dict[str, Any] = {"class_weights": weights}
     found: list[Any] = [*weights] if isinstance(weights, tuple | list) else [None]
-    if not all(isinstance(weight, int | float) and not isinstance(weight, bool) and 0 <= weight < np.inf for weight in found):
+    if not all(
+        isinstance(weight, int | float) and not isinstance(weight, bool) and 0 <= weight < np.inf
+        for weight in found
+    ):
         raise ConfigError("task_kwargs", given, "must be numbers of at least 0, e.g. [1,2.5]")
     if found and (len(found) != num_classes or sum(found) == 0):
         remedy = f"must be {num_classes} numbers, one per class, not all 0"

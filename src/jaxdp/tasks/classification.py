@@ -24,12 +24,14 @@ class Classification:
     Attributes:
         num_classes: number of logits.
         class_names: one per class; by default the classes are counted from "0".
-        label_smoothing: share of the target that is spread evenly over all classes, in the training loss only; the reported
-            `loss` is computed without it, so that runs can be compared. Source: Szegedy et al. 2016, section 7.
-        class_weights: weight of each class in the training loss, whose mean over the global batch is sum(weight * loss) /
-            sum(weight), as that of PyTorch's `CrossEntropyLoss(weight, label_smoothing=...)`: with smoothing each class's share of
-            the target has the class's weight, and the divisor is that of the labels. Where images are mixed, so are the weights in
-            the divisor. The reported `loss` is computed without them.
+        label_smoothing: share of the target that is spread evenly over all classes, in the training
+            loss only; the reported `loss` is computed without it, so that runs can be compared.
+            Source: Szegedy et al. 2016, section 7.
+        class_weights: weight of each class in the training loss, whose mean over the global batch
+            is sum(weight * loss) / sum(weight), as that of PyTorch's `CrossEntropyLoss(weight,
+            label_smoothing=...)`: with smoothing each class's share of the target has the class's
+            weight, and the divisor is that of the labels. Where images are mixed, so are the
+            weights in the divisor. The reported `loss` is computed without them.
 
     Raises:
         ConfigError: for a value out of range.
@@ -43,17 +45,32 @@ class Classification:
     best_metric = ("accuracy", True)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "class_names", tasks.checked_names(self.num_classes, self.class_names))
+        object.__setattr__(
+            self, "class_names", tasks.checked_names(self.num_classes, self.class_names)
+        )
         if not 0 <= self.label_smoothing < 1:
-            raise ConfigError("task_kwargs", {"label_smoothing": self.label_smoothing}, "must be at least 0 and below 1")
+            raise ConfigError(
+                "task_kwargs",
+                {"label_smoothing": self.label_smoothing},
+                "must be at least 0 and below 1",
+            )
         tasks.check_class_weights(self.class_weights, self.num_classes)
 
-    def losses(self, outputs: Float[Array, "batch classes"], batch: Mapping[str, Array]) -> Float[Array, "batch"]:
-        """Returns the training loss of each example; where images are mixed, so are labels (Zhang et al. 2018, section 2)."""
-        targets = optax.smooth_labels(self._targets(outputs, batch), self.label_smoothing)
-        return optax.softmax_cross_entropy(outputs, targets * jnp.asarray(self.class_weights) if self.class_weights else targets)
+    def losses(
+        self, outputs: Float[Array, "batch classes"], batch: Mapping[str, Array]
+    ) -> Float[Array, "batch"]:
+        """Returns the training loss of each example.
 
-    def divisors(self, outputs: Float[Array, "batch classes"], batch: Mapping[str, Array]) -> Float[Array, "batch"]:
+        Where images are mixed, so are labels (Zhang et al. 2018, section 2).
+        """
+        targets = optax.smooth_labels(self._targets(outputs, batch), self.label_smoothing)
+        return optax.softmax_cross_entropy(
+            outputs, targets * jnp.asarray(self.class_weights) if self.class_weights else targets
+        )
+
+    def divisors(
+        self, outputs: Float[Array, "batch classes"], batch: Mapping[str, Array]
+    ) -> Float[Array, "batch"]:
         """Returns the class weight of each example, by whose mean the mean loss is divided."""
         if not self.class_weights:
             return jnp.ones(len(outputs))
@@ -63,7 +80,9 @@ class Classification:
         targets = jax.nn.one_hot(batch["labels"], outputs.shape[-1])
         if "partner_share" in batch:
             share = batch["partner_share"][:, None]
-            targets = (1 - share) * targets + share * jax.nn.one_hot(batch["partner_labels"], outputs.shape[-1])
+            targets = (1 - share) * targets + share * jax.nn.one_hot(
+                batch["partner_labels"], outputs.shape[-1]
+            )
         return targets
 
     def sums(
@@ -79,9 +98,12 @@ class Classification:
             "examples": jnp.sum(weights),
         }
         if self.num_classes > TOP:
-            # Counts larger logits, rather than sorts. An equal logit of a lower class counts, too, as in argmax.
+            # Counts larger logits, rather than sorts. An equal logit of a lower class counts, too,
+            # as in argmax.
             own = jnp.take_along_axis(outputs, labels[:, None], -1)
-            ahead = (outputs > own) | ((outputs == own) & (jnp.arange(self.num_classes) < labels[:, None]))
+            ahead = (outputs > own) | (
+                (outputs == own) & (jnp.arange(self.num_classes) < labels[:, None])
+            )
             # NaN has no rank.
             among = (jnp.sum(ahead, -1) < TOP) & jnp.isfinite(own[:, 0])
             sums["among_top5"] = jnp.sum(weights * among)
@@ -92,4 +114,8 @@ class Classification:
 
     def metrics(self, sums: tasks.Sums) -> dict[str, float]:
         shares = {"loss": "loss", "accuracy": "correct", "top5_accuracy": "among_top5"}
-        return {name: float(tasks.ratio(sums[part], sums["examples"])) for name, part in shares.items() if part in sums}
+        return {
+            name: float(tasks.ratio(sums[part], sums["examples"]))
+            for name, part in shares.items()
+            if part in sums
+        }

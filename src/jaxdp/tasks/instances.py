@@ -1,4 +1,6 @@
-"""Scores objects: how many of those in a mask were found, as the Data Science Bowl of 2018 counted."""
+"""Scores objects: how many of those in a mask were found, as the Data Science Bowl of 2018
+counted.
+"""
 
 from collections.abc import Mapping
 from typing import Any
@@ -8,41 +10,59 @@ from jaxtyping import Integer
 
 from jaxdp import tasks
 
-# Of the intersection over union that makes a predicted object a true one, in twentieths, which compare exactly: 0.5 to 0.95.
+# Of the intersection over union that makes a predicted object a true one, in twentieths, which
+# compare exactly: 0.5 to 0.95.
 THRESHOLDS = range(10, 20)
 
 
-def sums(actual: Integer[np.ndarray, "height width"], predicted: Integer[np.ndarray, "height width"]) -> dict[str, np.ndarray]:
-    """Returns counts of the objects in one image, which add up over images: `objects`, `predicted_objects`, `true_objects` (10,).
+def sums(
+    actual: Integer[np.ndarray, "height width"], predicted: Integer[np.ndarray, "height width"]
+) -> dict[str, np.ndarray]:
+    """Returns counts of the objects in one image, which add up over images: `objects`,
+    `predicted_objects`, `true_objects` (10,).
 
-    A predicted object is a true one if its intersection over union (IoU) with an object is above the threshold; above 0.5 each is
-    so with at most one.
+    A predicted object is a true one if its intersection over union (IoU) with an object is above
+    the threshold; above 0.5 each is so with at most one.
 
     Args:
         actual: numbers of the objects, 0 for background.
         predicted: likewise; the numbers need not be the same.
     """
-    (numbers, place), (others, other_place) = (np.unique(each, return_inverse=True) for each in (actual, predicted))
+    (numbers, place), (others, other_place) = (
+        np.unique(each, return_inverse=True) for each in (actual, predicted)
+    )
     pairs, shared = np.unique(place.ravel() * len(others) + other_place.ravel(), return_counts=True)
     rows, columns = np.divmod(pairs, len(others))
     areas, other_areas = np.bincount(place.ravel()), np.bincount(other_place.ravel())
     union = areas[rows] + other_areas[columns] - shared
     of_objects = (numbers[rows] > 0) & (others[columns] > 0)
-    hits = [np.count_nonzero(of_objects & (20 * shared > threshold * union)) for threshold in THRESHOLDS]
-    counts = {"objects": (numbers > 0).sum(), "predicted_objects": (others > 0).sum(), "true_objects": hits}
+    hits = [
+        np.count_nonzero(of_objects & (20 * shared > threshold * union)) for threshold in THRESHOLDS
+    ]
+    counts = {
+        "objects": (numbers > 0).sum(),
+        "predicted_objects": (others > 0).sum(),
+        "true_objects": hits,
+    }
     return {name: np.asarray(value, np.float64) for name, value in counts.items()}
 
 
 def metrics(sums: Mapping[str, Any]) -> dict[str, float]:
-    """Returns `f1`, at an IoU above 0.5, and `average_precision`; nothing where there are no objects, nor predicted ones.
+    """Returns `f1`, at an IoU above 0.5, and `average_precision`.
 
-    Source: Caicedo et al., Nucleus segmentation across imaging experiments: the 2018 Data Science Bowl, 2019, for both; the average
-    precision is TP / (TP + FP + FN) at thresholds of 0.5, 0.55, ... 0.95, averaged over these. There it is averaged over images,
-    too; here counts are summed over images first, so that an image of few objects does not weigh as much as one of many.
+    Nothing where there are no objects, nor predicted ones.
+
+    Source: Caicedo et al., Nucleus segmentation across imaging experiments: the 2018 Data Science
+    Bowl, 2019, for both; the average precision is TP / (TP + FP + FN) at thresholds of 0.5, 0.55,
+    ... 0.95, averaged over these. There it is averaged over images, too; here counts are summed
+    over images first, so that an image of few objects does not weigh as much as one of many.
     """
     both = sums.get("objects", 0.0) + sums.get("predicted_objects", 0.0)
     if not both:
         return {}
     true = np.asarray(sums["true_objects"])
     precisions: np.ndarray = tasks.ratio(true, both - true)
-    return {"f1": float(tasks.ratio(2 * true[0], both)), "average_precision": float(precisions.mean())}
+    return {
+        "f1": float(tasks.ratio(2 * true[0], both)),
+        "average_precision": float(precisions.mean()),
+    }

@@ -25,26 +25,35 @@ def from_loss(
 ) -> tasks.Task:
     """Makes a task of a loss function, e.g. `optax.softmax_cross_entropy_with_integer_labels`.
 
-    The metrics are `loss` and, for classification, `accuracy`. With validation data and a run directory,
-    the state with the lowest validation `loss` is the result, otherwise the last one.
+    The metrics are `loss` and, for classification, `accuracy`. With validation data and a run
+    directory, the state with the lowest validation `loss` is the result, otherwise the last one.
 
     Args:
-        function: (outputs, targets) -> losses (batch, ...), in JAX. Losses with more dims than one, such as one per pixel, are
-            averaged per example. Targets are int32 labels (batch,), int32 masks (batch, height, width) or float32 images with
-            values of 0 to 1 (batch, height, width, channels), as `kind` says; masks and images are cropped to the outputs, which
-            unpadded convolutions make smaller. Where images are mixed, their labels' losses are mixed in the same proportion.
-        kind: `classification`, `segmentation` or `regression`: which datasets and models the task fits.
+        function: (outputs, targets) -> losses (batch, ...), in JAX. Losses with more dims than one,
+            such as one per pixel, are averaged per example. Targets are int32 labels (batch,),
+            int32 masks (batch, height, width) or float32 images with values of 0 to 1 (batch,
+            height, width, channels), as `kind` says; masks and images are cropped to the outputs,
+            which unpadded convolutions make smaller. Where images are mixed, their labels' losses
+            are mixed in the same proportion.
+        kind: `classification`, `segmentation` or `regression`: which datasets and models the task
+            fits.
         num_classes: number of outputs of a model for this task.
         class_names: one per class; by default the classes are counted from "0".
         name: the task's name; by default the function's.
 
     Raises:
-        ConfigError: for an unknown kind or a number of classes below 1; and from the task, while a step is traced, if the function
-            does not return losses per example.
+        ConfigError: for an unknown kind or a number of classes below 1; and from the task, while a
+            step is traced, if the function does not return losses per example.
     """
     if kind not in TARGET_FIELDS:
         raise ConfigError("kind", kind, nearest(str(kind), list(TARGET_FIELDS)))
-    return LossTask(function, kind, num_classes, tasks.checked_names(num_classes, class_names), name or _name(function))
+    return LossTask(
+        function,
+        kind,
+        num_classes,
+        tasks.checked_names(num_classes, class_names),
+        name or _name(function),
+    )
 
 
 def _name(function: LossFunction) -> str:
@@ -77,25 +86,36 @@ class LossTask:
         """The field of a batch that holds the targets."""
         return TARGET_FIELDS[self.kind]
 
-    def losses(self, outputs: Float[Array, "batch ..."], batch: Mapping[str, Array]) -> Float[Array, "batch"]:
+    def losses(
+        self, outputs: Float[Array, "batch ..."], batch: Mapping[str, Array]
+    ) -> Float[Array, "batch"]:
         losses = self._per_example(outputs, batch[self.target])
         if "partner_share" in batch:
             share = batch["partner_share"]
-            losses = (1 - share) * losses + share * self._per_example(outputs, batch["partner_labels"])
+            losses = (1 - share) * losses + share * self._per_example(
+                outputs, batch["partner_labels"]
+            )
         return losses
 
     def sums(
         self, outputs: Float[Array, "batch ..."], batch: Mapping[str, Array], *, training: bool
     ) -> dict[str, Float[Array, ""]]:
         weights, targets = batch["weights"], batch[self.target]
-        sums = {"loss": jnp.sum(weights * self._per_example(outputs, targets)), "examples": jnp.sum(weights)}
+        sums = {
+            "loss": jnp.sum(weights * self._per_example(outputs, targets)),
+            "examples": jnp.sum(weights),
+        }
         if self.kind == "classification":
             sums["correct"] = jnp.sum(weights * (jnp.argmax(outputs, -1) == targets))
         return sums
 
     def metrics(self, sums: tasks.Sums) -> dict[str, float]:
         shares = {"loss": "loss", "accuracy": "correct"}
-        return {name: float(tasks.ratio(sums[part], sums["examples"])) for name, part in shares.items() if part in sums}
+        return {
+            name: float(tasks.ratio(sums[part], sums["examples"]))
+            for name, part in shares.items()
+            if part in sums
+        }
 
     def _per_example(self, outputs: Array, targets: Array) -> Float[Array, "batch"]:
         if self.kind != "classification":
@@ -104,5 +124,9 @@ class LossTask:
         if jnp.shape(losses)[:1] != (len(outputs),):
             shape = jnp.shape(losses)
             given = f"losses of shape {shape}" if shape else "a single number"
-            raise ConfigError("task", self.name, f"returns {given}; it must return one loss per example, of shape (batch,)")
+            raise ConfigError(
+                "task",
+                self.name,
+                f"returns {given}; it must return one loss per example, of shape (batch,)",
+            )
         return jnp.mean(losses.reshape(len(outputs), -1), -1)

@@ -15,7 +15,11 @@ def describe(config: TrainConfig) -> Record:
     """Returns what is known of a cell before it runs."""
     named = ("model", "strategy", "devices", "global_batch_size", "precision", "dataset", "steps")
     defaults = TrainConfig().plain()
-    settings = {name: value for name, value in config.plain().items() if name not in named and value != defaults[name]}
+    settings = {
+        name: value
+        for name, value in config.plain().items()
+        if name not in named and value != defaults[name]
+    }
     return {
         "time": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "model": config.model.name,
@@ -30,18 +34,30 @@ def describe(config: TrainConfig) -> Record:
 
 
 def answer(request: Mapping[str, Any]) -> None:
-    """The other end of `trial.run`: prints a line about the machine, and when it is done one with the result."""
+    """The other end of `trial.run`: prints a line about the machine, and when it is done one with
+    the result.
+    """
     try:
         config = TrainConfig.of(**request["config"])
-        platform.configure(config.sharding.devices, deterministic=config.sharding.deterministic, precision=config.model.precision)
+        platform.configure(
+            config.sharding.devices,
+            deterministic=config.sharding.deterministic,
+            precision=config.model.precision,
+        )
         from jaxdp.tools import throughput
         from jaxdp.training import summary
         from jaxdp.training.setup import create_setup
 
         device = platform.select_devices(config.sharding.devices)[0]
-        machine = {"platform": device.platform, "device_kind": device.device_kind, "versions": summary.versions()}
+        machine = {
+            "platform": device.platform,
+            "device_kind": device.device_kind,
+            "versions": summary.versions(),
+        }
         print(json.dumps(machine), flush=True)
-        found = throughput.benchmark_training(create_setup(config), steps=request["steps"], repeats=request["repeats"])
+        found = throughput.benchmark_training(
+            create_setup(config), steps=request["steps"], repeats=request["repeats"]
+        )
         print(json.dumps({"status": "ok", "reason": None} | found), flush=True)
     except ConfigError as error:
         print(json.dumps({"status": "refused", "reason": str(error)}), flush=True)

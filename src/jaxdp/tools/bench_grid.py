@@ -1,4 +1,6 @@
-"""The grid of a bench, strategy x devices x batch: which cells it has, and how they are measured one after the other."""
+"""The grid of a bench, strategy x devices x batch: which cells it has, and how they are measured
+one after the other.
+"""
 
 import itertools
 import json
@@ -22,7 +24,9 @@ STRATEGIES = ("single", "central", "pmap", "shard_map", "sharded")
 # More than could be measured: the pipeline must not come to its end.
 _ENDLESS = 10**6
 # What a cell can be refused for while others run; any other usage error is one of all cells.
-_OF_A_CELL = "strategy devices global-batch-size accumulate-steps batch-norm mesh shard-params".split()
+_OF_A_CELL = (
+    "strategy devices global-batch-size accumulate-steps batch-norm mesh shard-params".split()
+)
 
 
 def parse_strategies(text: str) -> list[str]:
@@ -30,7 +34,9 @@ def parse_strategies(text: str) -> list[str]:
     words = list(dict.fromkeys(word.strip() for word in text.split(",") if word.strip()))
     for word in words:
         if word not in STRATEGIES:
-            raise ConfigError("strategies", word, "unknown strategy; " + nearest(word, list(STRATEGIES)))
+            raise ConfigError(
+                "strategies", word, "unknown strategy; " + nearest(word, list(STRATEGIES))
+            )
     return _given("strategies", text, words)
 
 
@@ -39,7 +45,11 @@ def parse_numbers(field: str, text: str) -> list[int]:
     words = [word.strip() for word in text.split(",") if word.strip()]
     for word in words:
         if not is_count(word) or not int(word):
-            raise ConfigError(field, text, f"{word} is no number; write numbers with commas between them, e.g. 1,2,4")
+            raise ConfigError(
+                field,
+                text,
+                f"{word} is no number; write numbers with commas between them, e.g. 1,2,4",
+            )
         if field == "devices" and int(word) > MOST_DEVICES:
             raise ConfigError(field, text, f"must be at most {MOST_DEVICES}")
     return _given(field, text, sorted({int(word) for word in words}))
@@ -52,7 +62,10 @@ def _given(field: str, text: str, found: list[T]) -> list[T]:
 
 
 def cells(
-    settings: TrainConfig, strategies: Sequence[str], devices: Sequence[int], batch_sizes: Sequence[int]
+    settings: TrainConfig,
+    strategies: Sequence[str],
+    devices: Sequence[int],
+    batch_sizes: Sequence[int],
 ) -> Iterator[TrainConfig]:
     """Yields what to train in each cell, and says on standard error which cells make no sense.
 
@@ -68,9 +81,14 @@ def cells(
             microbatches = settings.optimization.accumulate_steps
             if size % (count * microbatches) and not settings.sharding.mesh:
                 times = f" with {microbatches} microbatches each" if microbatches > 1 else ""
-                _leave_out(f"{strategy} on {_devices(count)}, batch {size}", f"{_devices(count)}{times} do not divide it")
+                _leave_out(
+                    f"{strategy} on {_devices(count)}, batch {size}",
+                    f"{_devices(count)}{times} do not divide it",
+                )
                 continue
-            yield settings.replace(strategy=strategy, devices=count, global_batch_size=size, steps=_ENDLESS)
+            yield settings.replace(
+                strategy=strategy, devices=count, global_batch_size=size, steps=_ENDLESS
+            )
 
 
 def _why_not(settings: TrainConfig, strategy: str, devices: int) -> str | None:
@@ -96,7 +114,8 @@ def run(
     steps: int | None,
     repeats: int,
 ) -> int:
-    """Measures the cells, writes their records and a figure, prints a table, and returns the command's exit code.
+    """Measures the cells, writes their records and a figure, prints a table, and returns the
+    command's exit code.
 
     Args:
         folder: where bench.jsonl grows.
@@ -106,7 +125,9 @@ def run(
         ConfigError: if nothing could be run, or the folder cannot be written.
     """
     if not configs:
-        raise ConfigError("", "", "no cell of the grid is left; change --strategies, --devices or --batch-sizes")
+        raise ConfigError(
+            "", "", "no cell of the grid is left; change --strategies, --devices or --batch-sizes"
+        )
     from jaxdp.reporting import benchmarks
 
     records: list[Record] = []
@@ -121,19 +142,30 @@ def run(
         interrupted = True
         print("jaxdp.bench: interrupted; what follows is of the cells before", file=sys.stderr)
     except OSError as error:
-        raise ConfigError("output", folder, f"cannot be written: {error.strerror or error}") from error
+        raise ConfigError(
+            "output", folder, f"cannot be written: {error.strerror or error}"
+        ) from error
     if records:
         benchmarks.show(records)
     measured = any(record["status"] == "ok" for record in records)
     if measured:
         paths = benchmarks.plot(records, folder)
-        print(f"{folder / 'bench.jsonl'} and {' and '.join(map(str, paths))} are written", file=sys.stderr)
+        print(
+            f"{folder / 'bench.jsonl'} and {' and '.join(map(str, paths))} are written",
+            file=sys.stderr,
+        )
     elif not interrupted and not records:
-        raise ConfigError("", "", "no cell of the grid could be run; change --strategies, --devices or --batch-sizes")
+        raise ConfigError(
+            "",
+            "",
+            "no cell of the grid could be run; change --strategies, --devices or --batch-sizes",
+        )
     return int(interrupted or not measured)
 
 
-def measure_all(configs: Sequence[TrainConfig], steps: int | None, repeats: int) -> Iterator[Record]:
+def measure_all(
+    configs: Sequence[TrainConfig], steps: int | None, repeats: int
+) -> Iterator[Record]:
     """Yields the record of each cell as it ends.
 
     Raises:
@@ -144,17 +176,24 @@ def measure_all(configs: Sequence[TrainConfig], steps: int | None, repeats: int)
         for number, config in enumerate(configs, 1):
             assert config.sharding.devices is not None
             name = (
-                f"{config.sharding.strategy} on {_devices(config.sharding.devices)}, batch {config.optimization.global_batch_size}"
+                f"{config.sharding.strategy} on {_devices(config.sharding.devices)}, batch"
+                f" {config.optimization.global_batch_size}"
             )
             request = {"config": config.plain(), "steps": steps, "repeats": repeats}
             record = bench_cell.describe(config) | trial.run(request, cache)
             reason = record["reason"]
             if record["status"] == "refused":
-                if not measured and not reason.startswith(tuple(f"--{flag} " for flag in _OF_A_CELL)):
+                if not measured and not reason.startswith(
+                    tuple(f"--{flag} " for flag in _OF_A_CELL)
+                ):
                     raise ConfigError("", "", reason)
                 _leave_out(name, reason)
                 continue
             measured = True
-            said = f"{record['images_per_second']['median']:,.0f} images/s" if record["status"] == "ok" else reason
+            said = (
+                f"{record['images_per_second']['median']:,.0f} images/s"
+                if record["status"] == "ok"
+                else reason
+            )
             print(f"[{number}/{len(configs)}] {name}: {said}", file=sys.stderr)
             yield record

@@ -1,4 +1,6 @@
-"""Lists the checkpoints of a run, with what their evaluations gave and whether their files still are what was saved."""
+"""Lists the checkpoints of a run, with what their evaluations gave and whether their files still
+are what was saved.
+"""
 
 import pathlib
 from collections.abc import Sequence
@@ -19,10 +21,14 @@ from jaxdp.units import bytes_text
 _COLOURS = {"whole": "green", "damaged": "bold red", "unverified": "yellow"}
 
 
-def list_checkpoints(run_dir: str | pathlib.Path, *, verify: bool = False, plugins: Sequence[str] = ()) -> list[Row]:
-    """Returns step, bytes, metrics (None if it was not evaluated), whether it is the best, verdict and problem of each.
+def list_checkpoints(
+    run_dir: str | pathlib.Path, *, verify: bool = False, plugins: Sequence[str] = ()
+) -> list[Row]:
+    """Returns step, bytes, metrics (None if it was not evaluated), whether it is the best, verdict
+    and problem of each.
 
-    Metrics are of validation data under `validation`, or where a run has none of test data under `test`: none is the best then.
+    Metrics are of validation data under `validation`, or where a run has none of test data under
+    `test`: none is the best then.
 
     Args:
         verify: whether to hash all files; otherwise they have to be there and have their sizes.
@@ -37,7 +43,8 @@ def list_checkpoints(run_dir: str | pathlib.Path, *, verify: bool = False, plugi
     split = "validation" if description.has_validation else "test"
     best_metric = create_task(config, description).best_metric
     rows = _examined(run, split, verify=verify)
-    while not rows and integrity.steps(run.checkpoints):  # the only one was being removed, as the run went on
+    # The only one was being removed, as the run went on.
+    while not rows and integrity.steps(run.checkpoints):
         rows = _examined(run, split, verify=verify)
     usable = {row["step"]: row[split] for row in rows if row[split] and row["verdict"] != "damaged"}
     best = integrity.ranked(usable, best_metric)[:1] if description.has_validation else []
@@ -53,7 +60,14 @@ def _examined(run: RunDirectory, split: str, *, verify: bool) -> list[Row]:
         if not verdict.usable and integrity.vanishes(run.checkpoints, step):
             continue
         metrics = integrity.read_metrics(run.checkpoints, step)
-        rows.append({"step": step, "bytes": integrity.size(run.checkpoints, step), split: metrics, "best": False})
+        rows.append(
+            {
+                "step": step,
+                "bytes": integrity.size(run.checkpoints, step),
+                split: metrics,
+                "best": False,
+            }
+        )
         rows[-1] |= {"verdict": verdict.state, "problem": verdict.problem}
     return rows
 
@@ -69,7 +83,9 @@ def print_table(rows: Sequence[Row]) -> None:
     for row in rows:
         metrics = escape(printable(metrics_text(row[split]))) if row[split] else "not evaluated"
         colour = _COLOURS[row["verdict"]]
-        verdict = f"[{colour}]{row['verdict']}[/{colour}]" + (f": {escape(row['problem'])}" if row["problem"] else "")
+        verdict = f"[{colour}]{row['verdict']}[/{colour}]" + (
+            f": {escape(row['problem'])}" if row["problem"] else ""
+        )
         best = " (best)" if row["best"] else ""
         table.add_row(str(row["step"]), bytes_text(row["bytes"]), metrics + best, verdict)
     rich.console.Console(emoji=False).print(table)

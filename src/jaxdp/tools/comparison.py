@@ -1,4 +1,6 @@
-"""Compares a few training steps on several numbers of devices and under several strategies with those of one device."""
+"""Compares a few training steps on several numbers of devices and under several strategies with
+those of one device.
+"""
 
 import dataclasses
 from collections.abc import Sequence
@@ -43,7 +45,10 @@ def compare(configs: Sequence[TrainConfig], *, float64: bool) -> list[Comparison
     jax.config.update("jax_enable_x64", float64)
     ends = [_train(setup) for setup in setups]
     return [
-        Comparison(setup.config, tuple(_largest_difference(end[column], ends[0][column]) for column in COLUMNS))
+        Comparison(
+            setup.config,
+            tuple(_largest_difference(end[column], ends[0][column]) for column in COLUMNS),
+        )
         for setup, end in zip(setups, ends, strict=True)
     ]
 
@@ -60,7 +65,11 @@ def print_table(configs: Sequence[TrainConfig], found: Sequence[Comparison]) -> 
     title = f"{where}, batch norm {first.model.batch_norm}: largest differences"
     table = rich.table.Table("strategy", "devices", *COLUMNS, title=title)
     for config, row in zip(configs, found, strict=True):
-        table.add_row(config.sharding.strategy, str(config.sharding.devices), *(f"{each:.1e}" for each in row.differences))
+        table.add_row(
+            config.sharding.strategy,
+            str(config.sharding.devices),
+            *(f"{each:.1e}" for each in row.differences),
+        )
     rich.console.Console(emoji=False).print(table)
 
 
@@ -71,11 +80,19 @@ def _train(setup: Setup) -> dict[str, Any]:
         state, sums = setup.strategy.train_step(state, batch, setup.constants)
         losses.append(setup.strategy.gather(sums)["loss"] / setup.global_batch_size)
     host = setup.strategy.gather(state)
-    return {"params": host.params, "batch_stats": host.batch_stats, "opt_state": host.opt_state, "loss": losses}
+    return {
+        "params": host.params,
+        "batch_stats": host.batch_stats,
+        "opt_state": host.opt_state,
+        "loss": losses,
+    }
 
 
 def _largest_difference(tree: Any, other: Any) -> float:
     """Returns infinity where a number is not finite, so that NaN never passes."""
     pairs = zip(jax.tree.leaves(tree), jax.tree.leaves(other), strict=True)
-    largest = max((float(np.max(np.abs(np.float64(a) - np.float64(b)), initial=0)) for a, b in pairs), default=0.0)
+    largest = max(
+        (float(np.max(np.abs(np.float64(a) - np.float64(b)), initial=0)) for a, b in pairs),
+        default=0.0,
+    )
     return largest if np.isfinite(largest) else float("inf")

@@ -1,4 +1,6 @@
-"""Describes the devices that JAX sees, how much room they have, and what of a run would lie on each."""
+"""Describes the devices that JAX sees, how much room they have, and what of a run would lie on
+each.
+"""
 
 import json
 import os
@@ -16,9 +18,15 @@ from jaxdp.runtime import platform
 PARTS = ("params", "batch_stats", "opt_state", "ema", "batch", "dataset")
 # What decides which devices a process sees, and how much of their memory it takes.
 VARIABLES = (
-    "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "JAX_PLATFORMS", "JAX_LOCAL_DEVICE_IDS", "TPU_VISIBLE_CHIPS",
-    "XLA_PYTHON_CLIENT_PREALLOCATE", "XLA_PYTHON_CLIENT_MEM_FRACTION", "XLA_FLAGS",
-)  # fmt: skip
+    "CUDA_VISIBLE_DEVICES",
+    "NVIDIA_VISIBLE_DEVICES",
+    "JAX_PLATFORMS",
+    "JAX_LOCAL_DEVICE_IDS",
+    "TPU_VISIBLE_CHIPS",
+    "XLA_PYTHON_CLIENT_PREALLOCATE",
+    "XLA_PYTHON_CLIENT_MEM_FRACTION",
+    "XLA_FLAGS",
+)
 
 
 def survey(config: TrainConfig, *, placement: bool) -> dict[str, Any] | None:
@@ -30,17 +38,31 @@ def survey(config: TrainConfig, *, placement: bool) -> dict[str, Any] | None:
     Raises:
         ConfigError: for a run that could not be trained.
     """
-    platform.configure(config.sharding.devices, deterministic=config.sharding.deterministic, precision=config.model.precision)
+    platform.configure(
+        config.sharding.devices,
+        deterministic=config.sharding.deterministic,
+        precision=config.model.precision,
+    )
     from jaxdp.runtime import processes
 
     try:
         group = processes.start(config.processes)
         mine = describe_process(group.index, platform.select_devices(config.sharding.devices))
         placed = place(config, mine["devices"]) if placement else None
-        processes = [json.loads(text) for text in group.exchange("devices", json.dumps(mine), config.processes.distributed_timeout)]
+        processes = [
+            json.loads(text)
+            for text in group.exchange(
+                "devices", json.dumps(mine), config.processes.distributed_timeout
+            )
+        ]
     except BaseException as error:
         is_usage = isinstance(error, ConfigError)
-        processes.leave(error, EXIT_USAGE_ERROR if is_usage else 1, str(error) if is_usage else None, "jaxdp.devices")
+        processes.leave(
+            error,
+            EXIT_USAGE_ERROR if is_usage else 1,
+            str(error) if is_usage else None,
+            "jaxdp.devices",
+        )
         raise
     return {"processes": processes, "placement": placed} if group.index == 0 else None
 
@@ -55,7 +77,11 @@ def describe_process(index: int, devices: Sequence[Any]) -> dict[str, Any]:
                 "id": device.id,
                 "platform": device.platform,
                 "kind": device.device_kind,
-                "coords": list(coords) if (coords := getattr(device, "coords", None)) is not None else None,
+                "coords": (
+                    list(coords)
+                    if (coords := getattr(device, "coords", None)) is not None
+                    else None
+                ),
                 "slice_index": getattr(device, "slice_index", None),
                 "bytes_in_use": memory.get("bytes_in_use"),
                 "bytes_limit": memory.get("bytes_limit"),
@@ -76,25 +102,38 @@ def describe_process(index: int, devices: Sequence[Any]) -> dict[str, Any]:
 
 
 def hidden_gpus() -> list[int]:
-    """Returns which GPUs of this machine the environment keeps from JAX; none where they are named by UUID."""
-    found = sorted(int(path.name.removeprefix("nvidia")) for path in pathlib.Path("/dev").glob("nvidia[0-9]*"))
+    """Returns which GPUs of this machine the environment keeps from JAX.
+
+    None where they are named by UUID.
+    """
+    found = sorted(
+        int(path.name.removeprefix("nvidia")) for path in pathlib.Path("/dev").glob("nvidia[0-9]*")
+    )
     platforms = os.environ.get("JAX_PLATFORMS", "")
     if platforms and not {"cuda", "gpu"} & set(platforms.split(",")):
         return found
     words = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if words is None or not all(word.strip().lstrip("-").isdecimal() for word in words.split(",") if word):
+    if words is None or not all(
+        word.strip().lstrip("-").isdecimal() for word in words.split(",") if word
+    ):
         return []
-    return [number for number in found if str(number) not in [word.strip() for word in words.split(",")]]
+    return [
+        number for number in found if str(number) not in [word.strip() for word in words.split(",")]
+    ]
 
 
 def _free_bytes() -> int | None:
     path = pathlib.Path("/proc/meminfo")  # Linux only
     lines = path.read_text().splitlines() if path.exists() else []
-    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")), None)
+    return next(
+        (int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")), None
+    )
 
 
 def place(config: TrainConfig, rows: list[Row]) -> dict[str, Any]:
-    """Places state and batch, adds to each device's row what it holds, and returns how the largest arrays are divided."""
+    """Places state and batch, adds to each device's row what it holds, and returns how the largest
+    arrays are divided.
+    """
     import jax
 
     from jaxdp.data.sources import CheckedSource
@@ -111,7 +150,11 @@ def place(config: TrainConfig, rows: list[Row]) -> dict[str, Any]:
         "batch": batch,
     }
     held = {name: bytes_by_device(tree) for name, tree in parts.items()}
-    resident = sum(split.bytes for split in (setup.dataset.train, setup.dataset.test) if isinstance(split, CheckedSource))
+    resident = sum(
+        split.bytes
+        for split in (setup.dataset.train, setup.dataset.test)
+        if isinstance(split, CheckedSource)
+    )
     if setup.config.data.data_placement == "device":  # all of it on each, which need not be tried
         held["dataset"] = {device.id: resident for device in setup.strategy.devices}
     for row in rows:
@@ -123,14 +166,17 @@ def place(config: TrainConfig, rows: list[Row]) -> dict[str, Any]:
         "strategy": settings.sharding.strategy,
         "global_batch_size": settings.optimization.global_batch_size,
         "data_placement": settings.data.data_placement,
-        "parameters": sum(leaf.size for leaf in jax.tree.leaves(setup.shapes.params)),  # without padding
+        # Without padding.
+        "parameters": sum(leaf.size for leaf in jax.tree.leaves(setup.shapes.params)),
         "largest_parameter": division(state.params),
         "largest_of_batch": division(batch),
     }
 
 
 def bytes_by_device(tree: Any) -> dict[int, int]:
-    """Returns how many bytes of a tree of arrays each device of this process holds, copies included."""
+    """Returns how many bytes of a tree of arrays each device of this process holds, copies
+    included.
+    """
     import jax
 
     held: dict[int, int] = {}
@@ -141,7 +187,9 @@ def bytes_by_device(tree: Any) -> dict[int, int]:
 
 
 def division(tree: Any) -> dict[str, Any]:
-    """Returns the largest array of a tree and which devices hold which part of it: `[start, stop]` along each dimension."""
+    """Returns the largest array of a tree and which devices hold which part of it: `[start, stop]`
+    along each dimension.
+    """
     import jax
 
     path, leaf = max(jax.tree.leaves_with_path(tree), key=lambda pair: pair[1].nbytes)
@@ -154,5 +202,8 @@ def division(tree: Any) -> dict[str, Any]:
         "shape": list(leaf.shape),
         "dtype": str(leaf.dtype),
         "bytes": leaf.nbytes,
-        "parts": [{"index": [list(pair) for pair in bounds], "devices": ids} for bounds, ids in sorted(parts.items())],
+        "parts": [
+            {"index": [list(pair) for pair in bounds], "devices": ids}
+            for bounds, ids in sorted(parts.items())
+        ],
     }

@@ -25,7 +25,8 @@ class EvaluateConfig(Settings):
     step: OptionalInt = None
     """step of the checkpoint (default: the best by validation data, or the last)"""
     dataset: OptionalText = None
-    """other labelled data, e.g. folder:photos, all of which count unless --split is given (default: those of the run)"""
+    """other labelled data, e.g. folder:photos, all of which count unless --split is given (default:
+    those of the run)"""
     split: OptionalText = None
     """train, validation, test or all (default: test, or validation where there are no test data)"""
     data_dir: OptionalPath = None
@@ -33,20 +34,26 @@ class EvaluateConfig(Settings):
     per_image: OptionalPath = None
     """CSV file for the metrics of each image"""
     plugins: Plugins = ()
-    """Python files or modules that the run was trained with: those that only its folder names are not run, since they are code of
-    whoever made the folder"""
+    """Python files or modules that the run was trained with: those that only its folder names are
+    not run, since they are code of whoever made the folder"""
     json: tyro.conf.FlagCreatePairsOff[bool] = False
     """print one line of JSON instead of a sentence"""
     sharding: ShardingConfig = ShardingConfig()
 
 
 def evaluate_examples(command: EvaluateConfig) -> tuple[int, str, dict[str, float]]:
-    """Returns the step, the split and its metrics, and writes the metrics of each image to the file of --per-image."""
+    """Returns the step, the split and its metrics, and writes the metrics of each image to the file
+    of --per-image.
+    """
     if command.per_image is not None:
         check_file("per_image", pathlib.Path(command.per_image), "scores.csv")
         check_folder("per_image", pathlib.Path(command.per_image).parent)
-    result = _load(command.run_dir, command.step, command.data_dir, command.sharding, command.plugins)
-    split = command.split or ("all" if command.dataset is not None else result.description.final_split)
+    result = _load(
+        command.run_dir, command.step, command.data_dir, command.sharding, command.plugins
+    )
+    split = command.split or (
+        "all" if command.dataset is not None else result.description.final_split
+    )
     if command.per_image is None:
         return result.step, split, result.evaluate(command.dataset, split=split)
     scores = result.evaluate_each(command.dataset, split=split)
@@ -55,13 +62,19 @@ def evaluate_examples(command: EvaluateConfig) -> tuple[int, str, dict[str, floa
 
 
 def evaluate(
-    run_dir: str | pathlib.Path, *, step: int | None = None, data_dir: str | None = None, plugins: Sequence[str] = (),
+    run_dir: str | pathlib.Path,
+    *,
+    step: int | None = None,
+    data_dir: str | None = None,
+    plugins: Sequence[str] = (),
     **sharding: Any,
-) -> tuple[int, dict[str, float]]:  # fmt: skip
-    """Returns the step of the evaluated checkpoint and its metrics on test data, or on validation data where a run has no other.
+) -> tuple[int, dict[str, float]]:
+    """Returns the step of the evaluated checkpoint and its metrics on test data, or on validation
+    data where a run has no other.
 
     Args:
-        step: which checkpoint; None for the best by validation data, or the newest where there are none.
+        step: which checkpoint; None for the best by validation data, or the newest where there are
+            none.
         data_dir: folder of prepared TensorFlow Datasets; None for that of training.
         plugins: files or modules that the run was trained with.
         **sharding: strategy, devices and the other settings of `ShardingConfig`.
@@ -74,7 +87,11 @@ def evaluate(
 
 
 def _load(
-    run_dir: str | pathlib.Path, step: int | None, data_dir: str | None, sharding: ShardingConfig, plugins: Sequence[str]
+    run_dir: str | pathlib.Path,
+    step: int | None,
+    data_dir: str | None,
+    sharding: ShardingConfig,
+    plugins: Sequence[str],
 ) -> "Result":
     precision = RunDirectory(pathlib.Path(run_dir)).load_config().model.precision
     platform.configure(sharding.devices, deterministic=sharding.deterministic, precision=precision)

@@ -1,4 +1,5 @@
-"""Plans the memory of a training step: what it takes, which batch fits, and which settings would make room.
+"""Plans the memory of a training step: what it takes, which batch fits, and which settings would
+make room.
 
 Steps are compiled and their plans read; no memory of a device is taken.
 """
@@ -42,7 +43,11 @@ def plan(config: TrainConfig, limit: int | None = None) -> dict[str, Any]:
     Raises:
         ConfigError: for a run that could not be trained.
     """
-    platform.configure(config.sharding.devices, deterministic=config.sharding.deterministic, precision=config.model.precision)
+    platform.configure(
+        config.sharding.devices,
+        deterministic=config.sharding.deterministic,
+        precision=config.model.precision,
+    )
     import jax
 
     from jaxdp.sharding import memory
@@ -57,12 +62,24 @@ def plan(config: TrainConfig, limit: int | None = None) -> dict[str, Any]:
     limit = platform.device_memory_bytes(devices) if limit is None else limit
     base = memory.forecast(setup.strategy, setup.abstract_step)
     with shapes_suffice():
-        changed = {name: create_setup(each, training=False) for name, each in variants(setup.config, len(devices)).items()}
+        changed = {
+            name: create_setup(each, training=False)
+            for name, each in variants(setup.config, len(devices)).items()
+        }
     if changed:
-        print(f"compiling {len(changed)} variants of the step, at two batch sizes each", file=sys.stderr)
-    with concurrent.futures.ThreadPoolExecutor(2) as pool:  # XLA compiles outside the interpreter's lock
-        work = {name: pool.submit(memory.forecast, each.strategy, each.abstract_step) for name, each in changed.items()}
-        forecasts = {"as configured": base} | {name: future.result() for name, future in work.items()}
+        print(
+            f"compiling {len(changed)} variants of the step, at two batch sizes each",
+            file=sys.stderr,
+        )
+    # XLA compiles outside the interpreter's lock.
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        work = {
+            name: pool.submit(memory.forecast, each.strategy, each.abstract_step)
+            for name, each in changed.items()
+        }
+        forecasts = {"as configured": base} | {
+            name: future.result() for name, future in work.items()
+        }
     setups = {"as configured": setup} | changed
     examples = -(-setup.global_batch_size // shares)
     usable = memory.USABLE_FRACTION * limit
@@ -92,7 +109,9 @@ def plan(config: TrainConfig, limit: int | None = None) -> dict[str, Any]:
 
 
 def verdict(found: Mapping[str, Any]) -> str:
-    """Says which powers of two of examples a device can take, and what would let it take twice as many."""
+    """Says which powers of two of examples a device can take, and what would let it take twice as
+    many.
+    """
     from jaxdp.sharding.memory import power_of_two
 
     largest = {name: each["largest_per_device"] for name, each in found["variants"].items()}
@@ -100,7 +119,9 @@ def verdict(found: Mapping[str, Any]) -> str:
     wanted = 2 * power_of_two(fits) if fits else 1
     helps = [name for name, count in largest.items() if count >= wanted]
     memory = bytes_text(found["device_memory"])
-    first = f"{wanted} examples on a device do not fit {memory}" + (f"; {power_of_two(fits)} do" if fits else "")
+    first = f"{wanted} examples on a device do not fit {memory}" + (
+        f"; {power_of_two(fits)} do" if fits else ""
+    )
     return first + (f"; {wanted} do with {' or '.join(helps)}" if helps else "") + "."
 
 
@@ -110,16 +131,25 @@ def print_plan(found: Mapping[str, Any]) -> None:
     import rich.table
 
     console = rich.console.Console()
-    where, shape = printable(f"{found['model']} on {found['dataset']}"), "x".join(map(str, found["image_shape"]))
+    where, shape = (
+        printable(f"{found['model']} on {found['dataset']}"),
+        "x".join(map(str, found["image_shape"])),
+    )
     console.print(
-        f"{where} ({shape}), {found['strategy']} on {found['devices']} {found['platform']}: "
-        f"{found['parameters']:,} parameters, {found['flops_per_example'] / 1e9:.3g} GFLOP to train on an example",
-        highlight=False, markup=False, soft_wrap=True,
-    )  # fmt: skip
+        f"{where} ({shape}), {found['strategy']} on {found['devices']} {found['platform']}:"
+        f" {found['parameters']:,} parameters, {found['flops_per_example'] / 1e9:.3g} GFLOP to"
+        " train on an example",
+        highlight=False,
+        markup=False,
+        soft_wrap=True,
+    )
     examples = found["examples_per_device"]
-    kinds = ", ".join(f"{kind} {bytes_text(found['bytes'][kind])}" for kind in KINDS if found["bytes"][kind])
+    kinds = ", ".join(
+        f"{kind} {bytes_text(found['bytes'][kind])}" for kind in KINDS if found["bytes"][kind]
+    )
     console.print(
-        f"a step of {examples} examples on a device takes {bytes_text(found['bytes']['total'])}: {kinds}",
+        f"a step of {examples} examples on a device takes {bytes_text(found['bytes']['total'])}:"
+        f" {kinds}",
         highlight=False,
         soft_wrap=True,
     )
@@ -133,6 +163,8 @@ def print_plan(found: Mapping[str, Any]) -> None:
     console.print(verdict(found), highlight=False, soft_wrap=True)
     share = round(100 * found["usable_bytes"] / found["device_memory"])
     console.print(
-        f"As XLA plans it for {found['platform']}; other platforms take other amounts. {share} % of the memory is counted on.",
-        highlight=False, soft_wrap=True,
-    )  # fmt: skip
+        f"As XLA plans it for {found['platform']}; other platforms take other amounts. {share} % of"
+        " the memory is counted on.",
+        highlight=False,
+        soft_wrap=True,
+    )

@@ -1,4 +1,5 @@
-"""Predicts a training step on devices that are not there, from the program that XLA compiles for them and from their data sheets.
+"""Predicts a training step on devices that are not there, from the program that XLA compiles for
+them and from their data sheets.
 
 Every number here is a prediction; none was measured.
 """
@@ -22,7 +23,8 @@ EFFICIENT = 0.9
 _QUICK = {"exec_time_optimization_effort": -1.0}
 # What XLA:GPU prints, by the hundred, of ways to compile an operation that it tries and leaves.
 _ATTEMPTS = re.compile(
-    r"(loc\(.*\): )?error: (failed to compute layout|layout propagation failed|expected normalized|multi-output results)"
+    r"(loc\(.*\): )?error: (failed to compute layout|layout propagation failed|expected"
+    r" normalized|multi-output results)"
 )
 
 
@@ -35,8 +37,8 @@ class Step:
         shards: of the batch.
         memory: bytes of a device by kind.
         program: as compiled.
-        seconds: predicted, by part: `compute` and `memory` are what the data sheet allows at least, `network` likewise, and
-            `program` is what compute and memory take together.
+        seconds: predicted, by part: `compute` and `memory` are what the data sheet allows at least,
+            `network` likewise, and `program` is what compute and memory take together.
         source: what `program` is from: `compiler` or `roofline`.
     """
 
@@ -49,7 +51,9 @@ class Step:
 
     @property
     def total_seconds(self) -> float:
-        """Predicted seconds of a step: collectives that have computation beside them count as far as they are longer."""
+        """Predicted seconds of a step: collectives that have computation beside them count as far
+        as they are longer.
+        """
         return self.seconds["program"] + self.seconds["exposed"]
 
     @property
@@ -59,12 +63,16 @@ class Step:
 
 
 def network_seconds(target: Target, collectives: Sequence[Any]) -> float:
-    """Returns what collectives take at least, if they use all links at the rates of the data sheet; waiting times are left out.
+    """Returns what collectives take at least, if they use all links at the rates of the data sheet.
 
-    A ring over n devices sends (n - 1) / n of the bytes from each, an all-reduce twice that. Devices beyond the reach of the fast
-    links first combine within it and then, each with its share, over the network.
+    Waiting times are left out.
 
-    Source: Thakur et al. 2005, Optimization of Collective Communication Operations in MPICH, section 4.
+    A ring over n devices sends (n - 1) / n of the bytes from each, an all-reduce twice that.
+    Devices beyond the reach of the fast links first combine within it and then, each with its
+    share, over the network.
+
+    Source: Thakur et al. 2005, Optimization of Collective Communication Operations in MPICH,
+    section 4.
     """
     chip, total = target.chip, 0.0
     for each in collectives:
@@ -99,7 +107,9 @@ def compile_for(setup: Any, target: Target, examples: int, *, quick: bool = Fals
     examples = -(-examples // unit) * unit
     options = _QUICK if quick and target.chip.platform == "tpu" else None
     with native_output.without(_ATTEMPTS):
-        compiled, found = memory.compile_step(setup.strategy, setup.abstract_step, examples * shards, options)
+        compiled, found = memory.compile_step(
+            setup.strategy, setup.abstract_step, examples * shards, options
+        )
     program = Program(compiled.as_text())
     seconds, source = _seconds(program, target, setup.config.model.precision)
     return Step(examples, shards, found, program, seconds, source)
@@ -124,8 +134,11 @@ def _seconds(program: Any, target: Target, precision: str) -> tuple[dict[str, fl
     }, source
 
 
-def predict(config: TrainConfig, target: Target, *, quick: bool = False, limit: int | None = None) -> dict[str, Any]:
-    """Returns what is predicted of a step on a target and the largest batch that fits there, ready for JSON.
+def predict(
+    config: TrainConfig, target: Target, *, quick: bool = False, limit: int | None = None
+) -> dict[str, Any]:
+    """Returns what is predicted of a step on a target and the largest batch that fits there, ready
+    for JSON.
 
     Args:
         quick: as for `compile_for`.
@@ -138,13 +151,20 @@ def predict(config: TrainConfig, target: Target, *, quick: bool = False, limit: 
     return found | {"device_memory": limit} | _largest(setup, target, step, limit)
 
 
-def _compiled(config: TrainConfig, target: Target, *, quick: bool) -> tuple[Any, dict[str, Any], Step | None]:
+def _compiled(
+    config: TrainConfig, target: Target, *, quick: bool
+) -> tuple[Any, dict[str, Any], Step | None]:
     setup = _setup(config, target, training=True)
     found: dict[str, Any] = {
-        "target": str(target), "devices": target.count, "strategy": config.sharding.strategy, "effort": _effort(target, quick),
-    }  # fmt: skip
+        "target": str(target),
+        "devices": target.count,
+        "strategy": config.sharding.strategy,
+        "effort": _effort(target, quick),
+    }
     try:
-        step = compile_for(setup, target, setup.global_batch_size // setup.strategy.data_shards, quick=quick)
+        step = compile_for(
+            setup, target, setup.global_batch_size // setup.strategy.data_shards, quick=quick
+        )
     except RuntimeError as error:
         return setup, found | {"compiles": False, "reason": _reason(error)}, None
     return setup, found | _described(setup, step), step
@@ -177,9 +197,11 @@ def _described(setup: Any, step: Step) -> dict[str, Any]:
 
 
 def _largest(setup: Any, target: Target, step: Step, limit: int) -> dict[str, Any]:
-    """Returns the most examples that fit a device, a power of 2 of the fewest there can be, as compiling the step for them shows.
+    """Returns the most examples that fit a device, a power of 2 of the fewest there can be, as
+    compiling the step for them shows.
 
-    That is done with the least effort, several times quicker, whose programs take as much memory as others or more.
+    That is done with the least effort, several times quicker, whose programs take as much memory as
+    others or more.
     """
     from jaxdp.sharding import memory
 
@@ -192,17 +214,25 @@ def _largest(setup: Any, target: Target, step: Step, limit: int) -> dict[str, An
 
     unit, usable = memory.fewest_examples(setup.strategy), memory.USABLE_FRACTION * limit
     fixed = step.memory.total - step.memory.working - step.memory.batch
-    most = memory.largest_fitting(bytes_of, {0: fixed, step.examples: step.memory.total}, unit, usable)
+    most = memory.largest_fitting(
+        bytes_of, {0: fixed, step.examples: step.memory.total}, unit, usable
+    )
     return {"predicted_largest_per_device": most, "predicted_largest_global": most * step.shards}
 
 
 def _setup(config: TrainConfig, target: Target, *, training: bool) -> Any:
-    """Returns the setup of a run on a target, with JAX ready to compile for other devices than it has."""
+    """Returns the setup of a run on a target, with JAX ready to compile for other devices than it
+    has.
+    """
     platform.describe_only()
     from jaxdp.training.setup import create_setup
 
     if config.exchange.name != "allreduce":
-        raise ConfigError("exchange", config.exchange.name, f"computes on CPUs, which {target} is not; leave it out")
+        raise ConfigError(
+            "exchange",
+            config.exchange.name,
+            f"computes on CPUs, which {target} is not; leave it out",
+        )
     if config.optimization.global_batch_size == "auto":  # that is what the prediction tells
         config = config.replace(global_batch_size=None)
     with shapes_suffice():
@@ -220,49 +250,79 @@ def _reason(error: Exception) -> str:
     return text[start : start + 300]
 
 
-def scale(config: TrainConfig, target: Target, counts: Sequence[int], *, quick: bool = False) -> dict[str, Any]:
+def scale(
+    config: TrainConfig, target: Target, counts: Sequence[int], *, quick: bool = False
+) -> dict[str, Any]:
     """Returns predicted weak and strong scaling over these numbers of devices, ready for JSON.
 
-    Weak scaling keeps the examples of a device, those of the configured batch on `target`; strong scaling keeps the global batch.
+    Weak scaling keeps the examples of a device, those of the configured batch on `target`; strong
+    scaling keeps the global batch.
 
     Raises:
         ConfigError: for a mesh, which is for one number of devices.
     """
     if config.sharding.mesh is not None:
-        raise ConfigError("mesh", config.sharding.mesh, "is for one number of devices; leave it out to scale over several")
+        raise ConfigError(
+            "mesh",
+            config.sharding.mesh,
+            "is for one number of devices; leave it out to scale over several",
+        )
     if config.sharding.strategy == "single":
         raise ConfigError("strategy", "single", "uses one device; scale another strategy")
     setup = _setup(config, target, training=True)
     whole = setup.global_batch_size
     each = max(whole // target.count, 1)
-    # The same examples share statistics on any number of devices, and batches are those of this table.
-    config = config.replace(batch_norm=setup.config.model.batch_norm, global_batch_size=None, per_device_batch_size=None)
+    # The same examples share statistics on any number of devices, and batches are those of this
+    # table.
+    config = config.replace(
+        batch_norm=setup.config.model.batch_norm, global_batch_size=None, per_device_batch_size=None
+    )
     steps: dict[tuple[int, int], Step | str] = {}
     rows = []
     for count in counts:
         row: dict[str, Any] = {"devices": count}
-        for name, examples in (("weak", each), ("strong", whole // count if whole % count == 0 else None)):
+        for name, examples in (
+            ("weak", each),
+            ("strong", whole // count if whole % count == 0 else None),
+        ):
             if examples is None:
                 row[name] = {"reason": f"{count} devices do not divide {whole}"}
                 continue
-            # A slice of TPUs has its limit, beyond which pods are connected by the network: the program is that of one pod.
+            # A slice of TPUs has its limit, beyond which pods are connected by the network: the
+            # program is that of one pod.
             whole_target = target.of_size(count)
-            near = target.of_size(min(count, target.chip.linked)) if target.chip.platform == "tpu" else whole_target
+            near = (
+                target.of_size(min(count, target.chip.linked))
+                if target.chip.platform == "tpu"
+                else whole_target
+            )
             if (near.count, examples) not in steps:
-                print(f"compiling for {near.count} devices with {examples} examples each", file=sys.stderr)
+                print(
+                    f"compiling for {near.count} devices with {examples} examples each",
+                    file=sys.stderr,
+                )
                 steps[near.count, examples] = _scaled(config, near, examples, quick=quick)
             step = _widened(steps[near.count, examples], near, whole_target)
             row[name] = {"reason": step} if isinstance(step, str) else _row(step, count)
         rows.append(row)
     for name in ("weak", "strong"):
         _add_efficiency([row[name] for row in rows])
-    below = {name: _first_below([(row["devices"], row[name]) for row in rows]) for name in ("weak", "strong")}
+    below = {
+        name: _first_below([(row["devices"], row[name]) for row in rows])
+        for name in ("weak", "strong")
+    }
     return {
-        "target": f"{target.chip.platform}:{target.chip.name}", "model": config.model.name, "precision": config.model.precision,
-        "strategy": config.sharding.strategy, "effort": _effort(target, quick),
-        "weak_examples_per_device": each, "strong_global_batch_size": whole,
-        "predicted_scaling": rows, "efficient": EFFICIENT, "predicted_devices_below_efficient": below,
-    }  # fmt: skip
+        "target": f"{target.chip.platform}:{target.chip.name}",
+        "model": config.model.name,
+        "precision": config.model.precision,
+        "strategy": config.sharding.strategy,
+        "effort": _effort(target, quick),
+        "weak_examples_per_device": each,
+        "strong_global_batch_size": whole,
+        "predicted_scaling": rows,
+        "efficient": EFFICIENT,
+        "predicted_devices_below_efficient": below,
+    }
 
 
 def _scaled(config: TrainConfig, target: Target, examples: int, *, quick: bool) -> Step | str:
@@ -274,15 +334,20 @@ def _scaled(config: TrainConfig, target: Target, examples: int, *, quick: bool) 
 
 
 def _widened(step: Step | str, near: Target, target: Target) -> Step | str:
-    """Returns a step of several slices from that of one: collectives of all its devices go on over the network."""
+    """Returns a step of several slices from that of one: collectives of all its devices go on over
+    the network.
+    """
     if isinstance(step, str) or near.count == target.count:
         return step
     wider = [
-        dataclasses.replace(each, devices=0 if each.devices == near.count else each.devices) for each in step.program.collectives()
+        dataclasses.replace(each, devices=0 if each.devices == near.count else each.devices)
+        for each in step.program.collectives()
     ]
     network = network_seconds(target, wider)
     exposed = step.seconds["exposed"] + network - step.seconds["network"]
-    return dataclasses.replace(step, seconds=dict(step.seconds) | {"network": network, "exposed": exposed})
+    return dataclasses.replace(
+        step, seconds=dict(step.seconds) | {"network": network, "exposed": exposed}
+    )
 
 
 def _row(step: Step, count: int) -> dict[str, Any]:
@@ -297,12 +362,21 @@ def _row(step: Step, count: int) -> dict[str, Any]:
 
 
 def _add_efficiency(rows: Sequence[dict[str, Any]]) -> None:
-    """Adds to each row its images per second on a device as a fraction of those in the first row that has any."""
-    base = next((row["predicted_images_per_second"] / row["devices"] for row in rows if "devices" in row), math.nan)
+    """Adds to each row its images per second on a device as a fraction of those in the first row
+    that has any.
+    """
+    base = next(
+        (row["predicted_images_per_second"] / row["devices"] for row in rows if "devices" in row),
+        math.nan,
+    )
     for row in rows:
         if "devices" in row:
-            row["predicted_efficiency"] = row["predicted_images_per_second"] / row.pop("devices") / base
+            row["predicted_efficiency"] = (
+                row["predicted_images_per_second"] / row.pop("devices") / base
+            )
 
 
 def _first_below(rows: Sequence[tuple[int, Mapping[str, Any]]]) -> int | None:
-    return next((count for count, row in rows if row.get("predicted_efficiency", 1.0) < EFFICIENT), None)
+    return next(
+        (count for count, row in rows if row.get("predicted_efficiency", 1.0) < EFFICIENT), None
+    )

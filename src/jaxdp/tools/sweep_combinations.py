@@ -25,7 +25,9 @@ class Grid:
     def __init__(self, cells: Sequence[Cell], folder: pathlib.Path) -> None:
         _check_folder(folder, cells)
         self._cells = cells
-        self._waiting = collections.deque(cell for cell in cells if not RunDirectory(folder / cell.name).is_done())
+        self._waiting = collections.deque(
+            cell for cell in cells if not RunDirectory(folder / cell.name).is_done()
+        )
         self._reasons: dict[str, str] = {}
         self.count = len(self._waiting)
         if self.count < len(cells):
@@ -51,20 +53,29 @@ class Grid:
 
 
 def _check_folder(folder: pathlib.Path, cells: Sequence[Cell]) -> None:
-    """Raises ConfigError if the sweep cannot be written there, or holds runs of the same names with other settings."""
+    """Raises ConfigError if the sweep cannot be written there, or holds runs of the same names with
+    other settings.
+    """
     for cell in cells:
         file = settings_file(folder / cell.name)
         if file.is_file():
             ours = config_lib.defining(cell.config)
             theirs = config_lib.defining(TrainConfig.of(**config_lib.load(file)))
-            differing = [name for name in sorted(ours.keys() | theirs.keys()) if ours.get(name) != theirs.get(name)]
+            differing = [
+                name
+                for name in sorted(ours.keys() | theirs.keys())
+                if ours.get(name) != theirs.get(name)
+            ]
             if differing:
                 name = differing[0]
                 remedy = (
-                    f"holds {cell.name} with {name} {shown(theirs.get(name))}, not {shown(ours.get(name))}; give another --output"
+                    f"holds {cell.name} with {name} {shown(theirs.get(name))}, not"
+                    f" {shown(ours.get(name))}; give another --output"
                 )
                 raise ConfigError("output", folder, remedy)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ConfigError("output", folder, f"cannot be written ({error.strerror}); give another folder") from error
+        raise ConfigError(
+            "output", folder, f"cannot be written ({error.strerror}); give another folder"
+        ) from error

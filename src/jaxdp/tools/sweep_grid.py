@@ -1,4 +1,6 @@
-"""Reads the grid of a sweep, such as `learning_rate=0.05,0.1 seed=0,1`, and expands it into the runs that it names."""
+"""Reads the grid of a sweep, such as `learning_rate=0.05,0.1 seed=0,1`, and expands it into the
+runs that it names.
+"""
 
 import dataclasses
 import itertools
@@ -31,7 +33,9 @@ class Cell:
 
 
 def parse(words: Sequence[str], flag: str = "grid") -> dict[str, list[Any]]:
-    """Reads `["learning_rate=0.05,0.1", "model_kwargs.depth=20,110"]`; values are a list of YAML, in which commas separate.
+    """Reads `["learning_rate=0.05,0.1", "model_kwargs.depth=20,110"]`.
+
+    Values are a list of YAML, in which commas separate.
 
     Args:
         flag: where they stand, for errors.
@@ -39,26 +43,37 @@ def parse(words: Sequence[str], flag: str = "grid") -> dict[str, list[Any]]:
     Raises:
         ConfigError: for a name that is no setting, values of another type, or what is there twice.
     """
-    types = {name: place.field.type for name, place in TrainConfig.places().items() if name not in config_lib.OF_ONE_COMMAND}
+    types = {
+        name: place.field.type
+        for name, place in TrainConfig.places().items()
+        if name not in config_lib.OF_ONE_COMMAND
+    }
     grid: dict[str, list[Any]] = {}
     for word in words:
         name, separator, text = word.partition("=")
         ((name, _),) = deprecation.rename_settings({name.replace("-", "_"): text}).items()
         field, dot, keyword = name.partition(".")
         if not separator:
-            raise ConfigError(flag, word, "write NAME=VALUE,VALUE without spaces, e.g. learning_rate=0.05,0.1")
+            raise ConfigError(
+                flag, word, "write NAME=VALUE,VALUE without spaces, e.g. learning_rate=0.05,0.1"
+            )
         if field not in types:
             remedy = f"unknown setting {field!r}; {nearest(field, list(types))}"
             raise ConfigError(flag, word, deprecation.removal(field) or remedy)
         takes_keywords = field.endswith("_kwargs")
         if dot and not (takes_keywords and keyword.isidentifier()):
-            remedy = "only model_kwargs, task_kwargs and optimizer_kwargs have keywords, e.g. model_kwargs.depth=20,110"
+            remedy = (
+                "only model_kwargs, task_kwargs and optimizer_kwargs have keywords, e.g."
+                " model_kwargs.depth=20,110"
+            )
             raise ConfigError(flag, word, remedy)
         if name in grid:
             raise ConfigError(flag, word, f"{name} is there twice; give all its values at once")
         grid[name] = _values(flag, word, name, types[field])
     if not grid:
-        raise ConfigError("grid", "", "say what to vary, e.g. --grid learning_rate=0.05,0.1 seed=0,1")
+        raise ConfigError(
+            "grid", "", "say what to vary, e.g. --grid learning_rate=0.05,0.1 seed=0,1"
+        )
     return grid
 
 
@@ -77,12 +92,18 @@ def _values(flag: str, word: str, name: str, annotation: Any) -> list[Any]:
     except ValueError:
         given = None
     if not given:
-        raise ConfigError(flag, word, "names no values; separate them by commas, and quote one that YAML would take apart")
+        raise ConfigError(
+            flag,
+            word,
+            "names no values; separate them by commas, and quote one that YAML would take apart",
+        )
     is_list = "tuple" in str(annotation)
     values: list[Any] = []
     for value in given:
         value = [value] if is_list and isinstance(value, str) else value
-        value = config_lib.number(value) if keyword else config_lib.convert(field, value, annotation)
+        value = (
+            config_lib.number(value) if keyword else config_lib.convert(field, value, annotation)
+        )
         if value in values:
             raise ConfigError(flag, word, f"has {shown(value)} twice; give each value once")
         values.append(value)
@@ -95,18 +116,26 @@ def expand(words: Sequence[str], config: TrainConfig, given: Collection[str] = (
     Args:
         words: as for `--grid`.
         config: what holds for all runs.
-        given: the flags of the command line. A setting of the grid displaces its partner of a pair that came from a file.
+        given: the flags of the command line. A setting of the grid displaces its partner of a pair
+            that came from a file.
 
     Raises:
-        ConfigError: for a grid that cannot be read, and the first combination that is no valid configuration.
+        ConfigError: for a grid that cannot be read, and the first combination that is no valid
+            configuration.
     """
     grid = parse(words)
     shared = shared_settings(config, grid, given)
-    return [cell(dict(zip(grid, values, strict=True)), shared) for values in itertools.product(*grid.values())]
+    return [
+        cell(dict(zip(grid, values, strict=True)), shared)
+        for values in itertools.product(*grid.values())
+    ]
 
 
-def shared_settings(config: TrainConfig, varied: Collection[str], given: Collection[str]) -> Settings:
-    """Returns what holds for all runs, without what a varied setting excludes and only a file has set.
+def shared_settings(
+    config: TrainConfig, varied: Collection[str], given: Collection[str]
+) -> Settings:
+    """Returns what holds for all runs, without what a varied setting excludes and only a file has
+    set.
 
     Args:
         varied: names of the settings that differ between the runs.
@@ -122,7 +151,8 @@ def cell(settings: Settings, shared: Settings) -> Cell:
         ConfigError: if together they are no valid configuration.
     """
     changed = dict(shared)
-    for name in sorted(settings, key=lambda name: "." in name):  # a keyword changes the keywords that were set as a whole
+    # A keyword changes the keywords that were set as a whole.
+    for name in sorted(settings, key=lambda name: "." in name):
         field, dot, keyword = name.partition(".")
         changed[field] = changed[field] | {keyword: settings[name]} if dot else settings[name]
     return Cell(settings, TrainConfig.of(**changed), _name(settings))
@@ -131,4 +161,8 @@ def cell(settings: Settings, shared: Settings) -> Cell:
 def _name(settings: Settings) -> str:
     text = ",".join(f"{name}={shown(value)}" for name, value in settings.items())
     quoted = urllib.parse.quote(text, safe="=,.:+-")
-    return quoted if len(quoted) <= _LONGEST_NAME else f"{quoted[: _LONGEST_NAME - 9]}-{config_lib.hash_of(settings)}"
+    return (
+        quoted
+        if len(quoted) <= _LONGEST_NAME
+        else f"{quoted[: _LONGEST_NAME - 9]}-{config_lib.hash_of(settings)}"
+    )

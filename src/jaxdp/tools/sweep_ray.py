@@ -1,4 +1,7 @@
-"""Runs the cells of a sweep on the nodes of a Ray cluster; one whose node dies goes on elsewhere, after its last checkpoint."""
+"""Runs the cells of a sweep on the nodes of a Ray cluster.
+
+One whose node dies goes on elsewhere, after its last checkpoint.
+"""
 
 import collections
 import contextlib
@@ -41,12 +44,17 @@ class OnRay:
     def free_node(self) -> Node | None:
         """Returns the node with most room, None if there is none."""
         free = collections.Counter(self.room.slots())
-        free.subtract(run.process.node for run in self._runs if run.process is not None and not run.ended)
+        free.subtract(
+            run.process.node for run in self._runs if run.process is not None and not run.ended
+        )
         node, slots = max(free.items(), key=lambda each: each[1], default=(None, 0))
         return node if slots > 0 else None
 
     def wait_until_saved(self) -> None:
-        """Waits for all runs, which were told to stop, to end; without the head Ray ends them a minute later."""
+        """Waits for all runs, which were told to stop, to end.
+
+        Without the head Ray ends them a minute later.
+        """
         deadline = time.monotonic() + launcher.GRACE_SECONDS
         for run in self._runs:
             run.wait(deadline)
@@ -74,7 +82,8 @@ class _MovingRun:
         Raises:
             HeadLost: if the head of the cluster does not answer.
         """
-        self._place.room.head.check()  # a run goes on without it, but not for long, and nothing that is lost shows
+        # A run goes on without it, but not for long, and nothing that is lost shows.
+        self._place.room.head.check()
         code = self._poll()
         self.ended = code is not None
         return code
@@ -85,7 +94,9 @@ class _MovingRun:
         try:
             code = self.process.poll()
         except Lost as loss:
-            sweep_runs.say(f"{self._folder.name}: node {self.process.node.address} {loss}; goes on elsewhere")
+            sweep_runs.say(
+                f"{self._folder.name}: node {self.process.node.address} {loss}; goes on elsewhere"
+            )
             self._place.room.distrust(self.process.node)
             self._locked_until = time.monotonic() + _LOCKED_SECONDS
             self._leave()
@@ -120,7 +131,13 @@ class _MovingRun:
             self.process.send_signal(sig)
 
     def wait(self, deadline: float) -> None:
-        """Waits until the process has ended, or cannot be reached, or it is too late by the monotonic clock."""
+        """Waits until the process has ended, or cannot be reached, or it is too late by the
+        monotonic clock.
+        """
         with contextlib.suppress(Lost):
-            while self.process is not None and self.process.poll() is None and time.monotonic() < deadline:
+            while (
+                self.process is not None
+                and self.process.poll() is None
+                and time.monotonic() < deadline
+            ):
                 time.sleep(0.1)

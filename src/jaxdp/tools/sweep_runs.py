@@ -1,4 +1,6 @@
-"""Runs the cells of a sweep, each as a process in a folder of its own, and passes on the signals that stop them."""
+"""Runs the cells of a sweep, each as a process in a folder of its own, and passes on the signals
+that stop them.
+"""
 
 import dataclasses
 import os
@@ -39,7 +41,10 @@ class Place(Protocol):
     def has_room(self) -> bool: ...
 
     def start(self, folder: pathlib.Path) -> Process:
-        """Starts the run whose settings are in a folder, and which goes on there; what it says is added to its log."""
+        """Starts the run whose settings are in a folder, and which goes on there.
+
+        What it says is added to its log.
+        """
         ...
 
 
@@ -71,7 +76,9 @@ class Plan(Protocol):
         ...
 
     def results(self) -> list[tuple[Cell, str | None, int | None]]:
-        """Returns the runs of the tables, each with why it failed, and the step at which it was pruned."""
+        """Returns the runs of the tables, each with why it failed, and the step at which it was
+        pruned.
+        """
         ...
 
 
@@ -79,8 +86,16 @@ def show(plan: Plan, folder: pathlib.Path) -> None:
     """Prints the tables of a sweep and writes its report, report.html."""
     from jaxdp.reporting import report_page, sweeps
 
-    results = [(cell, RunDirectory(folder / cell.name), reason, pruned) for cell, reason, pruned in plan.results()]
-    sweeps.show([sweeps.row(cell.settings, run.read_summary(), reason, pruned) for cell, run, reason, pruned in results])
+    results = [
+        (cell, RunDirectory(folder / cell.name), reason, pruned)
+        for cell, reason, pruned in plan.results()
+    ]
+    sweeps.show(
+        [
+            sweeps.row(cell.settings, run.read_summary(), reason, pruned)
+            for cell, run, reason, pruned in results
+        ]
+    )
     written = [run.path for _, run, _, _ in results if run.config_file.is_file()]
     if written:
         report_page.write_report(written, folder / "report.html", title=f"Sweep {folder.name}")
@@ -94,7 +109,9 @@ def gpu_shares(count: int) -> list[dict[str, str]]:
     try:
         return launcher.device_shares(count)
     except ConfigError as error:
-        raise ConfigError("at_a_time", count, "does not divide the GPUs; take another number, or hide some") from error
+        raise ConfigError(
+            "at_a_time", count, "does not divide the GPUs; take another number, or hide some"
+        ) from error
 
 
 def settings_file(folder: pathlib.Path) -> pathlib.Path:
@@ -103,7 +120,9 @@ def settings_file(folder: pathlib.Path) -> pathlib.Path:
 
 
 class Here:
-    """Runs on this machine, one for each environment at a time. Each is a session of its own: signals reach it through the sweep.
+    """Runs on this machine, one for each environment at a time.
+
+    Each is a session of its own: signals reach it through the sweep.
 
     Args:
         environments: gives each its devices.
@@ -114,7 +133,11 @@ class Here:
         self._running: list[subprocess.Popen[bytes] | None] = [None] * len(environments)
 
     def _free(self) -> int | None:
-        free = (index for index, process in enumerate(self._running) if process is None or process.poll() is not None)
+        free = (
+            index
+            for index, process in enumerate(self._running)
+            if process is None or process.poll() is not None
+        )
         return next(free, None)
 
     def has_room(self) -> bool:
@@ -125,9 +148,14 @@ class Here:
         assert index is not None
         with open(log_file(folder), "ab", opener=no_link) as file:
             process = subprocess.Popen(
-                [sys.executable, *train_arguments(folder)], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=file,
-                env=os.environ | self._environments[index], start_new_session=True, preexec_fn=launcher.end_with_parent,
-            )  # fmt: skip
+                [sys.executable, *train_arguments(folder)],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=file,
+                env=os.environ | self._environments[index],
+                start_new_session=True,
+                preexec_fn=launcher.end_with_parent,
+            )
         self._running[index] = process
         return process
 
@@ -202,7 +230,8 @@ class _Runs:
 
     def _pass_signals_on(self) -> None:
         for position in range(self._sent, len(self._signals)):
-            # The first one has them save whatever they are doing; a second Ctrl-C has them leave at once.
+            # The first one has them save whatever they are doing; a second Ctrl-C has them leave at
+            # once.
             number = self._signals[position] if position else signal.SIGTERM
             for run in self._running:
                 run.process.send_signal(number)
@@ -220,7 +249,10 @@ class _Runs:
         if code == EXIT_STOPPED and self._signals:
             say(f"{run.cell.name}: stopped")
         else:
-            say(f"{run.cell.name}: {self._plan.ended(run.cell, code, _reason(run, code) if code else '')}")
+            say(
+                f"{run.cell.name}:"
+                f" {self._plan.ended(run.cell, code, _reason(run, code) if code else '')}"
+            )
 
 
 def run(plan: Plan, place: Place, folder: pathlib.Path) -> bool:
@@ -241,8 +273,14 @@ def _reason(run: _Run, code: int) -> str:
         return f"ended by {signal.Signals(-code).name}"
     with run.log.open("rb") as file:
         file.seek(run.log_start)
-        lines = [line.strip() for line in file.read().decode(errors="replace").splitlines() if line.strip()]
-    return (lines[-1].removeprefix("jaxdp.train: error: ") if lines else f"ended with {code}")[:_REASON_LENGTH]
+        lines = [
+            line.strip()
+            for line in file.read().decode(errors="replace").splitlines()
+            if line.strip()
+        ]
+    return (lines[-1].removeprefix("jaxdp.train: error: ") if lines else f"ended with {code}")[
+        :_REASON_LENGTH
+    ]
 
 
 def say(message: str) -> None:

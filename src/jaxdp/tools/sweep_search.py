@@ -1,7 +1,9 @@
-"""Searches settings with Optuna: `--trials 30 'learning_rate=log(1e-4,1)'` proposes 30 runs, and stops those worse than most.
+"""Searches settings with Optuna: `--trials 30 'learning_rate=log(1e-4,1)'` proposes 30 runs, and
+stops those worse than most.
 
-The study is study.db in the folder of the sweep, so that the same command goes on. What it maximizes is the metric by which sweeps
-rank, of the validation data, with its sign turned where smaller is better: which one that is the first finished run tells.
+The study is study.db in the folder of the sweep, so that the same command goes on. What it
+maximizes is the metric by which sweeps rank, of the validation data, with its sign turned where
+smaller is better: which one that is the first finished run tells.
 """
 
 import dataclasses
@@ -23,9 +25,14 @@ from jaxdp.tools import sweep_grid
 from jaxdp.tools.sweep_grid import Cell
 
 _RANGE = re.compile(r"(?P<kind>log|uniform|int)\((?P<low>[^,()]+),(?P<high>[^,()]+)\)")
-_EXAMPLE = "e.g. --trials 30 'learning_rate=log(1e-4,1)' 'model_kwargs.width=int(8,32)' optimizer=nesterov,adam"
+_EXAMPLE = (
+    "e.g. --trials 30 'learning_rate=log(1e-4,1)' 'model_kwargs.width=int(8,32)'"
+    " optimizer=nesterov,adam"
+)
 _DIGITS = 4  # of a proposed number: a folder is named after it
-_NO_VALIDATION = "a search chooses by validation data, and there are none; set some apart, e.g. --validation 0.1"
+_NO_VALIDATION = (
+    "a search chooses by validation data, and there are none; set some apart, e.g. --validation 0.1"
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,13 +57,19 @@ def parse(words: Sequence[str]) -> tuple[int, Space]:
         ConfigError: for a number, a name or a range that cannot be read.
     """
     if not words or not is_count(words[0]) or not int(words[0]):
-        raise ConfigError("trials", words[0] if words else "", f"begin with the number of trials, {_EXAMPLE}")
+        raise ConfigError(
+            "trials", words[0] if words else "", f"begin with the number of trials, {_EXAMPLE}"
+        )
     space: Space = {}
     for word in words[1:]:
         setting, _, text = word.partition("=")
         match = _RANGE.fullmatch(text)
         if match is None and re.match(r"(log|uniform|int)\(", text):
-            raise ConfigError("trials", word, "write log(LOW,HIGH), uniform(LOW,HIGH) or int(LOW,HIGH) without spaces")
+            raise ConfigError(
+                "trials",
+                word,
+                "write log(LOW,HIGH), uniform(LOW,HIGH) or int(LOW,HIGH) without spaces",
+            )
         values = f"{setting}={match['low']},{match['high']}" if match else word
         ((name, found),) = sweep_grid.parse([values], "trials").items()
         if name in space:
@@ -74,9 +87,15 @@ def _range(word: str, name: str, kind: Any, low: Any, high: Any) -> Range:
     if kind == "log" and low <= 0:
         raise ConfigError("trials", word, "on a logarithmic scale both must be greater than 0")
     if kind == "int" and numbers != [int, int]:
-        raise ConfigError("trials", word, "both must be whole numbers; use uniform(LOW,HIGH) or log(LOW,HIGH) for others")
+        raise ConfigError(
+            "trials",
+            word,
+            "both must be whole numbers; use uniform(LOW,HIGH) or log(LOW,HIGH) for others",
+        )
     if kind != "int" and "." not in name and int in numbers:
-        raise ConfigError("trials", word, f"{name} takes whole numbers; use int(LOW,HIGH), or list the values")
+        raise ConfigError(
+            "trials", word, f"{name} takes whole numbers; use int(LOW,HIGH), or list the values"
+        )
     return Range(kind, low, high)
 
 
@@ -94,21 +113,38 @@ class Search:
         failed: whether a run ended with an error; divergence is an answer, and not one.
 
     Raises:
-        ConfigError: if Optuna is missing, the space cannot be read, or the folder holds another search or cannot be written.
+        ConfigError: if Optuna is missing, the space cannot be read, or the folder holds another
+            search or cannot be written.
     """
 
-    def __init__(self, words: Sequence[str], config: TrainConfig, given: Collection[str], folder: pathlib.Path) -> None:
+    def __init__(
+        self,
+        words: Sequence[str],
+        config: TrainConfig,
+        given: Collection[str],
+        folder: pathlib.Path,
+    ) -> None:
         self._total, self._space = parse(words)
-        self._shared, self._folder, self._seed = sweep_grid.shared_settings(config, self._space, given), folder, config.data.seed
+        self._shared, self._folder, self._seed = (
+            sweep_grid.shared_settings(config, self._space, given),
+            folder,
+            config.data.seed,
+        )
         for end in ("low", "high"):  # what is out of range shows before anything starts
-            ends = {name: getattr(each, end) if isinstance(each, Range) else each[0] for name, each in self._space.items()}
+            ends = {
+                name: getattr(each, end) if isinstance(each, Range) else each[0]
+                for name, each in self._space.items()
+            }
             sweep_grid.cell(ends, self._shared)
         if config.data.validation == "none":
             raise ConfigError("validation", "none", _NO_VALIDATION)
         self._optuna = _optuna()
         self._states = self._optuna.trial.TrialState
-        self._study = self._open({"space": list(words[1:]), "settings": config_lib.defining(config)})
-        self._trials: dict[str, list[Any]] = {}  # under way, by the name of their run: two may propose the same one
+        self._study = self._open(
+            {"space": list(words[1:]), "settings": config_lib.defining(config)}
+        )
+        # Under way, by the name of their run: two may propose the same one.
+        self._trials: dict[str, list[Any]] = {}
         self._reported: set[tuple[int, int]] = set()  # trial and step
         self._pruned: set[str] = set()
         self.failed = False
@@ -129,10 +165,14 @@ class Search:
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise ConfigError("output", self._folder, f"cannot be written ({error.strerror}); give another folder") from error
+            raise ConfigError(
+                "output", self._folder, f"cannot be written ({error.strerror}); give another folder"
+            ) from error
         address = URL.create("sqlite", database=str(resolved(self._folder) / "study.db"))
         # No connection stays open: nobody would close those of a pool.
-        storage = self._optuna.storages.RDBStorage(address.render_as_string(), engine_kwargs={"poolclass": NullPool})
+        storage = self._optuna.storages.RDBStorage(
+            address.render_as_string(), engine_kwargs={"poolclass": NullPool}
+        )
         study = self._optuna.create_study(
             storage=storage,
             study_name="sweep",
@@ -142,10 +182,16 @@ class Search:
         )
         held = study.user_attrs.get("search", what)
         pairs = {"trials": (what["space"], held["space"])}
-        pairs |= {name: (what["settings"].get(name), held["settings"].get(name)) for name in what["settings"] | held["settings"]}
+        pairs |= {
+            name: (what["settings"].get(name), held["settings"].get(name))
+            for name in what["settings"] | held["settings"]
+        }
         for name, (ours, theirs) in pairs.items():
             if ours != theirs:
-                remedy = f"holds a search with {name} {shown(theirs)}, not {shown(ours)}; give another --output"
+                remedy = (
+                    f"holds a search with {name} {shown(theirs)}, not {shown(ours)}; give another"
+                    " --output"
+                )
                 raise ConfigError("output", self._folder, remedy)
         study.set_user_attr("search", what)
         return study
@@ -154,7 +200,9 @@ class Search:
         return self._study.get_trials(deepcopy=False, states=states)
 
     def _interrupted(self, settled: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Returns the parameters of trials that came to no end: they run again, after their last checkpoint."""
+        """Returns the parameters of trials that came to no end: they run again, after their last
+        checkpoint.
+        """
         again: list[dict[str, Any]] = []
         for trial in self._in_state(self._states.RUNNING, self._states.FAIL):
             if trial.state == self._states.RUNNING:
@@ -168,10 +216,13 @@ class Search:
         while self._asked < self._total:
             if self._again:
                 self._study.enqueue_trial(self._again.pop(0))
-            # Each trial has a sampler of its own: one for all would draw the same again when another process goes on.
+            # Each trial has a sampler of its own: one for all would draw the same again when
+            # another process goes on.
             seed = int(np.random.SeedSequence([self._seed, self._asked]).generate_state(1)[0])
             self._study.sampler = self._optuna.samplers.TPESampler(seed=seed)
-            trial = self._study.ask({name: self._distribution(each) for name, each in self._space.items()})
+            trial = self._study.ask(
+                {name: self._distribution(each) for name, each in self._space.items()}
+            )
             self._asked += 1
             cell = self._cell(trial.params)
             others = self._trials.setdefault(cell.name, [])
@@ -179,7 +230,9 @@ class Search:
             if len(others) == 1:
                 if not self._directory(cell).is_done():
                     return cell
-                self.ended(cell, 0, "")  # few values: an earlier trial has proposed the same run, and its result is that of both
+                # Few values: an earlier trial has proposed the same run, and its result is that of
+                # both.
+                self.ended(cell, 0, "")
         return None
 
     def _distribution(self, dimension: Range | list[Any]) -> Any:
@@ -188,22 +241,30 @@ class Search:
             return distributions.CategoricalDistribution([shown(value) for value in dimension])
         if dimension.kind == "int":
             return distributions.IntDistribution(dimension.low, dimension.high)
-        return distributions.FloatDistribution(dimension.low, dimension.high, log=dimension.kind == "log")
+        return distributions.FloatDistribution(
+            dimension.low, dimension.high, log=dimension.kind == "log"
+        )
 
     def _cell(self, params: dict[str, Any]) -> Cell:
-        return sweep_grid.cell({name: _value(each, params[name]) for name, each in self._space.items()}, self._shared)
+        return sweep_grid.cell(
+            {name: _value(each, params[name]) for name, each in self._space.items()}, self._shared
+        )
 
     def _directory(self, cell: Cell) -> RunDirectory:
         return RunDirectory(self._folder / cell.name)
 
     def should_stop(self, cell: Cell) -> bool:
-        """Whether to stop a run now: once, if by its latest evaluation it is worse than the median of the others at that step.
+        """Whether to stop a run now: once, if by its latest evaluation it is worse than the median
+        of the others at that step.
 
         Raises:
             ConfigError: if it has no validation data.
         """
         directory = self._directory(cell)
-        if directory.dataset_file.is_file() and "validation" not in directory.read_dataset()["examples"]:
+        if (
+            directory.dataset_file.is_file()
+            and "validation" not in directory.read_dataset()["examples"]
+        ):
             raise ConfigError("validation", "", _NO_VALIDATION)
         if cell.name in self._pruned or not self._report(cell):
             return False
@@ -213,9 +274,16 @@ class Search:
         return True
 
     def _report(self, cell: Cell) -> bool:
-        """Reports the evaluations of a run, as soon as it is known which metric counts; returns whether there are new ones."""
+        """Reports the evaluations of a run, as soon as it is known which metric counts.
+
+        Returns whether there are new ones.
+        """
         metric = self._study.user_attrs.get("metric")
-        rows = [row for row in self._directory(cell).read_rows() if metric and row["split"] == "validation" and metric[0] in row]
+        rows = [
+            row
+            for row in self._directory(cell).read_rows()
+            if metric and row["split"] == "validation" and metric[0] in row
+        ]
         new = False
         for trial in self._trials[cell.name]:
             for row in rows:
@@ -230,10 +298,16 @@ class Search:
         summary = self._directory(cell).read_summary() if not code else None
         if summary is not None:
             best = summary["best_metric"]
-            self._study.set_user_attr("metric", [best["name"], 1 if best["larger_is_better"] else -1])
+            self._study.set_user_attr(
+                "metric", [best["name"], 1 if best["larger_is_better"] else -1]
+            )
         self._report(cell)
         pruned = cell.name in self._pruned and code == EXIT_STOPPED
-        value = summary["metrics"]["validation"][summary["best_metric"]["name"]] if summary is not None else math.nan
+        value = (
+            summary["metrics"]["validation"][summary["best_metric"]["name"]]
+            if summary is not None
+            else math.nan
+        )
         if not code and not math.isfinite(value):
             code, reason = EXIT_DIVERGED, f"its metric of the validation data is {value}"
         for trial in self._trials.pop(cell.name):
@@ -244,18 +318,24 @@ class Search:
             else:
                 trial.set_user_attr("failed", reason)
                 diverged = code == EXIT_DIVERGED  # would do so again, and tells where not to look
-                self._study.tell(trial, state=self._states.PRUNED if diverged else self._states.FAIL)
+                self._study.tell(
+                    trial, state=self._states.PRUNED if diverged else self._states.FAIL
+                )
                 self.failed |= not diverged
         return "pruned" if pruned else f"failed: {reason}" if code else "done"
 
     def results(self) -> list[tuple[Cell, str | None, int | None]]:
-        """Returns the runs that came to an end, each with why it failed, and the step at which it was pruned."""
+        """Returns the runs that came to an end, each with why it failed, and the step at which it
+        was pruned.
+        """
         found: dict[str, tuple[Cell, str | None, int | None]] = {}
         for trial in self._in_state(self._states.COMPLETE, self._states.PRUNED, self._states.FAIL):
             cell, reason = self._cell(trial.params), trial.user_attrs.get("failed")
             if trial.state == self._states.FAIL and reason is None:
                 continue  # was interrupted, and has run again since
-            pruned = trial.last_step if trial.state == self._states.PRUNED and reason is None else None
+            pruned = (
+                trial.last_step if trial.state == self._states.PRUNED and reason is None else None
+            )
             found[cell.name] = (cell, reason, pruned)
         return list(found.values())
 
@@ -273,6 +353,8 @@ def _optuna() -> Any:
     try:
         import optuna
     except ImportError as error:
-        raise ConfigError("trials", "", "a search needs Optuna: pip install 'jaxdp[optuna]'") from error
+        raise ConfigError(
+            "trials", "", "a search needs Optuna: pip install 'jaxdp[optuna]'"
+        ) from error
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     return optuna

@@ -1,4 +1,6 @@
-"""Measures how fast a training step is here and where its time goes, in a process of its own that nothing has warmed."""
+"""Measures how fast a training step is here and where its time goes, in a process of its own that
+nothing has warmed.
+"""
 
 import collections
 import gc
@@ -21,14 +23,17 @@ MIN_STEPS, _MAX_STEPS = 5, 2000
 _WARM_UP = 4
 _PARTED = 10
 _INPUT_SECONDS = 0.5
-# Rows of the square matrices whose product gives the peak: large enough to fill the machine, small enough for one core.
+# Rows of the square matrices whose product gives the peak: large enough to fill the machine, small
+# enough for one core.
 _MATRIX = {"cpu": 1024}
 _LARGE_MATRIX = 8192
 _MATRIX_RUNS = 6
 
 
 def benchmark_training(setup: Setup, *, steps: int | None, repeats: int) -> dict[str, Any]:
-    """Trains for a few seconds and returns figures, ready for JSON; times of parts are milliseconds of a step.
+    """Trains for a few seconds and returns figures, ready for JSON.
+
+    Times of parts are milliseconds of a step.
 
     Args:
         setup: of a run with more steps than could be measured.
@@ -40,8 +45,16 @@ def benchmark_training(setup: Setup, *, steps: int | None, repeats: int) -> dict
     first, count, seconds = training.repeat(steps, repeats)
     dispatch, whole = training.run_apart(min(count, _PARTED))
     peak_memory = _peak_memory(strategy.devices)
-    planned = memory.step_memory(strategy, setup.abstract_step, batch_size) if hasattr(strategy.train_step, "lower") else None
-    flops = planned.flops * strategy.num_devices if planned is not None and math.isfinite(planned.flops) else None
+    planned = (
+        memory.step_memory(strategy, setup.abstract_step, batch_size)
+        if hasattr(strategy.train_step, "lower")
+        else None
+    )
+    flops = (
+        planned.flops * strategy.num_devices
+        if planned is not None and math.isfinite(planned.flops)
+        else None
+    )
     peak = matrix_peak(setup.dtype, strategy.devices)
     median = statistics.median(seconds)
     return {
@@ -84,12 +97,16 @@ class _Training:
     def __init__(self, setup: Setup) -> None:
         self._strategy, self._constants = setup.strategy, setup.constants
         # A run may be shorter than what is measured: then it begins again.
-        self._batches = itertools.chain.from_iterable(setup.train_batches(0) for _ in itertools.count())
+        self._batches = itertools.chain.from_iterable(
+            setup.train_batches(0) for _ in itertools.count()
+        )
         self.state = setup.strategy.restore(setup.create_state(), setup.shapes)
         self._step = setup.strategy.train_step
 
     def run(self, steps: int) -> float:
-        """Returns the seconds of so many steps, with input and as many of them under way as in training."""
+        """Returns the seconds of so many steps, with input and as many of them under way as in
+        training.
+        """
         under_way: collections.deque[Any] = collections.deque()
         start = time.perf_counter()
         for _ in range(steps):
@@ -101,9 +118,12 @@ class _Training:
         return time.perf_counter() - start
 
     def repeat(self, steps: int | None, repeats: int) -> tuple[float, int, list[float]]:
-        """Returns the seconds of the first step, the steps of a repetition, and the seconds of a step in each of them."""
+        """Returns the seconds of the first step, the steps of a repetition, and the seconds of a
+        step in each of them.
+        """
         first = self.run(1)
-        # Tracing leaves millions of objects, which the collector would look through in the middle of a measurement.
+        # Tracing leaves millions of objects, which the collector would look through in the middle
+        # of a measurement.
         gc.collect()
         gc.freeze()
         self.run(_WARM_UP)
@@ -111,7 +131,10 @@ class _Training:
         return first, count, [self.run(count) / count for _ in range(repeats)]
 
     def run_apart(self, steps: int) -> tuple[float, float]:
-        """Returns the median seconds until a step's call returns, and until it is done; no other is under way meanwhile."""
+        """Returns the median seconds until a step's call returns, and until it is done.
+
+        No other is under way meanwhile.
+        """
         calls, wholes = [], []
         for _ in range(steps):
             batch = jax.block_until_ready(next(self._batches))
@@ -142,7 +165,8 @@ def _peak_memory(devices: Sequence[Any]) -> int | None:
 
 
 def matrix_peak(dtype: Any, devices: Sequence[Any]) -> float:
-    """Returns the operations per second of a large matrix product, measured on one device, for all of them.
+    """Returns the operations per second of a large matrix product, measured on one device, for all
+    of them.
 
     Simulated devices share the machine's cores, and one of them can use them all.
     """

@@ -17,30 +17,41 @@ from jaxdp.training.setup import create_setup
 
 
 def import_weights(file: str, config: TrainConfig) -> str:
-    """Creates a run that holds imported weights as its step 0, and returns what was done, for people.
+    """Creates a run that holds imported weights as its step 0, and returns what was done, for
+    people.
 
     Args:
         file: a PyTorch state dict, or weights that `jaxdp.convert export` wrote.
         config: of the run, with its folder.
 
     Raises:
-        ConfigError: if the file cannot be read, the weights are not those of the network, or the folder holds a run already.
+        ConfigError: if the file cannot be read, the weights are not those of the network, or the
+            folder holds a run already.
     """
     weights, own = read_weights(file)
     # Training is free to use another strategy: the one here is only for loading.
     setup = create_setup(config.replace(resume="never", strategy="single"))
-    model = create_model(setup.config, setup.dataset, rngs=nnx.Rngs(config.data.seed), dtype=setup.dtype)
+    model = create_model(
+        setup.config, setup.dataset, rngs=nnx.Rngs(config.data.seed), dtype=setup.dtype
+    )
     try:
         (load_exported if own else load_reference_weights)(model, weights)
     except ConfigError as error:
         raise ConfigError("weights", file, error.remedy) from error
     description = dataclasses.asdict(setup.dataset.describe())
     run = run_directory.claim(setup.config, description, create=True)
-    state = setup.strategy.gather(setup.strategy.restore(create_train_state(model, setup.recipe.optimizer(setup.schedule))))
+    state = setup.strategy.gather(
+        setup.strategy.restore(create_train_state(model, setup.recipe.optimizer(setup.schedule)))
+    )
     with run.exclusive():
-        with contextlib.closing(Checkpoints(run.checkpoints, keep=1, best_metric=None)) as checkpoints:
+        with contextlib.closing(
+            Checkpoints(run.checkpoints, keep=1, best_metric=None)
+        ) as checkpoints:
             checkpoints.save(0, state, {}, None)
             checkpoints.wait()
         run.write_dataset(description)
         run.write_config(setup.config.replace(strategy=config.sharding.strategy))
-    return f"{run.path} holds {len(weights)} arrays as step 0; next: python -m jaxdp.evaluate {run.path}"
+    return (
+        f"{run.path} holds {len(weights)} arrays as step 0; next: python -m jaxdp.evaluate"
+        f" {run.path}"
+    )

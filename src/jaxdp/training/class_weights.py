@@ -1,4 +1,6 @@
-"""Finds the weight of each class in the loss: as given, or so that the classes of the training set are balanced."""
+"""Finds the weight of each class in the loss: as given, or so that the classes of the training set
+are balanced.
+"""
 
 import numpy as np
 
@@ -11,14 +13,16 @@ _MOST_NAMES = 10  # that a line of an error has room for
 
 
 def resolve(config: TrainConfig, dataset: Dataset) -> tuple[float, ...]:
-    """Returns what `--class-weights` comes to: a weight for each class, or nothing where it is not given.
+    """Returns what `--class-weights` comes to: a weight for each class, or nothing where it is not
+    given.
 
-    Where objects are told apart the classes are balanced, unless weights are given: the first term of equation 2 of the U-Net
-    paper.
+    Where objects are told apart the classes are balanced, unless weights are given: the first term
+    of equation 2 of the U-Net paper.
 
     Raises:
-        ConfigError: for data without classes, weights that are not one per class, a class that does not occur in the training set,
-            and `balanced` where the sampler balances the classes already.
+        ConfigError: for data without classes, weights that are not one per class, a class that does
+            not occur in the training set, and `balanced` where the sampler balances the classes
+            already.
     """
     asked = config.task.class_weights
     if asked is None and not dataset.instances:
@@ -28,16 +32,33 @@ def resolve(config: TrainConfig, dataset: Dataset) -> tuple[float, ...]:
         asked = asked or ClassWeights()
     assert asked is not None
     if dataset.kind == "regression":
-        raise ConfigError("class_weights", asked, "is for classification and segmentation; regression has no classes")
+        raise ConfigError(
+            "class_weights",
+            asked,
+            "is for classification and segmentation; regression has no classes",
+        )
     if asked.values is None and config.learning.sampler == "balanced":
-        raise ConfigError("class_weights", asked, "--sampler balanced draws all classes equally often already; use one of them")
+        raise ConfigError(
+            "class_weights",
+            asked,
+            "--sampler balanced draws all classes equally often already; use one of them",
+        )
     if asked.values is not None:
         if len(asked.values) != dataset.num_classes:
-            names = f": {', '.join(dataset.class_names)}" if 0 < len(dataset.class_names) <= _MOST_NAMES else ""
-            raise ConfigError("class_weights", asked, f"must be {dataset.num_classes} numbers, one for each class{names}")
+            names = (
+                f": {', '.join(dataset.class_names)}"
+                if 0 < len(dataset.class_names) <= _MOST_NAMES
+                else ""
+            )
+            raise ConfigError(
+                "class_weights",
+                asked,
+                f"must be {dataset.num_classes} numbers, one for each class{names}",
+            )
         return asked.values
     counts = class_counts.count(dataset, int(config.task.kwargs.get("ignore_label", IGNORE_LABEL)))
-    if dataset.instances:  # where no two objects touch, border does not occur, and its weight weighs nothing
+    # Where no two objects touch, border does not occur, and its weight weighs nothing.
+    if dataset.instances:
         counts = np.maximum(counts, 1)
     return class_counts.balanced_weights(counts, dataset.describe().class_names)
 
@@ -45,5 +66,8 @@ def resolve(config: TrainConfig, dataset: Dataset) -> tuple[float, ...]:
 def _check_loss(config: TrainConfig) -> None:
     loss = config.task.loss or config.task.kwargs.get("loss")
     if loss == "dice":
-        remedy = "has no border weights, which --instances trains with; use cross_entropy or cross_entropy+dice"
+        remedy = (
+            "has no border weights, which --instances trains with; use cross_entropy or"
+            " cross_entropy+dice"
+        )
         raise ConfigError("loss", loss, remedy)

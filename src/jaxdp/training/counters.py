@@ -13,12 +13,16 @@ class Counters:
 
     Attributes:
         interval, epoch: sums since the last row, and since the epoch began; part of a checkpoint.
-        first_step_seconds: of this process's first step, compilation included; the rates leave it out.
+        first_step_seconds: of this process's first step, compilation included; the rates leave it
+            out.
         first_step_done: when it was done, by `time.perf_counter`; 0 before.
-        train_seconds, train_examples: of all other steps of this process, without evaluating and saving.
-        skipped_updates, skipped_in_a_row: updates left out because they were not finite, in the whole run and just now.
+        train_seconds, train_examples: of all other steps of this process, without evaluating and
+            saving.
+        skipped_updates, skipped_in_a_row: updates left out because they were not finite, in the
+            whole run and just now.
         rollbacks: how often the run went back to a checkpoint; each one halved the learning rate.
-        best: the largest rank of an evaluation on validation data, None before there is one; part of a checkpoint.
+        best: the largest rank of an evaluation on validation data, None before there is one; part
+            of a checkpoint.
     """
 
     interval: metrics.Sums = dataclasses.field(default_factory=dict)
@@ -37,9 +41,14 @@ class Counters:
         return 0.5**self.rollbacks
 
     def position(self) -> dict[str, Any]:
-        """Returns what a checkpoint keeps, so that a run continued goes on as if nothing had happened."""
+        """Returns what a checkpoint keeps, so that a run continued goes on as if nothing had
+        happened.
+        """
         sums = {name: metrics.to_json(getattr(self, name)) for name in ("interval", "epoch")}
-        known = sums | {name: getattr(self, name) for name in ("skipped_updates", "skipped_in_a_row", "rollbacks")}
+        known = sums | {
+            name: getattr(self, name)
+            for name in ("skipped_updates", "skipped_in_a_row", "rollbacks")
+        }
         return known if self.best is None else known | {"best": self.best}
 
     @classmethod
@@ -49,6 +58,11 @@ class Counters:
         return cls(**{name: position[name] for name in names if name in position})
 
     def rolled_back(self, position: Mapping[str, Any]) -> "Counters":
-        """Returns the counters of this process back at a checkpoint: the time it took is still spent."""
-        kept = {name: getattr(self, name) for name in ("first_step_seconds", "first_step_done", "train_seconds", "train_examples")}
+        """Returns the counters of this process back at a checkpoint: the time it took is still
+        spent.
+        """
+        kept = {
+            name: getattr(self, name)
+            for name in ("first_step_seconds", "first_step_done", "train_seconds", "train_examples")
+        }
         return dataclasses.replace(Counters.at(position), rollbacks=self.rollbacks + 1, **kept)

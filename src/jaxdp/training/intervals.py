@@ -1,4 +1,6 @@
-"""Says in which steps of a run it logs, evaluates and saves, and which steps the devices get as one program."""
+"""Says in which steps of a run it logs, evaluates and saves, and which steps the devices get as one
+program.
+"""
 
 import dataclasses
 
@@ -23,11 +25,14 @@ class Intervals:
     def calls(self, start: int) -> list[range]:
         """Returns which steps, counted from 0, the devices get at once from step `start` on.
 
-        Each call has as many steps as may be, and none goes across an evaluation, a checkpoint or one of `cuts`.
+        Each call has as many steps as may be, and none goes across an evaluation, a checkpoint or
+        one of `cuts`.
         """
         steps, calls = start, []
         while steps < self.total_steps:
-            ends = [(steps // every + 1) * every for every in (self.eval_every, self.checkpoint_every)]
+            ends = [
+                (steps // every + 1) * every for every in (self.eval_every, self.checkpoint_every)
+            ]
             ends += [cut for cut in self.cuts if cut > steps]
             end = min(steps + self.steps_per_execution, self.total_steps, *ends)
             calls.append(range(steps, end))

@@ -1,7 +1,8 @@
-"""Takes a run from step to step: trains, reads metrics, evaluates, and hands out states to be saved.
+"""Takes a run from step to step: trains, reads metrics, evaluates, and hands out states to be
+saved.
 
-The order at a step that is evaluated and saved is fixed: check that everything is finite, tell the row, save. What diverged is
-never saved, and a row never tells of a state that diverged.
+The order at a step that is evaluated and saved is fixed: check that everything is finite, tell the
+row, save. What diverged is never saved, and a row never tells of a state that diverged.
 """
 
 import dataclasses
@@ -38,13 +39,16 @@ class Outcome:
 
 
 def train(run: "Run", state: TrainState, start: int) -> Outcome:
-    """Trains from step `start` to the end, or until asked to stop; the last state is handed out to be saved in either case.
+    """Trains from step `start` to the end, or until asked to stop.
+
+    The last state is handed out to be saved in either case.
 
     Args:
         state: placed on the devices; it is consumed.
 
     Raises:
-        Diverged: when a loss, a gradient or a state to be saved is not finite; nothing is saved from that step on.
+        Diverged: when a loss, a gradient or a state to be saved is not finite; nothing is saved
+            from that step on.
     """
     setup, intervals = run.setup, run.setup.intervals
     reader = run.reader = Reader(setup, run.counters, run.tell)
@@ -60,7 +64,13 @@ def train(run: "Run", state: TrainState, start: int) -> Outcome:
         run.emit("on_activity", Activity, "waiting for input", step)
         with reader.waiting(), jax.profiler.TraceAnnotation("waiting for input"):
             batch = next(batches)
-        run.emit("on_activity", Activity, "training" if compiled else "compiling", call.start + 1, compiled)
+        run.emit(
+            "on_activity",
+            Activity,
+            "training" if compiled else "compiling",
+            call.start + 1,
+            compiled,
+        )
         with jax.profiler.StepTraceAnnotation("train", step_num=step + 1):
             state, step_sums = call_together(setup.strategy.train_step, state, batch, constants)
         step = call.stop
@@ -79,16 +89,24 @@ def train(run: "Run", state: TrainState, start: int) -> Outcome:
     return Outcome(state, step, sums)
 
 
-def _evaluate_and_save(run: "Run", state: TrainState, step: int, *, evaluates: bool, saves: bool) -> metrics.Sums | None:
+def _evaluate_and_save(
+    run: "Run", state: TrainState, step: int, *, evaluates: bool, saves: bool
+) -> metrics.Sums | None:
     setup, sums, found, saved = run.setup, None, None, None
     if evaluates:
-        run.emit("on_activity", Activity, "evaluating", step, run.has_evaluated)  # the first time it compiles
+        # The first time it compiles.
+        run.emit("on_activity", Activity, "evaluating", step, run.has_evaluated)
         run.has_evaluated = True
         sums = setup.evaluate(state, lambda: run.emit("on_activity", Activity, "evaluating", step))
         found = metrics.compute(setup.recipe.task, sums)
     if saves:
         saved = _copy(run, state, step)
-    check_finite(step, saved is None or setup.strategy.all_finite(state, saved), found, setup.evaluation_split)
+    check_finite(
+        step,
+        saved is None or setup.strategy.all_finite(state, saved),
+        found,
+        setup.evaluation_split,
+    )
     if found is not None:
         split = setup.evaluation_split
         run.tell({"step": step, "epoch": setup.intervals.epoch(step), "split": split} | found)
@@ -96,7 +114,9 @@ def _evaluate_and_save(run: "Run", state: TrainState, step: int, *, evaluates: b
         improved = run.improves(found)
         if saved is None and (improved or run.ended_early()):
             saved = _copy(run, state, step)
-            check_finite(step, setup.strategy.all_finite(state, saved), found, setup.evaluation_split)
+            check_finite(
+                step, setup.strategy.all_finite(state, saved), found, setup.evaluation_split
+            )
     if saved is not None:
         run.emit("on_save", Saving, step, saved, run.position(), found)
     return sums
@@ -107,8 +127,11 @@ def _copy(run: "Run", state: TrainState, step: int) -> Any:
     return run.setup.strategy.to_save(state)
 
 
-def check_finite(step: int, weights_are: bool, values: dict[str, float] | None, split: str = "test") -> None:
-    """Checks what loss and gradients do not tell: they are those before the update, which may have been the one that went too far.
+def check_finite(
+    step: int, weights_are: bool, values: dict[str, float] | None, split: str = "test"
+) -> None:
+    """Checks what loss and gradients do not tell: they are those before the update, which may have
+    been the one that went too far.
 
     Raises:
         Diverged: if weights to be saved, or the loss of an evaluation, are not finite numbers.
@@ -116,4 +139,6 @@ def check_finite(step: int, weights_are: bool, values: dict[str, float] | None, 
     if not weights_are:
         raise Diverged(step, f"after the update of step {step} the weights are not finite numbers")
     if values is not None and not np.isfinite(values["loss"]):
-        raise Diverged(step, f"after the update of step {step} the {split} loss is {values['loss']}")
+        raise Diverged(
+            step, f"after the update of step {step} the {split} loss is {values['loss']}"
+        )

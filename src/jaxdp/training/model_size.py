@@ -15,13 +15,16 @@ from jaxdp.units import bytes_text
 if TYPE_CHECKING:
     from jaxdp.training.setup import Setup
 
-_BYTES = 8  # of a parameter and its gradient, which every step has; optimizer and activations come on top
+# Of a parameter and its gradient, which every step has; optimizer and activations come on top.
+_BYTES = 8
 
 
 def check(setup: "Setup") -> None:
-    """Raises ConfigError for a model whose parameters and gradients alone take more memory than there is.
+    """Raises ConfigError for a model whose parameters and gradients alone take more memory than
+    there is.
 
-    Of a whole number among `--model-kwargs` the error tells the largest one with which they would fit.
+    Of a whole number among `--model-kwargs` the error tells the largest one with which they would
+    fit.
     """
     devices = setup.strategy.devices
     on_host = devices[0].platform == "cpu"  # whose simulated devices share one memory
@@ -36,8 +39,14 @@ def check(setup: "Setup") -> None:
     taken, kwargs = takes(jax.tree.leaves(setup.shapes.params)), setup.config.model.kwargs
     if taken <= room:
         return
-    counts = {name: value for name, value in kwargs.items() if isinstance(value, int) and not isinstance(value, bool)}
-    found = f"its parameters and gradients take {bytes_text(taken)}, and {bytes_text(room)} are free"
+    counts = {
+        name: value
+        for name, value in kwargs.items()
+        if isinstance(value, int) and not isinstance(value, bool)
+    }
+    found = (
+        f"its parameters and gradients take {bytes_text(taken)}, and {bytes_text(room)} are free"
+    )
     if not counts:
         raise ConfigError("model", setup.config.model.name, f"{found}; choose a smaller one")
     name = max(counts, key=lambda each: counts[each])
@@ -46,7 +55,9 @@ def check(setup: "Setup") -> None:
         middle = (fits + too_large) // 2
         try:
             smaller = setup.config.replace(model_kwargs=kwargs | {name: middle})
-            is_small = takes(array_shapes(smaller, setup.dataset, setup.objects)[0].values()) <= room
+            is_small = (
+                takes(array_shapes(smaller, setup.dataset, setup.objects)[0].values()) <= room
+            )
         except ConfigError:  # a number that the model does not take, e.g. a depth
             is_small = False
         fits, too_large = (middle, too_large) if is_small else (fits, middle)

@@ -1,4 +1,6 @@
-"""Reads the metric sums and times of finished steps, checks that they are finite, and makes rows of them."""
+"""Reads the metric sums and times of finished steps, checks that they are finite, and makes rows of
+them.
+"""
 
 import collections
 import gc
@@ -14,8 +16,9 @@ from jaxdp.step import metrics
 from jaxdp.training.counters import Counters
 from jaxdp.training.setup import Setup
 
-# How many steps may be under way before the host waits for the oldest. It hides dispatch and the reading of metrics, bounds the
-# batches in memory, and keeps simulated devices from running so far ahead that XLA:CPU's rendezvous times out (at 8 they survive).
+# How many steps may be under way before the host waits for the oldest. It hides dispatch and the
+# reading of metrics, bounds the batches in memory, and keeps simulated devices from running so far
+# ahead that XLA:CPU's rendezvous times out (at 8 they survive).
 RUN_AHEAD = 4
 _SKIPS = ("skipped_updates", "overflows")
 # What a training row tells of the machine: the rest is the same in every run of the same training.
@@ -36,7 +39,8 @@ class Diverged(Exception):
 
 
 class Reader:
-    """Reads metric sums a few steps after they were dispatched, so that reading never holds up the device.
+    """Reads metric sums a few steps after they were dispatched, so that reading never holds up the
+    device.
 
     Args:
         counters: are filled as steps are read.
@@ -71,7 +75,11 @@ class Reader:
 
     def add(self, call: range, sums: Any, *, compiled: bool) -> None:
         self._unread.append((call, sums, compiled))
-        unread = run_ahead(self._setup.intervals.steps_per_execution) if compiled and self._setup.strategy.runs_ahead else 0
+        unread = (
+            run_ahead(self._setup.intervals.steps_per_execution)
+            if compiled and self._setup.strategy.runs_ahead
+            else 0
+        )
         while len(self._unread) > unread:
             self._read()
 
@@ -94,16 +102,19 @@ class Reader:
             self._take(step + 1, metrics.add(of_step), seconds / len(call) if compiled else 0.0)
         if not compiled:
             self._row_wait = 0.0
-            # Tracing leaves millions of objects: to look through them again takes the collector as long as several steps.
+            # Tracing leaves millions of objects: to look through them again takes the collector as
+            # long as several steps.
             gc.collect()
             gc.freeze()
             self._restart()
 
     def _take(self, step: int, read: metrics.Sums, seconds: float) -> None:
-        """Adds the metric sums and the time of a step to the counters, and writes a row where one is due.
+        """Adds the metric sums and the time of a step to the counters, and writes a row where one
+        is due.
 
         Args:
-            seconds: that it took; 0 for a step of a call that was compiled first, which no rate counts.
+            seconds: that it took; 0 for a step of a call that was compiled first, which no rate
+                counts.
         """
         counters, intervals = self._counters, self._setup.intervals
         read = self._checked(step, read)
@@ -115,45 +126,79 @@ class Reader:
             self._row_examples += float(read["examples"])
         if (step - 1) % intervals.steps_per_epoch == 0:
             counters.epoch = {}
-        counters.interval, counters.epoch = metrics.add(counters.interval, read), metrics.add(counters.epoch, read)
+        counters.interval, counters.epoch = (
+            metrics.add(counters.interval, read),
+            metrics.add(counters.epoch, read),
+        )
         if step % intervals.log_every == 0 or step == intervals.total_steps:
             self._write_row(step)
 
     def _checked(self, step: int, read: metrics.Sums) -> metrics.Sums:
-        """Returns a step's sums, of a skipped update only that it was; the values are the same in every process."""
+        """Returns a step's sums, of a skipped update only that it was.
+
+        The values are the same in every process.
+        """
         counters = self._counters
-        skipped, overflowed = bool(read.get("skipped_updates", 0.0)), bool(read.get("overflows", 0.0))
+        skipped, overflowed = (
+            bool(read.get("skipped_updates", 0.0)),
+            bool(read.get("overflows", 0.0)),
+        )
         loss, norm = read["loss"] / np.maximum(read["examples"], 1.0), read["gradient_norm"]
         counters.skipped_updates += skipped
         # A loss scale that was too large is tried again at half its size: nothing has diverged.
-        counters.skipped_in_a_row = counters.skipped_in_a_row + 1 if skipped and not overflowed else 0
+        counters.skipped_in_a_row = (
+            counters.skipped_in_a_row + 1 if skipped and not overflowed else 0
+        )
         tolerated = overflowed or (skipped and self._setup.recipe.on_divergence == "skip")
         if counters.skipped_in_a_row >= self._setup.config.run.max_divergences or not (
             tolerated or (np.isfinite(loss) and np.isfinite(norm))
         ):
-            again = f"; {counters.skipped_in_a_row} updates in a row were skipped" if counters.skipped_in_a_row > 1 else ""
-            raise Diverged(step, f"the loss of step {step} is {loss:.6g}, its gradient norm {norm:.6g}{again}")
+            again = (
+                f"; {counters.skipped_in_a_row} updates in a row were skipped"
+                if counters.skipped_in_a_row > 1
+                else ""
+            )
+            raise Diverged(
+                step, f"the loss of step {step} is {loss:.6g}, its gradient norm {norm:.6g}{again}"
+            )
         if not skipped:
             return read
-        return {name: value if name in _SKIPS else np.zeros_like(value) for name, value in read.items()}
+        return {
+            name: value if name in _SKIPS else np.zeros_like(value) for name, value in read.items()
+        }
 
     def _write_row(self, step: int) -> None:
         counters = self._counters
-        if not counters.interval["examples"]:  # nothing but skipped updates: the next row tells of them
+        # Nothing but skipped updates: the next row tells of them.
+        if not counters.interval["examples"]:
             return
         values = metrics.compute(self._setup.recipe.task, counters.interval)
         timed = self._row_steps > 0  # not so in a row of the first step alone
         seconds = self._row_seconds if timed else self._compile_seconds
-        row: Row = {"step": step, "epoch": self._setup.intervals.epoch(step), "split": "train"} | values
-        row["gradient_norm"] = float(counters.interval["gradient_norm"] / np.maximum(counters.interval["updates"], 1.0))
-        row |= {name: round(float(counters.interval[name])) for name in _SKIPS if name in counters.interval}
-        if self._setup.objects.optimizer is None:  # one given as an object keeps its learning rate to itself
+        row: Row = {
+            "step": step,
+            "epoch": self._setup.intervals.epoch(step),
+            "split": "train",
+        } | values
+        row["gradient_norm"] = float(
+            counters.interval["gradient_norm"] / np.maximum(counters.interval["updates"], 1.0)
+        )
+        row |= {
+            name: round(float(counters.interval[name]))
+            for name in _SKIPS
+            if name in counters.interval
+        }
+        # One given as an object keeps its learning rate to itself.
+        if self._setup.objects.optimizer is None:
             # The optimizer does not count updates that were skipped.
-            row["learning_rate"] = float(self._setup.learning_rates[max(step - 1 - counters.skipped_updates, 0)])
+            row["learning_rate"] = float(
+                self._setup.learning_rates[max(step - 1 - counters.skipped_updates, 0)]
+            )
         self._tell(
             row
             | {
-                "examples_per_second": (self._row_examples if timed else values["examples"]) / seconds,
+                "examples_per_second": (self._row_examples if timed else values["examples"])
+                / seconds,
                 "step_seconds": seconds / max(self._row_steps, 1),
                 "input_wait_fraction": min(self._row_wait / seconds, 1.0),
             }

@@ -1,4 +1,6 @@
-"""Carries a run from its start to its end: begins or resumes it, trains, goes back after a divergence, and sums it up."""
+"""Carries a run from its start to its end: begins or resumes it, trains, goes back after a
+divergence, and sums it up.
+"""
 
 # Over 300 lines: the parts of one run, which share its state.
 
@@ -28,7 +30,8 @@ from jaxdp.training import loop, reader, summary
 from jaxdp.training.counters import Counters
 from jaxdp.training.setup import Setup
 
-_WRITTEN_AT = ("on_save", "on_rollback", "on_end")  # the hooks at which callbacks write in the run directory, rows aside
+# The hooks at which callbacks write in the run directory, rows aside.
+_WRITTEN_AT = ("on_save", "on_rollback", "on_end")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,10 +39,12 @@ class Trained:
     """What a run leaves.
 
     Attributes:
-        state: the result, on the devices: the best by validation data, where there are any and a run directory, or else the last;
-            None if it diverged, or if there was nothing left to train.
+        state: the result, on the devices: the best by validation data, where there are any and a
+            run directory, or else the last; None if it diverged, or if there was nothing left to
+            train.
         rows: of metrics.jsonl, those that this process made.
-        reason: why it ended before its last step, if it did; `complete` if there was nothing left to train.
+        reason: why it ended before its last step, if it did; `complete` if there was nothing left
+            to train.
         last_saved: step of the newest checkpoint.
         directory: of the run, if it writes one.
     """
@@ -72,9 +77,15 @@ class Run:
     """
 
     def __init__(
-        self, setup: Setup, group: Group, callbacks: Sequence[Any], directory: RunDirectory | None, *,
-        signals: StopSignals, started: float,
-    ) -> None:  # fmt: skip
+        self,
+        setup: Setup,
+        group: Group,
+        callbacks: Sequence[Any],
+        directory: RunDirectory | None,
+        *,
+        signals: StopSignals,
+        started: float,
+    ) -> None:
         self.setup, self.group, self._directory = setup, group, directory
         self._signals, self._started = signals, started
         self.description = dataclasses.asdict(setup.dataset.describe())
@@ -87,10 +98,14 @@ class Run:
         task = setup.recipe.task
         self._checkpoints: Checkpoints | None = None
         if directory is None and setup.config.run.on_divergence == "rollback":
-            raise ConfigError("on_divergence", "rollback", "goes back to a checkpoint; give run_dir")
+            raise ConfigError(
+                "on_divergence", "rollback", "goes back to a checkpoint; give run_dir"
+            )
         if directory is not None:
             best_metric = task.best_metric if setup.dataset.validation is not None else None
-            self._checkpoints = Checkpoints(directory.checkpoints, keep=setup.config.run.keep, best_metric=best_metric)
+            self._checkpoints = Checkpoints(
+                directory.checkpoints, keep=setup.config.run.keep, best_metric=best_metric
+            )
             callbacks = [*callbacks, CheckpointWriter(self._checkpoints)]
             self._opened = directory.opened()
         self._callbacks = CallbackList(callbacks, primary=group.index == 0)
@@ -106,12 +121,16 @@ class Run:
         return summary.title(self.setup)
 
     def where(self) -> dict[str, Any]:
-        """Returns the number of devices and processes, and of a run with workers its exchange and their number."""
+        """Returns the number of devices and processes, and of a run with workers its exchange and
+        their number.
+        """
         own = {"devices": self.setup.strategy.num_devices, "processes": self.group.count}
         return own | summary.exchange_facts(self.setup.config)
 
     def paused(self) -> contextlib.AbstractContextManager[Any]:
-        """Waits for all steps that were dispatched, and keeps the block out of the training time."""
+        """Waits for all steps that were dispatched, and keeps the block out of the training
+        time.
+        """
         assert self.reader is not None
         self.check_in_place()  # a trace of the profiler is written in the block
         return self.reader.paused()
@@ -125,7 +144,9 @@ class Run:
 
     def stops_at(self, step: int) -> bool:
         """Whether to stop after this step, which all processes answer alike."""
-        wanted = self._signals.requested() or (bool(self._stop_reason) and not self._stop_is_everywhere)
+        wanted = self._signals.requested() or (
+            bool(self._stop_reason) and not self._stop_is_everywhere
+        )
         stops = self.group.stops_at(step, wanted=wanted, margin=self._margin)
         if stops and self.group.count > 1:
             self._agreed_reason = self.group.get("early") or ""
@@ -133,7 +154,11 @@ class Run:
 
     def ended_early(self) -> str:
         """Returns why a callback ends the run at this step, or nothing."""
-        return self._stop_reason if self.group.count == 1 or self._stop_is_everywhere else self._agreed_reason
+        return (
+            self._stop_reason
+            if self.group.count == 1 or self._stop_is_everywhere
+            else self._agreed_reason
+        )
 
     def check_in_place(self) -> None:
         """Raises MovedError if the run directory is no longer where the run found it."""
@@ -155,7 +180,9 @@ class Run:
         self._callbacks.call("on_log", self, Logged(row))
 
     def improves(self, found: Mapping[str, float]) -> bool:
-        """Whether an evaluation on validation data is the best so far, and its state is to be saved."""
+        """Whether an evaluation on validation data is the best so far, and its state is to be
+        saved.
+        """
         if self._checkpoints is None or self.setup.dataset.validation is None:
             return False
         value, best = rank(found, self.setup.recipe.task.best_metric), self.counters.best
@@ -165,7 +192,9 @@ class Run:
         return True
 
     def position(self) -> dict[str, Any]:
-        """Returns what a checkpoint keeps besides the state, so that the run resumes as if it had never stopped."""
+        """Returns what a checkpoint keeps besides the state, so that the run resumes as if it had
+        never stopped.
+        """
         states = self._callbacks.state_dict()
         return self.counters.position() | ({"callbacks": states} if states else {})
 
@@ -173,7 +202,8 @@ class Run:
         """Trains to the end, or until it diverges or is asked to stop.
 
         Raises:
-            ConfigError: for a checkpoint that does not fit, or processes that are about to train different runs.
+            ConfigError: for a checkpoint that does not fit, or processes that are about to train
+                different runs.
             OSError: if the run directory cannot be written.
         """
         with contextlib.ExitStack() as cleanup:
@@ -203,12 +233,27 @@ class Run:
         """Returns the result of a run that is complete already, by its summary."""
         saved = self._saved()
         if self.setup.config.run.resume == "must" and saved is None:
-            raise ConfigError("resume", "must", f"there is no checkpoint in {self.folder}; check --run-dir")
+            raise ConfigError(
+                "resume", "must", f"there is no checkpoint in {self.folder}; check --run-dir"
+            )
         if finished is None or finished["status"] != "done":
             return None
-        early = bool(finished.get("ended_early")) and saved == finished["steps"] and not self._is_extended(finished)
+        early = (
+            bool(finished.get("ended_early"))
+            and saved == finished["steps"]
+            and not self._is_extended(finished)
+        )
         if (saved or 0) >= self.setup.intervals.total_steps or early:
-            return Trained("done", saved or 0, None, [], finished, reason="complete", last_saved=saved, directory=self._directory)
+            return Trained(
+                "done",
+                saved or 0,
+                None,
+                [],
+                finished,
+                reason="complete",
+                last_saved=saved,
+                directory=self._directory,
+            )
         return None
 
     def _is_extended(self, finished: Mapping[str, Any]) -> bool:
@@ -225,7 +270,10 @@ class Run:
             self.counters.rollbacks = max(self.counters.rollbacks, self._directory.read_rollbacks())
         if saved is not None and self._directory is not None:
             changed = self._directory.changes_text(config)
-            message = f"continuing {self.folder} after step {saved}" + f" with other settings: {changed}" * bool(changed)
+            message = (
+                f"continuing {self.folder} after step {saved}"
+                + f" with other settings: {changed}" * bool(changed)
+            )
         elif setup.initial_weights is not None:
             message = setup.initial_weights.text()
         _ = setup.train_data, setup.evaluation_data  # read before the progress begins
@@ -248,7 +296,11 @@ class Run:
             except reader.Diverged as error:
                 status, step, failure = "diverged", error.step, str(error)
             self._wait()
-            if status != "diverged" or not rolls_back or self.counters.rollbacks >= config.run.max_divergences:
+            if (
+                status != "diverged"
+                or not rolls_back
+                or self.counters.rollbacks >= config.run.max_divergences
+            ):
                 break
             saved = self._saved()
             state, position = self._begin(saved)
@@ -264,31 +316,71 @@ class Run:
         self.emit("on_activity", Activity, "finishing", step, False)
         state, result_step, sums = self._result(outcome, step)
         predict, trained = None, None
-        if state is not None and sums is not None and (self.folder is not None or setup.dataset.instances):
+        if (
+            state is not None
+            and sums is not None
+            and (self.folder is not None or setup.dataset.instances)
+        ):
             # By all processes: each may hold a part of it.
             trained = setup.strategy.gather(dataclasses.replace(state, opt_state=None))
-            predict = create_predictor(trained, setup.recipe.preprocess) if self.folder is not None else None
+            predict = (
+                create_predictor(trained, setup.recipe.preprocess)
+                if self.folder is not None
+                else None
+            )
         early = outcome.early if outcome is not None else ""
         dataset = setup.dataset
         found = (
-            {setup.evaluation_split: summary.split_metrics(setup, setup.evaluation_split, sums, trained)}
+            {
+                setup.evaluation_split: summary.split_metrics(
+                    setup, setup.evaluation_split, sums, trained
+                )
+            }
             if sums is not None
             else {}
         )
-        if found and state is not None and status == "done" and dataset.validation is not None and dataset.test is not None:
-            found["test"] = summary.split_metrics(setup, "test", setup.evaluate(state, split="test"), trained)
+        if (
+            found
+            and state is not None
+            and status == "done"
+            and dataset.validation is not None
+            and dataset.test is not None
+        ):
+            found["test"] = summary.split_metrics(
+                setup, "test", setup.evaluate(state, split="test"), trained
+            )
         written = summary.summarize(
-            setup, self.counters, summary.End(status, step, early, result_step), found,
-            best=self._checkpoints.best() if self._checkpoints is not None else None, started=self._started,
-        )  # fmt: skip
+            setup,
+            self.counters,
+            summary.End(status, step, early, result_step),
+            found,
+            best=self._checkpoints.best() if self._checkpoints is not None else None,
+            started=self._started,
+        )
         self.emit("on_end", Ended, status, step, failure or early, sums, predict, written)
-        return Trained(status, step, state, self.rows, written, failure or early, self._saved(), self._directory)
+        return Trained(
+            status,
+            step,
+            state,
+            self.rows,
+            written,
+            failure or early,
+            self._saved(),
+            self._directory,
+        )
 
-    def _result(self, outcome: loop.Outcome | None, step: int) -> tuple[TrainState | None, int, metrics.Sums | None]:
-        """Returns the state that is the result, the best by validation data or else the last, its step and its evaluation."""
+    def _result(
+        self, outcome: loop.Outcome | None, step: int
+    ) -> tuple[TrainState | None, int, metrics.Sums | None]:
+        """Returns the state that is the result, the best by validation data or else the last, its
+        step and its evaluation.
+        """
         if outcome is None:
             return None, step, None
-        setup, best = self.setup, self._checkpoints.best() if self._checkpoints is not None else None
+        setup, best = (
+            self.setup,
+            self._checkpoints.best() if self._checkpoints is not None else None,
+        )
         if best is not None and best[0] != step and not outcome.stopped:
             state = setup.strategy.restore(self._begin(best[0])[0], setup.shapes)
             return state, best[0], setup.evaluate(state)
@@ -310,14 +402,25 @@ class Run:
             return self.setup.create_state(), {}
         assert self._checkpoints is not None
         try:
-            return self._checkpoints.restore(saved, self.setup.shapes, self.setup.strategy.parts(self.setup.shapes))
+            return self._checkpoints.restore(
+                saved, self.setup.shapes, self.setup.strategy.parts(self.setup.shapes)
+            )
         except ConfigError as error:
-            changed = self._directory.changes_text(self.setup.config) if self._directory is not None else ""
-            remedy = f"{error.remedy}; other settings than before: {changed}" if changed else error.remedy
+            changed = (
+                self._directory.changes_text(self.setup.config)
+                if self._directory is not None
+                else ""
+            )
+            remedy = (
+                f"{error.remedy}; other settings than before: {changed}"
+                if changed
+                else error.remedy
+            )
             raise ConfigError(error.field, error.value, remedy) from error
 
     def _check_agreement(self, state: TrainState, start: int) -> None:
-        """Finds out before the first step whether all processes are about to train the same: later it would be a hang, or worse.
+        """Finds out before the first step whether all processes are about to train the same: later
+        it would be a hang, or worse.
 
         Raises:
             ConfigError: naming the first thing that differs.

@@ -16,7 +16,16 @@ from flax import nnx
 from jaxtyping import Float
 
 from jaxdp import models, run_directory, run_files, tasks
-from jaxdp.components import NOTHING, Objects, array_shapes, check_model, create_model, create_task, has_own_code, open_data
+from jaxdp.components import (
+    NOTHING,
+    Objects,
+    array_shapes,
+    check_model,
+    create_model,
+    create_task,
+    has_own_code,
+    open_data,
+)
 from jaxdp.config import TrainConfig
 from jaxdp.data import augment, class_counts, pipeline, placement
 from jaxdp.data.reading_processes import ReadingProcesses
@@ -35,13 +44,15 @@ from jaxdp.training import class_weights, defaults, transfer
 from jaxdp.training.intervals import Intervals
 
 Advance = Callable[[str, int, int], None]
-# Batches of an evaluation that the devices have been given before the host waits for the first of them.
+# Batches of an evaluation that the devices have been given before the host waits for the first of
+# them.
 _EVALUATED_AHEAD = 2
 # Settings that are data of the compiled step, or concern the host alone: the step is the same with
 # other values.
 NOT_IN_PROGRAM = frozenset(
-    "learning_rate lr_scaling schedule warmup_fraction epochs steps seed log_every eval_every checkpoint_every keep "
-    "run_dir resume max_divergences profile step_timeout callbacks early_stop data_workers".split()
+    "learning_rate lr_scaling schedule warmup_fraction epochs steps seed log_every eval_every"
+    " checkpoint_every keep run_dir resume max_divergences profile step_timeout callbacks"
+    " early_stop data_workers".split()
 )
 # Threads that read where the settings do not say it; each has a batch that waits on the devices.
 _FEWEST_WORKERS, _MOST_WORKERS = 2, 8
@@ -59,10 +70,10 @@ class Setup:
         config: the settings, with what depends on model, dataset and devices filled in.
         dtype: format of the computation.
         objects: what was given as an object rather than by name.
-        advance: is told the name of a split, how many of its examples are read, and how many there are, while the dataset is put
-            on the devices.
-        factory: makes the model, as it was when the setup was created: a plugin may be imported anew. None for
-            a model object.
+        advance: is told the name of a split, how many of its examples are read, and how many there
+            are, while the dataset is put on the devices.
+        factory: makes the model, as it was when the setup was created: a plugin may be imported
+            anew. None for a model object.
     """
 
     config: TrainConfig
@@ -84,22 +95,34 @@ class Setup:
 
     @functools.cached_property
     def learning_rates(self) -> Float[np.ndarray, "steps"]:
-        """The learning rate of each step; an optimizer given as an object has its own and ignores these."""
+        """The learning rate of each step.
+
+        An optimizer given as an object has its own and ignores these.
+        """
         # All at once: called step by step, a schedule compiles each of its operations.
         return np.asarray(jax.jit(jax.vmap(self.schedule))(np.arange(self.intervals.total_steps)))
 
     @functools.cached_property
     def constants(self) -> Constants:
         """What all training steps read, on the devices."""
-        small = self.strategy.replicate(Constants.create(self.learning_rates, self.config.data.seed))
+        small = self.strategy.replicate(
+            Constants.create(self.learning_rates, self.config.data.seed)
+        )
         return dataclasses.replace(small, examples=self.train_data)
 
     def with_learning_rates_times(self, factor: float) -> "Setup":
-        """Returns the same setup with all learning rates multiplied by `factor`; the compiled step is the same."""
-        return self._sharing_data(dataclasses.replace(self, schedule=lambda step: factor * self.schedule(step)))
+        """Returns the same setup with all learning rates multiplied by `factor`.
+
+        The compiled step is the same.
+        """
+        return self._sharing_data(
+            dataclasses.replace(self, schedule=lambda step: factor * self.schedule(step))
+        )
 
     def reconfigured(self, config: TrainConfig) -> "Setup | None":
-        """Returns a setup for other settings that compiles and reads nothing anew, or None where they need another one."""
+        """Returns a setup for other settings that compiles and reads nothing anew, or None where
+        they need another one.
+        """
         before = self.config.flat()
         if config.model.batch_norm is None:  # the default, which depends on what may not change
             config = config.replace(batch_norm=self.config.model.batch_norm)
@@ -107,12 +130,23 @@ class Setup:
         if not changed <= NOT_IN_PROGRAM:
             return None
         defaults.check_learning(config, self.dataset)
-        intervals, schedule = defaults.create_schedule(config, len(self.dataset.train), self.objects)
-        return self._sharing_data(dataclasses.replace(self, config=config, intervals=intervals, schedule=schedule))
+        intervals, schedule = defaults.create_schedule(
+            config, len(self.dataset.train), self.objects
+        )
+        return self._sharing_data(
+            dataclasses.replace(self, config=config, intervals=intervals, schedule=schedule)
+        )
 
     def _sharing_data(self, setup: "Setup") -> "Setup":
         # What was read is not read twice, and the state of another schedule has the same shapes.
-        for name in ("train_data", "evaluation_data", "_train_labels", "initial_weights", "shapes", "reading"):
+        for name in (
+            "train_data",
+            "evaluation_data",
+            "_train_labels",
+            "initial_weights",
+            "shapes",
+            "reading",
+        ):
             if name in vars(self):
                 vars(setup)[name] = vars(self)[name]
         return setup
@@ -121,21 +155,32 @@ class Setup:
         """Creates the initial state, on the default device or where the strategy wants it."""
         initial = self.initial_weights
         with self.strategy.creating():
-            return self._create_state(initial.load_into if initial is not None else lambda model: None)
+            return self._create_state(
+                initial.load_into if initial is not None else lambda model: None
+            )
 
     def _create_state(self, fill: Callable[[nnx.Module], None]) -> TrainState:
         model = self.create_model()
         fill(model)
         optimizer = self.recipe.optimizer(self.schedule)
         scaled = self.config.model.precision == "float16"
-        return create_train_state(model, optimizer, with_ema=self.config.optimization.ema_decay > 0, with_loss_scale=scaled)
+        return create_train_state(
+            model,
+            optimizer,
+            with_ema=self.config.optimization.ema_decay > 0,
+            with_loss_scale=scaled,
+        )
 
     def create_model(self) -> nnx.Module:
-        """Returns a new model with weights drawn from the seed, or those of the model that was given."""
+        """Returns a new model with weights drawn from the seed, or those of the model that was
+        given.
+        """
         if self.objects.model is not None:
             return nnx.clone(self.objects.model)
         rngs = nnx.Rngs(self.config.data.seed)
-        return create_model(self.config, self.dataset, rngs=rngs, dtype=self.dtype, factory=self.factory)
+        return create_model(
+            self.config, self.dataset, rngs=rngs, dtype=self.dtype, factory=self.factory
+        )
 
     @functools.cached_property
     def initial_weights(self) -> transfer.InitialWeights | None:
@@ -145,19 +190,33 @@ class Setup:
             ConfigError: if they cannot be read, or do not fit.
         """
         path = self.config.learning.init_from
-        return transfer.read_initial(path, self.config, self.dataset, self.objects) if path is not None else None
+        return (
+            transfer.read_initial(path, self.config, self.dataset, self.objects)
+            if path is not None
+            else None
+        )
 
     def abstract_step(self, global_batch_size: int) -> tuple[TrainState, Any, Any]:
-        """Returns the shapes of what a training step takes, state, batch and constants; it reads one example of the dataset."""
+        """Returns the shapes of what a training step takes, state, batch and constants.
+
+        It reads one example of the dataset.
+        """
         constants = jax.tree.map(
-            lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), Constants.create(self.learning_rates, self.config.data.seed)
+            lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype),
+            Constants.create(self.learning_rates, self.config.data.seed),
         )
         streams = self.config.data.data_placement == "host"
-        resident = {} if streams else {name: values for name, values in self._example.items() if name != "indices"}
+        resident = (
+            {}
+            if streams
+            else {name: values for name, values in self._example.items() if name != "indices"}
+        )
         return (
             self.strategy.abstract(self.shapes),
             self.strategy.abstract_batch(self._batch_shapes(global_batch_size)),
-            dataclasses.replace(constants, examples=placement.abstract(resident, len(self.dataset.train))),
+            dataclasses.replace(
+                constants, examples=placement.abstract(resident, len(self.dataset.train))
+            ),
         )
 
     @property
@@ -165,14 +224,20 @@ class Setup:
         return pipeline.load(self.source("train"), np.zeros(1, np.int32))
 
     def _batch_shapes(self, count: int) -> dict[str, jax.ShapeDtypeStruct]:
-        """Returns the shapes of a global batch before it is placed; it reads one example where batches hold examples."""
+        """Returns the shapes of a global batch before it is placed.
+
+        It reads one example where batches hold examples.
+        """
         streams = self.config.data.data_placement == "host"
         fields = self._example if streams else pipeline.index_batch(np.zeros(1, np.int32))
         if self.config.learning.sampler is not None:
             fields = fields | {"draws": fields["indices"]}
         if self.recipe.preprocess.mixings:
             fields = fields | {f"partner_{name}": values for name, values in fields.items()}
-        return {name: jax.ShapeDtypeStruct((count, *array.shape[1:]), array.dtype) for name, array in fields.items()}
+        return {
+            name: jax.ShapeDtypeStruct((count, *array.shape[1:]), array.dtype)
+            for name, array in fields.items()
+        }
 
     @functools.cached_property
     def shapes(self) -> TrainState:
@@ -205,7 +270,9 @@ class Setup:
         source = self.source(split)
         with ReadingProcesses({split: source}) as processes:
             source = source.read_by(processes.reader(split, self._workers))
-            arrays = placement.read_all(source, functools.partial(self.advance, split), self._workers)
+            arrays = placement.read_all(
+                source, functools.partial(self.advance, split), self._workers
+            )
         return self.strategy.replicate(placement.pack(arrays))
 
     def source(self, split: str) -> CheckedSource:
@@ -216,7 +283,10 @@ class Setup:
 
     @functools.cached_property
     def reading(self) -> ReadingProcesses:
-        """The processes that read what streams, for sources that ask for them; as a context it ends them."""
+        """The processes that read what streams, for sources that ask for them.
+
+        As a context it ends them.
+        """
         return ReadingProcesses(self.dataset.splits())
 
     @property
@@ -232,15 +302,23 @@ class Setup:
         return class_counts.labels(self.dataset)
 
     def train_batches(self, start: int) -> Iterator[Any]:
-        """Returns the placed batches from step `start` on, with `--steps-per-execution` those of each call together."""
+        """Returns the placed batches from step `start` on, with `--steps-per-execution` those of
+        each call together.
+        """
         order: Any = self.train_order
         if self.intervals.steps_per_execution > 1:
             order, start = pipeline.CallOrder(order, self.intervals.calls(start)), 0
         layout = self.strategy.order_in_batch(self.global_batch_size)
-        return self._batches("train", order, start, paired=bool(self.recipe.preprocess.mixings), layout=layout)
+        return self._batches(
+            "train", order, start, paired=bool(self.recipe.preprocess.mixings), layout=layout
+        )
 
     def evaluate(
-        self, state: TrainState, batch_done: Callable[[], None] = lambda: None, *, split: str | None = None
+        self,
+        state: TrainState,
+        batch_done: Callable[[], None] = lambda: None,
+        *,
+        split: str | None = None,
     ) -> metrics.Sums:
         """Returns metric sums over every example of a split once, whatever divides what.
 
@@ -253,7 +331,9 @@ class Setup:
         batch_size = -(-min(self.global_batch_size, examples) // devices) * devices
         sums: metrics.Sums = {}
         with self.reading:
-            for part in self._evaluate(state, split, pipeline.EvaluationOrder(examples, batch_size)):
+            for part in self._evaluate(
+                state, split, pipeline.EvaluationOrder(examples, batch_size)
+            ):
                 sums = metrics.add(sums, part)
                 batch_done()
         if not sums["examples"]:
@@ -261,7 +341,10 @@ class Setup:
         return sums
 
     def evaluate_each(self, state: TrainState, *, split: str) -> Iterator[metrics.Sums]:
-        """Yields the metric sums of each example of a split by itself, in order; of one that is left out they are 0."""
+        """Yields the metric sums of each example of a split by itself, in order.
+
+        Of one that is left out they are 0.
+        """
         order = pipeline.SingleOrder(len(self.source(split)), self.strategy.num_devices)
         with self.reading:
             yield from map(metrics.add, self._evaluate(state, split, order))
@@ -276,27 +359,53 @@ class Setup:
         yield from map(self.strategy.gather, under_way)
 
     def skipped(self) -> dict[str, list[BadExample]]:
-        """Returns of each split which bad examples this process left out so far, in the order of the split."""
+        """Returns of each split which bad examples this process left out so far, in the order of
+        the split.
+        """
         found = {split: self.source(split).errors for split in self.dataset.splits()}
-        return {split: [errors[index] for index in sorted(errors)] for split, errors in found.items() if errors}
+        return {
+            split: [errors[index] for index in sorted(errors)]
+            for split, errors in found.items()
+            if errors
+        }
 
     def _batches(
-        self, split: str, order: Any, start: int, *, paired: bool = False, layout: np.ndarray | None = None
+        self,
+        split: str,
+        order: Any,
+        start: int,
+        *,
+        paired: bool = False,
+        layout: np.ndarray | None = None,
     ) -> Iterator[Any]:
-        platform.check_precision(self.config.model.precision)  # not before: `plan` compiles and runs nothing
+        # Not before: `plan` compiles and runs nothing.
+        platform.check_precision(self.config.model.precision)
         streams = self.config.data.data_placement == "host"
         read = pipeline.index_batch
         if streams:
-            read = functools.partial(pipeline.load, self.source(split).read_by(self.reading.reader(split, self._workers)))
+            read = functools.partial(
+                pipeline.load, self.source(split).read_by(self.reading.reader(split, self._workers))
+            )
         return pipeline.batches(
-            read, order, self.strategy.shard_batch, start=start, paired=paired, layout=layout,
-            process_index=jax.process_index(), process_count=jax.process_count(), threads=self._workers,
-        )  # fmt: skip
+            read,
+            order,
+            self.strategy.shard_batch,
+            start=start,
+            paired=paired,
+            layout=layout,
+            process_index=jax.process_index(),
+            process_count=jax.process_count(),
+            threads=self._workers,
+        )
 
     @property
     def _workers(self) -> int:
-        """Threads that read and decode, which releases the interpreter's lock, and as many processes for sources that hold it."""
-        return self.config.data.data_workers or min(max(platform.cores(), _FEWEST_WORKERS), _MOST_WORKERS)
+        """Threads that read and decode, which releases the interpreter's lock, and as many
+        processes for sources that hold it.
+        """
+        return self.config.data.data_workers or min(
+            max(platform.cores(), _FEWEST_WORKERS), _MOST_WORKERS
+        )
 
 
 def create_setup(
@@ -313,8 +422,10 @@ def create_setup(
     Args:
         objects: what is given as an object rather than by name.
         dtype: format of the computation; None for the configured precision.
-        training: whether the batch must divide over the devices; evaluation pads, so it takes any number.
-        target: devices that are described only, for which steps can be compiled; None for those that there are.
+        training: whether the batch must divide over the devices; evaluation pads, so it takes any
+            number.
+        target: devices that are described only, for which steps can be compiled; None for those
+            that there are.
 
     Raises:
         ConfigError: for the first setting that cannot work.
@@ -322,7 +433,8 @@ def create_setup(
     platform.check_backend()
     config = defaults.with_saved_defaults(config)
     sizes = config.optimization
-    is_default = sizes.global_batch_size is None and sizes.per_device_batch_size is None  # what there is later is the dataset's own
+    # What there is later is the dataset's own.
+    is_default = sizes.global_batch_size is None and sizes.per_device_batch_size is None
     config, dataset = open_data(config, objects)
     ReadingProcesses(dataset.splits()).check()
     if dataset.instances:
@@ -331,20 +443,37 @@ def create_setup(
         defaults.check_learning(config, dataset)
         if has_own_code(config, objects) and (defect := platform.cpu_defect()) is not None:
             run_files.warn(defect)
-    task = create_task(config, dataset, objects, class_weights=class_weights.resolve(config, dataset) if training else ())
+    task = create_task(
+        config,
+        dataset,
+        objects,
+        class_weights=class_weights.resolve(config, dataset) if training else (),
+    )
     preprocess = augment.create_preprocess(
-        config.data.augment or (), mean=dataset.mean, std=dataset.std, per_image=config.data.normalize == "image",
-        dense=task.name != "classification", pixel_range=dataset.pixel_range, padded=dataset.padded,
-    )  # fmt: skip
+        config.data.augment or (),
+        mean=dataset.mean,
+        std=dataset.std,
+        per_image=config.data.normalize == "image",
+        dense=task.name != "classification",
+        pixel_range=dataset.pixel_range,
+        padded=dataset.padded,
+    )
     tile = augment.output_shape(preprocess.augmentations, dataset.image_shape)
-    fewest_rows, normalizes = check_model(config, dataset, task, {dataset.image_shape, tile}, objects)
-    alone = config.sharding.strategy == "single" or config.exchange.name != "allreduce"  # workers bring devices of their own
+    fewest_rows, normalizes = check_model(
+        config, dataset, task, {dataset.image_shape, tile}, objects
+    )
+    # Workers bring devices of their own.
+    alone = config.sharding.strategy == "single" or config.exchange.name != "allreduce"
     if target is None:
-        devices = platform.select_devices(1 if alone and config.sharding.devices is None else config.sharding.devices)
+        devices = platform.select_devices(
+            1 if alone and config.sharding.devices is None else config.sharding.devices
+        )
     else:
         devices = target.devices()
     axes = (
-        mesh.MeshShape.parse(config.sharding.mesh, len(devices) * jax.process_count()) if config.sharding.mesh is not None else None
+        mesh.MeshShape.parse(config.sharding.mesh, len(devices) * jax.process_count())
+        if config.sharding.mesh is not None
+        else None
     )
     asked = config
     data_shards = axes.data if axes is not None else len(devices) * jax.process_count()
@@ -356,17 +485,33 @@ def create_setup(
     intervals, schedule = defaults.create_schedule(config, len(dataset.train), objects)
     optimizer, frozen = _optimizer_factory(config, schedule, objects), frozenset[str]()
     if config.learning.freeze is not None:
-        frozen = transfer.frozen_names(config.learning.freeze, array_shapes(config, dataset, objects)[0])
-    recipe = _create_recipe(config, task, preprocess, optimizer, frozen, scan=devices[0].platform != "cpu")
-    strategy = create_strategy(config.sharding.strategy, recipe, devices, axes, shard_params=config.sharding.shard_params)
+        frozen = transfer.frozen_names(
+            config.learning.freeze, array_shapes(config, dataset, objects)[0]
+        )
+    recipe = _create_recipe(
+        config, task, preprocess, optimizer, frozen, scan=devices[0].platform != "cpu"
+    )
+    strategy = create_strategy(
+        config.sharding.strategy, recipe, devices, axes, shard_params=config.sharding.shard_params
+    )
     strategy.check_rows({dataset.image_shape[0], tile[0]}, fewest_rows)
     if training and not automatic:
         group = asked.model.batch_norm.group_size if asked.model.batch_norm is not None else None
-        strategy.check_batch(int(config.optimization.global_batch_size or 0), len(dataset.train), group)
+        strategy.check_batch(
+            int(config.optimization.global_batch_size or 0), len(dataset.train), group
+        )
     setup = Setup(
-        config, jnp.dtype(dtype or config.model.precision), dataset, recipe, schedule, strategy, intervals, objects, advance,
+        config,
+        jnp.dtype(dtype or config.model.precision),
+        dataset,
+        recipe,
+        schedule,
+        strategy,
+        intervals,
+        objects,
+        advance,
         factory=models.factory(config.model.name) if objects.model is None else None,
-    )  # fmt: skip
+    )
     if not automatic:
         if training and config.run.resume != "must" and not run_directory.will_resume(config):
             _ = setup.initial_weights  # finds what does not fit
@@ -403,11 +548,17 @@ def _create_recipe(
 def _optimizer_factory(
     config: TrainConfig, schedule: optax.Schedule, objects: Objects
 ) -> Callable[[optax.Schedule], optax.GradientTransformation]:
-    """Returns a function from a schedule to the optimizer; one given as an object has its own schedule."""
+    """Returns a function from a schedule to the optimizer.
+
+    One given as an object has its own schedule.
+    """
     optimizer = objects.optimizer
     if optimizer is not None:
         if config.run.on_divergence == "rollback":
-            remedy = "halves the learning rate, which an optimizer object does not allow; give its name and learning_rate instead"
+            remedy = (
+                "halves the learning rate, which an optimizer object does not allow; give its name"
+                " and learning_rate instead"
+            )
             raise ConfigError("on_divergence", "rollback", remedy)
         return lambda schedule: optimizer
     optim.create_optimizer(config.optimization, schedule)  # finds what does not fit

@@ -29,7 +29,8 @@ class End:
     Attributes:
         status: `done`, `stopped` or `diverged`.
         early: why a callback ended it before its last step, if one did.
-        result_step: that of the state which is the result: the best by validation data, or else the last.
+        result_step: that of the state which is the result: the best by validation data, or else the
+            last.
     """
 
     status: str
@@ -39,10 +40,17 @@ class End:
 
 
 def summarize(
-    setup: Setup, counters: Counters, end: End, evaluated: dict[str, dict[str, float]], *,
-    best: tuple[int, dict[str, float]] | None, started: float,
-) -> dict[str, Any]:  # fmt: skip
-    """Returns what summary.json holds; rates and times are of this process, a run that was resumed has more.
+    setup: Setup,
+    counters: Counters,
+    end: End,
+    evaluated: dict[str, dict[str, float]],
+    *,
+    best: tuple[int, dict[str, float]] | None,
+    started: float,
+) -> dict[str, Any]:
+    """Returns what summary.json holds.
+
+    Rates and times are of this process, a run that was resumed has more.
 
     Args:
         evaluated: metrics of the result by split.
@@ -53,9 +61,20 @@ def summarize(
     task = setup.recipe.task
     train = metrics.compute(task, counters.epoch) if counters.epoch.get("examples") else None
     state_bytes = strategy.state_bytes(setup.shapes)
-    sizes = {"state_bytes": state_bytes["replicated"], "state_bytes_per_device": state_bytes["per_device"]} if state_bytes else {}
+    sizes = (
+        {
+            "state_bytes": state_bytes["replicated"],
+            "state_bytes_per_device": state_bytes["per_device"],
+        }
+        if state_bytes
+        else {}
+    )
     skipped = setup.skipped()
-    early = {"ended_early": {"reason": end.early, "total_steps": setup.intervals.total_steps}} if end.early else {}
+    early = (
+        {"ended_early": {"reason": end.early, "total_steps": setup.intervals.total_steps}}
+        if end.early
+        else {}
+    )
     return {
         "model": config.model.name,
         "dataset": config.data.dataset,
@@ -76,15 +95,24 @@ def summarize(
         "skipped_updates": counters.skipped_updates,
         "rollbacks": counters.rollbacks,
         "metrics": ({"train": train} if train is not None else {}) | evaluated,
-        "result": {"state": "best" if best and best[0] == end.result_step else "last", "step": end.result_step},
+        "result": {
+            "state": "best" if best and best[0] == end.result_step else "last",
+            "step": end.result_step,
+        },
         "best": {"step": best[0], **best[1]} if best else None,
         "best_metric": dict(zip(("name", "larger_is_better"), task.best_metric, strict=True)),
         "seconds": {
             "total": round(time.perf_counter() - started, 3),
-            "first_step": round(counters.first_step_done - started, 3) if counters.first_step_done else None,
+            "first_step": (
+                round(counters.first_step_done - started, 3) if counters.first_step_done else None
+            ),
             "train": round(counters.train_seconds, 3),
         },
-        "examples_per_second": round(counters.train_examples / counters.train_seconds, 1) if counters.train_seconds else None,
+        "examples_per_second": (
+            round(counters.train_examples / counters.train_seconds, 1)
+            if counters.train_seconds
+            else None
+        ),
         "xla_flags": platform.xla_flags(),
         "versions": versions(),
         "status": end.status,
@@ -96,10 +124,16 @@ def summarize(
 def exchange_facts(config: TrainConfig) -> dict[str, Any]:
     """Returns the exchange and the number of its workers, nothing of a run without."""
     exchange = config.exchange
-    return {"exchange": exchange.name, "workers": exchange.count} if exchange.name != "allreduce" else {}
+    return (
+        {"exchange": exchange.name, "workers": exchange.count}
+        if exchange.name != "allreduce"
+        else {}
+    )
 
 
-def split_metrics(setup: Setup, split: str, sums: metrics.Sums, state: TrainState | None) -> dict[str, float]:
+def split_metrics(
+    setup: Setup, split: str, sums: metrics.Sums, state: TrainState | None
+) -> dict[str, float]:
     """Returns the metrics of a split, with those of objects where they are told apart.
 
     Args:
@@ -118,9 +152,14 @@ def title(setup: Setup) -> str:
     devices = f"{count} device{'s' if count > 1 else ''}, {config.sharding.strategy}"
     if config.exchange.name != "allreduce":
         devices = f"{config.exchange.count} workers, {config.exchange.name}"
-    return f"{config.model.name} on {config.data.dataset}, {devices}, batch norm {config.model.batch_norm}"
+    return (
+        f"{config.model.name} on {config.data.dataset}, {devices}, batch norm"
+        f" {config.model.batch_norm}"
+    )
 
 
 def versions() -> dict[str, str]:
     """Returns the versions of what a run computes with."""
-    return {"python": sys.version.split()[0], "jaxdp": jaxdp.__version__} | {name: metadata.version(name) for name in _VERSIONS}
+    return {"python": sys.version.split()[0], "jaxdp": jaxdp.__version__} | {
+        name: metadata.version(name) for name in _VERSIONS
+    }

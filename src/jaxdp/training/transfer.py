@@ -1,4 +1,6 @@
-"""Starts from the weights of another run or of a file, and finds the parameters that stay as they are."""
+"""Starts from the weights of another run or of a file, and finds the parameters that stay as they
+are.
+"""
 
 import dataclasses
 import difflib
@@ -25,7 +27,10 @@ from jaxdp.step.state import array_name
 
 # What ResNets and VGGs for ImageNet have, and those for CIFAR, or others, do not.
 _OF_TORCHVISION = ("layer4.0.conv1.weight", "features.0.weight")
-_NORMALIZATION = "note: torchvision's weights were trained with --normalize imagenet; this run normalizes otherwise"
+_NORMALIZATION = (
+    "note: torchvision's weights were trained with --normalize imagenet; this run normalizes"
+    " otherwise"
+)
 Shapes = Mapping[str, jax.ShapeDtypeStruct]
 
 
@@ -57,17 +62,24 @@ class InitialWeights:
             found = self.arrays.get(array_name(path))
             return leaf if found is None else jax.device_put(found)
 
-        nnx.replace_by_pure_dict(arrays, jax.tree_util.tree_map_with_path(filled, nnx.to_pure_dict(arrays)))
+        nnx.replace_by_pure_dict(
+            arrays, jax.tree_util.tree_map_with_path(filled, nnx.to_pure_dict(arrays))
+        )
         nnx.update(model, arrays)
 
     def text(self) -> str:
         """Returns the lines that say what became of the weights."""
-        return "\n".join([
-            f"loaded {self.parameters:,} parameters ({len(self.arrays)} arrays) from {self.source}",
-            f"skipped (there, not in the model): {some(self.skipped) or 'nothing'}",
-            f"fresh (in the model, not from there): {some(self.fresh) or 'nothing'}",
-            *filter(None, [self.note]),
-        ])  # fmt: skip
+        return "\n".join(
+            [
+                (
+                    f"loaded {self.parameters:,} parameters ({len(self.arrays)} arrays) from"
+                    f" {self.source}"
+                ),
+                f"skipped (there, not in the model): {some(self.skipped) or 'nothing'}",
+                f"fresh (in the model, not from there): {some(self.fresh) or 'nothing'}",
+                *filter(None, [self.note]),
+            ]
+        )
 
     def facts(self) -> dict[str, Any]:
         """Returns what history.jsonl keeps of it."""
@@ -79,11 +91,14 @@ class InitialWeights:
         }
 
 
-def read_initial(path: str, config: TrainConfig, dataset: Any, objects: Objects = NOTHING) -> InitialWeights:
+def read_initial(
+    path: str, config: TrainConfig, dataset: Any, objects: Objects = NOTHING
+) -> InitialWeights:
     """Reads weights that fit a model, all but a head for another number of classes.
 
     Args:
-        path: folder of a run, or a file of weights: those that `jaxdp.convert export` wrote, or a PyTorch state dict.
+        path: folder of a run, or a file of weights: those that `jaxdp.convert export` wrote, or a
+            PyTorch state dict.
         config: names the model.
         dataset: whatever tells `num_classes` and `image_shape`.
 
@@ -102,20 +117,30 @@ def read_initial(path: str, config: TrainConfig, dataset: Any, objects: Objects 
     except ConfigError as error:
         raise ConfigError("init_from", path, error.remedy) from error
     heads = _heads(config, dataset, objects, expected)
-    alike = {name for name, array in found.items() if name in expected and array.shape == expected[name].shape}
+    alike = {
+        name
+        for name, array in found.items()
+        if name in expected and array.shape == expected[name].shape
+    }
     # With as many classes that are others, nothing of a head fits, either.
     fresh = heads if _are_others(names, dataset.class_names) else heads - alike
     model = config.model.name
     if not alike - fresh:
         examples = f"e.g. {next(iter(found), 'none')} there, {next(iter(expected), 'none')} here"
-        raise ConfigError("init_from", path, f"none of its {len(found)} arrays fits {model} by name and shape ({examples})")
+        raise ConfigError(
+            "init_from",
+            path,
+            f"none of its {len(found)} arrays fits {model} by name and shape ({examples})",
+        )
     wanted = {name: like for name, like in expected.items() if name not in fresh}
     loaded, problems = fit_weights({name: found[name] for name in wanted if name in found}, wanted)
     if problems:
         raise ConfigError("init_from", path, f"does not fit {model}, head aside; {problems}")
     skipped = tuple(name for name in found if name not in expected)
     count = sum(array.size for name, array in loaded.items() if name in params)
-    return InitialWeights(source, loaded, count, skipped, tuple(name for name in expected if name in fresh), note)
+    return InitialWeights(
+        source, loaded, count, skipped, tuple(name for name in expected if name in fresh), note
+    )
 
 
 def frozen_names(pattern: str, names: Collection[str]) -> frozenset[str]:
@@ -125,7 +150,8 @@ def frozen_names(pattern: str, names: Collection[str]) -> frozenset[str]:
         names: of all parameters, e.g. `head/kernel`.
 
     Raises:
-        ConfigError: for a pattern that is no regular expression, or that matches no parameter or all.
+        ConfigError: for a pattern that is no regular expression, or that matches no parameter or
+            all.
     """
     try:
         expression = re.compile(pattern)
@@ -135,22 +161,34 @@ def frozen_names(pattern: str, names: Collection[str]) -> frozenset[str]:
     if not frozen:
         close = difflib.get_close_matches(pattern, list(names), n=3, cutoff=0.0)
         parts = dict.fromkeys(name.partition("/")[0] for name in names)
-        remedy = f"no parameter's name begins with a match; nearest: {', '.join(close)}; names begin with {', '.join(parts)}"
+        remedy = (
+            f"no parameter's name begins with a match; nearest: {', '.join(close)}; names begin"
+            f" with {', '.join(parts)}"
+        )
         raise ConfigError("freeze", pattern, remedy)
     if len(frozen) == len(names):
         raise ConfigError(
-            "freeze", pattern, 'matches every parameter, and leaves none to train; "(?!head)" matches all but the head'
+            "freeze",
+            pattern,
+            'matches every parameter, and leaves none to train; "(?!head)" matches all but the'
+            " head",
         )
     return frozen
 
 
-def _of_run(run: RunDirectory, plugins: Sequence[str]) -> tuple[str, dict[str, np.ndarray], tuple[str, ...]]:
-    """Returns what a run's result is called, the best state by validation data or else the last, its arrays and its classes."""
+def _of_run(
+    run: RunDirectory, plugins: Sequence[str]
+) -> tuple[str, dict[str, np.ndarray], tuple[str, ...]]:
+    """Returns what a run's result is called, the best state by validation data or else the last,
+    its arrays and its classes.
+    """
     config = run.load_trusted_config(plugins)
     description = read_description(run)
     if not run.checkpoints.is_dir():
         raise ConfigError("", run.path, "holds no checkpoint")
-    best_metric = create_task(config, description).best_metric if description.has_validation else None
+    best_metric = (
+        create_task(config, description).best_metric if description.has_validation else None
+    )
     checkpoints = SavedCheckpoints(run.checkpoints, best_metric=best_metric)
     chosen = checkpoints.read_chosen(None, checkpoints.model_arrays)
     if chosen is None:
@@ -159,23 +197,35 @@ def _of_run(run: RunDirectory, plugins: Sequence[str]) -> tuple[str, dict[str, n
 
 
 def _are_others(before: Sequence[str], now: Sequence[str]) -> bool:
-    """Whether two sets of classes are known to differ, which numbers in place of names do not tell."""
+    """Whether two sets of classes are known to differ, which numbers in place of names do not
+    tell.
+    """
     named = all(not all(name.isdecimal() for name in names) for names in (before, now))
     return named and tuple(before) != tuple(now)
 
 
-def _of_file(path: str, expected: Shapes, config: TrainConfig, dataset: Any, objects: Objects) -> tuple[dict[str, np.ndarray], str]:
-    """Returns the arrays of a file by our names, those that the model does not have by theirs, and what there is to say of them."""
+def _of_file(
+    path: str, expected: Shapes, config: TrainConfig, dataset: Any, objects: Objects
+) -> tuple[dict[str, np.ndarray], str]:
+    """Returns the arrays of a file by our names, those that the model does not have by theirs, and
+    what there is to say of them.
+    """
     weights, own = read_weights(path)
     ours = {name.replace(".", "/"): array for name, array in weights.items()}
     if own or set(ours) & set(expected):
         return ours, ""
-    bare = {name.removeprefix("module."): array for name, array in weights.items() if not name.endswith("num_batches_tracked")}
+    bare = {
+        name.removeprefix("module."): array
+        for name, array in weights.items()
+        if not name.endswith("num_batches_tracked")
+    }
     places = reference_names(abstract_model(config, dataset, objects))
     found: dict[str, np.ndarray] = {}
     for name, array in bare.items():
         place = places.get(name)
-        found[name if place is None else "/".join(map(str, place.path))] = array if place is None else in_our_order(array, place)
+        found[name if place is None else "/".join(map(str, place.path))] = (
+            array if place is None else in_our_order(array, place)
+        )
     likely = not bare.keys().isdisjoint(_OF_TORCHVISION) and dataset.image_shape[-1] == 3
     return found, _NORMALIZATION if likely and config.data.normalize != "imagenet" else ""
 
@@ -188,4 +238,8 @@ def _heads(config: TrainConfig, dataset: Any, objects: Objects, expected: Shapes
     other = types.SimpleNamespace(num_classes=classes + 1, image_shape=dataset.image_shape)
     params, batch_stats = array_shapes(config, other, objects)
     others = {**params, **batch_stats}
-    return {name for name in others if name not in expected or others[name].shape != expected[name].shape}
+    return {
+        name
+        for name in others
+        if name not in expected or others[name].shape != expected[name].shape
+    }

@@ -21,10 +21,16 @@ def shared_data() -> pathlib.Path:
 
 
 @pytest.fixture(scope="session")
-def prepare(shared_data: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., pathlib.Path]:
-    """Returns a function that writes real sets as TFDS directories, once for all workers, and returns the folder of all."""
+def prepare(
+    shared_data: pathlib.Path, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[..., pathlib.Path]:
+    """Returns a function that writes real sets as TFDS directories, once for all workers, and
+    returns the folder of all.
+    """
     base = tmp_path_factory.getbasetemp()
-    folder = (base.parent if os.environ.get("PYTEST_XDIST_WORKER") else base) / "tensorflow_datasets"
+    folder = (
+        base.parent if os.environ.get("PYTEST_XDIST_WORKER") else base
+    ) / "tensorflow_datasets"
     folder.mkdir(exist_ok=True)
 
     def write(*names: str) -> pathlib.Path:
@@ -33,7 +39,11 @@ def prepare(shared_data: pathlib.Path, tmp_path_factory: pytest.TempPathFactory)
             tool = shared_data.parent / "tools" / "prepare_tfds.py"
             missing = [name for name in names if not (folder / name).is_dir()]
             if missing:
-                subprocess.run([sys.executable, tool, "--data-dir", folder, *missing], check=True, capture_output=True)
+                subprocess.run(
+                    [sys.executable, tool, "--data-dir", folder, *missing],
+                    check=True,
+                    capture_output=True,
+                )
         return folder
 
     return write
@@ -41,26 +51,37 @@ def prepare(shared_data: pathlib.Path, tmp_path_factory: pytest.TempPathFactory)
 
 @pytest.fixture
 def write_tfds(tmp_path: pathlib.Path) -> Callable[..., pathlib.Path]:
-    """Returns a function that writes a set of TFDS without TensorFlow, and returns its `--data-dir`."""
+    """Returns a function that writes a set of TFDS without TensorFlow, and returns its
+    `--data-dir`.
+    """
 
     def write(
-        name: str, features: dict[str, Any], splits: dict[str, Iterable[dict[str, Any]]], version: str = "1.0.0"
+        name: str,
+        features: dict[str, Any],
+        splits: dict[str, Iterable[dict[str, Any]]],
+        version: str = "1.0.0",
     ) -> pathlib.Path:
         import tensorflow_datasets as tfds
 
         def info(builder: Any) -> Any:
-            return tfds.core.DatasetInfo(builder=builder, features=tfds.features.FeaturesDict(features))
+            return tfds.core.DatasetInfo(
+                builder=builder, features=tfds.features.FeaturesDict(features)
+            )
 
         members = {
             "VERSION": tfds.core.Version(version),
             "__module__": __name__,
             "_info": info,
-            "_split_generators": lambda builder, manager: {split: enumerate(rows) for split, rows in splits.items()},
+            "_split_generators": lambda builder, manager: {
+                split: enumerate(rows) for split, rows in splits.items()
+            },
             "_generate_examples": lambda builder: None,
         }
         with tfds.core.registered.skip_registration():
             kind: Any = type(name, (tfds.core.GeneratorBasedBuilder,), members)
-        kind(data_dir=os.fspath(tmp_path / "tfds"), file_format="array_record").download_and_prepare()
+        kind(
+            data_dir=os.fspath(tmp_path / "tfds"), file_format="array_record"
+        ).download_and_prepare()
         return tmp_path / "tfds"
 
     return write

@@ -22,4 +22,6 @@ def noise(seed: int, *shape: int, high: int = 256) -> np.ndarray:
 def read_idx(path: pathlib.Path) -> np.ndarray:
     """Returns the uint8 array of a gzipped file in MNIST's own format."""
     raw = gzip.decompress(path.read_bytes())
-    return np.frombuffer(raw, np.uint8, offset=4 + 4 * raw[3]).reshape(np.frombuffer(raw, ">i4", raw[3], 4))
+    return np.frombuffer(raw, np.uint8, offset=4 + 4 * raw[3]).reshape(
+        np.frombuffer(raw, ">i4", raw[3], 4)
+    )

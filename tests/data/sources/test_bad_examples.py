@@ -1,4 +1,7 @@
-"""A broken example stops the run, or is left out and counted, as `--on-bad-example` says; the others stay as they are."""
+"""A broken example stops the run, or is left out and counted, as `--on-bad-example` says.
+
+The others stay as they are.
+"""
 
 import pathlib
 from collections.abc import Callable
@@ -31,7 +34,9 @@ def pairs(root: pathlib.Path) -> pathlib.Path:
             (root / split / kind).mkdir(parents=True)
         for number in range(count):
             Image.fromarray(noise(number, 8, 8)).save(root / split / "images" / f"{number:02d}.png")
-            Image.fromarray(noise(number, 8, 8, high=2)).save(root / split / "masks" / f"{number:02d}.png")
+            Image.fromarray(noise(number, 8, 8, high=2)).save(
+                root / split / "masks" / f"{number:02d}.png"
+            )
     return root / "train" / "images" / f"{BROKEN}.png"
 
 
@@ -65,19 +70,46 @@ def read(source: Any) -> dict[str, np.ndarray]:
     [
         (pictures, cut, "cannot be read as an image (image file is truncated"),
         (pictures, cut_photograph, "cannot be read as an image (image file is truncated"),
-        (pictures, lambda path: path.write_text("no image"), "cannot be read as an image (no known format)"),
-        (pictures, lambda path: path.write_bytes(b""), "cannot be read as an image (no known format)"),
-        (pictures, save("I;16", (8, 8)), "has 16 bits a channel (uint16), most others 8 (uint8), e.g. "),
+        (
+            pictures,
+            lambda path: path.write_text("no image"),
+            "cannot be read as an image (no known format)",
+        ),
+        (
+            pictures,
+            lambda path: path.write_bytes(b""),
+            "cannot be read as an image (no known format)",
+        ),
+        (
+            pictures,
+            save("I;16", (8, 8)),
+            "has 16 bits a channel (uint16), most others 8 (uint8), e.g. ",
+        ),
         (pairs, cut, "cannot be read as an image"),
         (pairs, lambda path: path.unlink(), "is a mask without an image of the same name"),
-        (pairs, lambda path: (path.parent.parent / "masks" / path.name).unlink(), "is an image without a mask of the same name"),
-        (pairs, save("RGB", (8, 8), mask=True), "has the wrong number of channels (mode RGB); save it as class numbers"),
+        (
+            pairs,
+            lambda path: (path.parent.parent / "masks" / path.name).unlink(),
+            "is an image without a mask of the same name",
+        ),
+        (
+            pairs,
+            save("RGB", (8, 8), mask=True),
+            "has the wrong number of channels (mode RGB); save it as class numbers",
+        ),
         (pairs, save("L", (8, 9), mask=True), "its mask has 9x8 pixels, but its image 8x8"),
-        (pairs, save("L", (8, 8), 7, mask=True), "its mask has the value 7, not one of 0 to 1, or 255"),
+        (
+            pairs,
+            save("L", (8, 8), 7, mask=True),
+            "its mask has the value 7, not one of 0 to 1, or 255",
+        ),
     ],
 )
 def test_a_broken_example_stops_or_is_left_out(
-    tmp_path: pathlib.Path, layout: Callable[..., pathlib.Path], spoil: Callable[[pathlib.Path], object], problem: str
+    tmp_path: pathlib.Path,
+    layout: Callable[..., pathlib.Path],
+    spoil: Callable[[pathlib.Path], object],
+    problem: str,
 ) -> None:
     path = layout(tmp_path)
     whole = read(opened(tmp_path, num_classes=2).train)
@@ -86,7 +118,9 @@ def test_a_broken_example_stops_or_is_left_out(
         read(opened(tmp_path, num_classes=2).train)
     message = str(caught.value)
     assert problem in message
-    assert message.endswith("; fix or remove it, or leave such examples out with --on-bad-example skip")
+    assert message.endswith(
+        "; fix or remove it, or leave such examples out with --on-bad-example skip"
+    )
     assert f"{BROKEN}.png" in message.split(": ")[0]
     assert "\n" not in message
 
@@ -106,7 +140,10 @@ def test_a_file_that_goes_away_while_training_is_a_broken_example(tmp_path: path
     path = pictures(tmp_path)
     dataset = opened(tmp_path)
     path.unlink()
-    with pytest.raises(BadExample, match=f"{BROKEN}.png: cannot be read as an image \\(No such file or directory\\)"):
+    with pytest.raises(
+        BadExample,
+        match=f"{BROKEN}.png: cannot be read as an image \\(No such file or directory\\)",
+    ):
         read(dataset.train)
 
 
@@ -121,9 +158,14 @@ def test_broken_examples_take_no_part_in_mean_and_deviation(tmp_path: pathlib.Pa
 
 
 @pytest.mark.parametrize("split", ["train", "test"])
-def test_a_split_of_broken_examples_alone_is_an_error_either_way(tmp_path: pathlib.Path, split: str) -> None:
+def test_a_split_of_broken_examples_alone_is_an_error_either_way(
+    tmp_path: pathlib.Path, split: str
+) -> None:
     pictures(tmp_path)
     for path in (tmp_path / split).rglob("*.png"):
         path.write_text("no image")
-    with pytest.raises(ConfigError, match=rf"nothing of it can be used; .*/{split}/a/00\.png: cannot be read as an image"):
+    with pytest.raises(
+        ConfigError,
+        match=rf"nothing of it can be used; .*/{split}/a/00\.png: cannot be read as an image",
+    ):
         opened(tmp_path, on_bad_example="skip")

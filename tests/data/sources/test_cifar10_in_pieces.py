@@ -1,4 +1,6 @@
-"""Does experiments/pyramidnet_cifar10_gpu.sh stop when its minutes are up, and go on with the same command?"""
+"""Does experiments/pyramidnet_cifar10_gpu.sh stop when its minutes are up, and go on with the same
+command?
+"""
 
 import os
 import pathlib
@@ -20,7 +22,9 @@ def environment(tmp_path: pathlib.Path) -> dict[str, str]:
     program = folder / "python3"  # a link would not find the packages of a virtual environment
     program.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
     program.chmod(0o755)
-    environment = {name: value for name, value in os.environ.items() if name not in ("MINUTES", "XLA_FLAGS")}
+    environment = {
+        name: value for name, value in os.environ.items() if name not in ("MINUTES", "XLA_FLAGS")
+    }
     return environment | {"PATH": f"{folder}:{os.environ['PATH']}"}
 
 
@@ -33,8 +37,12 @@ def environment(tmp_path: pathlib.Path) -> dict[str, str]:
         (["tiny", "data"], "soon", "MINUTES=soon is no number above 0"),
     ],
 )
-def test_bad_arguments_are_said_in_one_line(arguments: list[str], minutes: str, said: str, environment: dict[str, str]) -> None:
-    done = subprocess.run([SCRIPT, *arguments], env=environment | {"MINUTES": minutes}, capture_output=True, text=True)
+def test_bad_arguments_are_said_in_one_line(
+    arguments: list[str], minutes: str, said: str, environment: dict[str, str]
+) -> None:
+    done = subprocess.run(
+        [SCRIPT, *arguments], env=environment | {"MINUTES": minutes}, capture_output=True, text=True
+    )
     assert done.returncode == 2
     assert said in done.stderr
     assert done.stderr.count("\n") == 1
@@ -46,7 +54,8 @@ def test_cifar10_is_trained_on_in_pieces(
 ) -> None:
     run = tmp_path / "run"
     command = [str(SCRIPT), "tiny", str(prepare("cifar10")), "--run-dir", str(run)]
-    done = subprocess.run(command, env=environment | {"MINUTES": "0.01"})  # Python itself takes longer to start
+    # Python itself takes longer to start.
+    done = subprocess.run(command, env=environment | {"MINUTES": "0.01"})
     assert done.returncode in (143, 75)  # the latter if it comes as far as catching signals
     metrics = run / "metrics.jsonl"
     with subprocess.Popen(command, env=environment) as process:
@@ -54,7 +63,9 @@ def test_cifar10_is_trained_on_in_pieces(
             time.sleep(0.05)
         process.terminate()  # of `timeout`, which does then what it does when the minutes are up
     assert process.returncode == 75
-    (stopped_at,) = [int(path.name) for path in (run / "checkpoints").iterdir() if path.name.isdecimal()]
+    (stopped_at,) = [
+        int(path.name) for path in (run / "checkpoints").iterdir() if path.name.isdecimal()
+    ]
     assert 0 < stopped_at < 60
     assert subprocess.run(command, env=environment).returncode == 0
     assert (run / "checkpoints" / "60").is_dir()

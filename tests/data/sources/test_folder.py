@@ -1,4 +1,6 @@
-"""Folders of pictures: which files are which examples, and what is said of folders that do not say."""
+"""Folders of pictures: which files are which examples, and what is said of folders that do not
+say.
+"""
 
 import pathlib
 from collections.abc import Mapping
@@ -26,7 +28,9 @@ def write(root: pathlib.Path, files: Mapping[str, Any]) -> pathlib.Path:
     return root
 
 
-def classes(*names: str, count: int = 3, size: tuple[int, int] = (5, 6), split: str = "") -> dict[str, np.ndarray]:
+def classes(
+    *names: str, count: int = 3, size: tuple[int, int] = (5, 6), split: str = ""
+) -> dict[str, np.ndarray]:
     files = [f"{split}{name}/{number:02d}.png" for name in names for number in range(count)]
     return {file: noise(seed, *size, 3) for seed, file in enumerate(files)}
 
@@ -40,12 +44,24 @@ def read(source: Any) -> dict[str, np.ndarray]:
     return source.read(range(len(source)))
 
 
-@pytest.mark.parametrize(("folder", "part"), [("test", "test"), ("val", "validation"), ("validation", "validation")])
-def test_class_folders_under_train_and_another(tmp_path: pathlib.Path, folder: str, part: str) -> None:
+@pytest.mark.parametrize(
+    ("folder", "part"), [("test", "test"), ("val", "validation"), ("validation", "validation")]
+)
+def test_class_folders_under_train_and_another(
+    tmp_path: pathlib.Path, folder: str, part: str
+) -> None:
     files = classes("cat", "dog", split="train/") | classes("dog", split=f"{folder}/")
-    more = {"train/cat/deep/er.jpg": noise(9, 5, 6, 3), "train/.hidden/x.png": noise(1, 2, 2), "train/cat/notes.txt": "x"}
+    more = {
+        "train/cat/deep/er.jpg": noise(9, 5, 6, 3),
+        "train/.hidden/x.png": noise(1, 2, 2),
+        "train/cat/notes.txt": "x",
+    }
     dataset = opened(write(tmp_path, files | more))
-    assert (dataset.class_names, dataset.num_classes, dataset.image_shape) == (("cat", "dog"), 2, (5, 6, 3))
+    assert (dataset.class_names, dataset.num_classes, dataset.image_shape) == (
+        ("cat", "dog"),
+        2,
+        (5, 6, 3),
+    )
     assert list(dataset.splits()) == ["train", part]
     train, found = read(dataset.train), read(dataset.splits()[part])
     assert list(train["labels"]) == [0, 0, 0, 0, 1, 1, 1]
@@ -70,7 +86,10 @@ def test_train_val_and_test_are_three_splits(tmp_path: pathlib.Path) -> None:
     assert sizes(validation="none") == [8, 4]
     assert sizes(validation="dev") == [8, 2, 4]
     assert sizes(test_split="val") == [8, 6]
-    with pytest.raises(ConfigError, match=r"--validation 0.25: .* has validation data of its own; leave the share out"):
+    with pytest.raises(
+        ConfigError,
+        match=r"--validation 0.25: .* has validation data of its own; leave the share out",
+    ):
         opened(root, validation="0.25")
     (root / "val").rename(root / "more")
     assert sizes(validation="0.25") == [6, 2, 4]
@@ -83,14 +102,21 @@ def test_a_tenth_of_each_class_is_held_out_where_there_are_no_parts(tmp_path: pa
     dataset, again = opened(root), opened(root)
     assert (len(dataset.train), len(dataset.test)) == (36, 4)
     assert list(read(dataset.test)["labels"]) == [0, 0, 1, 1]
-    together = {image.tobytes() for split in (dataset.train, dataset.test) for image in read(split)["images"]}
+    together = {
+        image.tobytes()
+        for split in (dataset.train, dataset.test)
+        for image in read(split)["images"]
+    }
     assert len(together) == 40
     np.testing.assert_array_equal(read(dataset.test)["images"], read(again.test)["images"])
 
 
 def test_parts_of_other_names_are_named(tmp_path: pathlib.Path) -> None:
     root = write(
-        tmp_path, classes("a", "b", split="2019/") | classes("a", "b", split="2020/", count=2) | classes("a", split="train/")
+        tmp_path,
+        classes("a", "b", split="2019/")
+        | classes("a", "b", split="2020/", count=2)
+        | classes("a", split="train/"),
     )
     dataset = opened(root, train_split="2019", test_split="2020")
     assert (len(dataset.train), len(dataset.test)) == (6, 4)
@@ -101,11 +127,21 @@ def test_images_beside_masks(tmp_path: pathlib.Path, split: str) -> None:
     numbers = range(20)
     images = {f"{split}images/{number:02d}.jpg": noise(number, 6, 8, 3) for number in numbers}
     masks = {f"{split}masks/{number:02d}.png": noise(number, 6, 8, high=3) for number in numbers}
-    tests = {"test/images/a.png": noise(1, 6, 8, 3), "test/masks/a.png": noise(1, 6, 8, high=3)} if split else {}
+    tests = (
+        {"test/images/a.png": noise(1, 6, 8, 3), "test/masks/a.png": noise(1, 6, 8, high=3)}
+        if split
+        else {}
+    )
     dataset = opened(write(tmp_path, images | masks | tests))
-    assert (dataset.task, dataset.num_classes, dataset.image_shape) == ("segmentation", 3, (6, 8, 3))
+    assert (dataset.task, dataset.num_classes, dataset.image_shape) == (
+        "segmentation",
+        3,
+        (6, 8, 3),
+    )
     assert (len(dataset.train), len(dataset.test)) == ((20, 1) if split else (18, 2))
-    found = {mask.tobytes() for part in (dataset.train, dataset.test) for mask in read(part)["masks"]}
+    found = {
+        mask.tobytes() for part in (dataset.train, dataset.test) for mask in read(part)["masks"]
+    }
     assert found == {mask.tobytes() for mask in masks.values()}
     if not split:
         held_out = [masks["masks/05.png"], masks["masks/15.png"]]  # evenly spaced
@@ -134,7 +170,11 @@ def constant(*values: int) -> np.ndarray:
     ],
 )
 def test_classes_of_masks_are_found(
-    tmp_path: pathlib.Path, masks: list[Any], settings: dict[str, Any], num_classes: int, values: set[int]
+    tmp_path: pathlib.Path,
+    masks: list[Any],
+    settings: dict[str, Any],
+    num_classes: int,
+    values: set[int],
 ) -> None:
     dataset = opened(write(tmp_path, masked(*masks)), **settings)
     assert dataset.num_classes == num_classes
@@ -154,7 +194,11 @@ def test_a_mask_with_a_palette_holds_class_numbers_not_colours(tmp_path: pathlib
         (Image.new("L", (3, 2), 7), 1, (7,)),
         (Image.new("1", (3, 2), 1), 1, (255,)),
         (Image.new("RGB", (3, 2), (1, 2, 3)), 3, (1, 2, 3)),
-        (Image.new("RGB", (3, 2), (9, 8, 7)).convert("P", palette=Image.Palette.ADAPTIVE), 3, (9, 8, 7)),
+        (
+            Image.new("RGB", (3, 2), (9, 8, 7)).convert("P", palette=Image.Palette.ADAPTIVE),
+            3,
+            (9, 8, 7),
+        ),
     ],
 )
 def test_eight_bit_pictures_are_grey_or_colour(
@@ -182,16 +226,28 @@ def test_photographs_are_turned_as_the_camera_was_held(tmp_path: pathlib.Path) -
     assert image[8:].max() < 60
 
 
-def test_images_of_several_sizes_are_resized_and_masks_keep_their_values(tmp_path: pathlib.Path) -> None:
-    files = {"train/images/0.png": noise(0, 64, 48, 3), "train/masks/0.png": noise(0, 64, 48, high=2) * 2}
-    files |= {"train/images/1.png": noise(1, 32, 48, 3), "train/masks/1.png": noise(1, 32, 48, high=2) * 2}
-    files |= {"test/images/0.png": np.full((8, 8, 3), 77, np.uint8), "test/masks/0.png": noise(0, 8, 8, high=2)}
+def test_images_of_several_sizes_are_resized_and_masks_keep_their_values(
+    tmp_path: pathlib.Path,
+) -> None:
+    files = {
+        "train/images/0.png": noise(0, 64, 48, 3),
+        "train/masks/0.png": noise(0, 64, 48, high=2) * 2,
+    }
+    files |= {
+        "train/images/1.png": noise(1, 32, 48, 3),
+        "train/masks/1.png": noise(1, 32, 48, high=2) * 2,
+    }
+    files |= {
+        "test/images/0.png": np.full((8, 8, 3), 77, np.uint8),
+        "test/masks/0.png": noise(0, 8, 8, high=2),
+    }
     root = write(tmp_path, files)
     dataset = opened(root, image_size="16x12", num_classes=3)
     assert dataset.image_shape == (16, 12, 3)
     found = read(dataset.train)
     assert set(np.unique(found["masks"])) == {0, 2}
-    assert found["images"].std() < 50  # 16 pixels become one: antialiased noise has less contrast than the 74 it had
+    # 16 pixels become one: antialiased noise has less contrast than the 74 it had.
+    assert found["images"].std() < 50
     assert np.all(read(dataset.test)["images"] == 77)
 
 
@@ -202,17 +258,61 @@ def test_images_of_several_sizes_are_resized_and_masks_keep_their_values(tmp_pat
         ({"x.png": noise(0, 4, 4), "y.txt": "x"}, {}, r"it holds x\.png, y\.txt$"),
         ({"readme/y.txt": "x"}, {}, r"it holds readme/$"),
         (classes("cat", count=20), {}, "has one class only"),
-        (classes("a", "b", split="train/"), {}, r"--test-split test: .* has train, but no test; add it, or give folder:.*train to"),
-        (classes("a", "b", split="test/"), {}, r"--train-split train: .* has test, but no train; add it$"),
-        (classes("a", "b", split="train/") | {"test/a/x.txt": "x"}, {}, "--test-split test: .* has no example there"),
-        (classes("a", "b", split="train/") | classes("c", split="test/"), {}, "train has no picture: c$"),
-        (classes("a", "b"), {"train_split": "train[:90%]"}, "a folder takes the name of a subfolder"),
-        (classes("a", "b"), {"test_split": "test"}, r"--test-split test: there is no such folder in .*; it holds a/, b/$"),
-        (classes("a", "b", "c"), {"num_classes": 2}, "--num-classes 2: .* has 3; give at least that"),
-        ({"images/a.png": noise(0, 4, 4), "masks/a_mask.png": noise(0, 4, 4)}, {}, "no mask has the name of an image"),
+        (
+            classes("a", "b", split="train/"),
+            {},
+            r"--test-split test: .* has train, but no test; add it, or give folder:.*train to",
+        ),
+        (
+            classes("a", "b", split="test/"),
+            {},
+            r"--train-split train: .* has test, but no train; add it$",
+        ),
+        (
+            classes("a", "b", split="train/") | {"test/a/x.txt": "x"},
+            {},
+            "--test-split test: .* has no example there",
+        ),
+        (
+            classes("a", "b", split="train/") | classes("c", split="test/"),
+            {},
+            "train has no picture: c$",
+        ),
+        (
+            classes("a", "b"),
+            {"train_split": "train[:90%]"},
+            "a folder takes the name of a subfolder",
+        ),
+        (
+            classes("a", "b"),
+            {"test_split": "test"},
+            r"--test-split test: there is no such folder in .*; it holds a/, b/$",
+        ),
+        (
+            classes("a", "b", "c"),
+            {"num_classes": 2},
+            "--num-classes 2: .* has 3; give at least that",
+        ),
+        (
+            {"images/a.png": noise(0, 4, 4), "masks/a_mask.png": noise(0, 4, 4)},
+            {},
+            "no mask has the name of an image",
+        ),
         (masked(constant(0)), {}, "hold one class only; give --num-classes"),
-        (masked(constant(0, 128, 255)), {}, r"hold 2 values up to 128 \(0, 128\); .* or give --num-classes 129$"),
-        ({"images/a.png": noise(0, 4, 4), "images/a.jpg": noise(0, 4, 4), "masks/a.png": noise(0, 4, 4)}, {}, "have the same name"),
+        (
+            masked(constant(0, 128, 255)),
+            {},
+            r"hold 2 values up to 128 \(0, 128\); .* or give --num-classes 129$",
+        ),
+        (
+            {
+                "images/a.png": noise(0, 4, 4),
+                "images/a.jpg": noise(0, 4, 4),
+                "masks/a.png": noise(0, 4, 4),
+            },
+            {},
+            "have the same name",
+        ),
     ],
 )
 def test_what_a_folder_lacks_is_said_in_one_line(

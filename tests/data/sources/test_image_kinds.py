@@ -1,4 +1,6 @@
-"""Pictures of every colour mode become alike, whichever comes first, and none is dropped for its mode."""
+"""Pictures of every colour mode become alike, whichever comes first, and none is dropped for its
+mode.
+"""
 
 import pathlib
 from typing import Any
@@ -27,8 +29,12 @@ def read(source: Any) -> dict[str, np.ndarray]:
     return source.read(range(len(source)))
 
 
-def photos(root: pathlib.Path, first: Image.Image, name: str = "000.png", count: int = 57) -> pathlib.Path:
-    """Writes a picture in front of so many colour photos, in train/a and train/b, and two test photos."""
+def photos(
+    root: pathlib.Path, first: Image.Image, name: str = "000.png", count: int = 57
+) -> pathlib.Path:
+    """Writes a picture in front of so many colour photos, in train/a and train/b, and two test
+    photos.
+    """
     for number in range(count):
         path = root / "train" / "ab"[number % 2] / f"{number + 1:03d}.jpg"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -41,17 +47,23 @@ def photos(root: pathlib.Path, first: Image.Image, name: str = "000.png", count:
 
 
 @pytest.mark.parametrize("on_bad_example", ["error", "skip"])
-def test_one_grey_photo_in_front_drops_no_colour_photo(tmp_path: pathlib.Path, on_bad_example: Any) -> None:
+def test_one_grey_photo_in_front_drops_no_colour_photo(
+    tmp_path: pathlib.Path, on_bad_example: Any
+) -> None:
     dataset = opened(photos(tmp_path, GREY), on_bad_example=on_bad_example)
     found = read(dataset.train)
     assert dataset.image_shape == (8, 8, 3)
     assert found["weights"].sum() == len(dataset.train) == 58
     np.testing.assert_array_equal(found["images"][0], np.repeat(np.asarray(GREY)[..., None], 3, -1))
-    np.testing.assert_array_equal(found["images"][1], np.asarray(Image.open(tmp_path / "train/a/001.jpg")))
+    np.testing.assert_array_equal(
+        found["images"][1], np.asarray(Image.open(tmp_path / "train/a/001.jpg"))
+    )
 
 
 def on_black(image: Image.Image) -> np.ndarray:
-    red, green, blue, alpha = (np.asarray(band, np.float32) for band in image.convert("RGBA").split())
+    red, green, blue, alpha = (
+        np.asarray(band, np.float32) for band in image.convert("RGBA").split()
+    )
     return np.stack([red, green, blue], -1) * alpha[..., None] / 255
 
 
@@ -76,7 +88,9 @@ def test_each_mode_is_converted_as_prediction_does(tmp_path: pathlib.Path, kind:
         assert image.shape == (8, 8, channels or 3)
         np.testing.assert_array_equal(image, files.read(first, channels or 3)[0])
         if channels is None:
-            wanted = on_black(KINDS[kind]) if "A" in kind else np.asarray(KINDS[kind].convert("RGB"))
+            wanted = (
+                on_black(KINDS[kind]) if "A" in kind else np.asarray(KINDS[kind].convert("RGB"))
+            )
             np.testing.assert_allclose(image, wanted, atol=1)
         if channels == 4:
             np.testing.assert_array_equal(image, np.asarray(KINDS[kind].convert("RGBA")))
@@ -85,7 +99,9 @@ def test_each_mode_is_converted_as_prediction_does(tmp_path: pathlib.Path, kind:
 def test_a_cmyk_jpeg_and_a_transparent_palette(tmp_path: pathlib.Path) -> None:
     root = photos(tmp_path, COLOUR.convert("CMYK"), "000.jpg", count=3)
     image = read(opened(root).train)["images"][0]
-    np.testing.assert_array_equal(image, np.asarray(Image.open(root / "train/a/000.jpg").convert("RGB")))
+    np.testing.assert_array_equal(
+        image, np.asarray(Image.open(root / "train/a/000.jpg").convert("RGB"))
+    )
     KINDS["P"].save(root / "train/a/0000.png", transparency=KINDS["P"].getpixel((0, 0)))
     image = read(opened(root).train)["images"][1]
     assert not image[0, 0].any()
@@ -97,14 +113,21 @@ def test_grey_alone_is_one_channel_and_a_mask_has_none_of_this(tmp_path: pathlib
         for part in ("images", "masks"):
             (tmp_path / part).mkdir(exist_ok=True)
         KINDS[kind].save(tmp_path / "images" / f"{number}.png")
-        Image.fromarray(noise(number, 8, 8, high=2).astype(np.uint16)).save(tmp_path / "masks" / f"{number}.png")  # 16 bits
+        # 16 bits.
+        Image.fromarray(noise(number, 8, 8, high=2).astype(np.uint16)).save(
+            tmp_path / "masks" / f"{number}.png"
+        )
     dataset = opened(tmp_path)
     assert dataset.image_shape == (8, 8, 1)
-    masks = {mask.tobytes() for part in (dataset.train, dataset.test) for mask in read(part)["masks"]}
+    masks = {
+        mask.tobytes() for part in (dataset.train, dataset.test) for mask in read(part)["masks"]
+    }
     assert masks == {noise(number, 8, 8, high=2).tobytes() for number in range(3)}
 
 
-def test_a_split_of_which_nothing_is_left_names_the_commonest_reason(tmp_path: pathlib.Path) -> None:
+def test_a_split_of_which_nothing_is_left_names_the_commonest_reason(
+    tmp_path: pathlib.Path,
+) -> None:
     for split in ("train", "test"):
         for part in ("images", "masks"):
             (tmp_path / split / part).mkdir(parents=True)
@@ -117,7 +140,8 @@ def test_a_split_of_which_nothing_is_left_names_the_commonest_reason(tmp_path: p
     dataset = opened(tmp_path, on_bad_example="skip")
     assert read(dataset.train)["weights"].all()
     with pytest.raises(
-        ConfigError, match=r"test: none of its 3 examples .*/1\.png: its mask has the value 7, not one of 0"
+        ConfigError,
+        match=r"test: none of its 3 examples .*/1\.png: its mask has the value 7, not one of 0",
     ) as caught:
         read(dataset.test)
     assert "\n" not in str(caught.value)

@@ -28,15 +28,27 @@ def read(source: Any) -> dict[str, np.ndarray]:
 
 
 def split(images: np.ndarray, targets: np.ndarray, field: str = "labels") -> dict[str, np.ndarray]:
-    return {"train_images": images, f"train_{field}": targets, "test_images": images[:3], f"test_{field}": targets[:3]}
+    return {
+        "train_images": images,
+        f"train_{field}": targets,
+        "test_images": images[:3],
+        f"test_{field}": targets[:3],
+    }
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.int64])
 @pytest.mark.parametrize("column", [False, True])
 def test_images_and_labels(dtype: type, column: bool) -> None:
     images, labels = noise(0, 20, 5, 4, 3), LABELS.astype(dtype)
-    dataset = opened(split(images, labels[:, None] if column else labels) | {"class_names": np.array(["cat", "dog"])})
-    assert (dataset.task, dataset.num_classes, dataset.class_names) == ("classification", 2, ("cat", "dog"))
+    dataset = opened(
+        split(images, labels[:, None] if column else labels)
+        | {"class_names": np.array(["cat", "dog"])}
+    )
+    assert (dataset.task, dataset.num_classes, dataset.class_names) == (
+        "classification",
+        2,
+        ("cat", "dog"),
+    )
     train, test = read(dataset.train), read(dataset.test)
     np.testing.assert_array_equal(train["images"], images)
     np.testing.assert_array_equal(train["labels"], labels)
@@ -48,7 +60,14 @@ def test_images_and_labels(dtype: type, column: bool) -> None:
 
 def test_grey_images_get_a_channel_and_the_spelling_of_keras_will_do() -> None:
     images = noise(0, 20, 5, 4)
-    dataset = opened({"x_train": images, "y_train": LABELS[:, None], "x_test": images[:3], "y_test": LABELS[:3, None]})
+    dataset = opened(
+        {
+            "x_train": images,
+            "y_train": LABELS[:, None],
+            "x_test": images[:3],
+            "y_test": LABELS[:3, None],
+        }
+    )
     assert dataset.image_shape == (5, 4, 1)
     np.testing.assert_array_equal(read(dataset.train)["images"][..., 0], images)
 
@@ -65,11 +84,16 @@ def test_other_splits_go_by_their_names() -> None:
     images = noise(0, 20, 5, 4, 3)
     arrays = split(images, LABELS) | {"val_images": images[:7], "val_labels": LABELS[:7]}
     assert (len(opened(arrays).test), len(opened(arrays).validation)) == (3, 7)
-    assert (len(opened(arrays, test_split="val").test), opened(arrays, test_split="val").validation) == (7, None)
+    assert (
+        len(opened(arrays, test_split="val").test),
+        opened(arrays, test_split="val").validation,
+    ) == (7, None)
     assert len(opened(arrays, validation="test", test_split="val").validation) == 3
     del arrays["test_images"]
     assert (len(opened(arrays).validation), opened(arrays).test) == (7, None)
-    with pytest.raises(ConfigError, match="--test-split dev: there is no such split; there are train, val"):
+    with pytest.raises(
+        ConfigError, match="--test-split dev: there is no such split; there are train, val"
+    ):
         opened(arrays, test_split="dev")
 
 
@@ -102,40 +126,96 @@ IMAGES = noise(0, 20, 5, 4, 3)
         (
             {"pictures": IMAGES},
             {},
-            "train_images or what belongs to it is missing; it holds pictures, but should hold train_images,",
+            (
+                "train_images or what belongs to it is missing; it holds pictures, but should hold"
+                " train_images,"
+            ),
         ),
-        ({"train_images": IMAGES, "train_labels": LABELS}, {}, "test_images or what belongs to it is missing"),
+        (
+            {"train_images": IMAGES, "train_labels": LABELS},
+            {},
+            "test_images or what belongs to it is missing",
+        ),
         (
             split(IMAGES / 255, LABELS),
             {},
-            r"train_images is float64; pixels must be uint8, .*\* 255\)\.round\(\)\.astype\('uint8'\)",
+            (
+                r"train_images is float64; pixels must be uint8, .*\*"
+                r" 255\)\.round\(\)\.astype\('uint8'\)"
+            ),
         ),
         (split(IMAGES.astype(np.int64), LABELS), {}, "train_images is int64; pixels must be uint8"),
         (split(IMAGES, LABELS[:19]), {}, "train_images has 20 examples, but train_labels 19"),
-        (split(IMAGES, LABELS - 1), {}, "train_labels has values from -1 to 0; class numbers must be at least 0"),
+        (
+            split(IMAGES, LABELS - 1),
+            {},
+            "train_labels has values from -1 to 0; class numbers must be at least 0",
+        ),
         (split(IMAGES, LABELS / 2), {}, "train_labels is float64; class numbers must be integers"),
-        (split(IMAGES, np.eye(2, dtype=int)[LABELS]), {}, r"train_labels has the shape \(20, 2\); for these images it must be N$"),
+        (
+            split(IMAGES, np.eye(2, dtype=int)[LABELS]),
+            {},
+            r"train_labels has the shape \(20, 2\); for these images it must be N$",
+        ),
         (split(IMAGES, np.zeros(20, int)), {}, "has one class only"),
-        (split(IMAGES, LABELS.astype(object)), {}, "train_labels holds Python objects, which are not read"),
+        (
+            split(IMAGES, LABELS.astype(object)),
+            {},
+            "train_labels holds Python objects, which are not read",
+        ),
         (split(IMAGES[:, 0, 0], LABELS), {}, r"train_images has the shape \(20, 3\), not"),
-        (split(IMAGES[:0], LABELS[:0]), {}, "--train-split train: npz:set.npz has no example there"),
+        (
+            split(IMAGES[:0], LABELS[:0]),
+            {},
+            "--train-split train: npz:set.npz has no example there",
+        ),
         (
             split(IMAGES, LABELS) | {"test_images": IMAGES[:0], "test_labels": LABELS[:0]},
             {},
             "--test-split test: .* has no example",
         ),
-        (split(IMAGES, LABELS) | {"test_images": noise(0, 3, 9, 9, 3)}, {}, r"--image-size .* npz:set.npz test 9x9 pixels"),
-        (split(IMAGES, LABELS) | {"test_images": noise(0, 3, 5, 4, 1)}, {}, "train have 3 channels, those of npz:set.npz test 1"),
-        (split(IMAGES, noise(0, 20, 5, 5), "masks"), {}, r"train_masks has the shape \(20, 5, 5\); .* must be N x 5 x 4"),
-        (split(IMAGES, noise(0, 20, 5, 4).astype(int) + 1, "masks"), {}, "class numbers must be 0 to 255"),
-        (split(IMAGES, noise(0, 20, 5, 4), "targets"), {"num_classes": 3}, "--num-classes 3: .* have 1 channels"),
-        (split(IMAGES, LABELS) | {"class_names": np.array([1, 2])}, {}, "class_names must be one row of text"),
+        (
+            split(IMAGES, LABELS) | {"test_images": noise(0, 3, 9, 9, 3)},
+            {},
+            r"--image-size .* npz:set.npz test 9x9 pixels",
+        ),
+        (
+            split(IMAGES, LABELS) | {"test_images": noise(0, 3, 5, 4, 1)},
+            {},
+            "train have 3 channels, those of npz:set.npz test 1",
+        ),
+        (
+            split(IMAGES, noise(0, 20, 5, 5), "masks"),
+            {},
+            r"train_masks has the shape \(20, 5, 5\); .* must be N x 5 x 4",
+        ),
+        (
+            split(IMAGES, noise(0, 20, 5, 4).astype(int) + 1, "masks"),
+            {},
+            "class numbers must be 0 to 255",
+        ),
+        (
+            split(IMAGES, noise(0, 20, 5, 4), "targets"),
+            {"num_classes": 3},
+            "--num-classes 3: .* have 1 channels",
+        ),
+        (
+            split(IMAGES, LABELS) | {"class_names": np.array([1, 2])},
+            {},
+            "class_names must be one row of text",
+        ),
         (split(IMAGES, LABELS), {"num_classes": 1}, "--num-classes 1: npz:set.npz has 2"),
         (split(IMAGES, LABELS), {"image_size": "5x"}, "--image-size 5x: must be N or HxW"),
-        ({"images": IMAGES, "labels": LABELS}, {"train_split": "train"}, "--train-split train: npz:set.npz is not split"),
+        (
+            {"images": IMAGES, "labels": LABELS},
+            {"train_split": "train"},
+            "--train-split train: npz:set.npz is not split",
+        ),
     ],
 )
-def test_what_does_not_fit_is_said_in_one_line(arrays: dict[str, Any], settings: dict[str, Any], message: str) -> None:
+def test_what_does_not_fit_is_said_in_one_line(
+    arrays: dict[str, Any], settings: dict[str, Any], message: str
+) -> None:
     with pytest.raises(ConfigError, match=message) as caught:
         opened(arrays, **settings)
     assert "\n" not in str(caught.value)

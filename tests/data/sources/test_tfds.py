@@ -1,4 +1,6 @@
-"""Sets of TensorFlow Datasets are read without TensorFlow, in its own language of splits, as they were written."""
+"""Sets of TensorFlow Datasets are read without TensorFlow, in its own language of splits, as they
+were written.
+"""
 
 import collections
 import concurrent.futures
@@ -25,7 +27,10 @@ from jaxdp.registry import ConfigError
 tfds = pytest.importorskip("tensorflow_datasets")
 
 WriteTfds = Callable[..., pathlib.Path]
-LABELED = {"image": tfds.features.Image(shape=(6, 5, 3)), "label": tfds.features.ClassLabel(names=["cat", "dog"])}
+LABELED = {
+    "image": tfds.features.Image(shape=(6, 5, 3)),
+    "label": tfds.features.ClassLabel(names=["cat", "dog"]),
+}
 
 
 def labeled(count: int, seed: int = 0) -> list[dict[str, Any]]:
@@ -33,7 +38,10 @@ def labeled(count: int, seed: int = 0) -> list[dict[str, Any]]:
 
 
 def opened(
-    dataset: str, data_dir: pathlib.Path, tasks: tuple[str, ...] = ("classification", "segmentation"), **settings: Any
+    dataset: str,
+    data_dir: pathlib.Path,
+    tasks: tuple[str, ...] = ("classification", "segmentation"),
+    **settings: Any,
 ) -> Dataset:
     return open_dataset(DataConfig(dataset=dataset, data_dir=str(data_dir), **settings), tasks)
 
@@ -44,14 +52,26 @@ def read(source: Any) -> dict[str, np.ndarray]:
 
 
 def pairs(images: np.ndarray, targets: np.ndarray) -> collections.Counter[tuple[bytes, bytes]]:
-    return collections.Counter((image.tobytes(), target.tobytes()) for image, target in zip(images, targets, strict=True))
+    return collections.Counter(
+        (image.tobytes(), target.tobytes()) for image, target in zip(images, targets, strict=True)
+    )
 
 
 @pytest.mark.slow
-def test_mnist_is_what_its_files_say(prepare: Callable[..., pathlib.Path], shared_data: pathlib.Path) -> None:
+def test_mnist_is_what_its_files_say(
+    prepare: Callable[..., pathlib.Path], shared_data: pathlib.Path
+) -> None:
     dataset = opened("mnist", prepare("mnist"))
-    assert (len(dataset.train), len(dataset.test), dataset.num_classes, dataset.image_shape) == (60000, 10000, 10, (28, 28, 1))
-    images, labels = (read_idx(shared_data / "mnist" / f"t10k-{kind}-ubyte.gz") for kind in ("images-idx3", "labels-idx1"))
+    assert (len(dataset.train), len(dataset.test), dataset.num_classes, dataset.image_shape) == (
+        60000,
+        10000,
+        10,
+        (28, 28, 1),
+    )
+    images, labels = (
+        read_idx(shared_data / "mnist" / f"t10k-{kind}-ubyte.gz")
+        for kind in ("images-idx3", "labels-idx1")
+    )
     test = read(dataset.test)
     assert pairs(test["images"], test["labels"]) == pairs(images, labels.astype(np.int32))
     pixels = read_idx(shared_data / "mnist" / "train-images-idx3-ubyte.gz")
@@ -64,16 +84,28 @@ def test_a_set_without_its_builder_is_read_from_its_files_alone(
     prepare: Callable[..., pathlib.Path], shared_data: pathlib.Path
 ) -> None:
     dataset = opened("tfds:isbi2012", prepare("isbi2012"))
-    assert (dataset.task, dataset.num_classes, dataset.image_shape) == ("segmentation", 2, (512, 512, 1))
+    assert (dataset.task, dataset.num_classes, dataset.image_shape) == (
+        "segmentation",
+        2,
+        (512, 512, 1),
+    )
     for split, numbers in ((dataset.train, range(24)), (dataset.test, range(24, 30))):
         stored = [
-            [np.asarray(Image.open(shared_data / "isbi2012" / kind / f"{number:02d}.png")) for number in numbers]
+            [
+                np.asarray(Image.open(shared_data / "isbi2012" / kind / f"{number:02d}.png"))
+                for number in numbers
+            ]
             for kind in ("image", "label")
         ]
         found = read(split)
-        assert pairs(found["images"], found["masks"]) == pairs(np.stack(stored[0]), (np.stack(stored[1]) > 127).astype(np.uint8))
+        assert pairs(found["images"], found["masks"]) == pairs(
+            np.stack(stored[0]), (np.stack(stored[1]) > 127).astype(np.uint8)
+        )
     pixels = read(dataset.train)["images"]
-    assert (dataset.mean[0], dataset.std[0]) == pytest.approx((pixels.mean(), pixels.std()), abs=1e-3)  # 24 are less than a sample
+    # 24 are less than a sample.
+    assert (dataset.mean[0], dataset.std[0]) == pytest.approx(
+        (pixels.mean(), pixels.std()), abs=1e-3
+    )
 
 
 @pytest.mark.slow
@@ -86,7 +118,8 @@ def test_cifar10_has_the_pixels_that_the_data_folder_vouches_for(
     builder = tfds.builder("cifar10", data_dir=str(data_dir))
     for split, source in (("train", dataset.train), ("test", dataset.test)):
         rows = builder.as_data_source(split, decoders={"image": tfds.decode.SkipDecoding()})
-        order = np.argsort([row["id"].decode() for row in rows])  # TFDS shuffles; the names tell the official order
+        # TFDS shuffles; the names tell the official order.
+        order = np.argsort([row["id"].decode() for row in rows])
         found = read(source)
         for values in (found["images"][order], found["labels"][order].astype(np.uint8)):
             assert hashlib.sha256(values.tobytes()).hexdigest() in readme
@@ -107,20 +140,35 @@ dataset = open_dataset(DataConfig(dataset="tfds:tiny_pets", data_dir={str(data_d
 assert len(dataset.train.read([0, 1])["labels"]) == 2
 assert not [name for name in sys.modules if name.split(".")[0] in ("tensorflow", "cv2")]
 """
-    run = subprocess.run([sys.executable, "-W", "error", "-c", script], capture_output=True, text=True)
+    run = subprocess.run(
+        [sys.executable, "-W", "error", "-c", script], capture_output=True, text=True
+    )
     assert (run.returncode, run.stderr, run.stdout) == (0, "", "")
 
 
-def test_examples_come_as_they_were_written_one_by_one_or_many_at_once_from_any_thread(write_tfds: WriteTfds) -> None:
+def test_examples_come_as_they_were_written_one_by_one_or_many_at_once_from_any_thread(
+    write_tfds: WriteTfds,
+) -> None:
     rows = labeled(40)
-    data_dir = write_tfds("TinyPets", LABELED | {"text": tfds.features.Text()}, {
-        "train": [row | {"text": "ignored"} for row in rows], "test": [row | {"text": ""} for row in labeled(2)],
-    })  # fmt: skip
+    data_dir = write_tfds(
+        "TinyPets",
+        LABELED | {"text": tfds.features.Text()},
+        {
+            "train": [row | {"text": "ignored"} for row in rows],
+            "test": [row | {"text": ""} for row in labeled(2)],
+        },
+    )
     dataset = opened("tfds:tiny_pets", data_dir)
-    assert (dataset.class_names, dataset.num_classes, dataset.image_shape) == (("cat", "dog"), 2, (6, 5, 3))
+    assert (dataset.class_names, dataset.num_classes, dataset.image_shape) == (
+        ("cat", "dog"),
+        2,
+        (6, 5, 3),
+    )
     assert dataset.train[0].keys() == {"images", "labels", "weights"}
     found = read(dataset.train)
-    expected = pairs(np.stack([noise(row, 6, 5, 3) for row in range(40)]), np.arange(40, dtype=np.int32) % 2)
+    expected = pairs(
+        np.stack([noise(row, 6, 5, 3) for row in range(40)]), np.arange(40, dtype=np.int32) % 2
+    )
     assert pairs(found["images"], found["labels"]) == expected
     with concurrent.futures.ThreadPoolExecutor(4) as pool:
         for index, example in enumerate(pool.map(dataset.train.__getitem__, range(40))):
@@ -131,13 +179,24 @@ def test_examples_come_as_they_were_written_one_by_one_or_many_at_once_from_any_
 
 
 def test_splits_are_written_in_tfds_own_language(write_tfds: WriteTfds) -> None:
-    data_dir = write_tfds("TinyPets", LABELED, {"train": labeled(10), "validation": labeled(3, seed=100)})
+    data_dir = write_tfds(
+        "TinyPets", LABELED, {"train": labeled(10), "validation": labeled(3, seed=100)}
+    )
     whole = opened("tfds:tiny_pets", data_dir)
     assert (len(whole.train), len(whole.validation), whole.test) == (10, 3, None)
     drawn = opened("tfds:tiny_pets", data_dir, test_split="validation", validation="0.4")
     assert (len(drawn.train), len(drawn.validation), len(drawn.test)) == (6, 4, 3)
-    assert len(opened("tfds:tiny_pets", data_dir, validation="train[8:]", train_split="train[:8]").validation) == 2
-    parts = opened("tfds:tiny_pets:1.0.0", data_dir, train_split="train[:80%]", test_split="train[80%:]")
+    assert (
+        len(
+            opened(
+                "tfds:tiny_pets", data_dir, validation="train[8:]", train_split="train[:8]"
+            ).validation
+        )
+        == 2
+    )
+    parts = opened(
+        "tfds:tiny_pets:1.0.0", data_dir, train_split="train[:80%]", test_split="train[80%:]"
+    )
     assert (len(parts.train), len(parts.test)) == (8, 2)
     together = np.concatenate([read(parts.train)["images"], read(parts.test)["images"]])
     np.testing.assert_array_equal(together, read(whole.train)["images"])
@@ -146,17 +205,31 @@ def test_splits_are_written_in_tfds_own_language(write_tfds: WriteTfds) -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({}, r'--test-split \(not given\): .*--train-split "train\[:90%\]" --test-split "train\[90%:\]"'),
+        (
+            {},
+            (
+                r'--test-split \(not given\): .*--train-split "train\[:90%\]" --test-split'
+                r' "train\[90%:\]"'
+            ),
+        ),
         ({"test_split": "testing"}, "--test-split testing: tfds:tiny_pets has the splits train"),
         ({"test_split": "train[:9"}, r"--test-split train\[:9: "),
-        ({"train_split": "train[:0]", "test_split": "train"}, r"--train-split train\[:0\]: .* has no example there"),
-        ({"train_split": "train", "test_split": "train[:0]"}, r"--test-split train\[:0\]: .* has no example there"),
+        (
+            {"train_split": "train[:0]", "test_split": "train"},
+            r"--train-split train\[:0\]: .* has no example there",
+        ),
+        (
+            {"train_split": "train", "test_split": "train[:0]"},
+            r"--test-split train\[:0\]: .* has no example there",
+        ),
         ({"test_split": "train", "num_classes": 1}, "--num-classes 1: tfds:tiny_pets has 2"),
         ({"test_split": "train", "image_size": "0"}, "--image-size 0: must be N or HxW"),
         ({"test_split": "train", "tasks": ("segmentation",)}, "is for classification, but"),
     ],
 )
-def test_what_cannot_be_is_said_in_one_line(write_tfds: WriteTfds, settings: dict[str, Any], message: str) -> None:
+def test_what_cannot_be_is_said_in_one_line(
+    write_tfds: WriteTfds, settings: dict[str, Any], message: str
+) -> None:
     data_dir = write_tfds("TinyPets", LABELED, {"train": labeled(4)})
     with pytest.raises(ConfigError, match=message) as caught:
         opened("tfds:tiny_pets", data_dir, **settings)
@@ -171,7 +244,13 @@ def test_what_cannot_be_is_said_in_one_line(write_tfds: WriteTfds, settings: dic
         ("cifar10:latest", "write cifar10, or cifar10:VERSION"),
         ("tfds:tiny_pet", "did you mean tiny_pets.* prepared in .*: tiny_pets$"),
         ("tfds:cifar10:1.0.0", "only: 3.0.2"),
-        ("cifar10", r"is not prepared in .*tfds, and preparing it needs TensorFlow: pip install 'jaxdp\[prepare\]'"),
+        (
+            "cifar10",
+            (
+                r"is not prepared in .*tfds, and preparing it needs TensorFlow: pip install"
+                r" 'jaxdp\[prepare\]'"
+            ),
+        ),
     ],
 )
 def test_what_is_not_there_is_said_in_one_line(
@@ -179,7 +258,11 @@ def test_what_is_not_there_is_said_in_one_line(
 ) -> None:
     data_dir = write_tfds("TinyPets", LABELED, {"train": labeled(2)})
     find_spec = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None if name == "tensorflow" else find_spec(name, *rest))
+    monkeypatch.setattr(
+        importlib.util,
+        "find_spec",
+        lambda name, *rest: None if name == "tensorflow" else find_spec(name, *rest),
+    )
     with pytest.raises(ConfigError, match=message) as caught:
         opened(dataset, data_dir)
     assert "\n" not in str(caught.value)
@@ -189,7 +272,10 @@ def test_where_shapes_suffice_a_known_set_needs_no_data(write_tfds: WriteTfds) -
     data_dir = write_tfds("TinyPets", LABELED, {"train": labeled(4)})
     with preparation.shapes_suffice():
         described = opened("cifar10", data_dir)
-    assert {split: len(source) for split, source in described.splits().items()} == {"train": 50_000, "test": 10_000}
+    assert {split: len(source) for split, source in described.splits().items()} == {
+        "train": 50_000,
+        "test": 10_000,
+    }
     assert (described.image_shape, described.num_classes) == ((32, 32, 3), 10)
     example = described.train[7]
     assert (example["images"].shape, example["images"].dtype) == ((32, 32, 3), np.uint8)
@@ -198,11 +284,20 @@ def test_where_shapes_suffice_a_known_set_needs_no_data(write_tfds: WriteTfds) -
 
 
 def test_a_set_of_another_kind_is_refused_with_its_features(write_tfds: WriteTfds) -> None:
-    data_dir = write_tfds("TinyWords", {"text": tfds.features.Text(), "label": tfds.features.ClassLabel(num_classes=2)}, {
-        "train": [{"text": "a", "label": 0}], "test": [{"text": "b", "label": 1}],
-    })  # fmt: skip
+    data_dir = write_tfds(
+        "TinyWords",
+        {"text": tfds.features.Text(), "label": tfds.features.ClassLabel(num_classes=2)},
+        {
+            "train": [{"text": "a", "label": 0}],
+            "test": [{"text": "b", "label": 1}],
+        },
+    )
     with pytest.raises(
-        ConfigError, match=r"no 8-bit image with a label or a mask; its features: label \(ClassLabel\), text \(Text\)"
+        ConfigError,
+        match=(
+            r"no 8-bit image with a label or a mask; its features: label \(ClassLabel\), text"
+            r" \(Text\)"
+        ),
     ):
         opened("tfds:tiny_words", data_dir)
 
@@ -230,22 +325,41 @@ def write_pets(write_tfds: WriteTfds, sizes: list[tuple[int, int]]) -> pathlib.P
     return write_tfds("OxfordIiitPet", features, {"train": rows, "test": rows}, "4.0.0")
 
 
-def test_pets_have_labels_and_masks_from_0_on_and_a_grey_photograph_among_them(write_tfds: WriteTfds) -> None:
+def test_pets_have_labels_and_masks_from_0_on_and_a_grey_photograph_among_them(
+    write_tfds: WriteTfds,
+) -> None:
     data_dir = write_pets(write_tfds, [(8, 6)] * 3)
     labels = opened("oxford_iiit_pet", data_dir)
-    assert (labels.task, labels.num_classes, labels.image_shape) == ("classification", 37, (8, 6, 3))
+    assert (labels.task, labels.num_classes, labels.image_shape) == (
+        "classification",
+        37,
+        (8, 6, 3),
+    )
     masks = opened("oxford_iiit_pet", data_dir, tasks=("segmentation", "classification"))
-    assert (masks.task, masks.class_names, masks.num_classes) == ("segmentation", ("pet", "background", "border"), 3)
+    assert (masks.task, masks.class_names, masks.num_classes) == (
+        "segmentation",
+        ("pet", "background", "border"),
+        3,
+    )
     found = read(masks.train)["masks"]
-    assert {mask.tobytes() for mask in found} == {noise(row, 8, 6, high=3).tobytes() for row in range(3)}
-    listed = opened("oxford_iiit_pet", data_dir, tasks=("segmentation",), mask_values=MaskValues.parse("3,2,1"))
+    assert {mask.tobytes() for mask in found} == {
+        noise(row, 8, 6, high=3).tobytes() for row in range(3)
+    }
+    listed = opened(
+        "oxford_iiit_pet", data_dir, tasks=("segmentation",), mask_values=MaskValues.parse("3,2,1")
+    )
     np.testing.assert_array_equal(read(listed.train)["masks"], 2 - found)
     assert (listed.num_classes, listed.class_names) == (3, ())  # the names are in another order
 
 
 def test_pets_of_several_sizes_need_one(write_tfds: WriteTfds) -> None:
     data_dir = write_pets(write_tfds, [(80, 60), (80, 100), (70, 60)])
-    with pytest.raises(ConfigError, match=r"--image-size \(not given\): .* tfds oxford_iiit_pet train\[.\] is .*--image-size 32$"):
+    with pytest.raises(
+        ConfigError,
+        match=(
+            r"--image-size \(not given\): .* tfds oxford_iiit_pet train\[.\] is .*--image-size 32$"
+        ),
+    ):
         opened("oxford_iiit_pet", data_dir)
     dataset = opened("oxford_iiit_pet", data_dir, tasks=("segmentation",), image_size="16x24")
     found = read(dataset.train)
@@ -256,10 +370,22 @@ def test_pets_of_several_sizes_need_one(write_tfds: WriteTfds) -> None:
 
 def test_a_labeled_image_tells_its_classes(write_tfds: WriteTfds) -> None:
     names = ["road", "car", "sky", "tree"]
-    features = {"image": tfds.features.Image(shape=(4, 4, 3)), "label": tfds.features.LabeledImage(labels=names, shape=(4, 4, 1))}
-    rows = [{"image": png(noise(row, 4, 4, 3)), "label": png(noise(row, 4, 4, high=2))} for row in range(3)]
-    dataset = opened("tfds:tiny_streets", write_tfds("TinyStreets", features, {"train": rows, "test": rows}))
-    assert (dataset.task, dataset.num_classes, dataset.class_names) == ("segmentation", 4, tuple(names))
+    features = {
+        "image": tfds.features.Image(shape=(4, 4, 3)),
+        "label": tfds.features.LabeledImage(labels=names, shape=(4, 4, 1)),
+    }
+    rows = [
+        {"image": png(noise(row, 4, 4, 3)), "label": png(noise(row, 4, 4, high=2))}
+        for row in range(3)
+    ]
+    dataset = opened(
+        "tfds:tiny_streets", write_tfds("TinyStreets", features, {"train": rows, "test": rows})
+    )
+    assert (dataset.task, dataset.num_classes, dataset.class_names) == (
+        "segmentation",
+        4,
+        tuple(names),
+    )
 
 
 def test_a_broken_record_is_named_and_left_out_if_asked(write_tfds: WriteTfds) -> None:
@@ -268,20 +394,31 @@ def test_a_broken_record_is_named_and_left_out_if_asked(write_tfds: WriteTfds) -
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 0xFF
     path.write_bytes(bytes(data))
-    with pytest.raises(ConfigError, match=r"tfds tiny_pets train\[\d+\]: cannot be read .*hash mismatch"):
+    with pytest.raises(
+        ConfigError, match=r"tfds tiny_pets train\[\d+\]: cannot be read .*hash mismatch"
+    ):
         read(opened("tfds:tiny_pets", data_dir).train)
     source = opened("tfds:tiny_pets", data_dir, on_bad_example="skip").train
     found = read(source)
     assert isinstance(source, CheckedSource)
     assert found["weights"].sum() == 400 - len(source.skipped)
     assert 1 <= len(source.skipped) <= 2
-    assert all(re.match(r"tfds tiny_pets train\[\d+\]: cannot be read", reason) for reason in source.skipped.values())
+    assert all(
+        re.match(r"tfds tiny_pets train\[\d+\]: cannot be read", reason)
+        for reason in source.skipped.values()
+    )
 
 
-def test_a_missing_file_is_an_error_even_when_bad_examples_are_left_out(write_tfds: WriteTfds) -> None:
+def test_a_missing_file_is_an_error_even_when_bad_examples_are_left_out(
+    write_tfds: WriteTfds,
+) -> None:
     data_dir = write_tfds("TinyPets", LABELED, {"train": labeled(4), "test": labeled(2)})
     next((data_dir / "tiny_pets" / "1.0.0").glob("*test*")).unlink()
     with pytest.raises(
-        ConfigError, match=r"--dataset tfds:tiny_pets: nothing of it can be used; tfds tiny_pets test\[0\]: .*No such file"
+        ConfigError,
+        match=(
+            r"--dataset tfds:tiny_pets: nothing of it can be used; tfds tiny_pets test\[0\]: .*No"
+            r" such file"
+        ),
     ):
         opened("tfds:tiny_pets", data_dir, on_bad_example="skip")

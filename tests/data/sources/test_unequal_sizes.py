@@ -1,4 +1,6 @@
-"""Images that differ in size: filled up where pixels have classes, cropped or framed where images have."""
+"""Images that differ in size: filled up where pixels have classes, cropped or framed where images
+have.
+"""
 
 import pathlib
 from typing import Any
@@ -28,16 +30,27 @@ def read(source: Any) -> dict[str, np.ndarray]:
 def pairs(root: pathlib.Path, sizes: list[tuple[int, int]] = SIZES) -> pathlib.Path:
     for split in ("train", "test"):
         for number, (height, width) in enumerate(sizes):
-            for part, pixels in (("images", noise(number, height, width, 3)), ("masks", noise(number, height, width, high=3))):
+            for part, pixels in (
+                ("images", noise(number, height, width, 3)),
+                ("masks", noise(number, height, width, high=3)),
+            ):
                 (root / split / part).mkdir(parents=True, exist_ok=True)
                 Image.fromarray(pixels).save(root / split / part / f"{number}.png")
     return root
 
 
 @pytest.mark.parametrize(
-    ("augment", "shape"), [(None, (48, 48)), (("crop:6",), (48, 48)), (("flip", "crop:64"), (64, 64)), (("crop:16",), (48, 48))]
+    ("augment", "shape"),
+    [
+        (None, (48, 48)),
+        (("crop:6",), (48, 48)),
+        (("flip", "crop:64"), (64, 64)),
+        (("crop:16",), (48, 48)),
+    ],
 )
-def test_images_with_masks_are_filled_up(tmp_path: pathlib.Path, augment: Any, shape: tuple[int, int]) -> None:
+def test_images_with_masks_are_filled_up(
+    tmp_path: pathlib.Path, augment: Any, shape: tuple[int, int]
+) -> None:
     dataset = opened(pairs(tmp_path), augment=augment)
     assert (dataset.image_shape, dataset.padded) == ((*shape, 3), True)
     found = read(dataset.train)
@@ -48,7 +61,9 @@ def test_images_with_masks_are_filled_up(tmp_path: pathlib.Path, augment: Any, s
         widths = [(0, shape[0] - height), (0, shape[1] - width), (0, 0)]
         np.testing.assert_array_equal(image, np.pad(image[:height, :width], widths, "symmetric"))
         assert (mask == IGNORE_LABEL).sum() == shape[0] * shape[1] - height * width
-    pixels = np.concatenate([noise(number, *size, 3).reshape(-1, 3) for number, size in enumerate(SIZES)])
+    pixels = np.concatenate(
+        [noise(number, *size, 3).reshape(-1, 3) for number, size in enumerate(SIZES)]
+    )
     assert dataset.mean == pytest.approx(pixels.mean(0), abs=1e-3)  # of the real pixels alone
     assert dataset.std == pytest.approx(pixels.std(0), abs=1e-3)
 
@@ -60,7 +75,9 @@ def test_equal_sizes_are_left_unless_a_crop_is_larger(tmp_path: pathlib.Path) ->
     assert opened(root, augment=("crop:32",)).image_shape == (32, 32, 3)
 
 
-def test_filling_up_that_is_wasteful_is_said(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_filling_up_that_is_wasteful_is_said(
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     opened(pairs(tmp_path, [(16, 16)] * 5 + [(80, 80)]))
     said = capsys.readouterr().err
     assert said.startswith("warning: ")
@@ -84,11 +101,17 @@ def test_resize_crop_is_what_torchvision_does(size: tuple[int, int]) -> None:
     image, side = photo(*size), 16
     # torchvision.transforms.Resize(16) and CenterCrop(16)
     height, width = size
-    new = (side, int(side * width / height)) if height <= width else (int(side * height / width), side)
+    new = (
+        (side, int(side * width / height))
+        if height <= width
+        else (int(side * height / width), side)
+    )
     resized = Image.fromarray(image).resize(new[::-1], Image.Resampling.BILINEAR)
     top, left = round((new[0] - side) / 2.0), round((new[1] - side) / 2.0)
     wanted = resized.crop((left, top, left + side, top + side))
-    np.testing.assert_array_equal(ImageSize.parse("resize_crop:16").apply(image), np.asarray(wanted))
+    np.testing.assert_array_equal(
+        ImageSize.parse("resize_crop:16").apply(image), np.asarray(wanted)
+    )
 
 
 @pytest.mark.parametrize("size", [(40, 30), (30, 40), (9, 200)])
@@ -103,9 +126,14 @@ def test_letterbox_shows_all_of_the_image_between_black_bars(size: tuple[int, in
     assert set(np.unique(framed)) <= {0, 90}
 
 
-@pytest.mark.parametrize("text", ["resize_crop", "resize_crop:0", "letterbox:1.5", "letterbox:10x10", "crop:3", "0", "70000"])
+@pytest.mark.parametrize(
+    "text",
+    ["resize_crop", "resize_crop:0", "letterbox:1.5", "letterbox:10x10", "crop:3", "0", "70000"],
+)
 def test_other_sizes_are_refused(text: str) -> None:
-    with pytest.raises(ConfigError, match=r"--image-size .*: must be N or HxW .*, or resize_crop:N or letterbox:N"):
+    with pytest.raises(
+        ConfigError, match=r"--image-size .*: must be N or HxW .*, or resize_crop:N or letterbox:N"
+    ):
         ImageSize.parse(text)
 
 
@@ -118,17 +146,28 @@ def photos(root: pathlib.Path, sizes: list[tuple[int, int]]) -> pathlib.Path:
 
 
 @pytest.mark.parametrize(
-    ("sizes", "side"), [([(300, 400), (500, 240)] * 5, 224), ([(100, 140), (90, 200)] * 5, 64), ([(10, 12), (11, 12)] * 5, 10)]
+    ("sizes", "side"),
+    [
+        ([(300, 400), (500, 240)] * 5, 224),
+        ([(100, 140), (90, 200)] * 5, 64),
+        ([(10, 12), (11, 12)] * 5, 10),
+    ],
 )
 def test_photos_of_several_sizes_are_cropped_by_default(
-    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str], sizes: list[tuple[int, int]], side: int
+    tmp_path: pathlib.Path,
+    capsys: pytest.CaptureFixture[str],
+    sizes: list[tuple[int, int]],
+    side: int,
 ) -> None:
     dataset = opened(photos(tmp_path, sizes))
     assert dataset.image_shape == (side, side, 3)
     assert dataset.augment == ("flip", f"random_resized_crop:{side}")
     assert dataset.defaults["image_size"] == f"resize_crop:{side}"
     said = capsys.readouterr().err
-    words = f"--image-size resize_crop:{side} and --augment flip random_resized_crop:{side} by default\n"
+    words = (
+        f"--image-size resize_crop:{side} and --augment flip random_resized_crop:{side} by"
+        " default\n"
+    )
     assert said.endswith(words)
     assert said.count("\n") == 1
     given = opened(tmp_path, image_size=f"resize_crop:{side}")
@@ -138,7 +177,15 @@ def test_photos_of_several_sizes_are_cropped_by_default(
 
 
 def test_masks_keep_the_proportions_of_their_images(tmp_path: pathlib.Path) -> None:
-    with pytest.raises(ConfigError, match="--image-size letterbox:32: is for classification, not for segmentation; give N or HxW"):
+    with pytest.raises(
+        ConfigError,
+        match=(
+            "--image-size letterbox:32: is for classification, not for segmentation; give N or HxW"
+        ),
+    ):
         opened(pairs(tmp_path), image_size="letterbox:32")
-    with pytest.raises(ConfigError, match="--image-size resize_crop:32: is for classification, not for segmentation"):
+    with pytest.raises(
+        ConfigError,
+        match="--image-size resize_crop:32: is for classification, not for segmentation",
+    ):
         open_dataset(DataConfig(dataset="cells", image_size="resize_crop:32"))

@@ -1,9 +1,11 @@
-"""Augments and normalizes images on the device, inside the compiled step, with one random key per example.
+"""Augments and normalizes images on the device, inside the compiled step, with one random key per
+example.
 
-An augmentation is registered by name and made from a word such as `pad_crop:4`; `--augment` takes a list of them. It changes one
-example: `images` (float32, H x W x C, in the units of uint8 pixels) and, where there are any, the dense targets on the same
-grid, `masks` (int32, H x W), with or without `border_weights` (float32, H x W), or `targets` (float32, H x W x C), which take part
-in every change of geometry.
+An augmentation is registered by name and made from a word such as `pad_crop:4`; `--augment` takes a
+list of them. It changes one example: `images` (float32, H x W x C, in the units of uint8 pixels)
+and, where there are any, the dense targets on the same grid, `masks` (int32, H x W), with or
+without `border_weights` (float32, H x W), or `targets` (float32, H x W x C), which take part in
+every change of geometry.
 """
 
 import dataclasses
@@ -22,15 +24,23 @@ from jaxdp.registry import ConfigError, Registry
 Example = dict[str, Array]
 Batch = Mapping[str, Array]
 Shape = tuple[int, int, int]  # height, width, channels
-DENSE = ("masks", "border_weights", "targets")  # fields of an example that lie on the grid of its image
-_KINDS = {"images": jnp.float32, "masks": jnp.int32, "border_weights": jnp.float32, "targets": jnp.float32}
+# Fields of an example that lie on the grid of its image.
+DENSE = ("masks", "border_weights", "targets")
+_KINDS = {
+    "images": jnp.float32,
+    "masks": jnp.int32,
+    "border_weights": jnp.float32,
+    "targets": jnp.float32,
+}
 _BLOCK = 4  # examples: of 500x375 pixels 2 to 8 are as fast; a single one is rounded otherwise
 TARGET_MAX = 255.0  # regression targets are stored as uint8 and learned as fractions of this
 
 
 @runtime_checkable
 class Augmentation(Protocol):
-    """A random change of one example: a frozen dataclass, whose only field, if any, is the number after the colon of its word."""
+    """A random change of one example: a frozen dataclass, whose only field, if any, is the number
+    after the colon of its word.
+    """
 
     def __call__(self, example: Example, key: Key[Array, ""]) -> Example:
         """Returns the example changed at random."""
@@ -39,9 +49,13 @@ class Augmentation(Protocol):
 
 @runtime_checkable
 class Mixing(Protocol):
-    """An augmentation that mixes an example with another one of the batch, after both were augmented."""
+    """An augmentation that mixes an example with another one of the batch, after both were
+    augmented.
+    """
 
-    def mix(self, example: Example, partner: Example, key: Key[Array, ""]) -> tuple[Array, Float[Array, ""]]:
+    def mix(
+        self, example: Example, partner: Example, key: Key[Array, ""]
+    ) -> tuple[Array, Float[Array, ""]]:
         """Returns the mixed image and the partner's share in it, from 0 to 1."""
         ...
 
@@ -93,17 +107,25 @@ def require(condition: bool, word: str, remedy: str) -> None:
 
 
 def numbers(batch: Batch, prefix: str = "") -> Array:
-    """Returns what random keys are made from: the indices of the examples, or `draws`, which tells copies of one apart."""
+    """Returns what random keys are made from: the indices of the examples, or `draws`, which tells
+    copies of one apart.
+    """
     return batch.get(prefix + "draws", batch[prefix + "indices"])
 
 
 def is_dense(example: Example) -> bool:
-    """Returns whether pixels have targets; a border is then filled with the mirrored image, as black would need its own class."""
+    """Returns whether pixels have targets.
+
+    A border is then filled with the mirrored image, as black would need its own class.
+    """
     return any(name in example for name in DENSE)
 
 
 def map_grid(example: Example, move: Callable[[Array], Array]) -> Example:
-    """Moves whole pixels of the image and of the targets on its grid alike; `move` takes an array (height, width, ...)."""
+    """Moves whole pixels of the image and of the targets on its grid alike.
+
+    `move` takes an array (height, width, ...).
+    """
     return example | {name: move(example[name]) for name in ("images", *DENSE) if name in example}
 
 
@@ -126,11 +148,14 @@ class Preprocess:
     Attributes:
         mean: of each channel, in the units of the stored pixels.
         std: standard deviation of each channel, in the same units.
-        augmentations: applied in turn, each `Augmentation` with its own key; of several `Mixing`s each example draws one.
+        augmentations: applied in turn, each `Augmentation` with its own key; of several `Mixing`s
+            each example draws one.
         per_image: whether to normalize each image by its own mean and standard deviation instead.
-        pixel_range: the stored values that become 0 and 255 first, linearly and without clipping; None for pixels of uint8.
-        in_blocks: whether a CPU may augment a few examples after the others, where an augmentation is faster so. Not where
-            examples are on several devices of one program: each block would be on one of them.
+        pixel_range: the stored values that become 0 and 255 first, linearly and without clipping;
+            None for pixels of uint8.
+        in_blocks: whether a CPU may augment a few examples after the others, where an augmentation
+            is faster so. Not where examples are on several devices of one program: each block would
+            be on one of them.
     """
 
     mean: tuple[float, ...]
@@ -145,18 +170,22 @@ class Preprocess:
         """Those of the augmentations that mix two examples."""
         return tuple(item for item in self.augmentations if isinstance(item, Mixing))
 
-    def __call__(self, batch: Batch, keys_of: Callable[[Array], Key[Array, "batch"]] | None) -> dict[str, Array]:
+    def __call__(
+        self, batch: Batch, keys_of: Callable[[Array], Key[Array, "batch"]] | None
+    ) -> dict[str, Array]:
         """Returns the batch with float32 images, int32 masks and float32 targets.
 
-        With mixings the batch needs the fields `partner_images`, `partner_labels`, `partner_indices` and `partner_weights`, and the
-        result has `partner_share`, by which a loss mixes the labels.
+        With mixings the batch needs the fields `partner_images`, `partner_labels`,
+        `partner_indices` and `partner_weights`, and the result has `partner_share`, by which a loss
+        mixes the labels.
 
         Args:
             batch: the fields of the examples as they are stored.
             keys_of: returns one key per example from their indices; None for no augmentation.
 
         Raises:
-            ConfigError: while tracing, for an augmentation that does not fit the images; `output_shape` finds it beforehand.
+            ConfigError: while tracing, for an augmentation that does not fit the images;
+                `output_shape` finds it beforehand.
         """
         out = dict(batch)
         if keys_of is None:
@@ -165,26 +194,37 @@ class Preprocess:
         output_shape(self.augmentations, (height, width, channels))
         keys = keys_of(numbers(batch))
         if not self.mixings:
-            return out | self._over_examples(lambda *example: self._normalized(self._augment(*example)), _pixels(batch), keys)
+            return out | self._over_examples(
+                lambda *example: self._normalized(self._augment(*example)), _pixels(batch), keys
+            )
         out |= self._over_examples(self._augment, _pixels(batch), keys)
-        partners = self._over_examples(self._augment, _pixels(batch, "partner_"), keys_of(numbers(batch, "partner_")))
+        partners = self._over_examples(
+            self._augment, _pixels(batch, "partner_"), keys_of(numbers(batch, "partner_"))
+        )
         mixed = jax.vmap(self._mix)({"images": out["images"]}, partners, keys)
         usable = batch["partner_weights"] > 0
         out["images"] = jnp.where(usable[:, None, None, None], mixed[0], out["images"])
         out["partner_share"] = jnp.where(usable, mixed[1], 0.0)
         return self._normalized(out)
 
-    def normalize(self, images: Float[Array, "*batch height width channels"]) -> Float[Array, "*batch height width channels"]:
+    def normalize(
+        self, images: Float[Array, "*batch height width channels"]
+    ) -> Float[Array, "*batch height width channels"]:
         """Subtracts the mean from float32 images and divides by the standard deviation."""
         if self.per_image:
             mean = jnp.mean(images, (-3, -2, -1), keepdims=True)
-            # The floor, the standard deviation if a single value differed by 1, keeps an image of one colour finite.
+            # The floor, the standard deviation if a single value differed by 1, keeps an image of
+            # one colour finite.
             floor = 1 / jnp.sqrt(float(math.prod(images.shape[-3:])))
-            return (images - mean) / jnp.maximum(jnp.std(images, (-3, -2, -1), keepdims=True), floor)
+            return (images - mean) / jnp.maximum(
+                jnp.std(images, (-3, -2, -1), keepdims=True), floor
+            )
         return (images - jnp.asarray(self.mean)) / jnp.asarray(self.std)
 
     def _floats(self, pixels: Batch) -> Example:
-        floats = {name: pixels[name].astype(kind) for name, kind in _KINDS.items() if name in pixels}
+        floats = {
+            name: pixels[name].astype(kind) for name, kind in _KINDS.items() if name in pixels
+        }
         return floats | {"images": self.scale(floats["images"])}
 
     def scale(self, images: Float[Array, "..."]) -> Float[Array, "..."]:
@@ -198,14 +238,20 @@ class Preprocess:
         out = examples | {"images": self.normalize(examples["images"])}
         return out | ({"targets": out["targets"] / TARGET_MAX} if "targets" in out else {})
 
-    def _over_examples(self, function: Callable[..., Example], pixels: Example, keys: Key[Array, "batch"]) -> Example:
+    def _over_examples(
+        self, function: Callable[..., Example], pixels: Example, keys: Key[Array, "batch"]
+    ) -> Example:
         """Maps a function of one example and its key over a batch."""
         whole = jax.vmap(function)
-        if not self.in_blocks or not any(getattr(item, "in_blocks", False) for item in self.augmentations):
+        if not self.in_blocks or not any(
+            getattr(item, "in_blocks", False) for item in self.augmentations
+        ):
             return whole(pixels, keys)
 
         def by_block(pixels: Example, keys: Key[Array, "batch"]) -> Example:
-            return jax.lax.map(lambda example: function(*example), (pixels, keys), batch_size=_BLOCK)
+            return jax.lax.map(
+                lambda example: function(*example), (pixels, keys), batch_size=_BLOCK
+            )
 
         return jax.lax.platform_dependent(pixels, keys, cpu=by_block, default=whole)
 
@@ -220,20 +266,31 @@ class Preprocess:
         mixings = self.mixings
         draw, inner = jax.random.split(jax.random.fold_in(key, len(self.augmentations)))
         choice = jax.random.randint(draw, (), 0, len(mixings))
-        mixed = [mixing.mix(example, partner, jax.random.fold_in(inner, number)) for number, mixing in enumerate(mixings)]
+        mixed = [
+            mixing.mix(example, partner, jax.random.fold_in(inner, number))
+            for number, mixing in enumerate(mixings)
+        ]
         images, shares = (jnp.stack(parts) for parts in zip(*mixed, strict=True))
         return images[choice], shares[choice]
 
 
 def _pixels(batch: Batch, prefix: str = "") -> Example:
-    """Returns the fields of the examples that are images, or of their partners, as they are stored."""
+    """Returns the fields of the examples that are images, or of their partners, as they are
+    stored.
+    """
     return {name: batch[prefix + name] for name in _KINDS if prefix + name in batch}
 
 
 def create_preprocess(
-    words: Sequence[str], *, mean: tuple[float, ...], std: tuple[float, ...], per_image: bool, dense: bool,
-    pixel_range: tuple[float, float] | None = None, padded: bool = False,
-) -> Preprocess:  # fmt: skip
+    words: Sequence[str],
+    *,
+    mean: tuple[float, ...],
+    std: tuple[float, ...],
+    per_image: bool,
+    dense: bool,
+    pixel_range: tuple[float, float] | None = None,
+    padded: bool = False,
+) -> Preprocess:
     """Creates the preprocessing of a dataset from the words of `--augment`.
 
     Args:
@@ -243,18 +300,28 @@ def create_preprocess(
         per_image: whether to normalize each image by its own mean and standard deviation instead.
         dense: whether targets are images, too, which the mixings cannot mix.
         pixel_range: the stored values that become 0 and 255; None for pixels of uint8.
-        padded: whether images were filled up to one size, which crops then leave out as far as they can.
+        padded: whether images were filled up to one size, which crops then leave out as far as they
+            can.
 
     Raises:
         ConfigError: for a word that cannot be used.
     """
-    require("none" not in words or len(words) == 1, " ".join(words), "none excludes other augmentations; leave it out")
+    require(
+        "none" not in words or len(words) == 1,
+        " ".join(words),
+        "none excludes other augmentations; leave it out",
+    )
     augmentations = tuple(create(word) for word in words if word != "none")
-    for word, augmentation in zip(words, augmentations, strict=False):  # none, which makes no augmentation, stands alone
+    # None, which makes no augmentation, stands alone.
+    for word, augmentation in zip(words, augmentations, strict=False):
         remedy = "mixes the labels of whole images; it works with --task classification only"
         require(not (dense and isinstance(augmentation, Mixing)), word, remedy)
         alone = getattr(augmentation, "of_classes", False)
-        require(not (dense and alone), word, "works with --task classification only; use crop or affine")
+        require(
+            not (dense and alone), word, "works with --task classification only; use crop or affine"
+        )
     if padded:
-        augmentations = tuple(item.inside() if hasattr(item, "inside") else item for item in augmentations)
+        augmentations = tuple(
+            item.inside() if hasattr(item, "inside") else item for item in augmentations
+        )
     return Preprocess(mean, std, augmentations, per_image, pixel_range)

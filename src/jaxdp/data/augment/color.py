@@ -1,7 +1,10 @@
-"""Provides the augmentations that change the brightness of pixels; masks and dense targets stay as they are.
+"""Provides the augmentations that change the brightness of pixels.
 
-Amounts are relative, so that they mean the same for digits of 0 to 16 as for photographs of 0 to 255. Results are clipped at 0,
-black, but not above: white is 16 for the former and 255 for the latter.
+Masks and dense targets stay as they are.
+
+Amounts are relative, so that they mean the same for digits of 0 to 16 as for photographs of 0 to
+255. Results are clipped at 0, black, but not above: white is 16 for the former and 255 for the
+latter.
 """
 
 import dataclasses
@@ -22,7 +25,11 @@ class Brightness:
     amount: float | int = 0.2
 
     def __post_init__(self) -> None:
-        require(0 < self.amount <= 1, f"brightness:{self.amount}", "must be above 0 and at most 1, e.g. brightness:0.2")
+        require(
+            0 < self.amount <= 1,
+            f"brightness:{self.amount}",
+            "must be above 0 and at most 1, e.g. brightness:0.2",
+        )
 
     def __call__(self, example: Example, key: Key[Array, ""]) -> Example:
         factor = jax.random.uniform(key, minval=1.0 - self.amount, maxval=1.0 + self.amount)
@@ -32,7 +39,8 @@ class Brightness:
 @augment.register("contrast")
 @dataclasses.dataclass(frozen=True)
 class Contrast:
-    """Multiplies differences from the image's mean by a factor drawn evenly from 1 - `amount` to 1 + `amount`.
+    """Multiplies differences from the image's mean by a factor drawn evenly from 1 - `amount` to 1
+    + `amount`.
 
     The mean is that over all pixels and channels.
     """
@@ -40,7 +48,11 @@ class Contrast:
     amount: float | int = 0.2
 
     def __post_init__(self) -> None:
-        require(0 < self.amount <= 1, f"contrast:{self.amount}", "must be above 0 and at most 1, e.g. contrast:0.2")
+        require(
+            0 < self.amount <= 1,
+            f"contrast:{self.amount}",
+            "must be above 0 and at most 1, e.g. contrast:0.2",
+        )
 
     def __call__(self, example: Example, key: Key[Array, ""]) -> Example:
         factor = jax.random.uniform(key, minval=1.0 - self.amount, maxval=1.0 + self.amount)

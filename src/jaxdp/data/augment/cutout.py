@@ -1,4 +1,6 @@
-"""Provides Cutout, the augmentation that erases a part of an image, and the random rectangle that CutMix pastes."""
+"""Provides Cutout, the augmentation that erases a part of an image, and the random rectangle that
+CutMix pastes.
+"""
 
 import dataclasses
 
@@ -13,12 +15,16 @@ from jaxdp.data.augment import Example, Shape, require
 @augment.register("cutout")
 @dataclasses.dataclass(frozen=True)
 class Cutout:
-    """Paints a square of `size` x `size` pixels in the image's mean colour; masks and dense targets stay as they are.
+    """Paints a square of `size` x `size` pixels in the image's mean colour.
 
-    The square's centre is any pixel with equal probability, so that a part of the square may lie outside the image.
+    Masks and dense targets stay as they are.
 
-    Source: DeVries and Taylor, Improved Regularization of Convolutional Neural Networks with Cutout, 2017, section 3.2. There the
-    square is 0 after normalization, the mean of the training set; here, before normalization, it is the mean of the image.
+    The square's centre is any pixel with equal probability, so that a part of the square may lie
+    outside the image.
+
+    Source: DeVries and Taylor, Improved Regularization of Convolutional Neural Networks with
+    Cutout, 2017, section 3.2. There the square is 0 after normalization, the mean of the training
+    set; here, before normalization, it is the mean of the image.
     """
 
     size: float | int = 8
@@ -29,7 +35,11 @@ class Cutout:
 
     def output_shape(self, image_shape: Shape) -> Shape:
         smallest = min(image_shape[:2])
-        require(self.size < smallest, f"cutout:{self.size}", f"must be less than the {smallest} pixels of an image's side")
+        require(
+            self.size < smallest,
+            f"cutout:{self.size}",
+            f"must be less than the {smallest} pixels of an image's side",
+        )
         return image_shape
 
     def __call__(self, example: Example, key: Key[Array, ""]) -> Example:
@@ -37,11 +47,17 @@ class Cutout:
         height, width, _ = image.shape
         sides = jnp.full(2, int(self.size))
         mean = jnp.mean(image, (0, 1))
-        return example | {"images": jnp.where(rectangle(height, width, sides, key)[..., None], mean, image)}
+        return example | {
+            "images": jnp.where(rectangle(height, width, sides, key)[..., None], mean, image)
+        }
 
 
-def rectangle(height: int, width: int, sides: Array, key: Key[Array, ""]) -> Bool[Array, "height width"]:
-    """Returns which pixels lie in a rectangle with these sides, in whole pixels, around a random pixel of the image."""
+def rectangle(
+    height: int, width: int, sides: Array, key: Key[Array, ""]
+) -> Bool[Array, "height width"]:
+    """Returns which pixels lie in a rectangle with these sides, in whole pixels, around a random
+    pixel of the image.
+    """
     first = jax.random.randint(key, (2,), 0, jnp.array([height, width])) - sides // 2
     rows = jnp.arange(height) - first[0]
     columns = jnp.arange(width) - first[1]

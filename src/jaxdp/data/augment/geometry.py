@@ -1,4 +1,6 @@
-"""Provides the augmentations that move whole pixels: crops, flips and quarter turns, of an image and its dense targets alike."""
+"""Provides the augmentations that move whole pixels: crops, flips and quarter turns, of an image
+and its dense targets alike.
+"""
 
 import dataclasses
 import functools
@@ -21,7 +23,8 @@ _RATIO = 4 / 3
 @augment.register("pad_crop")
 @dataclasses.dataclass(frozen=True)
 class PadCrop:
-    """Pads each side by `pixels` and crops to the original size at one of (2 pixels + 1)^2 places, drawn evenly.
+    """Pads each side by `pixels` and crops to the original size at one of (2 pixels + 1)^2 places,
+    drawn evenly.
 
     The padding is black, the stored 0 before normalization, or mirrored where pixels have targets.
 
@@ -36,7 +39,11 @@ class PadCrop:
 
     def output_shape(self, image_shape: Shape) -> Shape:
         smallest = min(image_shape[:2])
-        require(self.pixels < smallest, f"pad_crop:{self.pixels}", f"must be less than the {smallest} pixels of an image's side")
+        require(
+            self.pixels < smallest,
+            f"pad_crop:{self.pixels}",
+            f"must be less than the {smallest} pixels of an image's side",
+        )
         return image_shape
 
     def __call__(self, example: Example, key: Key[Array, ""]) -> Example:
@@ -55,11 +62,13 @@ class PadCrop:
 @augment.register("crop")
 @dataclasses.dataclass(frozen=True)
 class Crop:
-    """Crops a random tile of `size` x `size` pixels from a larger image; evaluation sees whole images.
+    """Crops a random tile of `size` x `size` pixels from a larger image.
+
+    Evaluation sees whole images.
 
     Attributes:
-        real: whether the tile is to lie on pixels whose masks are not ignored, as far down and to the right as there are any: the
-            rest was filled up.
+        real: whether the tile is to lie on pixels whose masks are not ignored, as far down and to
+            the right as there are any: the rest was filled up.
     """
 
     size: float | int
@@ -72,7 +81,9 @@ class Crop:
     def output_shape(self, image_shape: Shape) -> Shape:
         size, (height, width, channels) = int(self.size), image_shape
         require(
-            size <= min(height, width), f"crop:{size}", f"is larger than an image of {height} x {width} pixels; use a smaller crop"
+            size <= min(height, width),
+            f"crop:{size}",
+            f"is larger than an image of {height} x {width} pixels; use a smaller crop",
         )
         return size, size, channels
 
@@ -92,29 +103,42 @@ class Crop:
 @augment.register("random_resized_crop")
 @dataclasses.dataclass(frozen=True)
 class RandomResizedCrop:
-    """Crops a random part of an image and resizes it to `size` x `size` pixels, bilinearly and antialiased.
+    """Crops a random part of an image and resizes it to `size` x `size` pixels, bilinearly and
+    antialiased.
 
-    The part has 0.08 to 1 of the area and a ratio of width to height of 3/4 to 4/3, evenly in the logarithm, at a place drawn
-    evenly. Of ten draws the first that fits is taken; if none does, the largest part in the middle with a ratio in that range.
+    The part has 0.08 to 1 of the area and a ratio of width to height of 3/4 to 4/3, evenly in the
+    logarithm, at a place drawn evenly. Of ten draws the first that fits is taken; if none does, the
+    largest part in the middle with a ratio in that range.
 
-    Source: Szegedy et al., Going Deeper with Convolutions, 2015, section 6, as torchvision's RandomResizedCrop has it.
+    Source: Szegedy et al., Going Deeper with Convolutions, 2015, section 6, as torchvision's
+    RandomResizedCrop has it.
     """
 
     size: float | int
     of_classes = True
-    in_blocks = True  # on a CPU: what is between rows and columns then stays in the cache, in place of new memory for each batch
+    # On a CPU: what is between rows and columns then stays in the cache, in place of new memory for
+    # each batch.
+    in_blocks = True
 
     def __post_init__(self) -> None:
         whole = isinstance(self.size, int) and self.size >= 1
-        require(whole, f"random_resized_crop:{self.size}", "must be a whole number of pixels, 1 or more")
+        require(
+            whole, f"random_resized_crop:{self.size}", "must be a whole number of pixels, 1 or more"
+        )
 
     def output_shape(self, image_shape: Shape) -> Shape:
         return int(self.size), int(self.size), image_shape[2]
 
     def box(self, height: int, width: int, key: Key[Array, ""]) -> tuple[Array, Array]:
-        """Returns the first row and column of the part, and its height and width, as whole numbers in float32."""
+        """Returns the first row and column of the part, and its height and width, as whole numbers
+        in float32.
+        """
         of_area, of_ratio, of_place = jax.random.split(key, 3)
-        area = height * width * jax.random.uniform(of_area, (_TRIES,), minval=_AREA[0], maxval=_AREA[1])
+        area = (
+            height
+            * width
+            * jax.random.uniform(of_area, (_TRIES,), minval=_AREA[0], maxval=_AREA[1])
+        )
         bound = math.log(_RATIO)
         ratio = jnp.exp(jax.random.uniform(of_ratio, (_TRIES,), minval=-bound, maxval=bound))
         sides = jnp.round(jnp.stack([jnp.sqrt(area / ratio), jnp.sqrt(area * ratio)], -1))
@@ -131,8 +155,15 @@ class RandomResizedCrop:
         image = example["images"]
         corner, sides = self.box(image.shape[0], image.shape[1], key)
         # By hand, since jax.image.scale_and_translate would also see what lies beyond the part.
-        by_taps, by_products = (functools.partial(form, size=int(self.size)) for form in (_resized_by_taps, _resized_by_products))
-        return example | {"images": jax.lax.platform_dependent(image, corner, sides, cpu=by_taps, default=by_products)}
+        by_taps, by_products = (
+            functools.partial(form, size=int(self.size))
+            for form in (_resized_by_taps, _resized_by_products)
+        )
+        return example | {
+            "images": jax.lax.platform_dependent(
+                image, corner, sides, cpu=by_taps, default=by_products
+            )
+        }
 
 
 @augment.register("flip")
@@ -162,7 +193,11 @@ class Rotate90:
 
     def output_shape(self, image_shape: Shape) -> Shape:
         height, width, _ = image_shape
-        require(height == width, "rotate90", f"needs square images, but they are {height} x {width} pixels; crop them first")
+        require(
+            height == width,
+            "rotate90",
+            f"needs square images, but they are {height} x {width} pixels; crop them first",
+        )
         return image_shape
 
     def __call__(self, example: Example, key: Key[Array, ""]) -> Example:
@@ -176,7 +211,9 @@ class Rotate90:
 
 
 def _real_corners(real: Bool[Array, "height width"], size: int) -> tuple[Array, Array]:
-    """Returns the first, and one more than the last, row and column at which a tile holds as much that is real as it can."""
+    """Returns the first, and one more than the last, row and column at which a tile holds as much
+    that is real as it can.
+    """
     low, high = [], []
     for side, present in zip(real.shape, (real.any(1), real.any(0)), strict=True):
         numbers = jnp.arange(side)
@@ -186,29 +223,48 @@ def _real_corners(real: Bool[Array, "height width"], size: int) -> tuple[Array, 
 
 
 def _resized_by_products(image: Array, corner: Array, sides: Array, *, size: int) -> Array:
-    """Returns a part of an image at `size` x `size` pixels by two matrix products, whose factors are mostly 0."""
-    down, across = (_triangle(jnp.arange(length), size, corner[dim], sides[dim]) for dim, length in enumerate(image.shape[:2]))
+    """Returns a part of an image at `size` x `size` pixels by two matrix products, whose factors
+    are mostly 0.
+    """
+    down, across = (
+        _triangle(jnp.arange(length), size, corner[dim], sides[dim])
+        for dim, length in enumerate(image.shape[:2])
+    )
     return jnp.einsum("ih,hwc,jw->ijc", down, image, across, precision="highest")
 
 
 def _resized_by_taps(image: Array, corner: Array, sides: Array, *, size: int) -> Array:
-    """Returns the same, to float rounding, as sums of the few rows, then columns, that each pixel sees: a CPU skips what is 0."""
+    """Returns the same, to float rounding, as sums of the few rows, then columns, that each pixel
+    sees: a CPU skips what is 0.
+    """
     for dim, length in enumerate(image.shape[:2]):
         start, scale = corner[dim], sides[dim] / size
         taps = min(math.ceil(2 * max(length / size, 1.0)) + 1, length)
         # The first pixel whose middle is less than the triangle's half width away.
-        first = jnp.floor(start + (jnp.arange(size) + 0.5) * scale - jnp.maximum(scale, 1.0) - 0.5).astype(jnp.int32) + 1
+        first = (
+            jnp.floor(
+                start + (jnp.arange(size) + 0.5) * scale - jnp.maximum(scale, 1.0) - 0.5
+            ).astype(jnp.int32)
+            + 1
+        )
         numbers = jnp.clip(first, 0, length - taps)[:, None] + jnp.arange(taps)
-        # Behind barriers, or XLA:CPU computes weights and rows again for each value that is made of them: in 30 times as long.
-        numbers, weights = jax.lax.optimization_barrier((numbers, _triangle(numbers, size, start, sides[dim])))
+        # Behind barriers, or XLA:CPU computes weights and rows again for each value that is made of
+        # them: in 30 times as long.
+        numbers, weights = jax.lax.optimization_barrier(
+            (numbers, _triangle(numbers, size, start, sides[dim]))
+        )
         shape = [size if axis == dim else 1 for axis in range(3)]
-        parts = [jnp.take(image, numbers[:, tap], dim, mode="clip") * weights[:, tap].reshape(shape) for tap in range(taps)]
+        parts = [
+            jnp.take(image, numbers[:, tap], dim, mode="clip") * weights[:, tap].reshape(shape)
+            for tap in range(taps)
+        ]
         image = jax.lax.optimization_barrier(sum(parts))
     return image
 
 
 def _triangle(numbers: Array, size: int, start: Array, side: Array) -> Float[Array, "size numbers"]:
-    """Returns by how much each of `size` pixels sees others, of which `side` ones from `start` on are resized.
+    """Returns by how much each of `size` pixels sees others, of which `side` ones from `start` on
+    are resized.
 
     Args:
         numbers: of the others: the same for each pixel, or in rows of its own.

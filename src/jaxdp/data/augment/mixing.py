@@ -1,4 +1,7 @@
-"""Provides the augmentations that mix two examples; the loss then mixes their labels in the same proportion."""
+"""Provides the augmentations that mix two examples.
+
+The loss then mixes their labels in the same proportion.
+"""
 
 import dataclasses
 import math
@@ -18,18 +21,26 @@ _QUANTILES = 4096
 @augment.register("mixup")
 @dataclasses.dataclass(frozen=True)
 class Mixup:
-    """Averages two images with a weight drawn from Beta(`alpha`, `alpha`): mostly near 0 or 1 at 0.2, uniform at 1.
+    """Averages two images with a weight drawn from Beta(`alpha`, `alpha`): mostly near 0 or 1 at
+    0.2, uniform at 1.
 
-    Source: Zhang et al., mixup: Beyond Empirical Risk Minimization, 2018, section 2; section 3 uses 0.1 to 0.4 for ImageNet and 1
-    for CIFAR-10. A weight is drawn for each example; the authors' code draws one for each batch.
+    Source: Zhang et al., mixup: Beyond Empirical Risk Minimization, 2018, section 2; section 3 uses
+    0.1 to 0.4 for ImageNet and 1 for CIFAR-10. A weight is drawn for each example; the authors'
+    code draws one for each batch.
     """
 
     alpha: float | int = 0.2
 
     def __post_init__(self) -> None:
-        require(0 < self.alpha < math.inf, f"mixup:{self.alpha}", "must be a number above 0, e.g. mixup:0.2")
+        require(
+            0 < self.alpha < math.inf,
+            f"mixup:{self.alpha}",
+            "must be a number above 0, e.g. mixup:0.2",
+        )
 
-    def mix(self, example: Example, partner: Example, key: Key[Array, ""]) -> tuple[Array, Float[Array, ""]]:
+    def mix(
+        self, example: Example, partner: Example, key: Key[Array, ""]
+    ) -> tuple[Array, Float[Array, ""]]:
         share = draw_share(self.alpha, key)
         return (1 - share) * example["images"] + share * partner["images"], share
 
@@ -37,7 +48,8 @@ class Mixup:
 @augment.register("cutmix")
 @dataclasses.dataclass(frozen=True)
 class Cutmix:
-    """Pastes a random rectangle of the partner, whose share of the area is drawn from Beta(`alpha`, `alpha`): uniform at 1.
+    """Pastes a random rectangle of the partner, whose share of the area is drawn from Beta(`alpha`,
+    `alpha`): uniform at 1.
 
     The rectangle has whole pixels and is clipped at the border; its share is counted after that.
 
@@ -47,14 +59,22 @@ class Cutmix:
     alpha: float | int = 1
 
     def __post_init__(self) -> None:
-        require(0 < self.alpha < math.inf, f"cutmix:{self.alpha}", "must be a number above 0, e.g. cutmix:1")
+        require(
+            0 < self.alpha < math.inf,
+            f"cutmix:{self.alpha}",
+            "must be a number above 0, e.g. cutmix:1",
+        )
 
-    def mix(self, example: Example, partner: Example, key: Key[Array, ""]) -> tuple[Array, Float[Array, ""]]:
+    def mix(
+        self, example: Example, partner: Example, key: Key[Array, ""]
+    ) -> tuple[Array, Float[Array, ""]]:
         share_key, place_key = jax.random.split(key)
         height, width, _ = example["images"].shape
         sides = jnp.array([height, width]) * jnp.sqrt(draw_share(self.alpha, share_key))
         pasted = rectangle(height, width, sides.astype(jnp.int32), place_key)
-        return jnp.where(pasted[..., None], partner["images"], example["images"]), jnp.mean(pasted, dtype=jnp.float32)
+        return jnp.where(pasted[..., None], partner["images"], example["images"]), jnp.mean(
+            pasted, dtype=jnp.float32
+        )
 
 
 def draw_share(alpha: float | int, key: Key[Array, ""]) -> Float[Array, ""]:

@@ -1,8 +1,10 @@
-"""Provides the augmentations that move pixels by fractions: shifts, rotations, affine and elastic deformations.
+"""Provides the augmentations that move pixels by fractions: shifts, rotations, affine and elastic
+deformations.
 
-Each maps a pixel of the result to a position in the original. Images and dense targets are interpolated bilinearly between the four
-pixels around that position; masks, and the weights of their pixels, take the nearest. Beyond the border is black, or the mirrored
-image where pixels have targets.
+Each maps a pixel of the result to a position in the original. Images and dense targets are
+interpolated bilinearly between the four pixels around that position; masks, and the weights of
+their pixels, take the nearest. Beyond the border is black, or the mirrored image where pixels have
+targets.
 """
 
 import dataclasses
@@ -16,7 +18,8 @@ from jaxtyping import Array, Float, Int, Key, Shaped
 from jaxdp.data import augment
 from jaxdp.data.augment import Example, Shape, is_dense, require
 
-Positions = tuple[Float[Array, "height width"], Float[Array, "height width"]]  # rows and columns in the original, in pixels
+# Rows and columns in the original, in pixels.
+Positions = tuple[Float[Array, "height width"], Float[Array, "height width"]]
 
 
 @augment.register("shift")
@@ -30,11 +33,17 @@ class Shift:
     pixels: float | int = 1.0
 
     def __post_init__(self) -> None:
-        require(0 < self.pixels < math.inf, f"shift:{self.pixels}", "must be a number of pixels above 0")
+        require(
+            0 < self.pixels < math.inf, f"shift:{self.pixels}", "must be a number of pixels above 0"
+        )
 
     def output_shape(self, image_shape: Shape) -> Shape:
         smallest = min(image_shape[:2])
-        require(self.pixels < smallest, f"shift:{self.pixels}", f"must be less than the {smallest} pixels of an image's side")
+        require(
+            self.pixels < smallest,
+            f"shift:{self.pixels}",
+            f"must be less than the {smallest} pixels of an image's side",
+        )
         return image_shape
 
     def positions(self, height: int, width: int, key: Key[Array, ""]) -> Positions:
@@ -54,7 +63,11 @@ class Rotate:
     degrees: float | int = 15
 
     def __post_init__(self) -> None:
-        require(0 < self.degrees <= 180, f"rotate:{self.degrees}", "must be a number of degrees above 0 and at most 180")
+        require(
+            0 < self.degrees <= 180,
+            f"rotate:{self.degrees}",
+            "must be a number of degrees above 0 and at most 180",
+        )
 
     def positions(self, height: int, width: int, key: Key[Array, ""]) -> Positions:
         bound = math.radians(self.degrees)
@@ -68,23 +81,31 @@ class Rotate:
 @augment.register("affine")
 @dataclasses.dataclass(frozen=True)
 class Affine:
-    """Scales, shears, rotates and translates an image about its centre, each by a random amount that `strength` bounds.
+    """Scales, shears, rotates and translates an image about its centre, each by a random amount
+    that `strength` bounds.
 
-    At 0.1, height and width are each divided or multiplied by up to 1.1 (evenly in the logarithm), the image is sheared by up to
-    0.1 pixels per pixel, rotated by up to 0.1 right angles (9 degrees), and moved by up to 0.1 of its height and width.
+    At 0.1, height and width are each divided or multiplied by up to 1.1 (evenly in the logarithm),
+    the image is sheared by up to 0.1 pixels per pixel, rotated by up to 0.1 right angles (9
+    degrees), and moved by up to 0.1 of its height and width.
     """
 
     strength: float | int = 0.1
 
     def __post_init__(self) -> None:
-        require(0 < self.strength <= 1, f"affine:{self.strength}", "must be above 0 and at most 1, e.g. affine:0.1")
+        require(
+            0 < self.strength <= 1,
+            f"affine:{self.strength}",
+            "must be above 0 and at most 1, e.g. affine:0.1",
+        )
 
     def positions(self, height: int, width: int, key: Key[Array, ""]) -> Positions:
         draws = jax.random.uniform(key, (6,), minval=-1.0, maxval=1.0)
         scale = jnp.diag(jnp.exp(draws[:2] * math.log1p(self.strength)))
         shear = jnp.eye(2).at[1, 0].set(draws[2] * self.strength)
         matrix = _product(_product(_rotation(draws[3] * self.strength * math.pi / 2), shear), scale)
-        return _map_affine(height, width, matrix, draws[4:] * self.strength * jnp.array([height, width]))
+        return _map_affine(
+            height, width, matrix, draws[4:] * self.strength * jnp.array([height, width])
+        )
 
     def __call__(self, example: Example, key: Key[Array, ""]) -> Example:
         return warp(example, key, self.positions)
@@ -93,29 +114,45 @@ class Affine:
 @augment.register("elastic")
 @dataclasses.dataclass(frozen=True)
 class Elastic:
-    """Deforms an image by random displacements at 3 x 3 points from corner to corner, interpolated smoothly in between.
+    """Deforms an image by random displacements at 3 x 3 points from corner to corner, interpolated
+    smoothly in between.
 
-    Both components of a displacement are drawn from a Gaussian with a standard deviation of `pixels`, whatever the image's size.
+    Both components of a displacement are drawn from a Gaussian with a standard deviation of
+    `pixels`, whatever the image's size.
 
-    Source: Ronneberger et al., U-Net, 2015, section 3.1, with 10 pixels for images of 512 x 512. The paper does not say which
-    bicubic interpolation; this is that of Keys, Cubic Convolution Interpolation for Digital Image Processing, 1981, with weights
-    that are scaled to sum to 1 at the border.
+    Source: Ronneberger et al., U-Net, 2015, section 3.1, with 10 pixels for images of 512 x 512.
+    The paper does not say which bicubic interpolation; this is that of Keys, Cubic Convolution
+    Interpolation for Digital Image Processing, 1981, with weights that are scaled to sum to 1 at
+    the border.
     """
 
     pixels: float | int = 10
 
     def __post_init__(self) -> None:
-        require(0 < self.pixels < math.inf, f"elastic:{self.pixels}", "must be a number of pixels above 0")
+        require(
+            0 < self.pixels < math.inf,
+            f"elastic:{self.pixels}",
+            "must be a number of pixels above 0",
+        )
 
     def output_shape(self, image_shape: Shape) -> Shape:
-        require(min(image_shape[:2]) > 1, f"elastic:{self.pixels}", "needs images of at least 2 x 2 pixels")
+        require(
+            min(image_shape[:2]) > 1,
+            f"elastic:{self.pixels}",
+            "needs images of at least 2 x 2 pixels",
+        )
         return image_shape
 
     def positions(self, height: int, width: int, key: Key[Array, ""]) -> Positions:
         coarse = self.pixels * jax.random.normal(key, (3, 3, 2))
         down, right = _cubic_weights(height).T, _cubic_weights(width).T
-        # Term by term: a matrix product rounds differently in batches of another size, and rounding can flip a pixel of a mask.
-        stripes = down[0, :, None, None] * coarse[0] + down[1, :, None, None] * coarse[1] + down[2, :, None, None] * coarse[2]
+        # Term by term: a matrix product rounds differently in batches of another size, and rounding
+        # can flip a pixel of a mask.
+        stripes = (
+            down[0, :, None, None] * coarse[0]
+            + down[1, :, None, None] * coarse[1]
+            + down[2, :, None, None] * coarse[2]
+        )
         fine = (
             right[0, :, None] * stripes[:, None, 0]
             + right[1, :, None] * stripes[:, None, 1]
@@ -128,28 +165,42 @@ class Elastic:
         return warp(example, key, self.positions)
 
 
-def warp(example: Example, key: Key[Array, ""], positions: Callable[[int, int, Key[Array, ""]], Positions]) -> Example:
+def warp(
+    example: Example,
+    key: Key[Array, ""],
+    positions: Callable[[int, int, Key[Array, ""]], Positions],
+) -> Example:
     """Returns the example with each pixel taken from its position in the original."""
     height, width = example["images"].shape[:2]
     rows, columns = positions(height, width, key)
     images = sample_bilinear(example["images"], rows, columns)
     if not is_dense(example):
         # Half a pixel around the outermost centres still belongs to the image.
-        inside = (jnp.abs(rows - (height - 1) / 2) <= height / 2) & (jnp.abs(columns - (width - 1) / 2) <= width / 2)
+        inside = (jnp.abs(rows - (height - 1) / 2) <= height / 2) & (
+            jnp.abs(columns - (width - 1) / 2) <= width / 2
+        )
         return example | {"images": jnp.where(inside[..., None], images, 0.0)}
     out = example | {"images": images}
     if "targets" in example:
         out["targets"] = sample_bilinear(example["targets"], rows, columns)
     of_pixels = ("masks", "border_weights")
-    return out | {name: sample_nearest(example[name], rows, columns) for name in of_pixels if name in example}
+    return out | {
+        name: sample_nearest(example[name], rows, columns) for name in of_pixels if name in example
+    }
 
 
 def sample_bilinear(
-    image: Float[Array, "height width channels"], rows: Float[Array, "h w"], columns: Float[Array, "h w"]
+    image: Float[Array, "height width channels"],
+    rows: Float[Array, "h w"],
+    columns: Float[Array, "h w"],
 ) -> Float[Array, "h w channels"]:
-    """Interpolates an image at fractional positions; beyond its border it is mirrored, with the edge pixels repeated."""
+    """Interpolates an image at fractional positions.
+
+    Beyond its border it is mirrored, with the edge pixels repeated.
+    """
     height, width, channels = image.shape
-    pixels = image.reshape(height * width, channels)  # one index gathers all channels: 7 times as fast as one by one
+    # One index gathers all channels: 7 times as fast as one by one.
+    pixels = image.reshape(height * width, channels)
     top, left = jnp.floor(rows), jnp.floor(columns)
     down, right = (rows - top)[..., None], (columns - left)[..., None]
 
@@ -163,8 +214,11 @@ def sample_bilinear(
 
 def sample_nearest(
     mask: Shaped[Array, "height width"], rows: Float[Array, "h w"], columns: Float[Array, "h w"]
-) -> Shaped[Array, "h w"]:  # fmt: skip
-    """Returns the pixels of a mask that are nearest to fractional positions; beyond its border it is mirrored."""
+) -> Shaped[Array, "h w"]:
+    """Returns the pixels of a mask that are nearest to fractional positions.
+
+    Beyond its border it is mirrored.
+    """
     height, width = mask.shape
     return mask[_mirror(jnp.floor(rows + 0.5), height), _mirror(jnp.floor(columns + 0.5), width)]
 
@@ -176,19 +230,30 @@ def _mirror(index: Float[Array, "h w"], size: int) -> Int[Array, "h w"]:
 
 
 def _grid(height: int, width: int) -> Positions:
-    rows, columns = jnp.meshgrid(jnp.arange(height, dtype=jnp.float32), jnp.arange(width, dtype=jnp.float32), indexing="ij")
+    rows, columns = jnp.meshgrid(
+        jnp.arange(height, dtype=jnp.float32), jnp.arange(width, dtype=jnp.float32), indexing="ij"
+    )
     return rows, columns
 
 
 def _cubic_weights(size: int) -> Float[Array, "size 3"]:
-    """Returns the weight of each of three points, of which the first and last are the outermost pixels, for each pixel."""
-    # Pixel i is at point i / scale; JAX's function counts from the edges of pixels, half a pixel before their centres.
+    """Returns the weight of each of three points, of which the first and last are the outermost
+    pixels, for each pixel.
+    """
+    # Pixel i is at point i / scale; JAX's function counts from the edges of pixels, half a pixel
+    # before their centres.
     scale = jnp.full(1, (size - 1) / 2)
-    return jax.image.scale_and_translate(jnp.eye(3), (size, 3), (0,), scale, 0.5 - scale / 2, "cubic", antialias=False)
+    return jax.image.scale_and_translate(
+        jnp.eye(3), (size, 3), (0,), scale, 0.5 - scale / 2, "cubic", antialias=False
+    )
 
 
-def _map_affine(height: int, width: int, matrix: Float[Array, "2 2"], offset: Float[Array, "2"]) -> Positions:
-    """Multiplies each pixel's (row, column), counted from the centre of the image, by the matrix, and adds the offset."""
+def _map_affine(
+    height: int, width: int, matrix: Float[Array, "2 2"], offset: Float[Array, "2"]
+) -> Positions:
+    """Multiplies each pixel's (row, column), counted from the centre of the image, by the matrix,
+    and adds the offset.
+    """
     rows, columns = _grid(height, width)
     down, right = rows - (height - 1) / 2, columns - (width - 1) / 2
     moved_down = matrix[0, 0] * down + matrix[0, 1] * right + offset[0]
@@ -202,4 +267,5 @@ def _rotation(angle: Float[Array, ""]) -> Float[Array, "2 2"]:
 
 
 def _product(left: Float[Array, "2 2"], right: Float[Array, "2 2"]) -> Float[Array, "2 2"]:
-    return jnp.matmul(left, right, precision="highest")  # accelerators round by default, which moves corners by whole pixels
+    # Accelerators round by default, which moves corners by whole pixels.
+    return jnp.matmul(left, right, precision="highest")

@@ -1,4 +1,5 @@
-"""The datasets that there are, by name: `--dataset NAME` or `--dataset NAME:ARGUMENT`, e.g. `folder:pictures`.
+"""The datasets that there are, by name: `--dataset NAME` or `--dataset NAME:ARGUMENT`, e.g.
+`folder:pictures`.
 
 One file per kind; it registers a function that takes a `Request` and returns a `Dataset`.
 """
@@ -26,7 +27,8 @@ from jaxdp.data.dataset import Source as Source
 from jaxdp.parsing import printable
 from jaxdp.registry import ConfigError, Registry, nearest
 
-_OF_TRAINING = ("normalize", "data_placement", "data_workers", "seed")  # settings about data that loading them does not need
+# Settings about data that loading them does not need.
+_OF_TRAINING = ("normalize", "data_placement", "data_workers", "seed")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,14 +70,20 @@ class Request:
         except ValueError:
             return None
         if not 0 < share < 1:
-            raise ConfigError("validation", self.config.validation, "must be a share between 0 and 1, a split, or none")
+            raise ConfigError(
+                "validation",
+                self.config.validation,
+                "must be a share between 0 and 1, a split, or none",
+            )
         return share
 
     def refuse(self, *settings: str) -> None:
         """Raises ConfigError if the user sets what this dataset has no use for."""
         for name in settings:
             if getattr(self.config, name) not in (None, False):
-                raise ConfigError(name, getattr(self.config, name), f"{self.config.dataset} does not take it")
+                raise ConfigError(
+                    name, getattr(self.config, name), f"{self.config.dataset} does not take it"
+                )
 
     def choose(self, *available: str) -> str:
         """Returns the first wanted task among those that the dataset has targets for.
@@ -94,7 +102,11 @@ register = _datasets.register
 names = _datasets.entries
 
 
-def open_dataset(config: DataConfig | str, tasks: Sequence[str] = (), kind_of: Callable[[str], str] = lambda task: task) -> Dataset:
+def open_dataset(
+    config: DataConfig | str,
+    tasks: Sequence[str] = (),
+    kind_of: Callable[[str], str] = lambda task: task,
+) -> Dataset:
     """Opens a dataset whose splits are `CheckedSource`s.
 
     Args:
@@ -103,7 +115,8 @@ def open_dataset(config: DataConfig | str, tasks: Sequence[str] = (), kind_of: C
         kind_of: tells which of the three tasks here a task of your own is like.
 
     Raises:
-        ConfigError: for an unknown name, a task that it has no targets for, or a split without examples.
+        ConfigError: for an unknown name, a task that it has no targets for, or a split without
+            examples.
     """
     config = DataConfig(dataset=config) if isinstance(config, str) else config
     return check_dataset(_opened(config, tasks), config, kind_of, tasks)
@@ -115,17 +128,23 @@ def _opened(config: DataConfig, tasks: Sequence[str]) -> Dataset:
     opened = _datasets[name](request)
     if config.instances and not opened.instances:
         of = f"masks of object numbers; {config.dataset} is for {opened.task} and has none"
-        raise ConfigError("instances", "", f"takes {of}; choose another --dataset or --model, or leave it out")
+        raise ConfigError(
+            "instances", "", f"takes {of}; choose another --dataset or --model, or leave it out"
+        )
     dataset = _named_classes(_with_validation(opened, request), request)
-    names = tuple(map(printable, dataset.class_names))  # of folders and files: they go to terminals, figures and tables
-    return dataclasses.replace(dataset, class_names=names, name=config.dataset or "", settings=config)
+    # Of folders and files: they go to terminals, figures and tables.
+    names = tuple(map(printable, dataset.class_names))
+    return dataclasses.replace(
+        dataset, class_names=names, name=config.dataset or "", settings=config
+    )
 
 
 def _named_classes(dataset: Dataset, request: Request) -> Dataset:
     """Returns the dataset with the names of `--class-names`.
 
     Raises:
-        ConfigError: for names that are too many, too few or not of their own, and where the classes have other names already.
+        ConfigError: for names that are too many, too few or not of their own, and where the classes
+            have other names already.
     """
     names, name = request.config.class_names, request.config.dataset
     if names is None or names == dataset.class_names:
@@ -133,11 +152,22 @@ def _named_classes(dataset: Dataset, request: Request) -> Dataset:
     given = ",".join(names)
     if dataset.class_names:
         known = ", ".join(dataset.class_names[:6]) + ", ..." * (len(dataset.class_names) > 6)
-        raise ConfigError("class_names", given, f"the classes of {name} have names already ({known}); leave it out")
+        raise ConfigError(
+            "class_names",
+            given,
+            f"the classes of {name} have names already ({known}); leave it out",
+        )
     if dataset.task not in ("classification", "segmentation"):
-        raise ConfigError("class_names", given, f"{name} has no classes, but targets for {dataset.task}; leave it out")
+        raise ConfigError(
+            "class_names",
+            given,
+            f"{name} has no classes, but targets for {dataset.task}; leave it out",
+        )
     if len(names) != dataset.num_classes:
-        remedy = f"has {len(names)} names for the {dataset.num_classes} classes of {name}; give one for each, in their order"
+        remedy = (
+            f"has {len(names)} names for the {dataset.num_classes} classes of {name}; give one for"
+            " each, in their order"
+        )
         raise ConfigError("class_names", given, remedy)
     if len(set(names)) < len(names) or not all(names):
         raise ConfigError("class_names", given, "must be names that differ and are not empty")
@@ -145,7 +175,9 @@ def _named_classes(dataset: Dataset, request: Request) -> Dataset:
 
 
 def _with_validation(dataset: Dataset, request: Request) -> Dataset:
-    """Returns the dataset with the validation data that the settings ask for; most sources have seen to it themselves.
+    """Returns the dataset with the validation data that the settings ask for.
+
+    Most sources have seen to it themselves.
 
     Raises:
         ConfigError: for a split that there is not, or where nothing is left to evaluate on.
@@ -155,43 +187,70 @@ def _with_validation(dataset: Dataset, request: Request) -> Dataset:
         dataset = dataclasses.replace(dataset, validation=None)
         if dataset.test is None:
             raise ConfigError(
-                "validation", wanted, f"{request.config.dataset} has no test data, so that nothing is left to evaluate"
+                "validation",
+                wanted,
+                f"{request.config.dataset} has no test data, so that nothing is left to evaluate",
             )
     if request.validation_split is not None and dataset.validation is None:
-        raise ConfigError("validation", wanted, f"{request.config.dataset} has no such split; give a share, e.g. 0.1, or none")
+        raise ConfigError(
+            "validation",
+            wanted,
+            f"{request.config.dataset} has no such split; give a share, e.g. 0.1, or none",
+        )
     if share is not None and dataset.validation is None:
-        train, drawn = splits.draw_validation(dataset.train, dataset.task, share, request.config.seed)
+        train, drawn = splits.draw_validation(
+            dataset.train, dataset.task, share, request.config.seed
+        )
         dataset = dataclasses.replace(dataset, train=train, validation=drawn)
     return dataset
 
 
 def load(name: str, *, task: str | None = None, **settings: Any) -> Dataset:
-    """Opens a dataset by its name on the command line, e.g. `cifar10`, `folder:photos`, `npz:file.npz` or `tfds:NAME`.
+    """Opens a dataset by its name on the command line, e.g. `cifar10`, `folder:photos`,
+    `npz:file.npz` or `tfds:NAME`.
 
     Args:
-        task: which of its targets to read, where it has several, e.g. `segmentation` for `oxford_iiit_pet`.
-        **settings: `data_dir`, `train_split`, `test_split`, `image_size`, `channels`, `tiff`, `num_classes`, `mask_values`,
-            `instances`, `class_names`, `augment` and `on_bad_example`, as the flags of these names.
+        task: which of its targets to read, where it has several, e.g. `segmentation` for
+            `oxford_iiit_pet`.
+        **settings: `data_dir`, `train_split`, `test_split`, `image_size`, `channels`, `tiff`,
+            `num_classes`, `mask_values`, `instances`, `class_names`, `augment` and
+            `on_bad_example`, as the flags of these names.
 
     Raises:
-        ConfigError: for an unknown name or setting, a value that it cannot have, or data that cannot be read.
+        ConfigError: for an unknown name or setting, a value that it cannot have, or data that
+            cannot be read.
     """
     accepted = [name for name in DataConfig.places() if name not in ("dataset", *_OF_TRAINING)]
     for setting in settings:
         if setting in _OF_TRAINING:
-            raise ConfigError("", setting, f"data.load() takes no {setting}: it is a setting of the training, not of the data")
+            raise ConfigError(
+                "",
+                setting,
+                f"data.load() takes no {setting}: it is a setting of the training, not of the data",
+            )
         if setting not in accepted:
-            raise ConfigError("", setting, f"data.load() takes no {setting}; {nearest(setting, [*accepted, 'task'])}")
+            raise ConfigError(
+                "",
+                setting,
+                f"data.load() takes no {setting}; {nearest(setting, [*accepted, 'task'])}",
+            )
     config = read_settings({"dataset": name, **settings})
     dataset = _opened(config, (task,) if task else ())
     if config.augment is not None:
         dataset = dataclasses.replace(dataset, augment=config.augment)
-    # What an example of a plugin's task holds may be known to the task alone: then whoever trains on the dataset checks it.
-    return check_dataset(dataset, config) if dataset.targets or dataset.task in TARGET_FIELDS else dataset
+    # What an example of a plugin's task holds may be known to the task alone: then whoever trains
+    # on the dataset checks it.
+    return (
+        check_dataset(dataset, config)
+        if dataset.targets or dataset.task in TARGET_FIELDS
+        else dataset
+    )
 
 
 def from_folder(path: str | os.PathLike[str], **settings: Any) -> Dataset:
-    """Opens a folder of pictures: a folder for each class, or `images` beside `masks`; with or without `train` and `test` above.
+    """Opens a folder of pictures: a folder for each class, or `images` beside `masks`.
+
+    With or without `train` and `test` above.
 
     Args:
         **settings: those of `load`.
@@ -209,7 +268,13 @@ def read_settings(settings: Mapping[str, Any]) -> DataConfig:
         ConfigError: for the first that does not fit.
     """
     plain = {
-        name: value.item() if isinstance(value, np.generic) else os.fspath(value) if isinstance(value, os.PathLike) else value
+        name: (
+            value.item()
+            if isinstance(value, np.generic)
+            else os.fspath(value)
+            if isinstance(value, os.PathLike)
+            else value
+        )
         for name, value in settings.items()
     }
     return DataConfig.of(**plain)

@@ -1,6 +1,8 @@
-"""Cells under a fluorescence microscope, drawn by a program: a segmentation set that needs no download and has exact masks.
+"""Cells under a fluorescence microscope, drawn by a program: a segmentation set that needs no
+download and has exact masks.
 
-Each image is drawn anew from (seed, number), so that the set takes no space and any part of it can be had alone.
+Each image is drawn anew from (seed, number), so that the set takes no space and any part of it can
+be had alone.
 """
 
 import dataclasses
@@ -21,15 +23,29 @@ _FOCUS = 0.9  # standard deviation of the microscope's blur, in pixels
 
 @sources.register("cells")
 def cells(request: sources.Request) -> sources.Dataset:
-    """Returns 256 training and 64 test images of 96 x 96 pixels: touching cells, uneven light, blur and noise."""
+    """Returns 256 training and 64 test images of 96 x 96 pixels: touching cells, uneven light, blur
+    and noise.
+    """
     request.choose("segmentation")
     request.refuse("train_split", "test_split", "num_classes", "channels", "tiff", "mask_values")
     instances = request.config.instances
     names, augment = ("background", "cell"), ("flip", "flip_vertical")
-    defaults = {"model_kwargs": {"unet": {"base_channels": 16}}, "global_batch_size": 16, "epochs": 8}
+    defaults = {
+        "model_kwargs": {"unet": {"base_channels": 16}},
+        "global_batch_size": 16,
+        "epochs": 8,
+    }
     if instances:  # more steps, of a smaller network
-        names, augment = CLASS_NAMES, augment if request.config.image_size else (*augment, "rotate90")  # which takes squares
-        defaults = {"model_kwargs": {"unet": {"base_channels": 8, "levels": 3}}, "global_batch_size": 8, "epochs": 28}
+        # Which takes squares.
+        names, augment = (
+            CLASS_NAMES,
+            augment if request.config.image_size else (*augment, "rotate90"),
+        )
+        defaults = {
+            "model_kwargs": {"unet": {"base_channels": 8, "levels": 3}},
+            "global_batch_size": 8,
+            "epochs": 28,
+        }
         defaults |= {"learning_rate": {"momentum": 0.25, "nesterov": 0.25}, "eval_every": 128}
     return sources.Dataset(
         train=Cells(0, TRAIN_EXAMPLES, instances),
@@ -71,16 +87,19 @@ class Cells:
         return {"images": image, "masks": (cells > 0).astype(np.uint8)}
 
 
-@functools.lru_cache(maxsize=TRAIN_EXAMPLES + TEST_EXAMPLES)  # they are read to count classes, to train and to count objects
+# They are read to count classes, to train and to count objects.
+@functools.lru_cache(maxsize=TRAIN_EXAMPLES + TEST_EXAMPLES)
 def _numbered(number: int) -> tuple[np.ndarray, np.ndarray]:
     image, cells = draw(_SEED, number)
     return image, numbered(cells)
 
 
 def draw(seed: int, number: int, size: int = SIZE) -> tuple[np.ndarray, np.ndarray]:
-    """Returns an image, uint8 (size, size, 1), and the number of the cell at each pixel, uint8 (size, size), 0 for none.
+    """Returns an image, uint8 (size, size, 1), and the number of the cell at each pixel, uint8
+    (size, size), 0 for none.
 
-    A pixel belongs to a cell when its centre does, before blur and noise; where cells touch there is no gap.
+    A pixel belongs to a cell when its centre does, before blur and noise; where cells touch there
+    is no gap.
     """
     rng = np.random.default_rng((seed, number))
     y, x = (axis + 0.5 for axis in np.mgrid[:size, :size].astype(np.float32))
@@ -93,9 +112,16 @@ def draw(seed: int, number: int, size: int = SIZE) -> tuple[np.ndarray, np.ndarr
         # A stained cell is brighter in its middle, where it is thicker, and granular.
         brightness = rng.uniform(0.35, 1.0)
         grain = 1 + 0.12 * _smooth_noise(rng, size, 24)
-        light[box] += inside * brightness * (0.65 + 0.35 * np.sqrt(np.clip(1 - distance**2, 0, 1))) * grain[box]
+        light[box] += (
+            inside
+            * brightness
+            * (0.65 + 0.35 * np.sqrt(np.clip(1 - distance**2, 0, 1)))
+            * grain[box]
+        )
     angle = rng.uniform(0, 2 * np.pi)
-    tilt = (np.cos(angle) * (x / size - 0.5) + np.sin(angle) * (y / size - 0.5)) * rng.uniform(0.2, 0.9)
+    tilt = (np.cos(angle) * (x / size - 0.5) + np.sin(angle) * (y / size - 0.5)) * rng.uniform(
+        0.2, 0.9
+    )
     illumination = 1 + tilt
     haze = rng.uniform(0.12, 0.24) * (1 + 0.4 * _smooth_noise(rng, size, 3))
     photons = np.clip(illumination * (_blur(light, _FOCUS) + haze), 0, None) * rng.uniform(60, 160)
@@ -106,7 +132,8 @@ def draw(seed: int, number: int, size: int = SIZE) -> tuple[np.ndarray, np.ndarr
 def numbered(cells: np.ndarray) -> np.ndarray:
     """Returns the numbers of the cells, int32, as a person would give them.
 
-    Parts of fewer than 32 pixels, all that others leave to be seen of a cell, count as the cell that they lie against.
+    Parts of fewer than 32 pixels, all that others leave to be seen of a cell, count as the cell
+    that they lie against.
     """
     import scipy.ndimage  # 0.1 s, which other runs do without
 
@@ -128,7 +155,10 @@ def _centres(rng: np.random.Generator, size: int) -> list[np.ndarray]:
     for _ in range(rng.integers(8, 15)):
         if centres and rng.random() < 0.6:
             angle, reach = rng.uniform(0, 2 * np.pi), rng.uniform(14, 20)
-            centres.append(centres[rng.integers(len(centres))] + reach * np.array([np.sin(angle), np.cos(angle)]))
+            centres.append(
+                centres[rng.integers(len(centres))]
+                + reach * np.array([np.sin(angle), np.cos(angle)])
+            )
         else:
             centres.append(rng.uniform(0, size, 2))
     return centres
@@ -137,11 +167,16 @@ def _centres(rng: np.random.Generator, size: int) -> list[np.ndarray]:
 def _distance(
     rng: np.random.Generator, y: np.ndarray, x: np.ndarray, centre_y: float, centre_x: float
 ) -> tuple[tuple[slice, slice], np.ndarray]:
-    """Returns the box that holds a cell, an ellipse with a wavy outline, and its pixels' distance from the centre in radii."""
+    """Returns the box that holds a cell, an ellipse with a wavy outline, and its pixels' distance
+    from the centre in radii.
+    """
     turn, radius, ratio = rng.uniform(0, np.pi), rng.uniform(8, 13), rng.uniform(0.7, 1.0)
     waves = [(order, rng.normal(0, 0.05), rng.uniform(0, 2 * np.pi)) for order in (2, 3, 4)]
     reach = radius * (1 + sum(abs(height) for _, height, _ in waves))
-    rows, columns = (slice(max(int(centre - reach), 0), max(int(centre + reach) + 2, 0)) for centre in (centre_y, centre_x))
+    rows, columns = (
+        slice(max(int(centre - reach), 0), max(int(centre + reach) + 2, 0))
+        for centre in (centre_y, centre_x)
+    )
     y, x = y[rows, columns] - centre_y, x[rows, columns] - centre_x
     along, across = np.cos(turn) * x + np.sin(turn) * y, -np.sin(turn) * x + np.cos(turn) * y
     angle = np.arctan2(across, along)
@@ -150,7 +185,9 @@ def _distance(
 
 
 def _smooth_noise(rng: np.random.Generator, size: int, cells: int) -> np.ndarray:
-    """Returns noise of mean 0 and deviation about 1 at `cells` knots a side, linearly interpolated."""
+    """Returns noise of mean 0 and deviation about 1 at `cells` knots a side, linearly
+    interpolated.
+    """
     weights = _interpolation(size, cells)
     return (weights @ rng.standard_normal((cells, cells)) @ weights.T).astype(np.float32)
 
@@ -162,7 +199,10 @@ def _interpolation(size: int, knots: int) -> np.ndarray:
 
 
 def _blur(image: np.ndarray, sigma: float) -> np.ndarray:
-    """Returns the image under a Gaussian point spread; what lies outside mirrors what lies inside."""
+    """Returns the image under a Gaussian point spread.
+
+    What lies outside mirrors what lies inside.
+    """
     reach = int(3 * sigma) + 1
     kernel = np.exp(-0.5 * (np.arange(-reach, reach + 1) / sigma) ** 2)
     kernel /= kernel.sum()
@@ -170,6 +210,8 @@ def _blur(image: np.ndarray, sigma: float) -> np.ndarray:
         padding = [(reach, reach) if axis == other else (0, 0) for other in (0, 1)]
         padded = np.pad(image, padding, mode="symmetric")
         places = np.arange(image.shape[axis])
-        shifted = [weight * np.take(padded, places + offset, axis) for offset, weight in enumerate(kernel)]
+        shifted = [
+            weight * np.take(padded, places + offset, axis) for offset, weight in enumerate(kernel)
+        ]
         image = np.sum(shifted, 0)
     return image

@@ -1,4 +1,6 @@
-"""Converts pictures of any colour mode and depth into arrays: the same for training and for prediction."""
+"""Converts pictures of any colour mode and depth into arrays: the same for training and for
+prediction.
+"""
 
 from typing import Any
 
@@ -12,7 +14,9 @@ _AS_FLOAT = ("int8", "int16", "float16", "float64")
 _LUMA = np.array([0.299, 0.587, 0.114], np.float32)  # ITU-R 601-2, as Pillow makes grey of colour
 
 
-def convert_array(pixels: np.ndarray, channels: int | None, where: object, *, transparent: bool = False) -> np.ndarray:
+def convert_array(
+    pixels: np.ndarray, channels: int | None, where: object, *, transparent: bool = False
+) -> np.ndarray:
     """Returns an array (H, W, C) with the channels that are wanted, at its own depth.
 
     Args:
@@ -24,7 +28,9 @@ def convert_array(pixels: np.ndarray, channels: int | None, where: object, *, tr
     pixels = _standard(pixels, where)
     stored = pixels.shape[2]
     if pixels.dtype == np.uint8 and (stored in (1, 3) or transparent):
-        return convert_picture(Image.fromarray(pixels[..., 0] if stored == 1 else pixels), channels, where)
+        return convert_picture(
+            Image.fromarray(pixels[..., 0] if stored == 1 else pixels), channels, where
+        )
     opaque = 1.0 if pixels.dtype.kind == "f" else float(np.iinfo(pixels.dtype).max)
     opacity = np.full_like(pixels[..., :1], opaque)
     if transparent:
@@ -41,7 +47,9 @@ def convert_array(pixels: np.ndarray, channels: int | None, where: object, *, tr
 
 
 def convert_picture(image: Image.Image, channels: int | None, where: object) -> np.ndarray:
-    """Returns a picture as an array (H, W, C) with the channels that are wanted: all that training and prediction convert."""
+    """Returns a picture as an array (H, W, C) with the channels that are wanted: all that training
+    and prediction convert.
+    """
     if image.mode in ("I", "F") or image.mode.startswith("I;16"):
         pixels = _standard(np.asarray(image), where)[..., None]
         if channels in (3, 4):
@@ -65,7 +73,10 @@ def _rounded(values: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
 
 
 def _standard(pixels: np.ndarray, where: object) -> np.ndarray:
-    """Returns pixels as uint8, uint16 or float32; nothing but the last digits of float64 is lost."""
+    """Returns pixels as uint8, uint16 or float32.
+
+    Nothing but the last digits of float64 is lost.
+    """
     if pixels.dtype == np.bool_:
         return pixels.astype(np.uint8) * np.uint8(255)
     if pixels.dtype.name in DTYPES:
@@ -82,7 +93,9 @@ def dtype_of(dtype: np.dtype[Any]) -> str:
     """Returns the dtype of the pixels that stored ones of this dtype become."""
     if dtype == np.bool_:
         return "uint8"
-    return dtype.name if dtype.name in DTYPES else "float32" if dtype.name in _AS_FLOAT else "uint16"
+    return (
+        dtype.name if dtype.name in DTYPES else "float32" if dtype.name in _AS_FLOAT else "uint16"
+    )
 
 
 def dtype_of_mode(mode: str) -> str:

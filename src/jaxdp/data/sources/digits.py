@@ -1,4 +1,5 @@
-"""1,797 handwritten digits of 8x8 pixels that come with scikit-learn, so that a first run needs no download.
+"""1,797 handwritten digits of 8x8 pixels that come with scikit-learn, so that a first run needs no
+download.
 
 Source: Alpaydin and Kaynak, Optical Recognition of Handwritten Digits (UCI), its test part.
 """
@@ -18,7 +19,8 @@ _NOISE = 60  # standard deviation, of pixels up to 255
 
 @sources.register("digits")
 def digits(request: sources.Request) -> sources.Dataset:
-    """Returns 1,437 training and 360 test images, split once and for all: a fifth of each class, evenly spaced.
+    """Returns 1,437 training and 360 test images, split once and for all: a fifth of each class,
+    evenly spaced.
 
     The writers follow each other in the file, so that each has digits in both splits.
     """
@@ -43,28 +45,37 @@ def read() -> tuple[np.ndarray, np.ndarray]:
     folders = list(spec.submodule_search_locations or []) if spec else []
     for folder in folders:
         table = pathlib.Path(folder, "datasets", "data", "digits.csv.gz")
-        if table.exists():  # reading it ourselves saves the 2 s that importing sklearn.datasets takes
+        # Reading it ourselves saves the 2 s that importing sklearn.datasets takes.
+        if table.exists():
             rows = np.loadtxt(table, delimiter=",", dtype=np.uint8)
             return rows[:, :-1].reshape(-1, 8, 8, 1), rows[:, -1].astype(np.int32)
     from sklearn.datasets import load_digits
 
     bunch = load_digits()
-    return bunch.images[..., None].astype(np.uint8), bunch.target.astype(np.int32)  # pyright: ignore[reportAttributeAccessIssue]
+    return bunch.images[..., None].astype(np.uint8), bunch.target.astype(np.int32)  # pyright: ignore
 
 
 @sources.register("digits-denoise")
 def digits_denoise(request: sources.Request) -> sources.Dataset:
     """Returns the same split at 16 x 16 pixels with noise, to be learned: the digits without it.
 
-    Each image's noise is drawn once from its number, so that all runs see the same pictures. Left as it is, the noise gives a
-    mean squared error of 0.036.
+    Each image's noise is drawn once from its number, so that all runs see the same pictures. Left
+    as it is, the noise gives a mean squared error of 0.036.
     """
     request.choose("regression")
     request.refuse("train_split", "test_split", "num_classes", "channels", "tiff", "mask_values")
     images, labels = read()
-    enlarged = [PIL.Image.fromarray(image[..., 0] * 15).resize((16, 16), PIL.Image.Resampling.BICUBIC) for image in images]
+    enlarged = [
+        PIL.Image.fromarray(image[..., 0] * 15).resize((16, 16), PIL.Image.Resampling.BICUBIC)
+        for image in images
+    ]
     clean = np.stack([np.asarray(image) for image in enlarged])[..., None]
-    noise = np.stack([np.random.default_rng(number).normal(0, _NOISE, clean.shape[1:]) for number in range(len(clean))])
+    noise = np.stack(
+        [
+            np.random.default_rng(number).normal(0, _NOISE, clean.shape[1:])
+            for number in range(len(clean))
+        ]
+    )
     noisy = np.clip(clean + noise, 0, 255).astype(np.uint8)
     test = stratified(labels, _TEST_EXAMPLES)
     return sources.Dataset(

@@ -1,4 +1,6 @@
-"""Pictures in folders: a folder for each class, or `images` beside `masks`: `--dataset folder:PATH`."""
+"""Pictures in folders: a folder for each class, or `images` beside `masks`: `--dataset
+folder:PATH`.
+"""
 
 import dataclasses
 from collections.abc import Iterable
@@ -21,17 +23,20 @@ from jaxdp.registry import ConfigError
 
 _FOLDERS = {"train": ("train",), "validation": ("val", "validation"), "test": ("test",)}
 _FORM = (
-    "should hold a folder of pictures for each class, or the folders images and masks; either of them under train, val and "
-    "test, or not"
+    "should hold a folder of pictures for each class, or the folders images and masks; either of"
+    " them under train, val and test, or not"
 )
 
 
 @sources.register("folder")
 def folder(request: sources.Request) -> sources.Dataset:
-    """Returns what lies in train/, val/ (or validation/) and test/; without such parts a tenth of each class is test data.
+    """Returns what lies in train/, val/ (or validation/) and test/.
 
-    A class is a folder of pictures, however deep they lie in it; a mask has the name of its image. Hidden files and other kinds of
-    files do not count. The pages of a TIFF file are examples. Headers of all files decide channels and depth.
+    Without such parts a tenth of each class is test data.
+
+    A class is a folder of pictures, however deep they lie in it; a mask has the name of its image.
+    Hidden files and other kinds of files do not count. The pages of a TIFF file are examples.
+    Headers of all files decide channels and depth.
 
     Raises:
         ConfigError: for a folder of another form, less than two classes, or names that fit nothing.
@@ -45,7 +50,9 @@ def folder(request: sources.Request) -> sources.Dataset:
     names: tuple[str, ...] = ()
     if is_segmentation:
         files: dict[str, Any] = {split: _pairs(request, place) for split, place in places.items()}
-        survey = Survey.of(request, [image for rows in files.values() for image, _ in rows if image is not None])
+        survey = Survey.of(
+            request, [image for rows in files.values() for image, _ in rows if image is not None]
+        )
     else:
         files, names = _pictures(request, places)
         survey = Survey.of(request, [file for rows in files.values() for file, _ in rows])
@@ -56,18 +63,23 @@ def folder(request: sources.Request) -> sources.Dataset:
         known = known_of_pairs(request, survey)
     else:
         known = known_of_photographs(request, survey)
-        survey = dataclasses.replace(survey, fit=ImageSize.asked(request.config.image_size) or known.fit)
+        survey = dataclasses.replace(
+            survey, fit=ImageSize.asked(request.config.image_size) or known.fit
+        )
         parts = {split: _Pictures.of(rows, survey) for split, rows in files.items()}
         known = dataclasses.replace(known, num_classes=len(names), class_names=names)
     train = parts["train"]
-    return create_dataset(request, task, parts, known, train.distinct if isinstance(train, _Pairs) else None)
+    return create_dataset(
+        request, task, parts, known, train.distinct if isinstance(train, _Pairs) else None
+    )
 
 
 _RUNS = 10  # of consecutive pages, where one file holds them all
 
 
 def _divided(request: sources.Request, rows: list[Any], survey: Survey) -> dict[str, list[Any]]:
-    """Returns training and test files: whole ones, so that the pages of a stack, whose neighbours are alike, stay together.
+    """Returns training and test files: whole ones, so that the pages of a stack, whose neighbours
+    are alike, stay together.
 
     Of a single stack the last tenth of its pages is the test data.
 
@@ -83,16 +95,26 @@ def _divided(request: sources.Request, rows: list[Any], survey: Survey) -> dict[
     labels = [row[1] if isinstance(row[1], int) else 0 for row in rows]
     is_test = held_out(labels) if rows else np.zeros(0, bool)
     parts = {"train": ~is_test, "test": is_test}
-    lost = set(labels) - {label for label, wanted in zip(labels, is_test, strict=True) if not wanted}
+    lost = set(labels) - {
+        label for label, wanted in zip(labels, is_test, strict=True) if not wanted
+    }
     if lost:
         first = next(row[0] for row in rows if row[1] in lost)
-        remedy = "the only file of its class; add others, or divide them by folders train/ and test/"
+        remedy = (
+            "the only file of its class; add others, or divide them by folders train/ and test/"
+        )
         raise request.error(f"{first} would be held out as test data, {remedy}")
-    return {split: [row for row, wanted in zip(rows, mask, strict=True) if wanted] for split, mask in parts.items()}
+    return {
+        split: [row for row, wanted in zip(rows, mask, strict=True) if wanted]
+        for split, mask in parts.items()
+    }
 
 
 def _paged(row: tuple[Any, Any], survey: Survey) -> list[tuple[Any, Any]]:
-    """Returns the pages of an image and its mask, or of an image with its label; those that are single already, as they are."""
+    """Returns the pages of an image and its mask, or of an image with its label.
+
+    Those that are single already, as they are.
+    """
     first, second = row
     if isinstance(first, Picture) or isinstance(second, Picture):
         return [row]
@@ -125,7 +147,9 @@ class _Pictures:
 
     @property
     def groups(self) -> tuple[np.ndarray, str]:
-        """The number of the file of each example, or of its section of a single file, and which of the two it is."""
+        """The number of the file of each example, or of its section of a single file, and which of
+        the two it is.
+        """
         return _groups(picture.path for picture in self.files)
 
     def __len__(self) -> int:
@@ -155,8 +179,12 @@ class _Pairs:
 
     @property
     def groups(self) -> tuple[np.ndarray, str]:
-        """The number of the file of each example, or of its section of a single file, and which of the two it is."""
-        return _groups(getattr(first, "path", first) for first in (image or mask for image, mask in self.pairs))
+        """The number of the file of each example, or of its section of a single file, and which of
+        the two it is.
+        """
+        return _groups(
+            getattr(first, "path", first) for first in (image or mask for image, mask in self.pairs)
+        )
 
     def __len__(self) -> int:
         return len(self.pairs)
@@ -167,7 +195,9 @@ class _Pairs:
     def __getitem__(self, index: int) -> sources.Example:
         image, _ = self.pairs[index]
         if image is None:
-            raise sources.BadExample(self.name(index), "is a mask without an image of the same name")
+            raise sources.BadExample(
+                self.name(index), "is a mask without an image of the same name"
+            )
         mask = self.mask(index)
         return {"images": self.survey.decode(image), "masks": mask}
 
@@ -179,7 +209,9 @@ class _Pairs:
         return images.decode_mask(mask, mask, self.survey.mask_values)
 
     def distinct(self, index: int) -> Distinct:
-        """Returns what the mask of an example holds: stored values, or class numbers where `--mask-values` tells them."""
+        """Returns what the mask of an example holds: stored values, or class numbers where
+        `--mask-values` tells them.
+        """
         mask = self._mask_of(index)
         if self.survey.mask_values is not None:
             return Distinct.of(self.mask(index), mask)
@@ -188,15 +220,25 @@ class _Pairs:
     def _mask_of(self, index: int) -> Picture:
         image, mask = self.pairs[index]
         if mask is None:
-            raise sources.BadExample(self.name(index), "is an image without a mask of the same name")
+            raise sources.BadExample(
+                self.name(index), "is an image without a mask of the same name"
+            )
         if isinstance(mask, Path):
-            counts = f"{len(self.survey.pictures(image))} pages, but its mask {len(self.survey.masks(mask))}"
-            raise sources.BadExample(image, f"has {counts}; give each its own, or say by --tiff what its planes are")
+            counts = (
+                f"{len(self.survey.pictures(image))} pages, but its mask"
+                f" {len(self.survey.masks(mask))}"
+            )
+            raise sources.BadExample(
+                image, f"has {counts}; give each its own, or say by --tiff what its planes are"
+            )
         return mask
 
 
 def _groups(files: Iterable[Path]) -> tuple[np.ndarray, str]:
-    """Returns the number of the file of each example, and "file"; of pages of one file that of their section, and "section"."""
+    """Returns the number of the file of each example, and "file".
+
+    Of pages of one file that of their section, and "section".
+    """
     known: dict[Path, int] = {}
     numbers = np.array([known.setdefault(file, len(known)) for file in files], np.int64)
     if len(known) > 1:
@@ -214,12 +256,25 @@ def _split_folders(request: sources.Request, path: Path) -> dict[str, Path]:
     }
     for flag, name in wanted.values():
         if name and "[" in name:
-            raise ConfigError(flag, name, "a folder takes the name of a subfolder; without train and test, a tenth is held out")
+            raise ConfigError(
+                flag,
+                name,
+                "a folder takes the name of a subfolder; without train and test, a tenth is"
+                " held out",
+            )
         if name and name not in present:
-            raise ConfigError(flag, name, f"there is no such folder in {path}; it holds {_listed(path)}")
+            raise ConfigError(
+                flag, name, f"there is no such folder in {path}; it holds {_listed(path)}"
+            )
     named = {name for _, name in wanted.values() if name}
     found = {
-        split: name or next((folder for folder in _FOLDERS[split] if folder in present and folder not in named), None)
+        split: (
+            name
+            or next(
+                (folder for folder in _FOLDERS[split] if folder in present and folder not in named),
+                None,
+            )
+        )
         for split, (_, name) in wanted.items()
     }
     if not any(found.values()):
@@ -231,13 +286,20 @@ def _split_folders(request: sources.Request, path: Path) -> dict[str, Path]:
         raise ConfigError("train_split", "train", f"{path} has {others[0]}, but no train; add it")
     if not others and request.validation_share is None:
         whole = path / found["train"]
-        remedy = f"{path} has {found['train']}, but no test; add it, or give folder:{whole} to have a tenth of it held out"
+        remedy = (
+            f"{path} has {found['train']}, but no test; add it, or give folder:{whole} to have a"
+            " tenth of it held out"
+        )
         raise ConfigError("test_split", config.test_split or "test", remedy)
     return {split: path / name for split, name in found.items() if name}
 
 
-def _pictures(request: sources.Request, places: dict[str, Path]) -> tuple[dict[str, list[tuple[Path, int]]], tuple[str, ...]]:
-    """Returns the files of each place with their labels, and the names of the classes, which are those of the first."""
+def _pictures(
+    request: sources.Request, places: dict[str, Path]
+) -> tuple[dict[str, list[tuple[Path, int]]], tuple[str, ...]]:
+    """Returns the files of each place with their labels, and the names of the classes, which are
+    those of the first.
+    """
     found = {}
     for split, place in places.items():
         classes = {name: images.find_pictures(place / name) for name in _folders(place)}
@@ -248,7 +310,9 @@ def _pictures(request: sources.Request, places: dict[str, Path]) -> tuple[dict[s
     for split, classes in found.items():
         unknown = sorted(classes.keys() - first.keys())
         if unknown:
-            raise request.error(f"{places[split]} has classes of which {place} has no picture: {', '.join(unknown)}")
+            raise request.error(
+                f"{places[split]} has classes of which {place} has no picture: {', '.join(unknown)}"
+            )
     parts, label_of = {}, {name: label for label, name in enumerate(first)}
     for split, classes in found.items():
         parts[split] = [(file, label_of[name]) for name, files in classes.items() for file in files]
@@ -256,11 +320,17 @@ def _pictures(request: sources.Request, places: dict[str, Path]) -> tuple[dict[s
 
 
 def _holds_pairs(request: sources.Request, place: Path) -> bool:
-    """Returns whether images and masks are there; raises ConfigError for one folder without the other."""
+    """Returns whether images and masks are there.
+
+    Raises ConfigError for one folder without the other.
+    """
     present = [kind for kind in ("images", "masks") if (place / kind).is_dir()]
     if len(present) == 1 and _folders(place) == present:
         other = "masks" if present == ["images"] else "images"
-        raise request.error(f"{place} has the folder {present[0]}, but no {other}; add it: a mask has the name of its image")
+        raise request.error(
+            f"{place} has the folder {present[0]}, but no {other}; add it: a mask has the name of"
+            " its image"
+        )
     return len(present) == 2
 
 
@@ -277,22 +347,38 @@ def _pairs(request: sources.Request, place: Path) -> list[tuple[Path | None, Pat
                 raise request.error(f"{other} and {file} have the same name; keep one of them")
     pictures, masks = by_name
     if not pictures or not masks:
-        counts = f"{place / 'images'} holds {len(pictures) or 'no'} images and {place / 'masks'} {len(masks) or 'no'} masks"
-        raise request.error(f"{counts}; a mask has the name of its image, and is a picture: {', '.join(images.SUFFIXES)}")
+        counts = (
+            f"{place / 'images'} holds {len(pictures) or 'no'} images and {place / 'masks'}"
+            f" {len(masks) or 'no'} masks"
+        )
+        raise request.error(
+            f"{counts}; a mask has the name of its image, and is a picture:"
+            f" {', '.join(images.SUFFIXES)}"
+        )
     if not pictures.keys() & masks.keys():
         names = f"{next(iter(pictures.values()))} and {next(iter(masks.values()))}"
         raise request.error(f"no mask has the name of an image: {names}; rename the masks")
-    return [(pictures.get(stem), masks.get(stem)) for stem in sorted(pictures.keys() | masks.keys())]
+    return [
+        (pictures.get(stem), masks.get(stem)) for stem in sorted(pictures.keys() | masks.keys())
+    ]
 
 
 def _folders(path: Path) -> list[str]:
     root = resolved(path)
-    entries = [entry for entry in path.iterdir() if not images.is_hidden(entry.name) and entry.is_dir()]
+    entries = [
+        entry for entry in path.iterdir() if not images.is_hidden(entry.name) and entry.is_dir()
+    ]
     # A link to the folder itself, or to one above it, is no class.
     return sorted(entry.name for entry in entries if resolved(entry) not in (root, *root.parents))
 
 
 def _listed(path: Path) -> str:
     """Returns what is in a folder, for whoever expected something else."""
-    entries = [entry.name + "/" * entry.is_dir() for entry in sorted(path.iterdir()) if not images.is_hidden(entry.name)]
-    return (", ".join(entries[:5]) + f" and {len(entries) - 5} more" * (len(entries) > 5)) or "nothing"
+    entries = [
+        entry.name + "/" * entry.is_dir()
+        for entry in sorted(path.iterdir())
+        if not images.is_hidden(entry.name)
+    ]
+    return (
+        ", ".join(entries[:5]) + f" and {len(entries) - 5} more" * (len(entries) > 5)
+    ) or "nothing"

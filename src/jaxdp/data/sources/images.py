@@ -1,4 +1,6 @@
-"""Pictures on disk: which files are pictures, what their headers say, and decoding them as arrays."""
+"""Pictures on disk: which files are pictures, what their headers say, and decoding them as
+arrays.
+"""
 
 import contextlib
 import dataclasses
@@ -14,17 +16,38 @@ from PIL import Image, ImageOps
 from jaxdp.config.values import MaskValues
 from jaxdp.data.dataset import BadExample
 from jaxdp.data.sources import tiff
-from jaxdp.data.sources.conversion import bits_of, convert_array, convert_picture, dtype_of, dtype_of_mode, is_grey
+from jaxdp.data.sources.conversion import (
+    bits_of,
+    convert_array,
+    convert_picture,
+    dtype_of,
+    dtype_of_mode,
+    is_grey,
+)
 from jaxdp.data.sources.masks import to_class_numbers
 from jaxdp.parsing import resolved
 from jaxdp.registry import ConfigError
 
-logging.getLogger("PIL").setLevel(logging.CRITICAL)  # what is wrong with a file is said in one line, by whoever reads it
+# What is wrong with a file is said in one line, by whoever reads it.
+logging.getLogger("PIL").setLevel(logging.CRITICAL)
 
 Size = tuple[int, int]  # height, width
 Reduction = Callable[[Size], int]  # by which factor an image of a size may be smaller: 1, 2, 4 or 8
 
-SUFFIXES = (".bmp", ".gif", ".jfif", ".jpeg", ".jpg", ".pbm", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
+SUFFIXES = (
+    ".bmp",
+    ".gif",
+    ".jfif",
+    ".jpeg",
+    ".jpg",
+    ".pbm",
+    ".pgm",
+    ".png",
+    ".ppm",
+    ".tif",
+    ".tiff",
+    ".webp",
+)
 _PHOTOGRAPHS = ("JPEG", "MPO")
 _TURNED = (5, 6, 7, 8)  # values of the EXIF tag Orientation that swap height and width
 _ORIENTATION = 0x0112
@@ -67,15 +90,18 @@ def is_hidden(name: str) -> bool:
 
 
 def find_pictures(folder: pathlib.Path) -> list[pathlib.Path]:
-    """Returns the pictures at any depth, those of a folder before those of its folders, each in the order of their names.
+    """Returns the pictures at any depth, those of a folder before those of its folders, each in the
+    order of their names.
 
-    Hidden files and folders, files of other kinds, pipes and the like do not count. Links are followed, except to what is looked
-    through anyway: no picture counts twice because of them.
+    Hidden files and folders, files of other kinds, pipes and the like do not count. Links are
+    followed, except to what is looked through anyway: no picture counts twice because of them.
     """
     return list(_pictures_in(folder, resolved(folder), set()))
 
 
-def _pictures_in(place: pathlib.Path, root: pathlib.Path, known: set[tuple[int, int]]) -> Iterator[pathlib.Path]:
+def _pictures_in(
+    place: pathlib.Path, root: pathlib.Path, known: set[tuple[int, int]]
+) -> Iterator[pathlib.Path]:
     """Yields the pictures in a folder and below.
 
     Args:
@@ -85,9 +111,14 @@ def _pictures_in(place: pathlib.Path, root: pathlib.Path, known: set[tuple[int, 
     try:
         status = place.stat()
         with os.scandir(place) as entries:
-            seen = sorted((entry for entry in entries if not is_hidden(entry.name)), key=lambda entry: entry.name)
+            seen = sorted(
+                (entry for entry in entries if not is_hidden(entry.name)),
+                key=lambda entry: entry.name,
+            )
     except OSError as error:
-        raise ConfigError("", place, f"{place}: the folder cannot be read ({error.strerror})") from error
+        raise ConfigError(
+            "", place, f"{place}: the folder cannot be read ({error.strerror})"
+        ) from error
     if (status.st_dev, status.st_ino) in known:
         return
     known.add((status.st_dev, status.st_ino))
@@ -95,7 +126,9 @@ def _pictures_in(place: pathlib.Path, root: pathlib.Path, known: set[tuple[int, 
         if pathlib.PurePath(entry.name).suffix.lower() in SUFFIXES and _is(entry.is_file):
             yield pathlib.Path(entry.path)
     for entry in seen:
-        if _is(entry.is_dir) and not (entry.is_symlink() and leads_back(pathlib.Path(entry.path), root)):
+        if _is(entry.is_dir) and not (
+            entry.is_symlink() and leads_back(pathlib.Path(entry.path), root)
+        ):
             yield from _pictures_in(pathlib.Path(entry.path), root, known)
 
 
@@ -107,7 +140,9 @@ def _is(ask: Callable[[], bool]) -> bool:
 
 
 def leads_back(link: pathlib.Path, root: pathlib.Path) -> bool:
-    """Whether a link leads to the folder in which the search began, one above it, or one in it that is looked through anyway."""
+    """Whether a link leads to the folder in which the search began, one above it, or one in it that
+    is looked through anyway.
+    """
     target = resolved(link)
     if root in target.parents:
         return not any(map(is_hidden, target.relative_to(root).parts))
@@ -115,7 +150,9 @@ def leads_back(link: pathlib.Path, root: pathlib.Path) -> bool:
 
 
 def read_header(path: pathlib.Path, choice: str | None = None) -> Header | None:
-    """Returns what a file holds, from its header alone; None if that cannot be read, which whoever decodes it will say.
+    """Returns what a file holds, from its header alone.
+
+    None if that cannot be read, which whoever decodes it will say.
 
     Args:
         choice: of `--tiff`.
@@ -150,22 +187,32 @@ def decode_image(
     dtype: str | None = None,
     reduction: Reduction | None = None,
 ) -> np.ndarray:
-    """Returns pixels (H, W, C) as uint8, uint16 or float32; photographs are turned as their EXIF data say.
+    """Returns pixels (H, W, C) as uint8, uint16 or float32.
 
-    Palettes, CMYK and the like become RGB. Unless four channels are asked for, what is transparent is laid on black: below full
-    transparency lies whatever the program left there.
+    Photographs are turned as their EXIF data say.
+
+    Palettes, CMYK and the like become RGB. Unless four channels are asked for, what is transparent
+    is laid on black: below full transparency lies whatever the program left there.
 
     Args:
         where: names the picture in errors.
-        channels: 1 makes it grey, 3 colour, 4 colour and opacity; None leaves it grey or colour. Other numbers of channels, which
-            TIFF files may have, are not converted.
+        channels: 1 makes it grey, 3 colour, 4 colour and opacity; None leaves it grey or colour.
+            Other numbers of channels, which TIFF files may have, are not converted.
         dtype: that it must have; None for any.
-        reduction: tells by its size how much smaller a photograph may be, which is then decoded at that scale; None for not at all.
+        reduction: tells by its size how much smaller a photograph may be, which is then decoded at
+            that scale; None for not at all.
 
     Raises:
-        BadExample: if it cannot be read, has another dtype or number of channels, or NaN or infinite pixels.
+        BadExample: if it cannot be read, has another dtype or number of channels, or NaN or
+            infinite pixels.
     """
-    picture = data if isinstance(data, Picture) else Picture(data) if isinstance(data, pathlib.Path) else None
+    picture = (
+        data
+        if isinstance(data, Picture)
+        else Picture(data)
+        if isinstance(data, pathlib.Path)
+        else None
+    )
     found, layout = _read_tiff(picture, where)
     if isinstance(found, int):
         source = picture.path if picture is not None else data
@@ -173,12 +220,19 @@ def decode_image(
         with _opened(source, where, found, reduction) as image:
             pixels = convert_picture(image, channels, where)
         if layout is not None and not layout.converted and pixels.dtype != dtype_of(layout.dtype):
-            raise BadExample(where, "is compressed in a way that takes pip install imagecodecs; or save it uncompressed")
+            raise BadExample(
+                where,
+                "is compressed in a way that takes pip install imagecodecs; or save it"
+                " uncompressed",
+            )
     else:
         assert layout is not None
         pixels = convert_array(found, channels, where, transparent=layout.transparent)
     if dtype is not None and pixels.dtype != dtype:
-        problem = f"has {bits_of(pixels.dtype)} bits a channel ({pixels.dtype}), not {bits_of(np.dtype(dtype))} ({dtype})"
+        problem = (
+            f"has {bits_of(pixels.dtype)} bits a channel ({pixels.dtype}), not"
+            f" {bits_of(np.dtype(dtype))} ({dtype})"
+        )
         raise BadExample(where, f"{problem}; save it as those")
     if pixels.dtype.kind == "f" and not np.isfinite(pixels).all():
         raise BadExample(where, "has NaN or infinite pixels")
@@ -187,25 +241,38 @@ def decode_image(
     return pixels
 
 
-def decode_mask(data: bytes | pathlib.Path | Picture, where: object, values: MaskValues | None = None) -> np.ndarray:
-    """Returns uint8 (H, W): the numbers of the classes; of a picture with a palette the places in it, or its colours.
+def decode_mask(
+    data: bytes | pathlib.Path | Picture, where: object, values: MaskValues | None = None
+) -> np.ndarray:
+    """Returns uint8 (H, W): the numbers of the classes.
+
+    Of a picture with a palette the places in it, or its colours.
 
     Args:
         values: of `--mask-values`; colours there are looked up, of palettes as well.
 
     Raises:
-        BadExample: if it cannot be read, or has several channels or values that are no class numbers.
+        BadExample: if it cannot be read, or has several channels or values that are no class
+            numbers.
     """
     return to_class_numbers(read_mask(data, where, values), values, where)
 
 
-def read_mask(data: bytes | pathlib.Path | Picture, where: object, values: MaskValues | None = None) -> np.ndarray:
+def read_mask(
+    data: bytes | pathlib.Path | Picture, where: object, values: MaskValues | None = None
+) -> np.ndarray:
     """Returns a mask as it is stored: numbers (H, W), or colours (H, W, C).
 
     Raises:
         BadExample: if it cannot be read.
     """
-    picture = data if isinstance(data, Picture) else Picture(data) if isinstance(data, pathlib.Path) else None
+    picture = (
+        data
+        if isinstance(data, Picture)
+        else Picture(data)
+        if isinstance(data, pathlib.Path)
+        else None
+    )
     found, _ = _read_tiff(picture, where)
     if not isinstance(found, int):
         return found[..., 0] if found.shape[2] == 1 else found
@@ -224,7 +291,9 @@ def is_tiff(path: pathlib.Path) -> bool:
     return path.suffix.lower() in tiff.SUFFIXES
 
 
-def _read_tiff(picture: Picture | None, where: object) -> tuple[np.ndarray | int, tiff.Layout | None]:
+def _read_tiff(
+    picture: Picture | None, where: object
+) -> tuple[np.ndarray | int, tiff.Layout | None]:
     """Returns what `tiff.read` does, and of a file of another format its first frame."""
     if picture is None or not is_tiff(picture.path):
         return 0, None
@@ -245,7 +314,9 @@ def _is_no_tiff(path: pathlib.Path) -> bool:
 
 
 @contextlib.contextmanager
-def _opened(data: bytes | pathlib.Path, where: object, frame: int = 0, reduction: Reduction | None = None) -> Iterator[Image.Image]:
+def _opened(
+    data: bytes | pathlib.Path, where: object, frame: int = 0, reduction: Reduction | None = None
+) -> Iterator[Image.Image]:
     # Broken data make Pillow's decoders raise almost anything.
     try:
         image = Image.open(io.BytesIO(data) if isinstance(data, bytes) else data)

@@ -52,8 +52,13 @@ def to_class_numbers(stored: np.ndarray, values: MaskValues | None, where: objec
     if values is None:
         if stored.ndim == 3:
             _check_channels(stored, where)
-            problem = f"has the wrong number of channels (mode {_MODES[stored.shape[2]]}); save it as class numbers, greyscale or"
-            raise BadExample(where, f"{problem} with a palette (P), or list the colours by --mask-values")
+            problem = (
+                f"has the wrong number of channels (mode {_MODES[stored.shape[2]]}); save it as"
+                " class numbers, greyscale or"
+            )
+            raise BadExample(
+                where, f"{problem} with a palette (P), or list the colours by --mask-values"
+            )
         _check_numbers(stored, where, 255)
         return stored.astype(np.uint8)
     if stored.ndim == 3:
@@ -61,7 +66,11 @@ def to_class_numbers(stored: np.ndarray, values: MaskValues | None, where: objec
         if not values.colours and values.values is not None:
             if (stored != (stored & 0xFF) * 0x010101).any():
                 coloured = stored[stored != (stored & 0xFF) * 0x010101][0]
-                raise BadExample(where, f"its mask has colours, e.g. {coloured:06x}, and --mask-values {values} are numbers")
+                raise BadExample(
+                    where,
+                    f"its mask has colours, e.g. {coloured:06x}, and --mask-values {values} are"
+                    " numbers",
+                )
             stored = stored & 0xFF
     else:
         _check_numbers(stored, where, _HIGHEST)
@@ -73,20 +82,29 @@ def to_class_numbers(stored: np.ndarray, values: MaskValues | None, where: objec
     return _looked_up(stored, values.values, values, where)
 
 
-def number_arrays(masks: np.ndarray, values: MaskValues, name: str, fail: Callable[[str], ConfigError]) -> np.ndarray:
-    """Returns class numbers, uint8 (N, H, W), of masks in an array; raises what `fail` makes of a value that is no class."""
+def number_arrays(
+    masks: np.ndarray, values: MaskValues, name: str, fail: Callable[[str], ConfigError]
+) -> np.ndarray:
+    """Returns class numbers, uint8 (N, H, W), of masks in an array.
+
+    Raises what `fail` makes of a value that is no class.
+    """
     if masks.ndim == 4 and masks.shape[3] == 1:
         masks = masks[..., 0]
     if masks.ndim not in (3, 4) or masks.dtype.kind not in "iub":
         return masks  # whoever checks the arrays says so
     try:
-        numbered = [to_class_numbers(mask, values, f"{name}[{index}]") for index, mask in enumerate(masks)]
+        numbered = [
+            to_class_numbers(mask, values, f"{name}[{index}]") for index, mask in enumerate(masks)
+        ]
     except BadExample as error:
         raise fail(f"{error.where}: {error.problem}") from error
     return np.stack(numbered) if numbered else np.zeros(masks.shape[:3], np.uint8)
 
 
-def _looked_up(stored: np.ndarray, wanted: tuple[int, ...], values: MaskValues, where: object) -> np.ndarray:
+def _looked_up(
+    stored: np.ndarray, wanted: tuple[int, ...], values: MaskValues, where: object
+) -> np.ndarray:
     if values.colours:
         order = np.argsort(wanted)
         ascending = np.array(wanted, np.uint32)[order]
@@ -99,7 +117,10 @@ def _looked_up(stored: np.ndarray, wanted: tuple[int, ...], values: MaskValues, 
         unknown = (numbers == IGNORE_LABEL) & (stored != IGNORE_LABEL)
     if unknown.any():
         kind, first = "colour" if values.colours else "value", int(stored[unknown][0])
-        raise BadExample(where, f"its mask has the {kind} {values.show(first)}, not one of --mask-values {values}")
+        raise BadExample(
+            where,
+            f"its mask has the {kind} {values.show(first)}, not one of --mask-values {values}",
+        )
     return numbers
 
 
@@ -119,15 +140,26 @@ def _packed(stored: np.ndarray, where: object) -> np.ndarray:
 
 def _check_channels(stored: np.ndarray, where: object) -> None:
     if stored.shape[2] not in _MODES:
-        raise BadExample(where, f"has the wrong number of channels ({stored.shape[2]}); save it as class numbers, greyscale")
+        raise BadExample(
+            where,
+            f"has the wrong number of channels ({stored.shape[2]}); save it as class numbers,"
+            " greyscale",
+        )
     if stored.dtype != np.uint8:
-        raise BadExample(where, f"has colours of {stored.dtype}; save it with 8 bits a channel, or as class numbers, greyscale")
+        raise BadExample(
+            where,
+            f"has colours of {stored.dtype}; save it with 8 bits a channel, or as class numbers,"
+            " greyscale",
+        )
 
 
 def _check_numbers(stored: np.ndarray, where: object, most: int) -> None:
     highest, lowest = stored.max(initial=0), stored.min(initial=0)
     if not 0 <= lowest <= highest <= most:  # nor is NaN
         listed = "; or list them by --mask-values" if highest > most else ""
-        raise BadExample(where, f"has values from {lowest:g} to {highest:g}; class numbers are 0 to {most}{listed}")
+        raise BadExample(
+            where,
+            f"has values from {lowest:g} to {highest:g}; class numbers are 0 to {most}{listed}",
+        )
     if stored.dtype.kind == "f" and (stored != np.floor(stored)).any():
         raise BadExample(where, "has fractions; class numbers are integers")

@@ -1,4 +1,6 @@
-"""Reads a sample of the images of a dataset, and computes their mean, standard deviation and percentile range."""
+"""Reads a sample of the images of a dataset, and computes their mean, standard deviation and
+percentile range.
+"""
 
 import concurrent.futures
 import contextlib
@@ -19,7 +21,9 @@ _PERCENTILES = (0.1, 99.9)
 
 @dataclasses.dataclass
 class Sample:
-    """Sums over the pixels of some examples, of uint8 as integers; `add` in the order of the examples changes nothing otherwise.
+    """Sums over the pixels of some examples, of uint8 as integers.
+
+    `add` in the order of the examples changes nothing otherwise.
 
     Attributes:
         drawn: some pixels of each example, where their range is wanted.
@@ -32,7 +36,11 @@ class Sample:
     drawn: list[np.ndarray] = dataclasses.field(default_factory=list[np.ndarray])
 
     def add(self, part: "Sample") -> None:
-        self.pixels, self.total, self.squares = self.pixels + part.pixels, self.total + part.total, self.squares + part.squares
+        self.pixels, self.total, self.squares = (
+            self.pixels + part.pixels,
+            self.total + part.total,
+            self.squares + part.squares,
+        )
         self.drawn += part.drawn
 
     def pixel_range(self) -> tuple[float, float]:
@@ -43,8 +51,13 @@ class Sample:
             low, high = float(pixels.min()), float(pixels.max())
         return low, high if high > low else low + 1.0
 
-    def moments(self, pixel_range: tuple[float, float] | None = None) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """Returns mean and standard deviation of each channel; with a range, of pixels mapped from it to 0 to 255."""
+    def moments(
+        self, pixel_range: tuple[float, float] | None = None
+    ) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """Returns mean and standard deviation of each channel.
+
+        With a range, of pixels mapped from it to 0 to 255.
+        """
         mean = self.total / self.pixels
         variance = self.squares / self.pixels - mean**2
         if pixel_range is not None:
@@ -52,11 +65,15 @@ class Sample:
             mean, variance = (mean - pixel_range[0]) * scale, variance * scale**2
         # Without contrast there is nothing to divide by.
         std = [float(np.sqrt(value)) if value > 1e-6 else 1.0 for value in variance]
-        return tuple(round(float(value), 3) for value in mean), tuple(round(value, 3) for value in std)
+        return tuple(round(float(value), 3) for value in mean), tuple(
+            round(value, 3) for value in std
+        )
 
 
 def moments_of(images: np.ndarray) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Returns mean and standard deviation of each channel of uint8 images (N, H, W, C), over all of them."""
+    """Returns mean and standard deviation of each channel of uint8 images (N, H, W, C), over all of
+    them.
+    """
     whole = _sums(images[:_CHUNK])
     for start in range(_CHUNK, len(images), _CHUNK):
         whole.add(_sums(images[start : start + _CHUNK]))
@@ -69,15 +86,24 @@ def _sums(images: np.ndarray) -> Sample:
     if images.dtype != np.uint8:
         values = images.reshape(-1, images.shape[-1]).astype(np.float64)
         return Sample(images.shape, pixels, values.sum(0), (values**2).sum(0))
-    counts = [np.bincount(images[..., channel].ravel(), minlength=256) for channel in range(images.shape[-1])]
+    counts = [
+        np.bincount(images[..., channel].ravel(), minlength=256)
+        for channel in range(images.shape[-1])
+    ]
     values = np.arange(256)
     return Sample(images.shape, pixels, np.dot(counts, values), np.dot(counts, values**2))
 
 
 def _draw(image: np.ndarray, count: int, index: int) -> np.ndarray:
-    """Returns at most `count` pixels of an image, those that the number of the example draws: the same in every run."""
+    """Returns at most `count` pixels of an image, those that the number of the example draws: the
+    same in every run.
+    """
     pixels = image.ravel()
-    return pixels if len(pixels) <= count else pixels[np.random.default_rng(index).integers(0, len(pixels), count)]
+    return (
+        pixels
+        if len(pixels) <= count
+        else pixels[np.random.default_rng(index).integers(0, len(pixels), count)]
+    )
 
 
 def measure(source: Source, index: int, drawn: int) -> Sample | BadExample:
@@ -102,9 +128,12 @@ def evenly(length: int, count: int) -> list[int]:
 
 @contextlib.contextmanager
 def in_threads(function: Callable[[Any], Any], values: Iterable[Any]) -> Iterator[Iterator[Any]]:
-    """Context of the results, in order: decoding leaves the interpreter's lock, so that it is worth several threads."""
+    """Context of the results, in order: decoding leaves the interpreter's lock, so that it is worth
+    several threads.
+    """
     pool = concurrent.futures.ThreadPoolExecutor(min(8, platform.cores()))
     try:
         yield pool.map(function, values)
     finally:
-        pool.shutdown(cancel_futures=True)  # an error does not wait for the examples that nobody asks for any more
+        # An error does not wait for the examples that nobody asks for any more.
+        pool.shutdown(cancel_futures=True)

@@ -1,4 +1,6 @@
-"""Measures what training must know of a dataset and its source is not told: size, mean, standard deviation, range, classes."""
+"""Measures what training must know of a dataset and its source is not told: size, mean, standard
+deviation, range, classes.
+"""
 
 import dataclasses
 from collections.abc import Mapping
@@ -63,11 +65,12 @@ def create_dataset(
     Args:
         splits: `train` and, where there are any, `validation` and `test`.
         known: spares the reading that would find it.
-        mask: tells what the mask of a training example holds, by its number: stored values, or with `--mask-values` class numbers.
+        mask: tells what the mask of a training example holds, by its number: stored values, or with
+            `--mask-values` class numbers.
 
     Raises:
-        ConfigError: for an empty training split, images of several sizes that nothing makes equal, classes that cannot be, or a
-            split of which nothing can be read.
+        ConfigError: for an empty training split, images of several sizes that nothing makes equal,
+            classes that cannot be, or a split of which nothing can be read.
         BadExample: where `--on-bad-example` is error and one was met.
     """
     config = request.config
@@ -80,15 +83,29 @@ def create_dataset(
         check_objects(splits["train"], config.dataset or "", skip=skip)
     values = config.mask_values
     if values is not None and task != "segmentation":
-        raise ConfigError("mask_values", str(values), f"is for segmentation, not for {task}; leave it out")
-    num_classes, numbering = _classes(request, task, values.num_classes if values else known.num_classes), known.numbering
-    if task == "segmentation" and numbering is None and mask is not None and (values or known.num_classes is None):
+        raise ConfigError(
+            "mask_values", str(values), f"is for segmentation, not for {task}; leave it out"
+        )
+    num_classes, numbering = (
+        _classes(request, task, values.num_classes if values else known.num_classes),
+        known.numbering,
+    )
+    if (
+        task == "segmentation"
+        and numbering is None
+        and mask is not None
+        and (values or known.num_classes is None)
+    ):
         found, numbering = find_classes(request, mask, len(splits["train"]), skip)
         num_classes = found or num_classes
     assert num_classes is not None
     share = request.validation_share
     if share is not None and "validation" in splits:
-        raise ConfigError("validation", share, f"{config.dataset} has validation data of its own; leave the share out")
+        raise ConfigError(
+            "validation",
+            share,
+            f"{config.dataset} has validation data of its own; leave the share out",
+        )
     if share is not None:
         train, validation = draw_validation(splits["train"], task, share, config.seed)
         splits = {**splits, "train": train, "validation": validation}
@@ -97,16 +114,30 @@ def create_dataset(
     sample = None
     if skip or not known.moments or not (fit or known.size):
         samples = {
-            split: _sample(request, (split, source), _SAMPLE if split == "train" else _SMALL_SAMPLE, known, skip)
+            split: _sample(
+                request,
+                (split, source),
+                _SAMPLE if split == "train" else _SMALL_SAMPLE,
+                known,
+                skip,
+            )
             for split, source in splits.items()
             if split == "train" or (skip and len(source))
         }
         sample = samples["train"]
     pixel_range = sample.pixel_range() if sample and known.dtype != "uint8" else None
     mean, std = known.moments or (sample.moments(pixel_range) if sample else ((), ()))
-    height, width = (fit.size if fit else None) or known.padded or known.size or (sample.shape[:2] if sample else (0, 0))
+    height, width = (
+        (fit.size if fit else None)
+        or known.padded
+        or known.size
+        or (sample.shape[:2] if sample else (0, 0))
+    )
     if known.padded:
-        splits = {split: dataclasses.replace(source, padded=known.padded) for split, source in splits.items()}
+        splits = {
+            split: dataclasses.replace(source, padded=known.padded)
+            for split, source in splits.items()
+        }
     return Dataset(
         **{"test": None, **splits},
         num_classes=num_classes,
@@ -137,13 +168,24 @@ def check_sizes(request: Request, sizes: Mapping[Size, str]) -> None:
         return
     (first, first_name), (second, second_name) = list(sizes.items())[:2]
     side = int(np.median([min(size) for size in sizes]))
-    found = f"{first_name} is {first[0]}x{first[1]} and {second_name} {second[0]}x{second[1]} pixels (height x width)"
-    remedy = f"images differ in size: {found}; give one for all, e.g. --image-size {side // 32 * 32 or side}"
+    found = (
+        f"{first_name} is {first[0]}x{first[1]} and {second_name} {second[0]}x{second[1]} pixels"
+        " (height x width)"
+    )
+    remedy = (
+        f"images differ in size: {found}; give one for all, e.g. --image-size"
+        f" {side // 32 * 32 or side}"
+    )
     raise ConfigError("image_size", _NOT_GIVEN, remedy)
 
 
-def _sample(request: Request, named: tuple[str, Source], count: int, known: Properties, skip: bool) -> Sample:
-    """Returns the sums of evenly spaced examples of a split; the first readable one says how many channels there are."""
+def _sample(
+    request: Request, named: tuple[str, Source], count: int, known: Properties, skip: bool
+) -> Sample:
+    """Returns the sums of evenly spaced examples of a split.
+
+    The first readable one says how many channels there are.
+    """
     whole: Sample | None = None
     sizes: dict[Size, str] = {}
     problems: list[BadExample] = []
@@ -157,7 +199,9 @@ def _sample(request: Request, named: tuple[str, Source], count: int, known: Prop
         for index, part in parts:
             if isinstance(part, Sample) and whole is not None and part.shape[-1] != whole.shape[-1]:
                 wanted = (*part.shape[:2], whole.shape[-1])
-                part = BadExample(name(source, index), f"its images have the shape {part.shape}, not {wanted}")
+                part = BadExample(
+                    name(source, index), f"its images have the shape {part.shape}, not {wanted}"
+                )
             if isinstance(part, BadExample):
                 if not skip:
                     raise part
@@ -169,7 +213,9 @@ def _sample(request: Request, named: tuple[str, Source], count: int, known: Prop
             else:
                 whole.add(part)
     if whole is None:
-        raise request.error(f"nothing of it can be used; {commonest(problems)} (most often of its {split} examples)")
+        raise request.error(
+            f"nothing of it can be used; {commonest(problems)} (most often of its {split} examples)"
+        )
     if known.padded is None:
         check_sizes(request, sizes)
     return whole
@@ -180,12 +226,23 @@ def _classes(request: Request, task: str, found: int | None) -> int | None:
     given = request.config.num_classes
     if task == "regression":
         if given not in (None, found):
-            raise ConfigError("num_classes", given, f"the targets of {request.config.dataset} have {found} channels; leave it out")
+            raise ConfigError(
+                "num_classes",
+                given,
+                f"the targets of {request.config.dataset} have {found} channels; leave it out",
+            )
         return found
     if given is not None and found is not None and given < found:
-        raise ConfigError("num_classes", given, f"{request.config.dataset} has {found}; give at least that, or leave it out")
+        raise ConfigError(
+            "num_classes",
+            given,
+            f"{request.config.dataset} has {found}; give at least that, or leave it out",
+        )
     if found is not None and found > MOST_CLASSES:
-        remedy = f"its highest class number is {found - 1}; number the classes from 0 on, {MOST_CLASSES} at most"
+        remedy = (
+            f"its highest class number is {found - 1}; number the classes from 0 on, {MOST_CLASSES}"
+            " at most"
+        )
         raise request.error(remedy)
     if given is None and found == 1:
         raise request.error("has one class only; there is nothing to tell apart")

@@ -1,4 +1,6 @@
-"""What the headers of all files of a folder say together: channels, depth and sizes, and what follows where sizes differ."""
+"""What the headers of all files of a folder say together: channels, depth and sizes, and what
+follows where sizes differ.
+"""
 
 import collections
 import dataclasses
@@ -80,19 +82,33 @@ class Survey:
         header = self.headers.get(picture.path)
         if header is not None and header.dtype != self.dtype:
             bits, wanted = (np.dtype(name).itemsize * 8 for name in (header.dtype, self.dtype))
-            other = next(file for file, its in self.headers.items() if its is not None and its.dtype == self.dtype)
-            most = f"has {bits} bits a channel ({header.dtype}), most others {wanted} ({self.dtype}), e.g. {other.name}"
+            other = next(
+                file
+                for file, its in self.headers.items()
+                if its is not None and its.dtype == self.dtype
+            )
+            most = (
+                f"has {bits} bits a channel ({header.dtype}), most others {wanted} ({self.dtype}),"
+                f" e.g. {other.name}"
+            )
             raise BadExample(picture, f"{most}; convert them to one depth")
-        return images.decode_image(picture, picture, self.channels, self.dtype, self.fit and self.fit.reduction)
+        return images.decode_image(
+            picture, picture, self.channels, self.dtype, self.fit and self.fit.reduction
+        )
 
     @functools.cached_property
     def sizes(self) -> list[Size]:
         """The sizes of all images."""
-        return [size for header in self.headers.values() if header is not None for size in header.sizes]
+        return [
+            size for header in self.headers.values() if header is not None for size in header.sizes
+        ]
 
 
 def _channels(request: Request, known: Mapping[Path, Header]) -> int:
-    """Returns how many channels all images are made: those that are asked for; else 3 if any is in colour, and 1 if none is."""
+    """Returns how many channels all images are made: those that are asked for.
+
+    Else 3 if any is in colour, and 1 if none is.
+    """
     stored: dict[int, Path] = {}
     for file, header in known.items():
         stored.setdefault(header.channels, file)
@@ -102,22 +118,34 @@ def _channels(request: Request, known: Mapping[Path, Header]) -> int:
         return asked or max(stored, default=1)
     first = several[0]
     if asked not in (None, first):
-        raise ConfigError("channels", asked, f"{stored[first]} has {first} channels, which cannot be made {asked}; leave it out")
+        raise ConfigError(
+            "channels",
+            asked,
+            f"{stored[first]} has {first} channels, which cannot be made {asked}; leave it out",
+        )
     if len(stored) > 1:
         other = next(channels for channels in stored if channels != first)
         found = f"{stored[first]} has {first} channels and {stored[other]} {other}"
-        raise request.error(f"{found}; give --tiff pages if the planes of a file are examples, or make them alike")
+        raise request.error(
+            f"{found}; give --tiff pages if the planes of a file are examples, or make them alike"
+        )
     return first
 
 
 def known_of_pairs(request: Request, survey: Survey) -> Properties:
-    """Returns the properties of images with masks, which are filled up where they differ in size or a crop is larger."""
+    """Returns the properties of images with masks, which are filled up where they differ in size or
+    a crop is larger.
+    """
     known = Properties(augment=("flip", "flip_vertical"), dtype=survey.dtype)
     sizes = survey.sizes
     if request.config.image_size or not sizes:
         return known
     largest = (max(height for height, _ in sizes), max(width for _, width in sizes))
-    sides = [word.removeprefix("crop:") for word in request.config.augment or () if word.startswith("crop:")]
+    sides = [
+        word.removeprefix("crop:")
+        for word in request.config.augment or ()
+        if word.startswith("crop:")
+    ]
     crops = [int(side) for side in sides if side.isdecimal()]
     wanted = (max(largest[0], *crops, 0), max(largest[1], *crops, 0))
     if len(set(sizes)) == 1 and wanted == largest:
@@ -127,24 +155,32 @@ def known_of_pairs(request: Request, survey: Survey) -> Properties:
     if padded[0] * padded[1] > _WASTEFUL * median:
         times = padded[0] * padded[1] / median
         _say(
-            f"warning: {request.config.dataset}: images are filled up to {padded[0]}x{padded[1]} pixels, {times:.0f} times the "
-            "area of most of them; cut the large ones into tiles"
+            f"warning: {request.config.dataset}: images are filled up to {padded[0]}x{padded[1]}"
+            f" pixels, {times:.0f} times the area of most of them; cut the large ones into tiles"
         )
     return dataclasses.replace(known, padded=padded)
 
 
 def known_of_photographs(request: Request, survey: Survey) -> Properties:
-    """Returns the properties of images in folders of classes; those that differ in size are resized and cropped by default."""
+    """Returns the properties of images in folders of classes.
+
+    Those that differ in size are resized and cropped by default.
+    """
     known, sizes = Properties(dtype=survey.dtype), survey.sizes
     if request.config.image_size or not sizes:
         return known
     if len(set(sizes)) == 1:
         return dataclasses.replace(known, size=sizes[0])
     shorter = float(np.median([min(size) for size in sizes]))
-    side = max((side for side in _PHOTOGRAPH_SIDES if side <= shorter), default=max(int(shorter), 1))
+    side = max(
+        (side for side in _PHOTOGRAPH_SIDES if side <= shorter), default=max(int(shorter), 1)
+    )
     size, augment = f"resize_crop:{side}", ("flip", f"random_resized_crop:{side}")
     default = "" if request.config.augment is not None else f" and --augment {' '.join(augment)}"
-    _say(f"note: {request.config.dataset}: images differ in size: --image-size {size}{default} by default")
+    _say(
+        f"note: {request.config.dataset}: images differ in size: --image-size {size}{default} by"
+        " default"
+    )
     defaults: dict[str, Any] = {"image_size": size}
     return dataclasses.replace(known, fit=ImageSize.parse(size), augment=augment, defaults=defaults)
 

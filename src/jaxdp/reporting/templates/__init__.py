@@ -1,4 +1,7 @@
-"""The templates of the report's page. Only here do values become HTML or SVG, and every value is escaped."""
+"""The templates of the report's page.
+
+Only here do values become HTML or SVG, and every value is escaped.
+"""
 
 import jinja2
 from markupsafe import Markup
@@ -13,5 +16,7 @@ _ENVIRONMENT = jinja2.Environment(
 
 
 def render(template: str, **values: object) -> Markup:
-    """Returns a template filled with values, which are escaped unless they come from another template."""
+    """Returns a template filled with values, which are escaped unless they come from another
+    template.
+    """
     return Markup(_ENVIRONMENT.get_template(template).render(values))
