@@ -87,7 +87,7 @@ def main() -> None:
 
 def measure(config: TrainConfig, rounds: int) -> list[tuple[float, float]]:
     """Returns the examples per second of the loop and of the trainer, for each round."""
-    platform.configure(config.sharding.devices)
+    platform.configure(config.devices)
     import jax
 
     from jaxdp import train

@@ -536,11 +536,11 @@ def test_a_folder_of_stacks_goes_from_training_to_counted_cells_in_three_command
 @pytest.mark.slow
 def test_the_learning_rate_that_suits_cells_is_one_of_momentum() -> None:
     rates = [
-        setup_of("cells", instances=True, **more).config.optimization.learning_rate
+        setup_of("cells", instances=True, **more).config.learning_rate
         for more in ({}, {"optimizer": "adam"}, {"learning_rate": 0.03})
     ]
     assert rates == [0.25, None, 0.03]
-    assert setup_of("cells").config.optimization.learning_rate is None
+    assert setup_of("cells").config.learning_rate is None
 
 
 def test_masks_that_are_asked_about_name_the_flag() -> None:

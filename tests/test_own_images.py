@@ -226,7 +226,7 @@ def test_photos_of_any_kind_and_size_are_trained_on_as_they_are_predicted(
     )
     assert dataset_json()["image_shape"] == [48, 48, 3]
     settings = RunDirectory(pathlib.Path("run")).load_config()
-    assert (settings.data.image_size, settings.data.augment) == (
+    assert (settings.image_size, settings.augment) == (
         "resize_crop:48",
         ("flip", "random_resized_crop:48"),
     )

@@ -614,7 +614,7 @@ def test_a_run_is_resumed_with_its_batch_norm_where_none_is_given() -> None:
 @pytest.mark.slow
 def test_the_default_batch_norm_follows_the_batch_and_data_objects_keep_their_splits() -> None:
     trainer = jaxdp.Trainer("cnn", "digits", **SMALL)
-    assert str(trainer.config.model.batch_norm) == "group:32"
+    assert str(trainer.config.batch_norm) == "group:32"
     assert trainer.fit(steps=1, global_batch_size=48).summary["batch_norm"] == "group:24"
     assert trainer.fit(steps=1).summary["batch_norm"] == "group:32"
     data = jaxdp.data.load("digits", validation=0.25)

@@ -7,18 +7,15 @@ import json
 import pathlib
 import sys
 from collections.abc import Sequence
-from typing import Annotated
-
-import tyro
 
 from jaxdp import command_line
 from jaxdp.config import (
     POSITIVE,
+    LayoutConfig,
     OptimizationConfig,
-    OptionalInt,
     PartsConfig,
-    ShardingConfig,
     TrainConfig,
+    setting,
 )
 from jaxdp.runtime import large_pages
 
@@ -27,27 +24,43 @@ _REPEATS = 5
 _HIDDEN = ("global_batch_size", "per_device_batch_size", "epochs", "strategy")
 
 
-@dataclasses.dataclass(frozen=True)
-class BenchConfig(PartsConfig):
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BenchConfig(PartsConfig, LayoutConfig, OptimizationConfig):
     """What `python -m jaxdp.bench` takes: of a training run all that defines its steps, and the
     grid.
     """
 
-    sharding: ShardingConfig = ShardingConfig()
-    optimization: OptimizationConfig = OptimizationConfig()
-    strategies: Annotated[str, tyro.conf.arg(metavar="NAME,NAME,...")] = "single,pmap"
-    """strategies to measure"""
-    batch_sizes: Annotated[str, tyro.conf.arg(metavar="N,N,...")] = "32,64,128"
-    """global batch sizes, of examples per step over all devices"""
-    devices: Annotated[str, tyro.conf.arg(metavar="N,N,...")] = "1,2,4,8"
-    """numbers of devices; on a CPU they are simulated and share its cores"""
-    steps: Annotated[OptionalInt, POSITIVE] = None
-    """steps of a repetition (default: about a second of them, at least 5)"""
-    repeats: Annotated[OptionalInt, POSITIVE] = None
-    """repetitions, of which median, minimum and maximum are told (default: 5)"""
-    output: Annotated[str, tyro.conf.arg(metavar="DIR")] = "bench"
-    """folder for bench.jsonl, which grows, and for the figure of this grid, throughput.png and
-    throughput.svg"""
+    strategies: str = setting(
+        "single,pmap",
+        "strategies to measure",
+        metavar="NAME,NAME,...",
+    )
+    batch_sizes: str = setting(
+        "32,64,128",
+        "global batch sizes, of examples per step over all devices",
+        metavar="N,N,...",
+    )
+    devices: str = setting(
+        "1,2,4,8",
+        "numbers of devices; on a CPU they are simulated and share its cores",
+        metavar="N,N,...",
+    )
+    steps: int | None = setting(
+        None,
+        "steps of a repetition (default: about a second of them, at least 5)",
+        POSITIVE,
+    )
+    repeats: int | None = setting(
+        None,
+        "repetitions, of which median, minimum and maximum are told (default: 5)",
+        POSITIVE,
+    )
+    output: str = setting(
+        "bench",
+        "folder for bench.jsonl, which grows, and for the figure of this grid, "
+        "throughput.png and throughput.svg",
+        metavar="DIR",
+    )
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -72,9 +85,7 @@ def _main(argv: Sequence[str]) -> int:
         defaults_file=False,
         hidden=_HIDDEN,
     )
-    shared = TrainConfig(
-        config.plugins, config.model, config.data, config.task, config.sharding, config.optimization
-    )
+    shared = config.part(TrainConfig, devices=None, steps=None)
     configs = bench_grid.cells(
         shared,
         bench_grid.parse_strategies(config.strategies),

@@ -5,9 +5,6 @@ a few steps on each.
 import dataclasses
 import sys
 from collections.abc import Sequence
-from typing import Annotated
-
-import tyro
 
 from jaxdp import command_line
 from jaxdp.config import (
@@ -17,6 +14,7 @@ from jaxdp.config import (
     OptimizationConfig,
     PartsConfig,
     TrainConfig,
+    setting,
 )
 from jaxdp.parsing import is_count
 from jaxdp.registry import ConfigError
@@ -25,19 +23,28 @@ from jaxdp.runtime import platform
 DESCRIPTION = "Train a few steps on several numbers of devices and compare with one device."
 
 
-@dataclasses.dataclass(frozen=True)
-class CheckConfig(PartsConfig):
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CheckConfig(PartsConfig, OptimizationConfig):
     """What `python -m jaxdp.check` takes: of a training run, all that defines its steps."""
 
-    optimization: OptimizationConfig = OptimizationConfig()
-    devices: Annotated[str, tyro.conf.arg(metavar="N,N,...")] = "1,2,4,8"
-    """numbers of devices to compare with one device; on CPU they are simulated"""
-    strategies: Annotated[str, tyro.conf.arg(metavar="NAME,NAME,...")] = "pmap"
-    """strategies to run on them"""
-    tolerance: Annotated[float, NON_NEGATIVE] = 1e-5
-    """largest absolute difference that passes, else exit code 1. With --batch-norm replica the
-    statistics differ by design. Computed in float64 unless --precision is bfloat16: float32 can put
-    an activation on either side of a ReLU, and one such flip changes a gradient by 1e-3"""
+    devices: str = setting(
+        "1,2,4,8",
+        "numbers of devices to compare with one device; on CPU they are simulated",
+        metavar="N,N,...",
+    )
+    strategies: str = setting(
+        "pmap",
+        "strategies to run on them",
+        metavar="NAME,NAME,...",
+    )
+    tolerance: float = setting(
+        1e-05,
+        "largest absolute difference that passes, else exit code 1. With --batch-norm "
+        "replica the statistics differ by design. Computed in float64 unless --precision is "
+        "bfloat16: float32 can put an activation on either side of a ReLU, and one such "
+        "flip changes a gradient by 1e-3",
+        NON_NEGATIVE,
+    )
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -59,14 +66,8 @@ def _main(argv: Sequence[str]) -> int:
         [int(word) for word in words],
         [name for name in command.strategies.split(",") if name],
     )
-    platform.configure(max(counts), precision=command.model.precision)
-    shared = TrainConfig(
-        command.plugins,
-        command.model,
-        command.data,
-        command.task,
-        optimization=command.optimization,
-    )
+    platform.configure(max(counts), precision=command.precision)
+    shared = command.part(TrainConfig, devices=None)
     runs = [("single", 1)] + [
         (name, count) for name in names for count in counts if name != "single" or count == 1
     ]
@@ -74,7 +75,7 @@ def _main(argv: Sequence[str]) -> int:
 
     from jaxdp.tools import comparison
 
-    found = comparison.compare(configs, float64=command.model.precision == "float32")
+    found = comparison.compare(configs, float64=command.precision == "float32")
     comparison.print_table(configs, found)
     worst = max(max(row.differences) for row in found)
     passed = worst <= command.tolerance
@@ -82,7 +83,7 @@ def _main(argv: Sequence[str]) -> int:
         f"{'passed' if passed else 'FAILED'}: the largest difference is {worst:.1e}, the tolerance"
         f" {command.tolerance:.1e}"
     )
-    if not passed and found[0].config.model.batch_norm == BatchNormMode("replica"):
+    if not passed and found[0].config.batch_norm == BatchNormMode("replica"):
         print(
             "--batch-norm replica depends on the number of devices by design; group:N and global"
             " do not",

@@ -6,30 +6,37 @@ import dataclasses
 import json
 import sys
 from collections.abc import Sequence
-from typing import Annotated
-
-import tyro
 
 from jaxdp import command_line
-from jaxdp.config import Plugins, Settings
+from jaxdp.config import REQUIRED, Settings, setting
 
 DESCRIPTION = "List the checkpoints of a run and whether they are whole."
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class CheckpointsConfig(Settings):
     """What `python -m jaxdp.checkpoints` takes."""
 
-    run_dir: Annotated[str, tyro.conf.Positional]
-    """folder of the run"""
-    plugins: Plugins = ()
-    """Python files or modules that the run was trained with: those that only its folder names are
-    not run, since they are code of whoever made the folder"""
-    verify: tyro.conf.FlagCreatePairsOff[bool] = False
-    """compare every byte with what was saved; otherwise only whether the files are there and have
-    their sizes"""
-    json: tyro.conf.FlagCreatePairsOff[bool] = False
-    """print one line of JSON instead of a table"""
+    run_dir: str = setting(
+        REQUIRED,
+        "folder of the run",
+        positional=True,
+    )
+    plugins: tuple[str, ...] = setting(
+        (),
+        "Python files or modules that the run was trained with: those that only its folder "
+        "names are not run, since they are code of whoever made the folder",
+        metavar="FILE.py|MODULE",
+    )
+    verify: bool = setting(
+        False,
+        "compare every byte with what was saved; otherwise only whether the files are there "
+        "and have their sizes",
+    )
+    json: bool = setting(
+        False,
+        "print one line of JSON instead of a table",
+    )
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -6,18 +6,10 @@ import dataclasses
 import pathlib
 import sys
 from collections.abc import Sequence
-from typing import Annotated, Any
-
-import tyro
+from typing import Any
 
 from jaxdp import command_line
-from jaxdp.config import (
-    OptionalInt,
-    PartsConfig,
-    Plugins,
-    Settings,
-    TrainConfig,
-)
+from jaxdp.config import REQUIRED, PartsConfig, Settings, TrainConfig, setting
 from jaxdp.parsing import printable
 from jaxdp.registry import ConfigError, nearest
 from jaxdp.runtime import platform
@@ -34,27 +26,43 @@ class ImportConfig(PartsConfig):
     and normalization.
     """
 
-    weights: Annotated[str, tyro.conf.Positional]
-    """file of weights: .safetensors, .npz, or where PyTorch is installed .pt or .pth (loaded with
-    weights_only=True)"""
-    run_dir: str
-    """folder of the new run"""
+    weights: str = setting(
+        REQUIRED,
+        "file of weights: .safetensors, .npz, or where PyTorch is installed .pt or .pth "
+        "(loaded with weights_only=True)",
+        positional=True,
+    )
+    run_dir: str = setting(
+        REQUIRED,
+        "folder of the new run",
+    )
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class ExportConfig(Settings):
     """Flags that choose what is exported, and to which file."""
 
-    run_dir: Annotated[str, tyro.conf.Positional]
-    """folder of the run"""
-    output: str
-    """file to write: NAME.safetensors (weights) or NAME.stablehlo (program: images as stored in,
-    outputs out, any batch size; class names and normalization are in NAME.stablehlo.json)"""
-    step: OptionalInt = None
-    """step of the checkpoint (default: the best by validation data, or the last)"""
-    plugins: Plugins = ()
-    """Python files or modules that the run was trained with: those that only its folder names are
-    not run, since they are code of whoever made the folder"""
+    run_dir: str = setting(
+        REQUIRED,
+        "folder of the run",
+        positional=True,
+    )
+    output: str = setting(
+        REQUIRED,
+        "file to write: NAME.safetensors (weights) or NAME.stablehlo (program: images as "
+        "stored in, outputs out, any batch size; class names and normalization are in "
+        "NAME.stablehlo.json)",
+    )
+    step: int | None = setting(
+        None,
+        "step of the checkpoint (default: the best by validation data, or the last)",
+    )
+    plugins: tuple[str, ...] = setting(
+        (),
+        "Python files or modules that the run was trained with: those that only its folder "
+        "names are not run, since they are code of whoever made the folder",
+        metavar="FILE.py|MODULE",
+    )
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -87,9 +95,7 @@ def _main(argv: Sequence[str]) -> int:
     if name == "import":
         from jaxdp.tools.weights_import import import_weights
 
-        config = TrainConfig(command.plugins, command.model, command.data, command.task).replace(
-            run_dir=command.run_dir
-        )
+        config = command.part(TrainConfig)
         print(printable(import_weights(command.weights, config)))
     else:
         from jaxdp.inference.weights import export

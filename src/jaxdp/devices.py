@@ -11,31 +11,26 @@ import json
 import sys
 from collections.abc import Sequence
 
-import tyro
-
 from jaxdp import command_line
-from jaxdp.config import ProcessConfig, Settings, TrainConfig
-from jaxdp.runtime.ray_cluster import Address
+from jaxdp.config import ProcessConfig, TrainConfig, fields, setting
 
 DESCRIPTION = "Show the devices, and with flags of a run what would lie on each."
 
 
-@dataclasses.dataclass(frozen=True)
-class OutputConfig(Settings):
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DevicesConfig(TrainConfig):
     """Flags that choose the form of the output."""
 
-    json: tyro.conf.FlagCreatePairsOff[bool] = False
-    """print one line of JSON instead of tables"""
-    address: Address = None
-    """list the nodes of the Ray cluster that this machine belongs to (auto), or whose head is
-    there, and what they have"""
-
-
-@dataclasses.dataclass(frozen=True)
-class DevicesConfig(TrainConfig):
-    """What `python -m jaxdp.devices` takes."""
-
-    output: OutputConfig = OutputConfig()
+    json: bool = setting(
+        False,
+        "print one line of JSON instead of tables",
+    )
+    address: str | None = setting(
+        None,
+        "list the nodes of the Ray cluster that this machine belongs to (auto), or whose "
+        "head is there, and what they have",
+        metavar="auto|HOST:PORT",
+    )
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -49,16 +44,15 @@ def _main(argv: Sequence[str]) -> int:
     config = command_line.parse(
         DevicesConfig, argv, prog="python -m jaxdp.devices", description=DESCRIPTION
     )
-    given = {word.split("=")[0][2:].replace("-", "_") for word in argv if word.startswith("--")}
-    if config.output.address is not None:
-        return _list_cluster(config.output)
-    idle = {"json", "devices", *ProcessConfig.places()}
+    if config.address is not None:
+        return _list_cluster(config)
+    idle = {"json", "devices", *fields(ProcessConfig)}
     from jaxdp.tools import device_survey
 
-    found = device_survey.survey(config, placement=bool(given - idle))
+    found = device_survey.survey(config, placement=bool(command_line.given_flags(argv) - idle))
     if found is None:
         return 0
-    if config.output.json:
+    if config.json:
         print(json.dumps(found))
     else:
         from jaxdp.tools import device_tables
@@ -67,7 +61,7 @@ def _main(argv: Sequence[str]) -> int:
     return 0
 
 
-def _list_cluster(output: OutputConfig) -> int:
+def _list_cluster(output: DevicesConfig) -> int:
     from jaxdp.tools import device_cluster
 
     assert output.address is not None

@@ -7,13 +7,10 @@ import json
 import pathlib
 import sys
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any
-
-import tyro
+from typing import Any
 
 from jaxdp import command_line
-from jaxdp.config import OptionalPath, Settings, TrainConfig
-from jaxdp.config.values import NumberAsText
+from jaxdp.config import Settings, TrainConfig, setting
 from jaxdp.registry import ConfigError
 from jaxdp.run_directory import check_file
 from jaxdp.units import parse_bytes
@@ -21,50 +18,58 @@ from jaxdp.units import parse_bytes
 DESCRIPTION = "Tell what a training step takes, and which batch fits, without running it."
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class TargetConfig(Settings):
     """Flags that choose accelerators to compile for that are not here.
 
     What is told of them is predicted.
     """
 
-    target: Annotated[
-        str | None, tyro.conf.arg(metavar="PLATFORM:CHIP:TOPOLOGY", help_behavior_hint="")
-    ] = None
-    """compile for this machine, without having it: tpu:v5e:4x4, tpu:v5p:2x2x4, tpu:v6e:8x8,
-    cuda:a100:8, cuda:h100:8, cuda:h200:1 and other numbers of devices. Needs pip install
-    'jaxdp[tpu]' or 'jaxdp[cuda13]', no accelerator and no driver"""
-    devices: Annotated[
-        str | None, tyro.conf.arg(metavar="N[,N,...]", help_behavior_hint=""), NumberAsText((int,))
-    ] = None
-    """how many devices to use (default: all); simulated on CPU. With --target, several numbers,
-    e.g. 1,4,16,64,256: the predicted scaling curve over them"""
-    quick: tyro.conf.FlagCreatePairsOff[bool] = False
-    """with --target tpu:...: compile with the least effort, several times quicker, into a program
-    whose predicted time is longer"""
-    output: OptionalPath = None
-    """with several --devices: file for the figure of the predicted scaling curve, e.g. scaling.png
-    """
+    target: str | None = setting(
+        None,
+        "compile for this machine, without having it: tpu:v5e:4x4, tpu:v5p:2x2x4, "
+        "tpu:v6e:8x8, cuda:a100:8, cuda:h100:8, cuda:h200:1 and other numbers of devices. "
+        "Needs pip install 'jaxdp[tpu]' or 'jaxdp[cuda13]', no accelerator and no driver",
+        metavar="PLATFORM:CHIP:TOPOLOGY",
+    )
+    devices: str | None = setting(
+        None,
+        "how many devices to use (default: all); simulated on CPU. With --target, several "
+        "numbers, e.g. 1,4,16,64,256: the predicted scaling curve over them",
+        metavar="N[,N,...]",
+        numbers=(int,),
+    )
+    quick: bool = setting(
+        False,
+        "with --target tpu:...: compile with the least effort, several times quicker, into "
+        "a program whose predicted time is longer",
+    )
+    output: str | None = setting(
+        None,
+        "with several --devices: file for the figure of the predicted scaling curve, e.g. "
+        "scaling.png",
+        metavar="PATH",
+    )
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class LimitConfig(Settings):
     """Flags that choose the memory limit and the form of the output."""
 
-    device_memory: Annotated[str | None, tyro.conf.arg(metavar="SIZE", help_behavior_hint="")] = (
-        None
+    device_memory: str | None = setting(
+        None,
+        "memory of a device, e.g. 11GiB (default: what the devices here have)",
+        metavar="SIZE",
     )
-    """memory of a device, e.g. 11GiB (default: what the devices here have)"""
-    json: tyro.conf.FlagCreatePairsOff[bool] = False
-    """print one line of JSON instead of tables"""
+    json: bool = setting(
+        False,
+        "print one line of JSON instead of tables",
+    )
 
 
-@dataclasses.dataclass(frozen=True)
-class PlanConfig(TrainConfig):
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PlanConfig(LimitConfig, TargetConfig, TrainConfig):  # pyright: ignore[reportIncompatibleVariableOverride]
     """What `python -m jaxdp.plan` takes."""
-
-    limit: LimitConfig = LimitConfig()
-    accelerator: TargetConfig = TargetConfig()
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -79,15 +84,13 @@ def _main(argv: Sequence[str]) -> int:
         PlanConfig, argv, prog="python -m jaxdp.plan", description=DESCRIPTION
     )
     try:
-        limit = parse_bytes(config.limit.device_memory) if config.limit.device_memory else None
+        limit = parse_bytes(config.device_memory) if config.device_memory else None
     except ValueError:
         raise ConfigError(
-            "device_memory", config.limit.device_memory, "must be a size, e.g. 11GiB or 40GB"
+            "device_memory", config.device_memory, "must be a size, e.g. 11GiB or 40GB"
         ) from None
-    found, show = (
-        _predicted(config, limit) if config.accelerator.target else _planned(config, limit)
-    )
-    print(json.dumps(found)) if config.limit.json else show(found)
+    found, show = _predicted(config, limit) if config.target else _planned(config, limit)
+    print(json.dumps(found)) if config.json else show(found)
     return 0
 
 
@@ -95,7 +98,7 @@ def _planned(
     config: PlanConfig, limit: int | None
 ) -> tuple[dict[str, Any], Callable[[dict[str, Any]], None]]:
     """Returns the plan for the devices here, and what prints it."""
-    chosen = config.accelerator
+    chosen = config
     for name in ("quick", "output"):
         if value := getattr(chosen, name):
             raise ConfigError(
@@ -110,7 +113,7 @@ def _planned(
     from jaxdp.tools import memory_plan
 
     return memory_plan.plan(
-        _training(config).replace(devices=devices), limit
+        config.part(TrainConfig, devices=devices), limit
     ), memory_plan.print_plan
 
 
@@ -121,7 +124,7 @@ def _predicted(
     from jaxdp.runtime.targets import Target
     from jaxdp.tools import prediction, prediction_text
 
-    chosen, training = config.accelerator, _training(config)
+    chosen, training = config, config.part(TrainConfig, devices=None)
     target = Target.parse(chosen.target or "")
     counts = _numbers(chosen.devices)
     if len(counts) > 1:
@@ -153,13 +156,6 @@ def _numbers(text: str | None) -> list[int]:
         if not (word.isascii() and word.isdecimal() and 0 < int(word) <= MOST_DEVICES):
             raise ConfigError("devices", text, f"{word} is no number of devices; write e.g. 1,4,16")
     return sorted({int(word) for word in words})
-
-
-def _training(config: PlanConfig) -> TrainConfig:
-    """Returns the settings of a training run among those of this command."""
-    return TrainConfig(
-        **{field.name: getattr(config, field.name) for field in dataclasses.fields(TrainConfig)}
-    )
 
 
 if __name__ == "__main__":

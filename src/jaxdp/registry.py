@@ -78,11 +78,16 @@ def brief(value: object) -> str:
     return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."
 
 
+def closest(name: str, candidates: Sequence[str]) -> str | None:
+    """Returns the most similar candidate; None if none is similar."""
+    return next(iter(difflib.get_close_matches(name, candidates, n=1, cutoff=0.5)), None)
+
+
 def nearest(name: str, candidates: Mapping[str, Any] | list[str]) -> str:
-    """Returns a remedy: the nearest candidate, if one is similar, and the list of all."""
-    close = difflib.get_close_matches(name, list(candidates), n=1, cutoff=0.5)
+    """Returns a remedy: the closest candidate, if one is similar, and the list of all."""
+    close = closest(name, list(candidates))
     known = ", ".join(sorted(candidates)) or "none"
-    return f"did you mean {close[0]}? known: {known}" if close else f"known: {known}"
+    return f"did you mean {close}? known: {known}" if close else f"known: {known}"
 
 
 def check_keywords(

@@ -260,7 +260,7 @@ class Result:
             raise ConfigError(
                 "split",
                 split,
-                f"there is no split {split!r} in {setup.config.data.dataset}; there are: {there}",
+                f"there is no split {split!r} in {setup.config.dataset}; there are: {there}",
             )
         return setup, known if split == "all" else [split]
 
@@ -271,9 +271,9 @@ class Result:
         config = (self._setup or self).config.replace(dataset=dataset.name)
         if data is not None and self._setup is not None:
             return dataclasses.replace(self._setup, config=config, dataset=dataset)
-        if config.optimization.optimizer == OBJECT:  # evaluation needs none
+        if config.optimizer == OBJECT:  # evaluation needs none
             config = config.replace(optimizer="sgd", optimizer_kwargs={})
-        devices.ensure(config.sharding.devices)
+        devices.ensure(config.devices)
         setup = setup_lib.create_setup(
             config, dataclasses.replace(NOTHING, dataset=dataset), training=False
         )
@@ -288,7 +288,7 @@ class Result:
         Raises:
             ConfigError: for data that the model is not for.
         """
-        ours, config = self.description, self.config.data
+        ours, config = self.description, self.config
         if data is None:
             dataset = open_data(self.config)[1]
         else:
@@ -322,9 +322,7 @@ class Result:
         """
         height, width, channels = self.description.image_shape
         others = {"train_split": None, "validation": None, "test_split": None, "class_names": None}
-        config = self.config.data.replace(
-            dataset=name, instances=self.description.instances, **others
-        )
+        config = self.config.replace(dataset=name, instances=self.description.instances, **others)
         if self.description.answer == "classification" and config.image_size is None:
             config = config.replace(image_size=f"{height}x{width}")
         known = (
@@ -344,7 +342,7 @@ class Result:
         above = (
             title(self._setup)
             if self._setup is not None
-            else f"{self.config.model.name} on {self.config.data.dataset}"
+            else f"{self.config.model} on {self.config.dataset}"
         )
         return plots.curves_figure(self.history, title=above, metric_name=name)
 
@@ -376,7 +374,7 @@ class Result:
             split: {name: round(value, 4) for name, value in each.items() if "/" not in name}
             for split, each in self.metrics.items()
         }
-        what = printable(f"{self.config.model.name} on {self.config.data.dataset}")
+        what = printable(f"{self.config.model} on {self.config.dataset}")
         return f"Result({what}, {self.status} at step {self.summary['steps']}, {found})"
 
 
@@ -404,13 +402,13 @@ def load(
     directory = RunDirectory(pathlib.Path(run_dir))
     config = directory.load_trusted_config(plugins)
     description = read_description(directory)
-    devices.ensure(None, precision=config.model.precision)
-    if model is None and config.model.name not in models.names():
+    devices.ensure(None, precision=config.precision)
+    if model is None and config.model not in models.names():
         remedy = (
             "was trained with a model object; give one of the same structure:"
             f" load({str(run_dir)!r}, model=...)"
         )
-        raise ConfigError("model", config.model.name, remedy)
+        raise ConfigError("model", config.model, remedy)
     task = create_task(config, description, Objects())
     found = restore(directory, config, description, step, model)
     summary = directory.read_summary() or {"status": "stopped", "metrics": {}, "steps": found[0]}

@@ -30,36 +30,6 @@ from jaxdp.run_files import read_lines as read_lines
 from jaxdp.run_files import replace_file as replace_file
 from jaxdp.run_files import rows_text as rows_text
 
-# A checkpoint continues only under the settings that give its arrays, and its place in the data,
-# their meaning.
-FIXED_ON_RESUME = (
-    "model",
-    "model_kwargs",
-    "optimizer",
-    "optimizer_kwargs",
-    "dataset",
-    "task",
-    "train_split",
-    "validation",
-    "image_size",
-    "channels",
-    "tiff",
-    "mask_values",
-    "instances",
-    "global_batch_size",
-    "batch_norm",
-    "sampler",
-    "seed",
-)
-# Another run may change these and start from the weights of the first.
-_MATTER_OF_THE_START = (
-    "optimizer",
-    "optimizer_kwargs",
-    "batch_norm",
-    "global_batch_size",
-    "sampler",
-    "dataset",
-)
 _UNFINISHED = ".orbax-checkpoint-tmp"
 
 
@@ -225,7 +195,9 @@ class RunDirectory:
             return {}
         old, new = self.load_config().plain(), now.plain()
         names = [
-            name for name in new if name not in config_lib.OF_ONE_COMMAND and old[name] != new[name]
+            name
+            for name in config_lib.settings_with(TrainConfig, saved=True)
+            if old[name] != new[name]
         ]
         return {name: [old[name], new[name]] for name in names}
 
@@ -260,8 +232,10 @@ class RunDirectory:
 
     def write_config(self, config: TrainConfig) -> None:
         defaults = TrainConfig().flat()
-        of_one_command = {name: defaults[name] for name in config_lib.OF_ONE_COMMAND}
-        replace_file(self.config_file, config_lib.to_yaml(config.replace(**of_one_command)))
+        of_command = {
+            name: defaults[name] for name in config_lib.settings_with(TrainConfig, saved=False)
+        }
+        replace_file(self.config_file, config_lib.to_yaml(config.replace(**of_command)))
 
     def changed_sources(self, now: Mapping[str, str]) -> dict[str, list[str]]:
         """Returns the source files that have changed since the run last started.
@@ -393,11 +367,11 @@ def claim(config: TrainConfig, description: Mapping[str, Any], *, create: bool) 
     run = RunDirectory(_folder(config))
     check_utf8(run.path)
     default = run.path
-    if config.run.resume == "never" and not config.run.run_dir:
+    if config.resume == "never" and not config.run_dir:
         number = 2
         while run.config_file.exists():
             run, number = RunDirectory(default.with_name(f"{default.name}-{number}")), number + 1
-    if run.config_file.exists() and config.run.resume == "never":
+    if run.config_file.exists() and config.resume == "never":
         raise ConfigError(
             "resume",
             "never",
@@ -418,7 +392,7 @@ def will_resume(config: TrainConfig) -> bool:
     """
     checkpoints = RunDirectory(_folder(config)).checkpoints
     return (
-        config.run.resume != "never"
+        config.resume != "never"
         and checkpoints.is_dir()
         and any(is_step(path) for path in checkpoints.iterdir())
     )
@@ -433,11 +407,11 @@ def is_step(path: pathlib.Path) -> bool:
 
 def _folder(config: TrainConfig) -> pathlib.Path:
     """Returns the folder that `--run-dir` names, or the one for these settings."""
-    if config.run.run_dir:
-        return pathlib.Path(config.run.run_dir)
+    if config.run_dir:
+        return pathlib.Path(config.run_dir)
     # A backslash is a separator to Orbax.
-    dataset = re.sub(r"[/\\]", "_", valid_text(str(config.data.dataset))).replace(":", "-")
-    return pathlib.Path("runs", f"{config.model.name}-{dataset}-{config_lib.run_hash(config)}")
+    dataset = re.sub(r"[/\\]", "_", valid_text(str(config.dataset))).replace(":", "-")
+    return pathlib.Path("runs", f"{config.model}-{dataset}-{config_lib.run_hash(config)}")
 
 
 def claim_new(path: pathlib.Path) -> RunDirectory:
@@ -514,15 +488,11 @@ def _check_same_run(
 ) -> None:
     """Raises ConfigError for what has changed since the run began, and must not."""
     ours_by_name, saved = config.plain(), run.load_config().plain()
-    for name in (*FIXED_ON_RESUME, "ema_decay"):
-        ours, theirs = ours_by_name[name], saved[name]
-        # An average may change its pace, but not begin or end.
-        if (bool(ours) != bool(theirs)) if name == "ema_decay" else ours != theirs:
-            fresh = (
-                f", which --init-from {run.path} starts from its weights"
-                if name in _MATTER_OF_THE_START
-                else ""
-            )
+    for name, field in config_lib.fields(TrainConfig).items():
+        ours, theirs, resume = ours_by_name[name], saved[name], config_lib.facts_of(field).resume
+        changed = bool(ours) != bool(theirs) if resume == "presence" else ours != theirs
+        if changed and resume != "free":
+            fresh = f", which --init-from {run.path} starts from its weights" * (resume == "start")
             remedy = f"the run in {run.path} has {brief(theirs)}; "
             remedy += f"use that, or another --run-dir{fresh}"
             raise ConfigError(name, ours, remedy)
@@ -534,7 +504,7 @@ def _check_same_run(
             if create:
                 run_files.warn(
                     f"{error.path} cannot be read ({error.problem}); made again from"
-                    f" {config.data.dataset}"
+                    f" {config.dataset}"
                 )
                 run.write_dataset(description)
     for name in ("num_classes", "image_shape", "class_names", "examples"):
@@ -544,4 +514,4 @@ def _check_same_run(
                 f"has changed since the run in {run.path} began: {name} was {then}, is {now}; use"
                 " another --run-dir"
             )
-            raise ConfigError("dataset", config.data.dataset, remedy)
+            raise ConfigError("dataset", config.dataset, remedy)

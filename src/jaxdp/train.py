@@ -73,18 +73,18 @@ def _train(config: TrainConfig) -> int:
     signals = StopSignals(_SIGNALS, exit_code=EXIT_STOPPED, message=STOPPED_AT_START)
     with signals.handled(), contextlib.ExitStack() as cleanup:
         platform.configure(
-            config.sharding.devices,
-            deterministic=config.sharding.deterministic,
-            precision=config.model.precision,
+            config.devices,
+            deterministic=config.deterministic,
+            precision=config.precision,
         )
         from jaxdp.callbacks.watchdog import Watchdog
         from jaxdp.reporting import progress
         from jaxdp.trainer import Trainer
         from jaxdp.training import setup as setup_lib
 
-        group = processes.start(config.processes)
+        group = processes.start(config)
         signals.check()
-        cleanup.enter_context((watchdog := Watchdog(group, config.run.step_timeout)).watching())
+        cleanup.enter_context((watchdog := Watchdog(group, config.step_timeout)).watching())
         load_plugins(config.plugins, reload=True)
         reading = progress.Reading() if group.index == 0 else lambda split, done, total: None
         setup = setup_lib.create_setup(

@@ -129,10 +129,10 @@ def test_bad_examples_have_no_weight_in_either_placement() -> None:
 
 
 def test_what_does_not_fit_streams(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert create_setup(CONFIGS["digits"]).config.data.data_placement == "device"
+    assert create_setup(CONFIGS["digits"]).config.data_placement == "device"
     needed = 1797 * (64 + 4 + 4)
     for share, expected in ((3.9, "host"), (4.1, "device")):
         monkeypatch.setattr(
             setup.platform, "device_memory_bytes", lambda devices, share=share: needed * share
         )
-        assert create_setup(CONFIGS["digits"]).config.data.data_placement == expected
+        assert create_setup(CONFIGS["digits"]).config.data_placement == expected

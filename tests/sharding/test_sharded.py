@@ -159,7 +159,7 @@ def test_no_optimizer_sees_the_padding(optimizer: str) -> None:
     found = partition.place("params/conv/kernel", weights.shape, {"data": 8})
     assert found.stored != found.shape
     config = TrainConfig.of(optimizer=optimizer, clip_norm=1.0, weight_decay=0.01)
-    rule = optim.create_optimizer(config.optimization, optax.constant_schedule(0.1))
+    rule = optim.create_optimizer(config, optax.constant_schedule(0.1))
     params, padded = weights, np.pad(weights, found.padding)
     state, padded_state = rule.init(params), rule.init(padded)
     for _ in range(3):

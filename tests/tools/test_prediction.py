@@ -46,7 +46,7 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     asked: list[tuple[int, int]] = []
 
     def setup(config: Any, target: Target, *, training: bool) -> Any:
-        size = config.optimization.global_batch_size or 128
+        size = config.global_batch_size or 128
         shapes = types.SimpleNamespace(params={})
         dataset = types.SimpleNamespace(image_shape=(32, 32, 3))
         strategy = types.SimpleNamespace(data_shards=target.count)

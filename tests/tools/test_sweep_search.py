@@ -68,7 +68,7 @@ def proposed(found: Search, count: int) -> list[Cell]:
     for _ in range(count):
         cell = found.next()
         assert cell is not None
-        accuracy = 1 / (1 + abs(cell.config.optimization.learning_rate - 0.1))
+        accuracy = 1 / (1 + abs(cell.config.learning_rate - 0.1))
         evaluated(cell, [accuracy / 2, accuracy])
         assert found.ended(cell, 0, "") == "done"
         cells.append(cell)
@@ -98,7 +98,7 @@ def test_the_space() -> None:
     assert rate == float(f"{rate:.4g}")  # the folder is named after it
     assert isinstance(width, int)
     assert cell.name.startswith(f"learning_rate={rate},weight_decay=")
-    assert cell.config.model.kwargs == {"width": width}
+    assert cell.config.model_kwargs == {"width": width}
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,7 @@ CONSTANTS = Constants.create([0.1], seed=3)
 def example_of_step(number: int) -> int:
     """An example that a run of FLAGS sees in this step, and in no other of its first 8."""
     order = pipeline.TrainingOrder(
-        len(open_dataset("digits").train), 160, TrainConfig().data.seed, total_steps=8
+        len(open_dataset("digits").train), 160, TrainConfig().seed, total_steps=8
     )
     return int(order[number - 1][0])
 

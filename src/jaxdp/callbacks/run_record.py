@@ -35,7 +35,7 @@ class RunRecord:
                 if (before := _known_examples(directory)) not in (None, examples):
                     changed["examples"] = [before, examples]
                     warn(
-                        f"{setup.config.data.dataset} has other examples than when {directory.path}"
+                        f"{setup.config.dataset} has other examples than when {directory.path}"
                         " began, though as many"
                     )
                 if files := directory.changed_sources(sources):

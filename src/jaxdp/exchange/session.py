@@ -13,7 +13,7 @@ from typing import Any
 import jax
 
 from jaxdp.components import Objects
-from jaxdp.config import ExchangeConfig, TrainConfig
+from jaxdp.config import ExchangeConfig, TrainConfig, fields
 from jaxdp.exchange import leaves
 from jaxdp.exchange.asynchronous import Asynchronous
 from jaxdp.exchange.monitor import Monitor
@@ -50,21 +50,20 @@ def check(setup: Setup) -> None:
     Raises:
         ConfigError: for the first one that does not work with it, and where Ray is not installed.
     """
-    config, exchange = setup.config, setup.config.exchange.name
+    config, exchange = setup.config, setup.config.exchange
     if exchange == "allreduce":
         return
     ray_connection.require()
-    sharding, optimization = config.sharding, config.optimization
-    if sharding.strategy not in ("pmap", "single"):
+    if config.strategy not in ("pmap", "single"):
         raise ConfigError(
             "strategy",
-            sharding.strategy,
+            config.strategy,
             f"--exchange {exchange} computes on its workers; leave --strategy out",
         )
-    if sharding.devices not in (None, 1):
+    if config.devices not in (None, 1):
         raise ConfigError(
             "devices",
-            sharding.devices,
+            config.devices,
             f"--exchange {exchange} takes --workers, each of which is one device",
         )
     if jax.process_count() > 1:
@@ -80,13 +79,13 @@ def check(setup: Setup) -> None:
     for name, value in (
         (
             "accumulate_steps",
-            optimization.accumulate_steps if optimization.accumulate_steps > 1 else None,
+            config.accumulate_steps if config.accumulate_steps > 1 else None,
         ),
         (
             "steps_per_execution",
-            config.run.steps_per_execution if config.run.steps_per_execution > 1 else None,
+            config.steps_per_execution if config.steps_per_execution > 1 else None,
         ),
-        ("profile", config.run.profile),
+        ("profile", config.profile),
     ):
         if value is not None:
             raise ConfigError(
@@ -94,7 +93,7 @@ def check(setup: Setup) -> None:
                 value,
                 f"does not go together with --exchange {exchange}; leave one of them out",
             )
-    if exchange != "exact" or config.exchange.servers:
+    if exchange != "exact" or config.servers:
         _check_update(setup)
     _check_batch_norm(setup)
     number_of_slices(setup)
@@ -103,34 +102,33 @@ def check(setup: Setup) -> None:
 def _check_update(setup: Setup) -> None:
     config = setup.config
     if servers := _servers(config):
-        if setup.objects.optimizer is not None and config.exchange.name != "local":
+        if setup.objects.optimizer is not None and config.exchange != "local":
             raise ConfigError(
                 "exchange",
-                config.exchange.name,
+                config.exchange,
                 "divides the optimizer among servers, which takes one by its name",
             )
         if servers > (most := len(jax.tree.leaves(setup.shapes.params))):
             raise ConfigError(
                 "servers",
-                config.exchange.servers,
+                config.servers,
                 f"the model has {most} arrays of parameters; use at most {most}",
             )
-    if config.model.precision == "float16":
+    if config.precision == "float16":
         remedy = (
-            f"its loss scale is one of the whole state, which --exchange {config.exchange.name}"
+            f"its loss scale is one of the whole state, which --exchange {config.exchange}"
             " divides; use bfloat16"
         )
         raise ConfigError("precision", "float16", remedy)
-    if config.run.on_divergence == "skip":
+    if config.on_divergence == "skip":
         remedy = (
-            f"--exchange {config.exchange.name} has no single update to skip here; use stop or"
-            " rollback"
+            f"--exchange {config.exchange} has no single update to skip here; use stop or rollback"
         )
         raise ConfigError("on_divergence", "skip", remedy)
 
 
 def _check_batch_norm(setup: Setup) -> None:
-    mode, exchange = setup.recipe.batch_norm, setup.config.exchange.name
+    mode, exchange = setup.recipe.batch_norm, setup.config.exchange
     if not jax.tree.leaves(setup.shapes.batch_stats) or mode.kind == "group":
         return
     if mode.kind == "replica" or exchange != "async":
@@ -148,8 +146,8 @@ def number_of_slices(setup: Setup) -> int:
     Raises:
         ConfigError: for a number of slices that are not whole groups of batch norm.
     """
-    exchange, size = setup.config.exchange, setup.global_batch_size
-    if exchange.name == "async":
+    exchange, size = setup.config, setup.global_batch_size
+    if exchange.exchange == "async":
         return 1
     has_groups = (
         bool(jax.tree.leaves(setup.shapes.batch_stats)) and setup.recipe.batch_norm.group_size
@@ -159,8 +157,8 @@ def number_of_slices(setup: Setup) -> int:
     given = (
         exchange.slices
         if exchange.slices is not None
-        else exchange.count
-        if exchange.name == "local"
+        else exchange.worker_count
+        if exchange.exchange == "local"
         else None
     )
     if given is None:
@@ -191,10 +189,10 @@ def started(setup: Setup) -> Iterator[tuple[Setup, Monitor]]:
         ConfigError: if there is no cluster at the address, or for objects that cannot be sent.
     """
     config = setup.config
-    exchange = config.exchange
+    exchange = config
     with (
         ray_connection.connected(
-            exchange.ray_address, cpus=exchange.count, field="ray_address"
+            exchange.ray_address, cpus=exchange.worker_count, field="ray_address"
         ) as ray,
         contextlib.ExitStack() as cleanup,
     ):
@@ -203,22 +201,22 @@ def started(setup: Setup) -> Iterator[tuple[Setup, Monitor]]:
             _of_worker(config),
             _sendable(ray, setup.objects),
             os.getcwd(),
-            exchange.name == "local",
+            exchange.exchange == "local",
             slices,
             owners,
-            alone=exchange.name == "async",
+            alone=exchange.exchange == "async",
         )
-        pool = Pool(ray, task, exchange.count, Head() if exchange.ray_address else None)
+        pool = Pool(ray, task, exchange.worker_count, Head() if exchange.ray_address else None)
         cleanup.callback(pool.close)
         intervals, devices = setup.intervals, setup.strategy.devices[:1]
         servers: Any = owners and _started_servers(ray, setup, owners)
         if servers:
             cleanup.callback(servers.close)
-        if exchange.name == "exact" and not servers:
+        if exchange.exchange == "exact" and not servers:
             strategy: Any = Exact(setup.recipe, devices, pool, slices)
-        elif exchange.name == "exact":
+        elif exchange.exchange == "exact":
             strategy = ExactOnServers(setup.recipe, devices, pool, slices, servers)
-        elif exchange.name == "local":
+        elif exchange.exchange == "local":
             average = servers or AverageHere(pool, *_outer(exchange))
             strategy = Local(
                 setup.recipe, devices, pool, slices, average, stacks=exchange.steps_alone > 1
@@ -236,14 +234,14 @@ def started(setup: Setup) -> Iterator[tuple[Setup, Monitor]]:
 
 
 def _started_servers(ray: Any, setup: Setup, owners: tuple[int, ...]) -> Any:
-    if setup.config.exchange.name == "local":
-        return Averages(ray, owners, *_outer(setup.config.exchange))
+    if setup.config.exchange == "local":
+        return Averages(ray, owners, *_outer(setup.config))
     return Servers(
         ray, _of_servers(setup), setup.recipe.optimizer(setup.schedule), owners, _clipped(setup)
     )
 
 
-def _outer(exchange: ExchangeConfig) -> tuple[float, float]:
+def _outer(exchange: TrainConfig) -> tuple[float, float]:
     """Returns the learning rate and the momentum of the changes of an average."""
     return exchange.outer_learning_rate or 1.0, exchange.outer_momentum or 0.0
 
@@ -253,9 +251,7 @@ def _owners(setup: Setup) -> tuple[int, ...]:
     count = _servers(setup.config)
     if not count:
         return ()
-    computed = (
-        (setup.shapes, None) if setup.config.exchange.name == "local" else setup.shapes.params
-    )
+    computed = (setup.shapes, None) if setup.config.exchange == "local" else setup.shapes.params
     return owners_of(
         [0 if leaf is None else math.prod(leaf.shape) for leaf in leaves.places(computed)], count
     )
@@ -263,14 +259,14 @@ def _owners(setup: Setup) -> tuple[int, ...]:
 
 def _servers(config: TrainConfig) -> int:
     """Returns the number of parameter servers, 0 where this process holds the state."""
-    return config.exchange.servers or (1 if config.exchange.name == "async" else 0)
+    return config.servers or (1 if config.exchange == "async" else 0)
 
 
 def _clipped(setup: Setup) -> float | None:
     """Returns the norm to which gradients are clipped before they get to several servers, none of
     which sees all of them.
     """
-    return setup.config.optimization.clip_norm if _servers(setup.config) > 1 else None
+    return setup.config.clip_norm if _servers(setup.config) > 1 else None
 
 
 def _of_servers(setup: Setup) -> Recipe:
@@ -278,7 +274,7 @@ def _of_servers(setup: Setup) -> Recipe:
     if _clipped(setup) is None:
         return setup.recipe
     # Not None: the optimizer's state is to have the same form.
-    never = setup.config.optimization.replace(clip_norm=_NEVER)
+    never = setup.config.replace(clip_norm=_NEVER)
     return dataclasses.replace(
         setup.recipe, optimizer=functools.partial(optim.create_optimizer, never)
     )
@@ -288,8 +284,9 @@ def _of_worker(config: TrainConfig) -> TrainConfig:
     """Returns the settings with which a worker opens the data and builds the model: of a run on one
     device without a folder.
     """
-    allreduce = dataclasses.replace(config, exchange=type(config.exchange)())
-    return allreduce.replace(
+    defaults = {name: getattr(ExchangeConfig(), name) for name in fields(ExchangeConfig)}
+    return config.replace(
+        **defaults,
         strategy="single",
         devices=1,
         run_dir=None,
@@ -298,9 +295,7 @@ def _of_worker(config: TrainConfig) -> TrainConfig:
         callbacks=(),
         early_stop=None,
         distributed="off",
-        on_divergence="stop"
-        if config.run.on_divergence == "rollback"
-        else config.run.on_divergence,
+        on_divergence="stop" if config.on_divergence == "rollback" else config.on_divergence,
     )
 
 

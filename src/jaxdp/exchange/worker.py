@@ -112,7 +112,7 @@ class Worker:
         flags = os.environ.get("XLA_FLAGS", "")
         if _ONE_THREAD not in flags:
             os.environ["XLA_FLAGS"] = f"{flags} --{_ONE_THREAD}=false".strip()
-        platform.configure(None, precision=self._task.config.model.precision)
+        platform.configure(None, precision=self._task.config.precision)
 
     def _build(self) -> None:
         import jax
@@ -224,7 +224,7 @@ class Worker:
         from jaxdp.data import pipeline
 
         setup, numbers = self._setup, self._order[step]
-        streams = setup.config.data.data_placement == "host"
+        streams = setup.config.data_placement == "host"
         read = (
             functools.partial(pipeline.load, setup.source("train"))
             if streams

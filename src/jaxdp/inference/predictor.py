@@ -48,7 +48,7 @@ _normalize = jax.jit(augment.Preprocess((), (), per_image=True).normalize)
 def fit_of(config: TrainConfig, description: Description) -> ImageSize:
     """Returns how images are made the size at which the model was trained."""
     height, width, _ = description.image_shape
-    text = config.data.image_size
+    text = config.image_size
     fit = ImageSize.parse(text) if text else None
     return fit if fit is not None and fit.size == (height, width) else ImageSize((height, width))
 
@@ -85,7 +85,7 @@ class Predictor:
         overlap: int | None = None,
         devices: int | None = None,
     ) -> None:
-        platform.check_precision(config.model.precision)
+        platform.check_precision(config.precision)
         self.description = description
         self.resized = is_resized(config, self.description)
         height, width, channels = self.description.image_shape
@@ -94,11 +94,11 @@ class Predictor:
         self._preprocess = augment.Preprocess(
             description.mean,
             description.std,
-            per_image=config.data.normalize == "image",
+            per_image=config.normalize == "image",
             pixel_range=description.pixel_range,
         )
         self._normalize_first = (
-            config.data.normalize == "image" and self.description.answer != "classification"
+            config.normalize == "image" and self.description.answer != "classification"
         )
         nothing = augment.Preprocess((0.0,) * channels, (1.0,) * channels)
         self._network = create_predictor(
@@ -314,7 +314,7 @@ class Predictor:
 
 def is_resized(config: TrainConfig, description: Description) -> bool:
     """Tells whether images are resized to the size at which the model was trained."""
-    return description.answer == "classification" or config.data.image_size is not None
+    return description.answer == "classification" or config.image_size is not None
 
 
 def restore(
@@ -353,15 +353,13 @@ def _expected_state(config: TrainConfig, description: Description, model: nnx.Mo
     """Returns the shapes of a state without an optimizer's; nothing is computed."""
 
     def create() -> TrainState:
-        dtype = jnp.dtype(config.model.precision)
+        dtype = jnp.dtype(config.precision)
         copy = (
             create_model(config, description, rngs=nnx.Rngs(0), dtype=dtype)
             if model is None
             else nnx.clone(model)
         )
-        return create_train_state(
-            copy, optax.identity(), with_ema=config.optimization.ema_decay > 0
-        )
+        return create_train_state(copy, optax.identity(), with_ema=config.ema_decay > 0)
 
     return jax.eval_shape(create)
 

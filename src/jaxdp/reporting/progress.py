@@ -88,7 +88,7 @@ def _print_result(
     print_summary(summary, str(trained.directory.path), summary["best_metric"]["name"])
     if trained.was_complete:
         anew, extended = "another --run-dir", "a larger --epochs or --steps"
-        if not config.run.run_dir:  # another length is another folder
+        if not config.run_dir:  # another length is another folder
             anew, extended = "--resume never", f"--run-dir {trained.directory.path} and {extended}"
         say_complete(trained, config, f"train anew with {anew}, or extend it with {extended}")
         return

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from jaxdp import tasks
-from jaxdp.config import OF_ONE_COMMAND, ExchangeConfig, TrainConfig
+from jaxdp.config import ExchangeConfig, TrainConfig, settings_with
 from jaxdp.parsing import is_finite, parse_yaml
 from jaxdp.registry import ConfigError, shown
 from jaxdp.reporting.report_figures import Mark
@@ -303,7 +303,8 @@ def _settings(path: pathlib.Path) -> tuple[str, dict[str, Any]]:
     if not isinstance(content, dict):
         raise DamagedFile(path, "it holds no settings")
     settings = TrainConfig().plain() | {str(name): value for name, value in content.items()}
-    return text, {name: value for name, value in settings.items() if name not in OF_ONE_COMMAND}
+    of_command = settings_with(TrainConfig, saved=False)
+    return text, {name: value for name, value in settings.items() if name not in of_command}
 
 
 def setting_text(value: object, missing: str = "default") -> str:
@@ -317,7 +318,7 @@ def fact_text(run: Run, name: str) -> str:
     """Returns what is known of a run under this name, for a person."""
     # What computes are its workers, and no strategy divides anything.
     if run.exchange and name == "devices":
-        count = run.about("workers") or ExchangeConfig().count
+        count = run.about("workers") or ExchangeConfig().worker_count
         return f"{count} worker{'s' if count != 1 else ''}"
     if run.exchange and name == "strategy":
         return run.exchange

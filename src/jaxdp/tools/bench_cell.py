@@ -22,12 +22,12 @@ def describe(config: TrainConfig) -> Record:
     }
     return {
         "time": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "model": config.model.name,
-        "dataset": config.data.dataset,
-        "strategy": config.sharding.strategy,
-        "devices": config.sharding.devices,
-        "global_batch_size": config.optimization.global_batch_size,
-        "precision": config.model.precision,
+        "model": config.model,
+        "dataset": config.dataset,
+        "strategy": config.strategy,
+        "devices": config.devices,
+        "global_batch_size": config.global_batch_size,
+        "precision": config.precision,
         "settings": settings,
         "cores": platform.cores(),
     }
@@ -40,15 +40,15 @@ def answer(request: Mapping[str, Any]) -> None:
     try:
         config = TrainConfig.of(**request["config"])
         platform.configure(
-            config.sharding.devices,
-            deterministic=config.sharding.deterministic,
-            precision=config.model.precision,
+            config.devices,
+            deterministic=config.deterministic,
+            precision=config.precision,
         )
         from jaxdp.tools import throughput
         from jaxdp.training import summary
         from jaxdp.training.setup import create_setup
 
-        device = platform.select_devices(config.sharding.devices)[0]
+        device = platform.select_devices(config.devices)[0]
         machine = {
             "platform": device.platform,
             "device_kind": device.device_kind,

@@ -78,8 +78,8 @@ def cells(
             _leave_out(f"{strategy} on {_devices(count)}", reason)
             continue
         for size in batch_sizes:
-            microbatches = settings.optimization.accumulate_steps
-            if size % (count * microbatches) and not settings.sharding.mesh:
+            microbatches = settings.accumulate_steps
+            if size % (count * microbatches) and not settings.mesh:
                 times = f" with {microbatches} microbatches each" if microbatches > 1 else ""
                 _leave_out(
                     f"{strategy} on {_devices(count)}, batch {size}",
@@ -94,7 +94,7 @@ def cells(
 def _why_not(settings: TrainConfig, strategy: str, devices: int) -> str | None:
     if strategy == "single" and devices > 1:
         return "it uses one"
-    if (settings.sharding.mesh or settings.sharding.shard_params) and strategy != "sharded":
+    if (settings.mesh or settings.shard_params) and strategy != "sharded":
         return "it has no --mesh or --shard-params"
     return None
 
@@ -174,10 +174,9 @@ def measure_all(
     measured = False
     with tempfile.TemporaryDirectory(prefix="jaxdp-bench-") as cache:
         for number, config in enumerate(configs, 1):
-            assert config.sharding.devices is not None
+            assert config.devices is not None
             name = (
-                f"{config.sharding.strategy} on {_devices(config.sharding.devices)}, batch"
-                f" {config.optimization.global_batch_size}"
+                f"{config.strategy} on {_devices(config.devices)}, batch {config.global_batch_size}"
             )
             request = {"config": config.plain(), "steps": steps, "repeats": repeats}
             record = bench_cell.describe(config) | trial.run(request, cache)

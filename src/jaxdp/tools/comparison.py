@@ -61,13 +61,13 @@ def print_table(configs: Sequence[TrainConfig], found: Sequence[Comparison]) -> 
         found: the comparison of each.
     """
     first = found[0].config
-    where = escape(printable(f"{first.model.name} on {first.data.dataset}"))
-    title = f"{where}, batch norm {first.model.batch_norm}: largest differences"
+    where = escape(printable(f"{first.model} on {first.dataset}"))
+    title = f"{where}, batch norm {first.batch_norm}: largest differences"
     table = rich.table.Table("strategy", "devices", *COLUMNS, title=title)
     for config, row in zip(configs, found, strict=True):
         table.add_row(
-            config.sharding.strategy,
-            str(config.sharding.devices),
+            config.strategy,
+            str(config.devices),
             *(f"{each:.1e}" for each in row.differences),
         )
     rich.console.Console(emoji=False).print(table)

@@ -39,21 +39,19 @@ def survey(config: TrainConfig, *, placement: bool) -> dict[str, Any] | None:
         ConfigError: for a run that could not be trained.
     """
     platform.configure(
-        config.sharding.devices,
-        deterministic=config.sharding.deterministic,
-        precision=config.model.precision,
+        config.devices,
+        deterministic=config.deterministic,
+        precision=config.precision,
     )
     from jaxdp.runtime import processes
 
     try:
-        group = processes.start(config.processes)
-        mine = describe_process(group.index, platform.select_devices(config.sharding.devices))
+        group = processes.start(config)
+        mine = describe_process(group.index, platform.select_devices(config.devices))
         placed = place(config, mine["devices"]) if placement else None
         processes = [
             json.loads(text)
-            for text in group.exchange(
-                "devices", json.dumps(mine), config.processes.distributed_timeout
-            )
+            for text in group.exchange("devices", json.dumps(mine), config.distributed_timeout)
         ]
     except BaseException as error:
         is_usage = isinstance(error, ConfigError)
@@ -155,17 +153,17 @@ def place(config: TrainConfig, rows: list[Row]) -> dict[str, Any]:
         for split in (setup.dataset.train, setup.dataset.test)
         if isinstance(split, CheckedSource)
     )
-    if setup.config.data.data_placement == "device":  # all of it on each, which need not be tried
+    if setup.config.data_placement == "device":  # all of it on each, which need not be tried
         held["dataset"] = {device.id: resident for device in setup.strategy.devices}
     for row in rows:
         row["holds"] = {name: held.get(name, {}).get(row["id"], 0) for name in PARTS}
     settings = setup.config
     return {
-        "model": settings.model.name,
-        "dataset": settings.data.dataset,
-        "strategy": settings.sharding.strategy,
-        "global_batch_size": settings.optimization.global_batch_size,
-        "data_placement": settings.data.data_placement,
+        "model": settings.model,
+        "dataset": settings.dataset,
+        "strategy": settings.strategy,
+        "global_batch_size": settings.global_batch_size,
+        "data_placement": settings.data_placement,
         # Without padding.
         "parameters": sum(leaf.size for leaf in jax.tree.leaves(setup.shapes.params)),
         "largest_parameter": division(state.params),

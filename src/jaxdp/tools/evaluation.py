@@ -3,12 +3,9 @@
 import dataclasses
 import pathlib
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import tyro
-
-from jaxdp.config import OptionalInt, OptionalPath, Plugins, Settings, ShardingConfig
-from jaxdp.config.values import OptionalText
+from jaxdp.config import REQUIRED, ShardingConfig, setting
 from jaxdp.run_directory import RunDirectory, check_file, check_folder
 from jaxdp.runtime import platform
 
@@ -16,29 +13,51 @@ if TYPE_CHECKING:
     from jaxdp.result import Result
 
 
-@dataclasses.dataclass(frozen=True)
-class EvaluateConfig(Settings):
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EvaluateConfig(ShardingConfig):
     """What `python -m jaxdp.evaluate` takes."""
 
-    run_dir: Annotated[str, tyro.conf.Positional]
-    """folder of the run"""
-    step: OptionalInt = None
-    """step of the checkpoint (default: the best by validation data, or the last)"""
-    dataset: OptionalText = None
-    """other labelled data, e.g. folder:photos, all of which count unless --split is given (default:
-    those of the run)"""
-    split: OptionalText = None
-    """train, validation, test or all (default: test, or validation where there are no test data)"""
-    data_dir: OptionalPath = None
-    """folder of prepared TensorFlow Datasets (default: as in training)"""
-    per_image: OptionalPath = None
-    """CSV file for the metrics of each image"""
-    plugins: Plugins = ()
-    """Python files or modules that the run was trained with: those that only its folder names are
-    not run, since they are code of whoever made the folder"""
-    json: tyro.conf.FlagCreatePairsOff[bool] = False
-    """print one line of JSON instead of a sentence"""
-    sharding: ShardingConfig = ShardingConfig()
+    run_dir: str = setting(
+        REQUIRED,
+        "folder of the run",
+        positional=True,
+    )
+    step: int | None = setting(
+        None,
+        "step of the checkpoint (default: the best by validation data, or the last)",
+    )
+    dataset: str | None = setting(
+        None,
+        "other labelled data, e.g. folder:photos, all of which count unless --split is "
+        "given (default: those of the run)",
+        metavar="NAME",
+    )
+    split: str | None = setting(
+        None,
+        "train, validation, test or all (default: test, or validation where there are no "
+        "test data)",
+        metavar="NAME",
+    )
+    data_dir: str | None = setting(
+        None,
+        "folder of prepared TensorFlow Datasets (default: as in training)",
+        metavar="PATH",
+    )
+    per_image: str | None = setting(
+        None,
+        "CSV file for the metrics of each image",
+        metavar="PATH",
+    )
+    plugins: tuple[str, ...] = setting(
+        (),
+        "Python files or modules that the run was trained with: those that only its folder "
+        "names are not run, since they are code of whoever made the folder",
+        metavar="FILE.py|MODULE",
+    )
+    json: bool = setting(
+        False,
+        "print one line of JSON instead of a sentence",
+    )
 
 
 def evaluate_examples(command: EvaluateConfig) -> tuple[int, str, dict[str, float]]:
@@ -49,7 +68,11 @@ def evaluate_examples(command: EvaluateConfig) -> tuple[int, str, dict[str, floa
         check_file("per_image", pathlib.Path(command.per_image), "scores.csv")
         check_folder("per_image", pathlib.Path(command.per_image).parent)
     result = _load(
-        command.run_dir, command.step, command.data_dir, command.sharding, command.plugins
+        command.run_dir,
+        command.step,
+        command.data_dir,
+        command.part(ShardingConfig),
+        command.plugins,
     )
     split = command.split or (
         "all" if command.dataset is not None else result.description.final_split
@@ -93,12 +116,12 @@ def _load(
     sharding: ShardingConfig,
     plugins: Sequence[str],
 ) -> "Result":
-    precision = RunDirectory(pathlib.Path(run_dir)).load_config().model.precision
+    precision = RunDirectory(pathlib.Path(run_dir)).load_config().precision
     platform.configure(sharding.devices, deterministic=sharding.deterministic, precision=precision)
     platform.check_backend()
     from jaxdp.result import load
 
     result = load(run_dir, step=step, plugins=plugins)
-    config = dataclasses.replace(result.config, sharding=sharding)
+    config = result.config.replace(**sharding.flat())
     result.config = config if data_dir is None else config.replace(data_dir=data_dir)
     return result

@@ -21,15 +21,15 @@ KINDS = ("params", "optimizer", "statistics", "dataset", "batch", "working")
 def variants(config: TrainConfig, devices: int) -> dict[str, TrainConfig]:
     """Returns what could save memory, by the flags that would do it."""
     changes: dict[str, dict[str, Any]] = {}
-    if config.model.remat == "none":
+    if config.remat == "none":
         changes["--remat blocks"] = {"remat": "blocks"}
-    if config.model.remat != "full":
+    if config.remat != "full":
         changes["--remat full"] = {"remat": "full"}
-    if config.model.precision == "float32":
+    if config.precision == "float32":
         changes["--precision bfloat16"] = {"precision": "bfloat16"}
-    if config.optimization.accumulate_steps == 1:
+    if config.accumulate_steps == 1:
         changes["--accumulate-steps 4"] = {"accumulate_steps": 4}
-    if devices > 1 and not config.sharding.shard_params:
+    if devices > 1 and not config.shard_params:
         changes["--strategy sharded --shard-params"] = {"strategy": "sharded", "shard_params": True}
     return {name: config.replace(**change) for name, change in changes.items()}
 
@@ -44,16 +44,16 @@ def plan(config: TrainConfig, limit: int | None = None) -> dict[str, Any]:
         ConfigError: for a run that could not be trained.
     """
     platform.configure(
-        config.sharding.devices,
-        deterministic=config.sharding.deterministic,
-        precision=config.model.precision,
+        config.devices,
+        deterministic=config.deterministic,
+        precision=config.precision,
     )
     import jax
 
     from jaxdp.sharding import memory
     from jaxdp.training.setup import create_setup
 
-    if config.optimization.global_batch_size == "auto":  # that is what the plan tells
+    if config.global_batch_size == "auto":  # that is what the plan tells
         config = config.replace(global_batch_size=None)
     # As if not to train: the batches to plan for are not the configured one, which need not divide.
     with shapes_suffice():
@@ -84,10 +84,10 @@ def plan(config: TrainConfig, limit: int | None = None) -> dict[str, Any]:
     examples = -(-setup.global_batch_size // shares)
     usable = memory.USABLE_FRACTION * limit
     return {
-        "model": config.model.name,
-        "dataset": setup.config.data.dataset,
+        "model": config.model,
+        "dataset": setup.config.dataset,
         "image_shape": list(setup.dataset.image_shape),
-        "strategy": setup.config.sharding.strategy,
+        "strategy": setup.config.strategy,
         "platform": devices[0].platform,
         "devices": setup.strategy.num_devices,
         "parameters": sum(leaf.size for leaf in jax.tree.leaves(setup.shapes.params)),

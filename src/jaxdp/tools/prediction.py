@@ -111,7 +111,7 @@ def compile_for(setup: Any, target: Target, examples: int, *, quick: bool = Fals
             setup.strategy, setup.abstract_step, examples * shards, options
         )
     program = Program(compiled.as_text())
-    seconds, source = _seconds(program, target, setup.config.model.precision)
+    seconds, source = _seconds(program, target, setup.config.precision)
     return Step(examples, shards, found, program, seconds, source)
 
 
@@ -158,7 +158,7 @@ def _compiled(
     found: dict[str, Any] = {
         "target": str(target),
         "devices": target.count,
-        "strategy": config.sharding.strategy,
+        "strategy": config.strategy,
         "effort": _effort(target, quick),
     }
     try:
@@ -176,14 +176,14 @@ def _described(setup: Any, step: Step) -> dict[str, Any]:
     config, program, global_batch = setup.config, step.program, step.examples * step.shards
     return {
         "compiles": True,
-        "model": config.model.name,
-        "dataset": config.data.dataset,
+        "model": config.model,
+        "dataset": config.dataset,
         "image_shape": list(setup.dataset.image_shape),
-        "precision": config.model.precision,
-        "batch_norm": str(config.model.batch_norm),
+        "precision": config.precision,
+        "batch_norm": str(config.batch_norm),
         "parameters": sum(leaf.size for leaf in jax.tree.leaves(setup.shapes.params)),
         "examples_per_device": step.examples,
-        "examples_at_once": step.examples // config.optimization.accumulate_steps,
+        "examples_at_once": step.examples // config.accumulate_steps,
         "global_batch_size": global_batch,
         "predicted_bytes": {kind: getattr(step.memory, kind) for kind in (*KINDS, "total")},
         "predicted_flops": program.flops,
@@ -227,13 +227,13 @@ def _setup(config: TrainConfig, target: Target, *, training: bool) -> Any:
     platform.describe_only()
     from jaxdp.training.setup import create_setup
 
-    if config.exchange.name != "allreduce":
+    if config.exchange != "allreduce":
         raise ConfigError(
             "exchange",
-            config.exchange.name,
+            config.exchange,
             f"computes on CPUs, which {target} is not; leave it out",
         )
-    if config.optimization.global_batch_size == "auto":  # that is what the prediction tells
+    if config.global_batch_size == "auto":  # that is what the prediction tells
         config = config.replace(global_batch_size=None)
     with shapes_suffice():
         return create_setup(config, training=training, target=target)
@@ -261,13 +261,13 @@ def scale(
     Raises:
         ConfigError: for a mesh, which is for one number of devices.
     """
-    if config.sharding.mesh is not None:
+    if config.mesh is not None:
         raise ConfigError(
             "mesh",
-            config.sharding.mesh,
+            config.mesh,
             "is for one number of devices; leave it out to scale over several",
         )
-    if config.sharding.strategy == "single":
+    if config.strategy == "single":
         raise ConfigError("strategy", "single", "uses one device; scale another strategy")
     setup = _setup(config, target, training=True)
     whole = setup.global_batch_size
@@ -275,7 +275,7 @@ def scale(
     # The same examples share statistics on any number of devices, and batches are those of this
     # table.
     config = config.replace(
-        batch_norm=setup.config.model.batch_norm, global_batch_size=None, per_device_batch_size=None
+        batch_norm=setup.config.batch_norm, global_batch_size=None, per_device_batch_size=None
     )
     steps: dict[tuple[int, int], Step | str] = {}
     rows = []
@@ -313,9 +313,9 @@ def scale(
     }
     return {
         "target": f"{target.chip.platform}:{target.chip.name}",
-        "model": config.model.name,
-        "precision": config.model.precision,
-        "strategy": config.sharding.strategy,
+        "model": config.model,
+        "precision": config.precision,
+        "strategy": config.strategy,
         "effort": _effort(target, quick),
         "weak_examples_per_device": each,
         "strong_global_batch_size": whole,

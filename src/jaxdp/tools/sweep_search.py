@@ -128,7 +128,7 @@ class Search:
         self._shared, self._folder, self._seed = (
             sweep_grid.shared_settings(config, self._space, given),
             folder,
-            config.data.seed,
+            config.seed,
         )
         for end in ("low", "high"):  # what is out of range shows before anything starts
             ends = {
@@ -136,7 +136,7 @@ class Search:
                 for name, each in self._space.items()
             }
             sweep_grid.cell(ends, self._shared)
-        if config.data.validation == "none":
+        if config.validation == "none":
             raise ConfigError("validation", "none", _NO_VALIDATION)
         self._optuna = _optuna()
         self._states = self._optuna.trial.TrialState

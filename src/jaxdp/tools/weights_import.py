@@ -31,9 +31,7 @@ def import_weights(file: str, config: TrainConfig) -> str:
     weights, own = read_weights(file)
     # Training is free to use another strategy: the one here is only for loading.
     setup = create_setup(config.replace(resume="never", strategy="single"))
-    model = create_model(
-        setup.config, setup.dataset, rngs=nnx.Rngs(config.data.seed), dtype=setup.dtype
-    )
+    model = create_model(setup.config, setup.dataset, rngs=nnx.Rngs(config.seed), dtype=setup.dtype)
     try:
         (load_exported if own else load_reference_weights)(model, weights)
     except ConfigError as error:
@@ -50,7 +48,7 @@ def import_weights(file: str, config: TrainConfig) -> str:
             checkpoints.save(0, state, {}, None)
             checkpoints.wait()
         run.write_dataset(description)
-        run.write_config(setup.config.replace(strategy=config.sharding.strategy))
+        run.write_config(setup.config.replace(strategy=config.strategy))
     return (
         f"{run.path} holds {len(weights)} arrays as step 0; next: python -m jaxdp.evaluate"
         f" {run.path}"

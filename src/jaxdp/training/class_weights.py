@@ -24,7 +24,7 @@ def resolve(config: TrainConfig, dataset: Dataset) -> tuple[float, ...]:
             not occur in the training set, and `balanced` where the sampler balances the classes
             already.
     """
-    asked = config.task.class_weights
+    asked = config.class_weights
     if asked is None and not dataset.instances:
         return ()
     if dataset.instances:
@@ -37,7 +37,7 @@ def resolve(config: TrainConfig, dataset: Dataset) -> tuple[float, ...]:
             asked,
             "is for classification and segmentation; regression has no classes",
         )
-    if asked.values is None and config.learning.sampler == "balanced":
+    if asked.values is None and config.sampler == "balanced":
         raise ConfigError(
             "class_weights",
             asked,
@@ -56,7 +56,7 @@ def resolve(config: TrainConfig, dataset: Dataset) -> tuple[float, ...]:
                 f"must be {dataset.num_classes} numbers, one for each class{names}",
             )
         return asked.values
-    counts = class_counts.count(dataset, int(config.task.kwargs.get("ignore_label", IGNORE_LABEL)))
+    counts = class_counts.count(dataset, int(config.task_kwargs.get("ignore_label", IGNORE_LABEL)))
     # Where no two objects touch, border does not occur, and its weight weighs nothing.
     if dataset.instances:
         counts = np.maximum(counts, 1)
@@ -64,7 +64,7 @@ def resolve(config: TrainConfig, dataset: Dataset) -> tuple[float, ...]:
 
 
 def _check_loss(config: TrainConfig) -> None:
-    loss = config.task.loss or config.task.kwargs.get("loss")
+    loss = config.loss or config.task_kwargs.get("loss")
     if loss == "dice":
         remedy = (
             "has no border weights, which --instances trains with; use cross_entropy or"

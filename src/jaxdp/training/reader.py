@@ -150,7 +150,7 @@ class Reader:
             counters.skipped_in_a_row + 1 if skipped and not overflowed else 0
         )
         tolerated = overflowed or (skipped and self._setup.recipe.on_divergence == "skip")
-        if counters.skipped_in_a_row >= self._setup.config.run.max_divergences or not (
+        if counters.skipped_in_a_row >= self._setup.config.max_divergences or not (
             tolerated or (np.isfinite(loss) and np.isfinite(norm))
         ):
             again = (

@@ -97,14 +97,14 @@ class Run:
         self._margin = calls * (reader.run_ahead(calls) + 1)
         task = setup.recipe.task
         self._checkpoints: Checkpoints | None = None
-        if directory is None and setup.config.run.on_divergence == "rollback":
+        if directory is None and setup.config.on_divergence == "rollback":
             raise ConfigError(
                 "on_divergence", "rollback", "goes back to a checkpoint; give run_dir"
             )
         if directory is not None:
             best_metric = task.best_metric if setup.dataset.validation is not None else None
             self._checkpoints = Checkpoints(
-                directory.checkpoints, keep=setup.config.run.keep, best_metric=best_metric
+                directory.checkpoints, keep=setup.config.keep, best_metric=best_metric
             )
             callbacks = [*callbacks, CheckpointWriter(self._checkpoints)]
             self._opened = directory.opened()
@@ -232,7 +232,7 @@ class Run:
     def _complete(self, finished: dict[str, Any] | None) -> Trained | None:
         """Returns the result of a run that is complete already, by its summary."""
         saved = self._saved()
-        if self.setup.config.run.resume == "must" and saved is None:
+        if self.setup.config.resume == "must" and saved is None:
             raise ConfigError(
                 "resume", "must", f"there is no checkpoint in {self.folder}; check --run-dir"
             )
@@ -279,7 +279,7 @@ class Run:
         _ = setup.train_data, setup.evaluation_data  # read before the progress begins
         self._signals.check()
         self._signals.training = True
-        rolls_back, first_states = config.run.on_divergence == "rollback", dict[str, Any]()
+        rolls_back, first_states = config.on_divergence == "rollback", dict[str, Any]()
         while True:  # once, and again after each rollback
             start, failure, outcome = saved or 0, "", None
             if self.counters.rollbacks:
@@ -299,14 +299,14 @@ class Run:
             if (
                 status != "diverged"
                 or not rolls_back
-                or self.counters.rollbacks >= config.run.max_divergences
+                or self.counters.rollbacks >= config.max_divergences
             ):
                 break
             saved = self._saved()
             state, position = self._begin(saved)
             self.counters = self.counters.rolled_back(position)
             self.emit("on_rollback", RolledBack, step, saved or 0, failure, self.counters.rollbacks)
-            number = f"rollback {self.counters.rollbacks} of at most {config.run.max_divergences}"
+            number = f"rollback {self.counters.rollbacks} of at most {config.max_divergences}"
             factor = f"{self.counters.learning_rate_factor:g} times the learning rate"
             message = f"{failure}: back to step {saved or 0} at {factor} ({number})"
         return self._end(status, step, failure, outcome)
@@ -436,4 +436,4 @@ class Run:
             "initial_arrays": fingerprint(state),
             "first_batch": hashlib.sha256(first_batch.tobytes()).hexdigest(),
         }
-        self.group.check_equal(what, setup.config.processes.distributed_timeout)
+        self.group.check_equal(what, setup.config.distributed_timeout)

@@ -76,10 +76,10 @@ def summarize(
         else {}
     )
     return {
-        "model": config.model.name,
-        "dataset": config.data.dataset,
+        "model": config.model,
+        "dataset": config.dataset,
         "task": task.name,
-        "strategy": config.sharding.strategy,
+        "strategy": config.strategy,
         "devices": strategy.num_devices,
         **exchange_facts(config),
         "device_kind": strategy.devices[0].device_kind,
@@ -88,8 +88,8 @@ def summarize(
         "steps": end.step,
         "epochs": round(end.step / setup.intervals.steps_per_epoch, 3),
         "global_batch_size": setup.global_batch_size,
-        "batch_norm": str(config.model.batch_norm),
-        "data_placement": config.data.data_placement,
+        "batch_norm": str(config.batch_norm),
+        "data_placement": config.data_placement,
         "skipped_examples": {split: len(errors) for split, errors in skipped.items()},
         "skipped_reasons": {split: by_reason(errors) for split, errors in skipped.items()},
         "skipped_updates": counters.skipped_updates,
@@ -123,12 +123,9 @@ def summarize(
 
 def exchange_facts(config: TrainConfig) -> dict[str, Any]:
     """Returns the exchange and the number of its workers, nothing of a run without."""
-    exchange = config.exchange
-    return (
-        {"exchange": exchange.name, "workers": exchange.count}
-        if exchange.name != "allreduce"
-        else {}
-    )
+    if config.exchange == "allreduce":
+        return {}
+    return {"exchange": config.exchange, "workers": config.worker_count}
 
 
 def split_metrics(
@@ -149,13 +146,10 @@ def split_metrics(
 def title(setup: Setup) -> str:
     """Returns what stands above the metrics of a run."""
     config, count = setup.config, setup.strategy.num_devices
-    devices = f"{count} device{'s' if count > 1 else ''}, {config.sharding.strategy}"
-    if config.exchange.name != "allreduce":
-        devices = f"{config.exchange.count} workers, {config.exchange.name}"
-    return (
-        f"{config.model.name} on {config.data.dataset}, {devices}, batch norm"
-        f" {config.model.batch_norm}"
-    )
+    devices = f"{count} device{'s' if count > 1 else ''}, {config.strategy}"
+    if config.exchange != "allreduce":
+        devices = f"{config.worker_count} workers, {config.exchange}"
+    return f"{config.model} on {config.dataset}, {devices}, batch norm {config.batch_norm}"
 
 
 def versions() -> dict[str, str]:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxdp.config import DataConfig
+from jaxdp.config import DataConfig, settings_with
 from jaxdp.data import splits
 from jaxdp.data.checking import CheckedSource as CheckedSource
 from jaxdp.data.checking import check_dataset as check_dataset
@@ -26,9 +26,6 @@ from jaxdp.data.dataset import Example as Example
 from jaxdp.data.dataset import Source as Source
 from jaxdp.parsing import printable
 from jaxdp.registry import ConfigError, Registry, nearest
-
-# Settings about data that loading them does not need.
-_OF_TRAINING = ("normalize", "data_placement", "data_workers", "seed")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -220,9 +217,9 @@ def load(name: str, *, task: str | None = None, **settings: Any) -> Dataset:
         ConfigError: for an unknown name or setting, a value that it cannot have, or data that
             cannot be read.
     """
-    accepted = [name for name in DataConfig.places() if name not in ("dataset", *_OF_TRAINING)]
+    accepted = [name for name in settings_with(DataConfig, loads_data=True) if name != "dataset"]
     for setting in settings:
-        if setting in _OF_TRAINING:
+        if setting in settings_with(DataConfig, loads_data=False):
             raise ConfigError(
                 "",
                 setting,
