@@ -194,7 +194,7 @@ def test_no_flags_at_all_are_the_defaults() -> None:
 
 def test_help_names_everything_and_does_not_import_jax() -> None:
     code = (
-        "import sys; from jaxdp.train import main\ntry: main(['--help'])\nfinally: assert 'jax' not"
+        "import sys; from jaxdp.train import main\ntry: main(['--help-all'])\nfinally: assert 'jax' not"
         " in sys.modules"
     )
     helped = subprocess.run(

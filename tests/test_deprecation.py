@@ -66,7 +66,7 @@ def test_files_may_hold_a_removed_setting_at_its_default(
 def test_every_removed_setting_of_training_is_tried() -> None:
     names = {each.name for each in deprecation.REMOVED if not each.command}
     assert names == {name for name, _, _ in REMOVED}
-    assert not names & config.TrainConfig.places().keys()
+    assert not names & config.fields(config.TrainConfig).keys()
 
 
 def test_a_run_of_an_earlier_version_is_resumed_in_its_folder(

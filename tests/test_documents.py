@@ -46,7 +46,7 @@ def test_commands_exist() -> None:
 
 
 def test_flags_exist(capsys: pytest.CaptureFixture[str]) -> None:
-    """Each flag of a command in a console block is one that its `--help` knows."""
+    """Each flag of a command in a console block is one that its `--help-all` knows."""
     known: dict[str, str] = {}
     for page in PAGES:
         for block in re.findall(
@@ -66,7 +66,7 @@ def test_flags_exist(capsys: pytest.CaptureFixture[str]) -> None:
                         module, *words_before = command.split()
                         with pytest.raises(SystemExit):
                             importlib.import_module(f"jaxdp.{module}").main(
-                                [*words_before, "--help"]
+                                [*words_before, "--help-all"]
                             )
                         known[command] = capsys.readouterr().out
                     for flag in re.findall(r"(?<!\S)--[a-z][a-z-]+", text):

@@ -1,12 +1,15 @@
 """Parses flags into settings, and turns a usage error into one line and exit code 2."""
 
 import argparse
+import contextlib
+import dataclasses
 import errno
+import functools
 import re
 import shutil
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NoReturn, TypeVar
 
 from jaxdp import config as config_lib
@@ -15,10 +18,11 @@ from jaxdp.config import Settings, TrainConfig, conversion, facts_of, fields
 from jaxdp.exit_codes import EXIT_USAGE_ERROR
 from jaxdp.parsing import printable
 from jaxdp.registry import ConfigError, closest, shown
-from jaxdp.runtime import streams
+from jaxdp.runtime import large_pages, streams
 
 Config = TypeVar("Config", bound=Settings)
 
+# Errors of a name that no file can have.
 OF_NAMES = (errno.ENAMETOOLONG, errno.ELOOP, errno.EILSEQ)
 
 _FILE_HELP = "YAML file of settings, e.g. the config.yaml of a run; flags override it"
@@ -26,7 +30,10 @@ _WIDEST_HELP = 100  # columns
 
 
 class _Parser(argparse.ArgumentParser):
-    """A parser that raises ConfigError."""
+    """A parser that raises ConfigError, and whose help raises what standard output raises."""
+
+    def print_help(self, file: Any = None) -> None:
+        print(self.format_help(), end="", file=file, flush=True)
 
     def error(self, message: str) -> NoReturn:
         sentence = re.sub(r"^argument (\S+?)(/-\S+)*: ", r"\1: ", message)
@@ -78,7 +85,8 @@ def parse(
     values |= given
     for name, field in fields(cls).items():
         if name not in values and field.default is field.default_factory:  # both are MISSING
-            raise ConfigError("", "", f"{_flag(name, facts_of(field))} is required")
+            facts = facts_of(field)
+            raise ConfigError("", "", f"{_flag(name, facts)} is required: {facts.help}")
     return cls.of(**values)
 
 
@@ -143,9 +151,8 @@ def _parser(
                 section = parser.add_argument_group(title)
             _add(section if visible else parser, name, shown_fields[name], visible=visible)
     parser.add_argument("-h", "--help", action="help", help="show this help, and exit")
-    if everything or left_out:
-        more = "show all flags" if everything else f"show {left_out} more flags"
-        parser.add_argument("--help-all", action="help", help=f"{more}, and exit")
+    more = f"show {left_out} more flags" if left_out else "show all flags"
+    parser.add_argument("--help-all", action="help", help=f"{more}, and exit")
     return parser
 
 
@@ -169,6 +176,8 @@ def _add(section: Any, name: str, field: Any, *, visible: bool) -> None:
     typed = next((text for kind, text in kinds.items() if kind.__name__ in str(field.type)), "")
     typed = typed or ("KEY=VALUE" if "dict" in str(field.type) else "NAME")
     known["metavar"] = facts.metavar or (listed if listed != "{}" else typed)
+    if facts.positional:
+        known |= {"metavar": _flag(name, facts), "nargs": "?"}
     if conversion.takes_many(field.type) and not facts.separator:
         known["nargs"] = "*"
     if facts.positional:
@@ -184,33 +193,89 @@ def _flag(name: str, facts: config_lib.Facts) -> str:
     return "--" + name.replace("_", "-")
 
 
-def main(command: Callable[[Sequence[str]], int], argv: Sequence[str] | None, prog: str) -> int:
-    """Runs a command and returns its exit code.
+class Exit(Exception):
+    """Ends a command with an exit code and one line on standard error."""
 
-    The code is 2, with one line on standard error, for a ConfigError, 1 when interrupted or where a
-    file or standard output cannot be read or written, and 141, as a shell has it, when nobody reads
-    what the command prints (`... | head`).
+    def __init__(self, code: int, line: str) -> None:
+        super().__init__(line)
+        self.code = code
+
+
+@dataclasses.dataclass
+class Ending:
+    """How a command ended."""
+
+    code: int = 0
+
+
+@contextlib.contextmanager
+def ending(prog: str) -> Iterator[Ending]:
+    """Turns exceptions of the block into an exit code and one line on standard error.
+
+    The code is 2 for a ConfigError, 1 when interrupted or where a file or standard output cannot be
+    read or written, and 141, as in a shell, when the reader of standard output is gone
+    (`... | head`).
     """
+    end = Ending()
     streams.complete()
     try:
         with streams.standard_output():
-            code = command(sys.argv[1:] if argv is None else argv)
+            yield end
             sys.stdout.flush()
-        return code
+        return
+    except Exit as error:
+        end.code = error.code
+        print(error, file=sys.stderr)
+        return
     except ConfigError as error:
-        message, code = str(error), EXIT_USAGE_ERROR
+        message, end.code = str(error), EXIT_USAGE_ERROR
     except KeyboardInterrupt:
         print(f"{prog}: interrupted", file=sys.stderr)
-        return 1
+        end.code = 1
+        return
     except BrokenPipeError:
         streams.give_up()
-        return 128 + signal.SIGPIPE
+        end.code = 128 + signal.SIGPIPE
+        return
     except streams.OutputError as error:
         streams.give_up()
-        message, code = str(error), 1
-    except (
-        OSError
-    ) as error:  # a name that no file can have, or a folder or disk that cannot be read or written
-        message, code = str(error), EXIT_USAGE_ERROR if error.errno in OF_NAMES else 1
+        message, end.code = str(error), 1
+    except OSError as error:
+        message, end.code = str(error), EXIT_USAGE_ERROR if error.errno in OF_NAMES else 1
     print(f"{prog}: error: {printable(message)}", file=sys.stderr)
-    return code
+
+
+def command(
+    cls: type[Config], prog: str, description: str, *, restarts: bool = True, **options: Any
+) -> Callable[[Callable[[Config], int]], Callable[..., int]]:
+    """Makes a command of a function from settings to an exit code.
+
+    Args:
+        cls: the settings of the command.
+        prog: e.g. `jaxdp.train`.
+        restarts: whether the process may start again with large pages of memory.
+        **options: those of `parse`.
+    """
+
+    def decorate(run: Callable[[Config], int]) -> Callable[..., int]:
+        @functools.wraps(run)
+        def main(argv: Sequence[str] | None = None) -> int:
+            if restarts:
+                large_pages.restart()
+            best_effort: Any = streams.BestEffortStream(sys.stderr)
+            with contextlib.redirect_stderr(best_effort), ending(prog) as end:
+                words = sys.argv[1:] if argv is None else argv
+                name = f"python -m {prog}"
+                end.code = run(parse(cls, words, prog=name, description=description, **options))
+            return end.code
+
+        return main
+
+    return decorate
+
+
+def main(command: Callable[[Sequence[str]], int], argv: Sequence[str] | None, prog: str) -> int:
+    """Runs a command that parses its arguments itself, and returns its exit code."""
+    with ending(prog) as end:
+        end.code = command(sys.argv[1:] if argv is None else argv)
+    return end.code

@@ -66,8 +66,9 @@ def from_words(name: str, words: Sequence[str], annotation: Any, *, separator: s
     if dict in _origins(kinds):
         return parse_keywords(words)
     if tuple in _origins(kinds):
-        parts = [part.strip() for word in words for part in word.split(separator)]
-        return tuple(parts) if separator else tuple(words)
+        if not separator:
+            return tuple(words)
+        return tuple(part.strip() for word in words for part in word.split(separator))
     (word,) = words
     for kind in (int, float):
         if kind in kinds:

@@ -88,12 +88,11 @@ def to_yaml(config: Settings) -> str:
 
 def defining(config: TrainConfig) -> dict[str, Any]:
     """Returns the settings that make a run what it is."""
-    always = {name: facts_of(field).names_run for name, field in fields(TrainConfig).items()}
-    named = {
-        name: value
-        for name, value in config.plain().items()
-        if always[name] == "always" or (always[name] == "if_set" and value)
-    }
+    named: dict[str, Any] = {}
+    for name, value in config.part(TrainConfig).plain().items():
+        names_run = facts_of(fields(TrainConfig)[name]).names_run
+        if names_run == "always" or (names_run == "if_set" and value):
+            named[name] = value
     # Runs with settings that were removed since keep their folders.
     return deprecation.defining_defaults() | named
 
