@@ -192,7 +192,7 @@ _OF = {
     "optimizer": ["sgd", "adamw", "lion", "lamb", "x"],
     "mesh": [
         "data=2",
-        "data=2,model=2",
+        "data=2,space=2",
         "data=1,space=2",
         "data=0",
         "data=",

@@ -77,7 +77,7 @@ def test_a_grid_is_every_combination() -> None:
     assert len(cells(f"dataset=folder:{'x/' * 200}a,folder:{'x/' * 200}b")[1].name) <= 200
     # A setting of a file gives way.
     assert cells("steps=1,2", epochs=3)[0].config == TrainConfig.of(steps=1)
-    assert cells('mesh="data=1,model=2"')[0].config.mesh == "data=1,model=2"
+    assert cells('mesh="data=1,space=2"')[0].config.mesh == "data=1,space=2"
 
 
 @pytest.mark.parametrize(

@@ -34,16 +34,15 @@ class LayoutConfig(Settings):
 
     mesh: str | None = setting(
         None,
-        "with --strategy sharded, the device mesh, e.g. data=4,model=2 or data=2,space=4 "
-        "(default: data only). The batch is sharded over data, images over space (spatial "
-        "partitioning of their height) and, with --shard-params, output channels over model",
+        "with --strategy sharded, the device mesh, e.g. data=2,space=4 (default: data only). "
+        "The batch is sharded over data, images over space (spatial partitioning of their height)",
         metavar="AXIS=N,...",
         resume="free",
     )
     shard_params: bool = setting(
         False,
-        "with --strategy sharded, shard parameters, optimizer state and EMA over data and "
-        "model, for models that do not fit on one device",
+        "with --strategy sharded, shard parameters, optimizer state and EMA over data, for "
+        "models that do not fit on one device",
         resume="free",
     )
     deterministic: bool = setting(

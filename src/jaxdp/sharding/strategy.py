@@ -33,7 +33,7 @@ class Strategy(abc.ABC):
     Attributes:
         train_step: (state, placed batch, placed constants) -> (state, metric sums). It reuses the
             memory of the old state, which cannot be used afterwards. Most strategies also take
-            several batches at once: `step.several_steps`.
+            several batches at once: `own_trace.scan_steps`.
         eval_step: (state, placed batch, placed data) -> metric sums.
 
     Raises:
