@@ -125,7 +125,7 @@ class Sharded(strategy.Strategy):
                     " --image-size or a crop that it divides"
                 )
                 raise ConfigError("mesh", self.axes, remedy)
-        # XLA's partitioner (jaxlib 0.10.2) then sums gradients of convolutions over too many devices.
+        # Else XLA's partitioner (jaxlib 0.10.2) sums gradients over too many devices.
         if pieces > 1 and fewest < _LEAST_ROWS * pieces:
             remedy = (
                 f"a convolution of this model has {fewest} rows, and XLA computes wrong gradients"
