@@ -15,7 +15,7 @@ from jaxdp import command_line
 from jaxdp.config import OptionalPath, Settings, TrainConfig
 from jaxdp.config.values import NumberAsText
 from jaxdp.registry import ConfigError
-from jaxdp.run_directory import check_file
+from jaxdp.rundir.write import check_file
 from jaxdp.units import parse_bytes
 
 DESCRIPTION = "Tell what a training step takes, and which batch fits, without running it."

@@ -10,7 +10,7 @@ from jaxdp import command_line
 from jaxdp.config import TrainConfig
 from jaxdp.exit_codes import EXIT_DIVERGED, EXIT_STOPPED, EXIT_USAGE_ERROR
 from jaxdp.registry import ConfigError, load_plugins, with_script
-from jaxdp.run_directory import MovedError
+from jaxdp.rundir.layout import MovedError
 from jaxdp.runtime import large_pages, platform, processes, streams
 from jaxdp.runtime.signals import STOPPED_AT_START, StoppedAtStart, StopSignals
 

@@ -9,7 +9,8 @@ import tyro
 
 from jaxdp.config import OptionalInt, OptionalPath, Plugins, Settings, ShardingConfig
 from jaxdp.config.values import OptionalText
-from jaxdp.run_directory import RunDirectory, check_file, check_folder
+from jaxdp.rundir.layout import RunDirectory
+from jaxdp.rundir.write import check_file, check_folder
 from jaxdp.runtime import platform
 
 if TYPE_CHECKING:
