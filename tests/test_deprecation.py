@@ -10,7 +10,7 @@ import yaml
 import jaxdp
 from jaxdp import command_line, config, deprecation, train
 from jaxdp.registry import ConfigError
-from jaxdp.run_directory import RunDirectory
+from jaxdp.rundir.layout import RunDirectory
 from jaxdp.tools import sweep_grid as grid
 
 ROOT = pathlib.Path(__file__).parent.parent

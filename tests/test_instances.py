@@ -31,7 +31,7 @@ from jaxdp.inference import instances
 from jaxdp.inference.predictor import read_description
 from jaxdp.registry import ConfigError
 from jaxdp.reporting import outcome, pictures
-from jaxdp.run_directory import RunDirectory
+from jaxdp.rundir.layout import RunDirectory
 from jaxdp.tasks import Segmentation
 from jaxdp.tasks import instances as scores
 
@@ -369,7 +369,7 @@ def test_the_settings_of_other_runs_keep_their_hash(tmp_path: pathlib.Path) -> N
     directory = RunDirectory(tmp_path)
     content = dataclasses.asdict(open_dataset("cells").describe())
     del content["instances"]  # as version 0.1 wrote it
-    directory.write_dataset(content)
+    directory.write("dataset.json", content)
     assert read_description(directory).instances is False
 
 

@@ -18,7 +18,7 @@ from jaxdp import convert, evaluate, predict, train
 from jaxdp.inference import predictor
 from jaxdp.registry import ConfigError
 from jaxdp.reporting import outcome
-from jaxdp.run_directory import RunDirectory
+from jaxdp.rundir.layout import RunDirectory
 
 SIZES = [
     (40, 60),
@@ -189,9 +189,10 @@ def test_an_exported_program_takes_stored_pixels(trained: str) -> None:
 
 def test_a_folder_from_before_there_was_depth_is_read(trained: str) -> None:
     directory = RunDirectory(pathlib.Path(trained))
-    content = directory.read_dataset()
-    directory.write_dataset(
-        {name: value for name, value in content.items() if name not in ("dtype", "pixel_range")}
+    content = directory.read("dataset.json")
+    directory.write(
+        "dataset.json",
+        {name: value for name, value in content.items() if name not in ("dtype", "pixel_range")},
     )
     description = predictor.read_description(directory)
     assert (description.dtype, description.pixel_range) == ("uint8", None)

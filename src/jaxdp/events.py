@@ -12,7 +12,7 @@ import pathlib
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol, runtime_checkable
 
-from jaxdp.run_directory import Row
+from jaxdp.rundir.read import Row
 
 
 @dataclasses.dataclass(frozen=True)

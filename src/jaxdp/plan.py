@@ -12,7 +12,7 @@ from typing import Any
 from jaxdp import command_line
 from jaxdp.config import Settings, TrainConfig, setting
 from jaxdp.registry import ConfigError
-from jaxdp.run_directory import check_file
+from jaxdp.rundir.write import check_file
 from jaxdp.units import parse_bytes
 
 DESCRIPTION = "Tell what a training step takes, and which batch fits, without running it."

@@ -30,7 +30,9 @@ from jaxdp.inference.predictor import Predictor, read_description, restore
 from jaxdp.inference.scores import Scores, score
 from jaxdp.parsing import printable
 from jaxdp.registry import ConfigError
-from jaxdp.run_directory import RunDirectory, claim_new, replace_file, rows_text
+from jaxdp.rundir.layout import RunDirectory
+from jaxdp.rundir.start import create_run
+from jaxdp.rundir.write import replace_file, rows_text
 from jaxdp.runtime import devices
 from jaxdp.step import metrics as metrics_lib
 from jaxdp.step.state import TrainState
@@ -108,7 +110,9 @@ class Result:
                 directory, setup.config, setup.dataset.describe(), None, setup.objects.model
             )[1]
 
-        history = History(directory.read_rows() if directory is not None else trained.rows)
+        history = History(
+            directory.read("metrics.jsonl") if directory is not None else trained.rows
+        )
         run_dir = directory.path if directory is not None else None
         task = setup.recipe.task
         return cls(
@@ -352,16 +356,16 @@ class Result:
         Raises:
             ConfigError: if the folder holds something already, or cannot be written.
         """
-        directory = claim_new(pathlib.Path(path))
+        directory = create_run(pathlib.Path(path))
         step, evaluated = self.step, self.metrics.get(self._evaluated_split())
         with contextlib.closing(
             Checkpoints(directory.checkpoints, keep=1, best_metric=None)
         ) as checkpoints:
             directory.checkpoints.mkdir(exist_ok=True)
             checkpoints.save(step, self.state, {}, evaluated)
-        directory.write_dataset(dataclasses.asdict(self.description))
-        replace_file(directory.metrics_file, rows_text(self.history))
-        directory.write_summary(self.summary)
+        directory.write("dataset.json", dataclasses.asdict(self.description))
+        replace_file(directory.file("metrics.jsonl"), rows_text(self.history))
+        directory.write("summary.json", self.summary)
         directory.record("saved", step)
         directory.write_config(self.config)  # last: with it the folder holds a run
         return directory.path
@@ -411,13 +415,17 @@ def load(
         raise ConfigError("model", config.model, remedy)
     task = create_task(config, description, Objects())
     found = restore(directory, config, description, step, model)
-    summary = directory.read_summary() or {"status": "stopped", "metrics": {}, "steps": found[0]}
+    summary = directory.read("summary.json") or {
+        "status": "stopped",
+        "metrics": {},
+        "steps": found[0],
+    }
     return Result(
         config,
         description,
         task,
         summary,
-        History(directory.read_rows()),
+        History(directory.read("metrics.jsonl")),
         lambda: found[1],
         run_dir=directory.path,
     )

@@ -10,7 +10,7 @@ from jaxdp.command_line import OF_NAMES, Exit, command
 from jaxdp.config import TrainConfig
 from jaxdp.exit_codes import EXIT_DIVERGED, EXIT_STOPPED, EXIT_USAGE_ERROR
 from jaxdp.registry import ConfigError, load_plugins, with_script
-from jaxdp.run_directory import MovedError
+from jaxdp.rundir.layout import MovedError
 from jaxdp.runtime import platform, processes, streams
 from jaxdp.runtime.signals import STOPPED_AT_START, StoppedAtStart, StopSignals
 

@@ -18,7 +18,7 @@ import optax
 from flax import nnx
 
 from jaxdp import callbacks as callbacks_lib
-from jaxdp import models, run_directory, tasks
+from jaxdp import models, tasks
 from jaxdp.callbacks.device_monitor import DeviceMonitor
 from jaxdp.callbacks.early_stopping import EarlyStopping
 from jaxdp.callbacks.json_lines import JsonLines
@@ -36,6 +36,7 @@ from jaxdp.exit_codes import EXIT_STOPPED
 from jaxdp.models.layers import BatchNorm
 from jaxdp.registry import ConfigError, load_plugins, shown
 from jaxdp.reporting.progress import say, say_complete
+from jaxdp.rundir.start import open_run
 from jaxdp.runtime import devices as devices_lib
 from jaxdp.runtime import platform, processes
 from jaxdp.runtime.processes import Group
@@ -214,7 +215,7 @@ class Trainer:
             model_size.check(setup)
             if writes:
                 description = dataclasses.asdict(setup.dataset.describe())
-                directory = run_directory.claim(setup.config, description, create=primary)
+                directory = open_run(setup.config, description, create=primary)
                 if primary:
                     cleanup.enter_context(directory.exclusive())
             chosen = [*self._all_callbacks(setup.config, writes=writes), *callbacks]

@@ -19,7 +19,7 @@ from jaxdp import checkpoints, evaluate, predict, train
 from jaxdp.checkpoint import integrity
 from jaxdp.checkpoint.restore import SavedCheckpoints
 from jaxdp.registry import ConfigError
-from jaxdp.run_directory import RunDirectory
+from jaxdp.rundir.layout import RunDirectory
 from jaxdp.tools.checkpoint_list import list_checkpoints
 
 pytestmark = pytest.mark.usefixtures("no_pictures")

@@ -15,7 +15,7 @@ from ray_nodes import Command, running
 from jaxdp.checkpoint import integrity
 from jaxdp.checkpoint.restore import SavedCheckpoints
 from jaxdp.exchange.worker import SLOWED
-from jaxdp.run_directory import RunDirectory
+from jaxdp.rundir.layout import RunDirectory
 
 pytestmark = pytest.mark.slow
 FLAGS = (
@@ -41,7 +41,9 @@ def machines(cluster: RayHosts) -> RayHosts:
 
 def rows(folder: str) -> list[dict]:
     return [
-        row for row in RunDirectory(pathlib.Path(folder)).read_rows() if row["split"] == "train"
+        row
+        for row in RunDirectory(pathlib.Path(folder)).read("metrics.jsonl")
+        if row["split"] == "train"
     ]
 
 
@@ -124,7 +126,7 @@ def test_launch_goes_on_with_fewer_workers(
     assert "starting with 2 of 3 workers" in found.err
     (after,) = map(int, re.findall(r"continuing run after step (\d+)", found.err))
     assert after >= saved
-    summary = RunDirectory(pathlib.Path("run")).read_summary()
+    summary = RunDirectory(pathlib.Path("run")).read("summary.json")
     assert summary is not None
     assert (summary["processes"], summary["steps"]) == (2, 40)
     assert [row["step"] for row in rows("run")] == [*range(1, 41)]

@@ -22,7 +22,8 @@ from jaxdp.config import BatchNormMode, TrainConfig
 from jaxdp.data import pipeline
 from jaxdp.data.augment import Preprocess, create_preprocess
 from jaxdp.data.sources import open_dataset
-from jaxdp.run_directory import RunDirectory, read_lines
+from jaxdp.rundir.layout import RunDirectory
+from jaxdp.rundir.read import read_lines
 from jaxdp.sharding.strategy import Strategy, create_strategy
 from jaxdp.step import step
 from jaxdp.step.state import Constants, TrainState, create_train_state
@@ -349,7 +350,7 @@ def test_a_rollback_is_remembered_without_a_save_after_it() -> None:
     """Killed between going back and the next checkpoint: the rate stays halved."""
     flags = [*FLAGS, *"--optimizer sgd --schedule constant --learning-rate 0.02".split()]
     assert train.main([*flags, "--steps", "2"]) == 0
-    RunDirectory(pathlib.Path("run")).write_rollbacks(1)
+    RunDirectory(pathlib.Path("run")).write("rollbacks.json", {"rollbacks": 1})
     assert train.main([*flags, "--steps", "4"]) == 0
     assert summary()["rollbacks"] == 1
     assert [row["learning_rate"] for row in rows()] == pytest.approx([0.02] * 2 + [0.01] * 2)

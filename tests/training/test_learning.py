@@ -22,7 +22,7 @@ from jaxdp.config import ClassWeights, TrainConfig, run_hash
 from jaxdp.data import class_counts, pipeline
 from jaxdp.data.sources import open_dataset
 from jaxdp.registry import ConfigError
-from jaxdp.run_directory import read_lines
+from jaxdp.rundir.read import read_lines
 from jaxdp.step.step import example_keys
 from jaxdp.tasks.classification import Classification
 from jaxdp.training.setup import create_setup

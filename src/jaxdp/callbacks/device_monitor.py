@@ -4,7 +4,7 @@ one shows.
 
 from jaxdp.callbacks import register
 from jaxdp.events import Run, Started
-from jaxdp.run_directory import Row
+from jaxdp.rundir.read import Row
 from jaxdp.runtime import monitor
 
 

@@ -6,7 +6,8 @@ from typing import Any
 from jaxdp.events import Ended, Run, StepEnd
 from jaxdp.exchange.plan import Counts
 from jaxdp.exchange.pool import Pool, Since
-from jaxdp.run_directory import Row, RunDirectory
+from jaxdp.rundir.layout import RunDirectory
+from jaxdp.rundir.read import Row
 
 
 class Monitor:

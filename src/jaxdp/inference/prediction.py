@@ -17,7 +17,8 @@ from jaxdp.config import MOST_DEVICES, POSITIVE, REQUIRED, Settings, at_most, se
 from jaxdp.config.values import MaskValues
 from jaxdp.parsing import printable
 from jaxdp.registry import ConfigError
-from jaxdp.run_directory import Row, RunDirectory
+from jaxdp.rundir.layout import RunDirectory
+from jaxdp.rundir.read import Row
 from jaxdp.runtime import platform
 
 if TYPE_CHECKING:
@@ -325,7 +326,7 @@ def _check_run(config: PredictConfig) -> Stored:
 
     run = RunDirectory(pathlib.Path(config.run_dir))
     settings = run.load_trusted_config(config.plugins)
-    content = run.read_dataset()
+    content = run.read("dataset.json")
     task, channels = content.get("kind") or content["task"], content["image_shape"][-1]
     if task == "regression" and content["num_classes"] not in (1, 3):
         remedy = (

@@ -30,7 +30,7 @@ from jaxdp.inference.batches import Batches, Pixels, Waiting
 from jaxdp.inference.description import read_description as read_description
 from jaxdp.inference.tiles import BATCH, Tiles, join
 from jaxdp.registry import ConfigError
-from jaxdp.run_directory import RunDirectory
+from jaxdp.rundir.layout import RunDirectory
 from jaxdp.runtime import platform
 from jaxdp.step.state import TrainState, create_train_state
 from jaxdp.tasks import Task

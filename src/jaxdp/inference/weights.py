@@ -24,7 +24,8 @@ from jaxdp.inference.apply import create_apply
 from jaxdp.models.weights import fit_weights
 from jaxdp.parsing import resolved
 from jaxdp.registry import ConfigError
-from jaxdp.run_directory import RunDirectory, check_file, replace_file
+from jaxdp.rundir.layout import RunDirectory
+from jaxdp.rundir.write import check_file, replace_file
 from jaxdp.step.state import TrainState
 
 PLATFORMS = ("cpu", "cuda", "tpu")  # on which an exported program can run

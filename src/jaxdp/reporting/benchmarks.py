@@ -12,10 +12,10 @@ import rich.table
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from jaxdp import run_files
 from jaxdp.parsing import parse_json
 from jaxdp.registry import ConfigError
 from jaxdp.reporting import fonts
+from jaxdp.rundir.read import DamagedFile, read_text
 from jaxdp.units import bytes_text
 
 Record = dict[str, Any]
@@ -54,13 +54,11 @@ def read(path: str) -> list[Record]:
     """
     try:
         records = [
-            parse_json(line)
-            for line in run_files.read_text(pathlib.Path(path)).splitlines()
-            if line.strip()
+            parse_json(line) for line in read_text(pathlib.Path(path)).splitlines() if line.strip()
         ]
         keys = [(key(record), rate(record), record["dataset"]) for record in records]
     except (ValueError, KeyError, TypeError) as error:
-        damaged = isinstance(error, run_files.DamagedFile)
+        damaged = isinstance(error, DamagedFile)
         reason = (
             error.problem if damaged else "it holds something else than the lines of a bench.jsonl"
         )

@@ -14,7 +14,7 @@ from jaxdp import source_files
 from jaxdp.config import TrainConfig
 from jaxdp.data.sources import BadExample
 from jaxdp.parsing import is_finite, printable
-from jaxdp.run_files import warn_again
+from jaxdp.rundir.read import warn_again
 from jaxdp.units import bytes_text
 
 _FRACTIONS = ("accuracy", "top5_accuracy", "pixel_accuracy")
@@ -96,7 +96,7 @@ def _print_result(
         first = printable(f"{errors[0].where}: {errors[0].problem}")
         say(f"warning: {len(errors)} bad {split} examples were left out, e.g. {first}")
     if skipped:
-        say(f"warning: {trained.directory.skipped_file} lists what was left out and why")
+        say(f"warning: {trained.directory.file('skipped.csv')} lists what was left out and why")
     if summary["skipped_updates"]:
         say(
             f"warning: {summary['skipped_updates']} updates were skipped: loss or gradients were"

@@ -9,11 +9,12 @@ from typing import Any
 
 from PIL import Image
 
-from jaxdp import run_files, units
+from jaxdp import units
 from jaxdp.config import TrainConfig
 from jaxdp.reporting import confusion, progress
 from jaxdp.reporting.report_figures import STROKES
 from jaxdp.reporting.report_runs import NOTHING, Run, fact_text, number, setting_text
+from jaxdp.rundir.read import read_bytes
 
 Column = tuple[str, str]  # of a table: title, and number, text or another class of its cells
 # What heads it, attributes of the element, texts of its cells.
@@ -145,7 +146,7 @@ def _confused(run: Run) -> tuple[list[Column], list[TableRow]]:
     evaluation.
     """
     try:
-        counts = confusion.read(run.directory.plots / "confusion.csv")
+        counts = confusion.read(run.directory.file("plots") / "confusion.csv")
     except (OSError, ValueError):  # runs of earlier versions have none
         return [], []
     columns = [
@@ -242,12 +243,12 @@ def pictures(run: Run) -> list[dict[str, Any]]:
     found = []
     for path in sorted(
         path
-        for path in run.directory.plots.glob("*.png")
+        for path in run.directory.file("plots").glob("*.png")
         if path.stem != _CURVES and path.is_file()
     ):
         picture: dict[str, Any] = {"name": path.name, "source": None}
         try:
-            kind, content, size = _shrunk(run_files.read_bytes(path))
+            kind, content, size = _shrunk(read_bytes(path))
         except (
             OSError,
             ValueError,

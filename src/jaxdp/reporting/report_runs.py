@@ -12,8 +12,8 @@ from jaxdp.config import ExchangeConfig, TrainConfig, settings_with
 from jaxdp.parsing import is_finite, parse_yaml
 from jaxdp.registry import ConfigError, shown
 from jaxdp.reporting.report_figures import Mark
-from jaxdp.run_directory import Row, RunDirectory
-from jaxdp.run_files import DamagedFile, read_object, read_rows, read_text, rows_count
+from jaxdp.rundir.layout import RunDirectory
+from jaxdp.rundir.read import DamagedFile, Row, read_object, read_rows, read_text, rows_count
 
 NOTHING = "–"  # where a value is missing
 _ENDS = ("done", "stopped", "diverged")
@@ -219,7 +219,10 @@ def number(value: object) -> float | None:
 def is_run(folder: pathlib.Path) -> bool:
     """Tells whether a folder holds the settings, metrics or summary of a run."""
     run = RunDirectory(folder)
-    return any(path.is_file() for path in (run.config_file, run.metrics_file, run.summary_file))
+    return any(
+        path.is_file()
+        for path in (run.file("config.yaml"), run.file("metrics.jsonl"), run.file("summary.json"))
+    )
 
 
 def names_of(folders: Sequence[pathlib.Path]) -> list[str]:
@@ -234,13 +237,17 @@ def names_of(folders: Sequence[pathlib.Path]) -> list[str]:
 def read(folder: pathlib.Path, name: str) -> Run:
     """Reads what there is, and notes what is missing."""
     directory, problems = RunDirectory(folder), []
-    summary = _read(directory.summary_file, _object, {}, problems)
-    description = _read(directory.dataset_file, _object, {}, problems)
-    text, settings = _read(directory.config_file, _settings, ("", {}), problems)
-    rows = _rows(directory.metrics_file, problems)
-    if directory.metrics_file.is_file() and not rows:
+    summary = _read(directory.file("summary.json"), _object, {}, problems)
+    description = _read(directory.file("dataset.json"), _object, {}, problems)
+    text, settings = _read(directory.file("config.yaml"), _settings, ("", {}), problems)
+    rows = _rows(directory.file("metrics.jsonl"), problems)
+    if directory.file("metrics.jsonl").is_file() and not rows:
         problems.append("metrics.jsonl holds no rows")
-    history = _rows(directory.history_file, problems) if directory.history_file.exists() else []
+    history = (
+        _rows(directory.file("history.jsonl"), problems)
+        if directory.file("history.jsonl").exists()
+        else []
+    )
     history = [event for event in history if isinstance(event.get("event"), str)]
     status = str(summary.get("status", "unfinished"))
     if history:

@@ -27,7 +27,7 @@ _LOST_SECONDS = 5.0
 _MOST_LOSSES = 3
 _JOIN_SECONDS = 2.0  # between looks at what the cluster has; what is there twice is there to stay
 _LOCKED_SECONDS = 180.0  # for the writer that is gone to lose its lock: NFS takes 90 s to notice
-_LOCKED = "is being written by"  # run_lock says so
+_LOCKED = "is being written by"  # rundir.lock says so
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

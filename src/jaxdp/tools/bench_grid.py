@@ -13,7 +13,7 @@ from typing import TypeVar
 from jaxdp.config import MOST_DEVICES, TrainConfig
 from jaxdp.parsing import is_count
 from jaxdp.registry import ConfigError, nearest
-from jaxdp.run_files import no_link
+from jaxdp.rundir.write import no_link
 from jaxdp.runtime import trial
 from jaxdp.runtime.trial import Record
 from jaxdp.tools import bench_cell

@@ -15,7 +15,8 @@ from jaxdp.inference.predictor import read_description
 from jaxdp.parsing import printable
 from jaxdp.registry import ConfigError
 from jaxdp.reporting.progress import metrics_text
-from jaxdp.run_directory import Row, RunDirectory
+from jaxdp.rundir.layout import RunDirectory
+from jaxdp.rundir.read import Row
 from jaxdp.units import bytes_text
 
 _COLOURS = {"whole": "green", "damaged": "bold red", "unverified": "yellow"}

@@ -12,7 +12,7 @@ from typing import Any
 from jaxdp.config import TrainConfig
 from jaxdp.exit_codes import EXIT_USAGE_ERROR
 from jaxdp.registry import ConfigError
-from jaxdp.run_directory import Row
+from jaxdp.rundir.read import Row
 from jaxdp.runtime import platform
 
 PARTS = ("params", "batch_stats", "opt_state", "ema", "batch", "dataset")

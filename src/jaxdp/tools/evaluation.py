@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from jaxdp.config import REQUIRED, ShardingConfig, setting
-from jaxdp.run_directory import RunDirectory, check_file, check_folder
+from jaxdp.rundir.layout import RunDirectory
+from jaxdp.rundir.write import check_file, check_folder
 from jaxdp.runtime import platform
 
 if TYPE_CHECKING:

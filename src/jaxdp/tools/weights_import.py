@@ -5,13 +5,13 @@ import dataclasses
 
 from flax import nnx
 
-from jaxdp import run_directory
 from jaxdp.checkpoint.checkpoints import Checkpoints
 from jaxdp.components import create_model
 from jaxdp.config import TrainConfig
 from jaxdp.inference.weights import load_exported, read_weights
 from jaxdp.models.reference_weights import load_reference_weights
 from jaxdp.registry import ConfigError
+from jaxdp.rundir.start import open_run
 from jaxdp.step.state import create_train_state
 from jaxdp.training.setup import create_setup
 
@@ -37,7 +37,7 @@ def import_weights(file: str, config: TrainConfig) -> str:
     except ConfigError as error:
         raise ConfigError("weights", file, error.remedy) from error
     description = dataclasses.asdict(setup.dataset.describe())
-    run = run_directory.claim(setup.config, description, create=True)
+    run = open_run(setup.config, description, create=True)
     state = setup.strategy.gather(
         setup.strategy.restore(create_train_state(model, setup.recipe.optimizer(setup.schedule)))
     )
@@ -47,7 +47,7 @@ def import_weights(file: str, config: TrainConfig) -> str:
         ) as checkpoints:
             checkpoints.save(0, state, {}, None)
             checkpoints.wait()
-        run.write_dataset(description)
+        run.write("dataset.json", description)
         run.write_config(setup.config.replace(strategy=config.strategy))
     return (
         f"{run.path} holds {len(weights)} arrays as step 0; next: python -m jaxdp.evaluate"

@@ -11,7 +11,7 @@ from jaxdp.config import BatchNormMode, TrainConfig
 from jaxdp.config.values import MOST_STEPS
 from jaxdp.data.sources import CheckedSource, Dataset
 from jaxdp.registry import ConfigError
-from jaxdp.run_directory import RunDirectory
+from jaxdp.rundir.layout import RunDirectory
 from jaxdp.sharding.strategy import nearest_divisor
 from jaxdp.step import optim
 from jaxdp.training.intervals import Intervals
@@ -36,7 +36,7 @@ def with_saved_defaults(config: TrainConfig) -> TrainConfig:
     if (
         folder is None
         or config.resume == "never"
-        or not (run := RunDirectory(pathlib.Path(folder))).config_file.is_file()
+        or not (run := RunDirectory(pathlib.Path(folder))).file("config.yaml").is_file()
     ):
         return config
     saved, sizes = run.load_config(), config

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxdp.run_directory import Row
+from jaxdp.rundir.read import Row
 from jaxdp.runtime import monitor
 from jaxdp.step import metrics
 from jaxdp.training.counters import Counters

@@ -21,7 +21,8 @@ from jaxdp.checkpoint.integrity import rank
 from jaxdp.events import Activity, Ended, Logged, RolledBack, Started
 from jaxdp.inference.apply import create_predictor
 from jaxdp.registry import ConfigError
-from jaxdp.run_directory import MovedError, Row, RunDirectory
+from jaxdp.rundir.layout import MovedError, RunDirectory
+from jaxdp.rundir.read import Row
 from jaxdp.runtime.processes import Group
 from jaxdp.runtime.signals import StopSignals
 from jaxdp.step import metrics
@@ -214,7 +215,7 @@ class Run:
             cleanup.callback(gc.unfreeze)  # what the reader froze is the collector's again
             cleanup.callback(self._callbacks.close)
             cleanup.enter_context(self.setup.reading)
-            finished = self._directory.read_summary() if self._directory is not None else None
+            finished = self._directory.read("summary.json") if self._directory is not None else None
             found = self._complete(finished)
             return found if found is not None else self._train()
 

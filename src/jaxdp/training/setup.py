@@ -15,7 +15,7 @@ import optax
 from flax import nnx
 from jaxtyping import Float
 
-from jaxdp import models, run_directory, run_files, tasks
+from jaxdp import models, tasks
 from jaxdp.components import (
     NOTHING,
     Objects,
@@ -32,6 +32,8 @@ from jaxdp.data.reading_processes import ReadingProcesses
 from jaxdp.data.sources import BadExample, CheckedSource, Dataset
 from jaxdp.inference import instances
 from jaxdp.registry import ConfigError
+from jaxdp.rundir.read import warn
+from jaxdp.rundir.start import will_resume
 from jaxdp.runtime import platform
 from jaxdp.runtime.processes import call_together
 from jaxdp.runtime.targets import Target
@@ -433,7 +435,7 @@ def create_setup(
     if training:
         defaults.check_learning(config, dataset)
         if has_own_code(config, objects) and (defect := platform.cpu_defect()) is not None:
-            run_files.warn(defect)
+            warn(defect)
     task = create_task(
         config,
         dataset,
@@ -498,7 +500,7 @@ def create_setup(
         factory=models.factory(config.model) if objects.model is None else None,
     )
     if not automatic:
-        if training and config.resume != "must" and not run_directory.will_resume(config):
+        if training and config.resume != "must" and not will_resume(config):
             _ = setup.initial_weights  # finds what does not fit
         return setup
     size = memory.largest_batch(strategy, setup.abstract_step, len(dataset.train))

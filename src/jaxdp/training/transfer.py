@@ -22,7 +22,7 @@ from jaxdp.inference.weights import read_weights
 from jaxdp.models.reference_weights import in_our_order, reference_names
 from jaxdp.models.weights import fit_weights, some
 from jaxdp.registry import ConfigError
-from jaxdp.run_directory import RunDirectory
+from jaxdp.rundir.layout import RunDirectory
 from jaxdp.step.state import array_name
 
 # What ResNets and VGGs for ImageNet have, and those for CIFAR, or others, do not.
