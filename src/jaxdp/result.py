@@ -415,7 +415,7 @@ def load(
         raise ConfigError("model", config.model, remedy)
     task = create_task(config, description, Objects())
     found = restore(directory, config, description, step, model)
-    summary = directory.read("summary.json") or {
+    summary: dict[str, Any] = directory.read("summary.json") or {
         "status": "stopped",
         "metrics": {},
         "steps": found[0],
