@@ -1,6 +1,7 @@
 """Settings that are gone: one line each, and earlier runs are still read."""
 
 import pathlib
+import shutil
 import types
 from typing import Any
 
@@ -8,7 +9,7 @@ import pytest
 import yaml
 
 import jaxdp
-from jaxdp import command_line, config, deprecation, train
+from jaxdp import checkpoints, command_line, config, deprecation, report, train
 from jaxdp.registry import ConfigError
 from jaxdp.rundir.layout import RunDirectory
 from jaxdp.tools import sweep_grid as grid
@@ -69,19 +70,31 @@ def test_every_removed_setting_of_training_is_tried() -> None:
     assert not names & config.fields(config.TrainConfig).keys()
 
 
-def test_a_run_of_an_earlier_version_is_resumed_in_its_folder(
-    capsys: pytest.CaptureFixture[str],
+def test_a_run_of_version_0_1_is_read_reported_evaluated_and_resumed(
+    capsys: pytest.CaptureFixture[str], no_pictures: None
 ) -> None:
-    words = "--model cnn --dataset digits --model-kwargs width=4 hidden=16 --devices 1".split()
-    words += "--global-batch-size 64 --run-dir run --steps".split()
-    assert train.main([*words, "2"]) == 0
-    settings = {each.name: each.default for each in deprecation.REMOVED if not each.command}
+    """The folder was written by version 0.1.0, without its figures."""
+    shutil.copytree(pathlib.Path(__file__).parent / "kept_runs" / "0.1", "run")
+    settings = yaml.safe_load(pathlib.Path("run/config.yaml").read_text())
+    assert {"steps_per_call", "grad_reduce_dtype"} <= settings.keys()
+    later = {each.name: each.default for each in deprecation.REMOVED if not each.command}
     with pathlib.Path("run/config.yaml").open("a") as file:
-        file.write(yaml.safe_dump(settings))
-    capsys.readouterr()
-    assert train.main([*words, "4"]) == 0
+        file.write(yaml.safe_dump({name: later[name] for name in later.keys() - settings.keys()}))
+    result = jaxdp.load("run")
+    assert result.history[-1]["loss"] == pytest.approx(2.34219, abs=1e-5)
+    assert result.evaluate()["loss"] == pytest.approx(result.history[-1]["loss"], rel=1e-4)
+    assert checkpoints.main(["run", "--verify"]) == 0
+    assert report.main(["run"]) == 0
+    assert "cannot be read" not in pathlib.Path("report.html").read_text()
+    assert capsys.readouterr().err == ""
+    words = "--model cnn --dataset digits --model-kwargs width=2 hidden=4 --devices 1".split()
+    words += "--global-batch-size 64 --batch-norm replica --checkpoint-every 1 --keep 1".split()
+    words += "--log-every 1 --run-dir run --steps 4".split()
+    assert train.main(words) == 0
     line = capsys.readouterr().err.splitlines()[0]
     assert line == "continuing run after step 2 with other settings: steps 4 instead of 2"
+    rows = RunDirectory(pathlib.Path("run")).read("metrics.jsonl")
+    assert [row["step"] for row in rows if row["split"] == "train"] == [1, 2, 3, 4]
 
 
 def test_a_removed_flag_of_one_command_is_unknown_to_the_others() -> None:

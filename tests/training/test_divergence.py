@@ -7,6 +7,7 @@ import dataclasses
 import functools
 import json
 import pathlib
+import types
 from typing import Any
 
 import jax
@@ -25,9 +26,10 @@ from jaxdp.data.sources import open_dataset
 from jaxdp.rundir.layout import RunDirectory
 from jaxdp.rundir.read import read_lines
 from jaxdp.sharding.strategy import Strategy, create_strategy
-from jaxdp.step import step
+from jaxdp.step import metrics, step
 from jaxdp.step.state import Constants, TrainState, create_train_state
 from jaxdp.training import loop, reader, setup
+from jaxdp.training import summary as summary_lib
 
 pytestmark = pytest.mark.usefixtures("no_pictures")
 FLAGS = (
@@ -360,3 +362,37 @@ def test_an_evaluation_that_is_not_finite_is_no_row() -> None:
     with pytest.raises(reader.Diverged, match="after the update of step 7 the test loss is inf"):
         loop.check_finite(7, True, {"loss": float("inf")})
     loop.check_finite(7, True, {"loss": 0.5, "iou/rare": float("nan")})  # a class that is nowhere
+
+
+@pytest.mark.fault("evaluation that is not finite, finite loss", "exit code 3, names it", None)
+def test_an_evaluation_that_is_not_finite_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def compute(*args: Any) -> dict[str, float]:
+        wrong = {"loss": float("nan"), "top5_accuracy": float("inf")}
+        return metrics.compute(*args) | wrong
+
+    monkeypatch.setattr(loop, "metrics", types.SimpleNamespace(compute=compute))
+    assert train.main([*FLAGS, "--steps", "2", "--validation", "0.2"]) == 3
+    expected = (
+        "after the update of step 2 the validation loss is nan (also top5_accuracy), though the"
+        " training loss is finite"
+    )
+    assert f"diverged: {expected}; " in capsys.readouterr().err
+    with pytest.raises(reader.Diverged, match="; bfloat16 may be why: try --precision float32"):
+        loop.check_finite(7, True, {"loss": float("inf")}, "validation", "bfloat16")
+
+
+def test_a_result_that_is_not_finite_is_a_warning(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The test data of the result are evaluated after the last check."""
+    monkeypatch.setattr(
+        summary_lib,
+        "metrics",
+        types.SimpleNamespace(
+            compute=lambda *args: metrics.compute(*args) | {"loss": float("nan")}
+        ),
+    )
+    assert train.main([*FLAGS, "--steps", "1"]) == 0
+    assert "warning: the test loss of the result is nan\n" in capsys.readouterr().err

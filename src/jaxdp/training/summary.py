@@ -1,6 +1,7 @@
 """Sums a run up, as in summary.json."""
 
 import dataclasses
+import math
 import sys
 import time
 from importlib import metadata
@@ -13,6 +14,7 @@ from jaxdp.config import TrainConfig
 from jaxdp.data.checking import by_reason
 from jaxdp.inference import instances
 from jaxdp.inference.predictor import Predictor
+from jaxdp.rundir.read import warn
 from jaxdp.runtime import platform
 from jaxdp.step import metrics
 from jaxdp.step.state import TrainState
@@ -140,7 +142,10 @@ def split_metrics(
     if setup.dataset.instances and state is not None:
         predictor = Predictor(state, setup.config, setup.dataset.describe(), setup.recipe.task)
         sums = metrics.add(sums, *instances.count(predictor, setup.source(split)))
-    return metrics.compute(setup.recipe.task, sums)
+    found = metrics.compute(setup.recipe.task, sums)
+    if not math.isfinite(found["loss"]) and jax.process_index() == 0:
+        warn(f"the {split} loss of the result is {found['loss']}")
+    return found
 
 
 def title(setup: Setup) -> str:
