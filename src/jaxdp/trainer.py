@@ -31,7 +31,6 @@ from jaxdp.components import Objects
 from jaxdp.config import OBJECT, BatchNormMode, TrainConfig
 from jaxdp.data.dataset import Dataset
 from jaxdp.deprecation import rename_settings
-from jaxdp.exchange import session
 from jaxdp.exit_codes import EXIT_STOPPED
 from jaxdp.models.layers import BatchNorm
 from jaxdp.registry import ConfigError, load_plugins, shown
@@ -92,7 +91,8 @@ class Trainer:
         optimizer: name of an optimizer, or an Optax transformation, which brings its own learning
             rate.
         learning_rate: peak learning rate, or an Optax schedule.
-        strategy: `pmap`, `shard_map`, `sharded`, `central` or `single`.
+        strategy: `pmap`, `shard_map`, `sharded`, `central` or `single`; on workers `exact` or
+            `async`.
         devices: how many devices to use, by default all; on a CPU so many are simulated.
         callbacks: objects, or text as for `--callbacks`.
         progress: whether to show progress on standard error.
@@ -155,7 +155,6 @@ class Trainer:
         *,
         progress: bool,
     ) -> None:
-        session.check(setup)
         platform.check_precision(setup.config.model.precision)
         self.setup, self._group, self._progress = setup, group, progress
         self._callbacks = list(callbacks)
@@ -245,10 +244,9 @@ class Trainer:
                 directory = run_directory.claim(setup.config, description, create=primary)
                 if primary:
                     cleanup.enter_context(directory.exclusive())
-            chosen = [*self._all_callbacks(setup.config, writes=writes), *callbacks]
-            if setup.config.exchange.name != "allreduce":
-                setup, monitor = cleanup.enter_context(session.started(setup))
-                chosen.insert(0, monitor)  # what it adds to a row is there when the others see it
+            # First: what the strategy adds to a row is there when the others see it.
+            chosen = [setup.strategy, *self._all_callbacks(setup.config, writes=writes), *callbacks]
+            cleanup.enter_context(setup.strategy.started(setup))
             return Run(
                 setup, self._group, chosen, directory, signals=signals, started=started
             ).execute()
@@ -299,7 +297,6 @@ class Trainer:
         )
         same = self.setup.reconfigured(config)
         setup = same if same is not None else setup_lib.create_setup(config, self.setup.objects)
-        session.check(setup)
         return setup
 
     def _all_callbacks(self, config: TrainConfig, *, writes: bool) -> list[Any]:

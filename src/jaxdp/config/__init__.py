@@ -8,13 +8,13 @@ from jaxdp.config.files import parse as parse
 from jaxdp.config.files import run_hash as run_hash
 from jaxdp.config.files import to_yaml as to_yaml
 from jaxdp.config.groups import DataConfig as DataConfig
-from jaxdp.config.groups import ExchangeConfig as ExchangeConfig
 from jaxdp.config.groups import OptimizationConfig as OptimizationConfig
 from jaxdp.config.groups import PartsConfig as PartsConfig
 from jaxdp.config.groups import Plugins as Plugins
 from jaxdp.config.groups import ProcessConfig as ProcessConfig
 from jaxdp.config.groups import ShardingConfig as ShardingConfig
 from jaxdp.config.groups import TrainConfig as TrainConfig
+from jaxdp.config.groups import WorkersConfig as WorkersConfig
 from jaxdp.config.settings import OBJECT as OBJECT
 from jaxdp.config.settings import Settings as Settings
 from jaxdp.config.settings import convert as convert

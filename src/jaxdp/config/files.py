@@ -10,7 +10,7 @@ from typing import Any, cast
 import yaml
 
 from jaxdp import deprecation, parsing
-from jaxdp.config.groups import ProcessConfig, TrainConfig
+from jaxdp.config.groups import ProcessConfig, ShardingConfig, TrainConfig, WorkersConfig
 from jaxdp.config.settings import Settings, convert
 from jaxdp.registry import ConfigError, brief, nearest
 
@@ -35,10 +35,11 @@ _NEWER = (
     "freeze",
     "sampler",
 )
-_OF_EXCHANGE = [name for name, place in TrainConfig.places().items() if place.group == "exchange"]
+# The strategy of runs on workers counts as the default: any of them may continue the others.
+_ON_WORKERS = ("exact", "async")
 _NOT_DEFINING = (
     *OF_ONE_COMMAND,
-    *_OF_EXCHANGE,
+    *WorkersConfig.places(),
     "callbacks",
     "early_stop",
     "keep",
@@ -123,6 +124,8 @@ def defining(config: TrainConfig) -> dict[str, Any]:
     # Runs from before there were these settings, and runs with settings since removed, keep their
     # folders.
     settings = deprecation.defining_defaults() | config.plain()
+    if settings["strategy"] in _ON_WORKERS:
+        settings["strategy"] = ShardingConfig().strategy
     return {
         name: value
         for name, value in settings.items()

@@ -47,19 +47,8 @@ OptimizerKeywords = Annotated[
     Keywords, tyro.conf.arg(name="optimizer_kwargs", help_behavior_hint="")
 ]
 Plugins = Annotated[tuple[str, ...], tyro.conf.arg(metavar="FILE.py|MODULE", help_behavior_hint="")]
-DEFAULT_WORKERS, DEFAULT_LOCAL_STEPS = 4, 10
+DEFAULT_WORKERS = 4
 _MOST_ROLLBACKS = 20
-# To which exchanges a flag belongs.
-_EXCHANGES_OF = {
-    "workers": ("exact", "async", "local"),
-    "slices": ("exact", "local"),
-    "local_steps": ("local",),
-    "outer_learning_rate": ("local",),
-    "outer_momentum": ("local",),
-    "servers": ("exact", "async", "local"),
-    "staleness": ("async",),
-    "ray_address": ("exact", "async", "local"),
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -199,7 +188,10 @@ class ShardingConfig(Settings):
     """Flags that choose the strategy, the devices, and how a training step is laid out on them."""
 
     strategy: str = "pmap"
-    """how devices share the work: pmap, single, shard_map, sharded or central"""
+    """how devices share the work: pmap, single, shard_map, sharded or central; or on workers, with
+    pip install 'jaxdp[ray]': exact, whose workers take slices of the batch as they become free, and
+    whose result is the same bit for bit whoever computes, or async, whose workers push gradients to
+    parameter servers at their own pace"""
     devices: Annotated[OptionalInt, POSITIVE, at_most(MOST_DEVICES)] = None
     """use the first N devices (default: all of them); on a CPU, simulate N. On a CPU, these are
     added to XLA_FLAGS unless you set them yourself: --xla_force_host_platform_device_count=N and,
@@ -364,37 +356,20 @@ class ProcessConfig(Settings):
 
 
 @dataclasses.dataclass(frozen=True)
-class ExchangeConfig(Settings):
-    """Flags for workers of different speed that come and go (Ray)."""
+class WorkersConfig(Settings):
+    """Flags of --strategy exact and async: workers of different speed that come and go (Ray)."""
 
-    name: Annotated[
-        Literal["allreduce", "exact", "async", "local"], tyro.conf.arg(name="exchange")
-    ] = "allreduce"
-    """how gradients get together. allreduce: devices wait for each other; exact: workers take
-    slices of the batch as they become free, and the result is the same bit for bit whoever computed
-    them; async: workers push gradients to parameter servers at their own pace; local: replicas
-    train alone for some steps and are then averaged. All but allreduce need pip install
-    'jaxdp[ray]'"""
     workers: Annotated[OptionalInt, POSITIVE, at_most(MOST_WORKERS)] = None
     """processes that compute, each on one CPU core (default: 4)"""
     slices: Annotated[OptionalInt, POSITIVE, at_most(MOST_WORKERS)] = None
     """exact: equal slices of each batch, whole groups of batch norm (default: as many as possible,
-    at most 16); local: replicas (default: --workers)"""
+    at most 16)"""
     servers: Annotated[OptionalInt, POSITIVE, at_most(MOST_WORKERS)] = None
     """parameter servers, which divide the model's arrays by size, on the machines that have workers
-    (default: 1 for async; for exact and local none, the command's own process holds them)"""
+    (default: 1 for async; for exact none, the command's own process holds them)"""
     staleness: Annotated[OptionalInt, NON_NEGATIVE] = None
     """async: largest number of updates between the pull of parameters and the push of their
     gradient; with it, all workers wait for the slowest one (default: no bound)"""
-    local_steps: Annotated[OptionalInt, POSITIVE] = None
-    """local: steps that a replica trains alone, fewer before an evaluation or a checkpoint
-    (default: 10)"""
-    outer_learning_rate: Annotated[OptionalFloat, POSITIVE] = None
-    """local: share of the average's change that is applied, e.g. 0.7 with --outer-momentum 0.9 as
-    in DiLoCo (default: 1)"""
-    outer_momentum: Annotated[OptionalFloat, FRACTION] = None
-    """local: Nesterov momentum of the average's changes; a run that resumes begins it anew
-    (default: 0)"""
     ray_address: Annotated[
         str | None, tyro.conf.arg(metavar="auto|HOST:PORT", help_behavior_hint="")
     ] = None
@@ -405,21 +380,6 @@ class ExchangeConfig(Settings):
     def count(self) -> int:
         """Number of workers."""
         return self.workers or DEFAULT_WORKERS
-
-    @property
-    def steps_alone(self) -> int:
-        """Steps that a replica of `local` trains alone."""
-        return self.local_steps or DEFAULT_LOCAL_STEPS
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for field, exchanges in _EXCHANGES_OF.items():
-            if (value := getattr(self, field)) is not None and self.name not in exchanges:
-                raise ConfigError(
-                    field,
-                    value,
-                    f"is for --exchange {' and '.join(exchanges)}, and this is {self.name}",
-                )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -446,6 +406,6 @@ class TrainConfig(PartsConfig):
     sharding: ShardingConfig = ShardingConfig()
     optimization: OptimizationConfig = OptimizationConfig()
     learning: LearningConfig = LearningConfig()
-    exchange: ExchangeConfig = ExchangeConfig()
+    workers: WorkersConfig = WorkersConfig()
     run: RunConfig = RunConfig()
     processes: ProcessConfig = ProcessConfig()

@@ -36,6 +36,7 @@ from jaxdp.runtime import platform
 from jaxdp.runtime.processes import call_together
 from jaxdp.runtime.targets import Target
 from jaxdp.sharding import memory, mesh
+from jaxdp.sharding import strategy as strategies
 from jaxdp.sharding.strategy import Strategy, create_strategy
 from jaxdp.step import metrics, optim
 from jaxdp.step.state import Constants, TrainState, create_train_state
@@ -130,6 +131,7 @@ class Setup:
         if not changed <= NOT_IN_PROGRAM:
             return None
         defaults.check_learning(config, self.dataset)
+        self.strategy.check(config, lambda: self.shapes)
         intervals, schedule = defaults.create_schedule(
             config, len(self.dataset.train), self.objects
         )
@@ -246,8 +248,8 @@ class Setup:
 
     @functools.cached_property
     def train_data(self) -> Mapping[str, Any]:
-        """The training set on the devices; nothing where it streams."""
-        return self._resident("train")
+        """The training set on the devices; nothing where it streams, or others read it."""
+        return self._resident("train") if self.strategy.takes_batches else {}
 
     @functools.cached_property
     def evaluation_data(self) -> Mapping[str, Any]:
@@ -303,8 +305,10 @@ class Setup:
 
     def train_batches(self, start: int) -> Iterator[Any]:
         """Returns the placed batches from step `start` on, with `--steps-per-execution` those of
-        each call together.
+        each call together; or the numbers of the steps, if the strategy takes those.
         """
+        if not self.strategy.takes_batches:
+            return iter(range(start, self.intervals.total_steps))
         order: Any = self.train_order
         if self.intervals.steps_per_execution > 1:
             order, start = pipeline.CallOrder(order, self.intervals.calls(start)), 0
@@ -462,11 +466,10 @@ def create_setup(
     fewest_rows, normalizes = check_model(
         config, dataset, task, {dataset.image_shape, tile}, objects
     )
-    # Workers bring devices of their own.
-    alone = config.sharding.strategy == "single" or config.exchange.name != "allreduce"
+    one_device = strategies.by_name(config.sharding.strategy).one_device
     if target is None:
         devices = platform.select_devices(
-            1 if alone and config.sharding.devices is None else config.sharding.devices
+            1 if one_device and config.sharding.devices is None else config.sharding.devices
         )
     else:
         devices = target.devices()
@@ -513,6 +516,8 @@ def create_setup(
         factory=models.factory(config.model.name) if objects.model is None else None,
     )
     if not automatic:
+        if training:
+            strategy.check(config, lambda: setup.shapes)
         if training and config.run.resume != "must" and not run_directory.will_resume(config):
             _ = setup.initial_weights  # finds what does not fit
         return setup

@@ -9,7 +9,6 @@ from typing import Any
 import jax
 
 import jaxdp
-from jaxdp.config import TrainConfig
 from jaxdp.data.checking import by_reason
 from jaxdp.inference import instances
 from jaxdp.inference.predictor import Predictor
@@ -81,7 +80,7 @@ def summarize(
         "task": task.name,
         "strategy": config.sharding.strategy,
         "devices": strategy.num_devices,
-        **exchange_facts(config),
+        **worker_facts(setup),
         "device_kind": strategy.devices[0].device_kind,
         "processes": jax.process_count(),
         "parameters": sum(leaf.size for leaf in jax.tree.leaves(setup.shapes.params)),
@@ -121,14 +120,10 @@ def summarize(
     }
 
 
-def exchange_facts(config: TrainConfig) -> dict[str, Any]:
-    """Returns the exchange and the number of its workers, nothing of a run without."""
-    exchange = config.exchange
-    return (
-        {"exchange": exchange.name, "workers": exchange.count}
-        if exchange.name != "allreduce"
-        else {}
-    )
+def worker_facts(setup: Setup) -> dict[str, int]:
+    """Returns the number of workers, nothing of a run without."""
+    has_workers = "workers" in setup.strategy.settings
+    return {"workers": setup.config.workers.count} if has_workers else {}
 
 
 def split_metrics(
@@ -148,13 +143,13 @@ def split_metrics(
 
 def title(setup: Setup) -> str:
     """Returns what stands above the metrics of a run."""
-    config, count = setup.config, setup.strategy.num_devices
-    devices = f"{count} device{'s' if count > 1 else ''}, {config.sharding.strategy}"
-    if config.exchange.name != "allreduce":
-        devices = f"{config.exchange.count} workers, {config.exchange.name}"
+    config = setup.config
+    kind, count = "device", setup.strategy.num_devices
+    for workers in worker_facts(setup).values():
+        kind, count = "worker", workers
     return (
-        f"{config.model.name} on {config.data.dataset}, {devices}, batch norm"
-        f" {config.model.batch_norm}"
+        f"{config.model.name} on {config.data.dataset}, {count} {kind}{'s' if count > 1 else ''},"
+        f" {config.sharding.strategy}, batch norm {config.model.batch_norm}"
     )
 
 
