@@ -32,6 +32,18 @@ REMOVED: list[tuple[str, Any, str]] = [
         "bfloat16",
         "was removed in 0.3.0: leave it out; gradients are averaged in the parameters' format",
     ),
+    ("exchange", "local", "was removed in 0.3.0: use --strategy exact or --strategy async"),
+    (
+        "local_steps",
+        5,
+        ("was removed in 0.3.0: leave it out; --strategy exact and async update after every batch"),
+    ),
+    (
+        "outer_learning_rate",
+        0.7,
+        "was removed in 0.3.0: leave it out; no strategy averages replicas",
+    ),
+    ("outer_momentum", 0.9, "was removed in 0.3.0: leave it out; no strategy averages replicas"),
 ]
 
 

@@ -193,7 +193,7 @@ def test_nul_and_names_that_no_file_can_have(capsys: pytest.CaptureFixture[str])
             "must be at most 512",
         ),
         (
-            lambda: train.main(["--exchange", "exact", "--workers", "1000000"]),
+            lambda: train.main(["--strategy", "exact", "--workers", "1000000"]),
             "--workers 1000000: must be at most 4096",
         ),
         (

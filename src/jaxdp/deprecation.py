@@ -34,6 +34,10 @@ REMOVED = (
         "leave it out; gradients are averaged in the parameters' format",
         names_run=True,
     ),
+    Removed("exchange", "use --strategy exact or --strategy async", default="allreduce"),
+    Removed("local_steps", "leave it out; --strategy exact and async update after every batch"),
+    Removed("outer_learning_rate", "leave it out; no strategy averages replicas"),
+    Removed("outer_momentum", "leave it out; no strategy averages replicas"),
     Removed(
         "learning_rate_monitor",
         "rows have the learning rate of an optimizer given by name",
@@ -79,10 +83,22 @@ def defining_defaults() -> dict[str, Any]:
 
 
 def drop_removed(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the settings of a file without the removed ones that are at their defaults."""
+    """Returns the settings of a file without the removed ones that are at their defaults, or that
+    another setting has taken over.
+    """
     defaults = {each.name: each.default for each in REMOVED if not each.command}
     return {
         name: value
-        for name, value in settings.items()
+        for name, value in strategy_of_workers(settings).items()
         if name not in defaults or value != defaults[name]
     }
+
+
+def strategy_of_workers(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns settings or facts of a run in which `exchange: exact` of version 0.2 is the strategy
+    that it is now.
+    """
+    found = dict(facts)
+    if found.get("exchange") in ("exact", "async"):
+        found["strategy"] = found.pop("exchange")
+    return found

@@ -1,8 +1,8 @@
 """Registries, which map names to models, datasets, tasks and strategies, and the plugins that add
 to them.
 
-A registry collects what the modules of its package register. To add an entry, add a file with a
-decorated class or function. Outside the package, entries are found in a script that calls
+A registry collects what the modules of its packages register. To add an entry, add a file with a
+decorated class or function. Outside the packages, entries are found in a script that calls
 `jaxdp.train.main`, in what `--plugins` names, and in installed distributions that name their
 modules in the entry-point group `jaxdp.plugins`.
 """
@@ -120,16 +120,16 @@ def check_keywords(
 
 
 class Registry(Generic[T]):
-    """Named entries of one kind, found in the modules of one package.
+    """Named entries of one kind, found in the modules of one or more packages.
 
     Args:
         field: the setting that names them, for error messages.
-        package: its modules are imported at the first lookup, so that their decorators run; then
-            those of the entry points.
+        packages: their modules are imported at the first lookup, so that their decorators run;
+            then those of the entry points.
     """
 
-    def __init__(self, field: str, package: str) -> None:
-        self._field, self._package = field, package
+    def __init__(self, field: str, *packages: str) -> None:
+        self._field, self._packages = field, packages
         self._entries: dict[str, T] = {}
         # File or module, and the thing's own name in it.
         self._origins: dict[str, tuple[str, str]] = {}
@@ -175,8 +175,9 @@ class Registry(Generic[T]):
     def entries(self) -> Mapping[str, T]:
         if not self._loaded:
             self._loaded = True
-            for module in pkgutil.iter_modules(importlib.import_module(self._package).__path__):
-                importlib.import_module(f"{self._package}.{module.name}")
+            for package in self._packages:
+                for module in pkgutil.iter_modules(importlib.import_module(package).__path__):
+                    importlib.import_module(f"{package}.{module.name}")
             _ask_distributions()
         return self._entries
 

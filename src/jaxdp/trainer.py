@@ -31,7 +31,6 @@ from jaxdp.components import Objects
 from jaxdp.config import OBJECT, BatchNormMode, TrainConfig, facts_of, fields, settings_with
 from jaxdp.config.keywords import TrainKeywords
 from jaxdp.data.dataset import Dataset
-from jaxdp.exchange import session
 from jaxdp.exit_codes import EXIT_STOPPED
 from jaxdp.models.layers import BatchNorm
 from jaxdp.registry import ConfigError, load_plugins, shown
@@ -68,7 +67,8 @@ class Trainer:
         optimizer: name of an optimizer, or an Optax transformation, which brings its own learning
             rate.
         learning_rate: peak learning rate, or an Optax schedule.
-        strategy: `pmap`, `shard_map`, `sharded`, `central` or `single`.
+        strategy: `pmap`, `shard_map`, `sharded`, `central` or `single`; on workers `exact` or
+            `async`.
         devices: how many devices to use, by default all; on a CPU so many are simulated.
         callbacks: objects, or text as for `--callbacks`.
         progress: whether to show progress on standard error.
@@ -131,7 +131,6 @@ class Trainer:
         *,
         progress: bool,
     ) -> None:
-        session.check(setup)
         platform.check_precision(setup.config.precision)
         self.setup, self._group, self._progress = setup, group, progress
         self._callbacks = list(callbacks)
@@ -218,10 +217,9 @@ class Trainer:
                 directory = open_run(setup.config, description, create=primary)
                 if primary:
                     cleanup.enter_context(directory.exclusive())
-            chosen = [*self._all_callbacks(setup.config, writes=writes), *callbacks]
-            if setup.config.exchange != "allreduce":
-                setup, monitor = cleanup.enter_context(session.started(setup))
-                chosen.insert(0, monitor)  # what it adds to a row is there when the others see it
+            # First: what the strategy adds to a row is there when the others see it.
+            chosen = [setup.strategy, *self._all_callbacks(setup.config, writes=writes), *callbacks]
+            cleanup.enter_context(setup.strategy.started(setup))
             return Run(
                 setup, self._group, chosen, directory, signals=signals, started=started
             ).execute()
@@ -264,7 +262,6 @@ class Trainer:
         )
         same = self.setup.reconfigured(config)
         setup = same if same is not None else setup_lib.create_setup(config, self.setup.objects)
-        session.check(setup)
         return setup
 
     def _all_callbacks(self, config: TrainConfig, *, writes: bool) -> list[Any]:

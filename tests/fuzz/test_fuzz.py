@@ -314,7 +314,6 @@ class Fuzzer:
 
 # Settings of which some values take long, or other machines.
 _LONG = {
-    "exchange",
     "coordinator",
     "step_timeout",
     "data_dir",

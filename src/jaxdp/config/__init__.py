@@ -2,10 +2,10 @@
 
 from jaxdp.config.conversion import convert as convert
 from jaxdp.config.data import DataConfig as DataConfig
-from jaxdp.config.devices import ExchangeConfig as ExchangeConfig
 from jaxdp.config.devices import LayoutConfig as LayoutConfig
 from jaxdp.config.devices import ProcessConfig as ProcessConfig
 from jaxdp.config.devices import ShardingConfig as ShardingConfig
+from jaxdp.config.devices import WorkersConfig as WorkersConfig
 from jaxdp.config.files import defining as defining
 from jaxdp.config.files import hash_of as hash_of
 from jaxdp.config.files import load as load

@@ -5,27 +5,14 @@ from typing import Literal
 
 from jaxdp.config.settings import Settings, setting
 from jaxdp.config.values import (
-    FRACTION,
     MOST_DEVICES,
     MOST_WORKERS,
     NON_NEGATIVE,
     POSITIVE,
     at_most,
 )
-from jaxdp.registry import ConfigError
 
-DEFAULT_WORKERS, DEFAULT_LOCAL_STEPS = 4, 10
-# To which exchanges a flag belongs.
-_EXCHANGES_OF = {
-    "workers": ("exact", "async", "local"),
-    "slices": ("exact", "local"),
-    "local_steps": ("local",),
-    "outer_learning_rate": ("local",),
-    "outer_momentum": ("local",),
-    "servers": ("exact", "async", "local"),
-    "staleness": ("async",),
-    "ray_address": ("exact", "async", "local"),
-}
+DEFAULT_WORKERS = 4
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -59,7 +46,10 @@ class ShardingConfig(LayoutConfig):
 
     strategy: str = setting(
         "pmap",
-        "how devices share the work: pmap, single, shard_map, sharded or central",
+        "how devices share the work: pmap, single, shard_map, sharded or central; or on workers, "
+        "with pip install 'jaxdp[ray]': exact, whose workers compute slices of the batch as they "
+        "become free, with the same result bit for bit on any number of workers, or async, whose "
+        "workers push gradients to parameter servers at their own pace",
         resume="free",
         each_fit=False,
         basic=True,
@@ -124,19 +114,9 @@ class ProcessConfig(Settings):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ExchangeConfig(Settings):
-    """Workers of different speed that come and go (Ray)."""
+class WorkersConfig(Settings):
+    """Workers of --strategy exact and async, which come and go (Ray)."""
 
-    exchange: Literal["allreduce", "exact", "async", "local"] = setting(
-        "allreduce",
-        "how gradients get together. allreduce: devices wait for each other; exact: workers "
-        "take slices of the batch as they become free, and the result is the same bit for "
-        "bit whoever computed them; async: workers push gradients to parameter servers at "
-        "their own pace; local: replicas train alone for some steps and are then averaged. "
-        "All but allreduce need pip install 'jaxdp[ray]'",
-        resume="free",
-        names_run="never",
-    )
     workers: int | None = setting(
         None,
         "processes that compute, each on one CPU core (default: 4)",
@@ -148,7 +128,7 @@ class ExchangeConfig(Settings):
     slices: int | None = setting(
         None,
         "exact: equal slices of each batch, whole groups of batch norm (default: as many as "
-        "possible, at most 16); local: replicas (default: --workers)",
+        "possible, at most 16)",
         POSITIVE,
         at_most(MOST_WORKERS),
         resume="free",
@@ -157,7 +137,7 @@ class ExchangeConfig(Settings):
     servers: int | None = setting(
         None,
         "parameter servers, which divide the model's arrays by size, on the machines that "
-        "have workers (default: 1 for async; for exact and local none, the command's own "
+        "have workers (default: 1 for async; for exact none, the command's own "
         "process holds them)",
         POSITIVE,
         at_most(MOST_WORKERS),
@@ -169,30 +149,6 @@ class ExchangeConfig(Settings):
         "async: largest number of updates between the pull of parameters and the push of "
         "their gradient; with it, all workers wait for the slowest one (default: no bound)",
         NON_NEGATIVE,
-        resume="free",
-        names_run="never",
-    )
-    local_steps: int | None = setting(
-        None,
-        "local: steps that a replica trains alone, fewer before an evaluation or a "
-        "checkpoint (default: 10)",
-        POSITIVE,
-        resume="free",
-        names_run="never",
-    )
-    outer_learning_rate: float | None = setting(
-        None,
-        "local: share of the average's change that is applied, e.g. 0.7 with "
-        "--outer-momentum 0.9 as in DiLoCo (default: 1)",
-        POSITIVE,
-        resume="free",
-        names_run="never",
-    )
-    outer_momentum: float | None = setting(
-        None,
-        "local: Nesterov momentum of the average's changes; a run that resumes begins it "
-        "anew (default: 0)",
-        FRACTION,
         resume="free",
         names_run="never",
     )
@@ -210,18 +166,3 @@ class ExchangeConfig(Settings):
     def worker_count(self) -> int:
         """Number of workers."""
         return self.workers or DEFAULT_WORKERS
-
-    @property
-    def steps_alone(self) -> int:
-        """Steps that a replica of `local` trains alone."""
-        return self.local_steps or DEFAULT_LOCAL_STEPS
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for field, exchanges in _EXCHANGES_OF.items():
-            if (value := getattr(self, field)) is not None and self.exchange not in exchanges:
-                raise ConfigError(
-                    field,
-                    value,
-                    f"is for --exchange {' and '.join(exchanges)}, and this is {self.exchange}",
-                )

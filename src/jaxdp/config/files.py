@@ -14,6 +14,9 @@ from jaxdp.config.settings import Settings, facts_of, fields
 from jaxdp.config.train import TrainConfig
 from jaxdp.registry import ConfigError, brief, nearest
 
+# Their runs have the folders of the default strategy: any of them may continue the others.
+_ON_WORKERS = ("exact", "async")
+
 
 def load(path: str | pathlib.Path, cls: type[Settings] = TrainConfig) -> dict[str, Any]:
     """Reads settings from a file that `to_yaml` or a person wrote.
@@ -93,6 +96,8 @@ def defining(config: TrainConfig) -> dict[str, Any]:
         names_run = facts_of(fields(TrainConfig)[name]).names_run
         if names_run == "always" or (names_run == "if_set" and value):
             named[name] = value
+    if named["strategy"] in _ON_WORKERS:
+        named["strategy"] = TrainConfig().strategy
     # Runs with settings that were removed since keep their folders.
     return deprecation.defining_defaults() | named
 

@@ -60,14 +60,10 @@ class TrainKeywords(TypedDict, total=False):
     init_from: str | None
     freeze: str | None
     sampler: Literal["balanced"] | None
-    exchange: Literal["allreduce", "exact", "async", "local"]
     workers: int | None
     slices: int | None
     servers: int | None
     staleness: int | None
-    local_steps: int | None
-    outer_learning_rate: float | None
-    outer_momentum: float | None
     ray_address: str | None
     run_dir: str | None
     resume: Literal["auto", "never", "must"]

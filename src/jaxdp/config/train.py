@@ -8,7 +8,7 @@ before it starts.
 import dataclasses
 
 from jaxdp.config.data import DataConfig
-from jaxdp.config.devices import ExchangeConfig, ProcessConfig, ShardingConfig
+from jaxdp.config.devices import ProcessConfig, ShardingConfig, WorkersConfig
 from jaxdp.config.model import ModelConfig, TaskConfig
 from jaxdp.config.optimization import LearningConfig, OptimizationConfig
 from jaxdp.config.run import RunConfig
@@ -40,7 +40,7 @@ class TrainConfig(
     ShardingConfig,
     OptimizationConfig,
     LearningConfig,
-    ExchangeConfig,
+    WorkersConfig,
     RunConfig,
     ProcessConfig,
 ):

@@ -13,6 +13,7 @@ import rich.text
 from jaxdp import source_files
 from jaxdp.config import TrainConfig
 from jaxdp.data.sources import BadExample
+from jaxdp.deprecation import strategy_of_workers
 from jaxdp.parsing import is_finite, printable
 from jaxdp.rundir.read import warn_again
 from jaxdp.units import bytes_text
@@ -158,14 +159,9 @@ def print_summary(summary: Mapping[str, Any], run_dir: str, metric_name: str) ->
     if result := summary.get("result"):  # version 0.1 did not say
         by = f" by validation {metric_name}" if result["state"] == "best" else ""
         table.add_row("result", f"the {result['state']} state{by}, step {result['step']:,}")
-    shared = (
-        (summary["workers"], summary["exchange"])
-        if "exchange" in summary
-        else (summary["devices"], summary["strategy"])
-    )
-    devices = (
-        f"{shared[0]} x {summary['device_kind']} ({shared[1]}, batch norm {summary['batch_norm']})"
-    )
+    count = summary.get("workers", summary["devices"])
+    strategy = strategy_of_workers(summary)["strategy"]
+    devices = f"{count} x {summary['device_kind']} ({strategy}, batch norm {summary['batch_norm']})"
     seconds = summary["seconds"]
     table.add_row("devices", devices)
     table.add_row("parameters", f"{summary['parameters']:,}")

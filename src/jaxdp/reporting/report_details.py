@@ -188,7 +188,7 @@ def facts(run: Run) -> dict[str, str]:
     found: dict[str, Any] = {
         "devices": _devices(run),
         # That one which has the workers.
-        "processes": run.about("processes") if not run.exchange else None,
+        "processes": run.about("processes") if not run.workers else None,
         "strategy": fact_text(run, "strategy"),
         "mesh": run.settings.get("mesh"),
         "batch norm": run.about("batch_norm"),
@@ -213,8 +213,9 @@ def _work(run: Run) -> dict[str, str]:
     """Returns what the work of a run with workers cost in addition to the work itself."""
     rows = [row for row in run.rows if "worker_slices" in row]
 
-    def total(name: str) -> float:
-        return sum((found for row in rows if (found := number(row.get(name))) is not None), 0.0)
+    def total(*names: str) -> float:
+        values = [number(row.get(name)) for row in rows for name in names]
+        return sum(value for value in values if value is not None)
 
     again, twice = total("recomputed_slices"), total("dropped_slices")
     lost = sum(event["event"] == "worker lost" for event in run.history)
@@ -223,7 +224,9 @@ def _work(run: Run) -> dict[str, str]:
         "slices given out again": (
             f"{again:,.0f}, of which {twice:,.0f} came twice" if twice else f"{again:,.0f}"
         ),
-        "moved to and from workers": units.bytes_text(total("exchange_bytes")),
+        "moved to and from workers": units.bytes_text(
+            total("worker_bytes", "exchange_bytes")  # the second in rows of version 0.2
+        ),
         "workers waited": f"{total('worker_idle_seconds'):,.1f} s in all",
     }
     return found if rows else {}
@@ -231,7 +234,7 @@ def _work(run: Run) -> dict[str, str]:
 
 def _devices(run: Run) -> str:
     count, kind = fact_text(run, "devices"), run.get("device_kind")
-    if run.exchange:
+    if run.workers:
         return f"{count}, one CPU core each"
     return f"{count} x {kind}" if kind else count
 

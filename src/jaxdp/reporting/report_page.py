@@ -38,8 +38,8 @@ from jaxdp.rundir.write import check_file, replace_file
 
 # What a table of runs always tells, so that the settings of these names need no further column.
 _FACTS = ("model", "dataset", "strategy", "devices", "batch_norm")
-# Of workers the columns of strategy and devices tell.
-_SHOWN = (*_FACTS, "exchange", "workers", "task", "steps")
+# The column of devices has the workers.
+_SHOWN = (*_FACTS, "workers", "task", "steps")
 
 
 def write_report(

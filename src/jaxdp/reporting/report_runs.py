@@ -7,8 +7,8 @@ import statistics
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from jaxdp import tasks
-from jaxdp.config import ExchangeConfig, TrainConfig, settings_with
+from jaxdp import deprecation, tasks
+from jaxdp.config import TrainConfig, settings_with
 from jaxdp.parsing import is_finite, parse_yaml
 from jaxdp.registry import ConfigError, shown
 from jaxdp.reporting.report_figures import Mark
@@ -57,13 +57,9 @@ class Run:
         return next((source[name] for source in sources if source.get(name) is not None), None)
 
     @property
-    def exchange(self) -> str | None:
-        """How workers exchanged what they computed: exact, async or local.
-
-        None of a run without workers.
-        """
-        found = self.settings.get("exchange") if self.settings else self.get("exchange")
-        return None if found in (None, "allreduce") else str(found)
+    def workers(self) -> int | None:
+        """How many workers computed; None of a run without."""
+        return self.about("workers")
 
     @property
     def widths(self) -> list[tuple[float, float]]:
@@ -238,6 +234,7 @@ def read(folder: pathlib.Path, name: str) -> Run:
     """Reads what there is, and notes what is missing."""
     directory, problems = RunDirectory(folder), []
     summary = _read(directory.file("summary.json"), _object, {}, problems)
+    summary = deprecation.strategy_of_workers(summary)
     description = _read(directory.file("dataset.json"), _object, {}, problems)
     text, settings = _read(directory.file("config.yaml"), _settings, ("", {}), problems)
     rows = _rows(directory.file("metrics.jsonl"), problems)
@@ -309,7 +306,8 @@ def _settings(path: pathlib.Path) -> tuple[str, dict[str, Any]]:
     content = parse_yaml(text)
     if not isinstance(content, dict):
         raise DamagedFile(path, "it holds no settings")
-    settings = TrainConfig().plain() | {str(name): value for name, value in content.items()}
+    stored = {str(name): value for name, value in content.items()}
+    settings = TrainConfig().plain() | deprecation.drop_removed(stored)
     of_command = settings_with(TrainConfig, saved=False)
     return text, {name: value for name, value in settings.items() if name not in of_command}
 
@@ -323,10 +321,6 @@ def setting_text(value: object, missing: str = "default") -> str:
 
 def fact_text(run: Run, name: str) -> str:
     """Returns what is known of a run under this name, for a person."""
-    # What computes are its workers, and no strategy divides anything.
-    if run.exchange and name == "devices":
-        count = run.about("workers") or ExchangeConfig().worker_count
-        return f"{count} worker{'s' if count != 1 else ''}"
-    if run.exchange and name == "strategy":
-        return run.exchange
+    if run.workers and name == "devices":
+        return f"{run.workers} worker{'s' if run.workers != 1 else ''}"
     return setting_text(run.about(name), missing=NOTHING)

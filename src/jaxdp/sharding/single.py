@@ -25,6 +25,7 @@ class Single(strategy.Strategy):
     """
 
     name = "single"
+    one_device = True
 
     def _build(self) -> None:
         if self.num_devices > 1:

@@ -227,12 +227,6 @@ def _setup(config: TrainConfig, target: Target, *, training: bool) -> Any:
     platform.describe_only()
     from jaxdp.training.setup import create_setup
 
-    if config.exchange != "allreduce":
-        raise ConfigError(
-            "exchange",
-            config.exchange,
-            f"computes on CPUs, which {target} is not; leave it out",
-        )
     if config.global_batch_size == "auto":  # that is what the prediction tells
         config = config.replace(global_batch_size=None)
     with shapes_suffice():
@@ -267,9 +261,11 @@ def scale(
             config.mesh,
             "is for one number of devices; leave it out to scale over several",
         )
-    if config.strategy == "single":
-        raise ConfigError("strategy", "single", "uses one device; scale another strategy")
     setup = _setup(config, target, training=True)
+    if setup.strategy.one_device:
+        raise ConfigError(
+            "strategy", setup.strategy.name, "uses one device; scale another strategy"
+        )
     whole = setup.global_batch_size
     each = max(whole // target.count, 1)
     # The same examples share statistics on any number of devices, and batches are those of this

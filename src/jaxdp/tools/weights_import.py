@@ -7,7 +7,7 @@ from flax import nnx
 
 from jaxdp.checkpoint.checkpoints import Checkpoints
 from jaxdp.components import create_model
-from jaxdp.config import TrainConfig
+from jaxdp.config import TrainConfig, WorkersConfig
 from jaxdp.inference.weights import load_exported, read_weights
 from jaxdp.models.reference_weights import load_reference_weights
 from jaxdp.registry import ConfigError
@@ -30,7 +30,8 @@ def import_weights(file: str, config: TrainConfig) -> str:
     """
     weights, own = read_weights(file)
     # Training is free to use another strategy: the one here is only for loading.
-    setup = create_setup(config.replace(resume="never", strategy="single"))
+    single = config.replace(resume="never", strategy="single", **WorkersConfig().flat())
+    setup = create_setup(single)
     model = create_model(setup.config, setup.dataset, rngs=nnx.Rngs(config.seed), dtype=setup.dtype)
     try:
         (load_exported if own else load_reference_weights)(model, weights)

@@ -134,19 +134,12 @@ def with_placement(
         )
         fits = needed <= DEVICE_DATA_FRACTION * device_memory
         config = config.replace(data_placement="device" if fits else "host")
-    if config.steps_per_execution > 1:
-        if config.data_placement == "host":
-            raise ConfigError(
-                "steps_per_execution",
-                config.steps_per_execution,
-                "needs the dataset on the devices; see --data-placement",
-            )
-        if config.strategy == "central":
-            raise ConfigError(
-                "steps_per_execution",
-                config.steps_per_execution,
-                "--strategy central has a step of several programs; use 1",
-            )
+    if config.steps_per_execution > 1 and config.data_placement == "host":
+        raise ConfigError(
+            "steps_per_execution",
+            config.steps_per_execution,
+            "needs the dataset on the devices; see --data-placement",
+        )
     return config
 
 

@@ -122,11 +122,9 @@ class Run:
         return summary.title(self.setup)
 
     def where(self) -> dict[str, Any]:
-        """Returns the number of devices and processes, and of a run with workers its exchange and
-        their number.
-        """
+        """Returns the number of devices and processes, and of workers if there are any."""
         own = {"devices": self.setup.strategy.num_devices, "processes": self.group.count}
-        return own | summary.exchange_facts(self.setup.config)
+        return own | summary.worker_facts(self.setup)
 
     def paused(self) -> contextlib.AbstractContextManager[Any]:
         """Waits for all steps that were dispatched, and keeps the block out of the training

@@ -38,6 +38,7 @@ from jaxdp.runtime import platform
 from jaxdp.runtime.processes import call_together
 from jaxdp.runtime.targets import Target
 from jaxdp.sharding import memory, mesh
+from jaxdp.sharding import strategy as strategies
 from jaxdp.sharding.strategy import Strategy, create_strategy
 from jaxdp.step import metrics, optim
 from jaxdp.step.state import Constants, TrainState, create_train_state
@@ -123,6 +124,7 @@ class Setup:
         if not changed <= {*settings_with(TrainConfig, program=False)}:
             return None
         defaults.check_learning(config, self.dataset)
+        self.strategy.check(config, lambda: self.shapes)
         intervals, schedule = defaults.create_schedule(
             config, len(self.dataset.train), self.objects
         )
@@ -239,8 +241,8 @@ class Setup:
 
     @functools.cached_property
     def train_data(self) -> Mapping[str, Any]:
-        """The training set on the devices; nothing where it streams."""
-        return self._resident("train")
+        """The training set on the devices; nothing where it streams, or others read it."""
+        return self._resident("train") if self.strategy.takes_batches else {}
 
     @functools.cached_property
     def evaluation_data(self) -> Mapping[str, Any]:
@@ -296,8 +298,10 @@ class Setup:
 
     def train_batches(self, start: int) -> Iterator[Any]:
         """Returns the placed batches from step `start` on, with `--steps-per-execution` those of
-        each call together.
+        each call together; or the numbers of the steps, if the strategy takes those.
         """
+        if not self.strategy.takes_batches:
+            return iter(range(start, self.intervals.total_steps))
         order: Any = self.train_order
         if self.intervals.steps_per_execution > 1:
             order, start = pipeline.CallOrder(order, self.intervals.calls(start)), 0
@@ -455,10 +459,11 @@ def create_setup(
     fewest_rows, normalizes = check_model(
         config, dataset, task, {dataset.image_shape, tile}, objects
     )
-    # Workers bring devices of their own.
-    alone = config.strategy == "single" or config.exchange != "allreduce"
+    one_device = strategies.by_name(config.strategy).one_device
     if target is None:
-        devices = platform.select_devices(1 if alone and config.devices is None else config.devices)
+        devices = platform.select_devices(
+            1 if one_device and config.devices is None else config.devices
+        )
     else:
         devices = target.devices()
     axes = (
@@ -500,6 +505,8 @@ def create_setup(
         factory=models.factory(config.model) if objects.model is None else None,
     )
     if not automatic:
+        if training:
+            strategy.check(config, lambda: setup.shapes)
         if training and config.resume != "must" and not will_resume(config):
             _ = setup.initial_weights  # finds what does not fit
         return setup

@@ -10,7 +10,6 @@ from typing import Any
 import jax
 
 import jaxdp
-from jaxdp.config import TrainConfig
 from jaxdp.data.checking import by_reason
 from jaxdp.inference import instances
 from jaxdp.inference.predictor import Predictor
@@ -83,7 +82,7 @@ def summarize(
         "task": task.name,
         "strategy": config.strategy,
         "devices": strategy.num_devices,
-        **exchange_facts(config),
+        **worker_facts(setup),
         "device_kind": strategy.devices[0].device_kind,
         "processes": jax.process_count(),
         "parameters": sum(leaf.size for leaf in jax.tree.leaves(setup.shapes.params)),
@@ -123,11 +122,10 @@ def summarize(
     }
 
 
-def exchange_facts(config: TrainConfig) -> dict[str, Any]:
-    """Returns the exchange and the number of its workers, nothing of a run without."""
-    if config.exchange == "allreduce":
-        return {}
-    return {"exchange": config.exchange, "workers": config.worker_count}
+def worker_facts(setup: Setup) -> dict[str, int]:
+    """Returns the number of workers, nothing of a run without."""
+    has_workers = "workers" in setup.strategy.settings
+    return {"workers": setup.config.worker_count} if has_workers else {}
 
 
 def split_metrics(
@@ -150,11 +148,14 @@ def split_metrics(
 
 def title(setup: Setup) -> str:
     """Returns what stands above the metrics of a run."""
-    config, count = setup.config, setup.strategy.num_devices
-    devices = f"{count} device{'s' if count > 1 else ''}, {config.strategy}"
-    if config.exchange != "allreduce":
-        devices = f"{config.worker_count} workers, {config.exchange}"
-    return f"{config.model} on {config.dataset}, {devices}, batch norm {config.batch_norm}"
+    config = setup.config
+    kind, count = "device", setup.strategy.num_devices
+    for workers in worker_facts(setup).values():
+        kind, count = "worker", workers
+    return (
+        f"{config.model} on {config.dataset}, {count} {kind}{'s' if count > 1 else ''},"
+        f" {config.strategy}, batch norm {config.batch_norm}"
+    )
 
 
 def versions() -> dict[str, str]:

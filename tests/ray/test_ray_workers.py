@@ -11,14 +11,14 @@ from jaxdp.checkpoint import integrity
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("exchange", ["exact", "async"])
+@pytest.mark.parametrize("strategy", ["exact", "async"])
 def test_a_killed_head(
-    own_cluster: Nodes, record_fault: Callable[..., None], exchange: str
+    own_cluster: Nodes, record_fault: Callable[..., None], strategy: str
 ) -> None:
     own_cluster.add(num_cpus=3)
     train = ["jaxdp.train", *FLAGS, "--checkpoint-every", "5", "--run-dir", "run"]
     workers = ["--workers", "2", "--ray-address", own_cluster.address, "--steps", "100000"]
-    found = Command(*train, "--exchange", exchange, *workers)
+    found = Command(*train, "--strategy", strategy, *workers)
     found.wait_for("step 12/")
     # As seen from another machine; the raylet of its own a command does not survive.
     own_cluster.kill_head("gcs_server")
@@ -36,4 +36,4 @@ def test_a_killed_head(
     assert again.code() == 0, again.err
     assert f"continuing run after step {saved}" in again.err
     outcome = f"noticed after {seconds:.0f} s; the same command continues after the last checkpoint"
-    record_fault(f"the head of a Ray cluster killed, --exchange {exchange}", 1, outcome, 0)
+    record_fault(f"the head of a Ray cluster killed, --strategy {strategy}", 1, outcome, 0)

@@ -4,9 +4,9 @@ import hashlib
 import importlib.util
 import json
 import pathlib
-from collections.abc import Iterator
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 
@@ -15,6 +15,7 @@ import jaxdp
 NEEDS_RAY = pytest.mark.skipif(
     importlib.util.find_spec("ray") is None, reason="needs Ray: pip install 'jaxdp[ray]'"
 )
+SMALL = {"model_kwargs": {"width": 4, "hidden": 16}, "global_batch_size": 32}
 
 
 def lines(path: pathlib.Path) -> list[dict[str, Any]]:
@@ -30,31 +31,18 @@ def rows(folder: Any) -> list[dict[str, Any]]:
 
 
 def trained(folder: str, **settings: Any) -> dict[str, np.ndarray]:
-    """Trains a small CNN on the digits and returns its parameters and batch statistics."""
+    """Trains a small CNN on the digits and returns the arrays of its state."""
     callbacks = settings.pop("callbacks", [])
-    small = {
-        "model_kwargs": {"width": 4, "hidden": 16},
-        "global_batch_size": 32,
-        "batch_norm": "group:4",
-        "learning_rate": 0.001,
-    }
-    plan = {"steps": 6, "eval_every": 100, "log_every": 1, "run_dir": folder}
-    result = jaxdp.Trainer(
-        "cnn", "digits", callbacks=callbacks, progress=False, **small | plan | settings
-    ).fit()
-    state = result.state
-    return {
-        f"{kind}/{name}": np.asarray(leaf)
-        for kind in ("params", "batch_stats")
-        for name, leaf in flat(getattr(state, kind))
-    }
-
-
-def flat(tree: Any) -> Iterator[tuple[str, Any]]:
-    import jax
-
-    for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
-        yield jax.tree_util.keystr(path), leaf
+    usual = {"batch_norm": "group:4", "learning_rate": 0.001, "steps": 6, "eval_every": 100}
+    usual |= {"log_every": 1, "run_dir": folder, **SMALL}
+    state = (
+        jaxdp.Trainer("cnn", "digits", callbacks=callbacks, progress=False, **usual | settings)
+        .fit()
+        .state
+    )
+    kept = (state.params, state.batch_stats, state.opt_state, state.ema)
+    leaves = jax.tree_util.tree_leaves_with_path(kept)
+    return {jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in leaves}
 
 
 def digest(arrays: dict[str, np.ndarray]) -> str:

@@ -1,4 +1,4 @@
-"""The planning of slices, with simulated workers: neither Ray nor JAX takes part."""
+"""The scheduling of slices, with simulated workers: neither Ray nor JAX takes part."""
 
 import heapq
 import itertools
@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from jaxdp.exchange.plan import Plan, StalenessBound, Ticket
+from jaxdp.workers.scheduler import SliceId, SliceScheduler, StalenessBound, Work
 
 POLL = 0.5  # seconds after which idle workers are asked again
 
@@ -16,48 +16,51 @@ class Simulation:
     """Workers of random speeds on a clock of its own, which die, hang and arrive."""
 
     def __init__(self, seed: int, workers: int, *, noise: float = 0.1) -> None:
-        self.random, self.plan, self.now, self.noise = random.Random(seed), Plan(), 0.0, noise
-        self.events: list[tuple[float, int, str, int, Ticket | None]] = []
+        self.random, self.now, self.noise = random.Random(seed), 0.0, noise
+        self.scheduler = SliceScheduler(Work())
+        self.events: list[tuple[float, int, str, int, SliceId | None]] = []
         self.order, self.names = itertools.count(), itertools.count()
         self.pace: dict[int, float] = {}
         self.alive: dict[int, tuple[float, float]] = {}  # from when until when
-        self.applied: Counter[Ticket] = Counter()
+        self.applied: Counter[SliceId] = Counter()
         for _ in range(workers):
             self.arrive()
 
-    def push(self, time: float, what: str, worker: int = -1, ticket: Ticket | None = None) -> None:
-        heapq.heappush(self.events, (time, next(self.order), what, worker, ticket))
+    def push(
+        self, time: float, what: str, worker: int = -1, slice_id: SliceId | None = None
+    ) -> None:
+        heapq.heappush(self.events, (time, next(self.order), what, worker, slice_id))
 
     def arrive(self) -> None:
         worker = next(self.names)
         self.pace[worker] = 10 ** self.random.uniform(-0.5, 0.5)  # ten to one
         self.alive[worker] = (self.now, float("inf"))
-        self.plan.join(worker)
+        self.scheduler.join(worker)
 
     def run(self, slices: int, rounds: int = 1) -> list[float]:
         ends = []
         for _ in range(rounds):
-            self.plan.begin(slices)
+            self.scheduler.begin(slices)
             self.push(self.now, "poll")
-            while not self.plan.round_is_done:
-                self.now, _, what, worker, ticket = heapq.heappop(self.events)
+            while not self.scheduler.round_is_done:
+                self.now, _, what, worker, slice_id = heapq.heappop(self.events)
                 assert self.now < 10_000, "nothing goes on"
-                getattr(self, what)(worker, ticket)
-                for chosen, given in self.plan.assign(self.now):
+                getattr(self, what)(worker, slice_id)
+                for chosen, given in self.scheduler.assign(self.now):
                     self.give(chosen, given)
             ends.append(self.now)
         return ends
 
-    def give(self, worker: int, ticket: Ticket) -> None:
+    def give(self, worker: int, slice_id: SliceId) -> None:
         takes = self.pace[worker] * self.random.uniform(1 - self.noise, 1 + self.noise)
         if self.now + takes < self.alive[worker][1]:
-            self.push(self.now + takes, "done", worker, ticket)
+            self.push(self.now + takes, "done", worker, slice_id)
             if self.random.random() < 0.01:  # a push is told twice
-                self.push(self.now + 1.1 * takes, "done", worker, ticket)
+                self.push(self.now + 1.1 * takes, "done", worker, slice_id)
 
-    def done(self, worker: int, ticket: Ticket) -> None:
-        if self.plan.finished(worker, ticket, self.now):
-            self.applied[ticket] += 1
+    def done(self, worker: int, slice_id: SliceId) -> None:
+        if self.scheduler.finished(worker, slice_id, self.now):
+            self.applied[slice_id] += 1
 
     def poll(self, *_: object) -> None:
         if not any(what == "poll" for _, _, what, _, _ in self.events[:1]):
@@ -80,7 +83,7 @@ class Simulation:
         heapq.heapify(self.events)
 
     def found_dead(self, worker: int, _: object) -> None:
-        self.plan.leave(worker)
+        self.scheduler.leave(worker)
 
     def join(self, *_: object) -> None:
         self.arrive()
@@ -120,8 +123,8 @@ def test_a_thousand_workers_of_random_speeds_that_die_hang_and_arrive() -> None:
     assert len(simulation.applied) == slices
     assert set(simulation.applied.values()) == {1}
     assert end <= 1.15 * simulation.ideal(slices)
-    assert simulation.plan.counts.recomputed > 200  # the dead ones' at least
-    assert simulation.plan.counts.dropped > 100  # those that were told twice
+    assert simulation.scheduler.work.recomputed > 200  # the dead ones' at least
+    assert simulation.scheduler.work.dropped > 100  # those that were told twice
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -160,22 +163,22 @@ def test_a_worker_that_hangs_loses_its_slice_to_another() -> None:
     (end,) = simulation.run(4)
     assert end - simulation.now == 0
     assert set(simulation.applied.values()) == {1}
-    assert simulation.plan.counts.recomputed == 1
+    assert simulation.scheduler.work.recomputed == 1
 
 
 def test_nothing_is_given_where_nobody_is() -> None:
-    plan = Plan()
-    plan.leave(3)  # it died before it had joined
-    plan.begin(2)
-    assert plan.assign(0.0) == []
-    plan.join(7)
-    ((worker, ticket),) = plan.assign(1.0)
-    plan.leave(worker)
-    assert plan.assign(2.0) == []
-    plan.join(8)
-    assert plan.assign(3.0) == [(8, ticket)]
-    assert plan.finished(7, ticket, 4.0)  # the one that was given up had pushed after all
-    assert not plan.finished(8, ticket, 5.0)
+    scheduler = SliceScheduler(Work())
+    scheduler.leave(3)  # it died before it had joined
+    scheduler.begin(2)
+    assert scheduler.assign(0.0) == []
+    scheduler.join(7)
+    ((worker, slice_id),) = scheduler.assign(1.0)
+    scheduler.leave(worker)
+    assert scheduler.assign(2.0) == []
+    scheduler.join(8)
+    assert scheduler.assign(3.0) == [(8, slice_id)]
+    assert scheduler.finished(7, slice_id, 4.0)  # the one that was given up had pushed after all
+    assert not scheduler.finished(8, slice_id, 5.0)
 
 
 @pytest.mark.parametrize("bound", [None, 0, 1, 2, 4, 9])
