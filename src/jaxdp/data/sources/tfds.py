@@ -35,14 +35,12 @@ class _Known:
             recomputed the published ones.
         augment: by task.
         mask_names: what the values 1, 2, ... of a mask stand for, where they do not begin with 0.
-        examples: of each split, which TensorFlow Datasets tells of prepared sets only.
     """
 
     moments: tuple[tuple[float, ...], tuple[float, ...]] | None = None
     augment: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
     mask_names: tuple[str, ...] = ()
     defaults: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    examples: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
 
 _AUGMENT = {"segmentation": ("flip", "flip_vertical")}
@@ -50,20 +48,14 @@ _KNOWN = {
     "cifar10": _Known(
         ((125.3, 123.0, 113.9), (63.0, 62.1, 66.7)),
         {"classification": ("pad_crop:4", "flip")},
-        examples={"train": 50_000, "test": 10_000},
     ),
-    "cifar100": _Known(
-        None, {"classification": ("pad_crop:4", "flip")}, examples={"train": 50_000, "test": 10_000}
-    ),
+    "cifar100": _Known(None, {"classification": ("pad_crop:4", "flip")}),
     "mnist": _Known(
         ((33.3,), (78.6,)),
         {"classification": ("shift:2",)},
         defaults={"epochs": 3},
-        examples={"train": 60_000, "test": 10_000},
     ),
-    "fashion_mnist": _Known(
-        None, {"classification": ("pad_crop:2", "flip")}, examples={"train": 60_000, "test": 10_000}
-    ),
+    "fashion_mnist": _Known(None, {"classification": ("pad_crop:2", "flip")}),
     "oxford_iiit_pet": _Known(
         None,
         {"classification": ("flip",), "segmentation": ("flip",)},
@@ -105,19 +97,13 @@ def _open(request: sources.Request, name: str) -> sources.Dataset:
     task = request.choose(*fields.tasks)  # before a download that would be of no use
     known = _KNOWN.get(builder.name, _Known())
     target = fields.label if task == "classification" else fields.mask
-    if preparation.is_described(builder) and known.examples:
-        blank = fields.blank(task)
-        parts: dict[str, Any] = {
-            part: _Described(count, blank) for part, count in known.examples.items()
-        }
-    else:
-        builder = preparation.prepared(builder, name, request.config)
-        parts = {
-            part: _Records(
-                _records(request, builder, flag, split), f"tfds {name} {split}", fields, task
-            )
-            for part, (flag, split) in _splits(request, builder).items()
-        }
+    builder = preparation.prepared(builder, name, request.config)
+    parts = {
+        part: _Records(
+            _records(request, builder, flag, split), f"tfds {name} {split}", fields, task
+        )
+        for part, (flag, split) in _splits(request, builder).items()
+    }
     properties = Properties(
         num_classes=getattr(builder.info.features[target], "num_classes", None),
         class_names=tuple(getattr(builder.info.features[target], "names", None) or ()),
@@ -134,9 +120,7 @@ def _open(request: sources.Request, name: str) -> sources.Dataset:
         properties = dataclasses.replace(
             properties, num_classes=len(names), class_names=names, numbering=numbering
         )
-    dataset = create_dataset(
-        request, task, parts, properties, getattr(parts["train"], "distinct", None)
-    )
+    dataset = create_dataset(request, task, parts, properties, parts["train"].distinct)
     return dataclasses.replace(dataset, defaults=known.defaults)
 
 
@@ -197,14 +181,6 @@ class _Fields:
             for task, name in (("classification", self.label), ("segmentation", self.mask))
             if name
         ]
-
-    def blank(self, task: str) -> sources.Example:
-        """Returns an example of zeros, for images of one known size."""
-        assert self.size is not None
-        target = (
-            {"labels": 0} if task == "classification" else {"masks": np.zeros(self.size, np.uint8)}
-        )
-        return {"images": np.zeros((*self.size, self.channels), np.uint8)} | target
 
     @classmethod
     def of(cls, request: sources.Request, builder: Any) -> "_Fields":
@@ -268,24 +244,6 @@ class _Fields:
             request.config.mask_values,
             fit,
         )
-
-
-@dataclasses.dataclass(frozen=True)
-class _Described:
-    """A split that is not here, of which shapes and number of examples are known.
-
-    Attributes:
-        blank: stands for every example.
-    """
-
-    count: int
-    blank: sources.Example
-
-    def __len__(self) -> int:
-        return self.count
-
-    def __getitem__(self, index: int) -> sources.Example:
-        return self.blank
 
 
 class _Records:
