@@ -9,9 +9,9 @@ import pytest
 from PIL import Image
 
 from jaxdp import data
-from jaxdp.data import checking
-from jaxdp.data.sources import images
-from jaxdp.data.sources.fitting import ImageSize
+from jaxdp.data import image_file as images
+from jaxdp.data.resize import Resize
+from jaxdp.data.split import empty_aligned
 
 
 def picture(height: int, width: int, channels: int = 3) -> np.ndarray:
@@ -55,7 +55,7 @@ def test_images_and_masks_have_the_pixels_that_pillow_gives(name: str) -> None:
     with Image.open(io.BytesIO(PLAIN[name])) as image:
         expected = np.asarray(image)
     np.testing.assert_array_equal(images.read_mask(PLAIN[name], name), expected)
-    found = images.decode_image(PLAIN[name], name)
+    found, _ = images.read_image(PLAIN[name], name)
     np.testing.assert_array_equal(found, expected if expected.ndim == 3 else expected[..., None])
 
 
@@ -80,7 +80,7 @@ def test_images_and_masks_have_the_pixels_that_pillow_gives(name: str) -> None:
 def test_a_reduced_image_is_at_least_twice_as_large_as_asked_for(
     text: str, size: tuple[int, int], factor: int
 ) -> None:
-    assert ImageSize.parse(text).reduction(size) == factor
+    assert Resize.parse(text).reduction(size) == factor
 
 
 def photos(folder: pathlib.Path, side: int) -> None:
@@ -104,7 +104,7 @@ def test_photos_that_are_large_enough_are_decoded_at_reduced_scale(
     photos(tmp_path, side)
     dataset = data.from_folder(tmp_path, image_size="resize_crop:64")
     reduced = [dataset.train[index]["images"].astype(int) for index in range(len(dataset.train))]
-    monkeypatch.setattr(ImageSize, "reduction", lambda self, size: 1)
+    monkeypatch.setattr(Resize, "reduction", lambda self, size: 1)
     whole = [dataset.train[index]["images"].astype(int) for index in range(len(dataset.train))]
     differences = [np.abs(mine - other) for mine, other in zip(reduced, whole, strict=True)]
     assert max(difference.max() for difference in differences) <= largest
@@ -118,6 +118,6 @@ def test_a_batch_lies_where_a_device_that_is_the_cpu_takes_it_without_a_copy() -
         ((5,), np.float32),
         ((2, 7, 9, 1), np.uint16),
     ):
-        array = checking._empty(shape, np.dtype(dtype))
+        array = empty_aligned(shape, np.dtype(dtype))
         assert (array.shape, array.dtype, array.flags.c_contiguous) == (shape, dtype, True)
         assert array.ctypes.data % 64 == 0

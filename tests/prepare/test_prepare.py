@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from jaxdp.config import DataConfig
-from jaxdp.data.sources import CheckedSource, open_dataset
+from jaxdp.data.sources import Split, open_dataset
 from jaxdp.registry import ConfigError
 
 pytestmark = pytest.mark.skipif(
@@ -54,7 +54,7 @@ def test_a_set_is_prepared_once(
     assert dataset.class_names == tuple(NAMES)
     for split, expected in written.items():
         source = dataset.splits()[split]
-        assert isinstance(source, CheckedSource)
+        assert isinstance(source, Split)
         batch = source.read(range(len(source)))
         pairs = zip(batch["images"], batch["labels"], strict=True)
         assert {(image.tobytes(), int(label)) for image, label in pairs} == expected

@@ -10,7 +10,7 @@ import jax
 
 import jaxdp
 from jaxdp.config import TrainConfig
-from jaxdp.data.checking import by_reason
+from jaxdp.data.dataset import by_reason
 from jaxdp.inference import instances
 from jaxdp.inference.predictor import Predictor
 from jaxdp.runtime import platform

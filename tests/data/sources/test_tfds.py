@@ -21,7 +21,7 @@ from PIL import Image
 
 from jaxdp.config import DataConfig
 from jaxdp.config.values import MaskValues
-from jaxdp.data.sources import CheckedSource, Dataset, open_dataset
+from jaxdp.data.sources import Dataset, Split, open_dataset
 from jaxdp.registry import ConfigError
 
 tfds = pytest.importorskip("tensorflow_datasets")
@@ -47,7 +47,7 @@ def opened(
 
 
 def read(source: Any) -> dict[str, np.ndarray]:
-    assert isinstance(source, CheckedSource)
+    assert isinstance(source, Split)
     return source.read(range(len(source)))
 
 
@@ -385,7 +385,7 @@ def test_a_broken_record_is_named_and_left_out_if_asked(write_tfds: WriteTfds) -
         read(opened("tfds:tiny_pets", data_dir).train)
     source = opened("tfds:tiny_pets", data_dir, on_bad_example="skip").train
     found = read(source)
-    assert isinstance(source, CheckedSource)
+    assert isinstance(source, Split)
     assert found["weights"].sum() == 400 - len(source.skipped)
     assert 1 <= len(source.skipped) <= 2
     assert all(
