@@ -98,11 +98,13 @@ def from_arrays(  # noqa: PLR0913 - each keyword says one more thing about the a
 
 
 def _share(name: str, validation: Any) -> str | None:
-    is_share = isinstance(validation, bool | int | float | np.number)
-    if is_share and (isinstance(validation, bool) or not 0 < float(validation) < 1):
+    value = validation.item() if isinstance(validation, np.generic) else validation
+    if not isinstance(value, bool | int | float):
+        return None
+    if isinstance(value, bool) or not 0 < value < 1:
         remedy = "must be a share between 0 and 1, or a pair of images and targets"
-        raise ConfigError("", validation, f"{name}: validation {remedy}, not {validation}")
-    return repr(float(validation)) if is_share else None
+        raise ConfigError("", value, f"{name}: validation {remedy}, not {value}")
+    return repr(value)
 
 
 def _array_splits(

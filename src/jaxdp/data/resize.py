@@ -76,6 +76,13 @@ class Resize:
             )
         return resize
 
+    @classmethod
+    def while_reading(cls, config: DataConfig, task: str) -> "Resize | None":
+        """Returns how the images of a run are resized as soon as they are read, if they are. Where
+        pixels have answers, they are resized from their full size.
+        """
+        return cls.of(config, task) if task == "classification" else None
+
     def reduction(self, size: Size) -> int:
         """Returns the largest of 1, 2, 4 and 8 by which an image of this size stays at least twice
         as large as it is resized to.

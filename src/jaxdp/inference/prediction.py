@@ -33,6 +33,7 @@ from jaxdp.runtime import platform
 if TYPE_CHECKING:
     import numpy as np
 
+    from jaxdp.data.resize import Resize
     from jaxdp.data.sources import BadExample, Description
     from jaxdp.inference.files import SurveyedImage
     from jaxdp.inference.predictor import Predictor
@@ -96,12 +97,13 @@ class TilesConfig(Settings):
 
 @dataclasses.dataclass(frozen=True)
 class Stored:
-    """What the images of a run are like: their channels, the dtype of their pixels, what planes of
-    TIFF files are, its masks.
+    """What the images of a run are like: their channels, the dtype of their pixels, how training
+    resized them, what planes of TIFF files are, its masks.
     """
 
     channels: int
     dtype: str
+    resize: "Resize | None"
     tiff: str | None
     mask_values: MaskValues | None
 
@@ -171,6 +173,7 @@ def predict(
     config = RunDirectory(pathlib.Path(run_dir)).load_config()
     platform.configure(devices, precision=config.model.precision)
     platform.check_backend()
+    from jaxdp.data.resize import Resize
     from jaxdp.inference import files
     from jaxdp.inference.predictor import Predictor
 
@@ -179,6 +182,7 @@ def predict(
     )
     channels, dtype = predictor.description.image_shape[-1], predictor.description.dtype
     tiff = config.data.tiff
+    resize = Resize.while_reading(config.data, predictor.description.answer)
     items = [
         each
         for item in images
@@ -189,7 +193,7 @@ def predict(
         )
     ]
     pixels = (
-        files.read(item, channels, dtype)[0] if isinstance(item, files.Picture) else item
+        files.read(item, channels, dtype, resize)[0] if isinstance(item, files.Picture) else item
         for item in items
     )
     return [answer for _, answer in predictor(pixels)]
@@ -223,7 +227,7 @@ def predict_files(config: PredictConfig) -> None:
         _say(f"note: {note}")
     found = results.Results(config.results, predictor.description, stored.mask_values)
     start = time.perf_counter()
-    _predict_each(config, known, predictor, found)
+    _predict_each(config, stored, known, predictor, found)
     seconds = time.perf_counter() - start
     found.finish()
     if not config.results.json:
@@ -256,6 +260,7 @@ def _survey(config: PredictConfig, stored: Stored) -> "tuple[list[SurveyedImage]
         stored.channels,
         bad.append if config.images.on_bad_example == "skip" else None,
         stored.dtype,
+        stored.resize,
     )
     for error in bad:
         _say(f"warning: {error.where}: {error.problem}")
@@ -268,6 +273,7 @@ def _survey(config: PredictConfig, stored: Stored) -> "tuple[list[SurveyedImage]
 
 def _predict_each(
     config: PredictConfig,
+    stored: Stored,
     known: "Sequence[SurveyedImage]",
     predictor: "Predictor",
     found: "Results",
@@ -276,14 +282,11 @@ def _predict_each(
     from jaxdp.inference import files
     from jaxdp.reporting import predictions
 
-    channels, dtype = predictor.description.image_shape[-1], predictor.description.dtype
-
     def pixels_of(each: "SurveyedImage") -> "np.ndarray":
-        return (
-            files.read(each.file.picture or each.file.path, channels, dtype)[0]
-            if each.pixels is None
-            else each.pixels
-        )
+        if each.pixels is not None:
+            return each.pixels
+        picture = each.file.picture or each.file.path
+        return files.read(picture, stored.channels, stored.dtype, stored.resize)[0]
 
     images = map(pixels_of, known)
     with predictions.Progress(
@@ -310,6 +313,7 @@ def _check_run(config: PredictConfig) -> Stored:
     Raises:
         ConfigError: if there is no run, or what its task writes has no place.
     """
+    from jaxdp.data.resize import Resize
     from jaxdp.inference import instances, results
 
     run = RunDirectory(pathlib.Path(config.images.run_dir))
@@ -326,7 +330,11 @@ def _check_run(config: PredictConfig) -> Stored:
     if content.get("instances"):
         instances.require()
     return Stored(
-        channels, content.get("dtype", "uint8"), settings.data.tiff, settings.data.mask_values
+        channels,
+        content.get("dtype", "uint8"),
+        Resize.while_reading(settings.data, task),
+        settings.data.tiff,
+        settings.data.mask_values,
     )
 
 
