@@ -25,7 +25,7 @@ from jaxdp.callbacks import plots
 from jaxdp.config import DataConfig, TrainConfig, defining, run_hash
 from jaxdp.data import augment
 from jaxdp.data import instances as targets_of
-from jaxdp.data.dataset import IGNORE_LABEL, OUTSIDE
+from jaxdp.data.dataset import IGNORE_LABEL, PAD_LABEL
 from jaxdp.data.sources import BadExample, open_dataset
 from jaxdp.inference import instances
 from jaxdp.inference.predictor import read_description
@@ -103,7 +103,7 @@ def test_weights_are_those_of_equation_2(number: int) -> None:
 
 
 def test_what_fills_an_image_up_is_ignored_and_changes_nothing() -> None:
-    objects = np.pad(cells(1).astype(np.int32), [(0, 8), (0, 5)], constant_values=OUTSIDE)
+    objects = np.pad(cells(1).astype(np.int32), [(0, 8), (0, 5)], constant_values=PAD_LABEL)
     classes, weights = targets_of.targets(objects)
     alone = targets_of.targets(cells(1))
     np.testing.assert_array_equal(classes[:24, :24], alone[0])
@@ -379,7 +379,7 @@ def test_cells_have_numbers_and_the_same_masks() -> None:
         open_dataset(DataConfig(dataset="cells", instances=True)),
     )
     for split in ("train", "test"):
-        one, other = (dataset.splits()[split].unchecked[3] for dataset in (plain, numbered))  # pyright: ignore[reportAttributeAccessIssue]
+        one, other = (dataset.splits()[split].unchecked(3) for dataset in (plain, numbered))  # pyright: ignore[reportAttributeAccessIssue]
         np.testing.assert_array_equal(one["images"], other["images"])
         np.testing.assert_array_equal(one["masks"], other["masks"] > 0)
         assert all((other["masks"] == number).sum() >= 32 for number in np.unique(other["masks"]))

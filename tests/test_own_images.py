@@ -238,7 +238,7 @@ def test_photos_of_any_kind_and_size_are_trained_on_as_they_are_predicted(
     assert "note" not in capsys.readouterr().err
 
     dataset = jaxdp.data.from_folder("photos", image_size="resize_crop:48")
-    path = pathlib.Path(dataset.test.unchecked.name(0))
+    path = pathlib.Path(dataset.test.name(0))
     (from_file,) = predict.predict("run", [path])
     (from_data,) = jaxdp.load("run").predict([dataset.test[0]["images"]])
     np.testing.assert_allclose(from_file, from_data, atol=1e-6)

@@ -268,7 +268,14 @@ def dataset_for(
         np.zeros((8, 4, 4, 1), np.uint8), np.zeros((8, 2) if targets else 8, np.int32), field
     )
     return lambda request: sources.Dataset(
-        split, split, 2, (4, 4, 1), (0.0,), (1.0,), task, targets=targets
+        split,
+        split,
+        num_classes=2,
+        image_shape=(4, 4, 1),
+        mean=(0.0,),
+        std=(1.0,),
+        task=task,
+        targets=targets,
     )
 
 

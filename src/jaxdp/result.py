@@ -21,10 +21,9 @@ from jaxdp import models, tasks
 from jaxdp.checkpoint.checkpoints import Checkpoints
 from jaxdp.components import NOTHING, Objects, create_task, open_data
 from jaxdp.config import OBJECT, DataConfig, TrainConfig
-from jaxdp.data.checking import check_dataset
 from jaxdp.data.dataset import Dataset, Description
+from jaxdp.data.opening import check_dataset, with_classes
 from jaxdp.data.sources import open_dataset
-from jaxdp.data.splits import with_classes
 from jaxdp.inference import instances
 from jaxdp.inference.predictor import Predictor, read_description, restore
 from jaxdp.inference.scores import Scores, score

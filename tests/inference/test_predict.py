@@ -21,7 +21,7 @@ from PIL import Image
 import jaxdp
 from jaxdp import evaluate, predict, train
 from jaxdp.data import augment
-from jaxdp.data.sources import images as source_images
+from jaxdp.data import image_file as source_images
 from jaxdp.data.sources import open_dataset
 from jaxdp.inference import predictor as predictor_module
 from jaxdp.inference.apply import create_predictor

@@ -24,6 +24,7 @@ from jaxdp.runtime import platform
 if TYPE_CHECKING:
     import numpy as np
 
+    from jaxdp.data.resize import Resize
     from jaxdp.data.sources import BadExample, Description
     from jaxdp.inference.files import SurveyedImage
     from jaxdp.inference.predictor import Predictor
@@ -108,12 +109,13 @@ class TilesConfig(Settings):
 
 @dataclasses.dataclass(frozen=True)
 class Stored:
-    """What the images of a run are like: their channels, the dtype of their pixels, what planes of
-    TIFF files are, its masks.
+    """What the images of a run are like: their channels, the dtype of their pixels, how training
+    resized them, what planes of TIFF files are, its masks.
     """
 
     channels: int
     dtype: str
+    resize: "Resize | None"
     tiff: str | None
     mask_values: MaskValues | None
 
@@ -187,6 +189,7 @@ def predict(
     config = RunDirectory(pathlib.Path(run_dir)).load_config()
     platform.configure(devices, precision=config.precision)
     platform.check_backend()
+    from jaxdp.data.resize import Resize
     from jaxdp.inference import files
     from jaxdp.inference.predictor import Predictor
 
@@ -195,6 +198,7 @@ def predict(
     )
     channels, dtype = predictor.description.image_shape[-1], predictor.description.dtype
     tiff = config.tiff
+    resize = Resize.while_reading(config, predictor.description.answer)
     items = [
         each
         for item in images
@@ -205,7 +209,7 @@ def predict(
         )
     ]
     pixels = (
-        files.read(item, channels, dtype)[0] if isinstance(item, files.Picture) else item
+        files.read(item, channels, dtype, resize)[0] if isinstance(item, files.Picture) else item
         for item in items
     )
     return [answer for _, answer in predictor(pixels)]
@@ -239,7 +243,7 @@ def predict_files(config: PredictConfig) -> None:
         _say(f"note: {note}")
     found = results.Results(config, predictor.description, stored.mask_values)
     start = time.perf_counter()
-    _predict_each(config, known, predictor, found)
+    _predict_each(config, stored, known, predictor, found)
     seconds = time.perf_counter() - start
     found.finish()
     if not config.json:
@@ -270,6 +274,7 @@ def _survey(config: PredictConfig, stored: Stored) -> "tuple[list[SurveyedImage]
         stored.channels,
         bad.append if config.on_bad_example == "skip" else None,
         stored.dtype,
+        stored.resize,
     )
     for error in bad:
         _say(f"warning: {error.where}: {error.problem}")
@@ -282,6 +287,7 @@ def _survey(config: PredictConfig, stored: Stored) -> "tuple[list[SurveyedImage]
 
 def _predict_each(
     config: PredictConfig,
+    stored: Stored,
     known: "Sequence[SurveyedImage]",
     predictor: "Predictor",
     found: "Results",
@@ -290,14 +296,11 @@ def _predict_each(
     from jaxdp.inference import files
     from jaxdp.reporting import predictions
 
-    channels, dtype = predictor.description.image_shape[-1], predictor.description.dtype
-
     def pixels_of(each: "SurveyedImage") -> "np.ndarray":
-        return (
-            files.read(each.file.picture or each.file.path, channels, dtype)[0]
-            if each.pixels is None
-            else each.pixels
-        )
+        if each.pixels is not None:
+            return each.pixels
+        picture = each.file.picture or each.file.path
+        return files.read(picture, stored.channels, stored.dtype, stored.resize)[0]
 
     images = map(pixels_of, known)
     with predictions.Progress(len(known), hidden=config.json and sys.stdout.isatty()) as progress:
@@ -322,6 +325,7 @@ def _check_run(config: PredictConfig) -> Stored:
     Raises:
         ConfigError: if there is no run, or what its task writes has no place.
     """
+    from jaxdp.data.resize import Resize
     from jaxdp.inference import instances, results
 
     run = RunDirectory(pathlib.Path(config.run_dir))
@@ -337,7 +341,13 @@ def _check_run(config: PredictConfig) -> Stored:
     results.check(config, task)
     if content.get("instances"):
         instances.require()
-    return Stored(channels, content.get("dtype", "uint8"), settings.tiff, settings.mask_values)
+    return Stored(
+        channels,
+        content.get("dtype", "uint8"),
+        Resize.while_reading(settings, task),
+        settings.tiff,
+        settings.mask_values,
+    )
 
 
 def _say_changes(

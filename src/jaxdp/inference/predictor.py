@@ -20,10 +20,10 @@ from jaxdp.checkpoint.restore import SavedCheckpoints
 from jaxdp.components import create_model, create_task
 from jaxdp.config import TrainConfig
 from jaxdp.data import augment
-from jaxdp.data.checking import NOT_FINITE
+from jaxdp.data.dataset import Size
+from jaxdp.data.resize import Resize, resize_to
 from jaxdp.data.sources import Description
-from jaxdp.data.sources.fitting import ImageSize, resize
-from jaxdp.data.sources.images import Size
+from jaxdp.data.split import NOT_FINITE
 from jaxdp.inference import reach
 from jaxdp.inference.apply import create_predictor
 from jaxdp.inference.batches import Batches, Pixels, Waiting
@@ -45,12 +45,12 @@ Advance = Callable[[float], None]
 _normalize = jax.jit(augment.Preprocess((), (), per_image=True).normalize)
 
 
-def fit_of(config: TrainConfig, description: Description) -> ImageSize:
+def fit_of(config: TrainConfig, description: Description) -> Resize:
     """Returns how images are made the size at which the model was trained."""
     height, width, _ = description.image_shape
     text = config.image_size
-    fit = ImageSize.parse(text) if text else None
-    return fit if fit is not None and fit.size == (height, width) else ImageSize((height, width))
+    fit = Resize.parse(text) if text else None
+    return fit if fit is not None and fit.size == (height, width) else Resize((height, width))
 
 
 class Predictor:
@@ -298,7 +298,7 @@ class Predictor:
 
     def _prepared(self, image: Pixels) -> np.ndarray:
         """Returns an image as it is cut into tiles."""
-        pixels: np.ndarray = resize(image, self._trained) if self.resized else image
+        pixels: np.ndarray = resize_to(image, self._trained) if self.resized else image
         if self._normalize_first:
             pixels = np.asarray(
                 _normalize(self._preprocess.scale(jnp.asarray(pixels[None], jnp.float32)))

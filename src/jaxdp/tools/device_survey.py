@@ -134,7 +134,7 @@ def place(config: TrainConfig, rows: list[Row]) -> dict[str, Any]:
     """
     import jax
 
-    from jaxdp.data.sources import CheckedSource
+    from jaxdp.data.sources import Split
     from jaxdp.training.setup import create_setup
 
     setup = create_setup(config)
@@ -151,7 +151,7 @@ def place(config: TrainConfig, rows: list[Row]) -> dict[str, Any]:
     resident = sum(
         split.bytes
         for split in (setup.dataset.train, setup.dataset.test)
-        if isinstance(split, CheckedSource)
+        if isinstance(split, Split)
     )
     if setup.config.data_placement == "device":  # all of it on each, which need not be tried
         held["dataset"] = {device.id: resident for device in setup.strategy.devices}

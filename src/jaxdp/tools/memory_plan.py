@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from jaxdp.config import TrainConfig
-from jaxdp.data.sources.preparation import shapes_suffice
 from jaxdp.parsing import printable
 from jaxdp.runtime import platform
 from jaxdp.units import bytes_text
@@ -56,16 +55,14 @@ def plan(config: TrainConfig, limit: int | None = None) -> dict[str, Any]:
     if config.global_batch_size == "auto":  # that is what the plan tells
         config = config.replace(global_batch_size=None)
     # As if not to train: the batches to plan for are not the configured one, which need not divide.
-    with shapes_suffice():
-        setup = create_setup(config, training=False)
+    setup = create_setup(config, training=False)
     shares, devices = setup.strategy.data_shards, setup.strategy.devices
     limit = platform.device_memory_bytes(devices) if limit is None else limit
     base = memory.forecast(setup.strategy, setup.abstract_step)
-    with shapes_suffice():
-        changed = {
-            name: create_setup(each, training=False)
-            for name, each in variants(setup.config, len(devices)).items()
-        }
+    changed = {
+        name: create_setup(each, training=False)
+        for name, each in variants(setup.config, len(devices)).items()
+    }
     if changed:
         print(
             f"compiling {len(changed)} variants of the step, at two batch sizes each",

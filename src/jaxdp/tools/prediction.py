@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jaxdp.config import TrainConfig
-from jaxdp.data.sources.preparation import shapes_suffice
 from jaxdp.registry import ConfigError
 from jaxdp.runtime import native_output, platform
 from jaxdp.runtime.targets import Target
@@ -229,8 +228,7 @@ def _setup(config: TrainConfig, target: Target, *, training: bool) -> Any:
 
     if config.global_batch_size == "auto":  # that is what the prediction tells
         config = config.replace(global_batch_size=None)
-    with shapes_suffice():
-        return create_setup(config, training=training, target=target)
+    return create_setup(config, training=training, target=target)
 
 
 def _effort(target: Target, quick: bool) -> str:

@@ -9,7 +9,7 @@ import optax
 from jaxdp.components import Objects
 from jaxdp.config import BatchNormMode, TrainConfig
 from jaxdp.config.values import MOST_STEPS
-from jaxdp.data.sources import CheckedSource, Dataset
+from jaxdp.data.sources import Dataset, Split
 from jaxdp.registry import ConfigError
 from jaxdp.rundir.layout import RunDirectory
 from jaxdp.sharding.strategy import nearest_divisor
@@ -128,9 +128,7 @@ def with_placement(
     """
     if config.data_placement is None:
         needed = sum(
-            source.bytes
-            for source in dataset.splits().values()
-            if isinstance(source, CheckedSource)
+            source.bytes for source in dataset.splits().values() if isinstance(source, Split)
         )
         fits = needed <= DEVICE_DATA_FRACTION * device_memory
         config = config.replace(data_placement="device" if fits else "host")

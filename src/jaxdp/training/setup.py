@@ -27,9 +27,9 @@ from jaxdp.components import (
     open_data,
 )
 from jaxdp.config import TrainConfig, settings_with
-from jaxdp.data import augment, class_counts, pipeline, placement
+from jaxdp.data import augment, pipeline, placement
 from jaxdp.data.reading_processes import ReadingProcesses
-from jaxdp.data.sources import BadExample, CheckedSource, Dataset
+from jaxdp.data.sources import BadExample, Dataset, Split
 from jaxdp.inference import instances
 from jaxdp.registry import ConfigError
 from jaxdp.rundir.read import warn
@@ -255,7 +255,7 @@ class Setup:
         return self.dataset.evaluation_split or "test"
 
     @property
-    def evaluation_source(self) -> CheckedSource:
+    def evaluation_source(self) -> Split:
         """The split that is evaluated."""
         return self.source(self.evaluation_split)
 
@@ -270,10 +270,10 @@ class Setup:
             )
         return self.strategy.replicate(placement.pack(arrays))
 
-    def source(self, split: str) -> CheckedSource:
+    def source(self, split: str) -> Split:
         """Returns a split by its name."""
         source = getattr(self.dataset, split)
-        assert isinstance(source, CheckedSource)
+        assert isinstance(source, Split)
         return source
 
     @functools.cached_property
@@ -294,7 +294,7 @@ class Setup:
 
     @functools.cached_property
     def _train_labels(self) -> np.ndarray:
-        return class_counts.labels(self.dataset)
+        return self.source("train").labels()
 
     def train_batches(self, start: int) -> Iterator[Any]:
         """Returns the placed batches from step `start` on, with `--steps-per-execution` those of

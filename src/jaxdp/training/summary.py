@@ -10,7 +10,7 @@ from typing import Any
 import jax
 
 import jaxdp
-from jaxdp.data.checking import by_reason
+from jaxdp.data.dataset import by_reason
 from jaxdp.inference import instances
 from jaxdp.inference.predictor import Predictor
 from jaxdp.rundir.read import warn

@@ -85,7 +85,7 @@ def _standard(pixels: np.ndarray, where: object) -> np.ndarray:
         return pixels.astype(np.float32)
     if pixels.dtype.kind in "iu" and pixels.min(initial=0) >= 0 and pixels.max(initial=0) < 2**16:
         return pixels.astype(np.uint16)
-    bits = f"has {bits_of(pixels.dtype)} bits a pixel ({pixels.dtype})"
+    bits = f"has {pixels.dtype.itemsize * 8} bits a pixel ({pixels.dtype})"
     raise BadExample(where, f"{bits}; save it as uint8, uint16 or float32")
 
 
@@ -101,11 +101,6 @@ def dtype_of(dtype: np.dtype[Any]) -> str:
 def dtype_of_mode(mode: str) -> str:
     """Returns the dtype of the pixels that a picture of this mode becomes."""
     return "float32" if mode == "F" else "uint16" if mode.startswith("I") else "uint8"
-
-
-def bits_of(dtype: np.dtype[Any]) -> int:
-    """Returns how many bits a number of this dtype has."""
-    return dtype.itemsize * 8
 
 
 def is_grey(image: Image.Image) -> bool:
