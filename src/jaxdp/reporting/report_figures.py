@@ -1,82 +1,56 @@
-"""Draws curves of several runs as small SVG figures in the colors of the page, light or dark."""
+"""Draws the report's figures with Matplotlib, as SVG in the fonts and colors of the page."""
 
 import dataclasses
-import math
-import operator
+import io
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from markupsafe import Markup
+import matplotlib
+from markupsafe import Markup, escape
 from matplotlib import ticker
+from matplotlib.figure import Figure
 
-from jaxdp.reporting.templates import render
+from jaxdp.reporting import fonts
 
-# The palette of Okabe and Ito, distinct for all color vision, without yellow, which white paper
-# hides. Further runs are grey.
+# The palette of Okabe and Ito, distinct for all color vision, without yellow, which is illegible
+# on white. Further runs are grey.
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#767676")
-STROKES = {"train": "", "validation": "dotted", "test": "dashed"}  # classes of lines
-SHAPES = {
-    "resumed": "M-3.5-4.5L4 0L-3.5 4.5Z",
-    "rolled back": "M3.5-4.5L-4 0L3.5 4.5Z",
-    "updates skipped": "M-3-3L3 3M-3 3L3-3",
-    "stopped": "M-3.5-3.5H3.5V3.5H-3.5Z",
-    "diverged": "M0-5L5 0L0 5L-5 0Z",
-    "out of memory": "M-4-4L4 4M-4 4L4-4",
+LINE_STYLES = {"train": "-", "validation": ":", "test": "--"}
+MARKERS = {  # of Matplotlib, and the character of the same shape in the page's legend
+    "resumed": (">", "▶"),
+    "rolled back": ("<", "◀"),
+    "updates skipped": ("x", "×"),
+    "stopped": ("s", "■"),
+    "diverged": ("D", "◆"),
+    "out of memory": ("x", "×"),
 }
-BASE = "base"  # key of the axis that curves are given for, in most figures steps
+BASE = "base"  # key of the x axis that a figure shows first
 Number = float | int
-Point = tuple[Number, Number]
-Clock = Callable[[Number], Number]  # from a step to what an axis tells instead of it
-_WIDTH = 376
-_LEFT, _RIGHT, _TOP, _BOTTOM = 60, 366, 14, 188
-
-
-@dataclasses.dataclass(frozen=True)
-class Axis:
-    """Something other than steps over which all curves of a section can be drawn.
-
-    The page's reader chooses.
-    """
-
-    key: str  # epoch or time
-    name: str  # among the choices
-    title: str  # beneath the axis
-    last: Number
-
-
-@dataclasses.dataclass(frozen=True)
-class _Placed:
-    """What is at steps, and where that is on other axes."""
-
-    # By key of the axis.
-    clocks: Mapping[str, Clock] = dataclasses.field(default_factory=dict, kw_only=True)
-
-    def on(self, axis: str, step: Number) -> Number | None:
-        """Returns where a step is on an axis, None where that is not known."""
-        if axis == BASE:
-            return step
-        return self.clocks[axis](step) if axis in self.clocks else None
-
-
-@dataclasses.dataclass(frozen=True)
-class Mark(_Placed):
-    """Something that happened at a step."""
-
-    kind: str  # a key of SHAPES
-    step: Number
-    text: str
-    color: int = 0  # index of the color of the run that it happened to
-
-
-@dataclasses.dataclass(frozen=True)
-class Curve(_Placed):
-    """A line through points."""
-
-    name: str
-    color: int
-    points: Sequence[Point]
-    stroke: str = ""  # a value of STROKES
-    band: Sequence[Point] = ()  # lowest and highest value at each point, or nothing
+ToX = Mapping[str, Callable[[Any], Any]]  # by key of an x axis: from steps to positions on it
+# Colors that stand for variables of the page's style sheet.
+_TEXT, _NAME, _GRID, _RUN = "#000001", "#000002", "#000003", "#000004"
+_VARIABLES = {
+    _TEXT: "var(--soft)",
+    _NAME: "var(--ink)",
+    _GRID: "var(--line)",
+    _RUN: "var(--k)",
+}
+_STYLE: Any = {
+    "font.size": 11,
+    "text.color": _TEXT,
+    "text.usetex": False,
+    "axes.labelcolor": _TEXT,
+    "xtick.labelcolor": _TEXT,
+    "ytick.labelcolor": _TEXT,
+    "path.simplify": True,
+    "path.simplify_threshold": 1.0,  # pixels
+    "svg.fonttype": "none",
+    "svg.hashsalt": "jaxdp",  # so that the same runs give the same page
+}
+_WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 376, 218, 60, 10, 14, 30
+_ROUND = [1, 2, 2.5, 5, 10]  # distances of ticks, apart from powers of ten
+_DOTTED = 25  # points of an evaluated curve up to which each has a dot
 
 
 def compact(value: Number) -> str:
@@ -93,189 +67,267 @@ def percent(value: Number) -> str:
 
 
 @dataclasses.dataclass(frozen=True)
-class Scale:
-    """An axis from the value `low` at the coordinate `start` to `high` at `end`.
+class XAxis:
+    """What curves can be drawn over; the reader of the page chooses one.
 
-    Called with a value, it returns the coordinate.
+    Attributes:
+        key: base, epoch or time.
+        name: among the choices.
+        title: below the axis.
+        unit: seconds in a unit of time, 1 for all else.
+        sizes: batch sizes, the ticks of a logarithmic axis.
     """
 
-    low: Number
-    high: Number
-    start: Number
-    end: Number
-    log: bool = False
-    title: str = ""
-    text: Callable[[Number], str] = compact  # how values are written at the ticks
-    chosen: Sequence[Number] = ()  # values of the ticks, by default round ones
+    key: str
+    name: str
+    title: str
+    last: float = 1.0
+    unit: float = 1.0
+    sizes: Sequence[int] = ()
 
-    def __call__(self, value: Number) -> str:
-        low, high, at = (
-            math.log(each) if self.log else each for each in (self.low, self.high, value)
-        )
-        return (
-            f"{self.start + (at - low) / (high - low) * (self.end - self.start):.1f}".removesuffix(
-                ".0"
+
+@dataclasses.dataclass(frozen=True)
+class YAxis:
+    """How values are drawn.
+
+    Attributes:
+        log: whether the axis is logarithmic if all values are positive.
+        zero: whether the axis starts at 0 if no value is negative.
+        form: writes a value.
+        title: the caption of the figure by default.
+        highest: end of the axis; by default, the highest value.
+    """
+
+    log: bool = False
+    zero: bool = False
+    form: Callable[[Number], str] = compact
+    title: str = ""
+    highest: Number | None = None
+
+    def limits(self, values: Sequence[Number]) -> tuple[Number, Number]:
+        """Returns the ends of the axis, which differ even if all values are equal."""
+        low, high = min(values), max(values) if self.highest is None else self.highest
+        if self.is_log(values):
+            return (low, high) if high > 1.01 * low else (low / 1.5, high * 1.5)
+        if self.zero and low >= 0:
+            return 0, 1.04 * high or 1
+        margin = 0.04 * (high - low) or 0.1 * abs(high) or 1
+        return low - margin, high + margin
+
+    def is_log(self, values: Sequence[Number]) -> bool:
+        return self.log and min(values) > 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Mark:
+    """An event at a step of a run, or at a batch size; `kind` is a key of MARKERS."""
+
+    kind: str
+    step: Number
+    text: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Curve:
+    """A line through points.
+
+    Attributes:
+        color: index of the color of the run.
+        to_x: positions of the points on each x axis, from their steps.
+        bounds: lowest and highest value at each point, if they are known.
+    """
+
+    name: str
+    color: int
+    to_x: ToX
+    steps: Sequence[Number]
+    values: Sequence[Number]
+    line_style: str = "-"
+    bounds: tuple[Sequence[Number], Sequence[Number]] | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Track:
+    """What happened to a run: its marks, and for the timeline its last step."""
+
+    name: str
+    color: int
+    to_x: ToX
+    last_step: Number
+    marks: Sequence[Mark]
+
+
+@dataclasses.dataclass(frozen=True)
+class Panel:
+    """A figure: its caption, and a drawing over each x axis."""
+
+    caption: str
+    drawings: Sequence[Markup]
+
+
+class _Drawing:
+    """One SVG. Each artist belongs to a run, and shows a text when a reader points at it."""
+
+    def __init__(self, x_axis: XAxis, height: int = _HEIGHT, left: int = _LEFT) -> None:
+        self._x_axis, self._height = x_axis, height
+        self._items: list[tuple[str, int]] = []
+        figure = Figure((_WIDTH / 72, height / 72))  # a point of Matplotlib is a unit of the SVG
+        self.axes: Any = figure.add_axes(
+            (
+                left / _WIDTH,
+                _BOTTOM / height,
+                (_WIDTH - left - _RIGHT) / _WIDTH,
+                (height - _TOP - _BOTTOM) / height,
             )
         )
+        self.axes.spines[:].set_visible(False)
+        self.axes.tick_params(length=0, pad=5)
+        self.axes.grid(color=_GRID, linewidth=1)
+        self.axes.set_axisbelow(True)
+        self.axes.set_xlabel(x_axis.title, labelpad=2)
+        if x_axis.sizes:
+            self.axes.set_xscale("log")
+            self.axes.set_xlim(x_axis.sizes[0] / 1.3, x_axis.sizes[-1] * 1.3)
+            self.axes.set_xticks(x_axis.sizes, [str(size) for size in x_axis.sizes])
+            self.axes.xaxis.set_minor_locator(ticker.NullLocator())
+        else:
+            self.axes.set_xlim(0, x_axis.last)
+            self.axes.xaxis.set_major_locator(ticker.MaxNLocator(6, steps=_ROUND))
+            self.axes.xaxis.set_major_formatter(lambda value, _: compact(value))
 
-    def ticks(self, count: int = 5) -> Sequence[Number]:
-        if self.chosen:
-            return self.chosen
-        if self.log:
-            for parts in ((1.0, 2.0, 5.0), (1.0,)):
-                found = self._inside(
-                    ticker.LogLocator(subs=parts, numticks=99).tick_values(self.low, self.high)
-                )
-                if 2 <= len(found) <= count + 1:
-                    return found
-            if len(found) > 1:
-                return found[:: -(-len(found) // count)]
-        return self._inside(
-            ticker.MaxNLocator(count, steps=[1, 2, 2.5, 5, 10]).tick_values(self.low, self.high)
+    def set_y_axis(self, y_axis: YAxis, caption: str, values: Sequence[Number]) -> None:
+        low, high = y_axis.limits(values)
+        locator = ticker.MaxNLocator(5, steps=_ROUND)
+        if y_axis.is_log(values):
+            self.axes.set_yscale("log")
+            self.axes.yaxis.set_minor_locator(ticker.NullLocator())
+            locator = ticker.LogLocator(subs=[1, 2, 5] if high < 1000 * low else [1], numticks=7)
+        self.axes.yaxis.set_major_locator(locator)
+        self.axes.yaxis.set_major_formatter(lambda value, _: y_axis.form(value))
+        self.axes.set_ylim(low, high)
+        self.axes.set_ylabel(fonts.drawn(y_axis.title or caption.replace(", mean", "")))
+        page = self.axes.figure.transFigure
+        self.axes.yaxis.set_label_coords(16 / _WIDTH, 0.5, transform=page)
+
+    def x(self, to_x: ToX, steps: Any) -> Any:
+        """Returns positions on the x axis, None where it is unknown for a run."""
+        convert = to_x.get(self._x_axis.key)
+        return None if convert is None else convert(steps) / self._x_axis.unit
+
+    def item(self, text: str, color: int) -> dict[str, Any]:
+        """Returns the properties of an artist of a run."""
+        self._items.append((text, color))
+        return {"gid": f"item-{len(self._items) - 1}", "color": _RUN, "clip_on": False}
+
+    def add_curve(self, curve: Curve) -> None:
+        x = self.x(curve.to_x, curve.steps)
+        if x is None:
+            return
+        evaluated = curve.line_style != "-" and len(x) <= _DOTTED
+        item = self.item(curve.name, curve.color)
+        if curve.bounds is not None:
+            self.axes.vlines(x, *curve.bounds, linewidth=7, alpha=0.25, **item)
+        self.axes.plot(
+            x,
+            curve.values,
+            linestyle=curve.line_style,
+            linewidth=1 if curve.color == len(COLORS) else 1.8,
+            marker="o" if evaluated or curve.bounds is not None or len(x) == 1 else None,
+            markersize=5,
+            markeredgewidth=0,
+            **item,
         )
 
-    def _inside(self, values: Any) -> list[Number]:
-        margin = 1e-9 * (self.high - self.low)
-        return [
-            float(value) for value in values if self.low - margin <= value <= self.high + margin
-        ]
+    def add_mark(self, track: Track, mark: Mark, heights: Sequence[Number], **look: Any) -> None:
+        """Draws the sign of a mark at the last of the heights, with a rule from the first."""
+        x = self.x(track.to_x, mark.step)
+        if x is not None:
+            self.axes.plot(
+                [x] * len(heights),
+                heights,
+                linestyle=(0, (2, 3)),
+                linewidth=1,
+                marker=MARKERS[mark.kind][0],
+                markevery=[-1],
+                markersize=8,
+                **self.item(f"{track.name}: {mark.text}", track.color),
+                **look,
+            )
+
+    def svg(self, label: str) -> Markup:
+        """Returns the drawing as an element of the page; `label` is what a screen reader says."""
+        buffer = io.StringIO()
+        nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+        self.axes.figure.savefig(buffer, format="svg", transparent=True, metadata=nothing)
+        body = buffer.getvalue().split("<svg", 1)[1].split(">", 1)[1]
+        body = re.sub(
+            r'<!--.*?-->|<defs>\s*<style.*?</defs>| clip-path="[^"]*"', "", body, flags=re.S
+        )
+        shorter = re.compile(r"(\.\d)\d+|\n")  # a tenth of a pixel is enough
+        body = re.sub(r' d="[^"]+"', lambda found: shorter.sub(r"\1", found[0]), body)
+        body = re.sub(r'<g id="(?:item-(\d+)|[^"]*)">', self._group, body)
+        body = re.sub("@([0-9]+)@", lambda found: str(escape(self._items[int(found[1])][0])), body)
+        for color, variable in _VARIABLES.items():
+            body = body.replace(color, variable)
+        head = Markup('<svg class="over {}" viewBox="0 0 {} {}" role="img" aria-label="{}">')
+        return head.format(self._x_axis.key, _WIDTH, self._height, label) + Markup(body)
+
+    def _group(self, found: re.Match[str]) -> str:
+        if found[1] is None:
+            return "<g>"
+        text, color = self._items[int(found[1])]
+        return f'<g class="run k{color}"><title>{escape(text)}</title>'
 
 
-def thin(points: Sequence[Point]) -> list[Point]:
-    """Returns the lowest and the highest of each stretch of points, where there are more than can
-    be told apart.
-    """
-    size = -(-len(points) // _WIDTH)
-    if size <= 2:
-        return list(points)
-    value = operator.itemgetter(1)
-    stretches = (points[start : start + size] for start in range(0, len(points), size))
-    return [
-        point
-        for stretch in stretches
-        for point in sorted({min(stretch, key=value), max(stretch, key=value)})
-    ]
-
-
+@matplotlib.rc_context(_STYLE)
 def panel(
-    title: str,
+    caption: str,
     curves: Sequence[Curve],
-    marks: Sequence[Mark] = (),
-    *,
-    last_step: Number,
-    log: bool = False,
-    zero: bool = False,
-    text: Callable[[Number], str] = compact,
-    others: Sequence[Axis] = (),
-) -> Markup:
-    """Draws curves over steps and whatever else is to choose from.
-
-    Returns nothing where no curve has points.
-
-    Args:
-        log: whether the axis of positive values is logarithmic.
-        zero: whether the axis of nonnegative values begins at 0.
-        text: how values are written.
-        others: axes beside that of the steps.
-    """
-    values = [value for curve in curves for _, value in curve.points]
-    if not values:
-        return Markup()
-    low, high = min(values), max(values)
-    log = log and low > 0
-    if log:
-        low, high = (low, high) if high > 1.01 * low else (low / 1.5, high * 1.5)
-    elif zero and low >= 0:
-        low, high = 0, 1.04 * high or 1.0
-    else:
-        margin = 0.04 * (high - low) or 0.1 * abs(high) or 1.0
-        low, high = low - margin, high + margin
-    y = Scale(low, high, _BOTTOM, _TOP, log, title.replace(", mean", ""), text)
-    return _figure(
-        title + ", logarithmic" * log,
-        _scales(last_step, others, _LEFT),
-        y=y,
-        curves=curves,
-        marks=marks,
-    )
+    tracks: Sequence[Track],
+    x_axes: Sequence[XAxis],
+    y_axis: YAxis,
+) -> list[Panel]:
+    """Draws curves and marks over each x axis; returns nothing if no curve has points."""
+    curves = [curve for curve in curves if curve.values]
+    if not curves:
+        return []
+    values = [value for curve in curves for value in curve.values]
+    title = caption + ", logarithmic" * y_axis.is_log(values)
+    label = f"{title}: {', '.join(dict.fromkeys(curve.name for curve in curves))}"
+    drawings = []
+    for x_axis in x_axes:
+        drawing = _Drawing(x_axis)
+        drawing.set_y_axis(y_axis, caption, values)
+        for curve in curves:
+            drawing.add_curve(curve)
+        above = {"transform": drawing.axes.get_xaxis_transform()}
+        for track in tracks:
+            for mark in track.marks:  # there may be many skipped updates, too many for rules
+                heights = [1.04] if mark.kind == "updates skipped" else [0, 1.04]
+                drawing.add_mark(track, mark, heights, **above)
+        drawings.append(drawing.svg(label))
+    return [Panel(title, drawings)]
 
 
-def panel_of_sizes(
-    title: str,
-    curves: Sequence[Curve],
-    marks: Sequence[Mark],
-    *,
-    sizes: Sequence[int],
-    highest: Number,
-) -> Markup:
-    """Draws curves over global batch sizes, from 0 to the highest value.
-
-    Returns nothing where no curve has points.
-    """
-    x = Scale(
-        sizes[0] / 1.3,
-        sizes[-1] * 1.3,
-        _LEFT,
-        _RIGHT,
-        log=True,
-        title="global batch size",
-        text=str,
-        chosen=sizes,
-    )
-    y = Scale(0, 1.04 * highest or 1.0, _BOTTOM, _TOP, title="images per second")
-    return _figure(title, {BASE: x}, y=y, curves=curves, marks=marks)
-
-
-def timeline(
-    tracks: Sequence[Curve], marks: Sequence[Sequence[Mark]], others: Sequence[Axis] = ()
-) -> Markup:
-    """Draws what happened to each run.
-
-    Args:
-        tracks: of each run its name and color, and its last step as the only point.
-        marks: of each run.
-        others: axes beside that of the steps.
-    """
-    scales = _scales(max(track.points[0][0] for track in tracks), others, 8)
-    return _figure(
-        "what happened, by step", scales, tracks=tracks, marks=marks, bottom=_TOP + 30 * len(tracks)
-    )
-
-
-def _scales(last_step: Number, others: Sequence[Axis], left: int) -> dict[str, Scale]:
-    scales = {BASE: Scale(0, max(last_step, 1), left, _RIGHT, title="step")}
-    return scales | {
-        axis.key: Scale(0, axis.last, left, _RIGHT, title=axis.title) for axis in others
-    }
-
-
-def _figure(
-    title: str,
-    scales: Mapping[str, Scale],
-    *,
-    curves: Sequence[Curve] = (),
-    tracks: Sequence[Curve] = (),
-    **values: object,
-) -> Markup:
-    curves = [curve for curve in curves if curve.points]
-    if not curves and not tracks:
-        return Markup()
-    names = dict.fromkeys(curve.name for curve in (*curves, *tracks))
-    defaults = {
-        "width": _WIDTH,
-        "top": _TOP,
-        "bottom": _BOTTOM,
-        "shapes": SHAPES,
-        "thin": thin,
-        "y_start": _LEFT,
-        "y_end": _RIGHT,
-    }
-    return render(
-        "figure.svg.jinja",
-        title=title,
-        names=names,
-        scales=scales,
-        curves=curves,
-        tracks=tracks,
-        **(defaults | values),
-    )
+@matplotlib.rc_context(_STYLE)
+def timeline(tracks: Sequence[Track], x_axes: Sequence[XAxis]) -> Panel:
+    """Draws what happened to each run."""
+    label = f"what happened, by step: {', '.join(track.name for track in tracks)}"
+    drawings = []
+    for x_axis in x_axes:
+        drawing = _Drawing(x_axis, 30 * len(tracks) + _TOP + _BOTTOM, left=8)
+        drawing.axes.set_ylim(30 * len(tracks), 0)
+        drawing.axes.set_yticks([])
+        for index, track in enumerate(tracks):
+            height = 30 * index + 21
+            name = track.name if len(track.name) <= 48 else track.name[:47] + "…"
+            item = drawing.item(name, track.color)
+            place = item["gid"].replace("item-", "@") + "@"  # names need no font of Matplotlib
+            drawing.axes.text(0, height - 9, place, gid=item["gid"], color=_NAME)
+            last = drawing.x(track.to_x, track.last_step)
+            if last is not None:
+                drawing.axes.plot([0, last], [height] * 2, linewidth=5, alpha=0.35, **item)
+            for mark in track.marks:
+                drawing.add_mark(track, mark, [height])
+        drawings.append(drawing.svg(label))
+    return Panel("what happened", drawings)
