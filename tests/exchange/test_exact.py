@@ -13,7 +13,7 @@ from small_runs import NEEDS_RAY, difference, digest, history, rows, trained
 
 import jaxdp
 from jaxdp.exchange.worker import SLOWED
-from jaxdp.reporting import report_runs, report_tables
+from jaxdp.reporting import report_runs, report_text
 from jaxdp.runtime import ray_connection
 
 pytestmark = [pytest.mark.usefixtures("no_pictures"), NEEDS_RAY]
@@ -64,9 +64,7 @@ def test_two_workers_one_killed_and_replaced_compute_what_one_device_does() -> N
     assert [
         line.get("workers") for line in history("exact") if line["event"] in ("started", "done")
     ] == [2, 2]
-    assert (
-        report_tables.facts(report_runs.read(pathlib.Path("exact"), "exact"))["workers lost"] == "1"
-    )
+    assert report_text.work(report_runs.read(pathlib.Path("exact"), "exact"))["workers lost"] == "1"
     assert jaxdp.load("exact").metrics["test"]["accuracy"] == pytest.approx(
         jaxdp.load("single").metrics["test"]["accuracy"]
     )

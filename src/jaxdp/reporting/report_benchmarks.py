@@ -7,20 +7,8 @@ import numpy as np
 
 from jaxdp.reporting import benchmarks
 from jaxdp.reporting.benchmarks import Record
-from jaxdp.reporting.report_figures import (
-    BASE,
-    COLORS,
-    Curve,
-    Mark,
-    Panel,
-    Track,
-    XAxis,
-    YAxis,
-    panel,
-)
-from jaxdp.reporting.report_tables import setting_text
+from jaxdp.reporting.report_figures import BASE, COLORS, Line, Panel, XAxis, YAxis, figure
 
-_COLUMNS = {"strategy": "strategy", "devices": "devices", "global_batch_size": "batch"}
 _TO_X = {BASE: np.asarray}
 
 
@@ -29,70 +17,59 @@ def grids(records: Sequence[Record]) -> list[dict[str, Any]]:
 
     A cell that was measured again has its last measurement.
     """
-    alike: dict[Any, dict[Any, Record]] = {}
+    alike: dict[tuple[str, ...], dict[Any, Record]] = {}
     for record in records:
-        what = [record[name] for name in ("model", "dataset", "precision")]
-        cells = alike.setdefault((*what, str(record.get("settings"))), {})
+        what = ("model", "dataset", "precision", "settings")
+        cells = alike.setdefault(tuple(str(record.get(name)) for name in what), {})
         cells[benchmarks.key(record)] = record
-    return [
-        _grid(sorted(cells.values(), key=lambda record: [record[name] for name in _COLUMNS]))
-        for cells in alike.values()
-    ]
+    return [_grid(list(cells.values())) for cells in alike.values()]
 
 
-def _grid(records: Sequence[Record]) -> dict[str, Any]:
+def _grid(records: list[Record]) -> dict[str, Any]:
+    records.sort(key=lambda each: (each["strategy"], each["devices"], each["global_batch_size"]))
     colors: dict[str, int] = {}
     for record in records:
         color = benchmarks.COLORS.get(record["strategy"])
         colors[record["strategy"]] = COLORS.index(color) if color in COLORS else 6
-    columns = {title: [str(record[name]) for record in records] for name, title in _COLUMNS.items()}
-    columns |= benchmarks.columns(records)
-    rows = []
-    for record, (strategy, *cells) in zip(
-        records, zip(*columns.values(), strict=True), strict=True
-    ):
-        failed = None if record["status"] == "ok" else "bad"
-        rows.append((strategy, {"class": failed, "title": record.get("reason")}, cells))
-    settings = (records[0].get("settings") or {}).items()
     return {
         "heading": f"{benchmarks.heading(records)}; {benchmarks.where(records)}",
-        "settings": ", ".join(f"{name} {setting_text(value)}" for name, value in settings),
+        "settings": records[0].get("settings") or {},
         "names": colors,
         "marks": ["out of memory"] if any(each["status"] == "oom" for each in records) else [],
         "figures": _figures(records, colors),
-        "columns": [(title, "number") for title in columns][1:],
-        "rows": rows,
+        "columns": benchmarks.columns(records),
+        "records": records,
     }
 
 
 def _figures(records: Sequence[Record], colors: dict[str, int]) -> list[Panel]:
     """Draws throughput over the batch, a figure for each number of devices."""
-    sizes = sorted({record["global_batch_size"] for record in records})
     done = [record for record in records if benchmarks.rate(record) is not None]
     highest = max((record["images_per_second"]["max"] for record in done), default=0)
+    sizes = sorted({record["global_batch_size"] for record in records})
     x_axis = XAxis(BASE, "batches", "global batch size", sizes=sizes)
-    y_axis = YAxis(zero=True, title="images per second", highest=highest)
-    figures = []
+    y_axis = YAxis("images per second", zero=True, highest=highest)
+    figures: list[Panel] = []
     for devices in sorted({record["devices"] for record in records}):
-        curves, tracks = [], []
+        lines = []
         for strategy, color in colors.items():
-            cells = [
-                record
-                for record in records
-                if (record["devices"], record["strategy"]) == (devices, strategy)
-            ]
-            done = [record for record in cells if benchmarks.rate(record) is not None]
-            steps = [record["global_batch_size"] for record in done]
-            low, middle, high = (
-                [record["images_per_second"][name] for record in done]
-                for name in ("min", "median", "max")
-            )
-            curves.append(Curve(strategy, color, _TO_X, steps, middle, bounds=(low, high)))
-            for record in cells:
-                if record["status"] == "oom":
-                    size = record["global_batch_size"]
-                    mark = Mark("out of memory", size, "out of memory")
-                    tracks.append(Track(f"{strategy}, batch {size}", color, _TO_X, size, [mark]))
+            steps, rates = [], []
+            for record in records:
+                size = record["global_batch_size"]
+                if (record["devices"], record["strategy"]) != (devices, strategy):
+                    continue
+                if benchmarks.rate(record) is not None:
+                    rate = record["images_per_second"]
+                    steps.append(size)
+                    rates.append(rate["median"])
+                    look = {"linewidth": 7, "alpha": 0.25}
+                    bounds = [rate["min"], rate["max"]]
+                    lines.append(Line(strategy, color, _TO_X, [size, size], bounds, look))
+                elif record["status"] == "oom":
+                    text = f"{strategy}, batch {size}: out of memory"
+                    look = {"marker": "x", "markersize": 8}
+                    lines.append(Line(text, color, _TO_X, [size], [1.04], look, is_mark=True))
+            lines.append(Line(strategy, color, _TO_X, steps, rates, {"marker": "o"}))
         title = f"images per second on {devices} device{'s' if devices > 1 else ''}"
-        figures += panel(title, curves, tracks, [x_axis], y_axis)
+        figures += figure(title, lines, [x_axis], y_axis)
     return figures

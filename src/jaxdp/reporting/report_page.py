@@ -1,63 +1,54 @@
 """Writes the page of `python -m jaxdp.report`: what is on it, in which order.
 
-The folder templates/ has its look.
+The folder templates/ has its texts and its look.
 """
 
 import dataclasses
 import datetime
-import functools
 import itertools
 import json
 import pathlib
 import platform
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jinja2
 
 import jaxdp
+from jaxdp.config import TrainConfig
 from jaxdp.parsing import resolved
 from jaxdp.registry import ConfigError
-from jaxdp.reporting import benchmarks, report_benchmarks, report_runs, report_tables
+from jaxdp.reporting import benchmarks, report_benchmarks, report_runs, report_text
 from jaxdp.reporting.report_figures import (
     BASE,
     COLORS,
-    LINE_STYLES,
     MARKERS,
-    Curve,
+    Line,
     Number,
     Panel,
     XAxis,
     YAxis,
     compact,
-    panel,
+    figure,
     percent,
-    timeline,
 )
-from jaxdp.reporting.report_runs import RunRecord
-from jaxdp.reporting.report_tables import (
-    NOTHING,
-    fact_text,
-    metric_text,
-    setting_text,
-    speed_text,
-    time_text,
-)
+from jaxdp.reporting.report_runs import SPLITS, RunRecord
 from jaxdp.run_directory import check_file, replace_file
 
 # Facts with a column in each table of runs; the settings behind them need no further column.
 _FACTS = ("model", "dataset", "strategy", "devices", "batch_norm")
 _SHOWN = (*_FACTS, "exchange", "workers", "task", "steps")
 _UNITS = ((3 * 3600, 3600.0, "hours"), (600, 60.0, "minutes"), (0, 1.0, "seconds"))
-_FRACTION = YAxis(zero=True, form=percent)
-_CURVES = (  # caption, name in the rows
-    ("learning rate", "learning_rate", YAxis(zero=True)),
-    ("examples per second", "examples_per_second", YAxis(zero=True)),
-    ("share of time waiting for input", "input_wait_fraction", _FRACTION),
-    ("staleness of an update, mean", "staleness_mean", YAxis(zero=True)),
-    ("device utilization, mean", "device_utilization", _FRACTION),
-    ("memory of a device, mean, MiB", "device_memory_bytes", YAxis(zero=True)),
-    ("memory of a host process, mean, MiB", "host_memory_bytes", YAxis(zero=True)),
+_LINE_STYLES = {"train": "-", "validation": ":", "test": "--"}
+_DOTTED = 25  # points of an evaluated curve up to which each has a dot
+_CURVES = (  # caption, name in the rows, form
+    ("learning rate", "learning_rate", compact),
+    ("examples per second", "examples_per_second", compact),
+    ("share of time waiting for input", "input_wait_fraction", percent),
+    ("staleness of an update, mean", "staleness_mean", compact),
+    ("device utilization, mean", "device_utilization", percent),
+    ("memory of a device, mean, MiB", "device_memory_bytes", compact),
+    ("memory of a host process, mean, MiB", "host_memory_bytes", compact),
 )
 
 
@@ -75,12 +66,12 @@ def write_report(
             raise ConfigError("run_dir", folder, f"{what}; give folders of runs")
     folders = list(dict.fromkeys(map(resolved, folders)))
     runs: list[RunRecord] = []
-    grids: dict[str, list[benchmarks.Record]] = {}
+    grids: dict[str, list[dict[str, Any]]] = {}
     for folder, name in zip(folders, report_runs.names_of(folders), strict=True):
         if report_runs.is_run(folder):
             runs.append(report_runs.read(folder, name))
         if (folder / "bench.jsonl").is_file():
-            grids[name] = benchmarks.read(str(folder / "bench.jsonl"))
+            grids[name] = report_benchmarks.grids(benchmarks.read(str(folder / "bench.jsonl")))
     page = _page(runs, grids, title)
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
@@ -94,12 +85,15 @@ def write_report(
 
 
 def _page(
-    runs: Sequence[RunRecord], grids: dict[str, list[benchmarks.Record]], title: str | None
+    runs: Sequence[RunRecord], grids: dict[str, list[dict[str, Any]]], title: str | None
 ) -> str:
-    """Returns the page; its templates escape every value."""
+    """Returns the page; its template escapes every value."""
     alike: dict[tuple[str, str], list[RunRecord]] = {}  # scores compare only on the same data
+    versions: dict[str, dict[str, None]] = {}
     for run in runs:
-        alike.setdefault((fact_text(run, "dataset"), run.metric), []).append(run)
+        alike.setdefault((str(run.fact("dataset")), run.metric), []).append(run)
+        for name, version in run.summary["versions"].items():
+            versions.setdefault(name, {})[str(version)] = None
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("jaxdp.reporting"),
         autoescape=True,
@@ -107,107 +101,63 @@ def _page(
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
+    environment.filters |= report_text.FILTERS
+    names = {
+        fact: list(dict.fromkeys(str(run.fact(fact)) for run in runs if run.fact(fact) is not None))
+        for fact in ("model", "dataset")
+    }
+    differing = [name for name in _FACTS if len({str(run.fact(name)) for run in runs}) > 1]
     return environment.get_template("page.html.jinja").render(
-        title=title or (_subject(runs) if runs else "Training throughput"),
-        introduction=_introduction(runs, len(grids)),
-        sections=[
-            _section(_heading(*what) if len(alike) > 1 else "Runs", found)
-            for what, found in alike.items()
-        ],
-        benchmarks=[(name, report_benchmarks.grids(records)) for name, records in grids.items()],
-        tables=report_tables,
+        title=title,
+        runs=runs,
+        names=names,
+        differing=differing + _differing(runs),
+        written=f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d %H:%M UTC}",
+        versions=[f"jaxdp {jaxdp.__version__}", f"Python {platform.python_version()}"],
+        versions_of_runs=versions,
+        sections=[_section(found) for found in alike.values()],
+        benchmarks=grids,
+        facts=_FACTS,
+        defaults=TrainConfig().plain(),
+        text=report_text,
         colors=COLORS,
         markers=MARKERS,
     )
 
 
-def _heading(dataset: str, metric: str) -> str:
-    dataset = "an unknown dataset" if dataset == NOTHING else dataset
-    return f"Runs on {dataset}, by {metric.replace('_', ' ')}"
-
-
-def _subject(runs: Sequence[RunRecord]) -> str:
-    """Returns the models and datasets of runs."""
-    models, datasets = (
-        dict.fromkeys(text for run in runs if (text := fact_text(run, fact)) != NOTHING)
-        for fact in ("model", "dataset")
-    )
-    return f"{_listed(list(models), 'models')} on {_listed(list(datasets), 'datasets')}"
-
-
-def _listed(names: Sequence[str], plural: str, most: int = 4) -> str:
-    if len(names) > most or not names:
-        return f"{len(names) or 'unknown'} {plural}"
-    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
-
-
-def _introduction(runs: Sequence[RunRecord], benchmarks: int) -> list[str]:
-    """Returns what is compared, and when and with which versions it was made."""
-    parts = []
-    if runs:
-        names = [name for name in _FACTS if len({fact_text(run, name) for run in runs}) > 1]
-        names += [name for name in _differing(runs) if name not in _SHOWN]
-        names = [name.replace("_", " ") for name in names]
-        how = ", with equal settings" * (len(runs) > 1)
-        if names:
-            how = f", which differ in {_listed(names, 'settings', most=6)}"
-        parts.append(f"{_count(len(runs), 'run')} of {_subject(runs)}{how}")
-    if benchmarks:
-        parts.append(_count(benchmarks, "benchmark"))
-    now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
-    versions: dict[str, dict[str, None]] = {}
-    for run in runs:
-        for name, version in run.summary.get("versions", {}).items():
-            versions.setdefault(name, {})[str(version)] = None
-    made = ", ".join(f"{name} {' or '.join(found)}" for name, found in versions.items())
-    return [
-        f"{'; '.join(parts)}.",
-        f"Written {now} by jaxdp {jaxdp.__version__}, Python {platform.python_version()}."
-        + f" Runs made with {made}." * bool(made),
-    ]
-
-
-def _count(count: int, what: str) -> str:
-    return f"{count} {what}{'s' if count != 1 else ''}"
-
-
 def _differing(runs: Sequence[RunRecord]) -> list[str]:
-    """Returns the settings that are not the same in all runs."""
+    """Returns the settings that are not the same in all runs, and have no column of their own."""
     known = [run.settings for run in runs if run.settings]
     return [
         name
         for name in dict.fromkeys(itertools.chain(*known))
         if len({json.dumps(settings.get(name), default=str) for settings in known}) > 1
+        and name not in _SHOWN
     ]
 
 
-def _section(heading: str, runs: Sequence[RunRecord]) -> dict[str, Any]:
+def _section(runs: Sequence[RunRecord]) -> dict[str, Any]:
     """Returns what is shown of runs on one dataset, compared by one metric, the best first."""
     sign = -1 if runs[0].larger_is_better else 1
     runs = sorted(runs, key=lambda run: (run.score is None, sign * (run.score or 0)))
     runs = [
         dataclasses.replace(run, color=min(index, len(COLORS))) for index, run in enumerate(runs)
     ]
-    differing = _differing(runs)
     settings = next((run.settings for run in runs if run.settings), {})
-    shared = {name: value for name, value in settings.items() if name not in differing}
-    evaluated = {run.held_out for run in runs}
-    kinds = {mark.kind for run in runs for mark in run.track.marks}
-    columns = _columns(
-        runs[0].metric, evaluated, [name for name in differing if name not in _SHOWN]
-    )
     x_axes = _x_axes(runs)
+    kinds = {mark.kind for run in runs for mark in run.marks}
     return {
-        "heading": heading,
         "runs": runs,
-        "columns": [(title, kind) for title, kind, _ in columns],
-        "rows": [
-            (run, {"class": f"k{run.color} {run.status}"}, [text(run) for *_, text in columns])
-            for run in runs
-        ],
-        "shared": report_tables.settings(shared),
         "names": {run.name: run.color for run in runs},
-        "splits": [split for split in LINE_STYLES if split in {"train", "test"} | evaluated],
+        "dataset": runs[0].fact("dataset"),
+        "metric": runs[0].metric,
+        "splits": [split for split in SPLITS if any(run.has(split) for run in runs)],
+        "differing": _differing(runs),
+        "shared": {
+            name: value
+            for name, value in settings.items()
+            if all(run.settings.get(name) == value for run in runs if run.settings)
+        },
         "marks": [kind for kind in MARKERS if kind in kinds],
         "figures": _figures(runs, x_axes),
         "axes": [(axis, [run.name for run in runs if axis.key not in run.to_x]) for axis in x_axes],
@@ -221,98 +171,88 @@ def _x_axes(runs: Sequence[RunRecord]) -> list[XAxis]:
         for key, convert in run.to_x.items():
             last[key] = max(last.get(key, 0.0), float(convert(run.steps)))
     size, unit = next(found[1:] for found in _UNITS if last.get("time", 0.0) >= found[0])
-    titles = {
-        BASE: ("steps", "step", 1.0),
-        "epoch": ("epochs", "epoch", 1.0),
-        "time": (f"{unit} of training", f"training time, {unit}", size),
-    }
-    return [
-        XAxis(key, name, title, last[key] / size or 1.0, size)
-        for key, (name, title, size) in titles.items()
-        if key in last
+    axes = [
+        XAxis(BASE, "steps", "step", last[BASE] or 1.0),
+        XAxis("epoch", "epochs", "epoch", last.get("epoch") or 1.0),
+        XAxis(
+            "time",
+            f"{unit} of training",
+            f"training time, {unit}",
+            last.get("time", 0.0) / size or 1.0,
+            size,
+        ),
     ]
-
-
-def _columns(
-    metric: str, splits: set[str], settings: Sequence[str]
-) -> list[tuple[str, str, Callable[[RunRecord], str]]]:
-    """Returns title, kind and text of the columns of a table of runs.
-
-    Args:
-        metric: the metric of the task.
-        splits: the splits by which the runs are compared; only validation data have a best state.
-        settings: the settings in which the runs differ.
-    """
-
-    def setting(run: RunRecord, name: str) -> str:
-        return setting_text(run.settings[name]) if name in run.settings else NOTHING
-
-    def score(run: RunRecord) -> str:
-        on_test = len(splits) > 1 and run.held_out == "test" and run.score is not None
-        return metric_text(metric, run.score) + " (test)" * on_test
-
-    title = f"best validation {metric}" if "validation" in splits else f"test {metric}"
-    columns: list[tuple[str, str, Callable[[RunRecord], str]]] = [
-        (title, "number", score),
-        ("test loss", "number", lambda run: metric_text("loss", run.metrics("test").get("loss"))),
-        ("status", "status", lambda run: run.status),
-    ]
-    if title == "test loss":
-        del columns[1]
-    columns += [
-        (name.replace("_", " "), "text", functools.partial(setting, name=name)) for name in settings
-    ]
-    columns += [
-        ("examples/s", "number", lambda run: speed_text(run.examples_per_second)),
-        ("time", "number", time_text),
-        ("steps", "number", lambda run: f"{run.steps:,}"),
-    ]
-    columns += [
-        (
-            name.replace("_", " "),
-            "number" if name == "devices" else "",
-            functools.partial(fact_text, name=name),
-        )
-        for name in _FACTS
-    ]
-    return columns
+    return [axis for axis in axes if axis.key in last]
 
 
 def _figures(runs: Sequence[RunRecord], x_axes: Sequence[XAxis]) -> list[Panel]:
     """Draws the curves and events of runs."""
-    tracks = [run.track for run in runs]
-
-    metric, splits = runs[0].metric, list(LINE_STYLES)
-    captions = [("loss", "loss", YAxis(log=True), splits)]
+    metric, marks = runs[0].metric, [line for run in runs for line in _marks(run)]
+    lines = _curves(runs, "loss", SPLITS) + marks
+    figures = figure("loss", lines, x_axes, YAxis("loss", log=True))
     if metric != "loss":
         form = percent if "accuracy" in metric else compact
-        captions.append((metric, metric, YAxis(form=form), splits))
-    captions += [(*curve, ["train"]) for curve in _CURVES]
-    figures: list[Panel] = []
-    for caption, name, y_axis, splits in captions:
-        figures += panel(caption, _curves(runs, name, splits), tracks, x_axes, y_axis)
+        lines = _curves(runs, metric, SPLITS) + marks
+        figures += figure(metric, lines, x_axes, YAxis(metric, form=form))
+    for caption, name, form in _CURVES:
+        y_axis = YAxis(caption.replace(", mean", ""), zero=True, form=form)
+        figures += figure(caption, _curves(runs, name, ["train"]) + marks, x_axes, y_axis)
     if any(len({count for _, count in run.widths}) > 1 for run in runs):
-        stairs = [
-            Curve(f"{run.name}, processes", run.color, run.to_x, *_stairs(run))
+        lines = [
+            Line(f"{run.name}, processes", run.color, run.to_x, *_stairs(run))
             for run in reversed(runs)
         ]
-        figures += panel("processes", stairs, tracks, x_axes, YAxis(zero=True))
-    if any(track.marks for track in tracks):
-        figures.append(timeline(tracks, x_axes))
+        figures += figure("processes", lines + marks, x_axes, YAxis("processes", zero=True))
+    if marks:
+        figures += figure("what happened, by step", _timeline(runs), x_axes, YAxis(rows=len(runs)))
     return figures
 
 
-def _curves(runs: Sequence[RunRecord], name: str, splits: Sequence[str]) -> list[Curve]:
+def _curves(runs: Sequence[RunRecord], name: str, splits: Sequence[str]) -> list[Line]:
     """Returns a curve for each run and split, the best run last, above the others."""
     unit = 2**20 if name.endswith("_bytes") else 1
     curves = []
     for run in reversed(runs):
         for split in splits:
             steps, values = run.series(split, name)
+            dotted = len(values) == 1 or (split != "train" and len(values) <= _DOTTED)
+            look = {"linestyle": _LINE_STYLES[split], "marker": "o" if dotted else None}
             scaled = [value / unit for value in values]
-            label, style = f"{run.name}, {split}", LINE_STYLES[split]
-            curves.append(Curve(label, run.color, run.to_x, steps, scaled, style))
+            label = f"{run.name}, {split}"
+            curves.append(Line(label, run.color, run.to_x, steps, scaled, look))
     return curves
+
+
+def _marks(run: RunRecord, heights: Sequence[Number] = (0, 1.04)) -> list[Line]:
+    """Returns the marks of a run, at the last of the heights, with a rule from the first."""
+    marks = []
+    for mark in run.marks:
+        look = {
+            "marker": MARKERS[mark.kind][0],
+            "markersize": 8,
+            "markevery": [-1],
+            "linestyle": (0, (2, 3)),
+            "linewidth": 1,
+        }
+        # There may be many skipped updates, too many for rules.
+        values = heights[-1:] if mark.kind == "updates skipped" else heights
+        text, steps = f"{run.name}: {mark.text}", [mark.step] * len(values)
+        in_panel = len(heights) > 1
+        marks.append(Line(text, run.color, run.to_x, steps, values, look, is_mark=in_panel))
+    return marks
+
+
+def _timeline(runs: Sequence[RunRecord]) -> list[Line]:
+    """Returns a bar and the marks of each run."""
+    lines = []
+    for index, run in enumerate(runs):
+        height = 30 * index + 21
+        name = run.name if len(run.name) <= 48 else run.name[:47] + "…"
+        look = {"linewidth": 5, "alpha": 0.35}
+        steps, heights = [0, run.steps], [height, height]
+        lines.append(Line(run.name, run.color, run.to_x, steps, heights, look, label=name))
+        lines += _marks(run, [height])
+    return lines
 
 
 def _stairs(run: RunRecord) -> tuple[list[Number], list[Number]]:

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import functools
+import itertools
 import pathlib
 import statistics
 from collections.abc import Callable, Sequence
@@ -14,21 +15,31 @@ from jaxdp import tasks
 from jaxdp.config import OF_ONE_COMMAND, TrainConfig
 from jaxdp.parsing import is_finite, parse_yaml
 from jaxdp.registry import ConfigError
-from jaxdp.reporting.report_figures import BASE, Mark, Number, ToX, Track
+from jaxdp.reporting.report_figures import BASE, Number, ToX
 from jaxdp.run_directory import Row, RunDirectory
 from jaxdp.run_files import DamagedFile, read_object, read_rows, read_text, rows_count
 
+SPLITS = ("train", "validation", "test")
 _ENDS = ("done", "stopped", "diverged")
-# Fields of a summary that the page reads further, with their types; another type is no value.
-_TYPES: dict[str, Any] = {
-    "metrics": dict,
-    "best": dict,
-    "seconds": dict,
-    "versions": dict,
-    "steps": int,
-    "examples_per_second": int | float,
+# Fields of a summary that the page needs: their types, and values if they are missing.
+_FIELDS: dict[str, tuple[Any, Any]] = {
+    "metrics": (dict, {}),
+    "best": (dict, {}),
+    "steps": (int, None),
+    "examples_per_second": (Number, None),
+    "seconds": (dict, {}),
+    "versions": (dict, {}),
 }
 _RESULTS = ("metrics", "best", "steps", "examples_per_second")
+
+
+@dataclasses.dataclass(frozen=True)
+class Mark:
+    """An event at a step; `kind` is a key of MARKERS."""
+
+    kind: str
+    step: Number
+    text: str
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,7 +50,7 @@ class RunRecord:
         config_text: config.yaml.
         settings: those of config.yaml, and defaults for the rest; empty without the file.
         summary: summary.json; without results if the run went on after they were written.
-        description: dataset.json.
+        dataset: dataset.json.
         status: done, stopped, diverged, running or unfinished.
         problems: what is missing or cannot be read.
         metric: of the task, by which runs are ranked.
@@ -47,13 +58,13 @@ class RunRecord:
     """
 
     name: str
-    directory: RunDirectory
+    folder: pathlib.Path
     config_text: str
     settings: dict[str, Any]
     rows: list[Row]
     summary: dict[str, Any]
     history: list[Row]
-    description: dict[str, Any]
+    dataset: dict[str, Any]
     status: str
     problems: list[str]
     metric: str
@@ -61,23 +72,18 @@ class RunRecord:
     color: int = 0
 
     def about(self, name: str) -> Any:
-        """Returns a fact from the summary, else from the history, else from the settings."""
+        """Returns what the summary says, else the history, else the settings."""
         sources = (self.summary, *reversed(self.history), self.settings)
         return next((source[name] for source in sources if source.get(name) is not None), None)
 
-    @property
-    def strategy(self) -> str | None:
-        """Who computed: a strategy for devices, or for workers."""
-        exchange = self.about("exchange")  # of runs of 0.2
-        return self.about("strategy") if exchange in (None, "allreduce") else exchange
-
-    @property
-    def devices(self) -> Any:
-        """The number of devices or, in a run with workers, their number as text."""
-        workers = self.about("workers")
-        if workers is None:
-            return self.about("devices")
-        return f"{workers} worker{'s' if workers != 1 else ''}"
+    def fact(self, name: str) -> Any:
+        """Returns what `about` does, except for who computed in a run with workers."""
+        workers, exchange = self.about("workers"), self.about("exchange")
+        if name == "devices" and workers is not None:
+            return f"{workers} worker{'s' if workers != 1 else ''}"
+        if name == "strategy" and exchange not in (None, "allreduce"):  # runs of 0.2
+            return exchange
+        return self.about(name)
 
     @property
     def widths(self) -> list[tuple[Number, Number]]:
@@ -91,40 +97,42 @@ class RunRecord:
     @property
     def examples_per_second(self) -> Number | None:
         _, rates = self.series("train", "examples_per_second")
-        return self.summary.get("examples_per_second", statistics.median(rates) if rates else None)
+        median = statistics.median(rates) if rates else None
+        return self.summary["examples_per_second"] or median
 
     @functools.cached_property
     def steps(self) -> int:
         seen = (int(row["step"]) for row in (*self.rows, *self.history))
-        return self.summary.get("steps") or max(seen, default=0)
+        return self.summary["steps"] or max(seen, default=0)
 
-    @functools.cached_property
+    def has(self, split: str) -> bool:
+        """Whether there are rows of a split; nearly every run has the others than validation."""
+        return split != "validation" or any(row.get("split") == split for row in self.rows)
+
+    @property
     def held_out(self) -> str:
         """The split by which runs are compared: validation, or test where there is none."""
-        splits = {row.get("split") for row in self.rows}
-        return "validation" if "validation" in splits else "test"
+        return "validation" if self.has("validation") else "test"
 
     def series(self, split: str, name: str) -> tuple[list[float], list[float]]:
         """Returns the steps and values of the rows that have one.
 
         Of a list with a value for each device, the value is the mean.
         """
-        steps: list[float] = []
-        means: list[float] = []
+        points: list[tuple[float, float]] = []
         for row in self.rows:
             found: Any = row.get(name)
             values: list[Any] = found if isinstance(found, list) else [found]
             if row.get("split") == split and values and all(map(is_finite, values)):
-                steps.append(float(row["step"]))
-                means.append(sum(map(float, values)) / len(values))
-        return steps, means
+                points.append((float(row["step"]), sum(map(float, values)) / len(values)))
+        return [step for step, _ in points], [value for _, value in points]
 
     @property
     def score(self) -> Number | None:
         """The metric by which the run is ranked: its best on validation data, or its last on test
         data, which choose nothing.
         """
-        best = self.summary.get("best", {}).get(self.metric)
+        best = self.summary["best"].get(self.metric)
         if is_finite(best):
             return best
         _, values = self.series(self.held_out, self.metric)
@@ -132,18 +140,36 @@ class RunRecord:
             return values[-1] if values else None
         return (max if self.larger_is_better else min)(values, default=None)
 
-    def metrics(self, split: str) -> dict[str, Any]:
-        """Returns the metrics of a split at the end, or so far."""
-        found = self.summary.get("metrics", {}).get(split)
-        if isinstance(found, dict):
-            return found
-        rows = [row for row in self.rows if row.get("split") == split]
+    @property
+    def metrics(self) -> dict[str, dict[str, Any]]:
+        """Metrics by split at the end, or so far, and those of another step that was the best."""
         evaluated = [row for row in self.rows if row.get("split") == self.held_out]
         names = evaluated[-1] if evaluated else ("loss", self.metric)
+        found: dict[str, dict[str, Any]] = {}
+        for split in SPLITS:
+            rows = [row for row in self.rows if row.get("split") == split]
+            last = {name: rows[-1][name] for name in names if rows and name in rows[-1]}
+            kept = self.summary["metrics"].get(split)
+            found[split] = kept if isinstance(kept, dict) else last
+        best = self.summary["best"]
+        if best and best.get("step") != self.steps:
+            found[f"best, step {best.get('step')}"] = best
+        hidden = ("step", "epoch", "split")
+        shown = {
+            split: {name: value for name, value in values.items() if name not in hidden}
+            for split, values in found.items()
+        }
+        return {split: values for split, values in shown.items() if values}
+
+    @property
+    def metric_names(self) -> dict[str, list[str]]:
+        """The names of metrics, and kinds and classes in the names of those of a single class."""
+        names = dict.fromkeys(itertools.chain(*self.metrics.values()))
+        of_classes = [name.partition("/") for name in names if "/" in name]
         return {
-            name: rows[-1][name]
-            for name in names
-            if rows and name in rows[-1] and name not in ("step", "epoch", "split")
+            "whole": [name for name in names if "/" not in name],
+            "kinds": list(dict.fromkeys(kind for kind, _, _ in of_classes)),
+            "classes": list(dict.fromkeys(name for _, _, name in of_classes)),
         }
 
     @functools.cached_property
@@ -152,7 +178,7 @@ class RunRecord:
 
         Seconds are the time of the steps alone, without evaluation, saving and compilation.
         """
-        found: dict[str, Callable[[Any], Any]] = {BASE: lambda steps: np.asarray(steps, float)}
+        found: dict[str, Callable[[Any], Any]] = {BASE: np.asarray}
         if steps_per_epoch := self._steps_per_epoch():
             found["epoch"] = lambda steps: np.asarray(steps) / steps_per_epoch
         known, seconds = [0.0], [0.0]
@@ -169,20 +195,20 @@ class RunRecord:
         return found
 
     def _steps_per_epoch(self) -> Number | None:
-        examples, batch = self.description.get("examples"), self.about("global_batch_size")
+        examples, batch = self.dataset.get("examples"), self.about("global_batch_size")
         train = examples.get("train") if isinstance(examples, dict) else None
         if is_finite(train) and is_finite(batch) and train >= batch > 0:
             return train // batch  # the rest of an epoch is dropped
-        steps, epochs = self.summary.get("steps"), self.summary.get("epochs")
+        steps, epochs = self.summary["steps"], self.summary.get("epochs")
         return steps / epochs if steps and is_finite(epochs) and epochs > 0 else None
 
     @functools.cached_property
-    def track(self) -> Track:
+    def marks(self) -> list[Mark]:
         """What happened to the run."""
         marks = self._skipped() + self._events()
         if not self.history and self.status in ("stopped", "diverged"):
             marks.append(Mark(self.status, self.steps, f"{self.status} at step {self.steps}"))
-        return Track(self.name, self.color, self.to_x, self.steps, marks)
+        return marks
 
     def _skipped(self) -> list[Mark]:
         marks: list[Mark] = []
@@ -217,8 +243,8 @@ class RunRecord:
 
 def is_run(folder: pathlib.Path) -> bool:
     """Whether a folder holds the settings, metrics or summary of a run."""
-    run = RunDirectory(folder)
-    return any(path.is_file() for path in (run.config_file, run.metrics_file, run.summary_file))
+    names = ("config.yaml", "metrics.jsonl", "summary.json")
+    return any((folder / name).is_file() for name in names)
 
 
 def names_of(folders: Sequence[pathlib.Path]) -> list[str]:
@@ -232,71 +258,57 @@ def names_of(folders: Sequence[pathlib.Path]) -> list[str]:
 
 def read(folder: pathlib.Path, name: str) -> RunRecord:
     """Reads what a folder has, and notes what is missing."""
-    directory, reader = RunDirectory(folder), _Reader()
-    summary = reader.read(directory.summary_file, _read_unchecked, {})
-    summary = {
-        field: value
-        for field, value in summary.items()
-        if isinstance(value, _TYPES.get(field, object))
-    }
-    description = reader.read(directory.dataset_file, _read_unchecked, {})
-    config_text, settings = reader.read(directory.config_file, _read_settings, ("", {}))
-    rows = reader.rows(directory.metrics_file)
-    if directory.metrics_file.is_file() and not rows:
-        reader.problems.append("metrics.jsonl holds no rows")
-    history = reader.rows(directory.history_file) if directory.history_file.exists() else []
+    problems: list[str] = []
+
+    def read_file(name: str, load: Callable[[pathlib.Path], Any], empty: Any) -> Any:
+        try:
+            (folder / name).stat()  # raises if there is no file
+            return load(folder / name)
+        except FileNotFoundError:
+            problems.append(f"there is no {name}")
+        except (OSError, ValueError):
+            problems.append(f"{name} cannot be read")
+        return empty
+
+    def rows_of(name: str) -> list[Row]:
+        rows, lost = read_file(name, functools.partial(read_rows, checked=False), ([], 0))
+        if lost:
+            problems.append(f"{rows_count(lost)} of {name} cannot be read")
+        return [row for row in rows if is_finite(row.get("step"))]
+
+    anything = functools.partial(read_object, checked=False)
+    summary, dataset = (read_file(name, anything, {}) for name in ("summary.json", "dataset.json"))
+    config_text, settings = read_file("config.yaml", _read_settings, ("", {}))
+    rows = rows_of("metrics.jsonl")
+    if (folder / "metrics.jsonl").is_file() and not rows:
+        problems.append("metrics.jsonl holds no rows")
+    history = rows_of("history.jsonl") if (folder / "history.jsonl").exists() else []
     history = [event for event in history if isinstance(event.get("event"), str)]
     status = history[-1]["event"] if history else summary.get("status")
     if status not in _ENDS:
-        status = "running" if directory.is_being_written() else "unfinished"
+        status = "running" if RunDirectory(folder).is_being_written() else "unfinished"
         summary = {field: summary[field] for field in summary if field not in _RESULTS}
-    task = summary.get("task") or description.get("task") or settings.get("task") or ""
+    for field, (kind, empty) in _FIELDS.items():
+        if not isinstance(summary.get(field), kind):
+            summary[field] = empty
+    task = summary.get("task") or dataset.get("task") or settings.get("task") or ""
     metric, larger_is_better = "loss", False
     with contextlib.suppress(ConfigError):  # a task of another package, or none
         metric, larger_is_better = tasks.create(str(task), num_classes=2).best_metric
     return RunRecord(
         name,
-        directory,
+        folder,
         config_text,
         settings,
         rows,
         summary,
         history,
-        description,
+        dataset,
         status,
-        reader.problems,
+        problems,
         metric,
         larger_is_better,
     )
-
-
-class _Reader:
-    """Reads files as far as they can be read, and collects the problems."""
-
-    def __init__(self) -> None:
-        self.problems: list[str] = []
-
-    def read(self, path: pathlib.Path, load: Callable[[pathlib.Path], Any], empty: Any) -> Any:
-        """Returns what a file holds, or `empty`."""
-        try:
-            path.stat()  # raises if there is no file
-            return load(path)
-        except FileNotFoundError:
-            self.problems.append(f"there is no {path.name}")
-        except (OSError, ValueError):
-            self.problems.append(f"{path.name} cannot be read")
-        return empty
-
-    def rows(self, path: pathlib.Path) -> list[Row]:
-        """Returns the rows of a file that have a step."""
-        rows, lost = self.read(path, lambda path: read_rows(path, checked=False), ([], 0))
-        if lost:
-            self.problems.append(f"{rows_count(lost)} of {path.name} cannot be read")
-        return [row for row in rows if is_finite(row.get("step"))]
-
-
-def _read_unchecked(path: pathlib.Path) -> dict[str, Any]:
-    return read_object(path, checked=False)
 
 
 def _read_settings(path: pathlib.Path) -> tuple[str, dict[str, Any]]:
