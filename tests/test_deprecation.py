@@ -12,10 +12,10 @@ import yaml
 
 import jaxdp
 from jaxdp import command_line, config, deprecation, train
+from jaxdp import sweep_grid as grid
 from jaxdp.config.groups import ModelConfig
 from jaxdp.registry import ConfigError
 from jaxdp.run_directory import RunDirectory
-from jaxdp.tools import sweep_grid as grid
 
 ROOT = pathlib.Path(__file__).parent.parent
 

@@ -16,9 +16,12 @@ from collections.abc import Callable
 import pytest
 from process_group import environment
 
-from jaxdp import launch
+from jaxdp import launch, train
 from jaxdp.checkpoint import integrity
+from jaxdp.exit_codes import EXIT_LOCKED, SUPERVISED
+from jaxdp.run_directory import RunDirectory
 from jaxdp.runtime import launcher as launcher_lib
+from jaxdp.runtime import supervisor
 from jaxdp.runtime.launcher import device_shares
 
 FLAGS = (
@@ -95,7 +98,7 @@ def test_logs_hold_what_each_process_prints(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("OUTCOMES", "0=0 1=1")
-    monkeypatch.setattr(launcher_lib, "_PROGRAM", ["-c", STAND_IN])
+    monkeypatch.setattr(launcher_lib, "TRAIN", ["-c", STAND_IN])
     folder = tmp_path / "new" / "logs"
     for attempt in (1, 2):
         assert launcher_lib.launch([], 2, None, log_dir=str(folder)) == 1
@@ -130,14 +133,10 @@ def test_processes_are_given_the_heartbeat_timeout_to_miss_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     waited: list[float] = []
-    monkeypatch.setattr(launcher_lib._Processes, "__init__", lambda *_: None)
-    monkeypatch.setattr(
-        launcher_lib._Processes, "wait", lambda self, seconds: waited.append(seconds) or 0
-    )
-    monkeypatch.setattr(launcher_lib._Processes, "explain", lambda self: [])
+    monkeypatch.setattr(launcher_lib, "_run", lambda *given: waited.append(given[-1]) or 0)
     for flags in ([], ["--heartbeat-timeout", "100"]):
         assert launch.main(["-n", "2", "--", "train", *flags]) == 0
-    assert waited == [30 + launcher_lib.GRACE_SECONDS, 100 + launcher_lib.GRACE_SECONDS]
+    assert waited == [30 + supervisor.GRACE_SECONDS, 100 + supervisor.GRACE_SECONDS]
 
 
 def test_a_usage_error_of_train_shows_once(capsys: pytest.CaptureFixture[str]) -> None:
@@ -177,6 +176,7 @@ main()
         ("0=0 1=0", 0, []),
         ("0=75 1=75", 75, []),
         ("0=2 1=2", 2, []),
+        ("0=1 1=73", 2, []),  # a locked folder: process 1 has said so
         (
             "0=killed 1=1 2=75",
             137,
@@ -198,7 +198,7 @@ main()
             ],
         ),
     ],
-    ids=["done", "stopped", "refused", "killed", "stuck"],
+    ids=["done", "stopped", "refused", "locked", "killed", "stuck"],
 )
 def test_the_launcher_says_who_ended_and_why(
     outcomes: str,
@@ -208,8 +208,8 @@ def test_the_launcher_says_who_ended_and_why(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setenv("OUTCOMES", outcomes)
-    monkeypatch.setattr(launcher_lib, "_PROGRAM", ["-c", STAND_IN])
-    monkeypatch.setattr(launcher_lib, "GRACE_SECONDS", 0.5)
+    monkeypatch.setattr(launcher_lib, "TRAIN", ["-c", STAND_IN])
+    monkeypatch.setattr(supervisor, "GRACE_SECONDS", 0.5)
     assert launcher_lib.launch([], len(outcomes.split()), None, heartbeat_timeout=2.0) == code
     lines = [
         line for line in capsys.readouterr().err.splitlines() if line.startswith("jaxdp.launch: ")
@@ -219,6 +219,23 @@ def test_the_launcher_says_who_ended_and_why(
         re.sub(r" \(pid \d+ on [^)]+\)", "", line.removeprefix("jaxdp.launch: ")) for line in lines
     ]
     assert [re.sub(r"[\d.]+ s later", "LATER", line) for line in told] == expected
+
+
+def test_a_supervised_process_has_a_code_for_a_locked_folder(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Launchers and sweeps do not read its message; a command of its own exits with 2."""
+    run = RunDirectory(pathlib.Path("run"))
+    run.path.mkdir()
+    flags = "--model cnn --image-size 16 --global-batch-size 32 --steps 1 --run-dir run".split()
+    with run.exclusive():
+        for supervised, code in (("1", EXIT_LOCKED), (None, 2)):
+            if supervised:
+                monkeypatch.setenv(SUPERVISED, supervised)
+            else:
+                monkeypatch.delenv(SUPERVISED)
+            assert train.main(flags) == code
+            assert "--run-dir run: is being written by" in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -17,11 +17,16 @@ from jaxdp import run_files
 from jaxdp.registry import ConfigError
 
 
+class FolderLocked(ConfigError):
+    """Another process writes the folder of the run."""
+
+
 def take(lock_file: pathlib.Path) -> int:
     """Locks the folder that the file is in, and returns the descriptor that holds the lock.
 
     Raises:
-        ConfigError: if another process holds it, or the file cannot be written.
+        FolderLocked: if another process holds it.
+        ConfigError: if the file cannot be written.
     """
     while True:
         try:
@@ -53,7 +58,7 @@ def take(lock_file: pathlib.Path) -> int:
                     f"is being written by {_who(holder)}{rest}; wait for it or stop it, or give"
                     " another folder"
                 )
-                raise ConfigError("run_dir", lock_file.parent, remedy) from error
+                raise FolderLocked("run_dir", lock_file.parent, remedy) from error
         content = {
             "host": socket.gethostname(),
             "pid": os.getpid(),

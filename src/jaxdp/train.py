@@ -1,6 +1,7 @@
 """`python -m jaxdp.train`: trains a model and leaves a folder with everything about the run."""
 
 import contextlib
+import os
 import signal
 import sys
 import time
@@ -8,9 +9,16 @@ from collections.abc import Sequence
 
 from jaxdp import command_line
 from jaxdp.config import TrainConfig
-from jaxdp.exit_codes import EXIT_DIVERGED, EXIT_STOPPED, EXIT_USAGE_ERROR
+from jaxdp.exit_codes import (
+    EXIT_DIVERGED,
+    EXIT_LOCKED,
+    EXIT_STOPPED,
+    EXIT_USAGE_ERROR,
+    SUPERVISED,
+)
 from jaxdp.registry import ConfigError, load_plugins, with_script
 from jaxdp.run_directory import MovedError
+from jaxdp.run_lock import FolderLocked
 from jaxdp.runtime import large_pages, platform, processes, streams
 from jaxdp.runtime.signals import STOPPED_AT_START, StoppedAtStart, StopSignals
 
@@ -61,6 +69,11 @@ def train(config: TrainConfig) -> int:
         processes.leave(error, EXIT_STOPPED, STOPPED_AT_START)
         print(STOPPED_AT_START, file=sys.stderr)
         return EXIT_STOPPED
+    except FolderLocked as error:
+        code = EXIT_LOCKED if SUPERVISED in os.environ else EXIT_USAGE_ERROR
+        processes.leave(error, code, str(error))
+        print(f"jaxdp.train: error: {error}", file=sys.stderr)
+        return code
     except BaseException as error:
         refused = isinstance(error, ConfigError)
         said = str(error) if refused or isinstance(error, streams.OutputError) else None

@@ -51,6 +51,19 @@ def check(config: ProcessConfig) -> str | None:
     return None
 
 
+def hold_port() -> socket.socket:
+    """Returns a socket bound to a free port, so that the system gives the port to no one else.
+
+    A second run with the same port would end both. A process that asks for the port by number can
+    listen there, since this socket does not listen.
+    """
+    held = socket.socket()
+    for option in (socket.SO_REUSEADDR, socket.SO_REUSEPORT):
+        held.setsockopt(socket.SOL_SOCKET, option, 1)
+    held.bind(("127.0.0.1", 0))
+    return held
+
+
 def own_address(coordinator: str) -> str:
     """Returns this host's address on the way to the coordinator, "" if there is no way.
 

@@ -9,9 +9,10 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 STOPPED_AT_START = "stopped by a signal before the first step; the same command begins again"
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)  # what launchers pass on
 _START_UP_SECONDS = 5.0
 
 
@@ -88,3 +89,16 @@ class StopSignals:
         if not self.training:
             print(self._message, file=sys.stderr, flush=True)
             os._exit(self._exit_code or 0)
+
+
+@contextlib.contextmanager
+def forwarding(send: Callable[[int], None]) -> Iterator[None]:
+    """Calls `send` with the signals that would stop this process, until the block ends."""
+    previous = {
+        number: signal.signal(number, lambda received, frame: send(received)) for number in ENDING
+    }
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)

@@ -1,0 +1,289 @@
+"""The runs of a sweep that Optuna proposes: `--trials 30 'learning_rate=log(1e-4,1)'`.
+
+The study is study.db in the folder of the sweep, so that the same command continues. It maximizes
+the metric by which sweeps rank, of the validation data, with its sign changed if smaller is better.
+The first finished run says which metric that is.
+"""
+
+import math
+import pathlib
+import re
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import numpy as np
+
+from jaxdp import config as config_lib
+from jaxdp import parsing, sweep_grid
+from jaxdp.config import TrainConfig
+from jaxdp.exit_codes import EXIT_DIVERGED, EXIT_STOPPED
+from jaxdp.registry import ConfigError, shown
+from jaxdp.run_directory import RunDirectory
+from jaxdp.sweep_grid import Result, Settings, Trial
+
+_RANGE = re.compile(r"(?P<kind>log|uniform|int)\((?P<low>[^,()]+),(?P<high>[^,()]+)\)")
+_EXAMPLE = (
+    "e.g. --trials 30 'learning_rate=log(1e-4,1)' 'model_kwargs.width=int(8,32)'"
+    " optimizer=nesterov,adam"
+)
+_DIGITS = 4  # of a proposed number, which is in the name of a folder
+_NO_VALIDATION = (
+    "a search chooses by validation data, and there are none; set some apart, e.g. --validation 0.1"
+)
+
+
+def parse_search(words: Sequence[str]) -> tuple[int, dict[str, Any]]:
+    """Reads `["30", "learning_rate=log(1e-4,1)", "optimizer=nesterov,adam"]`.
+
+    Returns:
+        the number of trials, and for each setting a distribution of Optuna, or a list of values.
+
+    Raises:
+        ConfigError: for a number, a name or a range that cannot be read.
+    """
+    if not words or not parsing.is_count(words[0]) or not int(words[0]):
+        remedy = f"begin with the number of trials, {_EXAMPLE}"
+        raise ConfigError("trials", words[0] if words else "", remedy)
+    space: dict[str, Any] = {}
+    for word in words[1:]:
+        setting, _, text = word.partition("=")
+        match = _RANGE.fullmatch(text)
+        if match is None and re.match(r"(log|uniform|int)\(", text):
+            remedy = "write log(LOW,HIGH), uniform(LOW,HIGH) or int(LOW,HIGH) without spaces"
+            raise ConfigError("trials", word, remedy)
+        values = f"{setting}={match['low']},{match['high']}" if match else word
+        ((name, found),) = sweep_grid.parse([values], "trials").items()
+        if name in space:
+            raise ConfigError("trials", word, f"{name} is there twice; give all its values at once")
+        space[name] = _distribution(word, name, match["kind"], *found) if match else found
+    if not space:
+        raise ConfigError("trials", words[0], f"say what to vary, {_EXAMPLE}")
+    return int(words[0]), space
+
+
+def _distribution(word: str, name: str, kind: str, low: Any, high: Any) -> Any:
+    kinds = [type(each) for each in (low, high)]
+    problem = ""
+    if not set(kinds) <= {int, float} or not low < high:
+        problem = "must be two numbers, the smaller one first"
+    elif kind == "log" and low <= 0:
+        problem = "on a logarithmic scale both must be greater than 0"
+    elif kind == "int" and kinds != [int, int]:
+        problem = "both must be whole numbers; use uniform(LOW,HIGH) or log(LOW,HIGH) for others"
+    elif kind != "int" and "." not in name and int in kinds:
+        problem = f"{name} takes whole numbers; use int(LOW,HIGH), or list the values"
+    if problem:
+        raise ConfigError("trials", word, problem)
+    distributions = _import_optuna().distributions
+    if kind == "int":
+        return distributions.IntDistribution(low, high)
+    return distributions.FloatDistribution(low, high, log=kind == "log")
+
+
+class Search:
+    """The runs that Optuna proposes; the methods are those of `Grid`.
+
+    Args:
+        words: as for `--trials`.
+        config: the settings of all runs; its seed is also the seed of the search.
+        given: the flags of the command line.
+        folder: of the sweep.
+
+    Attributes:
+        count: how many runs were to come when the search began.
+        failed: whether a run has ended with an error; divergence is a result, not an error.
+
+    Raises:
+        ConfigError: if Optuna is missing, the space cannot be read, or the folder holds another
+            search or cannot be written.
+    """
+
+    def __init__(
+        self,
+        words: Sequence[str],
+        config: TrainConfig,
+        given: Collection[str],
+        folder: pathlib.Path,
+    ) -> None:
+        self._total, space = parse_search(words)
+        self._optuna = _import_optuna()
+        self._states = self._optuna.trial.TrialState
+        # Optuna stores choices as text; this maps the text to the value.
+        self._choices = {
+            name: {shown(value): value for value in values}
+            for name, values in space.items()
+            if isinstance(values, list)
+        }
+        categorical = self._optuna.distributions.CategoricalDistribution
+        self._space = space | {name: categorical([*each]) for name, each in self._choices.items()}
+        self._shared, self._folder = sweep_grid.shared_settings(config, space, given), folder
+        self._seed = config.data.seed
+        for end in ("low", "high"):  # an end that is out of range shows before anything starts
+            ends = {
+                name: each[0] if isinstance(each, list) else getattr(each, end)
+                for name, each in space.items()
+            }
+            sweep_grid.create_trial(ends, self._shared)
+        if config.data.validation == "none":
+            raise ConfigError("validation", "none", _NO_VALIDATION)
+        sweep_grid.create_folder(folder)
+        self._study = self._open({"space": [*words[1:]], "settings": config_lib.defining(config)})
+        # Under way, by the name of their run: two trials may propose the same run.
+        self._trials: dict[str, list[Any]] = {}
+        self._reported: dict[int, int] = {}  # the last step, by the number of the trial
+        self._pruned: set[str] = set()
+        self.failed = False
+        settled = self._in_state(self._states.COMPLETE, self._states.PRUNED)
+        self._again = self._interrupted([trial.params for trial in settled])
+        self._asked = len(settled)
+        self.count = max(self._total - self._asked, 0)
+
+    def _open(self, search: dict[str, Any]) -> Any:
+        """Opens the study in the folder, or begins one; only the number of trials may change."""
+        from sqlalchemy.engine import URL
+        from sqlalchemy.pool import NullPool
+
+        file = parsing.resolved(self._folder) / "study.db"
+        storage = self._optuna.storages.RDBStorage(
+            URL.create("sqlite", database=str(file)).render_as_string(),
+            engine_kwargs={"poolclass": NullPool},  # a pool would never close its connections
+        )
+        study = self._optuna.create_study(
+            storage=storage,
+            study_name="sweep",
+            direction="maximize",
+            load_if_exists=True,
+            pruner=self._optuna.pruners.MedianPruner(),
+        )
+        held = study.user_attrs.get("search", search)
+        ours, theirs = ({"trials": each["space"]} | each["settings"] for each in (search, held))
+        sweep_grid.check_same(self._folder, "a search", ours, theirs)
+        study.set_user_attr("search", search)
+        return study
+
+    def _in_state(self, *states: Any) -> list[Any]:
+        return self._study.get_trials(deepcopy=False, states=states)
+
+    def _interrupted(self, settled: list[Settings]) -> list[Settings]:
+        """Returns the parameters of trials without an end, which run again from a checkpoint."""
+        again: list[Settings] = []
+        for trial in self._in_state(self._states.RUNNING, self._states.FAIL):
+            if trial.state == self._states.RUNNING:
+                self._study.tell(trial.number, state=self._states.FAIL)
+            if trial.params not in [*settled, *again]:
+                again.append(trial.params)
+        return again
+
+    def next(self) -> Trial | None:
+        while self._asked < self._total:
+            if self._again:
+                self._study.enqueue_trial(self._again.pop(0))
+            # One sampler for all trials would propose the same again in a second session.
+            seed = int(np.random.SeedSequence([self._seed, self._asked]).generate_state(1)[0])
+            self._study.sampler = self._optuna.samplers.TPESampler(seed=seed)
+            proposed = self._study.ask(self._space)
+            self._asked += 1
+            trial = self._trial(proposed.params)
+            same = self._trials.setdefault(trial.name, [])
+            same.append(proposed)
+            if len(same) == 1:
+                if not self._directory(trial).is_done():
+                    return trial
+                self.ended(trial, 0, "")  # an earlier trial proposed this run: both have its result
+        return None
+
+    def _trial(self, params: Settings) -> Trial:
+        settings = {name: self._value(name, params[name]) for name in self._space}
+        return sweep_grid.create_trial(settings, self._shared)
+
+    def _value(self, name: str, param: Any) -> Any:
+        """Returns the value of a setting for what the study holds."""
+        if name in self._choices:
+            return self._choices[name][param]
+        if isinstance(param, int):
+            return param
+        ends = self._space[name]
+        return min(max(float(f"{param:.{_DIGITS}g}"), ends.low), ends.high)
+
+    def _directory(self, trial: Trial) -> RunDirectory:
+        return RunDirectory(self._folder / trial.name)
+
+    def should_stop(self, trial: Trial) -> bool:
+        """Whether a run is worse than the median of the others at its latest evaluation.
+
+        Raises:
+            ConfigError: if it has no validation data.
+        """
+        run = self._directory(trial)
+        if run.dataset_file.is_file() and "validation" not in run.read_dataset()["examples"]:
+            raise ConfigError("validation", "", _NO_VALIDATION)
+        if trial.name in self._pruned or not self._report(trial):
+            return False
+        if not self._trials[trial.name][0].should_prune():
+            return False
+        self._pruned.add(trial.name)
+        return True
+
+    def _report(self, trial: Trial) -> bool:
+        """Reports new evaluations of a run; returns whether there are any."""
+        name, sign = self._study.user_attrs.get("metric", ("", 0))
+        rows = [
+            row
+            for row in self._directory(trial).read_rows()
+            if row["split"] == "validation" and name in row
+        ]
+        news = False
+        for proposed in self._trials[trial.name]:
+            for row in rows:
+                if row["step"] > self._reported.get(proposed.number, -1):
+                    self._reported[proposed.number] = row["step"]
+                    proposed.report(sign * row[name], row["step"])
+                    news = True
+        return news
+
+    def ended(self, trial: Trial, code: int, reason: str) -> str:
+        summary = None if code else self._directory(trial).read_summary()
+        sign, value = 1, math.nan
+        if summary is not None:
+            best = summary["best_metric"]
+            sign = 1 if best["larger_is_better"] else -1
+            self._study.set_user_attr("metric", [best["name"], sign])
+            value = sign * summary["metrics"]["validation"][best["name"]]
+        self._report(trial)
+        pruned = trial.name in self._pruned and code == EXIT_STOPPED
+        if not code and not math.isfinite(value):
+            code, reason = EXIT_DIVERGED, f"its metric of the validation data is {sign * value}"
+        settled = (
+            pruned or code == EXIT_DIVERGED
+        )  # it would diverge again, and shows where not to look
+        state = self._states.PRUNED if settled else self._states.FAIL
+        for proposed in self._trials.pop(trial.name):
+            if code and not pruned:
+                proposed.set_user_attr("failed", reason)
+            if code:
+                self._study.tell(proposed, state=state)
+            else:
+                self._study.tell(proposed, value)
+        self.failed |= bool(code) and not settled
+        return "pruned" if pruned else f"failed: {reason}" if code else "done"
+
+    def results(self) -> list[Result]:
+        found: dict[str, Result] = {}
+        for each in self._in_state(self._states.COMPLETE, self._states.PRUNED, self._states.FAIL):
+            trial, reason = self._trial(each.params), each.user_attrs.get("failed")
+            if each.state == self._states.FAIL and reason is None:
+                continue  # was interrupted, and has run again since
+            pruned = each.state == self._states.PRUNED and reason is None
+            found[trial.name] = (trial, reason, each.last_step if pruned else None)
+        return list(found.values())
+
+
+def _import_optuna() -> Any:
+    try:
+        import optuna
+    except ImportError as error:
+        raise ConfigError(
+            "trials", "", "a search needs Optuna: pip install 'jaxdp[optuna]'"
+        ) from error
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    return optuna
