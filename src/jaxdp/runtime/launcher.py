@@ -47,15 +47,15 @@ def launch(
     if devices_per_process is not None:
         flags = [*flags, "--devices", str(devices_per_process)]
     logs = _create_logs(log_dir, num_processes)
-    signals: list[int] = []
+    signals, restarts = list[int](), 0
     with forwarding(signals.append):
-        for attempt in range(max_restarts + 1):
+        while True:
             code = _run(flags, shares, logs, signals, heartbeat_timeout + supervisor.GRACE_SECONDS)
-            if code in FINAL or signals or attempt == max_restarts:
-                break
-            again = f"starting all again ({attempt + 1} of at most {max_restarts})"
+            if code in FINAL or signals or restarts == max_restarts:
+                return code
+            restarts += 1
+            again = f"starting all again ({restarts} of at most {max_restarts})"
             say(f"a process ended with {code}; {again}")
-    return code
 
 
 def _run(

@@ -52,7 +52,7 @@ class LocalProcess:
             self._popen: subprocess.Popen[str] = subprocess.Popen(
                 [sys.executable, *arguments],
                 cwd=folder,
-                env=os.environ | {SUPERVISED: "1"} | environment,
+                env={**os.environ, SUPERVISED: "1", **environment},
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=err,
