@@ -142,7 +142,7 @@ def _runner(asked: CombinationsConfig) -> Iterator[sweep_runs.Runner]:
     if asked.on == "here":
         yield sweep_runs.Local(asked.at_a_time or 1)
     else:
-        with ray_cluster.connected(asked.address, "jaxdp.sweep"):
+        with ray_cluster.connected(asked.address):
             yield sweep_runs.OnRay(ClusterCapacity(asked.cpus_per_run, asked.gpus_per_run))
 
 

@@ -8,7 +8,7 @@ The first finished run says which metric that is.
 import math
 import pathlib
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,8 @@ from jaxdp.registry import ConfigError, shown
 from jaxdp.run_directory import RunDirectory
 from jaxdp.sweep_grid import Result, Settings, Trial
 
+Dimension = tuple[Any, Callable[[Any], Any]]  # Optuna's distribution; from its value to ours
+
 _RANGE = re.compile(r"(?P<kind>log|uniform|int)\((?P<low>[^,()]+),(?P<high>[^,()]+)\)")
 _EXAMPLE = (
     "e.g. --trials 30 'learning_rate=log(1e-4,1)' 'model_kwargs.width=int(8,32)'"
@@ -32,11 +34,11 @@ _NO_VALIDATION = (
 )
 
 
-def parse_search(words: Sequence[str]) -> tuple[int, dict[str, Any]]:
+def parse_search(words: Sequence[str]) -> tuple[int, dict[str, Dimension]]:
     """Reads `["30", "learning_rate=log(1e-4,1)", "optimizer=nesterov,adam"]`.
 
     Returns:
-        the number of trials, and for each setting a distribution of Optuna, or a list of values.
+        the number of trials, and the dimension of each setting.
 
     Raises:
         ConfigError: for a number, a name or a range that cannot be read.
@@ -44,24 +46,30 @@ def parse_search(words: Sequence[str]) -> tuple[int, dict[str, Any]]:
     if not words or not parsing.is_count(words[0]) or not int(words[0]):
         remedy = f"begin with the number of trials, {_EXAMPLE}"
         raise ConfigError("trials", words[0] if words else "", remedy)
-    space: dict[str, Any] = {}
+    if not words[1:]:
+        raise ConfigError("trials", words[0], f"say what to vary, {_EXAMPLE}")
+    lists, kinds = list[str](), list[str]()
     for word in words[1:]:
         setting, _, text = word.partition("=")
         match = _RANGE.fullmatch(text)
         if match is None and re.match(r"(log|uniform|int)\(", text):
             remedy = "write log(LOW,HIGH), uniform(LOW,HIGH) or int(LOW,HIGH) without spaces"
             raise ConfigError("trials", word, remedy)
-        values = f"{setting}={match['low']},{match['high']}" if match else word
-        ((name, found),) = sweep_grid.parse([values], "trials").items()
-        if name in space:
-            raise ConfigError("trials", word, f"{name} is there twice; give all its values at once")
-        space[name] = _distribution(word, name, match["kind"], *found) if match else found
-    if not space:
-        raise ConfigError("trials", words[0], f"say what to vary, {_EXAMPLE}")
-    return int(words[0]), space
+        lists.append(f"{setting}={match['low']},{match['high']}" if match else word)
+        kinds.append(match["kind"] if match else "")
+    grid = sweep_grid.parse(lists, "trials")
+    return int(words[0]), {
+        name: _range(word, name, kind, *values) if kind else _choice(values)
+        for word, kind, (name, values) in zip(words[1:], kinds, grid.items(), strict=True)
+    }
 
 
-def _distribution(word: str, name: str, kind: str, low: Any, high: Any) -> Any:
+def _choice(values: Sequence[Any]) -> Dimension:
+    by_text = {shown(value): value for value in values}
+    return _import_optuna().distributions.CategoricalDistribution([*by_text]), by_text.__getitem__
+
+
+def _range(word: str, name: str, kind: str, low: Any, high: Any) -> Dimension:
     kinds = [type(each) for each in (low, high)]
     problem = ""
     if not set(kinds) <= {int, float} or not low < high:
@@ -76,8 +84,12 @@ def _distribution(word: str, name: str, kind: str, low: Any, high: Any) -> Any:
         raise ConfigError("trials", word, problem)
     distributions = _import_optuna().distributions
     if kind == "int":
-        return distributions.IntDistribution(low, high)
-    return distributions.FloatDistribution(low, high, log=kind == "log")
+        return distributions.IntDistribution(low, high), int
+
+    def rounded(value: float) -> float:
+        return min(max(float(f"{value:.{_DIGITS}g}"), low), high)
+
+    return distributions.FloatDistribution(low, high, log=kind == "log"), rounded
 
 
 class Search:
@@ -105,32 +117,19 @@ class Search:
         given: Collection[str],
         folder: pathlib.Path,
     ) -> None:
-        self._total, space = parse_search(words)
+        self._total, self._space = parse_search(words)
         self._optuna = _import_optuna()
         self._states = self._optuna.trial.TrialState
-        # Optuna stores choices as text; this maps the text to the value.
-        self._choices = {
-            name: {shown(value): value for value in values}
-            for name, values in space.items()
-            if isinstance(values, list)
-        }
-        categorical = self._optuna.distributions.CategoricalDistribution
-        self._space = space | {name: categorical([*each]) for name, each in self._choices.items()}
-        self._shared, self._folder = sweep_grid.shared_settings(config, space, given), folder
-        self._seed = config.data.seed
-        for end in ("low", "high"):  # an end that is out of range shows before anything starts
-            ends = {
-                name: each[0] if isinstance(each, list) else getattr(each, end)
-                for name, each in space.items()
-            }
-            sweep_grid.create_trial(ends, self._shared)
+        self._shared = sweep_grid.shared_settings(config, self._space, given)
+        self._folder, self._seed = folder, config.data.seed
+        for end in (0, -1):  # an end that is out of range shows before anything starts
+            self._trial({name: _ends(each)[end] for name, (each, _) in self._space.items()})
         if config.data.validation == "none":
             raise ConfigError("validation", "none", _NO_VALIDATION)
         sweep_grid.create_folder(folder)
         self._study = self._open({"space": [*words[1:]], "settings": config_lib.defining(config)})
-        # Under way, by the name of their run: two trials may propose the same run.
-        self._trials: dict[str, list[Any]] = {}
-        self._reported: dict[int, int] = {}  # the last step, by the number of the trial
+        self._running: dict[str, Any] = {}  # Optuna's trials, by the name of their run
+        self._reported: dict[str, int] = {}  # the last step
         self._pruned: set[str] = set()
         self.failed = False
         settled = self._in_state(self._states.COMPLETE, self._states.PRUNED)
@@ -181,29 +180,21 @@ class Search:
             # One sampler for all trials would propose the same again in a second session.
             seed = int(np.random.SeedSequence([self._seed, self._asked]).generate_state(1)[0])
             self._study.sampler = self._optuna.samplers.TPESampler(seed=seed)
-            proposed = self._study.ask(self._space)
+            proposed = self._study.ask({name: each for name, (each, _) in self._space.items()})
             self._asked += 1
             trial = self._trial(proposed.params)
-            same = self._trials.setdefault(trial.name, [])
-            same.append(proposed)
-            if len(same) == 1:
-                if not self._directory(trial).is_done():
-                    return trial
-                self.ended(trial, 0, "")  # an earlier trial proposed this run: both have its result
+            if trial.name in self._running:  # few values; it is asked for again in the next session
+                self._study.tell(proposed, state=self._states.FAIL)
+                continue
+            self._running[trial.name] = proposed
+            if not self._directory(trial).is_done():
+                return trial
+            self.ended(trial, 0, "")  # an earlier trial proposed this run: both have its result
         return None
 
     def _trial(self, params: Settings) -> Trial:
-        settings = {name: self._value(name, params[name]) for name in self._space}
+        settings = {name: value(params[name]) for name, (_, value) in self._space.items()}
         return sweep_grid.create_trial(settings, self._shared)
-
-    def _value(self, name: str, param: Any) -> Any:
-        """Returns the value of a setting for what the study holds."""
-        if name in self._choices:
-            return self._choices[name][param]
-        if isinstance(param, int):
-            return param
-        ends = self._space[name]
-        return min(max(float(f"{param:.{_DIGITS}g}"), ends.low), ends.high)
 
     def _directory(self, trial: Trial) -> RunDirectory:
         return RunDirectory(self._folder / trial.name)
@@ -219,7 +210,7 @@ class Search:
             raise ConfigError("validation", "", _NO_VALIDATION)
         if trial.name in self._pruned or not self._report(trial):
             return False
-        if not self._trials[trial.name][0].should_prune():
+        if not self._running[trial.name].should_prune():
             return False
         self._pruned.add(trial.name)
         return True
@@ -227,19 +218,12 @@ class Search:
     def _report(self, trial: Trial) -> bool:
         """Reports new evaluations of a run; returns whether there are any."""
         name, sign = self._study.user_attrs.get("metric", ("", 0))
-        rows = [
-            row
-            for row in self._directory(trial).read_rows()
-            if row["split"] == "validation" and name in row
-        ]
-        news = False
-        for proposed in self._trials[trial.name]:
-            for row in rows:
-                if row["step"] > self._reported.get(proposed.number, -1):
-                    self._reported[proposed.number] = row["step"]
-                    proposed.report(sign * row[name], row["step"])
-                    news = True
-        return news
+        last = self._reported.get(trial.name, -1)
+        for row in self._directory(trial).read_rows():
+            if row["split"] == "validation" and name in row and row["step"] > last:
+                self._running[trial.name].report(sign * row[name], row["step"])
+                self._reported[trial.name] = row["step"]
+        return self._reported.get(trial.name, -1) > last
 
     def ended(self, trial: Trial, code: int, reason: str) -> str:
         summary = None if code else self._directory(trial).read_summary()
@@ -257,13 +241,13 @@ class Search:
             pruned or code == EXIT_DIVERGED
         )  # it would diverge again, and shows where not to look
         state = self._states.PRUNED if settled else self._states.FAIL
-        for proposed in self._trials.pop(trial.name):
-            if code and not pruned:
-                proposed.set_user_attr("failed", reason)
-            if code:
-                self._study.tell(proposed, state=state)
-            else:
-                self._study.tell(proposed, value)
+        proposed = self._running.pop(trial.name)
+        if code and not pruned:
+            proposed.set_user_attr("failed", reason)
+        if code:
+            self._study.tell(proposed, state=state)
+        else:
+            self._study.tell(proposed, value)
         self.failed |= bool(code) and not settled
         return "pruned" if pruned else f"failed: {reason}" if code else "done"
 
@@ -276,6 +260,12 @@ class Search:
             pruned = each.state == self._states.PRUNED and reason is None
             found[trial.name] = (trial, reason, each.last_step if pruned else None)
         return list(found.values())
+
+
+def _ends(distribution: Any) -> Sequence[Any]:
+    """Returns the lowest and the highest value, or all choices."""
+    choices = getattr(distribution, "choices", None)
+    return choices or (distribution.low, distribution.high)
 
 
 def _import_optuna() -> Any:

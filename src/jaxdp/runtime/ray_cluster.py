@@ -2,8 +2,6 @@
 
 import contextlib
 import dataclasses
-import os
-import sys
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -49,31 +47,24 @@ class Node:
 
 
 @contextlib.contextmanager
-def connected(address: str | None, prog: str, *, cpus: int = 0) -> Iterator[None]:
+def connected(address: str | None, *, cpus: int = 0) -> Iterator[None]:
     """Connects to a cluster until the block ends.
-
-    If the head is lost meanwhile, the process prints one line and ends with 1.
 
     Args:
         address: HOST:PORT of its head node, or auto for the one that runs on this machine; None to
             start one here.
-        prog: the command, for that line.
         cpus: that a new cluster has at least.
 
     Raises:
         ConfigError: if Ray is missing, or the cluster cannot be reached.
+        HeadLost: if the head was lost meanwhile, with what to do about it.
     """
     with ray_connection.connected(address, cpus=cpus):
         try:
             yield
         except HeadLost as error:
-            # Ray would try to disconnect for a minute, and then abort.
-            print(
-                f"{prog}: error: {error}; start the cluster again, and the same command continues",
-                file=sys.stderr,
-                flush=True,
-            )
-            os._exit(1)
+            remedy = "start the cluster again, and the same command continues"
+            raise HeadLost(f"{error}; {remedy}") from error
 
 
 def import_ray() -> Any:

@@ -123,9 +123,7 @@ def launch(flags: Sequence[str], config: RayConfig, train: TrainConfig) -> int:
             number of workers.
     """
     check(config, train)
-    with ray_cluster.connected(
-        config.address, "jaxdp.launch", cpus=config.workers * config.cpus_per_worker
-    ):
+    with ray_cluster.connected(config.address, cpus=config.workers * config.cpus_per_worker):
         return _Launch(flags, config, train).run()
 
 
