@@ -30,24 +30,62 @@ FLAGS = (
 ).split()
 
 
+START = "write what to start after the flags: -- train --model pyramidnet ..."
+SLURM = "slurm --nodes 3 --gpus-per-node 4"
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["-n", "2"], "write what to start after the flags: -- train --model pyramidnet ..."),
-        (["-n", "2", "--", "evaluate", "run"], "write what to start after the flags"),
-        (["-n", "0", "--", "train"], "--num-processes 0: must be greater than 0"),
+        ("-n 2", START),
+        ("-n 2 -- evaluate run", START),
+        ("-n 0 -- train", "--num-processes 0: must be greater than 0"),
+        ("-n 2 -- train --process-id=1", "--process-id: is set by the launcher; leave it out"),
+        ("-- train", "num-processes"),
+        ("-n 2 -- train --step 3", "--step: unknown flag"),
+        ("slurm --nodes 0 --gpus-per-node 4 -- train", "--nodes 0: must be greater than 0"),
+        ("slurm --nodes 1 --gpus-per-node -1 -- train", "--gpus-per-node -1: must not be negative"),
+        ("slurm --gpus-per-node 4 -- train", "nodes"),
+        (f"{SLURM} --tasks-per-node 2 -- train", "--tasks-per-node 2: each GPU has one task"),
+        (f"{SLURM} --cpus-per-task 0 -- train", "--cpus-per-task 0: must be greater than 0"),
+        (f"{SLURM} --node 1 -- train", "--node: unknown flag"),
+        (SLURM, START),
+        (f"{SLURM} -- evaluate", START),
+        (f"{SLURM} -- train --coordinator a:1", "--coordinator: is set by the launcher"),
+        (f"{SLURM} -- train --modell cnn", "--modell: unknown flag; did you mean --model?"),
+        ("ray --workers 2", START),
+        ("ray --workers 0 -- train", "--workers 0: must be greater than 0"),
         (
-            ["-n", "2", "--", "train", "--process-id=1"],
-            "--process-id: is set by the launcher; leave it out",
+            "ray --workers 2 --min-workers 3 -- train",
+            "--min-workers 3: must not be more than --workers, which is 2",
         ),
-        (["--", "train"], "num-processes"),
+        ("ray --workers 2 -- train --process-id=1", "--process-id: is set by the launcher"),
+        ("ray --workers 2 -- train --epoch 3", "--epoch: unknown flag; did you mean --epochs?"),
+        (
+            "ray --workers 4 --min-workers 2 -- train",
+            "--global-batch-size: with --min-workers their number changes: give a number",
+        ),
+        (
+            "ray --workers 7 --min-workers 5 -- train --global-batch-size 128",
+            "no number of workers from 5 to 7 divides it",
+        ),
+        (
+            "ray --workers 4 --min-workers 2 -- train --global-batch-size 8 --batch-norm replica",
+            "--batch-norm replica: with",
+        ),
+        (
+            "ray --workers 4 --min-workers 2 -- train --global-batch-size 8 --mesh data=4",
+            "--mesh data=4: with",
+        ),
     ],
 )
-def test_mistakes_are_one_line(
-    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+def test_mistakes_are_one_line_before_anything_starts(
+    words: str, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert launch.main(words) == 2
-    (line,) = capsys.readouterr().err.splitlines()
+    assert launch.main(words.split()) == 2
+    captured = capsys.readouterr()
+    (line,) = captured.err.splitlines()
+    assert captured.out == ""
     assert line.startswith("jaxdp.launch: error: ")
     assert message in line
 
@@ -139,13 +177,7 @@ def test_processes_are_given_the_heartbeat_timeout_to_miss_one(
     assert waited == [30 + supervisor.GRACE_SECONDS, 100 + supervisor.GRACE_SECONDS]
 
 
-def test_a_usage_error_of_train_shows_once(capsys: pytest.CaptureFixture[str]) -> None:
-    assert launch.main(["-n", "2", "--", "train", "--step", "3"]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("jaxdp.launch: error: --step: unknown flag")
-
-
-# In place of jaxdp.train: what its processes may come to.
+# Instead of jaxdp.train: how its processes may end.
 STAND_IN = """
 import os, signal, sys, time
 

@@ -177,7 +177,6 @@ class Grid:
 
     Attributes:
         count: how many runs are to come.
-        failed: whether a run has ended with an error.
 
     Raises:
         ConfigError: if the folder cannot be written, or holds runs with other settings.
@@ -190,7 +189,8 @@ class Grid:
                 theirs = config_lib.defining(TrainConfig.of(**config_lib.load(file)))
                 check_same(folder, trial.name, config_lib.defining(trial.config), theirs)
         create_folder(folder)
-        self._trials, self._reasons, self.failed = trials, dict[str, str](), False
+        self._trials = trials
+        self._reasons: dict[str, str] = {}
         self._waiting = [each for each in trials if not RunDirectory(folder / each.name).is_done()]
         self.count = len(self._waiting)
 
@@ -206,8 +206,13 @@ class Grid:
         """Records the end of a run, and returns its outcome: done, pruned or failed."""
         if not code:
             return "done"
-        self._reasons[trial.name], self.failed = reason, True
+        self._reasons[trial.name] = reason
         return f"failed: {reason}"
+
+    @property
+    def failed(self) -> bool:
+        """Whether a run has ended with an error."""
+        return bool(self._reasons)
 
     def results(self) -> list[Result]:
         """Returns the runs of the tables."""

@@ -24,7 +24,7 @@ from jaxdp.runtime.supervisor import GRACE_SECONDS, Process
 from jaxdp.sweep_grid import Trial
 
 _REASON_LENGTH = 300
-_POLL_SECONDS, _LOOK_SECONDS = 0.1, 1.0
+_POLL_SECONDS = 0.5
 
 
 class Local:
@@ -79,7 +79,6 @@ class _Run:
     Attributes:
         slot: of the runner, which it occupies.
         log_start: where in the log its own lines begin.
-        looked: when the plan was last asked about it, in seconds.
     """
 
     trial: Trial
@@ -87,7 +86,6 @@ class _Run:
     slot: Any
     log: pathlib.Path
     log_start: int
-    looked: float = 0.0
 
     def reason(self, code: int) -> str:
         """Returns why it failed: the last line of its log, or the signal that ended it."""
@@ -108,8 +106,9 @@ class Sweep:
         at_a_time: int | None,
         folder: pathlib.Path,
     ) -> None:
-        self._plan, self._runner, self._folder = plan, runner, folder
-        self._at_a_time, self._started = at_a_time, 0
+        self._plan, self._folder = plan, folder
+        self._runner, self._at_a_time = runner, at_a_time
+        self._started = 0
         self._running: list[_Run] = []
         self._moving: list[Trial] = []  # whose node was lost
         self._locked_until: dict[str, float] = {}  # by a process on a lost node
@@ -179,10 +178,8 @@ class Sweep:
             self._move(run)
             return
         if code is None:
-            if now - run.looked > _LOOK_SECONDS:
-                run.looked = now
-                if self._plan.should_stop(run.trial):
-                    run.process.send_signal(signal.SIGTERM)
+            if self._plan.should_stop(run.trial):
+                run.process.send_signal(signal.SIGTERM)
         elif code == EXIT_LOCKED and now < self._locked_until.get(name, 0.0):
             self._move(run)
         else:

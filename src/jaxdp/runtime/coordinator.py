@@ -1,6 +1,4 @@
-"""The addresses of a run of several processes: where the coordinator, process 0, listens, and where
-others reach this host.
-"""
+"""Addresses of several processes: where the coordinator, process 0, listens, and of this host."""
 
 import contextlib
 import errno
@@ -18,25 +16,19 @@ _ANY_PORT = 9  # nothing is sent there
 
 
 def check(config: ProcessConfig) -> str | None:
-    """Checks the coordinator's address in advance: JAX aborts a process that cannot reach it, with
-    a stack trace.
+    """Checks the coordinator's address: JAX aborts a process that cannot reach it.
 
     Returns:
-        of process 0 the address at which to listen: the one that was given, where it is this
-            host's. None for all addresses of
-        this host: a name that stands for a loopback address here, as a host's own name does in
-            Debian, stands for another
-        address elsewhere, and behind an address translation there is none to listen at.
+        for process 0 the address at which to listen: the given one if it belongs to this host.
+        Otherwise None, for all addresses of this host: behind an address translation there is none
+        to listen at. A host's own name may be a loopback address here, as in Debian, and another
+        address elsewhere.
 
     Raises:
-        ConfigError: for an address of another form, one that nobody answers at in time, or a port
-            that is taken.
+        ConfigError: for an address of another form or without an answer, or a port in use.
     """
-    address, count, index = (
-        config.coordinator or "",
-        config.num_processes or 0,
-        config.process_id or 0,
-    )
+    address = config.coordinator or ""
+    count, index = config.num_processes or 0, config.process_id or 0
     if index >= count:
         raise ConfigError("process_id", index, f"must be below --num-processes, which is {count}")
     host, _, port = address.rpartition(":")
@@ -65,7 +57,7 @@ def hold_port() -> socket.socket:
 
 
 def own_address(coordinator: str) -> str:
-    """Returns this host's address on the way to the coordinator, "" if there is no way.
+    """Returns this host's address on the route to the coordinator, "" if there is no route.
 
     Nothing is sent.
 
@@ -78,12 +70,12 @@ def own_address(coordinator: str) -> str:
 def announced_address(own: str, all_own: Sequence[str]) -> str:
     """Returns the address at which other processes can reach this one.
 
-    The way of process 0 to itself may be a loopback one, where the name of its host stands for such
-    an address: then it is the way to a process on another host, if there is one.
+    The route of process 0 to itself may be a loopback address, by the name of its host. It then
+    takes the route to a process on another host, if there is one.
 
     Args:
-        own: what `own_address` returned here.
-        all_own: what it returned in each process.
+        own: the result of `own_address` here.
+        all_own: its result in each process.
     """
     if not own or not _is_loopback(own):
         return own
@@ -100,9 +92,7 @@ def _listening_address(config: ProcessConfig, host: str, port: int) -> str | Non
 
 
 def _own_addresses(host: str, port: int) -> Iterator[str]:
-    """Yields the addresses of a name or address that belong to this host, without what is a
-    loopback address here alone.
-    """
+    """Yields the addresses of a name that belong to this host, without unwanted loopback ones."""
     if "JAX_COORDINATOR_BIND_ADDRESS" in os.environ:  # JAX listens there
         return
     wants_loopback = host == "localhost" or (_is_address(host) and _is_loopback(host))
@@ -158,9 +148,9 @@ def _wait_for(config: ProcessConfig, host: str, port: int) -> None:
 def _address_towards(host: str) -> str:
     with contextlib.suppress(OSError):  # a name that is unknown here, or no route
         family, kind, _, _, target = socket.getaddrinfo(host, _ANY_PORT, type=socket.SOCK_DGRAM)[0]
-        with socket.socket(family, kind) as way:
-            way.connect(target)
-            return str(way.getsockname()[0])
+        with socket.socket(family, kind) as route:
+            route.connect(target)
+            return str(route.getsockname()[0])
     return ""
 
 

@@ -212,9 +212,8 @@ def place(slots: Mapping[Node, int], count: int, *, pack: bool) -> list[Node]:
         slots: processes that fit on each node; together at least `count`.
         pack: whether to fill one node after the other, rather than all nodes evenly.
     """
-    taken = dict.fromkeys(slots, 0)
-    for _ in range(count):
-        free = [node for node in slots if taken[node] < slots[node]]
-        node = free[0] if pack else min(free, key=lambda node: taken[node])
-        taken[node] += 1
-    return [node for node, number in taken.items() for _ in range(number)]
+    places = [(turn, node) for node, number in slots.items() for turn in range(number)]
+    if not pack:
+        places.sort(key=lambda each: each[0])
+    chosen = [node for _, node in places[:count]]
+    return [node for node in slots for _ in range(chosen.count(node))]

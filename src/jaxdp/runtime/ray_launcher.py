@@ -23,7 +23,7 @@ from jaxdp.runtime.supervisor import FINAL, Supervisor, say
 
 # After a loss the others may still save, if the lost process does; otherwise they are killed.
 _LOST_SECONDS = 5.0
-# Of one node: after that many, not the node dies but Ray's process on it, for lack of memory.
+# If one node is lost this often, not the node dies but Ray's process on it, for lack of memory.
 _MOST_LOSSES = 3
 _JOIN_SECONDS = 2.0  # between looks at the cluster; a node that is there twice is there to stay
 
@@ -131,20 +131,21 @@ class _Launch:
     """The attempts of one run."""
 
     def __init__(self, flags: Sequence[str], config: RayConfig, train: TrainConfig) -> None:
-        self._flags, self._config, self._train = flags, config, train
+        self._flags, self._train = flags, train
+        self._config = config
         self._capacity = ClusterCapacity(config.cpus_per_worker, config.gpus_per_worker)
         self._signals: list[int] = []
         self._restarts, self._locked_until = 0, 0.0
         self._losses: collections.Counter[str] = collections.Counter()
-        # Of the present attempt: its number of workers, 0 before the first one; whether they were
-        # asked to save because more fit; when the cluster was last looked at, and how many fitted.
-        self._width, self._widened, self._looked, self._seen = 0, False, 0.0, 0
+        self._width, self._widened = 0, False  # of the attempt; whether it ends since more fit
+        self._looked, self._seen = 0.0, 0  # when, and how many workers fitted then
         self._head_lost: HeadLost | None = None
 
     def run(self) -> int:
         with forwarding(self._signals.append):
             while nodes := self._wait_for_nodes():
-                self._width, self._widened, self._seen = len(nodes), False, 0
+                self._width, self._widened = len(nodes), False
+                self._seen = 0
                 processes = [RemoteProcess(node, self._capacity) for node in nodes]
                 attempt = Supervisor(processes, "worker", supervisor.GRACE_SECONDS)
                 try:

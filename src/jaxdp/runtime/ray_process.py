@@ -35,7 +35,8 @@ class RemoteProcess:
     def __init__(self, node: Node, capacity: ClusterCapacity) -> None:
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-        self.node, self.where, self._ray = node, f"node {node.address}", import_ray()
+        self._ray, self.node = import_ray(), node
+        self.where = f"node {node.address}"
         actor = self._ray.remote(_ProcessActor).options(
             num_cpus=capacity.cpus,
             num_gpus=capacity.gpus,
@@ -68,7 +69,8 @@ class RemoteProcess:
         self._ask(self._actor.start.remote(arguments, forwarded, os.getcwd(), file), _START_SECONDS)
 
     def _ask(self, answer: Any, patience: float) -> None:
-        self._answer, self._asked, self._patience = answer, time.monotonic(), patience
+        self._answer = answer
+        self._asked, self._patience = time.monotonic(), patience
 
     def poll(self) -> int | None:
         """Returns the exit code, negative for a signal, None while it runs; does not wait.

@@ -107,7 +107,8 @@ class Supervisor:
             for index, process in enumerate(processes)
         ]
         self._running = dict(enumerate(self._members))
-        self._grace_seconds, self._deadline, self._sent = grace_seconds, float("inf"), 0
+        self._grace_seconds, self._deadline = grace_seconds, float("inf")
+        self._sent = 0  # signals
         self.lost: list[Process] = []
         self.locked = False
 
