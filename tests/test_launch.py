@@ -18,11 +18,12 @@ from process_group import environment
 
 from jaxdp import launch, train
 from jaxdp.checkpoint import integrity
+from jaxdp.config import TrainConfig
 from jaxdp.exit_codes import EXIT_LOCKED, SUPERVISED
 from jaxdp.run_directory import RunDirectory
 from jaxdp.runtime import launcher as launcher_lib
 from jaxdp.runtime import supervisor
-from jaxdp.runtime.launcher import device_shares
+from jaxdp.runtime.launcher import LaunchConfig, device_shares
 
 FLAGS = (
     "--model-kwargs depth=8 alpha=6 --global-batch-size 32 --steps 150 --checkpoint-every 5"
@@ -100,7 +101,7 @@ def test_gpus_are_shared_out(
     assert device_shares(2, 1) == [{name: "3"}, {name: "5"}]
     assert launch.main(["-n", "3", "--", "train"]) == 2
     assert "--num-processes 3: does not divide 4 GPUs" in capsys.readouterr().err
-    assert launch.main(["-n", "3", "--devices-per-process", "2", "--", "train"]) == 2
+    assert launch.main("-n 3 --devices-per-process 2 -- train".split()) == 2
     assert (
         "--devices-per-process 2: 3 processes need 6 GPUs; there are 4" in capsys.readouterr().err
     )
@@ -139,7 +140,8 @@ def test_logs_hold_what_each_process_prints(
     monkeypatch.setattr(launcher_lib, "TRAIN", ["-c", STAND_IN])
     folder = tmp_path / "new" / "logs"
     for attempt in (1, 2):
-        assert launcher_lib.launch([], 2, None, log_dir=str(folder)) == 1
+        config = LaunchConfig(num_processes=2, log_dir=str(folder))
+        assert launcher_lib.launch([], config, TrainConfig.of()) == 1
         step, words = "step 3/10 loss 0.1\n", "jaxdp.train: error: process 0 died\nsomething else\n"
         assert (folder / "process-0.log").read_text() == attempt * step
         assert (folder / "process-1.log").read_text() == attempt * (step + words)
@@ -242,7 +244,8 @@ def test_the_launcher_says_who_ended_and_why(
     monkeypatch.setenv("OUTCOMES", outcomes)
     monkeypatch.setattr(launcher_lib, "TRAIN", ["-c", STAND_IN])
     monkeypatch.setattr(supervisor, "GRACE_SECONDS", 0.5)
-    assert launcher_lib.launch([], len(outcomes.split()), None, heartbeat_timeout=2.0) == code
+    config = LaunchConfig(num_processes=len(outcomes.split()))
+    assert launcher_lib.launch([], config, TrainConfig.of(heartbeat_timeout=2.0)) == code
     lines = [
         line for line in capsys.readouterr().err.splitlines() if line.startswith("jaxdp.launch: ")
     ]

@@ -12,7 +12,7 @@ import pytest
 
 from jaxdp import launch
 
-NEEDED = ["slurm", "--nodes", "3", "--gpus-per-node", "4"]
+NEEDED = "slurm --nodes 3 --gpus-per-node 4".split()
 TRAIN = ["--", "train", "--model", "pyramidnet"]
 
 
@@ -62,7 +62,7 @@ def test_the_script_says_what_slurm_must_know(capsys: pytest.CaptureFixture[str]
 def test_a_cpu_cluster(capsys: pytest.CaptureFixture[str]) -> None:
     for flags, tasks in (([], "1"), (["--tasks-per-node", "2"], "2")):
         found = directives(
-            printed(["slurm", "--nodes", "1", "--gpus-per-node", "0", *flags, *TRAIN], capsys)
+            printed([*"slurm --nodes 1 --gpus-per-node 0".split(), *flags, *TRAIN], capsys)
         )
         assert found["ntasks-per-node"] == tasks
         assert not {"gpus-per-node", "cpus-per-task", "time", "partition", "account"} & set(found)

@@ -57,8 +57,8 @@ def digest(folder: str, step: int) -> str:
 def test_exact_goes_on_to_the_same_bits(
     machines: RayHosts, record_fault: Callable[..., None]
 ) -> None:
-    words = ["jaxdp.train", *FLAGS, "--exchange", "exact", "--slices", "6", "--steps", "60"]
-    where = ["--run-dir", "run", "--workers", "3", "--ray-address", machines.address]
+    words = ["jaxdp.train", *FLAGS, *"--exchange exact --slices 6 --steps 60".split()]
+    where = [*"--run-dir run --workers 3 --ray-address".split(), machines.address]
     found = Command(*words, *where, env=machines.env, host=machines.hosts[0])
     history = pathlib.Path("run", "history.jsonl")
     found.wait_for("step 8/")

@@ -132,13 +132,7 @@ def test_a_failed_run_is_a_row_and_finished_ones_are_not_run_again() -> None:
     command = [
         "settings.yaml",
         *FLAGS,
-        "--output",
-        "out",
-        "--at-a-time",
-        "2",
-        "--grid",
-        "optimizer=adam,adamm",
-        "seed=0,1",
+        *"--output out --at-a-time 2 --grid optimizer=adam,adamm seed=0,1".split(),
     ]
     code, out, err = run(*command)
     assert code == 1, err

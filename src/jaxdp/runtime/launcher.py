@@ -1,10 +1,25 @@
 """Starts the processes of a run on this machine: ports, shares of the GPUs, logs, restarts."""
 
+import dataclasses
 import os
 import pathlib
 import sys
 from collections.abc import Sequence
+from typing import Annotated
 
+import tyro
+
+from jaxdp.config import (
+    MOST_DEVICES,
+    MOST_PROCESSES,
+    NON_NEGATIVE,
+    POSITIVE,
+    OptionalInt,
+    OptionalPath,
+    Settings,
+    TrainConfig,
+    at_most,
+)
 from jaxdp.registry import ConfigError
 from jaxdp.run_files import no_link
 from jaxdp.runtime import compilation_cache, supervisor
@@ -16,24 +31,27 @@ from jaxdp.runtime.supervisor import FINAL, Supervisor, say
 TRAIN = ("-m", "jaxdp.train")
 
 
-def launch(
-    flags: Sequence[str],
-    num_processes: int,
-    devices_per_process: int | None,
-    max_restarts: int = 0,
-    *,
-    heartbeat_timeout: float = 30.0,
-    log_dir: str | None = None,
-) -> int:
-    """Runs `jaxdp.train` in several processes to their end, and restarts all of them after a
-    failure if `max_restarts` allows it.
+@dataclasses.dataclass(frozen=True)
+class LaunchConfig(Settings):
+    """Flags that choose how many processes start here, with which devices."""
+
+    num_processes: Annotated[int, POSITIVE, at_most(MOST_PROCESSES), tyro.conf.arg(aliases=["-n"])]
+    """processes to start"""
+    devices_per_process: Annotated[OptionalInt, POSITIVE, at_most(MOST_DEVICES)] = None
+    """devices of each process: GPUs, or simulated ones on a CPU (default: the GPUs divided, or 1)
+    """
+    max_restarts: Annotated[int, NON_NEGATIVE] = 0
+    """how often to start all again from the last checkpoint after one has failed"""
+    log_dir: OptionalPath = None
+    """folder with a file process-N.log, to which the output of process N is appended"""
+
+
+def launch(flags: Sequence[str], config: LaunchConfig, train: TrainConfig) -> int:
+    """Runs `jaxdp.train` in several processes to their end.
 
     Args:
         flags: of `jaxdp.train`.
-        devices_per_process: GPUs, or simulated devices on a CPU; None for the GPUs divided, or 1.
-        max_restarts: how often to start all processes again.
-        heartbeat_timeout: seconds after which the processes miss one that is gone.
-        log_dir: folder for a file of each process, to which its output is appended.
+        train: the settings that they give.
 
     Returns:
         as `Supervisor.wait` does.
@@ -43,18 +61,19 @@ def launch(
             written.
     """
     compilation_cache.enable()  # once for all processes, which inherit the choice
-    shares = device_shares(num_processes, devices_per_process)
-    if devices_per_process is not None:
-        flags = [*flags, "--devices", str(devices_per_process)]
-    logs = _create_logs(log_dir, num_processes)
+    shares = device_shares(config.num_processes, config.devices_per_process)
+    if config.devices_per_process is not None:
+        flags = [*flags, "--devices", str(config.devices_per_process)]
+    logs = _create_logs(config.log_dir, config.num_processes)
+    grace_seconds = train.processes.heartbeat_timeout + supervisor.GRACE_SECONDS
     signals, restarts = list[int](), 0
     with forwarding(signals.append):
         while True:
-            code = _run(flags, shares, logs, signals, heartbeat_timeout + supervisor.GRACE_SECONDS)
-            if code in FINAL or signals or restarts == max_restarts:
+            code = _run(flags, shares, logs, signals, grace_seconds)
+            if code in FINAL or signals or restarts == config.max_restarts:
                 return code
             restarts += 1
-            again = f"starting all again ({restarts} of at most {max_restarts})"
+            again = f"starting all again ({restarts} of at most {config.max_restarts})"
             say(f"a process ended with {code}; {again}")
 
 

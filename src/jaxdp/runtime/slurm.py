@@ -16,7 +16,7 @@ from typing import Annotated
 
 import tyro
 
-from jaxdp.config import POSITIVE, OptionalInt, Settings
+from jaxdp.config import POSITIVE, OptionalInt, Settings, TrainConfig
 from jaxdp.registry import ConfigError
 
 _TEMPLATE = """\
@@ -80,8 +80,18 @@ class SlurmConfig(Settings):
             raise ConfigError("tasks_per_node", self.tasks_per_node, remedy)
 
 
-def script(config: SlurmConfig, flags: Sequence[str]) -> str:
-    """Returns the batch script that trains with `flags`."""
+def launch(flags: Sequence[str], config: SlurmConfig, train: TrainConfig) -> int:
+    """Prints the batch script that runs `jaxdp.train` with these flags, or submits it.
+
+    Raises:
+        ConfigError: if it is to be submitted and there is no sbatch, or sbatch refuses.
+    """
+    text = _script(config, flags)
+    print(_submit(text) if config.submit else text, end="")
+    return 0
+
+
+def _script(config: SlurmConfig, flags: Sequence[str]) -> str:
     directives = {
         "job-name": config.job_name,
         "nodes": config.nodes,
@@ -109,12 +119,8 @@ def script(config: SlurmConfig, flags: Sequence[str]) -> str:
     )
 
 
-def submit(text: str) -> str:
-    """Passes a script to sbatch and returns its answer.
-
-    Raises:
-        ConfigError: if there is no sbatch, or it refuses.
-    """
+def _submit(text: str) -> str:
+    """Passes a script to sbatch and returns its answer."""
     if shutil.which("sbatch") is None:
         remedy = "leave --submit out, and run sbatch on the printed script on the cluster"
         raise ConfigError("submit", "", f"there is no sbatch here; {remedy}")
