@@ -31,15 +31,21 @@ def check(config: ProcessConfig) -> str | None:
     count, index = config.num_processes or 0, config.process_id or 0
     if index >= count:
         raise ConfigError("process_id", index, f"must be below --num-processes, which is {count}")
-    host, _, port = address.rpartition(":")
-    if not host or not is_count(port) or not 0 < int(port) < 2**16:
-        raise ConfigError(
-            "coordinator", address, "must be HOST:PORT of process 0, e.g. 10.0.0.1:1234"
-        )
-    host = host.strip("[]")
+    parts = split_address(address)
+    if parts is None:
+        remedy = "must be HOST:PORT of process 0, e.g. 10.0.0.1:1234"
+        raise ConfigError("coordinator", address, remedy)
     if index == 0:
-        return _listening_address(config, host, int(port))
-    _wait_for(config, host, int(port))
+        return _listening_address(config, *parts)
+    _wait_for(config, *parts)
+    return None
+
+
+def split_address(address: str) -> tuple[str, int] | None:
+    """Returns host and port of HOST:PORT, None for another form."""
+    host, _, port = address.rpartition(":")
+    if host and is_count(port) and 0 < int(port) < 2**16:
+        return host.strip("[]"), int(port)
     return None
 
 

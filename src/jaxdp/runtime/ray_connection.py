@@ -22,8 +22,8 @@ import warnings
 from collections.abc import Iterator
 from typing import Any
 
-from jaxdp.parsing import is_count
 from jaxdp.registry import ConfigError
+from jaxdp.runtime.coordinator import split_address
 from jaxdp.runtime.platform import environment
 
 # What Ray's processes read when they start.
@@ -101,11 +101,11 @@ def _leave() -> None:
 
 def _check_address(address: str, field: str) -> None:
     """Raises ConfigError if no process listens there: Ray would try for minutes."""
-    host, _, port = address.rpartition(":")
-    if not host or not is_count(port) or not 0 < int(port) < 2**16:
+    parts = split_address(address)
+    if parts is None:
         raise ConfigError(field, address, "must be auto or HOST:PORT of a head, e.g. 10.0.0.1:6379")
     try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_SECONDS).close()
+        socket.create_connection(parts, timeout=_CONNECT_SECONDS).close()
     except OSError as error:
         reason = error.strerror or str(error)
         remedy = f"cannot be reached ({reason}); is the head of a Ray cluster running there?"

@@ -12,22 +12,33 @@ class OutputError(Exception):
     """Standard output cannot be written, which the system's error does not say."""
 
 
-class StandardOutput:
-    """A text stream that raises OutputError instead of OSError, except for a closed pipe."""
+class BestEffortStream:
+    """A text stream that raises no OSError: the output is lost, and the run continues."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
 
     def write(self, text: str) -> int:
-        with _as_output_error():
-            return self._stream.write(text)
+        with self._guarded():
+            self._stream.write(text)
+        return len(text)
 
     def flush(self) -> None:
-        with _as_output_error():
+        with self._guarded():
             self._stream.flush()
+
+    def _guarded(self) -> contextlib.AbstractContextManager[None]:
+        return contextlib.suppress(OSError)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
+
+
+class StandardOutput(BestEffortStream):
+    """A text stream that raises OutputError instead of OSError, except for a closed pipe."""
+
+    def _guarded(self) -> contextlib.AbstractContextManager[None]:
+        return _as_output_error()
 
 
 @contextlib.contextmanager
@@ -77,23 +88,3 @@ def give_up() -> None:
     """Discards the rest of standard output, which Python would write again at exit."""
     with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-class BestEffortStream:
-    """A text stream that raises no OSError: the output is lost, and the run continues."""
-
-    def __init__(self, stream: Any) -> None:
-        self._stream = stream
-
-    def write(self, text: str) -> int:
-        try:
-            return self._stream.write(text)
-        except OSError:
-            return len(text)
-
-    def flush(self) -> None:
-        with contextlib.suppress(OSError):
-            self._stream.flush()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
