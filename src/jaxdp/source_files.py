@@ -51,12 +51,12 @@ def find(names: Iterable[str], folders: Sequence[str | pathlib.Path]) -> dict[st
         names: as `digests` has them.
         folders: from which Python would import, in its order.
     """
-    found = dict[str, str]()
+    digests = dict[str, str]()
     for name in names:
         paths = (pathlib.Path(folder, name) for folder in folders)
         if path := next((path for path in paths if path.is_file()), None):
-            found[name] = hashlib.sha256(run_files.read_bytes(path)).hexdigest()
-    return found
+            digests[name] = hashlib.sha256(run_files.read_bytes(path)).hexdigest()
+    return digests
 
 
 def text(changed: Mapping[str, Any]) -> str:

@@ -140,10 +140,10 @@ def _changed_code(folder: pathlib.Path, plugins: Sequence[str]) -> dict[str, str
 @contextlib.contextmanager
 def _runner(asked: CombinationsConfig) -> Iterator[sweep_runs.Runner]:
     if asked.on == "here":
-        yield sweep_runs.Local(asked.at_a_time or 1)
+        yield sweep_runs.LocalRunner(asked.at_a_time or 1)
     else:
         with ray_cluster.connected(asked.address):
-            yield sweep_runs.OnRay(ClusterCapacity(asked.cpus_per_run, asked.gpus_per_run))
+            yield sweep_runs.RayRunner(ClusterCapacity(asked.cpus_per_run, asked.gpus_per_run))
 
 
 def _show(plan: sweep_runs.Plan, folder: pathlib.Path, changed: dict[str, str]) -> None:

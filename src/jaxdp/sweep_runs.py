@@ -18,7 +18,7 @@ from jaxdp.run_directory import replace_file
 from jaxdp.runtime import launcher
 from jaxdp.runtime.local_process import LocalProcess
 from jaxdp.runtime.ray_cluster import ClusterCapacity, HeadLost
-from jaxdp.runtime.ray_process import LOCKED_SECONDS, Lost, RemoteProcess
+from jaxdp.runtime.ray_process import LOCKED_SECONDS, NodeLost, RemoteProcess
 from jaxdp.runtime.signals import forwarding
 from jaxdp.runtime.supervisor import GRACE_SECONDS, Process
 from jaxdp.sweep_grid import Trial
@@ -27,7 +27,7 @@ _REASON_LENGTH = 300
 _POLL_SECONDS = 0.5
 
 
-class Local:
+class LocalRunner:
     """Runs on this machine, each with its share of the GPUs."""
 
     def __init__(self, at_a_time: int) -> None:
@@ -52,7 +52,7 @@ def gpu_shares(count: int) -> list[dict[str, str]]:
         raise ConfigError("at_a_time", count, remedy) from error
 
 
-class OnRay:
+class RayRunner:
     """Runs on the nodes of a Ray cluster, to which this process is connected."""
 
     def __init__(self, capacity: ClusterCapacity) -> None:
@@ -69,7 +69,7 @@ class OnRay:
 
 
 Plan = sweep_grid.Grid | sweep_search.Search
-Runner = Local | OnRay
+Runner = LocalRunner | RayRunner
 
 
 @dataclasses.dataclass
@@ -170,8 +170,8 @@ class Sweep:
         name, now = run.trial.name, time.monotonic()
         try:
             code = run.process.poll()
-        except Lost as loss:
-            assert isinstance(self._runner, OnRay)
+        except NodeLost as loss:
+            assert isinstance(self._runner, RayRunner)
             say(f"{name}: {run.process.where} {loss}; goes on elsewhere")
             self._runner.capacity.exclude(run.slot)
             self._locked_until[name] = now + LOCKED_SECONDS
@@ -204,7 +204,7 @@ class Sweep:
             run.process.send_signal(signal.SIGTERM)
         deadline = time.monotonic() + GRACE_SECONDS
         for run in self._running:
-            with contextlib.suppress(Lost):
+            with contextlib.suppress(NodeLost):
                 while run.process.poll() is None and time.monotonic() < deadline:
                     time.sleep(_POLL_SECONDS)
 

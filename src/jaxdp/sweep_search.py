@@ -237,29 +237,29 @@ class Search:
         pruned = trial.name in self._pruned and code == EXIT_STOPPED
         if not code and not math.isfinite(value):
             code, reason = EXIT_DIVERGED, f"its metric of the validation data is {sign * value}"
-        settled = (
-            pruned or code == EXIT_DIVERGED
-        )  # it would diverge again, and shows where not to look
-        state = self._states.PRUNED if settled else self._states.FAIL
         proposed = self._running.pop(trial.name)
-        if code and not pruned:
-            proposed.set_user_attr("failed", reason)
-        if code:
-            self._study.tell(proposed, state=state)
-        else:
+        self._reported.pop(trial.name, None)
+        if not code:
             self._study.tell(proposed, value)
-        self.failed |= bool(code) and not settled
-        return "pruned" if pruned else f"failed: {reason}" if code else "done"
+            return "done"
+        if not pruned:
+            proposed.set_user_attr("failed", reason)
+        # A run that diverged would do so again, and shows the search where not to look.
+        settled = pruned or code == EXIT_DIVERGED
+        self.failed |= not settled
+        state = self._states.PRUNED if settled else self._states.FAIL
+        self._study.tell(proposed, state=state)
+        return "pruned" if pruned else f"failed: {reason}"
 
     def results(self) -> list[Result]:
-        found: dict[str, Result] = {}
+        results: dict[str, Result] = {}
         for each in self._in_state(self._states.COMPLETE, self._states.PRUNED, self._states.FAIL):
             trial, reason = self._trial(each.params), each.user_attrs.get("failed")
             if each.state == self._states.FAIL and reason is None:
                 continue  # was interrupted, and has run again since
             pruned = each.state == self._states.PRUNED and reason is None
-            found[trial.name] = (trial, reason, each.last_step if pruned else None)
-        return list(found.values())
+            results[trial.name] = (trial, reason, each.last_step if pruned else None)
+        return list(results.values())
 
 
 def _ends(distribution: Any) -> Sequence[Any]:

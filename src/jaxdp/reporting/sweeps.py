@@ -34,7 +34,7 @@ def row(
         pruned: step after which a search stopped it, None if it did not.
         changed: which of the user's source files have changed since the run.
     """
-    found: Row = {
+    result: Row = {
         "settings": dict(settings),
         "reason": reason or "",
         "pruned": f"at step {pruned}" if pruned else "",
@@ -50,10 +50,10 @@ def row(
         name, best = summary["best_metric"]["name"], summary["best"]
         split = "validation" if "validation" in summary["metrics"] else "test"
         metrics = summary["metrics"][split]
-        found |= {"metric": name, "value": metrics[name], "loss": metrics["loss"], "split": split}
-        found["sign"] = 1 if summary["best_metric"]["larger_is_better"] else -1
-        found["best"] = (best[name], best["step"]) if best else None
-    return found
+        result |= {"metric": name, "value": metrics[name], "loss": metrics["loss"], "split": split}
+        result["sign"] = 1 if summary["best_metric"]["larger_is_better"] else -1
+        result["best"] = (best[name], best["step"]) if best else None
+    return result
 
 
 def ranked(rows: Sequence[Row]) -> list[Row]:

@@ -1,5 +1,6 @@
 """Starts the processes of a run on this machine: ports, shares of the GPUs, logs, restarts."""
 
+import contextlib
 import dataclasses
 import os
 import pathlib
@@ -102,7 +103,8 @@ def _run(
             grace_seconds,
             logs,
         )
-        code = attempt.wait(signals)
+        with contextlib.closing(attempt):
+            code = attempt.wait(signals)
     for line in attempt.explain():
         say(line)
     return code
@@ -138,11 +140,13 @@ def device_shares(count: int, each: int | None = None) -> list[dict[str, str]]:
         ConfigError: if there are too few, or they cannot be shared out evenly.
     """
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    found = [path.name.removeprefix("nvidia") for path in pathlib.Path("/dev").glob("nvidia[0-9]*")]
+    present = [
+        path.name.removeprefix("nvidia") for path in pathlib.Path("/dev").glob("nvidia[0-9]*")
+    ]
     gpus = (
         [word for word in visible.split(",") if word]
         if visible is not None
-        else sorted(found, key=int)
+        else sorted(present, key=int)
     )
     if not gpus or os.environ.get("JAX_PLATFORMS") == "cpu":
         return [{} for _ in range(count)]

@@ -76,14 +76,14 @@ def import_ray() -> Any:
 
 def nodes() -> list[Node]:
     """Returns the nodes of the cluster, those that have died included."""
-    found = []
+    listed = list[Node]()
     for row in import_ray().nodes():
         resources = row["Resources"]
         kind = next(
             (name.partition(":")[2] for name in resources if name.startswith("accelerator_type:")),
             "",
         )
-        found.append(
+        listed.append(
             Node(
                 row["NodeID"],
                 row["NodeManagerAddress"],
@@ -95,7 +95,7 @@ def nodes() -> list[Node]:
                 kind,
             )
         )
-    return sorted(found, key=lambda node: (not node.alive, node.address, node.id))
+    return sorted(listed, key=lambda node: (not node.alive, node.address, node.id))
 
 
 def free() -> dict[str, float]:
@@ -106,9 +106,9 @@ def free() -> dict[str, float]:
     }
 
 
-def gpus_per_worker(found: Iterable[Node]) -> int:
+def gpus_per_worker(nodes: Iterable[Node]) -> int:
     """Returns how many GPUs a worker gets by default: 1 where a living node has any."""
-    return int(any(node.alive and node.gpus for node in found))
+    return int(any(node.alive and node.gpus for node in nodes))
 
 
 def needs_text(cpus: int, gpus: int) -> str:

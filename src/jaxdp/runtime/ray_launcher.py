@@ -6,6 +6,7 @@ and the steps after the last checkpoint are repeated.
 """
 
 import collections
+import contextlib
 import dataclasses
 import signal
 import time
@@ -17,7 +18,7 @@ from jaxdp.exit_codes import EXIT_STOPPED
 from jaxdp.registry import ConfigError
 from jaxdp.runtime import launcher, ray_cluster, supervisor
 from jaxdp.runtime.ray_cluster import Address, ClusterCapacity, HeadLost, Node
-from jaxdp.runtime.ray_process import LOCKED_SECONDS, Lost, RemoteProcess
+from jaxdp.runtime.ray_process import LOCKED_SECONDS, NodeLost, RemoteProcess
 from jaxdp.runtime.signals import forwarding
 from jaxdp.runtime.supervisor import FINAL, Supervisor, say
 
@@ -148,11 +149,9 @@ class _Launch:
                 self._seen = 0
                 processes = [RemoteProcess(node, self._capacity) for node in nodes]
                 attempt = Supervisor(processes, "worker", supervisor.GRACE_SECONDS)
-                try:
+                with contextlib.closing(attempt):
                     self._start(processes, attempt)
                     code = attempt.wait(self._signals, self._watch)
-                finally:
-                    attempt.close()
                 if self._head_lost is not None:
                     raise self._head_lost
                 if not self._starts_again(attempt, code):
@@ -190,7 +189,7 @@ class _Launch:
         for index, process in enumerate(processes):
             try:
                 addresses.append(process.address())
-            except Lost as loss:
+            except NodeLost as loss:
                 attempt.lose(index, loss)
         if attempt.lost:
             attempt.close()

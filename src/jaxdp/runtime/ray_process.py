@@ -20,7 +20,7 @@ LOCKED_SECONDS = 180.0
 _FORWARDED = ("JAX_", "XLA_", "NCCL_", "LIBTPU_", "TFDS_", "PYTHONPATH", "PYTHONDONTWRITEBYTECODE")
 
 
-class Lost(Exception):
+class NodeLost(Exception):
     """A process cannot be reached any more: its node, or Ray's process there, has died."""
 
 
@@ -37,7 +37,7 @@ class RemoteProcess:
 
         self._ray, self.node = import_ray(), node
         self.where = f"node {node.address}"
-        actor = self._ray.remote(_ProcessActor).options(
+        actor = self._ray.remote(ProcessActor).options(
             num_cpus=capacity.cpus,
             num_gpus=capacity.gpus,
             max_restarts=0,
@@ -77,7 +77,7 @@ class RemoteProcess:
 
         Raises:
             ConfigError: if the node does not see the folder of this process.
-            Lost: if the node has died or does not answer.
+            NodeLost: if the node has died or does not answer.
         """
         if self._code is None and self._answer is None:
             self._ask(self._actor.look.remote(), SILENCE_SECONDS)
@@ -87,7 +87,7 @@ class RemoteProcess:
                 self._lines += lines
                 self._answer = None
             elif time.monotonic() - self._asked > self._patience:
-                raise Lost(f"has not answered for {self._patience:g} s")
+                raise NodeLost(f"has not answered for {self._patience:g} s")
         return self._code
 
     def lines(self) -> list[tuple[bool, str]]:
@@ -106,17 +106,17 @@ class RemoteProcess:
         try:
             return self._ray.get(reference, timeout=seconds)
         except self._ray.exceptions.GetTimeoutError as error:
-            raise Lost(f"has not answered for {seconds:g} s") from error
+            raise NodeLost(f"has not answered for {seconds:g} s") from error
         except self._ray.exceptions.RayTaskError as error:
             raise error.cause from None
         except (
             self._ray.exceptions.RayActorError,
             self._ray.exceptions.ActorUnschedulableError,
         ) as error:
-            raise Lost("has died") from error
+            raise NodeLost("has died") from error
 
 
-class _ProcessActor:
+class ProcessActor:
     """The actor, which starts one process.
 
     Args:

@@ -14,7 +14,8 @@ from collections.abc import Callable, Sequence
 from jaxdp.exit_codes import EXIT_DIVERGED, EXIT_LOCKED, EXIT_STOPPED, EXIT_USAGE_ERROR
 from jaxdp.run_files import no_link
 from jaxdp.runtime.local_process import LocalProcess
-from jaxdp.runtime.ray_process import Lost, RemoteProcess
+from jaxdp.runtime.ray_process import NodeLost, RemoteProcess
+from jaxdp.runtime.streams import BestEffortStream
 
 # After one process has failed, the others notice within the heartbeat timeout. They then have this
 # long to report it and to exit.
@@ -68,7 +69,7 @@ class _Member:
         """Prints the lines of the process, and appends them to its log."""
         for is_error, line in self.process.lines():
             prefix = f"[{index}] " if is_error or index else ""  # bare: the result of the run
-            stream = sys.stderr if is_error else sys.stdout
+            stream = BestEffortStream(sys.stderr) if is_error else sys.stdout
             print(f"{prefix}{line}", end="", file=stream, flush=True)
             if self.log is not None:
                 # A full disk, for example, must not end the run.
@@ -150,7 +151,7 @@ class Supervisor:
         member = self._running[index]
         try:
             member.code = member.process.poll()
-        except Lost as loss:
+        except NodeLost as loss:
             self.lose(index, loss)
             return
         member.show(index)
@@ -161,7 +162,7 @@ class Supervisor:
             if member.failed:
                 self.limit(self._grace_seconds)
 
-    def lose(self, index: int, loss: Lost) -> None:
+    def lose(self, index: int, loss: NodeLost) -> None:
         """Gives up a process that cannot be reached."""
         member = self._running.pop(index)
         self.lost.append(member.process)

@@ -37,22 +37,22 @@ def run(request: dict[str, Any], cache: str) -> Record:
         errors="replace",
         env=environment,
     )
-    found: Record = {"status": "", "reason": None}
+    record: Record = {"status": "", "reason": None}
     for line in process.stdout.splitlines():
         with contextlib.suppress(ValueError):  # libraries print as well
-            said = json.loads(line)
-            found |= said if isinstance(said, dict) else {}
-    if found["status"]:
-        return found
+            printed = json.loads(line)
+            record |= printed if isinstance(printed, dict) else {}
+    if record["status"]:
+        return record
     if process.returncode == -signal.SIGKILL:  # by the kernel, when the machine has no memory left
-        return found | {"status": "oom", "reason": "out of memory: killed"}
+        return record | {"status": "oom", "reason": "out of memory: killed"}
     lines = [line.strip() for line in process.stderr.splitlines() if line.strip()]
     ended = (
         f"ended by signal {-process.returncode}"
         if process.returncode < 0
         else f"ended with {process.returncode}"
     )
-    return found | failure(lines[-1] if lines else ended, process.stderr)
+    return record | failure(lines[-1] if lines else ended, process.stderr)
 
 
 def failure(reason: str, text: str) -> Record:
