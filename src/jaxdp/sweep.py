@@ -122,18 +122,17 @@ def _main(argv: Sequence[str]) -> int:
 
 
 def _changed_code(folder: pathlib.Path, plugins: Sequence[str]) -> dict[str, str]:
-    """Returns for each finished run which of the user's files have changed since, and says so."""
+    """Returns for each run which of the user's files have changed since it began, and says so."""
     folders = [*(pathlib.Path(each).parent for each in plugins), pathlib.Path(), *sys.path]
     changed: dict[str, str] = {}
     for file in sorted(folder.glob("*/sources.json")):
         run, names = RunDirectory(file.parent), list[str]()
         with contextlib.suppress(run_files.DamagedFile):  # changed_sources warns
             names = [*run_files.read_object(file)]
-        text = source_files.text(run.changed_sources(source_files.find(names, folders)))
-        if text and run.is_done():
+        if text := source_files.text(run.changed_sources(source_files.find(names, folders))):
             changed[run.path.name] = text
     for text, count in collections.Counter(changed.values()).items():
-        say(f"runs finished with other code: {count} ({text}); give another --output to train anew")
+        say(f"runs begun with other code: {count} ({text}); give another --output to train anew")
     return changed
 
 

@@ -174,7 +174,7 @@ def test_runs_of_other_code_are_marked() -> None:
     code, out, err = run(*command[:-1], "seed=0,1")
     assert code == 0, err
     changed = "helper.py has changed since the run began"
-    assert f"runs finished with other code: 1 ({changed}); give another --output" in err
+    assert f"runs begun with other code: 1 ({changed}); give another --output" in err
     assert out.count(changed) == 1
 
 
