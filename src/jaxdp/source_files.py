@@ -51,12 +51,13 @@ def find(names: Iterable[str], folders: Sequence[str | pathlib.Path]) -> dict[st
         names: as `digests` has them.
         folders: from which Python would import, in its order.
     """
-    digests = dict[str, str]()
+    by_name = dict[str, str]()
     for name in names:
         paths = (pathlib.Path(folder, name) for folder in folders)
         if path := next((path for path in paths if path.is_file()), None):
-            digests[name] = hashlib.sha256(run_files.read_bytes(path)).hexdigest()
-    return digests
+            with contextlib.suppress(ConfigError):  # it cannot be read
+                by_name[name] = hashlib.sha256(run_files.read_bytes(path)).hexdigest()
+    return by_name
 
 
 def text(changed: Mapping[str, Any]) -> str:

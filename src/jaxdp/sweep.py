@@ -123,7 +123,8 @@ def _main(argv: Sequence[str]) -> int:
 
 def _changed_code(folder: pathlib.Path, plugins: Sequence[str]) -> dict[str, str]:
     """Returns for each run which of the user's files have changed since it began, and says so."""
-    folders = [*(pathlib.Path(each).parent for each in plugins), pathlib.Path(), *sys.path]
+    own = [pathlib.Path(each).expanduser().parent for each in plugins]
+    folders = [*own, pathlib.Path(), *sys.path]  # as train imports
     changed: dict[str, str] = {}
     for file in sorted(folder.glob("*/sources.json")):
         run, names = RunDirectory(file.parent), list[str]()
