@@ -22,7 +22,7 @@ def survey(address: str) -> dict[str, Any]:
     Raises:
         ConfigError: if Ray is missing, or the cluster cannot be reached.
     """
-    with ray_cluster.connected(address, "jaxdp.devices"):
+    with ray_cluster.connected(address):
         return described(ray_cluster.nodes()) | {"free": ray_cluster.free()}
 
 
