@@ -1,13 +1,16 @@
-"""`python -m jaxdp.bench`: measures how many images a second each strategy trains on, and where the
-time of a step goes.
+"""`python -m jaxdp.bench`: measures how many images per second each strategy trains on, and where
+the time of a step goes.
 """
 
 import dataclasses
+import datetime
+import itertools
 import json
 import pathlib
 import sys
-from collections.abc import Sequence
-from typing import Annotated
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Any
 
 import tyro
 
@@ -20,51 +23,57 @@ from jaxdp.config import (
     ShardingConfig,
     TrainConfig,
 )
-from jaxdp.runtime import large_pages
+from jaxdp.config.values import BatchSizes, Counts, DeviceCounts
+from jaxdp.registry import ConfigError, nearest
+from jaxdp.run_files import no_link
+from jaxdp.runtime import large_pages, platform, trial
+from jaxdp.runtime.trial import Record
 
 DESCRIPTION = "Measure throughput over strategies, batch sizes and devices."
 _REPEATS = 5
 _HIDDEN = ("global_batch_size", "per_device_batch_size", "epochs", "strategy")
+# More steps than could be measured: the pipeline must not come to its end.
+_ENDLESS = 10**6
+# Flags for which one cell can be refused while others run.
+_CELL_FLAGS = (
+    "strategy devices global-batch-size accumulate-steps batch-norm mesh shard-params".split()
+)
 
 
 @dataclasses.dataclass(frozen=True)
 class BenchConfig(PartsConfig):
-    """What `python -m jaxdp.bench` takes: of a training run all that defines its steps, and the
-    grid.
+    """The settings of `python -m jaxdp.bench`: the grid, and all that defines the steps of a
+    run.
     """
 
     sharding: ShardingConfig = ShardingConfig()
     optimization: OptimizationConfig = OptimizationConfig()
     strategies: Annotated[str, tyro.conf.arg(metavar="NAME,NAME,...")] = "single,pmap"
     """strategies to measure"""
-    batch_sizes: Annotated[str, tyro.conf.arg(metavar="N,N,...")] = "32,64,128"
-    """global batch sizes, of examples per step over all devices"""
-    devices: Annotated[str, tyro.conf.arg(metavar="N,N,...")] = "1,2,4,8"
+    batch_sizes: BatchSizes = Counts((32, 64, 128))
+    """global batch sizes: examples per step on all devices"""
+    devices: DeviceCounts = Counts((1, 2, 4, 8))
     """numbers of devices; on a CPU they are simulated and share its cores"""
     steps: Annotated[OptionalInt, POSITIVE] = None
     """steps of a repetition (default: about a second of them, at least 5)"""
     repeats: Annotated[OptionalInt, POSITIVE] = None
-    """repetitions, of which median, minimum and maximum are told (default: 5)"""
+    """repetitions; the table has their median and spread (default: 5)"""
     output: Annotated[str, tyro.conf.arg(metavar="DIR")] = "bench"
     """folder for bench.jsonl, which grows, and for the figure of this grid, throughput.png and
     throughput.svg"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs `python -m jaxdp.bench` with these arguments, by default the process's own, and returns
-    the exit code.
-    """
+    """Runs the command with these arguments or the process's own; returns the exit code."""
     large_pages.restart()
     return command_line.main(_main, argv, "jaxdp.bench")
 
 
 def _main(argv: Sequence[str]) -> int:
-    from jaxdp.tools import bench_cell, bench_grid
-
     if list(argv) == ["cell"]:
-        bench_cell.answer(json.load(sys.stdin))
+        _measure(json.load(sys.stdin))
         return 0
-    config = command_line.parse(
+    asked = command_line.parse(
         BenchConfig,
         argv,
         prog="python -m jaxdp.bench",
@@ -73,16 +82,193 @@ def _main(argv: Sequence[str]) -> int:
         hidden=_HIDDEN,
     )
     shared = TrainConfig(
-        config.plugins, config.model, config.data, config.task, config.sharding, config.optimization
+        asked.plugins, asked.model, asked.data, asked.task, asked.sharding, asked.optimization
     )
-    configs = bench_grid.cells(
-        shared,
-        bench_grid.parse_strategies(config.strategies),
-        bench_grid.parse_numbers("devices", config.devices),
-        bench_grid.parse_numbers("batch_sizes", config.batch_sizes),
+    configs = list(
+        cells(
+            shared,
+            _parse_strategies(asked.strategies),
+            asked.devices.values,
+            asked.batch_sizes.values,
+        )
     )
-    folder, repeats = pathlib.Path(config.output), config.repeats or _REPEATS
-    return bench_grid.run(list(configs), folder, steps=config.steps, repeats=repeats)
+    return run(configs, pathlib.Path(asked.output), asked.steps, asked.repeats or _REPEATS)
+
+
+def _parse_strategies(text: str) -> list[str]:
+    from jaxdp.sharding import strategy
+
+    words = list(dict.fromkeys(word.strip() for word in text.split(",") if word.strip()))
+    for word in words:
+        if word not in strategy.names():
+            remedy = "unknown strategy; " + nearest(word, list(strategy.names()))
+            raise ConfigError("strategies", word, remedy)
+    if not words:
+        raise ConfigError("strategies", text, "names nothing; write at least one")
+    return words
+
+
+def cells(
+    shared: TrainConfig,
+    strategies: Sequence[str],
+    devices: Sequence[int],
+    batch_sizes: Sequence[int],
+) -> Iterator[TrainConfig]:
+    """Yields the configuration of each cell of the grid, and prints on standard error which cells
+    make no sense.
+
+    Args:
+        shared: the settings of all cells.
+    """
+    sharded = bool(shared.sharding.mesh or shared.sharding.shard_params)
+    parts = shared.optimization.accumulate_steps
+    for strategy, count in itertools.product(strategies, devices):
+        where = f"{strategy} on {_devices(count)}"
+        if strategy == "single" and count > 1:
+            _leave_out(where, "it uses one")
+            continue
+        if sharded and strategy != "sharded":
+            _leave_out(where, "it has no --mesh or --shard-params")
+            continue
+        for size in batch_sizes:
+            if size % (count * parts) and not shared.sharding.mesh:
+                times = f" with {parts} microbatches each" if parts > 1 else ""
+                reason = f"{_devices(count)}{times} do not divide it"
+                _leave_out(f"{where}, batch {size}", reason)
+                continue
+            yield shared.replace(
+                strategy=strategy, devices=count, global_batch_size=size, steps=_ENDLESS
+            )
+
+
+def _leave_out(cell: str, reason: str) -> None:
+    print(f"left out: {cell}: {reason}", file=sys.stderr)
+
+
+def _devices(count: int) -> str:
+    return f"{count} device{'s' if count > 1 else ''}"
+
+
+def run(
+    configs: Sequence[TrainConfig], folder: pathlib.Path, steps: int | None, repeats: int
+) -> int:
+    """Measures the cells, writes their records and a figure, prints a table, and returns the
+    command's exit code.
+
+    Args:
+        folder: of bench.jsonl, which grows.
+        steps, repeats: as for `throughput.benchmark_training`.
+
+    Raises:
+        ConfigError: if nothing could be run, or the folder cannot be written.
+    """
+    remedy = "change --strategies, --devices or --batch-sizes"
+    if not configs:
+        raise ConfigError("", "", f"no cell of the grid is left; {remedy}")
+    from jaxdp.reporting import benchmarks
+
+    records: list[Record] = []
+    interrupted = False
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with open(folder / "bench.jsonl", "a", opener=no_link) as file:
+            for record in measure_all(configs, steps, repeats):
+                print(json.dumps(record), file=file, flush=True)
+                records.append(record)
+    except KeyboardInterrupt:
+        interrupted = True
+        print("jaxdp.bench: interrupted; the table has the cells before", file=sys.stderr)
+    except OSError as error:
+        problem = f"cannot be written: {error.strerror or error}"
+        raise ConfigError("output", folder, problem) from error
+    if not records and not interrupted:
+        raise ConfigError("", "", f"no cell of the grid could be run; {remedy}")
+    if records:
+        benchmarks.show(records)
+    measured = any(record["status"] == "ok" for record in records)
+    if measured:
+        paths = benchmarks.plot(records, folder)
+        files = " and ".join(map(str, (folder / "bench.jsonl", *paths)))
+        print(f"{files} are written", file=sys.stderr)
+    return int(interrupted or not measured)
+
+
+def measure_all(
+    configs: Sequence[TrainConfig], steps: int | None, repeats: int
+) -> Iterator[Record]:
+    """Yields the record of each cell as it ends.
+
+    Raises:
+        ConfigError: for a usage error of all cells.
+    """
+    measured = False
+    with tempfile.TemporaryDirectory(prefix="jaxdp-bench-") as cache:
+        for number, config in enumerate(configs, 1):
+            sharding, size = config.sharding, config.optimization.global_batch_size
+            name = f"{sharding.strategy} on {_devices(sharding.devices or 1)}, batch {size}"
+            request = {"config": config.plain(), "steps": steps, "repeats": repeats}
+            record = describe(config) | trial.run(request, cache)
+            reason = record["reason"]
+            if record["status"] == "refused":
+                if not measured and not reason.startswith(
+                    tuple(f"--{flag} " for flag in _CELL_FLAGS)
+                ):
+                    raise ConfigError("", "", reason)
+                _leave_out(name, reason)
+                continue
+            measured = True
+            if record["status"] == "ok":
+                reason = f"{record['images_per_second']['median']:,.0f} images/s"
+            print(f"[{number}/{len(configs)}] {name}: {reason}", file=sys.stderr)
+            yield record
+
+
+def describe(config: TrainConfig) -> Record:
+    """Returns the facts of a cell that are known before it runs."""
+    plain, defaults = config.plain(), TrainConfig().plain()
+    named = ("model", "strategy", "devices", "global_batch_size", "precision", "dataset")
+    return {
+        "time": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        **{name: plain[name] for name in named},
+        "settings": {
+            name: value
+            for name, value in plain.items()
+            if name not in (*named, "steps") and value != defaults[name]
+        },
+        "cores": platform.cores(),
+    }
+
+
+def _measure(request: Mapping[str, Any]) -> None:
+    """Measures a cell, in the process that `trial.run` started: prints a line about the machine,
+    and one with the result.
+    """
+    try:
+        config = TrainConfig.of(**request["config"])
+        platform.configure(
+            config.sharding.devices,
+            deterministic=config.sharding.deterministic,
+            precision=config.model.precision,
+        )
+        from jaxdp.training import summary, throughput
+        from jaxdp.training.setup import create_setup
+
+        device = platform.select_devices(config.sharding.devices)[0]
+        machine = {
+            "platform": device.platform,
+            "device_kind": device.device_kind,
+            "versions": summary.versions(),
+        }
+        print(json.dumps(machine), flush=True)
+        figures = throughput.benchmark_training(
+            create_setup(config), steps=request["steps"], repeats=request["repeats"]
+        )
+        print(json.dumps({"status": "ok", "reason": None} | figures), flush=True)
+    except ConfigError as error:
+        print(json.dumps({"status": "refused", "reason": str(error)}), flush=True)
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}"
+        print(json.dumps(trial.failure(reason, reason)), flush=True)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@ them.
 """
 
 import dataclasses
+import functools
 import math
 import re
 from collections.abc import Callable
@@ -66,6 +67,31 @@ class ProfileRange:
 
     def __str__(self) -> str:
         return f"{self.first}:{self.last}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Counts:
+    """Several whole numbers from 1 in ascending order, e.g. of devices to compare."""
+
+    values: tuple[int, ...]
+
+    @classmethod
+    def parse(cls, text: str, name: str = "devices", most: int | None = None) -> "Counts":
+        """Reads `4,1,2`; raises ConfigError for anything else, and for numbers above `most`."""
+        words = [word.strip() for word in text.split(",") if word.strip()]
+        for word in words:
+            if not is_count(word) or not int(word):
+                raise ConfigError(
+                    name, text, f"{word} is no number from 1; write numbers with commas, e.g. 1,2,4"
+                )
+            if most is not None and int(word) > most:
+                raise ConfigError(name, text, f"must be at most {most}")
+        if not words:
+            raise ConfigError(name, text, "names nothing; write at least one number, e.g. 1,2,4")
+        return cls(tuple(sorted({int(word) for word in words})))
+
+    def __str__(self) -> str:
+        return ",".join(map(str, self.values))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -175,6 +201,7 @@ NON_NEGATIVE = Range("not be negative", lambda value: value >= 0)
 FRACTION = Range("be at least 0 and below 1", lambda value: 0 <= value < 1)
 # On one machine, whose memory and threads more of them would take.
 MOST_DEVICES, MOST_PROCESSES = 512, 256
+MOST_TARGET_DEVICES = 4096  # which programs are compiled for, not run on
 MOST_WORKERS = 4096  # of a cluster
 MOST_CLASSES = 2**15  # a confusion matrix has the square of it
 MOST_STEPS = 10**8  # whose learning rates are held
@@ -289,3 +316,15 @@ OptionalMaskValues = Annotated[
 ]
 OptionalNames = Annotated[tuple[str, ...] | None, _QUIET, _NAMES]
 OptionalProfile = Annotated[ProfileRange | None, _QUIET, _flag("START:STOP", ProfileRange.parse)]
+DeviceCounts = Annotated[
+    Counts, _flag("N,N,...", functools.partial(Counts.parse, most=MOST_DEVICES))
+]
+OptionalDeviceCounts = Annotated[
+    Counts | None,
+    _QUIET,
+    _flag("N[,N,...]", functools.partial(Counts.parse, most=MOST_TARGET_DEVICES)),
+    NumberAsText((int,)),
+]
+BatchSizes = Annotated[
+    Counts, _flag("N,N,...", functools.partial(Counts.parse, name="batch_sizes"))
+]

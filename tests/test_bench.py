@@ -13,7 +13,7 @@ from jaxdp import bench
 from jaxdp.registry import ConfigError
 from jaxdp.reporting import benchmarks
 from jaxdp.runtime import trial
-from jaxdp.tools import throughput
+from jaxdp.training import throughput
 
 Record = dict[str, Any]
 OOM: Record = {"status": "oom", "reason": "out of memory: RESOURCE_EXHAUSTED: too much"}
@@ -221,8 +221,8 @@ def test_a_mistake_of_all_cells_ends_the_bench_and_one_of_a_cell_does_not(
     [
         (["--strategies", "pmap,pnap"], "--strategies pnap: unknown strategy; did you mean pmap?"),
         (["--strategies", ","], "--strategies ,: names nothing"),
-        (["--batch-sizes", "32,many"], "--batch-sizes 32,many: many is no number"),
-        (["--devices", "0"], "--devices 0: 0 is no number"),
+        (["--batch-sizes", "32,many"], "--batch-sizes 32,many: many is no number from 1"),
+        (["--devices", "0"], "--devices 0: 0 is no number from 1"),
         (["--repeats", "0"], "--repeats 0: must be greater than 0"),
         (["--compare", "none.jsonl"], "--compare: was removed in 0.3.0: name both folders to"),
         (["--target", "tpu:v5e:2x2"], "--target: was removed in 0.3.0: use python -m jaxdp.plan"),
