@@ -279,7 +279,7 @@ def _search(
             "largest_global": largest.examples * shards,
         }
 
-    print(f"compiling the step {len(setups)} ways, at two batch sizes or more", file=sys.stderr)
+    print(f"looking for the largest batch: {', '.join(setups)}", file=sys.stderr)
     # XLA compiles outside the interpreter's lock.
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
         return dict(zip(setups, pool.map(find, setups), strict=True))

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import rich.box
 import rich.console
 import rich.table
 
@@ -103,19 +104,23 @@ def verdict(record: Mapping[str, Any]) -> str:
 
 
 def _ideal_table(records: Sequence[Record]) -> rich.table.Table:
-    titles = ("devices", "batch", "compute ms", "memory ms", "network ms", "step ms", "bound by")
-    table = rich.table.Table(*titles, "images/s", "efficiency", title="idealized")
+    titles = ["devices", "batch", "compute", "memory", "network", "step", "bound by", "images/s"]
+    if len(records) > 1:
+        titles.append("efficiency")
+    table = rich.table.Table(
+        *titles, title="idealized, milliseconds", box=rich.box.SIMPLE_HEAD, pad_edge=False
+    )
     for column in table.columns:
         column.no_wrap, column.justify = True, "right"
     for record in records:
         ideal = record["idealized"]
-        parts = ("compute", "memory", "network", "step")
+        parts = [ideal[f"{part}_seconds"] for part in ("compute", "memory", "network", "step")]
         table.add_row(
             f"{record['devices']:,}",
             f"{record['global_batch_size']:,}",
-            *(f"{1e3 * ideal[f'{part}_seconds']:,.3g}" for part in parts),
+            *(f"{1e3 * seconds:,.3f}" for seconds in parts),
             ideal["bound"],
             f"{ideal['images_per_second']:,.0f}",
-            f"{ideal['efficiency']:.0%}",
+            *([f"{ideal['efficiency']:.0%}"] if len(records) > 1 else []),
         )
     return table
