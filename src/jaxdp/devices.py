@@ -2,8 +2,8 @@
 of a run would lie on each.
 
 With flags of a run (`--model`, `--strategy`, ...) its first state and batch are placed as training
-would place them, and measured; nothing is trained or written. Several processes, e.g. of Slurm,
-show the devices of all. `--address` lists the nodes of a Ray cluster instead.
+would place them, and measured; nothing is trained or written. Several processes, e.g. of Slurm, show
+the devices of all. `--address` lists the nodes of a Ray cluster instead.
 """
 
 import dataclasses
@@ -65,7 +65,7 @@ def _main(argv: Sequence[str]) -> int:
         idle = {"json", "devices", *ProcessConfig.places()}
         record, show = _survey(config, placement=bool(given - idle)), print_survey
     if record is not None:
-        print(json.dumps(record)) if config.json else show(record)
+        show(record) if not config.json else print(json.dumps(record))
     return 0
 
 
@@ -96,9 +96,8 @@ def _survey(config: TrainConfig, *, placement: bool) -> Record | None:
         code, message = (EXIT_USAGE_ERROR, str(error)) if is_usage else (1, None)
         processes.leave(error, code, message, "jaxdp.devices")
         raise
-    if group.index:
-        return None
-    return {"processes": [json.loads(text) for text in texts], "placement": placed}
+    record = {"processes": [json.loads(text) for text in texts], "placement": placed}
+    return record if group.index == 0 else None
 
 
 def describe_process(index: int, devices: Sequence[Any]) -> Record:
