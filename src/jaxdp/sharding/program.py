@@ -139,13 +139,11 @@ class Program:
             name: {each.name: each for each in body} for name, body in self.computations.items()
         }
 
-    def scheduled(
-        self, name: str | None = None, times: int = 1
-    ) -> Iterator[tuple[str, Instruction, int]]:
+    def scheduled(self, name: str = "", times: int = 1) -> Iterator[tuple[str, Instruction, int]]:
         """Yields what runs by itself, not inside a fusion: computation, instruction, and how often
         it runs.
         """
-        name = self.entry if name is None else name
+        name = name or self.entry
         for each in self.computations.get(name, ()):
             yield name, each, times
             if each.opcode in ("while", "call", "conditional", "async-start"):
