@@ -174,7 +174,7 @@ def ray(session: nox.Session) -> None:
     keep_what_is_compiled(session)
     session.install(".[dev]")
     words = session.posargs or ["--fault-table=docs/scale.md"]
-    session.run("pytest", "-m", "slow or not slow", "tests/ray", "tests/exchange", *words)
+    session.run("pytest", "-m", "slow or not slow", "tests/ray", "tests/workers", *words)
 
 
 @nox.session
@@ -188,7 +188,7 @@ def slow(session: nox.Session) -> None:
     share = ["-n", "2", "--dist", "worksteal"]
     others = [
         word
-        for name in ("slurm", "ray", "exchange", "fuzz", "aot")
+        for name in ("slurm", "ray", "workers", "fuzz", "aot")
         for word in ("--ignore", f"tests/{name}")
     ]
     session.run("pytest", "-m", "slow and not storm", *share, *others, *session.posargs)
@@ -328,16 +328,6 @@ def read_input(session: nox.Session) -> None:
     """
     session.install(".", "torch>=2.6", "torchvision", "tensorflow-cpu>=2.18")
     session.run("python", "benchmarks/input.py", "--write", "docs/performance.md", *session.posargs)
-
-
-@nox.session
-def wire(session: nox.Session) -> None:
-    """All-reduce beside `--exchange local` between hosts made of network namespaces, over a slow
-    wire; takes root.
-    """
-    keep_what_is_compiled(session)
-    session.install(".[dev]")
-    session.run("python", "benchmarks/wire.py", "--write", "docs/scale.md", *session.posargs)
 
 
 @nox.session

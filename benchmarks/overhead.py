@@ -24,7 +24,7 @@ from typing import Any
 
 import tables
 
-from jaxdp.config import TrainConfig
+from jaxdp.config import TrainConfig, to_yaml
 from jaxdp.runtime import platform
 
 ROWS: dict[str, dict[str, Any]] = {
@@ -87,7 +87,7 @@ def main() -> None:
 
 def measure(config: TrainConfig, rounds: int) -> list[tuple[float, float]]:
     """Returns the examples per second of the loop and of the trainer, for each round."""
-    platform.configure(config.sharding.devices)
+    platform.configure(config.devices)
     import jax
 
     from jaxdp import train
@@ -111,8 +111,10 @@ def measure(config: TrainConfig, rounds: int) -> list[tuple[float, float]]:
 
     def trainer() -> float:
         with tempfile.TemporaryDirectory() as folder:
-            train.train(config.replace(run_dir=folder, resume="never"))
-            return json.loads(pathlib.Path(folder, "summary.json").read_text())[
+            settings = pathlib.Path(folder, "settings.yaml")
+            settings.write_text(to_yaml(config.replace(run_dir=f"{folder}/run", resume="never")))
+            train.main(["--config", str(settings)])
+            return json.loads(pathlib.Path(folder, "run/summary.json").read_text())[
                 "examples_per_second"
             ]
 

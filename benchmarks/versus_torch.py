@@ -212,7 +212,7 @@ def create_step(name: str, kwargs: dict, size: int, batch: int, devices: list) -
         num_classes=classes,
         class_names=tuple("0123456789"[:classes]),
     )
-    optimizer = functools.partial(optim.create_optimizer, TrainConfig().optimization)
+    optimizer = functools.partial(optim.create_optimizer, TrainConfig())
     unchanged: Any = lambda batch, keys: dict(batch)  # noqa: E731
     recipe = Recipe(task=task, optimizer=optimizer, preprocess=unchanged)
     strategy = create_strategy("single" if len(devices) == 1 else "pmap", recipe, devices)

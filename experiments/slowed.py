@@ -9,7 +9,7 @@ import os
 import time
 
 from jaxdp import callbacks
-from jaxdp.exchange.worker import SLOWED
+from jaxdp.workers.worker import SLOWED
 
 
 @callbacks.register("slowed")

@@ -1,5 +1,5 @@
 """Two parameter servers and three workers, one of them four times slower, on MNIST: all-reduce,
-exact, async and local.
+exact and async.
 
 Workers that sleep stand for machines: each takes at least so many seconds for an image
 (JAXDP_WORKER_SECONDS), which is more than a core takes. The ideal is all-reduce on machines that
@@ -14,16 +14,16 @@ from typing import Any
 
 import lab
 
-from jaxdp.exchange.worker import SLOWED
 from jaxdp.registry import ConfigError
 from jaxdp.runtime import ray_connection
+from jaxdp.workers.worker import SLOWED
 
 WORKERS, SERVERS = 3, 2
 # Images per second of a fast worker, and how many times slower the last one is.
 SPEED, SLOWER = 750, 4
 IDEAL = SPEED * (WORKERS - 1 + 1 / SLOWER)
 STEPS, EVALUATIONS = 210, 7
-EXACT_SLICES, REPLICAS, LOCAL_STEPS = 18, 9, 10
+EXACT_SLICES, ROWS_EVERY = 18, 10
 GOAL = 0.97
 # Stale gradients act like momentum, so that async trains without; docs/scale.md has the accuracy
 # with it.
@@ -32,7 +32,6 @@ NAMES = {
     "allreduce": "all-reduce, equal shares",
     "exact": "exact",
     "async": "async",
-    "local": "local",
 }
 
 
@@ -50,7 +49,6 @@ def measure(experiment: lab.Experiment) -> Any:
     common = ["--model", "cnn", "--batch-norm", f"group:{share // 6}", *data]
     plugin = ["--plugins", str(lab.HERE / "slowed.py"), "--callbacks", "slowed"]
     workers, servers = ["--workers", str(WORKERS)], ["--servers", str(SERVERS)]
-    local = ["--slices", str(REPLICAS), "--local-steps", str(LOCAL_STEPS)]
     # its flags, images of a step, and of what a worker computes at once
     cases = {
         "allreduce": (plugin, batch, share),
@@ -61,17 +59,17 @@ def measure(experiment: lab.Experiment) -> Any:
         ),
         # Each push counts as a step: a worker's share, so that all see as many images.
         "async": ([*workers, *servers, *WITHOUT_MOMENTUM], share, share),
-        "local": ([*workers, *local], batch, LOCAL_STEPS * batch // REPLICAS),
     }
     results = {}
     for name, (flags, size, at_once) in cases.items():
-        count, rows = steps * batch // size, steps // LOCAL_STEPS
+        count, rows = steps * batch // size, steps // ROWS_EVERY
         every = count // (2 if experiment.tiny else EVALUATIONS)
         length = f"--global-batch-size {size} --steps {count} --log-every {count // rows}".split()
         length += f"--eval-every {every} --checkpoint-every {count}".split()
         seconds = [at_once / SPEED] * (WORKERS - 1) + [at_once / SPEED * SLOWER]
         os.environ[SLOWED] = ",".join(f"{each:.4f}" for each in seconds)
-        own = [*common, *length, "--exchange", name, *flags]
+        strategy = "pmap" if name == "allreduce" else name
+        own = [*common, *length, "--strategy", strategy, *flags]
         run = experiment.train(name, own, processes=WORKERS if name == "allreduce" else 1)
         results[name] = outcome(run, size)
     return results
@@ -124,7 +122,7 @@ def show(results: Any) -> tuple[list[str], Any]:
         ),
     )
     columns = (
-        f"exchange | time | images/s | of the ideal | {GOAL:.0%} after | test accuracy | test loss"
+        f"strategy | time | images/s | of the ideal | {GOAL:.0%} after | test accuracy | test loss"
         " | done by the slow worker"
     )
     table = [f"| {columns} |", "|---" * len(columns.split("|")) + "|"]

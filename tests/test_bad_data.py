@@ -127,7 +127,7 @@ CASES: dict[str, tuple[Callable[[], object], str, str]] = {
     ),
     "all broken": (broken, f"{FOLDER} --on-bad-example skip", "nothing of it can be used; set/a/0"),
     "NaN in TIFF": (float_stacks, UNET, "1.tif[1]: has NaN or infinite pixels; fix or remove it"),
-    "NaN in npz": (lambda: arrays(nan=True), NPZ, "train[5]: has NaN or infinite pixels"),
+    "NaN in npz": (lambda: arrays(nan=True), NPZ, "set.npz[5]: has NaN or infinite pixels"),
     "a share of a small class": (
         lambda: photos(20, 3),
         f"{FOLDER} --validation 0.1",

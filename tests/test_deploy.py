@@ -146,8 +146,8 @@ def test_names_and_numbers_agree(manifest: dict[str, Any]) -> None:
     assert container["command"] == ["python", "-m", "jaxdp.train"]
     config = command_line.parse(TrainConfig, words, prog="python -m jaxdp.train", description="")
     port = container["ports"][0]["containerPort"]
-    assert config.processes.coordinator == f"{name}-{workers['name']}-0-0.{name}:{port}"
-    assert config.processes.num_processes == job["parallelism"] == job["completions"]
-    assert config.processes.process_id == last
-    assert config.run.run_dir is not None
-    assert config.run.run_dir.startswith(container["volumeMounts"][0]["mountPath"] + "/")
+    assert config.coordinator == f"{name}-{workers['name']}-0-0.{name}:{port}"
+    assert config.num_processes == job["parallelism"] == job["completions"]
+    assert config.process_id == last
+    assert config.run_dir is not None
+    assert config.run_dir.startswith(container["volumeMounts"][0]["mountPath"] + "/")

@@ -1,20 +1,17 @@
-"""Settings under their old names: one line of warning on the command line and in Python, none for
-files.
-"""
+"""Settings that are gone: one line each, and earlier runs are still read."""
 
 import pathlib
+import shutil
 import types
-from importlib.metadata import version
 from typing import Any
 
 import pytest
 import yaml
 
 import jaxdp
-from jaxdp import command_line, config, deprecation, train
-from jaxdp.config.groups import ModelConfig
+from jaxdp import checkpoints, command_line, config, deprecation, report, train
 from jaxdp.registry import ConfigError
-from jaxdp.run_directory import RunDirectory
+from jaxdp.rundir.layout import RunDirectory
 from jaxdp.tools import sweep_grid as grid
 
 ROOT = pathlib.Path(__file__).parent.parent
@@ -26,78 +23,27 @@ def parse(*argv: str) -> types.SimpleNamespace:
     )
 
 
-@pytest.mark.parametrize(
-    "words", [["--steps-per-call", "4"], ["--steps-per-call=4"], ["--steps_per_call", "4"]]
-)
-def test_an_old_flag_works_with_one_line_of_warning(
-    words: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert parse(*words).steps_per_execution == 4
-    captured = capsys.readouterr()
-    assert (captured.out, captured.err) == (
-        "",
-        "warning: --steps-per-call is now --steps-per-execution\n",
-    )
-
-
-def test_only_flags_are_renamed_and_only_where_the_command_has_them(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    assert parse("--plugins", "steps_per_call").plugins == ("steps_per_call",)
-    with pytest.raises(ConfigError, match="--steps-per-call: unknown flag"):
-        command_line.parse(ModelConfig, ["--steps-per-call", "4"], prog="x", description="x")
-    assert capsys.readouterr().err == ""
-
-
-def test_files_of_the_version_before_load_without_a_word(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    pathlib.Path("old.yaml").write_text("steps_per_call: 8\n")
-    assert config.load("old.yaml", config.TrainConfig) == {"steps_per_execution": 8}
-    assert parse("--config", "old.yaml").steps_per_execution == 8
-    captured = capsys.readouterr()
-    assert (captured.out, captured.err) == ("", "")
-
-
-def test_old_names_in_python_are_deprecated() -> None:
-    with pytest.warns(
-        DeprecationWarning,
-        match="steps_per_call is now steps_per_execution; the old name works until version 0.3",
-    ):
-        assert deprecation.rename_settings({"epochs": 2, "steps_per_call": 4}) == {
-            "epochs": 2,
-            "steps_per_execution": 4,
-        }
-    with pytest.warns(DeprecationWarning, match="steps_per_call is now"):
-        assert grid.parse(["steps-per-call=1,2"]) == {"steps_per_execution": [1, 2]}
-    with pytest.raises(
-        ConfigError,
-        match=(
-            "--steps-per-execution 4: is also set as steps_per_call, its old name; give one of them"
-        ),
-    ):
-        deprecation.rename_settings({"steps_per_execution": 4, "steps_per_call": 2}, warn=False)
-
-
-def test_old_names_go_when_it_was_said() -> None:
-    def number(text: str) -> tuple[int, ...]:
-        return tuple(int(part) for part in text.split(".")[:2])
-
-    fields = set(config.TrainConfig.places())
-    for each in deprecation.RENAMED:
-        assert each.new in fields
-        assert each.old not in fields
-        assert number(version("jaxdp")) < number(each.until), f"{each.old} was to go"
-
-
 # A setting of training, a value that is not its default, and what the message says.
 REMOVED: list[tuple[str, Any, str]] = [
+    ("steps_per_call", 4, "was removed in 0.3.0: use --steps-per-execution"),
     ("measure_devices", True, "was removed in 0.3.0: use --devices"),
     (
         "grad_reduce_dtype",
         "bfloat16",
         "was removed in 0.3.0: leave it out; gradients are averaged in the parameters' format",
     ),
+    ("exchange", "local", "was removed in 0.3.0: use --strategy exact or --strategy async"),
+    (
+        "local_steps",
+        5,
+        ("was removed in 0.3.0: leave it out; --strategy exact and async update after every batch"),
+    ),
+    (
+        "outer_learning_rate",
+        0.7,
+        "was removed in 0.3.0: leave it out; no strategy averages replicas",
+    ),
+    ("outer_momentum", 0.9, "was removed in 0.3.0: leave it out; no strategy averages replicas"),
 ]
 
 
@@ -133,22 +79,34 @@ def test_files_may_hold_a_removed_setting_at_its_default(
 def test_every_removed_setting_of_training_is_tried() -> None:
     names = {each.name for each in deprecation.REMOVED if not each.command}
     assert names == {name for name, _, _ in REMOVED}
-    assert not names & config.TrainConfig.places().keys()
+    assert not names & config.fields(config.TrainConfig).keys()
 
 
-def test_a_run_of_an_earlier_version_is_resumed_in_its_folder(
-    capsys: pytest.CaptureFixture[str],
+def test_a_run_of_version_0_1_is_read_reported_evaluated_and_resumed(
+    capsys: pytest.CaptureFixture[str], no_pictures: None
 ) -> None:
-    words = "--model cnn --dataset digits --model-kwargs width=4 hidden=16 --devices 1".split()
-    words += "--global-batch-size 64 --run-dir run --steps".split()
-    assert train.main([*words, "2"]) == 0
-    settings = {each.name: each.default for each in deprecation.REMOVED if not each.command}
+    """The folder was written by version 0.1.0, without its figures."""
+    shutil.copytree(pathlib.Path(__file__).parent / "kept_runs" / "0.1", "run")
+    settings = yaml.safe_load(pathlib.Path("run/config.yaml").read_text())
+    assert {"steps_per_call", "grad_reduce_dtype"} <= settings.keys()
+    later = {each.name: each.default for each in deprecation.REMOVED if not each.command}
     with pathlib.Path("run/config.yaml").open("a") as file:
-        file.write(yaml.safe_dump(settings))
-    capsys.readouterr()
-    assert train.main([*words, "4"]) == 0
+        file.write(yaml.safe_dump({name: later[name] for name in later.keys() - settings.keys()}))
+    result = jaxdp.load("run")
+    assert result.history[-1]["loss"] == pytest.approx(2.34219, abs=1e-5)
+    assert result.evaluate()["loss"] == pytest.approx(result.history[-1]["loss"], rel=1e-4)
+    assert checkpoints.main(["run", "--verify"]) == 0
+    assert report.main(["run"]) == 0
+    assert "cannot be read" not in pathlib.Path("report.html").read_text()
+    assert capsys.readouterr().err == ""
+    words = "--model cnn --dataset digits --model-kwargs width=2 hidden=4 --devices 1".split()
+    words += "--global-batch-size 64 --batch-norm replica --checkpoint-every 1 --keep 1".split()
+    words += "--log-every 1 --run-dir run --steps 4".split()
+    assert train.main(words) == 0
     line = capsys.readouterr().err.splitlines()[0]
     assert line == "continuing run after step 2 with other settings: steps 4 instead of 2"
+    rows = RunDirectory(pathlib.Path("run")).read("metrics.jsonl")
+    assert [row["step"] for row in rows if row["split"] == "train"] == [1, 2, 3, 4]
 
 
 def test_a_removed_flag_of_one_command_is_unknown_to_the_others() -> None:
@@ -162,7 +120,7 @@ def test_a_run_with_a_removed_setting_is_read_with_a_warning(
 ) -> None:
     pathlib.Path("run").mkdir()
     pathlib.Path("run/config.yaml").write_text(yaml.safe_dump({"seed": 3, name: value}))
-    assert RunDirectory(pathlib.Path("run")).load_config().data.seed == 3
+    assert RunDirectory(pathlib.Path("run")).load_config().seed == 3
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(f"warning: run/config.yaml has {name}: {value}, which was removed")
     assert line.endswith(sentence)

@@ -39,40 +39,36 @@ def test_links_lead_somewhere(page: pathlib.Path) -> None:
             assert anchor in anchors(found), f"{target}: no such heading"
 
 
+def commands(page: pathlib.Path) -> list[tuple[str, str]]:
+    """Returns each command in blocks and in inline code, with the words that follow it."""
+    text = page.read_text().replace("\\\n", " ")
+    return re.findall(r"(?:python -m jaxdp\.|(?<=`)jaxdp |(?<=[$] )jaxdp )(\w+)([^\n#`]*)", text)
+
+
 def test_commands_exist() -> None:
     for page in PAGES:
-        for name in re.findall(r"python -m jaxdp\.(\w+)", page.read_text()):
+        for name, _ in commands(page):
             assert name in COMMANDS or name == "NAME", f"{page.name} speaks of jaxdp.{name}"
 
 
 def test_flags_exist(capsys: pytest.CaptureFixture[str]) -> None:
-    """Each flag of a command in a console block is one that its `--help` knows."""
-    known: dict[str, str] = {}
-    for page in PAGES:
-        for block in re.findall(
-            r"^```console\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE
-        ):
-            for name, words in re.findall(
-                r"python -m jaxdp\.(\w+)([^\n#]*)", block.replace("\\\n", " ")
-            ):
-                own, _, started = words.partition(" -- ")
-                kind = [
-                    word
-                    for word in own.split()[:1]
-                    if name == "launch" and word in ("slurm", "ray")
-                ]
-                for command, text in ((" ".join([name, *kind]), own), ("train", started)):
-                    if command not in known and text:
-                        module, *words_before = command.split()
-                        with pytest.raises(SystemExit):
-                            importlib.import_module(f"jaxdp.{module}").main(
-                                [*words_before, "--help"]
-                            )
-                        known[command] = capsys.readouterr().out
-                    for flag in re.findall(r"(?<!\S)--[a-z][a-z-]+", text):
-                        exists = re.search(rf"(?<![\w-]){flag}(?![\w-])", known[command])
-                        assert exists, f"{page.name}: {command} has no {flag}"
-    assert {"train", "evaluate", "predict"} <= known.keys()
+    """Each flag of a command is one that its `--help-all` knows; the changelog has removed ones."""
+    helps: dict[str, str] = {}
+    pages = [page for page in PAGES if page.stem != "CHANGELOG"]
+    for where, (name, words) in [(page, found) for page in pages for found in commands(page)]:
+        own, _, started = words.partition(" -- ")
+        kind = [word for word in own.split()[:1] if word in ("slurm", "ray") and name == "launch"]
+        for command, text in ((" ".join([name, *kind]), own), ("train", started)):
+            flags = re.findall(r"(?<!\S)--[a-z][a-z-]+", text)
+            if flags and command not in helps:
+                module, *words_before = command.split()
+                with pytest.raises(SystemExit):
+                    importlib.import_module(f"jaxdp.{module}").main([*words_before, "--help-all"])
+                helps[command] = capsys.readouterr().out
+            for flag in flags:
+                exists = re.search(rf"(?<![\w-]){flag}(?![\w-])", helps[command])
+                assert exists, f"{where.name}: {command} has no {flag}"
+    assert {"train", "evaluate", "predict"} <= helps.keys()
 
 
 def test_tables_stand_where_commands_write_them() -> None:

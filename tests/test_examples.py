@@ -11,7 +11,7 @@ import pytest
 from process_group import environment
 
 from jaxdp import evaluate, train
-from jaxdp.run_directory import RunDirectory
+from jaxdp.rundir.layout import RunDirectory
 
 EXAMPLES = pathlib.Path(__file__).resolve().parents[1] / "examples"
 # What each registers, and flags that make it quick.

@@ -41,10 +41,12 @@ from jaxdp import (
     train,
 )
 from jaxdp.config import TrainConfig, to_yaml
+from jaxdp.data import image_file as images
 from jaxdp.data import npz_file
+from jaxdp.data.find_images import find_images
 from jaxdp.data.npz_file import NpzFile
-from jaxdp.data.sources import BadExample, images
-from jaxdp.data.sources.fitting import ImageSize
+from jaxdp.data.resize import Resize
+from jaxdp.data.sources import BadExample
 from jaxdp.inference import files
 from jaxdp.inference.weights import read_weights
 from jaxdp.parsing import is_finite, parse_json, parse_yaml, printable
@@ -193,7 +195,7 @@ def test_nul_and_names_that_no_file_can_have(capsys: pytest.CaptureFixture[str])
             "must be at most 512",
         ),
         (
-            lambda: train.main(["--exchange", "exact", "--workers", "1000000"]),
+            lambda: train.main(["--strategy", "exact", "--workers", "1000000"]),
             "--workers 1000000: must be at most 4096",
         ),
         (
@@ -350,7 +352,7 @@ def test_links_and_pipes_count_no_picture_twice() -> None:
         picture(f"set/b/deep/{number}.png")
         picture(f"set/.hidden/{number}.png")
         picture(f"elsewhere/{number}.png")
-    found = [str(path) for path in images.find_pictures(pathlib.Path("set/a"))]
+    found = [str(path) for path in find_images(pathlib.Path("set/a"))]
     for place, target in (
         ("set/a/self", "."),
         ("set/a/up", ".."),
@@ -365,8 +367,8 @@ def test_links_and_pipes_count_no_picture_twice() -> None:
         os.symlink(target, place)
     os.mkfifo("set/a/pipe.png")
     os.mkfifo("set/pipe.png")
-    assert [str(path) for path in images.find_pictures(pathlib.Path("set/a"))] == found
-    assert len(images.find_pictures(pathlib.Path("set/b"))) == 10
+    assert [str(path) for path in find_images(pathlib.Path("set/a"))] == found
+    assert len(find_images(pathlib.Path("set/b"))) == 10
     dataset = data.from_folder("set")
     assert dataset.class_names == ("a", "b")
     assert sum(len(split) for split in dataset.splits().values()) == 20
@@ -375,8 +377,8 @@ def test_links_and_pipes_count_no_picture_twice() -> None:
     os.symlink("../../elsewhere", "set/a/more-again")
     os.symlink("../.hidden", "set/b/shown")
     # What lies elsewhere belongs to it, once.
-    assert len(images.find_pictures(pathlib.Path("set/a"))) == 20
-    assert len(images.find_pictures(pathlib.Path("set/b"))) == 20
+    assert len(find_images(pathlib.Path("set/a"))) == 20
+    assert len(find_images(pathlib.Path("set/b"))) == 20
 
 
 def test_names_do_nothing_to_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
@@ -626,7 +628,7 @@ def test_a_tiff_file_says_what_it_takes_before_it_is_read(monkeypatch: pytest.Mo
             for name, value in edits:
                 file.pages[0].tags[name].overwrite(value)
         with pytest.raises(BadExample) as caught:
-            images.decode_image(path, "it")
+            images.read_image(path, "it")
         return str(caught.value)
 
     many = (
@@ -665,7 +667,7 @@ def test_a_small_file_of_a_huge_picture_is_not_unpacked() -> None:
         + content.getvalue()[33:]
     )
     with pytest.raises(BadExample, match=rf"{side**2} pixels\) exceeds limit"):
-        images.decode_image(path, "it")
+        images.read_image(path, "it")
 
 
 def test_a_line_of_pixels_is_not_blown_up() -> None:
@@ -673,9 +675,9 @@ def test_a_line_of_pixels_is_not_blown_up() -> None:
     with pytest.raises(
         ConfigError, match=r"resize_crop:224: an image of 1x60000 pixels would become 224x13440000"
     ):
-        ImageSize.parse("resize_crop:224").apply(line)
-    assert ImageSize.parse("letterbox:224").apply(line).shape == (224, 224, 1)
-    assert ImageSize.parse("resize_crop:8").apply(line[:, :900]).shape == (8, 8, 1)
+        Resize.parse("resize_crop:224").apply(line)
+    assert Resize.parse("letterbox:224").apply(line).shape == (224, 224, 1)
+    assert Resize.parse("resize_crop:8").apply(line[:, :900]).shape == (8, 8, 1)
 
 
 def test_a_damaged_npz_file_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:

@@ -25,13 +25,13 @@ from jaxdp.callbacks import plots
 from jaxdp.config import DataConfig, TrainConfig, defining, run_hash
 from jaxdp.data import augment
 from jaxdp.data import instances as targets_of
-from jaxdp.data.dataset import IGNORE_LABEL, OUTSIDE
+from jaxdp.data.dataset import IGNORE_LABEL, PAD_LABEL
 from jaxdp.data.sources import BadExample, open_dataset
 from jaxdp.inference import instances
 from jaxdp.inference.predictor import read_description
 from jaxdp.registry import ConfigError
 from jaxdp.reporting import outcome, pictures
-from jaxdp.run_directory import RunDirectory
+from jaxdp.rundir.layout import RunDirectory
 from jaxdp.tasks import Segmentation
 from jaxdp.tasks import instances as scores
 
@@ -103,7 +103,7 @@ def test_weights_are_those_of_equation_2(number: int) -> None:
 
 
 def test_what_fills_an_image_up_is_ignored_and_changes_nothing() -> None:
-    objects = np.pad(cells(1).astype(np.int32), [(0, 8), (0, 5)], constant_values=OUTSIDE)
+    objects = np.pad(cells(1).astype(np.int32), [(0, 8), (0, 5)], constant_values=PAD_LABEL)
     classes, weights = targets_of.targets(objects)
     alone = targets_of.targets(cells(1))
     np.testing.assert_array_equal(classes[:24, :24], alone[0])
@@ -369,7 +369,7 @@ def test_the_settings_of_other_runs_keep_their_hash(tmp_path: pathlib.Path) -> N
     directory = RunDirectory(tmp_path)
     content = dataclasses.asdict(open_dataset("cells").describe())
     del content["instances"]  # as version 0.1 wrote it
-    directory.write_dataset(content)
+    directory.write("dataset.json", content)
     assert read_description(directory).instances is False
 
 
@@ -379,7 +379,7 @@ def test_cells_have_numbers_and_the_same_masks() -> None:
         open_dataset(DataConfig(dataset="cells", instances=True)),
     )
     for split in ("train", "test"):
-        one, other = (dataset.splits()[split].unchecked[3] for dataset in (plain, numbered))  # pyright: ignore[reportAttributeAccessIssue]
+        one, other = (dataset.splits()[split].unchecked(3) for dataset in (plain, numbered))  # pyright: ignore[reportAttributeAccessIssue]
         np.testing.assert_array_equal(one["images"], other["images"])
         np.testing.assert_array_equal(one["masks"], other["masks"] > 0)
         assert all((other["masks"] == number).sum() >= 32 for number in np.unique(other["masks"]))
@@ -536,11 +536,11 @@ def test_a_folder_of_stacks_goes_from_training_to_counted_cells_in_three_command
 @pytest.mark.slow
 def test_the_learning_rate_that_suits_cells_is_one_of_momentum() -> None:
     rates = [
-        setup_of("cells", instances=True, **more).config.optimization.learning_rate
+        setup_of("cells", instances=True, **more).config.learning_rate
         for more in ({}, {"optimizer": "adam"}, {"learning_rate": 0.03})
     ]
     assert rates == [0.25, None, 0.03]
-    assert setup_of("cells").config.optimization.learning_rate is None
+    assert setup_of("cells").config.learning_rate is None
 
 
 def test_masks_that_are_asked_about_name_the_flag() -> None:

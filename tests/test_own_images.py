@@ -18,7 +18,7 @@ from jaxdp import convert, evaluate, predict, train
 from jaxdp.inference import predictor
 from jaxdp.registry import ConfigError
 from jaxdp.reporting import outcome
-from jaxdp.run_directory import RunDirectory
+from jaxdp.rundir.layout import RunDirectory
 
 SIZES = [
     (40, 60),
@@ -189,9 +189,10 @@ def test_an_exported_program_takes_stored_pixels(trained: str) -> None:
 
 def test_a_folder_from_before_there_was_depth_is_read(trained: str) -> None:
     directory = RunDirectory(pathlib.Path(trained))
-    content = directory.read_dataset()
-    directory.write_dataset(
-        {name: value for name, value in content.items() if name not in ("dtype", "pixel_range")}
+    content = directory.read("dataset.json")
+    directory.write(
+        "dataset.json",
+        {name: value for name, value in content.items() if name not in ("dtype", "pixel_range")},
     )
     description = predictor.read_description(directory)
     assert (description.dtype, description.pixel_range) == ("uint8", None)
@@ -226,7 +227,7 @@ def test_photos_of_any_kind_and_size_are_trained_on_as_they_are_predicted(
     )
     assert dataset_json()["image_shape"] == [48, 48, 3]
     settings = RunDirectory(pathlib.Path("run")).load_config()
-    assert (settings.data.image_size, settings.data.augment) == (
+    assert (settings.image_size, settings.augment) == (
         "resize_crop:48",
         ("flip", "random_resized_crop:48"),
     )
@@ -237,7 +238,7 @@ def test_photos_of_any_kind_and_size_are_trained_on_as_they_are_predicted(
     assert "note" not in capsys.readouterr().err
 
     dataset = jaxdp.data.from_folder("photos", image_size="resize_crop:48")
-    path = pathlib.Path(dataset.test.unchecked.name(0))
+    path = pathlib.Path(dataset.test.name(0))
     (from_file,) = predict.predict("run", [path])
     (from_data,) = jaxdp.load("run").predict([dataset.test[0]["images"]])
     np.testing.assert_allclose(from_file, from_data, atol=1e-6)

@@ -12,7 +12,7 @@ from PIL import Image
 
 from jaxdp import evaluate, predict, train
 from jaxdp.config.values import MaskValues
-from jaxdp.data.sources.images import decode_mask
+from jaxdp.data.image_file import decode_mask
 from jaxdp.reporting import predictions
 
 FLAGS = (
@@ -54,8 +54,8 @@ def slides(root: pathlib.Path, kind: str, count: int = 8) -> None:
         (
             "objects",
             (
-                "hold numbers up to 12, in each from 1 on without gaps, like numbers of objects;"
-                " give --mask-values"
+                "hold numbers up to 12, which may be classes or numbers of objects; give"
+                " --mask-values"
             ),
             "binary",
         ),

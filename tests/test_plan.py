@@ -13,6 +13,7 @@ from jaxdp import plan
 from jaxdp.config import TrainConfig
 from jaxdp.registry import ConfigError
 from jaxdp.reporting import plans
+from jaxdp.runtime.targets import Target
 from jaxdp.sharding import memory, program
 from jaxdp.sharding.memory import StepMemory
 from jaxdp.sharding.program import Collective
@@ -124,7 +125,7 @@ def test_the_verdict_names_what_helps(largest: dict[str, int], expected: str) ->
     ("flags", "message"),
     [
         ("--device-memory 11apples", "--device-memory 11apples: must be a size, e.g. 11GiB or"),
-        ("--global-batch-size autoo", "--global-batch-size autoo: must be an integer or auto"),
+        ("--global-batch-size autoo", "--global-batch-size autoo: must be an integer"),
         ("--strategy central --devices 2", "--strategy central: has a step of several programs"),
         ("--target tpu:v9:2x2", "--target tpu:v9:2x2: there are"),
         ("--target tpu:v5e:2x2 --devices 1,x", "--devices 1,x: x is no number from 1"),
@@ -164,7 +165,7 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
 
     def setup(config: TrainConfig, target: Any) -> Any:
         return types.SimpleNamespace(
-            global_batch_size=config.optimization.global_batch_size or 16 * target.count,
+            global_batch_size=config.global_batch_size or 16 * target.count,
             strategy=Described(target.count),
             shapes=types.SimpleNamespace(params={}),
             dataset=types.SimpleNamespace(image_shape=(32, 32, 3)),
@@ -261,5 +262,6 @@ def test_workers_on_cpus_have_no_target(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(plan.platform, "describe_only", lambda: None)
-    assert plan.main(["--model", "cnn", "--target", "cuda:h100:2", "--exchange", "exact"]) == 2
-    assert "--exchange exact: computes on CPUs, which cuda:h100:2 is not" in capsys.readouterr().err
+    monkeypatch.setattr(Target, "devices", lambda self: jax.devices()[: self.count])
+    assert plan.main(["--model", "cnn", "--target", "cuda:h100:2", "--strategy", "exact"]) == 2
+    assert "--strategy exact: its workers compute on CPUs" in capsys.readouterr().err

@@ -268,7 +268,14 @@ def dataset_for(
         np.zeros((8, 4, 4, 1), np.uint8), np.zeros((8, 2) if targets else 8, np.int32), field
     )
     return lambda request: sources.Dataset(
-        split, split, 2, (4, 4, 1), (0.0,), (1.0,), task, targets=targets
+        split,
+        split,
+        num_classes=2,
+        image_shape=(4, 4, 1),
+        mean=(0.0,),
+        std=(1.0,),
+        task=task,
+        targets=targets,
     )
 
 
@@ -286,14 +293,14 @@ def test_tasks_and_datasets_find_each_other() -> None:
     sources.register("labelled")(dataset_for("plain", "labels", {}))
     assert tasks.candidates(None, ("classification",)) == ("classification", "own", "plain")
     config, dataset = open_data(TrainConfig.of(model="unet", task="like"))
-    assert (config.data.dataset, config.task.name, dataset.task, dataset.kind) == (
+    assert (config.dataset, config.task, dataset.task, dataset.kind) == (
         "digits-denoise",
         "like",
         "like",
         "regression",
     )
     config, dataset = open_data(TrainConfig.of(model="cnn", dataset="points"))
-    assert (config.task.name, dataset.kind, dataset.fields()["points"]) == (
+    assert (config.task, dataset.kind, dataset.fields()["points"]) == (
         "own",
         "classification",
         ((2,), np.float32),
@@ -301,7 +308,7 @@ def test_tasks_and_datasets_find_each_other() -> None:
     assert dataset.train[0]["points"].dtype == np.float32
     assert sources.open_dataset("points").task == "own"
     config, dataset = open_data(TrainConfig.of(model="cnn", dataset="labelled"))
-    assert (config.task.name, dataset.kind, dataset.fields()["labels"]) == (
+    assert (config.task, dataset.kind, dataset.fields()["labels"]) == (
         "plain",
         "classification",
         ((), np.int32),

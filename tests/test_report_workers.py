@@ -10,9 +10,14 @@ from test_report import Page, write_run, written
 from jaxdp.reporting import report_figures
 
 
-def one_killed() -> pathlib.Path:
-    """Writes a run with three workers, of which the last was lost and replaced."""
-    where = {"exchange": "exact", "workers": 3}
+def one_killed(*, old: bool) -> pathlib.Path:
+    """Writes a run with three workers, of which the last was lost and replaced.
+
+    Args:
+        old: whether it is of version 0.2.
+    """
+    where = {"strategy": "exact", "workers": 3}
+    where = {"exchange": "exact", "workers": 3} if old else where
     folder = write_run("run", rows=0, summary={"steps": 40, "devices": 1} | where, **where)
     row = {
         "split": "train",
@@ -22,7 +27,7 @@ def one_killed() -> pathlib.Path:
         "recomputed_slices": 1,
         "dropped_slices": 0,
         "workers": 3,
-        "exchange_bytes": 1024,
+        "exchange_bytes" if old else "worker_bytes": 1024,
         "worker_idle_seconds": 0.5,
     }
     rows = [row | {"step": step, "elapsed_seconds": 1.25 * step} for step in (10, 30, 40)]
@@ -34,8 +39,9 @@ def one_killed() -> pathlib.Path:
     return folder
 
 
-def test_a_run_with_workers_does_not_say_that_it_had_one_device() -> None:
-    page = written(one_killed(), write_run("other"))
+@pytest.mark.parametrize("old", [False, True])
+def test_a_run_with_workers_does_not_say_that_it_had_one_device(old: bool) -> None:
+    page = written(one_killed(old=old), write_run("other"))
     rows = {row["run"]: row for row in page.run_tables[0]}
     assert (rows["run"]["devices"], rows["run"]["strategy"]) == ("3 workers", "exact")
     assert (rows["other"]["devices"], rows["other"]["strategy"]) == ("2", "pmap")

@@ -14,7 +14,7 @@ import pytest
 
 from jaxdp import convert, train
 from jaxdp.registry import ConfigError
-from jaxdp.run_directory import RunDirectory
+from jaxdp.rundir.layout import RunDirectory
 
 pytestmark = pytest.mark.usefixtures("no_pictures")
 FLAGS = (
@@ -23,7 +23,7 @@ FLAGS = (
 )
 HOLD = """
 import pathlib, time
-from jaxdp.run_directory import RunDirectory
+from jaxdp.rundir.layout import RunDirectory
 with RunDirectory(pathlib.Path("run")).exclusive():
     print("held", flush=True)
     time.sleep(300)
@@ -43,7 +43,7 @@ def dead_process() -> int:
 
 
 def leave_lock(run: RunDirectory, pid: int, host: str = socket.gethostname()) -> None:
-    run.lock_file.write_text(
+    run.file("writer.lock").write_text(
         json.dumps({"host": host, "pid": pid, "started": "2026-01-01T00:00:00+00:00"})
     )
 
@@ -66,13 +66,13 @@ def test_a_second_writer_is_refused_until_the_first_is_gone(
                 " since 20" in line
             )
             assert captured.out == ""
-            assert {path.name for path in run.path.iterdir()} == {run.lock_file.name}
+            assert {path.name for path in run.path.iterdir()} == {run.file("writer.lock").name}
         finally:
             holder.send_signal(signal.SIGKILL)
-    assert run.lock_file.exists()  # nobody was there to remove it
+    assert run.file("writer.lock").exists()  # nobody was there to remove it
     assert train.main(FLAGS) == 0
-    assert not run.lock_file.exists()
-    assert json.loads(run.summary_file.read_text())["status"] == "done"
+    assert not run.file("writer.lock").exists()
+    assert json.loads(run.file("summary.json").read_text())["status"] == "done"
 
 
 def test_import_is_a_writer_too(run: RunDirectory, capsys: pytest.CaptureFixture[str]) -> None:
@@ -89,14 +89,14 @@ def test_import_is_a_writer_too(run: RunDirectory, capsys: pytest.CaptureFixture
     with run.exclusive():
         assert convert.main(flags) == 2
         assert f"is being written by process {os.getpid()}" in capsys.readouterr().err
-        assert not run.config_file.exists()
+        assert not run.file("config.yaml").exists()
     assert convert.main(flags) == 0
-    assert not run.lock_file.exists()
+    assert not run.file("writer.lock").exists()
 
 
 def test_a_command_that_fails_lets_go(run: RunDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
     assert train.main([*FLAGS, "--resume", "must"]) == 2
-    assert not run.lock_file.exists()
+    assert not run.file("writer.lock").exists()
 
     def fail(*_: object) -> None:
         raise RuntimeError("disk full")
@@ -105,7 +105,7 @@ def test_a_command_that_fails_lets_go(run: RunDirectory, monkeypatch: pytest.Mon
         patch.setattr("jaxdp.training.loop.train", lambda *_, **__: fail())
         with pytest.raises(RuntimeError, match="disk full"):
             train.main(FLAGS)
-    assert not run.lock_file.exists()
+    assert not run.file("writer.lock").exists()
     with run.exclusive():
         pass
 
@@ -116,9 +116,9 @@ def test_what_a_dead_process_left_is_taken_over(run: RunDirectory) -> None:
         if content is None:
             leave_lock(run, dead_process())
         else:
-            run.lock_file.write_text(content)
+            run.file("writer.lock").write_text(content)
         with run.exclusive():
-            assert json.loads(run.lock_file.read_text())["pid"] == os.getpid()
+            assert json.loads(run.file("writer.lock").read_text())["pid"] == os.getpid()
 
 
 def test_without_locks_the_file_decides(run: RunDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,11 +135,11 @@ def test_without_locks_the_file_decides(run: RunDirectory, monkeypatch: pytest.M
         run.exclusive(),
     ):
         pass
-    assert not run.lock_file.exists()
+    assert not run.file("writer.lock").exists()
     leave_lock(run, dead_process(), host="elsewhere")  # nobody can tell from here
     with pytest.raises(ConfigError, match="on elsewhere"), run.exclusive():
         pass
-    assert run.lock_file.exists()
+    assert run.file("writer.lock").exists()
 
 
 def test_a_lock_removed_meanwhile_is_not_held(
@@ -153,25 +153,25 @@ def test_a_lock_removed_meanwhile_is_not_held(
     def late(descriptor: int, operation: int) -> None:
         if not removed:
             removed.append(descriptor)
-            run.lock_file.unlink()
+            run.file("writer.lock").unlink()
         flock(descriptor, operation)
 
     monkeypatch.setattr(fcntl, "flock", late)
     with run.exclusive():
-        assert json.loads(run.lock_file.read_text())["pid"] == os.getpid()
+        assert json.loads(run.file("writer.lock").read_text())["pid"] == os.getpid()
         with pytest.raises(ConfigError, match="is being written"), run.exclusive():
             pass
 
 
 def test_a_lock_file_of_somebody_else_is_explained(run: RunDirectory) -> None:
-    run.lock_file.mkdir()
+    run.file("writer.lock").mkdir()
     with pytest.raises(ConfigError, match=r"writer\.lock in it cannot be written"), run.exclusive():
         pass
 
 
 def test_what_was_left_out_before_a_resume_stays_listed(run: RunDirectory) -> None:
     run.write_skipped([])
-    assert not run.skipped_file.exists()
+    assert not run.file("skipped.csv").exists()
     run.write_skipped([("train", 'a, "b".png', "is cut"), ("test", "c.png", "is cut")])
     run.write_skipped(
         [
@@ -180,7 +180,7 @@ def test_what_was_left_out_before_a_resume_stays_listed(run: RunDirectory) -> No
             ("train", "d\udcfe.png", "is cut"),
         ]
     )
-    assert run.skipped_file.read_bytes() == (
+    assert run.file("skipped.csv").read_bytes() == (
         b'split,example,reason\r\ntrain,"a, ""b"".png",is cut\r\ntest,c.png,has gone\r\n'
         rb"train,d\udcff.png,is cut" + b"\r\n" + rb"train,d\udcfe.png,is cut" + b"\r\n"
     )
@@ -193,4 +193,4 @@ def test_names_in_the_list_of_bad_examples_are_no_formulas_and_come_back(run: Ru
     lines = [
         f"train,{name},has gone" for name in ("'=1+1.png", "'-x.png", "'+a", "'@b", "''=c", "d")
     ]
-    assert run.skipped_file.read_text().splitlines() == ["split,example,reason", *lines]
+    assert run.file("skipped.csv").read_text().splitlines() == ["split,example,reason", *lines]

@@ -14,7 +14,7 @@ import os
 import pathlib
 import shutil
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -30,14 +30,14 @@ from jaxdp import (
     plan,
     predict,
     report,
-    run_files,
-    run_lock,
     train,
 )
 from jaxdp.registry import ConfigError
 from jaxdp.reporting import predictions
-from jaxdp.run_directory import RunDirectory
-from jaxdp.run_files import DamagedFile, read_rows
+from jaxdp.rundir import lock, read
+from jaxdp.rundir.layout import RunDirectory
+from jaxdp.rundir.read import DamagedFile, read_object, read_rows, read_text
+from jaxdp.rundir.write import append_row, replace_file
 
 FLAGS = (
     "--model cnn --model-kwargs width=4 hidden=16 --global-batch-size 160 --steps 4 --log-every 1"
@@ -67,19 +67,16 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 
 
 @pytest.fixture(autouse=True)
-def _run(
-    trained: pathlib.Path, no_pictures: None, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[None]:
+def _run(trained: pathlib.Path, no_pictures: None, monkeypatch: pytest.MonkeyPatch) -> None:
     copy_here(trained)
-    monkeypatch.setattr(run_files, "_warned", set())
-    return None
+    monkeypatch.setattr("jaxdp.rundir.read._warned", set())
 
 
 def damage(name: str, content: bytes, whole: dict[str, bytes]) -> None:
     for each, before in whole.items():
         (RUN.path / each).write_bytes(before)
     (RUN.path / name).write_bytes(content)
-    run_files._warned.clear()
+    read._warned.clear()
 
 
 @pytest.mark.parametrize("name", ["dataset.json", "summary.json", "config.yaml"])
@@ -109,14 +106,14 @@ def test_each_command_answers_damage_in_one_line(
             (line,) = lines
             assert "dataset.json cannot be read (" in line
             assert "the same training command writes it again" in line
-            assert RUN.dataset_file.read_bytes() == content
+            assert RUN.file("dataset.json").read_bytes() == content
         else:
             assert code == 0, (command, lines)
             assert all(line.startswith("warning: ") for line in lines)
         if name == "dataset.json" and command == "train":
             (line,) = lines
             assert "; made again from digits" in line, command
-            again = json.loads(RUN.dataset_file.read_text())
+            again = json.loads(RUN.file("dataset.json").read_text())
             assert again | {"fingerprint": ""} == json.loads(whole[name]) | {"fingerprint": ""}
 
 
@@ -124,38 +121,41 @@ def test_each_command_answers_damage_in_one_line(
     "content", GARBAGE, ids=["cut", "no UTF-8", "a list", "another object", "deep", "empty"]
 )
 def test_any_damage_is_one_line(content: bytes) -> None:
-    for path, read in ((RUN.dataset_file, RUN.read_dataset), (RUN.config_file, RUN.load_config)):
-        if path == RUN.config_file and not content:
+    for path, load in (
+        (RUN.file("dataset.json"), lambda: RUN.read("dataset.json")),
+        (RUN.file("config.yaml"), RUN.load_config),
+    ):
+        if path == RUN.file("config.yaml") and not content:
             continue  # no settings: all have their defaults
         path.write_bytes(content)
         with pytest.raises(
             DamagedFile, match=rf"--run-dir run: {path.name} cannot be read \([^\n]+\); it has "
         ) as caught:
-            read()
+            load()
         assert len(str(caught.value)) < 400
-    RUN.summary_file.write_bytes(content)
-    assert RUN.read_summary() is None
+    RUN.file("summary.json").write_bytes(content)
+    assert RUN.read("summary.json") is None
     (RUN.path / "rollbacks.json").write_bytes(content)
     assert RUN.read_rollbacks() == 0
 
 
 def test_training_writes_a_damaged_summary_again(capsys: pytest.CaptureFixture[str]) -> None:
-    before = json.loads(RUN.summary_file.read_text())
-    RUN.summary_file.write_text('{"status": "do')
+    before = json.loads(RUN.file("summary.json").read_text())
+    RUN.file("summary.json").write_text('{"status": "do')
     assert not RUN.is_done()
     assert "summary.json cannot be read" in capsys.readouterr().err
     assert train.main(FLAGS) == 0
-    after = json.loads(RUN.summary_file.read_text())
+    after = json.loads(RUN.file("summary.json").read_text())
     for name in ("status", "steps", "best", "result"):
         assert after[name] == before[name]
     assert after["metrics"]["test"] == before["metrics"]["test"]
 
 
 def test_settings_moved_away_are_written_again() -> None:
-    before = RUN.config_file.read_text()
-    RUN.config_file.unlink()
+    before = RUN.file("config.yaml").read_text()
+    RUN.file("config.yaml").unlink()
     assert train.main([*FLAGS, "--steps", "6"]) == 0
-    assert RUN.config_file.read_text() == before.replace("steps: 4", "steps: 6")
+    assert RUN.file("config.yaml").read_text() == before.replace("steps: 4", "steps: 6")
 
 
 def test_rollbacks_are_counted_in_the_history() -> None:
@@ -163,19 +163,21 @@ def test_rollbacks_are_counted_in_the_history() -> None:
         RUN.record("rollback", 2, to_step=0, reason="the loss is nan")
     (RUN.path / "rollbacks.json").write_text("{}")
     assert RUN.read_rollbacks() == 3
-    RUN.write_rollbacks(4)
+    RUN.write("rollbacks.json", {"rollbacks": 4})
     assert RUN.read_rollbacks() == 4
 
 
 def test_rows_that_cannot_be_read_are_kept_aside(capsys: pytest.CaptureFixture[str]) -> None:
-    lines = RUN.metrics_file.read_bytes().splitlines(keepends=True)
+    lines = RUN.file("metrics.jsonl").read_bytes().splitlines(keepends=True)
     damaged = [
         lines[0][:20] + b"\n",
         b"\xff\xfe\n",
         b"[1]\n",
         b'{"step": "two", "split": "train"}\n',
     ]
-    RUN.metrics_file.write_bytes(b"".join([lines[0], *damaged, *lines[1:]]) + b'{"step": 5')
+    RUN.file("metrics.jsonl").write_bytes(
+        b"".join([lines[0], *damaged, *lines[1:]]) + b'{"step": 5'
+    )
     assert jaxdp.load("run").history == [json.loads(line) for line in lines]
     assert "run/metrics.jsonl: 4 rows cannot be read, and left out" in capsys.readouterr().err
     assert report.main(["run"]) == 0
@@ -187,7 +189,7 @@ def test_rows_that_cannot_be_read_are_kept_aside(capsys: pytest.CaptureFixture[s
         "4 rows cannot be read, and moved to run/damaged/metrics.jsonl" in capsys.readouterr().err
     )
     assert pathlib.Path("run/damaged/metrics.jsonl").read_bytes() == b"".join(damaged)
-    rows, lost = read_rows(RUN.metrics_file)
+    rows, lost = read_rows(RUN.file("metrics.jsonl"))
     assert not lost
     assert [(row["split"], row["step"]) for row in rows if row["split"] == "train"] == [
         ("train", step) for step in range(1, 7)
@@ -195,40 +197,40 @@ def test_rows_that_cannot_be_read_are_kept_aside(capsys: pytest.CaptureFixture[s
 
 
 def test_an_event_that_was_cut_short_is_kept_aside(capsys: pytest.CaptureFixture[str]) -> None:
-    before = RUN.read_history()
-    with RUN.history_file.open("ab") as file:
+    before = RUN.read("history.jsonl")
+    with RUN.file("history.jsonl").open("ab") as file:
         file.write(b'{"time": "2026-')
     RUN.record("resumed", 4)
-    assert [row["event"] for row in RUN.read_history()] == [
+    assert [row["event"] for row in RUN.read("history.jsonl")] == [
         *(row["event"] for row in before),
         "resumed",
     ]
     assert pathlib.Path("run/damaged/history.jsonl").read_bytes() == b'{"time": "2026-\n'
     assert "1 row cannot be read" in capsys.readouterr().err
     # Whole, but for the end of its line.
-    RUN.history_file.write_bytes(RUN.history_file.read_bytes().rstrip(b"\n"))
+    RUN.file("history.jsonl").write_bytes(RUN.file("history.jsonl").read_bytes().rstrip(b"\n"))
     RUN.record("done", 4)
-    assert [row["event"] for row in RUN.read_history()[-2:]] == ["resumed", "done"]
+    assert [row["event"] for row in RUN.read("history.jsonl")[-2:]] == ["resumed", "done"]
 
 
 def test_a_list_of_bad_examples_that_is_damaged_is_set_aside(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    RUN.skipped_file.write_bytes(b"split,example,reason\r\ntrain,\xff.png,is cut\r\n")
+    RUN.file("skipped.csv").write_bytes(b"split,example,reason\r\ntrain,\xff.png,is cut\r\n")
     RUN.write_skipped([("train", "a.png", "is cut")])
-    assert RUN.skipped_file.read_text() == "split,example,reason\ntrain,a.png,is cut\n"
+    assert RUN.file("skipped.csv").read_text() == "split,example,reason\ntrain,a.png,is cut\n"
     assert pathlib.Path("run/damaged/skipped.csv").exists()
     assert "skipped.csv cannot be read (byte " in capsys.readouterr().err
 
 
 def test_what_is_no_file_is_no_file_of_a_run() -> None:
-    RUN.summary_file.unlink()
-    os.mkfifo(RUN.summary_file)  # reading it would wait for ever
-    assert RUN.read_summary() is None
+    RUN.file("summary.json").unlink()
+    os.mkfifo(RUN.file("summary.json"))  # reading it would wait for ever
+    assert RUN.read("summary.json") is None
     with pytest.raises(
         DamagedFile, match=r"summary\.json cannot be read \(it is no regular file\)"
     ):
-        run_files.read_object(RUN.summary_file)
+        read_object(RUN.file("summary.json"))
 
 
 @pytest.mark.slow
@@ -259,17 +261,17 @@ def test_other_settings_and_other_data_are_said(capsys: pytest.CaptureFixture[st
     assert train.main([*flags, "--steps", "8", "--clip-norm", "1"]) == 2
     assert "other settings than before: " in (said := capsys.readouterr().err)
     assert "clip_norm 1.0 instead of none" in said
-    description = RUN.read_dataset()
-    RUN.write_dataset(description | {"fingerprint": "0" * 16})
+    description = RUN.read("dataset.json")
+    RUN.write("dataset.json", description | {"fingerprint": "0" * 16})
     assert train.main([*flags, "--steps", "8"]) == 0
     assert (
         "warning: digits has other examples than when run began, though as many"
         in capsys.readouterr().err
     )
-    assert RUN.read_dataset() == description
-    resumed = [row for row in RUN.read_history() if row["event"] == "resumed"][-1]
+    assert RUN.read("dataset.json") == description
+    resumed = [row for row in RUN.read("history.jsonl") if row["event"] == "resumed"][-1]
     assert resumed["changed"]["examples"] == ["0" * 16, description["fingerprint"]]
-    run_files._warned.clear()
+    read._warned.clear()
     assert train.main([*flags, "--steps", "10"]) == 0
     assert "other examples" not in capsys.readouterr().err
 
@@ -342,7 +344,7 @@ def test_files_that_would_take_all_memory(monkeypatch: pytest.MonkeyPatch) -> No
                 rf"{name} cannot be read \(it would take 2.0 GiB of memory, and 1.0 GiB are free\)"
             ),
         ):
-            run_files.read_text(RUN.path / name)
+            read_text(RUN.path / name)
     assert report.main(["run"]) == 0
 
 
@@ -355,15 +357,15 @@ def test_files_that_would_take_all_memory(monkeypatch: pytest.MonkeyPatch) -> No
     ],
 )
 def test_a_lock_that_says_nothing(content: bytes) -> None:
-    RUN.lock_file.write_bytes(content.replace(b"HERE", socket.gethostname().encode()))
+    RUN.file("writer.lock").write_bytes(content.replace(b"HERE", socket.gethostname().encode()))
     assert not RUN.is_being_written()
-    RUN.lock_file.unlink()
-    os.mkfifo(RUN.lock_file)
+    RUN.file("writer.lock").unlink()
+    os.mkfifo(RUN.file("writer.lock"))
     assert not RUN.is_being_written()
 
 
 def test_a_lock_that_is_no_file(capsys: pytest.CaptureFixture[str]) -> None:
-    os.mkfifo(RUN.lock_file)
+    os.mkfifo(RUN.file("writer.lock"))
     assert train.main([*FLAGS, "--steps", "6"]) == 2
     assert (
         "--run-dir run: writer.lock in it is no regular file; remove it" in capsys.readouterr().err
@@ -387,13 +389,15 @@ def test_reading_a_run_writes_nothing_in_its_folder(state: str) -> None:
     pathlib.Path("outside").mkdir()
     pathlib.Path("outside/mine").write_text("mine")
     if state == "damaged":
-        RUN.dataset_file.write_text("{")
-        RUN.summary_file.write_text("{")
-        RUN.metrics_file.write_bytes(b"{\n" + RUN.metrics_file.read_bytes() + b'{"step"')
+        RUN.file("dataset.json").write_text("{")
+        RUN.file("summary.json").write_text("{")
+        RUN.file("metrics.jsonl").write_bytes(
+            b"{\n" + RUN.file("metrics.jsonl").read_bytes() + b'{"step"'
+        )
         (RUN.path / "checkpoints" / "4" / "metrics" / "metrics").write_text("{")
     elif state == "link":
-        RUN.dataset_file.unlink()
-        RUN.dataset_file.symlink_to(pathlib.Path("outside/mine").absolute())
+        RUN.file("dataset.json").unlink()
+        RUN.file("dataset.json").symlink_to(pathlib.Path("outside/mine").absolute())
         (RUN.path / "dataset.json.new").symlink_to(pathlib.Path("outside/mine").absolute())
     before = {name: everything_in(name) for name in ("run", "outside")}
     for name, run in COMMANDS.items():
@@ -443,9 +447,9 @@ def test_links_that_lead_nowhere_else_are_fine() -> None:
     # What version 0.2 wrote first.
     for name in (".write-probe", "config.yaml.new", "summary.json.new"):
         (RUN.path / name).symlink_to("config.yaml")
-    before = RUN.config_file.read_text()
+    before = RUN.file("config.yaml").read_text()
     assert train.main([*FLAGS, "--run-dir", "whole", "--steps", "6"]) == 0
-    assert RUN.config_file.read_text() == before.replace("steps: 4", "steps: 6")
+    assert RUN.file("config.yaml").read_text() == before.replace("steps: 4", "steps: 6")
     assert pathlib.Path("mine").read_text() == "mine"
 
 
@@ -474,12 +478,12 @@ def test_writing_follows_no_link(tmp_path: pathlib.Path) -> None:
     for path in (link, tmp_path / "metrics.jsonl.new", tmp_path / "a-prediction.png.new"):
         path.symlink_to(mine)
     before = mine.read_bytes()
-    for write in (run_files.append_row, lambda path, row: run_lock.take(path)):
+    for write in (append_row, lambda path, _: lock.held(path).__enter__()):
         with pytest.raises((OSError, ConfigError)):
             write(link, {"step": 2, "split": "train"})
     predictions.write_prediction(tmp_path, pathlib.PurePath("a"), np.zeros((8, 8, 1), np.uint8))
     assert mine.read_bytes() == before
-    run_files.replace_file(link, "whole")
+    replace_file(link, "whole")
     assert (link.is_symlink(), link.read_text()) == (False, "whole")
     assert mine.read_bytes() == before
     assert not list(tmp_path.glob(".*"))
@@ -490,9 +494,9 @@ def test_a_file_that_cannot_be_written_leaves_nothing_and_has_its_own_name(
 ) -> None:
     (tmp_path / "summary.json").mkdir()
     with pytest.raises(OSError, match=r"summary\.json'$"):
-        run_files.replace_file(tmp_path / "summary.json", "{}")
+        replace_file(tmp_path / "summary.json", "{}")
     with pytest.raises(OSError, match=r"none/summary\.json'$"):
-        run_files.replace_file(tmp_path / "none" / "summary.json", "{}")
+        replace_file(tmp_path / "none" / "summary.json", "{}")
     assert not list(tmp_path.glob(".*"))
 
 
@@ -500,20 +504,26 @@ def test_texts_in_files_of_a_run_are_neither_escapes_nor_formulas(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     names = ["\x1b[31mred", "=1+1", *"-2 @a +b '=c d e f g".split()]
-    text = RUN.summary_file.read_text()
-    RUN.dataset_file.write_text(json.dumps(RUN.read_dataset() | {"class_names": names}))
-    RUN.summary_file.write_text(
+    text = RUN.file("summary.json").read_text()
+    RUN.file("dataset.json").write_text(
+        json.dumps(RUN.read("dataset.json") | {"class_names": names})
+    )
+    RUN.file("summary.json").write_text(
         text.replace('"accuracy"', '"\\u001b[31mred"').replace('"cpu"', '"\\u009b31mcpu"')
     )
     shutil.copy("image.png", "=1+1.png")
     assert predict.main(["run", "=1+1.png", "--csv", "classes.csv"]) == 0
     assert evaluate.main(["run", "--per-image", "scores.csv"]) == 0
-    RUN.dataset_file.write_text(
-        json.dumps(RUN.read_dataset() | {"class_names": [str(number) for number in range(10)]})
+    RUN.file("dataset.json").write_text(
+        json.dumps(
+            RUN.read("dataset.json") | {"class_names": [str(number) for number in range(10)]}
+        )
     )
     assert train.main(FLAGS) == 0  # of a run that is done it prints the summary
-    text = RUN.config_file.read_text()
-    RUN.config_file.write_text(text.replace("dataset: digits", 'dataset: "folder:\\x1b[31m"'))
+    text = RUN.file("config.yaml").read_text()
+    RUN.file("config.yaml").write_text(
+        text.replace("dataset: digits", 'dataset: "folder:\\x1b[31m"')
+    )
     said = "".join(capsys.readouterr()) + repr(jaxdp.load("run"))
     assert "\x1b" not in said
     assert "\x9b" not in said
@@ -552,9 +562,9 @@ def test_names_in_files_of_a_run_do_nothing_to_a_terminal(
 
 
 def test_numbers_in_rows_that_are_none(no_pictures: None) -> None:
-    text = RUN.metrics_file.read_text()
-    RUN.metrics_file.write_text(text.replace('"loss": ', '"loss": "", "other": ', 2))
-    rows = RUN.read_rows()
+    text = RUN.file("metrics.jsonl").read_text()
+    RUN.file("metrics.jsonl").write_text(text.replace('"loss": ', '"loss": "", "other": ', 2))
+    rows = RUN.read("metrics.jsonl")
     assert not isinstance(rows[0]["loss"], float)
     assert jaxdp.load("run").plot() is not None
 
@@ -562,7 +572,7 @@ def test_numbers_in_rows_that_are_none(no_pictures: None) -> None:
 def test_a_description_that_contradicts_itself_is_damaged(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    before = RUN.read_dataset()
+    before = RUN.read("dataset.json")
     for field, value in (
         ("image_shape", [8, 8, 10**9]),
         ("image_shape", [0, 8, 1]),
@@ -575,16 +585,16 @@ def test_a_description_that_contradicts_itself_is_damaged(
         ("pixel_range", [1, 1]),
         ("num_classes", 10**30),
     ):
-        RUN.dataset_file.write_text(json.dumps(before | {field: value}))
+        RUN.file("dataset.json").write_text(json.dumps(before | {field: value}))
         with pytest.raises(DamagedFile, match=f"{field} is missing in it, or no such value"):
-            RUN.read_dataset()
+            RUN.read("dataset.json")
     assert predict.main(["run", "image.png"]) == 2
     assert (
         "dataset.json cannot be read (num_classes is missing in it, or no such value)"
         in capsys.readouterr().err
     )
     assert train.main(FLAGS) == 0
-    assert RUN.read_dataset() | {"fingerprint": ""} == before | {"fingerprint": ""}
+    assert RUN.read("dataset.json") | {"fingerprint": ""} == before | {"fingerprint": ""}
 
 
 @pytest.mark.parametrize("name", ["pipe", "loop"])

@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 
 import jaxdp
-from jaxdp import evaluate, models, predict, run_files, source_files, train
-from jaxdp.run_directory import RunDirectory
+from jaxdp import evaluate, models, predict, source_files, train
+from jaxdp.rundir import read
+from jaxdp.rundir.layout import RunDirectory
 
 pytestmark = pytest.mark.usefixtures("no_pictures", "registries")
 
@@ -65,7 +66,7 @@ def _code(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     pathlib.Path("mynet.py").write_text(NET)
     pathlib.Path("neighbour.py").write_text("WIDTH = 4\n")
     pathlib.Path("own.py").write_text(OBJECTS)
-    monkeypatch.setattr(run_files, "_warned", set())
+    monkeypatch.setattr("jaxdp.rundir.read._warned", set())
     monkeypatch.syspath_prepend(os.getcwd())
     yield
     for name in ("neighbour", "own"):
@@ -84,7 +85,7 @@ def files() -> dict[str, bytes]:
 
 
 def recorded() -> dict[str, str]:
-    return json.loads(RUN.sources_file.read_text())
+    return json.loads(RUN.file("sources.json").read_text())
 
 
 def lines(capsys: pytest.CaptureFixture[str]) -> list[str]:
@@ -144,7 +145,7 @@ def test_a_run_goes_on_under_other_code_and_says_so(capsys: pytest.CaptureFixtur
     assert recorded() == before
     assert train.main([*FLAGS, "--steps", "3"]) == 0
     assert lines(capsys) == [f"warning: run: {CHANGED}; its weights go on under the new code"]
-    event = next(row for row in RUN.read_history() if row["event"] == "resumed")
+    event = next(row for row in RUN.read("history.jsonl") if row["event"] == "resumed")
     assert event["changed"]["mynet.py"] == [before["mynet.py"][:16], recorded()["mynet.py"][:16]]
     assert recorded()["mynet.py"] != before["mynet.py"]
     assert train.main([*FLAGS, "--steps", "4"]) == 0
@@ -169,14 +170,14 @@ def test_reading_a_run_under_other_code_says_so_and_writes_nothing(
         lambda: predict.predict("run", [], plugins=["mynet.py"]),
         lambda: train.main([*FLAGS, "--steps", "1", "--run-dir", "second", "--init-from", "run"]),
     ]  # fmt: skip
-    for read in readers:
-        read()
+    for command in readers:
+        command()
     assert lines(capsys) == []
     edit("mynet.py")
     before = files()
-    for read in readers[:3]:
-        run_files._warned.clear()
-        read()
+    for command in readers[:3]:
+        read._warned.clear()
+        command()
         assert lines(capsys) == [
             f"warning: run: {CHANGED}; its weights are used under the new code"
         ]
@@ -289,23 +290,23 @@ def test_damaged_digests_are_one_line(capsys: pytest.CaptureFixture[str]) -> Non
         b'{"\\u001b[31m": "\\u001b[31m"}',
     ]
     for content in [*contents, "pipe", "/dev/zero"]:
-        RUN.sources_file.unlink()
+        RUN.file("sources.json").unlink()
         if isinstance(content, str):
-            RUN.sources_file.symlink_to(pathlib.Path(content).absolute())
+            RUN.file("sources.json").symlink_to(pathlib.Path(content).absolute())
         else:
-            RUN.sources_file.write_bytes(content)
-        run_files._warned.clear()
+            RUN.file("sources.json").write_bytes(content)
+        read._warned.clear()
         assert RUN.changed_sources({"mynet.py": "0" * 64}) == {}
         (line,) = lines(capsys)
         assert line.startswith("warning: --run-dir run: sources.json cannot be read (")
         assert "\x1b" not in line
-    RUN.sources_file.unlink()
-    os.mkfifo(RUN.sources_file)
+    RUN.file("sources.json").unlink()
+    os.mkfifo(RUN.file("sources.json"))
     for command in (
         lambda: evaluate.main(["run", "--plugins", "mynet.py"]),
         lambda: train.main([*FLAGS, "--steps", "2"]),
     ):
-        run_files._warned.clear()
+        read._warned.clear()
         assert command() == 0
         (line,) = lines(capsys)
         assert line.startswith(
@@ -317,11 +318,11 @@ def test_damaged_digests_are_one_line(capsys: pytest.CaptureFixture[str]) -> Non
 
 def test_a_run_without_digests_is_silent(capsys: pytest.CaptureFixture[str]) -> None:
     assert train.main([*FLAGS, "--steps", "1"]) == 0
-    RUN.sources_file.unlink()
+    RUN.file("sources.json").unlink()
     edit("mynet.py")
     assert evaluate.main(["run", "--plugins", "mynet.py"]) == 0
     assert train.main([*FLAGS, "--steps", "1"]) == 0
-    assert not RUN.sources_file.exists()
+    assert not RUN.file("sources.json").exists()
     assert train.main([*FLAGS, "--steps", "2"]) == 0
     assert lines(capsys) == []
     assert "mynet.py" in recorded()

@@ -16,10 +16,11 @@ import pytest
 from flax import nnx
 
 import jaxdp
-from jaxdp import run_directory, train
+from jaxdp import train
+from jaxdp import trainer as trainer_lib
 from jaxdp.callbacks import CallbackError, EarlyStopping
 from jaxdp.checkpoint.restore import SavedCheckpoints
-from jaxdp.run_directory import RunDirectory
+from jaxdp.rundir.layout import RunDirectory
 from jaxdp.runtime.signals import STOPPED_AT_START
 from jaxdp.trainer import resolve
 from jaxdp.training.reader import MEASURED
@@ -75,8 +76,8 @@ def test_the_trainer_does_what_the_command_does() -> None:
     assert train.main([*FLAGS, "--epochs", "2", "--run-dir", "command"]) == 0
     result = jaxdp.Trainer("cnn", "digits", **SMALL).fit(epochs=2)
     directory = RunDirectory(pathlib.Path("command"))
-    assert without_times(result.history) == without_times(directory.read_rows())
-    summary = directory.read_summary()
+    assert without_times(result.history) == without_times(directory.read("metrics.jsonl"))
+    summary = directory.read("summary.json")
     assert summary is not None
     assert result.metrics == summary["metrics"]
     assert result.status == "done"
@@ -302,7 +303,7 @@ def test_sigterm_ends_a_script_that_continues_bitwise() -> None:
     out, err = process.communicate()
     assert (process.returncode, out.splitlines()[-1]) == (75, "cleaned up")
     assert "other work" not in out
-    stopped = RunDirectory(pathlib.Path("run")).read_summary()
+    stopped = RunDirectory(pathlib.Path("run")).read("summary.json")
     assert stopped is not None
     assert (stopped["status"], 3 <= stopped["steps"] < 12) == ("stopped", True)
     assert err == f"ended by SIGTERM after step {stopped['steps']}, which run holds\n"
@@ -361,13 +362,13 @@ def test_sigterm_is_left_to_a_handler_that_is_there_and_without_a_run_directory(
 def test_sigterm_before_the_first_step_is_one_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    trainer, claim = jaxdp.Trainer("cnn", "digits", run_dir="run", **SMALL), run_directory.claim
+    trainer, claim = jaxdp.Trainer("cnn", "digits", run_dir="run", **SMALL), trainer_lib.open_run
 
     def claimed(*args: Any, **kwargs: Any) -> RunDirectory:
         signal.raise_signal(signal.SIGTERM)
         return claim(*args, **kwargs)
 
-    monkeypatch.setattr(run_directory, "claim", claimed)
+    monkeypatch.setattr(trainer_lib, "open_run", claimed)
     before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
     try:
         with pytest.raises(SystemExit) as stop:
@@ -614,7 +615,7 @@ def test_a_run_is_resumed_with_its_batch_norm_where_none_is_given() -> None:
 @pytest.mark.slow
 def test_the_default_batch_norm_follows_the_batch_and_data_objects_keep_their_splits() -> None:
     trainer = jaxdp.Trainer("cnn", "digits", **SMALL)
-    assert str(trainer.config.model.batch_norm) == "group:32"
+    assert str(trainer.config.batch_norm) == "group:32"
     assert trainer.fit(steps=1, global_batch_size=48).summary["batch_norm"] == "group:24"
     assert trainer.fit(steps=1).summary["batch_norm"] == "group:32"
     data = jaxdp.data.load("digits", validation=0.25)

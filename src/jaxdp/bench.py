@@ -10,27 +10,24 @@ import pathlib
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated, Any
+from typing import Any
 
-import tyro
-
-from jaxdp import command_line
+from jaxdp.command_line import command
 from jaxdp.config import (
     POSITIVE,
+    LayoutConfig,
     OptimizationConfig,
-    OptionalInt,
     PartsConfig,
-    ShardingConfig,
     TrainConfig,
+    setting,
 )
-from jaxdp.config.values import BatchSizes, Counts, DeviceCounts
+from jaxdp.config.values import BatchSizes, Counts
 from jaxdp.registry import ConfigError, nearest
-from jaxdp.run_files import no_link
+from jaxdp.rundir.write import no_link
 from jaxdp.runtime import large_pages, platform, trial
 from jaxdp.runtime.trial import Record
 
 DESCRIPTION = "Measure throughput over strategies, batch sizes and devices."
-_REPEATS = 5
 _HIDDEN = ("global_batch_size", "per_device_batch_size", "epochs", "strategy")
 # More steps than could be measured: the pipeline must not come to its end.
 _ENDLESS = 10**6
@@ -40,72 +37,68 @@ _CELL_FLAGS = (
 )
 
 
-@dataclasses.dataclass(frozen=True)
-class BenchConfig(PartsConfig):
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BenchConfig(PartsConfig, LayoutConfig, OptimizationConfig):
     """The settings of `python -m jaxdp.bench`: the grid, and all that defines the steps of a
     run.
     """
 
-    sharding: ShardingConfig = ShardingConfig()
-    optimization: OptimizationConfig = OptimizationConfig()
-    strategies: Annotated[str, tyro.conf.arg(metavar="NAME,NAME,...")] = "single,pmap"
-    """strategies to measure"""
-    batch_sizes: BatchSizes = Counts((32, 64, 128))
-    """global batch sizes: examples per step on all devices"""
-    devices: DeviceCounts = Counts((1, 2, 4, 8))
-    """numbers of devices; on a CPU they are simulated and share its cores"""
-    steps: Annotated[OptionalInt, POSITIVE] = None
-    """steps of a repetition (default: about a second of them, at least 5)"""
-    repeats: Annotated[OptionalInt, POSITIVE] = None
-    """repetitions; the table has their median and spread (default: 5)"""
-    output: Annotated[str, tyro.conf.arg(metavar="DIR")] = "bench"
-    """folder for bench.jsonl, which grows, and for the figure of this grid, throughput.png and
-    throughput.svg"""
+    strategies: tuple[str, ...] = setting(
+        ("single", "pmap"), "strategies to measure", metavar="NAME,NAME,...", separator=","
+    )
+    batch_sizes: BatchSizes = setting(
+        BatchSizes((32, 64, 128)),
+        "global batch sizes: examples per step on all devices",
+        metavar="N,N,...",
+    )
+    devices: Counts = setting(
+        Counts((1, 2, 4, 8)),
+        "numbers of devices; on a CPU they are simulated and share its cores",
+        metavar="N,N,...",
+    )
+    steps: int | None = setting(
+        None, "steps of a repetition (default: about a second of them, at least 5)", POSITIVE
+    )
+    repeats: int = setting(
+        5, "repetitions; the table has their median and spread (default: 5)", POSITIVE
+    )
+    output: str = setting(
+        "bench",
+        "folder for bench.jsonl, which grows, and for the figure of this grid, throughput.png "
+        "and throughput.svg",
+        metavar="DIR",
+    )
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command with these arguments or the process's own; returns the exit code."""
-    large_pages.restart()
-    return command_line.main(_main, argv, "jaxdp.bench")
-
-
-def _main(argv: Sequence[str]) -> int:
-    if list(argv) == ["cell"]:
+    words = list(sys.argv[1:] if argv is None else argv)
+    if words == ["cell"]:
+        large_pages.restart()
         _measure(json.load(sys.stdin))
         return 0
-    asked = command_line.parse(
-        BenchConfig,
-        argv,
-        prog="python -m jaxdp.bench",
-        description=DESCRIPTION,
-        defaults_file=False,
-        hidden=_HIDDEN,
-    )
-    shared = TrainConfig(
-        asked.plugins, asked.model, asked.data, asked.task, asked.sharding, asked.optimization
-    )
-    configs = list(
-        cells(
-            shared,
-            _parse_strategies(asked.strategies),
-            asked.devices.values,
-            asked.batch_sizes.values,
-        )
-    )
-    return run(configs, pathlib.Path(asked.output), asked.steps, asked.repeats or _REPEATS)
+    return _bench(words)
 
 
-def _parse_strategies(text: str) -> list[str]:
+@command(BenchConfig, "jaxdp.bench", DESCRIPTION, defaults_file=False, hidden=_HIDDEN)
+def _bench(asked: BenchConfig) -> int:
+    """Measures the cells of the grid."""
+    shared = asked.part(TrainConfig, devices=None, steps=None)
+    strategies = _check_strategies(asked.strategies)
+    configs = cells(shared, strategies, asked.devices.values, asked.batch_sizes.values)
+    return run(list(configs), pathlib.Path(asked.output), asked.steps, asked.repeats)
+
+
+def _check_strategies(words: Sequence[str]) -> list[str]:
     from jaxdp.sharding import strategy
 
-    words = list(dict.fromkeys(word.strip() for word in text.split(",") if word.strip()))
-    for word in words:
-        if word not in strategy.names():
-            remedy = "unknown strategy; " + nearest(word, list(strategy.names()))
-            raise ConfigError("strategies", word, remedy)
-    if not words:
-        raise ConfigError("strategies", text, "names nothing; write at least one")
-    return words
+    known = list(strategy.names())
+    for word in filter(None, words):
+        if word not in known:
+            raise ConfigError("strategies", word, f"unknown strategy; {nearest(word, known)}")
+    if not any(words):
+        raise ConfigError("strategies", ",".join(words), "names nothing; write at least one")
+    return list(dict.fromkeys(filter(None, words)))
 
 
 def cells(
@@ -120,8 +113,8 @@ def cells(
     Args:
         shared: the settings of all cells.
     """
-    sharded = bool(shared.sharding.mesh or shared.sharding.shard_params)
-    parts = shared.optimization.accumulate_steps
+    sharded = bool(shared.mesh or shared.shard_params)
+    parts = shared.accumulate_steps
     for strategy, count in itertools.product(strategies, devices):
         where = f"{strategy} on {_devices(count)}"
         if strategy == "single" and count > 1:
@@ -131,7 +124,7 @@ def cells(
             _leave_out(where, "it has no --mesh or --shard-params")
             continue
         for size in batch_sizes:
-            if size % (count * parts) and not shared.sharding.mesh:
+            if size % (count * parts) and not shared.mesh:
                 times = f" with {parts} microbatches each" if parts > 1 else ""
                 reason = f"{_devices(count)}{times} do not divide it"
                 _leave_out(f"{where}, batch {size}", reason)
@@ -204,8 +197,8 @@ def measure_all(
     measured = False
     with tempfile.TemporaryDirectory(prefix="jaxdp-bench-") as cache:
         for number, config in enumerate(configs, 1):
-            sharding, size = config.sharding, config.optimization.global_batch_size
-            name = f"{sharding.strategy} on {_devices(sharding.devices or 1)}, batch {size}"
+            size = config.global_batch_size
+            name = f"{config.strategy} on {_devices(config.devices or 1)}, batch {size}"
             request = {"config": config.plain(), "steps": steps, "repeats": repeats}
             record = describe(config) | trial.run(request, cache)
             reason = record["reason"]
@@ -246,14 +239,14 @@ def _measure(request: Mapping[str, Any]) -> None:
     try:
         config = TrainConfig.of(**request["config"])
         platform.configure(
-            config.sharding.devices,
-            deterministic=config.sharding.deterministic,
-            precision=config.model.precision,
+            config.devices,
+            deterministic=config.deterministic,
+            precision=config.precision,
         )
         from jaxdp.training import summary, throughput
         from jaxdp.training.setup import create_setup
 
-        device = platform.select_devices(config.sharding.devices)[0]
+        device = platform.select_devices(config.devices)[0]
         machine = {
             "platform": device.platform,
             "device_kind": device.device_kind,

@@ -5,22 +5,22 @@ training a few steps on each.
 import dataclasses
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import rich.console
 import rich.table
-import tyro
 from rich.markup import escape
 
-from jaxdp import command_line
+from jaxdp.command_line import command
 from jaxdp.config import (
     NON_NEGATIVE,
     BatchNormMode,
     OptimizationConfig,
     PartsConfig,
     TrainConfig,
+    setting,
 )
-from jaxdp.config.values import Counts, DeviceCounts
+from jaxdp.config.values import Counts
 from jaxdp.parsing import printable
 from jaxdp.runtime import platform
 
@@ -31,19 +31,26 @@ DESCRIPTION = "Train a few steps on several numbers of devices and compare with 
 COLUMNS = ("params", "batch_stats", "opt_state", "loss")
 
 
-@dataclasses.dataclass(frozen=True)
-class CheckConfig(PartsConfig):
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CheckConfig(PartsConfig, OptimizationConfig):
     """The settings of `python -m jaxdp.check`: all that defines the steps of a run."""
 
-    optimization: OptimizationConfig = OptimizationConfig()
-    devices: DeviceCounts = Counts((1, 2, 4, 8))
-    """numbers of devices to compare with one device; on CPU they are simulated"""
-    strategies: Annotated[str, tyro.conf.arg(metavar="NAME,NAME,...")] = "pmap"
-    """strategies to run on them"""
-    tolerance: Annotated[float, NON_NEGATIVE] = 1e-5
-    """largest absolute difference that passes, else exit code 1. With --batch-norm replica the
-    statistics differ by design. Computed in float64 unless --precision is bfloat16: float32 can put
-    an activation on either side of a ReLU, and one such flip changes a gradient by 1e-3"""
+    devices: Counts = setting(
+        Counts((1, 2, 4, 8)),
+        "numbers of devices to compare with one device; on CPU they are simulated",
+        metavar="N,N,...",
+    )
+    strategies: tuple[str, ...] = setting(
+        ("pmap",), "strategies to run on them", metavar="NAME,NAME,...", separator=","
+    )
+    tolerance: float = setting(
+        1e-5,
+        "largest absolute difference that passes, else exit code 1. With --batch-norm replica the "
+        "statistics differ by design. Computed in float64 unless --precision is bfloat16: float32 "
+        "can put an activation on either side of a ReLU, and one such flip changes a gradient by "
+        "1e-3",
+        NON_NEGATIVE,
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,38 +66,28 @@ class Comparison:
     differences: tuple[float, ...]
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command with these arguments or the process's own; returns the exit code."""
-    return command_line.main(_main, argv, "jaxdp.check")
-
-
-def _main(argv: Sequence[str]) -> int:
-    command = command_line.parse(
-        CheckConfig, argv, prog="python -m jaxdp.check", description=DESCRIPTION, steps=3
-    )
-    counts = command.devices.values
-    names = [name for name in command.strategies.split(",") if name]
-    platform.configure(max(counts), precision=command.model.precision)
-    shared = TrainConfig(
-        command.plugins,
-        command.model,
-        command.data,
-        command.task,
-        optimization=command.optimization,
-    )
+@command(CheckConfig, "jaxdp.check", DESCRIPTION, restarts=False, steps=3)
+def main(asked: CheckConfig) -> int:
+    """Compares the runs and prints a table; returns 1 if they differ."""
+    counts = asked.devices.values
+    platform.configure(max(counts), precision=asked.precision)
+    shared = asked.part(TrainConfig, devices=None)
     runs = [("single", 1)] + [
-        (name, count) for name in names for count in counts if name != "single" or count == 1
+        (name, count)
+        for name in asked.strategies
+        for count in counts
+        if name != "single" or count == 1
     ]
     configs = [shared.replace(strategy=name, devices=count) for name, count in runs]
-    comparisons = compare(configs, float64=command.model.precision == "float32")
+    comparisons = compare(configs, float64=asked.precision == "float32")
     print_table(configs, comparisons)
     worst = max(max(row.differences) for row in comparisons)
-    passed = worst <= command.tolerance
+    passed = worst <= asked.tolerance
     print(
         f"{'passed' if passed else 'FAILED'}: the largest difference is {worst:.1e}, the tolerance"
-        f" {command.tolerance:.1e}"
+        f" {asked.tolerance:.1e}"
     )
-    if not passed and comparisons[0].config.model.batch_norm == BatchNormMode("replica"):
+    if not passed and comparisons[0].config.batch_norm == BatchNormMode("replica"):
         print(
             "--batch-norm replica depends on the number of devices by design; group:N and global"
             " do not",
@@ -160,8 +157,8 @@ def print_table(configs: Sequence[TrainConfig], comparisons: Sequence[Comparison
     table = rich.table.Table("strategy", "devices", *COLUMNS, title=title)
     for config, row in zip(configs, comparisons, strict=True):
         table.add_row(
-            config.sharding.strategy,
-            str(config.sharding.devices),
+            config.strategy,
+            str(config.devices),
             *(f"{each:.1e}" for each in row.differences),
         )
     rich.console.Console(emoji=False).print(table)

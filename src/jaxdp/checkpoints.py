@@ -7,57 +7,49 @@ import json
 import pathlib
 import sys
 from collections.abc import Sequence
-from typing import Annotated
 
 import rich.console
 import rich.table
-import tyro
 from rich.markup import escape
 
-from jaxdp import command_line
 from jaxdp.checkpoint import integrity
-from jaxdp.config import Plugins, Settings
+from jaxdp.command_line import command
+from jaxdp.config import REQUIRED, Settings, setting
 from jaxdp.parsing import printable
 from jaxdp.registry import ConfigError
-from jaxdp.run_directory import Row, RunDirectory
+from jaxdp.rundir.layout import RunDirectory
+from jaxdp.rundir.read import Row
 from jaxdp.units import bytes_text
 
 DESCRIPTION = "List the checkpoints of a run and whether they are whole."
 _COLORS = {"whole": "green", "damaged": "bold red", "unverified": "yellow"}
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class CheckpointsConfig(Settings):
     """The settings of `python -m jaxdp.checkpoints`."""
 
-    run_dir: Annotated[str, tyro.conf.Positional]
-    """folder of the run"""
-    plugins: Plugins = ()
-    """Python files or modules that the run was trained with; names that only the run's folder
-    holds are not imported, since they are code of the folder's author"""
-    verify: tyro.conf.FlagCreatePairsOff[bool] = False
-    """compare every byte with what was saved; otherwise check only that the files are there and
-    have their sizes"""
-    json: tyro.conf.FlagCreatePairsOff[bool] = False
-    """print one line of JSON instead of a table"""
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command with these arguments or the process's own; returns the exit code."""
-    return command_line.main(_main, argv, "jaxdp.checkpoints")
-
-
-def _main(argv: Sequence[str]) -> int:
-    command = command_line.parse(
-        CheckpointsConfig,
-        argv,
-        prog="python -m jaxdp.checkpoints",
-        description=DESCRIPTION,
-        defaults_file=False,
+    run_dir: str = setting(REQUIRED, "folder of the run", positional=True)
+    plugins: tuple[str, ...] = setting(
+        (),
+        "Python files or modules that the run was trained with; names that only the run's folder "
+        "holds are not imported, since they are code of the folder's author",
+        metavar="FILE.py|MODULE",
     )
-    rows = list_checkpoints(command.run_dir, verify=command.verify, plugins=command.plugins)
-    print(json.dumps(rows)) if command.json else print_table(rows)
-    return 1 if any(row["verdict"] == "damaged" for row in rows) else 0
+    verify: bool = setting(
+        False,
+        "compare every byte with what was saved; otherwise check only that the files are there "
+        "and have their sizes",
+    )
+    json: bool = setting(False, "print one line of JSON instead of a table")
+
+
+@command(CheckpointsConfig, "jaxdp.checkpoints", DESCRIPTION, restarts=False, defaults_file=False)
+def main(asked: CheckpointsConfig) -> int:
+    """Lists the checkpoints; returns 1 if one is damaged."""
+    rows = list_checkpoints(asked.run_dir, verify=asked.verify, plugins=asked.plugins)
+    print(json.dumps(rows)) if asked.json else print_table(rows)
+    return int(any(row["verdict"] == "damaged" for row in rows))
 
 
 def list_checkpoints(

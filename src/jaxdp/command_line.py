@@ -1,34 +1,43 @@
-"""Parses flags into a configuration, and turns a usage error into one line and exit code 2."""
+"""Parses flags into settings, and turns a usage error into one line and exit code 2."""
 
-import ast
+import argparse
 import contextlib
 import dataclasses
 import errno
 import functools
-import inspect
-import io
-import itertools
 import re
+import shutil
 import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, TypeVar
-
-import tyro
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NoReturn, TypeVar
 
 from jaxdp import config as config_lib
 from jaxdp import deprecation
-from jaxdp.config import Settings
+from jaxdp.config import Settings, TrainConfig, conversion, facts_of, fields
 from jaxdp.exit_codes import EXIT_USAGE_ERROR
 from jaxdp.parsing import printable
-from jaxdp.registry import ConfigError, nearest
-from jaxdp.runtime import streams
+from jaxdp.registry import ConfigError, closest, shown
+from jaxdp.runtime import large_pages, streams
 
 Config = TypeVar("Config", bound=Settings)
 
+# Errors of a name that no file can have.
 OF_NAMES = (errno.ENAMETOOLONG, errno.ELOOP, errno.EILSEQ)
 
 _FILE_HELP = "YAML file of settings, e.g. the config.yaml of a run; flags override it"
+_WIDEST_HELP = 100  # columns
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser that raises ConfigError, and whose help raises what standard output raises."""
+
+    def print_help(self, file: Any = None) -> None:
+        print(self.format_help(), end="", file=file, flush=True)
+
+    def error(self, message: str) -> NoReturn:
+        sentence = re.sub(r"^argument (\S+?)(/-\S+)*: ", r"\1: ", message)
+        raise ConfigError("", "", f"{sentence} (see {self.prog} --help)")
 
 
 def parse(
@@ -43,213 +52,231 @@ def parse(
 ) -> Config:
     """Parses flags into `cls`, shown in `--help` by its groups.
 
-    Of a name that several groups have, the last is a flag.
-
     Args:
-        cls: the settings that the command takes.
+        cls: the settings of the command.
         argv: arguments without the program's name.
         defaults_file: whether to offer `--config FILE`, whose values the flags override.
-        hidden: settings that this command takes no flags for.
-        description: one line of at most 80 characters; longer ones are broken within words.
-        **defaults: what this command assumes where it differs from the settings' own defaults.
+        hidden: settings for which this command has no flags.
+        description: one line.
+        **defaults: defaults of this command that differ from the settings' own.
 
     Raises:
         ConfigError: for anything that cannot be parsed.
         SystemExit: with 0 after `--help`.
     """
-    places = cls.places()
-    argv, renamed = deprecation.rename_flags(argv, places.keys() - set(hidden))
-    for each in renamed:
-        print(f"warning: {each}", file=sys.stderr)
-    given = {word.split("=")[0][2:].replace("-", "_") for word in argv if word.startswith("--")}
-    options = [
-        *(name for name in places if name not in hidden),
-        "help",
-        *(["config"] if defaults_file else []),
-    ]
-    for name in sorted(given - set(options)):
+    shown_fields = {name: field for name, field in fields(cls).items() if name not in hidden}
+    words = [_with_dashes(word) for word in argv]
+    _check_flags(words, [*shown_fields, "help", "help_all", "config"], prog)
+    parser = _parser(cls, shown_fields, prog, description, everything="--help-all" in words)
+    if defaults_file:
+        parser.add_argument("--config", metavar="FILE", help=_FILE_HELP, default=None)
+    read = vars(parser.parse_args(words))
+    path = read.pop("config", None)
+    given: dict[str, Any] = {}
+    for name, value in read.items():
+        field, facts = shown_fields[name], facts_of(shown_fields[name])
+        if not isinstance(value, bool):
+            texts: list[str] = value if isinstance(value, list) else [value]
+            value = conversion.from_words(name, texts, field.type, separator=facts.separator)
+        given[name] = conversion.convert(name, value, field.type)
+    values = defaults | (config_lib.load(path, cls) if path else {})
+    for name in config_lib.displaced_by(given.keys()) - given.keys():
+        values.pop(name, None)
+    values |= given
+    for name, field in fields(cls).items():
+        if name not in values and field.default is field.default_factory:  # both are MISSING
+            facts = facts_of(field)
+            raise ConfigError("", "", f"{_flag(name, facts)} is required: {facts.help}")
+    return cls.of(**values)
+
+
+def given_flags(argv: Sequence[str]) -> set[str]:
+    """Returns the names of the settings that the arguments give."""
+    return {_name(word) for word in argv if word.startswith("--")}
+
+
+def _name(word: str) -> str:
+    return word.partition("=")[0][2:].replace("-", "_")
+
+
+def _with_dashes(word: str) -> str:
+    """Returns an argument with `-` instead of `_` in the name of its flag."""
+    if not word.startswith("--"):
+        return word
+    flag, equals, value = word.partition("=")
+    return flag.replace("_", "-") + equals + value
+
+
+def _check_flags(words: Sequence[str], known: Sequence[str], prog: str) -> None:
+    """Raises ConfigError for the first flag that the command does not have."""
+    for name in sorted(given_flags(words) - {*known} - {f"no_{name}" for name in known}):
         if sentence := deprecation.removal(name, prog.rpartition(".")[2]):
             raise ConfigError(name, "", sentence)
-        flags = [f"--{option.replace('_', '-')}" for option in options]
-        raise ConfigError(
-            name, "", "unknown flag; " + nearest("--" + name.replace("_", "-"), flags)
-        )
-    path = _value_of("--config", argv) if defaults_file else None
-    values = {
-        name: config_lib.convert(name, value, places[name].field.type)
-        for name, value in defaults.items()
-    }
-    values |= config_lib.load(path, cls) if path else {}
-    for name in config_lib.displaced_by(given) - given:
-        values.pop(name, None)
-    parsed = _run_tyro(
-        _command(cls, values, hidden, path, defaults_file=defaults_file), argv, prog, description
-    )
-    return cls.of(
-        **{
-            name: getattr(parsed if group is None else getattr(parsed, group), field.name)
-            for name, (group, field) in places.items()
-        }
-    )
+        flags = ["--" + each.replace("_", "-") for each in known]
+        close = closest("--" + name.replace("_", "-"), flags)
+        remedy = f"did you mean {close}? " if close else ""
+        raise ConfigError(name, "", f"unknown flag; {remedy}see {prog} --help-all")
 
 
-def _command(
+def _parser(
     cls: type[Settings],
-    values: Mapping[str, Any],
-    hidden: Sequence[str],
-    path: str | None,
+    shown_fields: "dict[str, Any]",
+    prog: str,
+    description: str,
     *,
-    defaults_file: bool,
-) -> type:
-    """Returns a dataclass from which tyro makes the flags of a command.
-
-    Args:
-        values: defaults in place of those of the settings.
-        hidden: settings without a flag.
-        path: the default of `--config`.
-    """
-    arguments: list[Any] = []
-    if defaults_file:
-        file_type = Annotated[
-            str | None, tyro.conf.arg(metavar="FILE", help=_FILE_HELP, help_behavior_hint="")
-        ]
-        arguments.append(("config", file_type, dataclasses.field(default=path)))
-    texts = _help_texts(cls)
-    places = cls.places()
-    for field in dataclasses.fields(cls):
-        group = cls.groups().get(field.name)
-        if group is None:
-            own = (
-                dataclasses.field(default=values[field.name])
-                if field.name in values
-                else _default(field)
-            )
-            own.metadata = {"help": texts[field.name]}  # pyright: ignore
-            arguments.append((field.name, field.type, own))
-            continue
-        names = {
-            place.field.name: name for name, place in places.items() if place.group == field.name
-        }
-        known = {inner: values[name] for inner, name in names.items() if name in values}
-        shown: Any = _with_flags(
-            group, {inner for inner, name in names.items() if name not in hidden}
-        )
-        # Both are MISSING.
-        required = any(each.default is each.default_factory for each in dataclasses.fields(group))
-        default: Any = (
-            dataclasses.field() if required else dataclasses.field(default=shown(**known))
-        )
-        default.metadata = {"help": group.__doc__}  # else tyro looks through the source for it
-        arguments.append((field.name, Annotated[shown, tyro.conf.OmitArgPrefixes], default))
-    return dataclasses.make_dataclass("command", arguments, frozen=True, kw_only=True)
-
-
-def _help_texts(cls: type) -> dict[str, str]:
-    """Returns the strings that stand below the fields of a class, without the line breaks of the
-    source, which tyro would keep.
-    """
-    texts = {}
-    for section in reversed(cls.__mro__[: cls.__mro__.index(Settings)]):
-        for field, text in itertools.pairwise(
-            _definitions(section.__module__)[section.__name__].body
-        ):
-            if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr):
-                texts[ast.unparse(field.target)] = " ".join(ast.literal_eval(text.value).split())  # pyright: ignore
-    return texts
-
-
-@functools.cache
-def _definitions(module: str) -> dict[str, ast.ClassDef]:
-    """Returns the classes of a module by name.
-
-    To look each up with `inspect` takes a second for all of `jaxdp.train`.
-    """
-    source = inspect.getsource(sys.modules[module])
-    return {node.name: node for node in ast.parse(source).body if isinstance(node, ast.ClassDef)}
-
-
-def _with_flags(group: type, names: set[str]) -> type:
-    """Returns a subclass of a group in which only these fields have flags, with their help."""
-    texts = _help_texts(group)
-    fields = []
-    for field in dataclasses.fields(group):
-        own = _default(field)
-        own.metadata = {"help": texts[field.name]}
-        shown = (
-            field.type
-            if field.name in names
-            else Annotated[field.type, tyro.conf.Fixed, tyro.conf.Suppress]
-        )
-        fields.append((field.name, shown, own))
-    # Values are checked once all are there, and without tyro, which would put its words around the
-    # error.
-    namespace = {"__doc__": group.__doc__, "__post_init__": lambda self: None}
-    return dataclasses.make_dataclass(
-        group.__name__, fields, bases=(group,), frozen=True, namespace=namespace
+    everything: bool,
+) -> _Parser:
+    width = min(shutil.get_terminal_size().columns, _WIDEST_HELP)
+    parser = _Parser(
+        prog,
+        f"{prog} [FLAGS]",
+        description,
+        allow_abbrev=False,
+        add_help=False,
+        argument_default=argparse.SUPPRESS,
+        formatter_class=lambda prog: argparse.HelpFormatter(
+            prog, max_help_position=30, width=width
+        ),
     )
+    left_out, remaining = 0, dict(shown_fields)
+    for group in cls.__mro__:
+        own = [name for name in vars(group).get("__annotations__", ()) if name in remaining]
+        section: Any = None
+        for name in own:
+            field = remaining.pop(name)  # a command may declare a setting of a group anew
+            facts = facts_of(field)
+            visible = everything or facts.basic or name not in fields(TrainConfig)
+            left_out += not visible
+            if section is None and visible:
+                title = (group.__doc__ or "").partition("\n")[0].rstrip(".")
+                section = parser.add_argument_group(title)
+            _add(section if visible else parser, name, field, visible=visible)
+    parser.add_argument("-h", "--help", action="help", help="show this help, and exit")
+    more = f"show {left_out} more flags" if left_out else "show all flags"
+    parser.add_argument("--help-all", action="help", help=f"{more}, and exit")
+    return parser
 
 
-def _default(field: Any) -> Any:
-    return dataclasses.field(default=field.default, default_factory=field.default_factory)
+def _add(section: Any, name: str, field: Any, *, visible: bool) -> None:
+    """Adds the flag of a setting to a section of the help."""
+    facts = facts_of(field)
+    text = facts.help
+    default = field.default if field.default_factory is field.default else None
+    if default not in (None, False, ()) and "(default" not in text:
+        text += (
+            f" (default: {facts.separator.join(default) if facts.separator else shown(default)})"
+        )
+    known: dict[str, Any] = {"help": text.replace("%", "%%") if visible else argparse.SUPPRESS}
+    if field.type is bool:
+        section.add_argument(_flag(name, facts), action="store_true", **known)
+        off = f"--no-{name.replace('_', '-')}"
+        section.add_argument(off, dest=name, action="store_false", help=argparse.SUPPRESS)
+        return
+    listed = "{" + ",".join(map(str, conversion.choices(field.type))) + "}"
+    kinds = {int: "INT", float: "FLOAT"}
+    typed = next((text for kind, text in kinds.items() if kind.__name__ in str(field.type)), "")
+    typed = typed or ("KEY=VALUE" if "dict" in str(field.type) else "NAME")
+    known["metavar"] = facts.metavar or (listed if listed != "{}" else typed)
+    if facts.positional:
+        known |= {"metavar": _flag(name, facts), "nargs": "?"}
+    if conversion.takes_many(field.type) and not facts.separator:
+        known["nargs"] = "*"
+    if facts.positional:
+        section.add_argument(name, **known)
+        return
+    aliases = [facts.alias] if facts.alias else []
+    section.add_argument(*aliases, _flag(name, facts), dest=name, **known)
 
 
-def _value_of(flag: str, argv: list[str]) -> str | None:
-    value = None
-    for word, following in zip(argv, [*argv, ""][1:], strict=True):
-        if word == flag:
-            value = following
-        elif word.startswith(flag + "="):
-            value = word.partition("=")[2]
-    return value
+def _flag(name: str, facts: config_lib.Facts) -> str:
+    if facts.positional:
+        return facts.metavar or name.upper()
+    return "--" + name.replace("_", "-")
 
 
-def _run_tyro(command: type, argv: list[str], prog: str, description: str) -> Any:
-    """Runs tyro, and raises ConfigError with the first sentence of the box in which it explains a
-    usage error.
+class Exit(Exception):
+    """Ends a command with an exit code and one line on standard error."""
+
+    def __init__(self, code: int, line: str) -> None:
+        super().__init__(line)
+        self.code = code
+
+
+@dataclasses.dataclass
+class Ending:
+    """How a command ended."""
+
+    code: int = 0
+
+
+@contextlib.contextmanager
+def ending(prog: str) -> Iterator[Ending]:
+    """Turns exceptions of the block into an exit code and one line on standard error.
+
+    The code is 2 for a ConfigError, 1 when interrupted or where a file or standard output cannot be
+    read or written, and 141, as in a shell, when the reader of standard output is gone
+    (`... | head`).
     """
-    box = io.StringIO()
-    try:
-        with contextlib.redirect_stderr(box):
-            return tyro.cli(command, args=argv, prog=prog, description=description)
-    except SystemExit as stop:
-        if not stop.code:
-            raise
-        lines = [re.sub(r"[╭╮╰╯│─]", "", line).strip() for line in box.getvalue().splitlines()[1:]]
-        sentence = " ".join(lines[: lines.index("")] if "" in lines else lines)
-        # One of our own, which names the flag.
-        explained = re.sub(r"^Error parsing (--[\w-]+): (?=\1 )", "", sentence)
-        if explained != sentence:
-            raise ConfigError("", "", explained) from stop
-        raise ConfigError("", "", f"{sentence} (see {prog} --help)") from stop
-
-
-def main(command: Callable[[Sequence[str]], int], argv: Sequence[str] | None, prog: str) -> int:
-    """Runs a command and returns its exit code.
-
-    The code is 2, with one line on standard error, for a ConfigError, 1 when interrupted or where a
-    file or standard output cannot be read or written, and 141, as a shell has it, when nobody reads
-    what the command prints (`... | head`).
-    """
+    end = Ending()
     streams.complete()
     try:
         with streams.standard_output():
-            code = command(sys.argv[1:] if argv is None else argv)
+            yield end
             sys.stdout.flush()
-        return code
+        return
+    except Exit as error:
+        end.code = error.code
+        print(error, file=sys.stderr)
+        return
     except ConfigError as error:
-        message, code = str(error), EXIT_USAGE_ERROR
+        message, end.code = str(error), EXIT_USAGE_ERROR
     except KeyboardInterrupt:
         print(f"{prog}: interrupted", file=sys.stderr)
-        return 1
+        end.code = 1
+        return
     except BrokenPipeError:
         streams.give_up()
-        return 128 + signal.SIGPIPE
+        end.code = 128 + signal.SIGPIPE
+        return
     except streams.OutputError as error:
         streams.give_up()
-        message, code = str(error), 1
-    except (
-        OSError
-    ) as error:  # a name that no file can have, or a folder or disk that cannot be read or written
-        message, code = str(error), EXIT_USAGE_ERROR if error.errno in OF_NAMES else 1
+        message, end.code = str(error), 1
+    except OSError as error:
+        message, end.code = str(error), EXIT_USAGE_ERROR if error.errno in OF_NAMES else 1
     print(f"{prog}: error: {printable(message)}", file=sys.stderr)
-    return code
+
+
+def command(
+    cls: type[Config], prog: str, description: str, *, restarts: bool = True, **options: Any
+) -> Callable[[Callable[[Config], int]], Callable[..., int]]:
+    """Makes a command of a function from settings to an exit code.
+
+    Args:
+        cls: the settings of the command.
+        prog: e.g. `jaxdp.train`.
+        restarts: whether the process may start again with large pages of memory.
+        **options: those of `parse`.
+    """
+
+    def decorate(run: Callable[[Config], int]) -> Callable[..., int]:
+        @functools.wraps(run)
+        def main(argv: Sequence[str] | None = None) -> int:
+            if restarts:
+                large_pages.restart()
+            best_effort: Any = streams.BestEffortStream(sys.stderr)
+            with contextlib.redirect_stderr(best_effort), ending(prog) as end:
+                words = sys.argv[1:] if argv is None else argv
+                name = f"python -m {prog}"
+                end.code = run(parse(cls, words, prog=name, description=description, **options))
+            return end.code
+
+        return main
+
+    return decorate
+
+
+def main(command: Callable[[Sequence[str]], int], argv: Sequence[str] | None, prog: str) -> int:
+    """Runs a command that parses its arguments itself, and returns its exit code."""
+    with ending(prog) as end:
+        end.code = command(sys.argv[1:] if argv is None else argv)
+    return end.code

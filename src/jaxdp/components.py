@@ -67,25 +67,25 @@ def open_data(config: TrainConfig, objects: Objects = NOTHING) -> tuple[TrainCon
     """
     load_plugins(config.plugins)
     if objects.dataset is not None:
-        dataset = check_dataset(objects.dataset, config.data, _kind_of(objects))
+        dataset = check_dataset(objects.dataset, config, _kind_of(objects))
         _check_purpose(config, objects, dataset)
     else:
         dataset = _open_named(config, objects)
-        config = config.replace(dataset=config.data.dataset or DEFAULT_DATASETS[dataset.kind])
-    task = objects.task.name if objects.task is not None else config.task.name or dataset.task
+        config = config.replace(dataset=config.dataset or DEFAULT_DATASETS[dataset.kind])
+    task = objects.task.name if objects.task is not None else config.task or dataset.task
     kind = _kind_of(objects)(task)
     dataset = _normalized(config, dataclasses.replace(dataset, task=task, kind=kind))
     filled: dict[str, Any] = {"task": task}
     settings = config.flat()
     displaced = displaced_by([name for name, value in settings.items() if value is not None])
-    if config.data.augment is None:
+    if config.augment is None:
         filled["augment"] = dataset.augment
     for name, value in dataset.defaults.items():
         if name == "model_kwargs":
-            filled[name] = dict(value.get(config.model.name, {})) | config.model.kwargs
+            filled[name] = dict(value.get(config.model, {})) | config.model_kwargs
         elif name == "learning_rate":
             if settings[name] is None and objects.schedule is None:
-                filled[name] = value.get(config.optimization.optimizer)
+                filled[name] = value.get(config.optimizer)
         elif settings[name] is None and name not in displaced:
             filled[name] = value
     return config.replace(**filled), dataset
@@ -95,7 +95,7 @@ def _normalized(config: TrainConfig, dataset: Dataset) -> Dataset:
     """Returns the dataset with ImageNet's mean and standard deviation, where the settings ask for
     them.
     """
-    if config.data.normalize != "imagenet":
+    if config.normalize != "imagenet":
         return dataset
     channels = dataset.image_shape[-1]
     if channels != 3:
@@ -123,36 +123,34 @@ def _served(config: TrainConfig, objects: Objects) -> tuple[str, ...]:
     """Returns which of the three tasks the model serves, or the task that was given asks for."""
     if objects.task is not None:
         return (_kind_of(objects)(objects.task.name),)
-    return tuple(TARGET_FIELDS) if objects.model is not None else models.tasks_of(config.model.name)
+    return tuple(TARGET_FIELDS) if objects.model is not None else models.tasks_of(config.model)
 
 
 def _check_purpose(config: TrainConfig, objects: Objects, dataset: Dataset) -> None:
     served = _served(config, objects)
     if dataset.kind not in served:
-        who = "the task" if objects.task is not None else config.model.name
+        who = "the task" if objects.task is not None else config.model
         raise ConfigError(
             "",
             "",
-            f"the dataset {config.data.dataset} is for {dataset.kind}, and {who} for"
+            f"the dataset {config.dataset} is for {dataset.kind}, and {who} for"
             f" {' or '.join(served)}",
         )
 
 
 def _open_named(config: TrainConfig, objects: Objects) -> Dataset:
     served = _served(config, objects)
-    possible = served if objects.task is not None else tasks.candidates(config.task.name, served)
+    possible = served if objects.task is not None else tasks.candidates(config.task, served)
     if not possible:
         raise ConfigError(
             "task",
-            config.task.name,
-            f"{config.model.name} is for {' and '.join(served)}; choose another --model",
+            config.task,
+            f"{config.model} is for {' and '.join(served)}; choose another --model",
         )
     default = next((DEFAULT_DATASETS[name] for name in possible if name in DEFAULT_DATASETS), None)
-    if config.data.dataset is None and default is None:
+    if config.dataset is None and default is None:
         raise ConfigError("dataset", "", f"has no default for {possible[0]}; give one")
-    return open_dataset(
-        config.data.replace(dataset=config.data.dataset or default), possible, tasks.kind_of
-    )
+    return open_dataset(config.replace(dataset=config.dataset or default), possible, tasks.kind_of)
 
 
 def create_model(
@@ -170,10 +168,10 @@ def create_model(
         factory: makes the model; None for what the name stands for now.
     """
     load_plugins(config.plugins)
-    _check_decided("model_kwargs", config.model.kwargs)
-    kwargs: dict[str, Any] = config.model.kwargs | {"dtype": dtype}
+    _check_decided("model_kwargs", config.model_kwargs)
+    kwargs: dict[str, Any] = config.model_kwargs | {"dtype": dtype}
     return models.create(
-        factory or config.model.name,
+        factory or config.model,
         num_classes=dataset.num_classes,
         in_channels=dataset.image_shape[-1],
         rngs=rngs,
@@ -210,8 +208,8 @@ def create_task(
         if classes != dataset.num_classes:
             raise ConfigError(
                 "task",
-                config.task.name,
-                f"is for {classes} classes, and {config.data.dataset} has {dataset.num_classes}",
+                config.task,
+                f"is for {classes} classes, and {config.dataset} has {dataset.num_classes}",
             )
         return objects.task
     if objects.loss is not None:
@@ -222,23 +220,23 @@ def create_task(
             class_names=dataset.class_names,
         )
     load_plugins(config.plugins)
-    _check_decided("task_kwargs", config.task.kwargs)
+    _check_decided("task_kwargs", config.task_kwargs)
     flags: dict[str, Any] = {
-        "loss": config.task.loss,
-        "label_smoothing": config.optimization.label_smoothing,
+        "loss": config.loss,
+        "label_smoothing": config.label_smoothing,
     }
     flags["class_weights"] = class_weights
     flags = {name: value for name, value in flags.items() if value}
     for name, value in flags.items():
-        if name in config.task.kwargs:
+        if name in config.task_kwargs:
             raise ConfigError(
                 name,
                 value,
-                f"is among --task-kwargs, too: {name}={config.task.kwargs[name]}; give one of them",
+                f"is among --task-kwargs, too: {name}={config.task_kwargs[name]}; give one of them",
             )
-    loss = str(config.task.loss or config.task.kwargs.get("loss", ""))
+    loss = str(config.loss or config.task_kwargs.get("loss", ""))
     of_batch = "class_weights" in flags and dataset.task == "segmentation" and "dice" not in loss
-    kwargs = flags | ({"weighted_over": "batch"} if of_batch else {}) | config.task.kwargs
+    kwargs = flags | ({"weighted_over": "batch"} if of_batch else {}) | config.task_kwargs
     try:
         return tasks.create(
             dataset.task, num_classes=dataset.num_classes, class_names=dataset.class_names, **kwargs
@@ -246,7 +244,7 @@ def create_task(
     except ConfigError as error:
         for name, value in flags.items():
             if isinstance(error.value, dict) and name in error.value:
-                value = getattr(config.task, name, value)
+                value = getattr(config, name, value)
                 raise ConfigError(name, value, f"{error.remedy} (for {dataset.task})") from error
         raise
 
@@ -257,7 +255,7 @@ def has_own_code(config: TrainConfig, objects: Objects) -> bool:
     """
     parts = [type(each) for each in (objects.model, objects.task) if each is not None]
     parts += [objects.loss] if objects.loss is not None else []
-    parts += [models.factory(config.model.name)] if objects.model is None else []
+    parts += [models.factory(config.model)] if objects.model is None else []
     modules = [getattr(part, "__module__", None) or "" for part in parts]
     return not all(module.startswith("jaxdp.") for module in modules)
 
@@ -329,7 +327,7 @@ def check_model(
                 f"cannot be called with images of shape (1, {', '.join(map(str, shape))}):"
                 f" {type(error).__name__}: {said}"
             )
-            raise ConfigError("model", config.model.name, remedy) from error
+            raise ConfigError("model", config.model, remedy) from error
         outputs = forward.out_avals
         dims = 2 if dataset.kind == "classification" else 4
         if (
@@ -344,13 +342,13 @@ def check_model(
             )
             shown = " and ".join(str(each.shape) for each in outputs)
             remedy = (
-                f"returns {shown} for an image; {task.name} on {config.data.dataset} needs"
+                f"returns {shown} for an image; {task.name} on {config.dataset} needs"
                 f" ({', '.join(map(str, wanted))})"
             )
-            raise ConfigError("model", config.model.name, remedy)
+            raise ConfigError("model", config.model, remedy)
         # A model with a format of its own.
         for name in _formats(forward.jaxpr) & {*platform.HALF_PRECISION}:
-            platform.check_precision(name, "model", config.model.name)
+            platform.check_precision(name, "model", config.model)
         rows += [shape[0], *_rows_of_convolutions(forward.jaxpr)]
     return min(rows), any(isinstance(module, BatchNorm) for _, module in nnx.iter_modules(model))
 

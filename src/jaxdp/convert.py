@@ -7,12 +7,10 @@ import dataclasses
 import pathlib
 import sys
 from collections.abc import Sequence
-from typing import Annotated, Any
-
-import tyro
+from typing import Any
 
 from jaxdp import command_line
-from jaxdp.config import OptionalInt, PartsConfig, Plugins, Settings, TrainConfig
+from jaxdp.config import REQUIRED, PartsConfig, Settings, TrainConfig, WorkersConfig, setting
 from jaxdp.parsing import printable
 from jaxdp.registry import ConfigError, nearest
 from jaxdp.runtime import platform
@@ -29,27 +27,35 @@ class ImportConfig(PartsConfig):
     classes and normalization.
     """
 
-    weights: Annotated[str, tyro.conf.Positional]
-    """file of weights: .safetensors, .npz, or with PyTorch installed .pt or .pth (loaded with
-    weights_only=True)"""
-    run_dir: str
-    """folder of the new run"""
+    weights: str = setting(
+        REQUIRED,
+        "file of weights: .safetensors, .npz, or with PyTorch installed .pt or .pth (loaded with "
+        "weights_only=True)",
+        positional=True,
+    )
+    run_dir: str = setting(REQUIRED, "folder of the new run")
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class ExportConfig(Settings):
     """The settings of `python -m jaxdp.convert export`."""
 
-    run_dir: Annotated[str, tyro.conf.Positional]
-    """folder of the run"""
-    output: str
-    """file to write: NAME.safetensors (weights) or NAME.stablehlo (program: images as stored in,
-    outputs out, any batch size; class names and normalization are in NAME.stablehlo.json)"""
-    step: OptionalInt = None
-    """step of the checkpoint (default: the best by validation data, or the last)"""
-    plugins: Plugins = ()
-    """Python files or modules that the run was trained with; names that only the run's folder
-    holds are not imported, since they are code of the folder's author"""
+    run_dir: str = setting(REQUIRED, "folder of the run", positional=True)
+    output: str = setting(
+        REQUIRED,
+        "file to write: NAME.safetensors (weights) or NAME.stablehlo (program: images as stored "
+        "in, outputs out, any batch size; class names and normalization are in "
+        "NAME.stablehlo.json)",
+    )
+    step: int | None = setting(
+        None, "step of the checkpoint (default: the best by validation data, or the last)"
+    )
+    plugins: tuple[str, ...] = setting(
+        (),
+        "Python files or modules that the run was trained with; names that only the run's folder "
+        "holds are not imported, since they are code of the folder's author",
+        metavar="FILE.py|MODULE",
+    )
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -78,10 +84,7 @@ def _main(argv: Sequence[str]) -> int:
     platform.configure(None)
     platform.check_backend()
     if name == "import":
-        config = TrainConfig(command.plugins, command.model, command.data, command.task).replace(
-            run_dir=command.run_dir
-        )
-        print(printable(import_weights(command.weights, config)))
+        print(printable(import_weights(command.weights, command.part(TrainConfig))))
     else:
         from jaxdp.inference.weights import export
 
@@ -105,26 +108,25 @@ def import_weights(file: str, config: TrainConfig) -> str:
     """
     from flax import nnx
 
-    from jaxdp import run_directory
     from jaxdp.checkpoint.checkpoints import Checkpoints
     from jaxdp.components import create_model
     from jaxdp.inference.weights import load_exported, read_weights
     from jaxdp.models.reference_weights import load_reference_weights
+    from jaxdp.rundir.start import open_run
     from jaxdp.step.state import create_train_state
     from jaxdp.training.setup import create_setup
 
     weights, own = read_weights(file)
     # The strategy here is only for loading; training is free to use another one.
-    setup = create_setup(config.replace(resume="never", strategy="single"))
-    model = create_model(
-        setup.config, setup.dataset, rngs=nnx.Rngs(config.data.seed), dtype=setup.dtype
-    )
+    single = config.replace(resume="never", strategy="single", **WorkersConfig().flat())
+    setup = create_setup(single)
+    model = create_model(setup.config, setup.dataset, rngs=nnx.Rngs(config.seed), dtype=setup.dtype)
     try:
         (load_exported if own else load_reference_weights)(model, weights)
     except ConfigError as error:
         raise ConfigError("weights", file, error.remedy) from error
     description = dataclasses.asdict(setup.dataset.describe())
-    run = run_directory.claim(setup.config, description, create=True)
+    run = open_run(setup.config, description, create=True)
     state = setup.strategy.gather(
         setup.strategy.restore(create_train_state(model, setup.recipe.optimizer(setup.schedule)))
     )
@@ -134,8 +136,8 @@ def import_weights(file: str, config: TrainConfig) -> str:
         ) as checkpoints:
             checkpoints.save(0, state, {}, None)
             checkpoints.wait()
-        run.write_dataset(description)
-        run.write_config(setup.config.replace(strategy=config.sharding.strategy))
+        run.write("dataset.json", description)
+        run.write_config(setup.config.replace(strategy=config.strategy))
     return (
         f"{run.path} holds {len(weights)} arrays as step 0; next: python -m jaxdp.evaluate"
         f" {run.path}"

@@ -1,38 +1,8 @@
-"""Settings that have a new name, or are gone.
-
-An old name works, with one line of warning, until the release that drops it. A removed setting is
-refused with one line.
-"""
+"""Settings that are gone: each is refused with one line that says what to use instead."""
 
 import dataclasses
-import warnings
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
-
-from jaxdp.registry import ConfigError
-
-
-@dataclasses.dataclass(frozen=True)
-class Renamed:
-    """A setting that has a new name.
-
-    Attributes:
-        old: name of the field before.
-        new: its name now.
-        since: the first version with the new name.
-        until: the first version without the old one.
-    """
-
-    old: str
-    new: str
-    since: str
-    until: str
-
-    def __str__(self) -> str:
-        return f"{_as_flag(self.old)} is now {_as_flag(self.new)}"
-
-
-RENAMED = (Renamed("steps_per_call", "steps_per_execution", since="0.2", until="0.3"),)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,12 +27,17 @@ class Removed:
 
 # All were removed in version 0.3.0.
 REMOVED = (
+    Removed("steps_per_call", "use --steps-per-execution", default=1),
     Removed("measure_devices", "use --devices", default=False),
     Removed(
         "grad_reduce_dtype",
         "leave it out; gradients are averaged in the parameters' format",
         names_run=True,
     ),
+    Removed("exchange", "use --strategy exact or --strategy async", default="allreduce"),
+    Removed("local_steps", "leave it out; --strategy exact and async update after every batch"),
+    Removed("outer_learning_rate", "leave it out; no strategy averages replicas"),
+    Removed("outer_momentum", "leave it out; no strategy averages replicas"),
     Removed(
         "learning_rate_monitor",
         "rows have the learning rate of an optimizer given by name",
@@ -87,26 +62,6 @@ REMOVED = (
         command="predict",
     ),
 )
-_BY_OLD_NAME = {each.old: each for each in RENAMED}
-
-
-def rename_flags(argv: Sequence[str], fields: Collection[str]) -> tuple[list[str], list[Renamed]]:
-    """Returns the arguments with the flags of today, and what to warn about.
-
-    Args:
-        argv: words of a command line.
-        fields: the settings that the command has. A flag of others stays as it is, to be refused
-            under the name that was typed.
-    """
-    words, renamed = [], []
-    for word in argv:
-        flag, separator, value = word.partition("=")
-        found = _BY_OLD_NAME.get(flag[2:].replace("-", "_")) if flag.startswith("--") else None
-        if found and found.new in fields:
-            renamed.append(found)
-            word = _as_flag(found.new) + separator + value
-        words.append(word)
-    return words, renamed
 
 
 def removal(name: str, command: str = "") -> str | None:
@@ -129,43 +84,22 @@ def defining_defaults() -> dict[str, Any]:
 
 
 def drop_removed(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the settings of a file without the removed ones that are at their defaults."""
+    """Returns the settings of a file without the removed ones that are at their defaults, or that
+    another setting has taken over.
+    """
     defaults = {each.name: each.default for each in REMOVED if not each.command}
     return {
         name: value
-        for name, value in settings.items()
+        for name, value in strategy_of_workers(settings).items()
         if name not in defaults or value != defaults[name]
     }
 
 
-def rename_settings(settings: Mapping[str, Any], *, warn: bool = True) -> dict[str, Any]:
-    """Returns settings or keyword arguments under the names of today.
-
-    Args:
-        settings: values by name.
-        warn: whether to raise a DeprecationWarning about each old name; not for files, which nobody
-            edits.
-
-    Raises:
-        ConfigError: if a setting is there under both names.
+def strategy_of_workers(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns settings or facts of a run in which `exchange: exact` of version 0.2 is the strategy
+    that it is now.
     """
-    renamed = {}
-    for name, value in settings.items():
-        found = _BY_OLD_NAME.get(name)
-        if found and found.new in settings:
-            raise ConfigError(
-                found.new,
-                settings[found.new],
-                f"is also set as {found.old}, its old name; give one of them",
-            )
-        if found and warn:
-            message = (
-                f"{found.old} is now {found.new}; the old name works until version {found.until}"
-            )
-            warnings.warn(message, DeprecationWarning, stacklevel=3)
-        renamed[found.new if found else name] = value
-    return renamed
-
-
-def _as_flag(name: str) -> str:
-    return "--" + name.replace("_", "-")
+    found = dict(facts)
+    if found.get("exchange") in ("exact", "async"):
+        found["strategy"] = found.pop("exchange")
+    return found

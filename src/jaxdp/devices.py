@@ -2,8 +2,8 @@
 of a run would lie on each.
 
 With flags of a run (`--model`, `--strategy`, ...) its first state and batch are placed as training
-would place them, and measured; nothing is trained or written. Several processes, e.g. of Slurm, show
-the devices of all. `--address` lists the nodes of a Ray cluster instead.
+would place them, and measured; nothing is trained or written. Several processes, e.g. of Slurm,
+show the devices of all. `--address` lists the nodes of a Ray cluster instead.
 """
 
 import dataclasses
@@ -17,10 +17,9 @@ from typing import Any
 
 import rich.console
 import rich.table
-import tyro
 
 from jaxdp import command_line
-from jaxdp.config import ProcessConfig, TrainConfig
+from jaxdp.config import ProcessConfig, TrainConfig, fields, setting
 from jaxdp.exit_codes import EXIT_USAGE_ERROR
 from jaxdp.registry import ConfigError
 from jaxdp.runtime import platform, ray_cluster
@@ -36,15 +35,17 @@ VARIABLES = (
 Record = dict[str, Any]
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class DevicesConfig(TrainConfig):
     """The settings of `python -m jaxdp.devices`."""
 
-    json: tyro.conf.FlagCreatePairsOff[bool] = False
-    """print one line of JSON instead of tables"""
-    address: ray_cluster.Address = None
-    """list the nodes of the Ray cluster that this machine belongs to (auto), or whose head is
-    there, and what they have"""
+    json: bool = setting(False, "print one line of JSON instead of tables")
+    address: str | None = setting(
+        None,
+        "list the nodes of the Ray cluster that this machine belongs to (auto), or whose head is "
+        "there, and what they have",
+        metavar="auto|HOST:PORT",
+    )
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -61,9 +62,8 @@ def _main(argv: Sequence[str]) -> int:
             record = describe_cluster(ray_cluster.nodes()) | {"free": ray_cluster.free()}
         show = print_cluster
     else:
-        given = {word.split("=")[0][2:].replace("-", "_") for word in argv if word.startswith("--")}
-        idle = {"json", "devices", *ProcessConfig.places()}
-        record, show = _survey(config, placement=bool(given - idle)), print_survey
+        given = command_line.given_flags(argv) - {"json", "devices", *fields(ProcessConfig)}
+        record, show = _survey(config, placement=bool(given)), print_survey
     if record is not None:
         show(record) if not config.json else print(json.dumps(record))
     return 0
@@ -79,18 +79,17 @@ def _survey(config: TrainConfig, *, placement: bool) -> Record | None:
         ConfigError: for a run that could not be trained.
     """
     platform.configure(
-        config.sharding.devices,
-        deterministic=config.sharding.deterministic,
-        precision=config.model.precision,
+        config.devices,
+        deterministic=config.deterministic,
+        precision=config.precision,
     )
     from jaxdp.runtime import processes
 
     try:
-        group = processes.start(config.processes)
-        own = describe_process(group.index, platform.select_devices(config.sharding.devices))
+        group = processes.start(config)
+        own = describe_process(group.index, platform.select_devices(config.devices))
         placed = _place(config, own["devices"]) if placement else None
-        timeout = config.processes.distributed_timeout
-        texts = group.exchange("devices", json.dumps(own), timeout)
+        texts = group.exchange("devices", json.dumps(own), config.distributed_timeout)
     except BaseException as error:
         is_usage = isinstance(error, ConfigError)
         code, message = (EXIT_USAGE_ERROR, str(error)) if is_usage else (1, None)
@@ -173,18 +172,18 @@ def _place(config: TrainConfig, rows: list[Record]) -> Record:
         "batch": batch,
     }
     held = {name: bytes_by_device(tree) for name, tree in parts.items()}
-    if setup.config.data.data_placement == "device":  # every device holds all of it
+    if setup.config.data_placement == "device":  # every device holds all of it
         resident = setup.source("train").bytes + setup.evaluation_source.bytes
         held["dataset"] = {device.id: resident for device in setup.strategy.devices}
     for row in rows:
         row["holds"] = {name: held.get(name, {}).get(row["id"], 0) for name in PARTS}
     settings = setup.config
     return {
-        "model": settings.model.name,
-        "dataset": settings.data.dataset,
-        "strategy": settings.sharding.strategy,
-        "global_batch_size": settings.optimization.global_batch_size,
-        "data_placement": settings.data.data_placement,
+        "model": settings.model,
+        "dataset": settings.dataset,
+        "strategy": settings.strategy,
+        "global_batch_size": settings.global_batch_size,
+        "data_placement": settings.data_placement,
         # Without padding.
         "parameters": sum(leaf.size for leaf in jax.tree.leaves(setup.shapes.params)),
         "largest_parameter": largest_array(state.params),

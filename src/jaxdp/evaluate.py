@@ -5,15 +5,13 @@ import json
 import pathlib
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import tyro
-
-from jaxdp import command_line
-from jaxdp.config import OptionalInt, OptionalPath, Plugins, Settings, ShardingConfig
-from jaxdp.config.values import OptionalText
-from jaxdp.run_directory import RunDirectory, check_file, check_folder
-from jaxdp.runtime import large_pages, platform
+from jaxdp.command_line import command
+from jaxdp.config import REQUIRED, ShardingConfig, setting
+from jaxdp.rundir.layout import RunDirectory
+from jaxdp.rundir.write import check_file, check_folder
+from jaxdp.runtime import platform
 
 if TYPE_CHECKING:
     from jaxdp.result import Result
@@ -21,61 +19,56 @@ if TYPE_CHECKING:
 DESCRIPTION = "Evaluate a checkpoint of a run on all its test data, or on other labelled data."
 
 
-@dataclasses.dataclass(frozen=True)
-class EvaluateConfig(Settings):
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EvaluateConfig(ShardingConfig):
     """The settings of `python -m jaxdp.evaluate`."""
 
-    run_dir: Annotated[str, tyro.conf.Positional]
-    """folder of the run"""
-    step: OptionalInt = None
-    """step of the checkpoint (default: the best by validation data, or the last)"""
-    dataset: OptionalText = None
-    """other labelled data, e.g. folder:photos, all of which count unless --split is given (default:
-    the data of the run)"""
-    split: OptionalText = None
-    """train, validation, test or all (default: test, or validation if there are no test data)"""
-    data_dir: OptionalPath = None
-    """folder of prepared TensorFlow Datasets (default: as in training)"""
-    per_image: OptionalPath = None
-    """CSV file for the metrics of each image"""
-    plugins: Plugins = ()
-    """Python files or modules that the run was trained with; names that only the run's folder
-    holds are not imported, since they are code of the folder's author"""
-    json: tyro.conf.FlagCreatePairsOff[bool] = False
-    """print one line of JSON instead of a sentence"""
-    sharding: ShardingConfig = ShardingConfig()
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command with these arguments or the process's own; returns the exit code."""
-    large_pages.restart()
-    return command_line.main(_main, argv, "jaxdp.evaluate")
-
-
-def _main(argv: Sequence[str]) -> int:
-    command = command_line.parse(
-        EvaluateConfig,
-        argv,
-        prog="python -m jaxdp.evaluate",
-        description=DESCRIPTION,
-        defaults_file=False,
+    run_dir: str = setting(REQUIRED, "folder of the run", positional=True)
+    step: int | None = setting(
+        None, "step of the checkpoint (default: the best by validation data, or the last)"
     )
-    file = pathlib.Path(command.per_image) if command.per_image is not None else None
+    dataset: str | None = setting(
+        None,
+        "other labelled data, e.g. folder:photos, all of which count unless --split is given "
+        "(default: the data of the run)",
+        metavar="NAME",
+    )
+    split: str | None = setting(
+        None,
+        "train, validation, test or all (default: test, or validation if there are no test data)",
+        metavar="NAME",
+    )
+    data_dir: str | None = setting(
+        None, "folder of prepared TensorFlow Datasets (default: as in training)", metavar="PATH"
+    )
+    per_image: str | None = setting(None, "CSV file for the metrics of each image", metavar="PATH")
+    plugins: tuple[str, ...] = setting(
+        (),
+        "Python files or modules that the run was trained with; names that only the run's folder "
+        "holds are not imported, since they are code of the folder's author",
+        metavar="FILE.py|MODULE",
+    )
+    json: bool = setting(False, "print one line of JSON instead of a sentence")
+
+
+@command(EvaluateConfig, "jaxdp.evaluate", DESCRIPTION, defaults_file=False)
+def main(asked: EvaluateConfig) -> int:
+    """Evaluates a checkpoint and prints its metrics."""
+    file = pathlib.Path(asked.per_image) if asked.per_image is not None else None
     if file is not None:
         check_file("per_image", file, "scores.csv")
         check_folder("per_image", file.parent)
-    result = _load(
-        command.run_dir, command.step, command.data_dir, command.sharding, command.plugins
-    )
-    default = "all" if command.dataset is not None else result.description.final_split
-    split = command.split or default
+    sharding = asked.part(ShardingConfig)
+    result = _load(asked.run_dir, asked.step, asked.data_dir, sharding, asked.plugins)
+    default = "all" if asked.dataset is not None else result.description.final_split
+    split = asked.split or default
     if file is None:
-        metrics = result.evaluate(command.dataset, split=split)
+        metrics = result.evaluate(asked.dataset, split=split)
     else:
-        scores = result.evaluate_each(command.dataset, split=split)
+        scores = result.evaluate_each(asked.dataset, split=split)
         scores.write_csv(file)
         metrics = scores.metrics()
-    if command.json:
+    if asked.json:
         print(json.dumps({"step": result.step, "split": split} | metrics))
     else:
         from jaxdp.reporting.progress import metrics_text
@@ -116,13 +109,13 @@ def _load(
     sharding: ShardingConfig,
     plugins: Sequence[str],
 ) -> "Result":
-    precision = RunDirectory(pathlib.Path(run_dir)).load_config().model.precision
+    precision = RunDirectory(pathlib.Path(run_dir)).load_config().precision
     platform.configure(sharding.devices, deterministic=sharding.deterministic, precision=precision)
     platform.check_backend()
     from jaxdp.result import load
 
     result = load(run_dir, step=step, plugins=plugins)
-    config = dataclasses.replace(result.config, sharding=sharding)
+    config = result.config.replace(**sharding.flat())
     result.config = config if data_dir is None else config.replace(data_dir=data_dir)
     return result
 

@@ -12,7 +12,7 @@ import pathlib
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol, runtime_checkable
 
-from jaxdp.run_directory import Row
+from jaxdp.rundir.read import Row
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,8 +61,8 @@ class StepEnd:
 
     Attributes:
         state: after these steps, on the devices. The next step consumes it: keep a copy, not this.
-            With `--exchange async` the state is at servers, and this is the one that was evaluated
-            or saved last.
+            With `--strategy async` or `--servers` it is at servers, and this is the state that was
+            evaluated or saved last.
     """
 
     step: int
@@ -171,9 +171,7 @@ class Run(Protocol):
         ...
 
     def where(self) -> dict[str, Any]:
-        """Returns the number of `devices` and `processes`, and of a run with workers its `exchange`
-        and `workers`.
-        """
+        """Returns the number of `devices` and `processes`, and of `workers` if there are any."""
         ...
 
     def paused(self) -> contextlib.AbstractContextManager[Any]:

@@ -8,9 +8,6 @@ starts them, and `launch ray --workers 4 -- train ...` starts them on the nodes 
 import dataclasses
 import sys
 from collections.abc import Sequence
-from typing import Annotated
-
-import tyro
 
 from jaxdp import command_line
 from jaxdp.config import (
@@ -18,11 +15,11 @@ from jaxdp.config import (
     MOST_PROCESSES,
     NON_NEGATIVE,
     POSITIVE,
-    OptionalInt,
-    OptionalPath,
+    REQUIRED,
     Settings,
     TrainConfig,
     at_most,
+    setting,
 )
 from jaxdp.registry import ConfigError
 from jaxdp.runtime import launcher, ray_launcher, slurm
@@ -41,19 +38,34 @@ _OTHERS = {
 _OWN_FLAGS = ("--coordinator", "--num-processes", "--process-id", "--distributed")
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class LaunchConfig(Settings):
     """Flags that choose how many processes start here, with which devices."""
 
-    num_processes: Annotated[int, POSITIVE, at_most(MOST_PROCESSES), tyro.conf.arg(aliases=["-n"])]
-    """processes to start"""
-    devices_per_process: Annotated[OptionalInt, POSITIVE, at_most(MOST_DEVICES)] = None
-    """devices of each process: GPUs, or simulated ones on a CPU (default: the GPUs divided, or 1)
-    """
-    max_restarts: Annotated[int, NON_NEGATIVE] = 0
-    """how often to start all again from the last checkpoint after one has failed"""
-    log_dir: OptionalPath = None
-    """folder to which what process N prints is appended as well, as process-N.log"""
+    num_processes: int = setting(
+        REQUIRED,
+        "processes to start",
+        POSITIVE,
+        at_most(MOST_PROCESSES),
+        alias="-n",
+    )
+    devices_per_process: int | None = setting(
+        None,
+        "devices of each process: GPUs, or simulated ones on a CPU (default: the GPUs "
+        "divided, or 1)",
+        POSITIVE,
+        at_most(MOST_DEVICES),
+    )
+    max_restarts: int = setting(
+        0,
+        "how often to start all again from the last checkpoint after one has failed",
+        NON_NEGATIVE,
+    )
+    log_dir: str | None = setting(
+        None,
+        "folder to which what process N prints is appended as well, as process-N.log",
+        metavar="PATH",
+    )
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -95,7 +107,7 @@ def _main(argv: Sequence[str]) -> int:
             config.num_processes,
             config.devices_per_process,
             config.max_restarts,
-            heartbeat_timeout=settings.processes.heartbeat_timeout,
+            heartbeat_timeout=settings.heartbeat_timeout,
             log_dir=config.log_dir,
         )
     assert isinstance(config, slurm.SlurmConfig)

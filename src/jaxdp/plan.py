@@ -10,13 +10,11 @@ import json
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import tyro
-
-from jaxdp import command_line
-from jaxdp.config import TrainConfig
-from jaxdp.config.values import OptionalDeviceCounts
+from jaxdp.command_line import command
+from jaxdp.config import TrainConfig, setting
+from jaxdp.config.values import TargetCounts
 from jaxdp.registry import ConfigError
 from jaxdp.reporting import plans
 from jaxdp.runtime import native_output, platform
@@ -37,46 +35,43 @@ _ATTEMPTS = re.compile(
 Record = dict[str, Any]
 
 
-@dataclasses.dataclass(frozen=True)
-class PlanConfig(TrainConfig):
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PlanConfig(TrainConfig):  # pyright: ignore[reportIncompatibleVariableOverride]
     """The settings of `python -m jaxdp.plan`."""
 
-    target: Annotated[
-        str | None, tyro.conf.arg(metavar="PLATFORM:CHIP:TOPOLOGY", help_behavior_hint="")
-    ] = None
-    """compile for this machine, without having it: tpu:v5e:4x4, tpu:v5p:2x2x4, tpu:v6e:8x8,
-    cuda:a100:8, cuda:h100:8, cuda:h200:1 and other numbers of devices. Needs pip install
-    'jaxdp[tpu]' or 'jaxdp[cuda13]', no accelerator and no driver"""
-    devices: OptionalDeviceCounts = None
-    """how many devices to use (default: all); simulated on CPU. With --target also several
-    numbers, e.g. 1,4,16,64: weak scaling with --per-device-batch-size, else strong scaling"""
-    quick: tyro.conf.FlagCreatePairsOff[bool] = False
-    """with --target tpu:...: compile with the least effort, several times as fast"""
-    device_memory: Annotated[str | None, tyro.conf.arg(metavar="SIZE", help_behavior_hint="")] = (
-        None
+    target: str | None = setting(
+        None,
+        "compile for this machine, without having it: tpu:v5e:4x4, tpu:v5p:2x2x4, tpu:v6e:8x8, "
+        "cuda:a100:8, cuda:h100:8, cuda:h200:1 and other numbers of devices. Needs pip install "
+        "'jaxdp[tpu]' or 'jaxdp[cuda13]', no accelerator and no driver",
+        metavar="PLATFORM:CHIP:TOPOLOGY",
     )
-    """memory of a device, e.g. 11GiB (default: what the devices have)"""
-    json: tyro.conf.FlagCreatePairsOff[bool] = False
-    """print one line of JSON instead of tables"""
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command with these arguments or the process's own; returns the exit code."""
-    return command_line.main(_main, argv, "jaxdp.plan")
-
-
-def _main(argv: Sequence[str]) -> int:
-    asked = command_line.parse(
-        PlanConfig, argv, prog="python -m jaxdp.plan", description=DESCRIPTION
+    devices: TargetCounts | None = setting(  # pyright: ignore[reportIncompatibleVariableOverride]
+        None,
+        "how many devices to use (default: all); simulated on CPU. With --target also several "
+        "numbers, e.g. 1,4,16,64: weak scaling with --per-device-batch-size, else strong scaling",
+        metavar="N[,N,...]",
+        numbers=(int,),
+        basic=True,
     )
+    quick: bool = setting(
+        False, "with --target tpu:...: compile with the least effort, several times as fast"
+    )
+    device_memory: str | None = setting(
+        None, "memory of a device, e.g. 11GiB (default: what the devices have)", metavar="SIZE"
+    )
+    json: bool = setting(False, "print one line of JSON instead of tables")
+
+
+@command(PlanConfig, "jaxdp.plan", DESCRIPTION, restarts=False)
+def main(asked: PlanConfig) -> int:
+    """Plans, and prints the plan."""
     try:
         limit = parse_bytes(asked.device_memory) if asked.device_memory else None
     except ValueError:
         remedy = "must be a size, e.g. 11GiB or 40GB"
         raise ConfigError("device_memory", asked.device_memory, remedy) from None
-    config = TrainConfig(
-        **{field.name: getattr(asked, field.name) for field in dataclasses.fields(TrainConfig)}
-    )
+    config = asked.part(TrainConfig, devices=None)
     counts = asked.devices.values if asked.devices is not None else ()
     if asked.target is None:
         if asked.quick:
@@ -133,12 +128,12 @@ def plan(
     examples = _examples(setup)
     is_tpu = target is not None and target.chip.platform == "tpu"
     record: Record = {
-        "model": config.model.name,
-        "dataset": config.data.dataset,
+        "model": config.model,
+        "dataset": config.dataset,
         "image_shape": list(setup.dataset.image_shape),
-        "precision": config.model.precision,
-        "batch_norm": str(config.model.batch_norm),
-        "strategy": config.sharding.strategy,
+        "precision": config.precision,
+        "batch_norm": str(config.batch_norm),
+        "strategy": config.strategy,
         "platform": str(target.chip) if target else devices[0].platform,
         "target": str(target) if target else None,
         "devices": strategy.num_devices,
@@ -146,7 +141,7 @@ def plan(
         "device_memory": limit,
         "usable_bytes": int(memory.USABLE_FRACTION * limit),
         "examples_per_device": examples,
-        "examples_at_once": examples // config.optimization.accumulate_steps,
+        "examples_at_once": examples // config.accumulate_steps,
         "global_batch_size": examples * strategy.data_shards,
         "effort": "least" if quick and is_tpu else "default",
     }
@@ -170,7 +165,7 @@ def plan(
         "collectives": [dataclasses.asdict(each) for each in collectives],
     }
     if target is not None:
-        ideal = idealize(target, config.model.precision, flops, step, collectives)
+        ideal = idealize(target, config.precision, flops, step, collectives)
         rate = record["global_batch_size"] / ideal["step_seconds"]
         record["idealized"] = ideal | {"images_per_second": rate}
     if search:
@@ -185,18 +180,15 @@ def plan(
 def _create_setup(config: TrainConfig, target: Target | None) -> Any:
     if target is None:
         platform.configure(
-            config.sharding.devices,
-            deterministic=config.sharding.deterministic,
-            precision=config.model.precision,
+            config.devices,
+            deterministic=config.deterministic,
+            precision=config.precision,
         )
     else:
         platform.describe_only()
-        if config.exchange.name != "allreduce":
-            remedy = f"computes on CPUs, which {target} is not; leave it out"
-            raise ConfigError("exchange", config.exchange.name, remedy)
     from jaxdp.training.setup import create_setup
 
-    if config.optimization.global_batch_size == "auto":  # the plan shows it
+    if config.global_batch_size == "auto":  # the plan shows it
         config = config.replace(global_batch_size=None)
     # Here as if not to train: the batches to plan for need not be the configured one.
     return create_setup(config, training=target is not None, target=target)
@@ -236,15 +228,15 @@ def _count_flops(config: TrainConfig, examples: int, setup: Any) -> float:
 def variants(config: TrainConfig, devices: int) -> dict[str, TrainConfig]:
     """Returns settings that could save memory, by the flags that choose them."""
     changes: dict[str, dict[str, Any]] = {}
-    if config.model.remat == "none":
+    if config.remat == "none":
         changes["--remat blocks"] = {"remat": "blocks"}
-    if config.model.remat != "full":
+    if config.remat != "full":
         changes["--remat full"] = {"remat": "full"}
-    if config.model.precision == "float32":
+    if config.precision == "float32":
         changes["--precision bfloat16"] = {"precision": "bfloat16"}
-    if config.optimization.accumulate_steps == 1:
+    if config.accumulate_steps == 1:
         changes["--accumulate-steps 4"] = {"accumulate_steps": 4}
-    if devices > 1 and not config.sharding.shard_params:
+    if devices > 1 and not config.shard_params:
         changes["--strategy sharded --shard-params"] = {"strategy": "sharded", "shard_params": True}
     return {name: config.replace(**change) for name, change in changes.items()}
 

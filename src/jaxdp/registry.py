@@ -1,8 +1,8 @@
 """Registries, which map names to models, datasets, tasks and strategies, and the plugins that add
 to them.
 
-A registry collects what the modules of its package register. To add an entry, add a file with a
-decorated class or function. Outside the package, entries are found in a script that calls
+A registry collects what the modules of its packages register. To add an entry, add a file with a
+decorated class or function. Outside the packages, entries are found in a script that calls
 `jaxdp.train.main`, in what `--plugins` names, and in installed distributions that name their
 modules in the entry-point group `jaxdp.plugins`.
 """
@@ -78,11 +78,16 @@ def brief(value: object) -> str:
     return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."
 
 
+def closest(name: str, candidates: Sequence[str]) -> str | None:
+    """Returns the most similar candidate; None if none is similar."""
+    return next(iter(difflib.get_close_matches(name, candidates, n=1, cutoff=0.5)), None)
+
+
 def nearest(name: str, candidates: Mapping[str, Any] | list[str]) -> str:
-    """Returns a remedy: the nearest candidate, if one is similar, and the list of all."""
-    close = difflib.get_close_matches(name, list(candidates), n=1, cutoff=0.5)
+    """Returns a remedy: the closest candidate, if one is similar, and the list of all."""
+    close = closest(name, list(candidates))
     known = ", ".join(sorted(candidates)) or "none"
-    return f"did you mean {close[0]}? known: {known}" if close else f"known: {known}"
+    return f"did you mean {close}? known: {known}" if close else f"known: {known}"
 
 
 def check_keywords(
@@ -115,16 +120,16 @@ def check_keywords(
 
 
 class Registry(Generic[T]):
-    """Named entries of one kind, found in the modules of one package.
+    """Named entries of one kind, found in the modules of one or more packages.
 
     Args:
         field: the setting that names them, for error messages.
-        package: its modules are imported at the first lookup, so that their decorators run; then
-            those of the entry points.
+        packages: their modules are imported at the first lookup, so that their decorators run;
+            then those of the entry points.
     """
 
-    def __init__(self, field: str, package: str) -> None:
-        self._field, self._package = field, package
+    def __init__(self, field: str, *packages: str) -> None:
+        self._field, self._packages = field, packages
         self._entries: dict[str, T] = {}
         # File or module, and the thing's own name in it.
         self._origins: dict[str, tuple[str, str]] = {}
@@ -170,8 +175,9 @@ class Registry(Generic[T]):
     def entries(self) -> Mapping[str, T]:
         if not self._loaded:
             self._loaded = True
-            for module in pkgutil.iter_modules(importlib.import_module(self._package).__path__):
-                importlib.import_module(f"{self._package}.{module.name}")
+            for package in self._packages:
+                for module in pkgutil.iter_modules(importlib.import_module(package).__path__):
+                    importlib.import_module(f"{package}.{module.name}")
             _ask_distributions()
         return self._entries
 

@@ -6,32 +6,35 @@ import dataclasses
 import pathlib
 import sys
 from collections.abc import Sequence
-from typing import Annotated
-
-import tyro
 
 from jaxdp import command_line
-from jaxdp.config import Settings
+from jaxdp.config import REQUIRED, Settings, setting
 from jaxdp.parsing import printable
 from jaxdp.registry import ConfigError
 
 DESCRIPTION = "Write one HTML page about runs and benchmarks, to read anywhere."
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class ReportConfig(Settings):
     """What `python -m jaxdp.report` takes."""
 
-    run_dirs: Annotated[
-        tuple[str, ...],
-        tyro.conf.Positional,
-        tyro.conf.arg(metavar="RUN_DIR ...", help_behavior_hint=""),
-    ]
-    """folders of runs, and of grids that `python -m jaxdp.bench` measured"""
-    output: Annotated[str, tyro.conf.arg(metavar="FILE")] = "report.html"
-    """where to write the page"""
-    title: Annotated[str | None, tyro.conf.arg(metavar="TEXT", help_behavior_hint="")] = None
-    """what stands above it (default: models and datasets)"""
+    run_dirs: tuple[str, ...] = setting(
+        REQUIRED,
+        "folders of runs, and of grids that `python -m jaxdp.bench` measured",
+        metavar="RUN_DIR ...",
+        positional=True,
+    )
+    output: str = setting(
+        "report.html",
+        "where to write the page",
+        metavar="FILE",
+    )
+    title: str | None = setting(
+        None,
+        "what stands above it (default: models and datasets)",
+        metavar="TEXT",
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()

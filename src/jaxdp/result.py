@@ -21,16 +21,17 @@ from jaxdp import models, tasks
 from jaxdp.checkpoint.checkpoints import Checkpoints
 from jaxdp.components import NOTHING, Objects, create_task, open_data
 from jaxdp.config import OBJECT, DataConfig, TrainConfig
-from jaxdp.data.checking import check_dataset
 from jaxdp.data.dataset import Dataset, Description
+from jaxdp.data.opening import check_dataset, with_classes
 from jaxdp.data.sources import open_dataset
-from jaxdp.data.splits import with_classes
 from jaxdp.inference import instances
 from jaxdp.inference.predictor import Predictor, read_description, restore
 from jaxdp.inference.scores import Scores, score
 from jaxdp.parsing import printable
 from jaxdp.registry import ConfigError
-from jaxdp.run_directory import RunDirectory, claim_new, replace_file, rows_text
+from jaxdp.rundir.layout import RunDirectory
+from jaxdp.rundir.start import create_run
+from jaxdp.rundir.write import replace_file, rows_text
 from jaxdp.runtime import devices
 from jaxdp.step import metrics as metrics_lib
 from jaxdp.step.state import TrainState
@@ -108,7 +109,9 @@ class Result:
                 directory, setup.config, setup.dataset.describe(), None, setup.objects.model
             )[1]
 
-        history = History(directory.read_rows() if directory is not None else trained.rows)
+        history = History(
+            directory.read("metrics.jsonl") if directory is not None else trained.rows
+        )
         run_dir = directory.path if directory is not None else None
         task = setup.recipe.task
         return cls(
@@ -260,7 +263,7 @@ class Result:
             raise ConfigError(
                 "split",
                 split,
-                f"there is no split {split!r} in {setup.config.data.dataset}; there are: {there}",
+                f"there is no split {split!r} in {setup.config.dataset}; there are: {there}",
             )
         return setup, known if split == "all" else [split]
 
@@ -271,9 +274,9 @@ class Result:
         config = (self._setup or self).config.replace(dataset=dataset.name)
         if data is not None and self._setup is not None:
             return dataclasses.replace(self._setup, config=config, dataset=dataset)
-        if config.optimization.optimizer == OBJECT:  # evaluation needs none
+        if config.optimizer == OBJECT:  # evaluation needs none
             config = config.replace(optimizer="sgd", optimizer_kwargs={})
-        devices.ensure(config.sharding.devices)
+        devices.ensure(config.devices)
         setup = setup_lib.create_setup(
             config, dataclasses.replace(NOTHING, dataset=dataset), training=False
         )
@@ -288,7 +291,7 @@ class Result:
         Raises:
             ConfigError: for data that the model is not for.
         """
-        ours, config = self.description, self.config.data
+        ours, config = self.description, self.config
         if data is None:
             dataset = open_data(self.config)[1]
         else:
@@ -322,9 +325,7 @@ class Result:
         """
         height, width, channels = self.description.image_shape
         others = {"train_split": None, "validation": None, "test_split": None, "class_names": None}
-        config = self.config.data.replace(
-            dataset=name, instances=self.description.instances, **others
-        )
+        config = self.config.replace(dataset=name, instances=self.description.instances, **others)
         if self.description.answer == "classification" and config.image_size is None:
             config = config.replace(image_size=f"{height}x{width}")
         known = (
@@ -344,7 +345,7 @@ class Result:
         above = (
             title(self._setup)
             if self._setup is not None
-            else f"{self.config.model.name} on {self.config.data.dataset}"
+            else f"{self.config.model} on {self.config.dataset}"
         )
         return plots.curves_figure(self.history, title=above, metric_name=name)
 
@@ -354,16 +355,16 @@ class Result:
         Raises:
             ConfigError: if the folder holds something already, or cannot be written.
         """
-        directory = claim_new(pathlib.Path(path))
+        directory = create_run(pathlib.Path(path))
         step, evaluated = self.step, self.metrics.get(self._evaluated_split())
         with contextlib.closing(
             Checkpoints(directory.checkpoints, keep=1, best_metric=None)
         ) as checkpoints:
             directory.checkpoints.mkdir(exist_ok=True)
             checkpoints.save(step, self.state, {}, evaluated)
-        directory.write_dataset(dataclasses.asdict(self.description))
-        replace_file(directory.metrics_file, rows_text(self.history))
-        directory.write_summary(self.summary)
+        directory.write("dataset.json", dataclasses.asdict(self.description))
+        replace_file(directory.file("metrics.jsonl"), rows_text(self.history))
+        directory.write("summary.json", self.summary)
         directory.record("saved", step)
         directory.write_config(self.config)  # last: with it the folder holds a run
         return directory.path
@@ -376,7 +377,7 @@ class Result:
             split: {name: round(value, 4) for name, value in each.items() if "/" not in name}
             for split, each in self.metrics.items()
         }
-        what = printable(f"{self.config.model.name} on {self.config.data.dataset}")
+        what = printable(f"{self.config.model} on {self.config.dataset}")
         return f"Result({what}, {self.status} at step {self.summary['steps']}, {found})"
 
 
@@ -404,22 +405,26 @@ def load(
     directory = RunDirectory(pathlib.Path(run_dir))
     config = directory.load_trusted_config(plugins)
     description = read_description(directory)
-    devices.ensure(None, precision=config.model.precision)
-    if model is None and config.model.name not in models.names():
+    devices.ensure(None, precision=config.precision)
+    if model is None and config.model not in models.names():
         remedy = (
             "was trained with a model object; give one of the same structure:"
             f" load({str(run_dir)!r}, model=...)"
         )
-        raise ConfigError("model", config.model.name, remedy)
+        raise ConfigError("model", config.model, remedy)
     task = create_task(config, description, Objects())
     found = restore(directory, config, description, step, model)
-    summary = directory.read_summary() or {"status": "stopped", "metrics": {}, "steps": found[0]}
+    summary: dict[str, Any] = directory.read("summary.json") or {
+        "status": "stopped",
+        "metrics": {},
+        "steps": found[0],
+    }
     return Result(
         config,
         description,
         task,
         summary,
-        History(directory.read_rows()),
+        History(directory.read("metrics.jsonl")),
         lambda: found[1],
         run_dir=directory.path,
     )

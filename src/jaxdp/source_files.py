@@ -10,9 +10,9 @@ import sysconfig
 from collections.abc import Mapping
 from typing import Any
 
-from jaxdp import run_files
 from jaxdp.parsing import resolved
 from jaxdp.registry import ConfigError
+from jaxdp.rundir.read import read_bytes
 
 _MOST_NAMES = 3  # in one line
 
@@ -39,7 +39,7 @@ def digests() -> dict[str, str]:
     found = dict[str, str]()
     for path, name in sorted(names.items()):
         with contextlib.suppress(ConfigError):  # it is gone, or was never a file
-            digest = hashlib.sha256(run_files.read_bytes(path)).hexdigest()
+            digest = hashlib.sha256(read_bytes(path)).hexdigest()
             found[str(path) if name in found else name] = digest
     return found
 

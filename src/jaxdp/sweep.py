@@ -15,23 +15,19 @@ from collections.abc import Iterator, Sequence
 
 from jaxdp import command_line
 from jaxdp import config as config_lib
-from jaxdp.config import ProcessConfig, TrainConfig
+from jaxdp.config import ProcessConfig, TrainConfig, fields
 from jaxdp.exit_codes import EXIT_STOPPED
 from jaxdp.runtime import ray_cluster
 from jaxdp.tools import sweep_combinations, sweep_grid, sweep_ray, sweep_runs, sweep_search
 from jaxdp.tools.sweep_settings import CombinationsConfig
 
 DESCRIPTION = "Train with every combination of some settings, or search them."
-_HIDDEN = ("run_dir", "resume", *ProcessConfig.places())
+_HIDDEN = ("run_dir", "resume", *fields(ProcessConfig))
 
 
-@dataclasses.dataclass(frozen=True)
-class SweepConfig(TrainConfig):
-    """What `python -m jaxdp.sweep` takes: the grid, and a training run's settings, which hold for
-    all runs.
-    """
-
-    combinations: CombinationsConfig = CombinationsConfig()
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SweepConfig(CombinationsConfig, TrainConfig):
+    """The grid, and a training run's settings, which hold for all runs."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -48,11 +44,9 @@ def _main(argv: Sequence[str]) -> int:
     config = command_line.parse(
         SweepConfig, words, prog="python -m jaxdp.sweep", description=DESCRIPTION, hidden=_HIDDEN
     )
-    shared = TrainConfig(
-        **{field.name: getattr(config, field.name) for field in dataclasses.fields(TrainConfig)}
-    )
-    asked = config.combinations
-    given = {word.split("=")[0][2:].replace("-", "_") for word in words if word.startswith("--")}
+    shared = config.part(TrainConfig)
+    asked = config
+    given = command_line.given_flags(words)
     words = asked.trials[1:] or asked.grid
     name = config_lib.hash_of(
         config_lib.defining(shared) | {"trials" if asked.trials else "grid": words}

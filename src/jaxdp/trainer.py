@@ -12,13 +12,13 @@ import inspect
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import optax
 from flax import nnx
 
 from jaxdp import callbacks as callbacks_lib
-from jaxdp import models, run_directory, tasks
+from jaxdp import models, tasks
 from jaxdp.callbacks.device_monitor import DeviceMonitor
 from jaxdp.callbacks.early_stopping import EarlyStopping
 from jaxdp.callbacks.json_lines import JsonLines
@@ -28,14 +28,14 @@ from jaxdp.callbacks.progress import Progress
 from jaxdp.callbacks.run_record import RunRecord
 from jaxdp.callbacks.tensorboard import TensorBoard
 from jaxdp.components import Objects
-from jaxdp.config import OBJECT, BatchNormMode, TrainConfig
+from jaxdp.config import OBJECT, BatchNormMode, TrainConfig, facts_of, fields, settings_with
+from jaxdp.config.keywords import TrainKeywords
 from jaxdp.data.dataset import Dataset
-from jaxdp.deprecation import rename_settings
-from jaxdp.exchange import session
 from jaxdp.exit_codes import EXIT_STOPPED
 from jaxdp.models.layers import BatchNorm
 from jaxdp.registry import ConfigError, load_plugins, shown
 from jaxdp.reporting.progress import say, say_complete
+from jaxdp.rundir.start import open_run
 from jaxdp.runtime import devices as devices_lib
 from jaxdp.runtime import platform, processes
 from jaxdp.runtime.processes import Group
@@ -46,31 +46,6 @@ from jaxdp.training.run import Run, Trained
 
 if TYPE_CHECKING:
     from jaxdp.result import Result
-
-_OF_OPTIMIZER = (
-    "optimizer_kwargs",
-    "learning_rate",
-    "lr_scaling",
-    "schedule",
-    "warmup_fraction",
-    "weight_decay",
-    "clip_norm",
-)
-_OF_SCHEDULE = ("lr_scaling", "schedule", "warmup_fraction")
-_OF_DATASET = (
-    "data_dir",
-    "train_split",
-    "validation",
-    "test_split",
-    "num_classes",
-    "channels",
-    "tiff",
-    "mask_values",
-    "instances",
-    "class_names",
-)
-_OF_MODEL = ("model_kwargs", "precision")
-_OF_TASK = ("loss", "label_smoothing", "class_weights", "task_kwargs")
 
 
 class Trainer:
@@ -92,7 +67,8 @@ class Trainer:
         optimizer: name of an optimizer, or an Optax transformation, which brings its own learning
             rate.
         learning_rate: peak learning rate, or an Optax schedule.
-        strategy: `pmap`, `shard_map`, `sharded`, `central` or `single`.
+        strategy: `pmap`, `shard_map`, `sharded`, `central` or `single`; on workers `exact` or
+            `async`.
         devices: how many devices to use, by default all; on a CPU so many are simulated.
         callbacks: objects, or text as for `--callbacks`.
         progress: whether to show progress on standard error.
@@ -111,7 +87,7 @@ class Trainer:
         *,
         callbacks: Sequence[Any] = (),
         progress: bool = True,
-        **settings: Any,
+        **settings: Unpack[TrainKeywords],
     ) -> None:
         callbacks = [callbacks] if isinstance(callbacks, str) else callbacks
         words = tuple(each for each in callbacks if isinstance(each, str))
@@ -121,17 +97,17 @@ class Trainer:
                 del given[name]
         config, objects = resolve(given)
         devices_lib.ensure(
-            config.sharding.devices,
-            deterministic=config.sharding.deterministic,
-            precision=config.model.precision,
+            config.devices,
+            deterministic=config.deterministic,
+            precision=config.precision,
         )
-        group = processes.start(config.processes)
+        group = processes.start(config)
         load_plugins(config.plugins, reload=True)
         self._prepare(
             setup_lib.create_setup(config, objects),
             group,
             callbacks,
-            config.model.batch_norm,
+            config.batch_norm,
             progress=progress,
         )
 
@@ -142,7 +118,7 @@ class Trainer:
         """
         trainer = cls.__new__(cls)
         trainer._prepare(
-            setup, group, setup.config.run.callbacks, setup.config.model.batch_norm, progress=True
+            setup, group, setup.config.callbacks, setup.config.batch_norm, progress=True
         )
         return trainer
 
@@ -155,8 +131,7 @@ class Trainer:
         *,
         progress: bool,
     ) -> None:
-        session.check(setup)
-        platform.check_precision(setup.config.model.precision)
+        platform.check_precision(setup.config.precision)
         self.setup, self._group, self._progress = setup, group, progress
         self._callbacks = list(callbacks)
         for callback in self._callbacks:
@@ -169,7 +144,7 @@ class Trainer:
         """The settings, with what model, dataset and devices decide filled in."""
         return self.setup.config
 
-    def fit(self, **settings: Any) -> "Result":
+    def fit(self, **settings: Unpack[TrainKeywords]) -> "Result":
         """Trains from the initial weights to the end.
 
         With `run_dir`, resumes the run that is there.
@@ -196,7 +171,7 @@ class Trainer:
         from jaxdp.result import Result
 
         setup = self._reconfigured(settings) if settings else self.setup
-        writes = setup.config.run.run_dir is not None
+        writes = setup.config.run_dir is not None
         saves = writes and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
         numbers = (signal.SIGINT, signal.SIGTERM) if saves else (signal.SIGINT,)
         signals = StopSignals(numbers, exit_code=EXIT_STOPPED, message=STOPPED_AT_START)
@@ -211,10 +186,7 @@ class Trainer:
             say_complete(trained, setup.config, remedy, always=self._progress)
         self._result = Result.of_training(setup, trained)
         if signals.requested(signal.SIGTERM):  # the script would go on until the kill that follows
-            say(
-                f"ended by SIGTERM after step {trained.step}, which {setup.config.run.run_dir}"
-                " holds"
-            )
+            say(f"ended by SIGTERM after step {trained.step}, which {setup.config.run_dir} holds")
             raise SystemExit(EXIT_STOPPED)
         return self._result
 
@@ -242,13 +214,12 @@ class Trainer:
             model_size.check(setup)
             if writes:
                 description = dataclasses.asdict(setup.dataset.describe())
-                directory = run_directory.claim(setup.config, description, create=primary)
+                directory = open_run(setup.config, description, create=primary)
                 if primary:
                     cleanup.enter_context(directory.exclusive())
-            chosen = [*self._all_callbacks(setup.config, writes=writes), *callbacks]
-            if setup.config.exchange.name != "allreduce":
-                setup, monitor = cleanup.enter_context(session.started(setup))
-                chosen.insert(0, monitor)  # what it adds to a row is there when the others see it
+            # First: what the strategy adds to a row is there when the others see it.
+            chosen = [setup.strategy, *self._all_callbacks(setup.config, writes=writes), *callbacks]
+            cleanup.enter_context(setup.strategy.started(setup))
             return Run(
                 setup, self._group, chosen, directory, signals=signals, started=started
             ).execute()
@@ -279,45 +250,36 @@ class Trainer:
         return self._result
 
     def _reconfigured(self, settings: Mapping[str, Any]) -> setup_lib.Setup:
-        for name in settings:
-            if name in (
-                "model",
-                "dataset",
-                "task",
-                "optimizer",
-                "strategy",
-                "devices",
-                "callbacks",
-            ):
+        for name in settings_with(TrainConfig, each_fit=False):
+            if name in settings:
                 raise ConfigError(
                     name, shown(settings[name]), "is a matter of the Trainer; create another one"
                 )
         if self.setup.objects.dataset is not None:
-            _refuse(settings, _OF_DATASET, "data", "are decided where the dataset is made")
+            _refuse(settings, "data", "are decided where the dataset is made")
         config = defaults.with_saved_defaults(
             self.setup.config.replace(**{"batch_norm": self._batch_norm, **settings})
         )
         same = self.setup.reconfigured(config)
         setup = same if same is not None else setup_lib.create_setup(config, self.setup.objects)
-        session.check(setup)
         return setup
 
     def _all_callbacks(self, config: TrainConfig, *, writes: bool) -> list[Any]:
         chosen: list[Any] = [DeviceMonitor()]
-        if config.run.profile is not None:
-            chosen.append(Profiler(config.run.profile.first, config.run.profile.last))
+        if config.profile is not None:
+            chosen.append(Profiler(config.profile.first, config.profile.last))
         chosen += [Progress()] if self._progress else []
         chosen += [JsonLines(), Plots(), TensorBoard()] if writes else []
         own = [callbacks_lib.create(each) for each in self._callbacks]
-        if config.run.early_stop is not None:
+        if config.early_stop is not None:
             if any(isinstance(each, EarlyStopping) for each in own):
                 raise ConfigError(
                     "early_stop",
-                    config.run.early_stop,
+                    config.early_stop,
                     "callbacks has EarlyStopping, too; give one of them",
                 )
             metric, larger = self.setup.recipe.task.best_metric
-            chosen.append(EarlyStopping(metric, config.run.early_stop, larger_is_better=larger))
+            chosen.append(EarlyStopping(metric, config.early_stop, larger_is_better=larger))
         chosen += own
         return [*chosen, RunRecord()] if writes else chosen
 
@@ -329,7 +291,7 @@ def resolve(given: Mapping[str, Any]) -> tuple[TrainConfig, Objects]:
         ConfigError: for a value of another type than the setting's, and for settings that
             contradict an object.
     """
-    values, objects = rename_settings(given), dict[str, Any]()
+    values, objects = dict(given), dict[str, Any]()
     _take_model(values, objects)
     _take_data_and_task(values, objects)
     _take_optimizer(values, objects)
@@ -351,7 +313,7 @@ def _take_model(values: dict[str, Any], objects: dict[str, Any]) -> None:
         raise ConfigError(
             "model", type(model).__name__, "must be the name of a model, or an nnx.Module"
         )
-    _refuse(values, _OF_MODEL, "model", "are decided where the model object is made")
+    _refuse(values, "model", "are decided where the model object is made")
     objects["model"] = model
     recipe = models.recipe_of(model)
     values["model"], values["model_kwargs"] = (
@@ -378,7 +340,7 @@ def _take_model(values: dict[str, Any], objects: dict[str, Any]) -> None:
 def _take_data_and_task(values: dict[str, Any], objects: dict[str, Any]) -> None:
     data: Any = values.get("dataset")
     if isinstance(data, Dataset):
-        _refuse(values, _OF_DATASET, "data", "are decided where the dataset is made")
+        _refuse(values, "data", "are decided where the dataset is made")
         objects["dataset"], values["dataset"] = data, data.name
     elif data is not None and not isinstance(data, str):
         remedy = (
@@ -393,12 +355,7 @@ def _take_data_and_task(values: dict[str, Any], objects: dict[str, Any]) -> None
         raise ConfigError(
             "task", task.__name__, f"is a class; give an object, e.g. {task.__name__}(10)"
         )
-    _refuse(
-        values,
-        ("loss", "label_smoothing", "class_weights", "task_kwargs"),
-        "task",
-        "are decided where the task object is made",
-    )
+    _refuse(values, "task", "are decided where the task object is made")
     if isinstance(task, tasks.Task):
         objects["task"], values["task"] = task, task.name
     elif callable(task):
@@ -415,9 +372,7 @@ def _take_data_and_task(values: dict[str, Any], objects: dict[str, Any]) -> None
 def _take_optimizer(values: dict[str, Any], objects: dict[str, Any]) -> None:
     optimizer: Any = values.get("optimizer")
     if isinstance(optimizer, optax.GradientTransformation):
-        _refuse(
-            values, _OF_OPTIMIZER, "optimizer", "are decided where the optimizer object is made"
-        )
+        _refuse(values, "optimizer", "are decided where the optimizer object is made")
         # The name under which the run is kept; its weight decay and the like are the object's
         # business.
         objects["optimizer"], values["optimizer"], values["weight_decay"] = optimizer, OBJECT, 0.0
@@ -431,7 +386,6 @@ def _take_optimizer(values: dict[str, Any], objects: dict[str, Any]) -> None:
     if callable(rate):
         _refuse(
             values,
-            _OF_SCHEDULE,
             "learning_rate",
             "say how the learning rate changes, which the schedule does",
         )
@@ -439,9 +393,10 @@ def _take_optimizer(values: dict[str, Any], objects: dict[str, Any]) -> None:
         del values["learning_rate"]
 
 
-def _refuse(values: Mapping[str, Any], names: Sequence[str], what: str, why: str) -> None:
-    for name in names:
-        if name in values:
+def _refuse(values: Mapping[str, Any], what: str, why: str) -> None:
+    """Raises ConfigError for a setting that an object decides."""
+    for name, field in fields(TrainConfig).items():
+        if name in values and what in facts_of(field).set_by:
             raise ConfigError(
                 name,
                 shown(values[name]),

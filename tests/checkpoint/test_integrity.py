@@ -20,7 +20,7 @@ from jaxdp.checkpoint import integrity
 from jaxdp.checkpoint.restore import SavedCheckpoints
 from jaxdp.checkpoints import list_checkpoints
 from jaxdp.registry import ConfigError
-from jaxdp.run_directory import RunDirectory
+from jaxdp.rundir.layout import RunDirectory
 
 pytestmark = pytest.mark.usefixtures("no_pictures")
 FLAGS = (

@@ -14,10 +14,11 @@ from sklearn.datasets import load_digits
 
 from jaxdp import data
 from jaxdp.config import DataConfig
-from jaxdp.data.checking import CheckedSource, check_dataset
+from jaxdp.data.find_images import find_images
 from jaxdp.data.fingerprint import fingerprint
+from jaxdp.data.opening import check_dataset
 from jaxdp.data.sources import open_dataset
-from jaxdp.data.sources.images import find_pictures
+from jaxdp.data.split import Split
 from jaxdp.data.splits import stratified
 from jaxdp.inference import files
 from jaxdp.registry import ConfigError
@@ -28,7 +29,7 @@ def noise(seed: int, *shape: int, high: int = 256) -> np.ndarray:
 
 
 def read(source: Any) -> dict[str, np.ndarray]:
-    assert isinstance(source, CheckedSource)
+    assert isinstance(source, Split)
     return source.read(range(len(source)))
 
 
@@ -148,7 +149,7 @@ def test_splits_are_those_that_there_are() -> None:
     judged = data.from_arrays(IMAGES, LABELS, validation=[IMAGES[:4], LABELS[:4]], test=pair)
     assert judged.evaluation_split == "validation"
     assert judged.describe().examples == {"train": 40, "validation": 4, "test": 8}
-    assert all(isinstance(source, CheckedSource) for source in judged.splits().values())
+    assert all(isinstance(source, Split) for source in judged.splits().values())
     np.testing.assert_array_equal(read(judged.validation)["images"], IMAGES[:4])
 
 
@@ -504,7 +505,7 @@ def test_training_and_prediction_ignore_the_same_files(tmp_path: Any) -> None:
         for file in files.find([tmp_path / "root"])
     } == kept
     assert {
-        path.relative_to(tmp_path / "root").as_posix() for path in find_pictures(tmp_path / "root")
+        path.relative_to(tmp_path / "root").as_posix() for path in find_images(tmp_path / "root")
     } == kept
 
 
@@ -544,8 +545,8 @@ def test_a_ready_dataset_is_checked_once() -> None:
     ):
         read(once.validation)
     lenient = check_dataset(once, DataConfig(on_bad_example="skip"))
-    assert isinstance(lenient.validation, CheckedSource)
-    assert not isinstance(lenient.validation.unchecked, CheckedSource)
+    assert isinstance(lenient.validation, Split)
+    assert not isinstance(lenient.validation.source, Split)
     assert list(np.flatnonzero(read(lenient.validation)["weights"] == 0)) == [2]
     assert lenient.validation.skipped == {2: "file 2: is truncated"}
     # What skips goes on skipping.

@@ -1,5 +1,6 @@
 """Images have the pixels that Pillow decodes, or nearly so at reduced scale."""
 
+import dataclasses
 import io
 import pathlib
 from typing import Any
@@ -9,9 +10,12 @@ import pytest
 from PIL import Image
 
 from jaxdp import data
-from jaxdp.data import checking
-from jaxdp.data.sources import images
-from jaxdp.data.sources.fitting import ImageSize
+from jaxdp.components import Objects, open_data
+from jaxdp.config import DataConfig, TrainConfig
+from jaxdp.data import image_file as images
+from jaxdp.data.opening import check_dataset
+from jaxdp.data.resize import Resize
+from jaxdp.data.split import empty_aligned
 
 
 def picture(height: int, width: int, channels: int = 3) -> np.ndarray:
@@ -55,7 +59,7 @@ def test_images_and_masks_have_the_pixels_that_pillow_gives(name: str) -> None:
     with Image.open(io.BytesIO(PLAIN[name])) as image:
         expected = np.asarray(image)
     np.testing.assert_array_equal(images.read_mask(PLAIN[name], name), expected)
-    found = images.decode_image(PLAIN[name], name)
+    found, _ = images.read_image(PLAIN[name], name)
     np.testing.assert_array_equal(found, expected if expected.ndim == 3 else expected[..., None])
 
 
@@ -80,7 +84,7 @@ def test_images_and_masks_have_the_pixels_that_pillow_gives(name: str) -> None:
 def test_a_reduced_image_is_at_least_twice_as_large_as_asked_for(
     text: str, size: tuple[int, int], factor: int
 ) -> None:
-    assert ImageSize.parse(text).reduction(size) == factor
+    assert Resize.parse(text).reduction(size) == factor
 
 
 def photos(folder: pathlib.Path, side: int) -> None:
@@ -104,12 +108,42 @@ def test_photos_that_are_large_enough_are_decoded_at_reduced_scale(
     photos(tmp_path, side)
     dataset = data.from_folder(tmp_path, image_size="resize_crop:64")
     reduced = [dataset.train[index]["images"].astype(int) for index in range(len(dataset.train))]
-    monkeypatch.setattr(ImageSize, "reduction", lambda self, size: 1)
+    monkeypatch.setattr(Resize, "reduction", lambda self, size: 1)
     whole = [dataset.train[index]["images"].astype(int) for index in range(len(dataset.train))]
     differences = [np.abs(mine - other) for mine, other in zip(reduced, whole, strict=True)]
     assert max(difference.max() for difference in differences) <= largest
     assert np.mean(differences) < 1
     assert (np.max(differences) > 0) == (largest > 0)
+
+
+def test_a_folder_is_resized_once_whoever_asks_for_the_size(tmp_path: pathlib.Path) -> None:
+    photos(tmp_path, 300)
+    opened = data.from_folder(tmp_path, on_bad_example="skip")
+    assert opened.image_shape == (224, 224, 3)
+    config, resized = open_data(
+        TrainConfig.of(model="cnn", image_size="64"), Objects(dataset=opened)
+    )
+    loaded = data.from_folder(tmp_path, image_size=64)
+    for split, source in loaded.splits().items():
+        for index in range(len(source)):
+            found, expected = (each.splits()[split][index] for each in (resized, loaded))
+            np.testing.assert_array_equal(found["images"], expected["images"])
+    assert (resized.mean, resized.std) == (loaded.mean, loaded.std)
+    assert resized.image_shape == loaded.image_shape == (64, 64, 3)
+    # The default crop belonged to the default size.
+    assert config.augment == loaded.augment == ()
+    # A declared mean is the user's.
+    mine = dataclasses.replace(opened, mean=(1.0,) * 3, std=(2.0,) * 3, measured=False)
+    assert check_dataset(mine, DataConfig(image_size="64")).mean == (1.0,) * 3
+
+
+def test_a_size_that_is_asked_for_twice_is_that_of_the_original() -> None:
+    halved = data.load("digits-denoise", image_size=8)
+    again = check_dataset(halved, DataConfig(image_size="12"))
+    expected = data.load("digits-denoise", image_size=12)
+    for name in ("images", "targets"):
+        np.testing.assert_array_equal(again.train[5][name], expected.train[5][name])
+    assert check_dataset(again, DataConfig(image_size="12")).train is again.train
 
 
 def test_a_batch_lies_where_a_device_that_is_the_cpu_takes_it_without_a_copy() -> None:
@@ -118,6 +152,6 @@ def test_a_batch_lies_where_a_device_that_is_the_cpu_takes_it_without_a_copy() -
         ((5,), np.float32),
         ((2, 7, 9, 1), np.uint16),
     ):
-        array = checking._empty(shape, np.dtype(dtype))
+        array = empty_aligned(shape, np.dtype(dtype))
         assert (array.shape, array.dtype, array.flags.c_contiguous) == (shape, dtype, True)
         assert array.ctypes.data % 64 == 0

@@ -13,19 +13,19 @@ from sklearn.datasets import load_digits
 
 from jaxdp.config import TrainConfig
 from jaxdp.data import pipeline
-from jaxdp.data.sources import ArraySource, BadExample, CheckedSource, Dataset, open_dataset
+from jaxdp.data.sources import ArraySource, BadExample, Dataset, Split, open_dataset
 from jaxdp.runtime import platform
 from jaxdp.training.setup import create_setup
 
 
-def checked(source: Any, count: int, skip: bool = False) -> CheckedSource:
+def checked(source: Any, count: int, skip: bool = False) -> Split:
     dataset = Dataset(
         source, source, num_classes=count, image_shape=(1, 1, 1), mean=(0.0,), std=(1.0,)
     )
-    return CheckedSource(source, dataset, where="numbers", skip=skip)
+    return Split(source, dataset, where="numbers", skip=skip)
 
 
-def source(count: int) -> CheckedSource:
+def source(count: int) -> Split:
     """Example n shows and is labelled n."""
     arrays = ArraySource(
         np.arange(count, dtype=np.uint8).reshape(-1, 1, 1, 1), np.arange(count, dtype=np.int32)
@@ -33,7 +33,7 @@ def source(count: int) -> CheckedSource:
     return checked(arrays, count)
 
 
-def batches(source: CheckedSource, *arguments: Any, **kwargs: Any) -> list[dict[str, np.ndarray]]:
+def batches(source: Split, *arguments: Any, **kwargs: Any) -> list[dict[str, np.ndarray]]:
     return list(pipeline.batches(functools.partial(pipeline.load, source), *arguments, **kwargs))
 
 
@@ -148,8 +148,8 @@ class Broken(ArraySource):
         return super().__getitem__(index)
 
 
-def broken(count: int, skip: bool) -> CheckedSource:
-    whole = source(count).unchecked
+def broken(count: int, skip: bool) -> Split:
+    whole = source(count).source
     assert isinstance(whole, ArraySource)
     return checked(Broken(whole.images, whole.targets), count, skip)
 

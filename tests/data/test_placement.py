@@ -9,7 +9,7 @@ import pytest
 
 from jaxdp.config import TrainConfig
 from jaxdp.data import placement
-from jaxdp.data.sources import ArraySource, BadExample, CheckedSource, Dataset
+from jaxdp.data.sources import ArraySource, BadExample, Dataset, Split
 from jaxdp.step.step import example_keys
 from jaxdp.training import setup
 from jaxdp.training.setup import Setup, create_setup
@@ -116,7 +116,7 @@ def test_bad_examples_have_no_weight_in_either_placement() -> None:
 
     arrays = Broken(np.full((600, 1, 1, 1), 7, np.uint8), np.zeros(600, np.int32))
     dataset = Dataset(arrays, arrays, num_classes=1, image_shape=(1, 1, 1), mean=(0.0,), std=(1.0,))
-    source = CheckedSource(arrays, dataset, where="numbers", skip=True)
+    source = Split(arrays, dataset, where="numbers", skip=True)
     told: list[tuple[int, int]] = []
     data = placement.read_all(source, lambda done, total: told.append((done, total)))
     assert told == [(256, 600), (512, 600), (600, 600)]
@@ -129,10 +129,10 @@ def test_bad_examples_have_no_weight_in_either_placement() -> None:
 
 
 def test_what_does_not_fit_streams(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert create_setup(CONFIGS["digits"]).config.data.data_placement == "device"
+    assert create_setup(CONFIGS["digits"]).config.data_placement == "device"
     needed = 1797 * (64 + 4 + 4)
     for share, expected in ((3.9, "host"), (4.1, "device")):
         monkeypatch.setattr(
             setup.platform, "device_memory_bytes", lambda devices, share=share: needed * share
         )
-        assert create_setup(CONFIGS["digits"]).config.data.data_placement == expected
+        assert create_setup(CONFIGS["digits"]).config.data_placement == expected

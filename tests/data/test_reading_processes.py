@@ -19,8 +19,7 @@ import pytest
 import jaxdp
 from jaxdp.data import pipeline
 from jaxdp.data.reading_processes import ReadingProcesses
-from jaxdp.data.sources import BadExample, CheckedSource, Dataset
-from jaxdp.data.splits import Subset
+from jaxdp.data.sources import BadExample, Dataset, Split
 from jaxdp.registry import ConfigError, load_plugins
 
 Read = Callable[[int], None]
@@ -55,7 +54,7 @@ def made(
 def dataset(source: Any) -> Dataset:
     return Dataset(
         source,
-        Subset(source, np.arange(4)),
+        made(4),
         num_classes=2,
         image_shape=(8, 8, 1),
         mean=(127.0,),
@@ -63,11 +62,11 @@ def dataset(source: Any) -> Dataset:
     )
 
 
-def checked(source: Any, *, skip: bool = False) -> CheckedSource:
-    return CheckedSource(source, dataset(source), where="mine", skip=skip)
+def checked(source: Any, *, skip: bool = False) -> Split:
+    return Split(source, dataset(source), where="mine", skip=skip)
 
 
-def read(source: CheckedSource, count: int = 1) -> list[dict[str, np.ndarray]]:
+def read(source: Split, count: int = 1) -> list[dict[str, np.ndarray]]:
     with ReadingProcesses({"train": source}) as processes:
         reader = processes.reader("train", count)
         assert reader is not None
@@ -267,7 +266,7 @@ def test_a_class_of_a_plugin_s_file_is_sent_with_its_code(
     )
     file.write_text(file.read_text() + "def double(index): return {'labels': 2 * index}\n")
     load_plugins([str(file)])
-    with ReadingProcesses({"train": sys.modules[str(file)].Mine()}) as processes:
+    with ReadingProcesses({"train": checked(sys.modules[str(file)].Mine())}) as processes:
         reader = processes.reader("train", 1)
         assert reader is not None
         assert reader([3, 4]) == [{"labels": 6}, {"labels": 8}]

@@ -8,6 +8,8 @@ from typing import Any, Literal
 
 from hypothesis import strategies as st
 
+from jaxdp import config
+
 COMMANDS = {
     "train": ("train", "TrainConfig"),
     "evaluate": ("evaluate", "EvaluateConfig"),
@@ -146,11 +148,7 @@ _OF = {
     "workers": ["0", "-1", "x", "5000"],
     "slices": ["0", "-1", "x", "5"],
     "servers": ["0", "2"],
-    "exchange": ["allreduce", "x"],
-    "local_steps": ["2", "0"],
     "staleness": ["1", "-1"],
-    "outer_learning_rate": ["0.5"],
-    "outer_momentum": ["1"],
     "ray_address": ["auto"],
     "address": [""],
     "on": ["here", "x"],
@@ -190,7 +188,7 @@ _OF = {
     "optimizer": ["sgd", "adamw", "lion", "lamb", "x"],
     "mesh": [
         "data=2",
-        "data=2,model=2",
+        "data=2,space=2",
         "data=1,space=2",
         "data=0",
         "data=",
@@ -379,7 +377,7 @@ def _words_for(name: str, annotation: Any) -> st.SearchStrategy[list[str]]:
     """Returns lists of words that may follow the flag of a setting."""
     if name in _KEYWORDS:
         return st.lists(st.sampled_from(_KEYWORDS[name]), min_size=1, max_size=3)
-    inner = typing.get_args(annotation)[0] if hasattr(annotation, "__metadata__") else annotation
+    inner = annotation
     kinds = (
         typing.get_args(inner)
         if typing.get_origin(inner) is not Literal and typing.get_args(inner)
@@ -426,7 +424,7 @@ def command_lines(draw: st.DrawFn) -> tuple[str, list[str]]:
         "devices",
     ]
     command = draw(st.sampled_from([*heavy, *COMMANDS]))
-    places = settings_of(command).places()
+    places = config.fields(settings_of(command))
     names = sorted(
         name
         for name in places
@@ -439,7 +437,7 @@ def command_lines(draw: st.DrawFn) -> tuple[str, list[str]]:
     ]
     flags = dict(BASE.get(command, {}))
     for name in draw(st.lists(st.sampled_from(names), max_size=3, unique=True)):
-        flags[name.replace("_", "-")] = draw(_words_for(name, places[name].field.type))
+        flags[name.replace("_", "-")] = draw(_words_for(name, places[name].type))
         if name == "model" and flags["model"] != ["cnn"]:
             small = {"resnet": ["depth=8", "width=4"], "unet": ["levels=2", "base_channels=4"]}
             flags["model-kwargs"] = small.get(flags["model"][0] if flags["model"] else "", [])

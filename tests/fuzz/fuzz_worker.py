@@ -21,6 +21,8 @@ import time
 import traceback
 from typing import Any
 
+from jaxdp.rundir import read
+
 ROOM_BYTES = 3 * 2**30  # beside what the process holds once it has started
 DEVICES = 8
 
@@ -65,9 +67,8 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
     """
     folder = pathlib.Path(request["folder"])
     os.chdir(folder)
-    from jaxdp import run_files
 
-    run_files._warned.clear()  # pyright: ignore[reportPrivateUsage]
+    read._warned.clear()  # pyright: ignore[reportPrivateUsage]
     pathlib.Path("/proc/self/clear_refs").write_text("5")  # forgets the peak
     before, began = held_bytes("VmRSS"), time.monotonic()
     for number, name in ((1, "out.txt"), (2, "err.txt")):

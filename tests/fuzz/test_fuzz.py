@@ -21,6 +21,7 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 from PIL import Image
 
+from jaxdp import config
 from jaxdp.checkpoint.restore import SavedCheckpoints
 
 # What makes cases may warn, of an archive with a name twice for instance: the commands run
@@ -313,7 +314,6 @@ class Fuzzer:
 
 # Settings of which some values take long, or other machines.
 _LONG = {
-    "exchange",
     "coordinator",
     "step_timeout",
     "data_dir",
@@ -322,7 +322,7 @@ _LONG = {
     "callbacks",
 }
 _changed_settings = st.dictionaries(
-    st.sampled_from(sorted(set(fuzz_flags.settings_of("train").places()) - _LONG)),
+    st.sampled_from(sorted(set(config.fields(fuzz_flags.settings_of("train"))) - _LONG)),
     fuzz_contents.plain_values,
     max_size=3,
 ).map(lambda found: yaml.safe_dump({"model": "cnn", "model_kwargs": {"width": 4}} | found))

@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from jaxdp.data.sources import BadExample
+from jaxdp import predict, train
+from jaxdp.config import DataConfig
+from jaxdp.data.sources import BadExample, open_dataset
 from jaxdp.inference import files
 from jaxdp.registry import ConfigError
 
@@ -145,3 +147,27 @@ def test_broken_files_are_one_line_each_or_left_out() -> None:
 def test_names_that_are_no_text_can_be_shown() -> None:
     file = files.ImageFile(pathlib.Path("caf\udce9.png"), pathlib.PurePath("x"))
     assert str(file) == r"caf\udce9.png"
+
+
+def test_a_large_photo_is_decoded_as_in_training() -> None:
+    for number in range(12):
+        waves = np.sin(np.mgrid[:600, :800] / (3 + number)) * 100 + 128
+        pixels = np.stack([waves[0], waves[1], waves[0]], -1).astype(np.uint8)
+        path = pathlib.Path("photos", "ab"[number % 2], f"{number}.jpg")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(pixels).save(path, quality=90)
+    command = "--dataset folder:photos --image-size 64 --validation 0.5 --model cnn --steps 1 --strategy single"
+    assert train.main(f"{command} --global-batch-size 2 --run-dir run".split()) == 0
+    dataset = open_dataset(DataConfig(dataset="folder:photos", image_size="64"))
+    names = [dataset.train.name(index) for index in range(len(dataset.train))]  # pyright: ignore
+    examples = [dataset.train[index]["images"] for index in range(len(names))]
+    for paths, images in ((names, examples), (names[:1], examples[:1])):
+        from_files, from_arrays = (predict.predict("run", each) for each in (paths, images))
+        np.testing.assert_array_equal(from_files, from_arrays)
+    assert predict.main(["run", *names, "--csv", "classes.csv"]) == 0
+    written = pathlib.Path("classes.csv").read_text()
+    np.testing.assert_allclose(
+        [[float(cell) for cell in line.split(",")[-2:]] for line in written.splitlines()[1:]],
+        predict.predict("run", examples),
+        atol=1e-4,
+    )

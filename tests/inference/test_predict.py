@@ -21,14 +21,14 @@ from PIL import Image
 import jaxdp
 from jaxdp import evaluate, predict, train
 from jaxdp.data import augment
-from jaxdp.data.sources import images as source_images
+from jaxdp.data import image_file as source_images
 from jaxdp.data.sources import open_dataset
 from jaxdp.inference import predictor as predictor_module
 from jaxdp.inference.apply import create_predictor
 from jaxdp.registry import ConfigError
 from jaxdp.reporting import outcome, pictures, predictions
 from jaxdp.result import Result
-from jaxdp.run_directory import RunDirectory
+from jaxdp.rundir.layout import RunDirectory
 
 Runs = dict[str, pathlib.Path]
 UNET = "--model unet --model-kwargs base_channels=4 levels=2"
@@ -64,7 +64,7 @@ def _quiet_fixture(capsys: pytest.CaptureFixture[str], runs: Runs) -> None:
 def edited(run: pathlib.Path, **settings: object) -> str:
     """Returns a copy of a run, as if these settings had been given."""
     copy = shutil.copytree(run, pathlib.Path(f"{run.name}-edited"))
-    file = RunDirectory(copy).config_file
+    file = RunDirectory(copy).file("config.yaml")
     file.write_text(yaml.safe_dump(yaml.safe_load(file.read_text()) | settings))
     return str(copy)
 
@@ -552,8 +552,9 @@ def test_a_symbolic_link_stays_one(runs: Runs) -> None:
 def test_runs_whose_images_no_file_holds(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
     run = edited(runs["cells"])
     directory = RunDirectory(pathlib.Path(run))
-    directory.write_dataset(
-        directory.read_dataset() | {"image_shape": [96, 96, 1], "task": "regression"}
+    directory.write(
+        "dataset.json",
+        directory.read("dataset.json") | {"image_shape": [96, 96, 1], "task": "regression"},
     )
     assert predict.main([run, ".", "--output-dir", "out"]) == 2
     assert "its targets have 2 channels" in one_line(capsys)

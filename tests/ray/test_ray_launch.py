@@ -17,7 +17,7 @@ from jaxdp import launch
 from jaxdp.checkpoint import integrity
 from jaxdp.config import TrainConfig
 from jaxdp.registry import ConfigError
-from jaxdp.run_directory import RunDirectory
+from jaxdp.rundir.layout import RunDirectory
 from jaxdp.runtime.ray_cluster import Node, place
 from jaxdp.runtime.ray_launcher import RayConfig, check, widest
 
@@ -116,7 +116,7 @@ def test_places() -> None:
 
 
 def summary() -> dict[str, int]:
-    found = RunDirectory(pathlib.Path("run")).read_summary()
+    found = RunDirectory(pathlib.Path("run")).read("summary.json")
     assert found is not None
     return found
 
@@ -152,7 +152,7 @@ def test_one_machine() -> None:
     losses = [
         [
             row["loss"]
-            for row in RunDirectory(pathlib.Path(name)).read_rows()
+            for row in RunDirectory(pathlib.Path(name)).read("metrics.jsonl")
             if row["split"] == "train"
         ]
         for name in ("on-ray", "run")
@@ -178,7 +178,7 @@ def test_a_killed_node_and_a_joining_one(nodes: Nodes, record_fault: Callable[..
     nodes.add()
     found.wait_for("the cluster has room for more workers; all save and start again")
     assert found.code() == 0, found.err
-    history = RunDirectory(pathlib.Path("run")).read_history()
+    history = RunDirectory(pathlib.Path("run")).read("history.jsonl")
     events = [(row["event"], row["step"], row["processes"]) for row in history]
     assert [(name, count) for name, _, count in events] == [
         ("started", 2), ("resumed", 1), ("stopped", 1), ("resumed", 2), ("done", 2),
@@ -186,7 +186,7 @@ def test_a_killed_node_and_a_joining_one(nodes: Nodes, record_fault: Callable[..
     assert events[2][1] == events[3][1]  # not a step was lost
     assert [
         row["step"]
-        for row in RunDirectory(pathlib.Path("run")).read_rows()
+        for row in RunDirectory(pathlib.Path("run")).read("metrics.jsonl")
         if row["split"] == "train"
     ] == [*range(1, 401)]
     outcome = f"noticed after {seconds:.0f} s; went on with fewer workers; complete"
@@ -261,7 +261,7 @@ def test_a_killed_process_and_a_killed_launcher(
         time.sleep(0.2)
     again = Command(*[word.replace("3000", "60") for word in words])
     assert again.code() == 0, again.err
-    history = RunDirectory(pathlib.Path("run")).read_history()
+    history = RunDirectory(pathlib.Path("run")).read("history.jsonl")
     events = [(row["event"], row["step"]) for row in history]
     assert [name for name, _ in events] == ["started", "resumed", "stopped", "resumed", "done"]
     assert events[1][1] >= 10
@@ -294,7 +294,7 @@ def test_a_killed_head(own_cluster: Nodes, record_fault: Callable[..., None]) ->
     assert seconds < 10
     assert found.code() == 1
     assert found.err.endswith("start the cluster again, and the same command continues\n")
-    history = RunDirectory(pathlib.Path("run")).read_history()
+    history = RunDirectory(pathlib.Path("run")).read("history.jsonl")
     assert [row["event"] for row in history] == ["started", "stopped"]
     record_fault(
         "the head of a Ray cluster killed",

@@ -14,8 +14,8 @@ from ray_nodes import Command, running
 
 from jaxdp.checkpoint import integrity
 from jaxdp.checkpoint.restore import SavedCheckpoints
-from jaxdp.exchange.worker import SLOWED
-from jaxdp.run_directory import RunDirectory
+from jaxdp.rundir.layout import RunDirectory
+from jaxdp.workers.worker import SLOWED
 
 pytestmark = pytest.mark.slow
 FLAGS = (
@@ -41,7 +41,9 @@ def machines(cluster: RayHosts) -> RayHosts:
 
 def rows(folder: str) -> list[dict]:
     return [
-        row for row in RunDirectory(pathlib.Path(folder)).read_rows() if row["split"] == "train"
+        row
+        for row in RunDirectory(pathlib.Path(folder)).read("metrics.jsonl")
+        if row["split"] == "train"
     ]
 
 
@@ -57,7 +59,7 @@ def digest(folder: str, step: int) -> str:
 def test_exact_goes_on_to_the_same_bits(
     machines: RayHosts, record_fault: Callable[..., None]
 ) -> None:
-    words = ["jaxdp.train", *FLAGS, "--exchange", "exact", "--slices", "6", "--steps", "60"]
+    words = ["jaxdp.train", *FLAGS, "--strategy", "exact", "--slices", "6", "--steps", "60"]
     where = ["--run-dir", "run", "--workers", "3", "--ray-address", machines.address]
     found = Command(*words, *where, env=machines.env, host=machines.hosts[0])
     history = pathlib.Path("run", "history.jsonl")
@@ -81,7 +83,7 @@ def test_exact_goes_on_to_the_same_bits(
         f"no step waits; noticed after {seconds:.0f} s; went on with two workers to the same bits;"
         " complete"
     )
-    record_fault("cable of one of three hosts pulled, --exchange exact", 1, outcome, 0)
+    record_fault("cable of one of three hosts pulled, --strategy exact", 1, outcome, 0)
 
 
 def test_launch_goes_on_with_fewer_workers(
@@ -124,7 +126,7 @@ def test_launch_goes_on_with_fewer_workers(
     assert "starting with 2 of 3 workers" in found.err
     (after,) = map(int, re.findall(r"continuing run after step (\d+)", found.err))
     assert after >= saved
-    summary = RunDirectory(pathlib.Path("run")).read_summary()
+    summary = RunDirectory(pathlib.Path("run")).read("summary.json")
     assert summary is not None
     assert (summary["processes"], summary["steps"]) == (2, 40)
     assert [row["step"] for row in rows("run")] == [*range(1, 41)]

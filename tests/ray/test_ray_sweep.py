@@ -12,7 +12,7 @@ import pytest
 from ray_nodes import FLAGS, Command, Nodes, cluster
 
 from jaxdp import devices, sweep
-from jaxdp.run_directory import RunDirectory
+from jaxdp.rundir.layout import RunDirectory
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_a_run_whose_node_dies_goes_on_elsewhere(
     for seed in (0, 1):
         run = RunDirectory(pathlib.Path(f"out/seed={seed}"))
         assert run.is_done()
-        assert [row["step"] for row in run.read_rows() if row["split"] == "train"] == [
+        assert [row["step"] for row in run.read("metrics.jsonl") if row["split"] == "train"] == [
             *range(1, 301)
         ]
     assert "mean ± standard deviation over seeds" in found.out
@@ -137,16 +137,16 @@ def test_a_killed_head_ends_a_search_which_continues(
     )
     assert found.err.splitlines()[-1] == f"jaxdp.sweep: error: {last}"
     # Before the command ended.
-    assert [run.read_history()[-1]["event"] for run in runs] == ["stopped", "stopped"]
+    assert [run.read("history.jsonl")[-1]["event"] for run in runs] == ["stopped", "stopped"]
     with cluster() as other:
         other.add(num_cpus=2)
         again = Command("jaxdp.sweep", *words, other.address)
         assert again.code() == 0, again.err
     for run in runs:
-        events = [(row["event"], row["step"]) for row in run.read_history()]
+        events = [(row["event"], row["step"]) for row in run.read("history.jsonl")]
         assert [name for name, _ in events] == ["started", "stopped", "resumed", "done"]
         assert events[1][1] == events[2][1] >= 12
-        assert [row["step"] for row in run.read_rows() if row["split"] == "train"] == [
+        assert [row["step"] for row in run.read("metrics.jsonl") if row["split"] == "train"] == [
             *range(1, 151)
         ]
     study = optuna.load_study(study_name="sweep", storage="sqlite:///out/study.db")

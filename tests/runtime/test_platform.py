@@ -13,7 +13,6 @@ import pytest
 from flax import nnx
 
 import jaxdp
-from jaxdp import run_files
 from jaxdp.registry import ConfigError
 from jaxdp.runtime import platform
 
@@ -267,7 +266,7 @@ def test_own_code_is_told_what_a_jaxlib_computes_wrong(
         defect = platform.cpu_defect()
     assert defect is not None
     monkeypatch.setattr(platform, "cpu_defect", lambda: defect)
-    monkeypatch.setattr(run_files, "_warned", set())
+    monkeypatch.setattr("jaxdp.rundir.read._warned", set())
     jaxdp.Trainer("cnn", "digits", progress=False)
     assert capsys.readouterr().err == ""
     for own in (

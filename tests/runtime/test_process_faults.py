@@ -22,7 +22,7 @@ from jaxdp.checkpoint import integrity
 from jaxdp.checkpoint.restore import SavedCheckpoints
 from jaxdp.config import ProcessConfig
 from jaxdp.registry import ConfigError
-from jaxdp.run_directory import read_lines
+from jaxdp.rundir.read import read_lines
 from jaxdp.runtime import native_output, processes
 from jaxdp.training.reader import MEASURED
 

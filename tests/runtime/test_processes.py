@@ -14,7 +14,7 @@ from process_group import LISTENING, Processes, environment, listening
 
 from jaxdp import train
 from jaxdp.checkpoint.restore import SavedCheckpoints
-from jaxdp.run_directory import read_lines
+from jaxdp.rundir.read import read_lines
 from jaxdp.training.reader import MEASURED
 
 STEPS = 3

@@ -15,8 +15,8 @@ from jaxdp.sharding.mesh import MeshShape
         (None, MeshShape(8), "data=8"),
         ("data=8", MeshShape(8), "data=8"),
         ("space=2, data=4", MeshShape(4, space=2), "data=4,space=2"),
-        ("model=8", MeshShape(1, model=8), "data=1,model=8"),
-        ("data=8,model=1", MeshShape(8, model=1), "data=8,model=1"),
+        ("space=8", MeshShape(1, space=8), "data=1,space=8"),
+        ("data=8,space=1", MeshShape(8, space=1), "data=8,space=1"),
     ],
 )
 def test_text_is_parsed_to_a_shape(text: str | None, shape: MeshShape, written: str) -> None:

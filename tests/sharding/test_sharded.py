@@ -62,9 +62,7 @@ DENOISER = {
 }
 MESHES = [
     (None, True),
-    ("data=4,model=2", False),
-    ("data=4,model=2", True),
-    ("data=1,model=8", True),
+    ("data=8", False),
 ]
 
 
@@ -115,10 +113,9 @@ def assert_same(found: tuple[TrainState, Any], expected: tuple[TrainState, Any])
         np.testing.assert_allclose(found[1][name], value, rtol=1e-4, atol=1e-4, err_msg=name)
 
 
-@pytest.mark.parametrize("mesh", ["data=8", pytest.param("data=4,model=2", marks=pytest.mark.slow)])
-def test_groups_over_devices_with_parameters_in_parts(mesh: str) -> None:
-    """Groups of 8 are those of 4, or 2, of the mesh's shards of 16 examples."""
-    found = trained(create(**PYRAMIDNET, mesh=mesh, shard_params=True, batch_norm="group:8"))
+def test_groups_over_devices_with_parameters_in_parts() -> None:
+    """Groups of 8 are those of 4 of the mesh's shards of 16 examples."""
+    found = trained(create(**PYRAMIDNET, mesh="data=8", shard_params=True, batch_norm="group:8"))
     assert_same(found, oracle("pyramidnet", "group:8"))
 
 
@@ -128,18 +125,10 @@ def test_parameters_in_parts_train_as_whole_ones(axes: str | None, shard_params:
     assert_same(found, oracle("pyramidnet"))
 
 
-@pytest.mark.parametrize(
-    ("axes", "examples"),
-    [
-        (None, 2),
-        pytest.param("data=4,model=2", 4, marks=pytest.mark.slow),
-        pytest.param("data=1,model=8", 16, marks=pytest.mark.slow),
-    ],
-)
-def test_parts_of_parameters_take_statistics_of_each_share(axes: str | None, examples: int) -> None:
-    """Batch norm `replica`: devices that differ in model alone share their examples."""
-    found = trained(create(**PYRAMIDNET, mesh=axes, shard_params=True, batch_norm="replica"))
-    assert_same(found, oracle("pyramidnet", f"group:{examples}"))
+def test_parts_of_parameters_take_statistics_of_each_share() -> None:
+    """Batch norm `replica`: each of 8 devices has 2 of 16 examples."""
+    found = trained(create(**PYRAMIDNET, shard_params=True, batch_norm="replica"))
+    assert_same(found, oracle("pyramidnet", "group:2"))
 
 
 @pytest.mark.parametrize("axes", [None, pytest.param("data=4,space=2", marks=pytest.mark.slow)])
@@ -156,10 +145,10 @@ def test_no_optimizer_sees_the_padding(optimizer: str) -> None:
     """Updates of padded weights are those of the weights, and the padding stays zero."""
     rng = np.random.default_rng(0)
     weights, slopes = rng.standard_normal((2, 3, 3, 18, 22)).astype(np.float32)
-    found = partition.place("params/conv/kernel", weights.shape, {"data": 8})
+    found = partition.place("params/conv/kernel", weights.shape, 8)
     assert found.stored != found.shape
     config = TrainConfig.of(optimizer=optimizer, clip_norm=1.0, weight_decay=0.01)
-    rule = optim.create_optimizer(config.optimization, optax.constant_schedule(0.1))
+    rule = optim.create_optimizer(config, optax.constant_schedule(0.1))
     params, padded = weights, np.pad(weights, found.padding)
     state, padded_state = rule.init(params), rule.init(padded)
     for _ in range(3):
@@ -342,10 +331,7 @@ def test_rows_over_space_leave_the_dataset_whole() -> None:
 
 
 def test_parameters_are_put_together_once_and_the_optimizer_works_on_parts() -> None:
-    """One all-gather for each parameter that is cut, none for gradients or Adam's moments.
-
-    Model divides the computation too.
-    """
+    """One all-gather for each parameter that is cut, none for gradients or Adam's moments."""
     settings: Any = PYRAMIDNET | {
         "optimizer": "adam",
         "data_placement": "host",
@@ -354,11 +340,10 @@ def test_parameters_are_put_together_once_and_the_optimizer_works_on_parts() -> 
     }
     run = create(**settings, devices=4)
     assert isinstance(run.strategy, Sharded)
-    compiled, both = compiled_step(run), compiled_step(create(**settings, mesh="data=4,model=2"))
+    compiled = compiled_step(run)
     params = jax.tree.leaves(run.strategy.abstract(jax.eval_shape(run.create_state)).params)
     cut = sum(not leaf.sharding.is_fully_replicated for leaf in params)
     assert 0 < len(re.findall(r" all-gather(?:-start)?\(", compiled.as_text())) <= cut
-    assert both.cost_analysis()["flops"] < 0.7 * compiled.cost_analysis()["flops"]
 
 
 # In each process: while a state is handed over to be saved nothing is put together, and then
@@ -447,7 +432,7 @@ def test_processes_write_and_read_each_its_parts() -> None:
     assert_same_checkpoint(checkpoints("run").arrays(2), wanted, atol=0)
     for devices, axes, strategy in [
         (4, None, "sharded"),
-        (8, "data=4,model=2", "sharded"),
+        (8, "data=8", "sharded"),
         (2, None, "pmap"),
     ]:
         run = create(
@@ -466,7 +451,7 @@ def test_processes_write_and_read_each_its_parts() -> None:
     assert max(
         json.loads(pathlib.Path(f"read-{index}.json").read_text()) for index in (0, 1)
     ) < 0.6 * sum(data)
-    launch("--steps", "4", "--run-dir", "other", "--mesh", "data=2,model=2")
+    launch("--steps", "4", "--run-dir", "other", "--mesh", "data=4")
     single = [*flags, "--strategy", "single", "--devices", "1"]
     assert train.main([*single, "--run-dir", "whole", "--steps", "4"]) == 0
     for run_dir in ("run", "other"):
@@ -504,9 +489,7 @@ def test_a_checkpoint_of_parts_is_one_of_any_strategy() -> None:
     assert train.main([*common, "--run-dir", "parts", "--steps", "2", *parts, "8"]) == 0
     assert train.main([*common, "--run-dir", "parts", "--steps", "4", "--devices", "2"]) == 0
     assert (
-        train.main(
-            [*common, "--run-dir", "parts", "--steps", "6", *parts, "4", "--mesh", "data=2,model=2"]
-        )
+        train.main([*common, "--run-dir", "parts", "--steps", "6", *parts, "4", "--mesh", "data=4"])
         == 0
     )
     assert_same_checkpoint(
@@ -518,9 +501,7 @@ def test_a_checkpoint_of_parts_is_one_of_any_strategy() -> None:
 
 def test_padding_is_noted_and_taken_off_again() -> None:
     """As several processes save it; read on the same mesh, on another one, and whole."""
-    run, other = (
-        create(**PYRAMIDNET, shard_params=True, mesh=axes) for axes in (None, "data=4,model=2")
-    )
+    run, other = (create(**PYRAMIDNET, shard_params=True, devices=devices) for devices in (8, 4))
     host = run.create_state()
     placed = run.strategy.restore(host)
     with contextlib.closing(
@@ -555,10 +536,8 @@ def test_weights_that_are_not_finite_are_noticed_in_parts() -> None:
 
 
 def test_rules_choose_what_divides_then_the_least_padding() -> None:
-    def spec(
-        path: str, shape: tuple[int, ...], **sizes: int
-    ) -> tuple[PartitionSpec, tuple[int, ...]]:
-        found = partition.place(path, shape, sizes)
+    def spec(path: str, shape: tuple[int, ...], data: int) -> tuple[PartitionSpec, tuple[int, ...]]:
+        found = partition.place(path, shape, data)
         return found.spec, found.stored
 
     assert spec("params/a/kernel", (3, 3, 16, 21), data=8) == (
@@ -573,10 +552,8 @@ def test_rules_choose_what_divides_then_the_least_padding() -> None:
         PartitionSpec(None, None, None, "data"),
         (3, 3, 20, 24),
     )
-    both = spec("params/a/kernel", (3, 3, 21, 26), data=4, model=2)
-    assert both == (PartitionSpec(None, None, "data", "model"), (3, 3, 24, 26))
     assert spec("params/a/scale", (64,), data=8) == (PartitionSpec(None), (64,))
-    assert spec("params/a/scale", (2048,), data=4, model=2) == (PartitionSpec("data"), (2048,))
+    assert spec("params/a/scale", (2048,), data=4) == (PartitionSpec("data"), (2048,))
     assert spec("params/table", (100, 4096), data=8) == (PartitionSpec(None, "data"), (100, 4096))
     assert spec("params/a/kernel", (3, 3, 16, 22), data=1) == (
         PartitionSpec(None, None, None, None),
@@ -585,8 +562,9 @@ def test_rules_choose_what_divides_then_the_least_padding() -> None:
 
 
 MISTAKES = [
-    ({"mesh": "data=3,model=2"}, r"--mesh data=3,model=2: is for 6 devices and there are 8"),
-    ({"mesh": "data=4,modle=2"}, r"unknown axis 'modle'.*model.*data, model, space"),
+    ({"mesh": "data=3,space=2"}, r"--mesh data=3,space=2: is for 6 devices and there are 8"),
+    ({"mesh": "data=4,spase=2"}, r"unknown axis 'spase'.*did you mean space.*data, space"),
+    ({"mesh": "data=4,model=2"}, r"the axis model was removed in 0.3.0; use data with"),
     ({"mesh": "4x2"}, r"write AXIS=SIZE"),
     ({"mesh": "data=0"}, r"write AXIS=SIZE"),
     ({"mesh": "data=4,data=2"}, r"twice"),
@@ -608,9 +586,8 @@ MISTAKES = [
             r" larger images"
         ),
     ),
-    ({"mesh": "data=2,model=2,space=2", "image_size": "32"}, r"space does not go with model"),
     (
-        {"mesh": "data=4,model=2", "global_batch_size": 10},
+        {"mesh": "data=4,space=2", "image_size": "32", "global_batch_size": 10},
         r"data=4 of the mesh does not divide it; use 8 or 12",
     ),
 ]
@@ -623,5 +600,5 @@ def test_what_does_not_fit_is_refused(settings: dict[str, Any], message: str) ->
 
 
 def test_per_device_examples_are_those_of_a_share_of_the_data() -> None:
-    run = create(global_batch_size=None, per_device_batch_size=5, mesh="data=4,model=2")
+    run = create(global_batch_size=None, per_device_batch_size=5, mesh="data=4", devices=4)
     assert run.global_batch_size == 20

@@ -10,7 +10,7 @@ import pytest
 
 from jaxdp import train
 from jaxdp.checkpoint.restore import SavedCheckpoints
-from jaxdp.run_directory import read_lines
+from jaxdp.rundir.read import read_lines
 from jaxdp.step import state
 from jaxdp.step.state import LossScale
 

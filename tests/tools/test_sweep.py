@@ -68,16 +68,16 @@ def test_a_grid_is_every_combination() -> None:
     )
     assert found[3].settings == {"learning_rate": 0.1, "model_kwargs.depth": 110}
     first, second = cells("augment=[pad_crop:4,flip],none", "image_size=16", "clip_norm=null")
-    assert (first.config.data.augment, second.config.data.augment) == (
+    assert (first.config.augment, second.config.augment) == (
         ("pad_crop:4", "flip"),
         ("none",),
     )
-    assert (first.config.data.image_size, first.config.optimization.clip_norm) == ("16", None)
+    assert (first.config.image_size, first.config.clip_norm) == ("16", None)
     assert first.name == "augment=pad_crop:4%20flip,image_size=16,clip_norm=None"
     assert len(cells(f"dataset=folder:{'x/' * 200}a,folder:{'x/' * 200}b")[1].name) <= 200
     # A setting of a file gives way.
     assert cells("steps=1,2", epochs=3)[0].config == TrainConfig.of(steps=1)
-    assert cells('mesh="data=1,model=2"')[0].config.sharding.mesh == "data=1,model=2"
+    assert cells('mesh="data=1,space=2"')[0].config.mesh == "data=1,space=2"
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from test_sweep import FLAGS, run
 from jaxdp import sweep
 from jaxdp.config import TrainConfig
 from jaxdp.registry import ConfigError
-from jaxdp.run_directory import RunDirectory
+from jaxdp.rundir.layout import RunDirectory
 from jaxdp.tools.sweep_grid import Cell
 from jaxdp.tools.sweep_search import Range, Search, parse
 
@@ -48,17 +48,18 @@ def evaluated(cell: Cell, accuracies: list[float], *, done: bool = True) -> None
         {"step": 10 * (index + 1), "split": "validation", "accuracy": each}
         for index, each in enumerate(accuracies)
     ]
-    directory.metrics_file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    directory.file("metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     if done:
         best = {"name": "accuracy", "larger_is_better": True}
-        directory.write_summary(
+        directory.write(
+            "summary.json",
             {
                 "status": "done",
                 "steps": 10 * len(accuracies),
                 "best_metric": best,
                 "best": None,
                 "metrics": {"validation": {"accuracy": accuracies[-1], "loss": 1.0}},
-            }
+            },
         )
 
 
@@ -68,7 +69,7 @@ def proposed(found: Search, count: int) -> list[Cell]:
     for _ in range(count):
         cell = found.next()
         assert cell is not None
-        accuracy = 1 / (1 + abs(cell.config.optimization.learning_rate - 0.1))
+        accuracy = 1 / (1 + abs(cell.config.learning_rate - 0.1))
         evaluated(cell, [accuracy / 2, accuracy])
         assert found.ended(cell, 0, "") == "done"
         cells.append(cell)
@@ -98,7 +99,7 @@ def test_the_space() -> None:
     assert rate == float(f"{rate:.4g}")  # the folder is named after it
     assert isinstance(width, int)
     assert cell.name.startswith(f"learning_rate={rate},weight_decay=")
-    assert cell.config.model.kwargs == {"width": width}
+    assert cell.config.model_kwargs == {"width": width}
 
 
 @pytest.mark.parametrize(
@@ -221,13 +222,13 @@ def test_errors_larger_is_worse_and_failures_run_again() -> None:
     assert retried is not None
     assert retried.name == cell.name
     evaluated(retried, [2.0])
-    summary = RunDirectory(pathlib.Path("out", cell.name)).read_summary()
+    summary = RunDirectory(pathlib.Path("out", cell.name)).read("summary.json")
     assert summary is not None
     summary |= {
         "best_metric": {"name": "mse", "larger_is_better": False},
         "metrics": {"validation": {"mse": 2.0, "loss": 2.0}},
     }
-    RunDirectory(pathlib.Path("out", cell.name)).write_summary(summary)
+    RunDirectory(pathlib.Path("out", cell.name)).write("summary.json", summary)
     assert again.ended(retried, 0, "") == "done"
     study = saved_study()
     assert study.best_value == -2.0

@@ -7,6 +7,7 @@ import dataclasses
 import functools
 import json
 import pathlib
+import types
 from typing import Any
 
 import jax
@@ -22,11 +23,13 @@ from jaxdp.config import BatchNormMode, TrainConfig
 from jaxdp.data import pipeline
 from jaxdp.data.augment import Preprocess, create_preprocess
 from jaxdp.data.sources import open_dataset
-from jaxdp.run_directory import RunDirectory, read_lines
+from jaxdp.rundir.layout import RunDirectory
+from jaxdp.rundir.read import read_lines
 from jaxdp.sharding.strategy import Strategy, create_strategy
-from jaxdp.step import step
+from jaxdp.step import metrics, step
 from jaxdp.step.state import Constants, TrainState, create_train_state
 from jaxdp.training import loop, reader, setup
+from jaxdp.training import summary as summary_lib
 
 pytestmark = pytest.mark.usefixtures("no_pictures")
 FLAGS = (
@@ -40,7 +43,7 @@ CONSTANTS = Constants.create([0.1], seed=3)
 def example_of_step(number: int) -> int:
     """An example that a run of FLAGS sees in this step, and in no other of its first 8."""
     order = pipeline.TrainingOrder(
-        len(open_dataset("digits").train), 160, TrainConfig().data.seed, total_steps=8
+        len(open_dataset("digits").train), 160, TrainConfig().seed, total_steps=8
     )
     return int(order[number - 1][0])
 
@@ -349,7 +352,7 @@ def test_a_rollback_is_remembered_without_a_save_after_it() -> None:
     """Killed between going back and the next checkpoint: the rate stays halved."""
     flags = [*FLAGS, *"--optimizer sgd --schedule constant --learning-rate 0.02".split()]
     assert train.main([*flags, "--steps", "2"]) == 0
-    RunDirectory(pathlib.Path("run")).write_rollbacks(1)
+    RunDirectory(pathlib.Path("run")).write("rollbacks.json", {"rollbacks": 1})
     assert train.main([*flags, "--steps", "4"]) == 0
     assert summary()["rollbacks"] == 1
     assert [row["learning_rate"] for row in rows()] == pytest.approx([0.02] * 2 + [0.01] * 2)
@@ -359,3 +362,37 @@ def test_an_evaluation_that_is_not_finite_is_no_row() -> None:
     with pytest.raises(reader.Diverged, match="after the update of step 7 the test loss is inf"):
         loop.check_finite(7, True, {"loss": float("inf")})
     loop.check_finite(7, True, {"loss": 0.5, "iou/rare": float("nan")})  # a class that is nowhere
+
+
+@pytest.mark.fault("evaluation that is not finite, finite loss", "exit code 3, names it", None)
+def test_an_evaluation_that_is_not_finite_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def compute(*args: Any) -> dict[str, float]:
+        wrong = {"loss": float("nan"), "top5_accuracy": float("inf")}
+        return metrics.compute(*args) | wrong
+
+    monkeypatch.setattr(loop, "metrics", types.SimpleNamespace(compute=compute))
+    assert train.main([*FLAGS, "--steps", "2", "--validation", "0.2"]) == 3
+    expected = (
+        "after the update of step 2 the validation loss is nan (also top5_accuracy), though the"
+        " training loss is finite"
+    )
+    assert f"diverged: {expected}; " in capsys.readouterr().err
+    with pytest.raises(reader.Diverged, match="; bfloat16 may be why: try --precision float32"):
+        loop.check_finite(7, True, {"loss": float("inf")}, "validation", "bfloat16")
+
+
+def test_a_result_that_is_not_finite_is_a_warning(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The test data of the result are evaluated after the last check."""
+    monkeypatch.setattr(
+        summary_lib,
+        "metrics",
+        types.SimpleNamespace(
+            compute=lambda *args: metrics.compute(*args) | {"loss": float("nan")}
+        ),
+    )
+    assert train.main([*FLAGS, "--steps", "1"]) == 0
+    assert "warning: the test loss of the result is nan\n" in capsys.readouterr().err

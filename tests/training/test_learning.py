@@ -19,10 +19,10 @@ from sklearn.utils.class_weight import compute_class_weight
 import jaxdp
 from jaxdp import data, tasks, train
 from jaxdp.config import ClassWeights, TrainConfig, run_hash
-from jaxdp.data import class_counts, pipeline
+from jaxdp.data import pipeline
 from jaxdp.data.sources import open_dataset
 from jaxdp.registry import ConfigError
-from jaxdp.run_directory import read_lines
+from jaxdp.rundir.read import read_lines
 from jaxdp.step.step import example_keys
 from jaxdp.tasks.classification import Classification
 from jaxdp.training.setup import create_setup
@@ -128,7 +128,7 @@ def test_balanced_weights_are_those_of_scikit_learn(dataset: data.Dataset) -> No
     values = values[values != 255]
     expected = compute_class_weight("balanced", classes=np.unique(values), y=values)
     np.testing.assert_allclose(
-        class_counts.balanced_weights(class_counts.count(dataset), "abc"), expected, rtol=1e-12
+        class_weights.balanced_weights(class_weights.count(dataset), "abc"), expected, rtol=1e-12
     )
     made = setup_of(dataset, model=_model(dataset), class_weights="balanced").recipe.task
     np.testing.assert_allclose(made.class_weights, expected, rtol=1e-12)
@@ -391,7 +391,7 @@ def test_what_is_drawn_again_in_a_batch_has_a_number_of_its_own() -> None:
 
 def test_the_sampler_knows_the_labels_of_a_part() -> None:
     whole = open_dataset(TrainConfig.of(dataset="digits", validation="0.2").data)
-    labels = class_counts.labels(whole)
+    labels = whole.train.labels()
     assert labels[:50].tolist() == [int(whole.train[index]["labels"]) for index in range(50)]
 
 

@@ -7,7 +7,7 @@ import pytest
 from flax import nnx
 
 from jaxdp import models
-from jaxdp.config import TrainConfig
+from jaxdp.config import ProcessConfig, TrainConfig, fields, settings_with
 from jaxdp.models.layers import BatchNorm
 from jaxdp.training import setup as setup_lib
 
@@ -53,8 +53,9 @@ def test_settings_that_are_not_in_the_program_do_not_change_it() -> None:
         "run_dir": "elsewhere", "resume": "never", "max_divergences": 2, "profile": "1:2",
         "step_timeout": 5.0, "callbacks": ("profiler:first=1,last=2",), "data_workers": 3,
     }  # fmt: skip
-    # Steps exclude epochs.
-    assert others.keys() | {"steps", "early_stop"} == setup_lib.NOT_IN_PROGRAM
+    # Steps exclude epochs; processes connect once.
+    free = {*settings_with(TrainConfig, program=False)} - fields(ProcessConfig).keys()
+    assert others.keys() | {"steps", "early_stop"} == free
     early = {"early_stop": 2, "validation": "0.5"}  # which need validation data; so has the other
     assert lowered(**others, **early, steps=None) == lowered(validation="0.5")
 

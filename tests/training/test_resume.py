@@ -19,7 +19,7 @@ from jaxdp import evaluate, train
 from jaxdp.callbacks.progress import Progress
 from jaxdp.checkpoint import restore
 from jaxdp.checkpoint.restore import SavedCheckpoints
-from jaxdp.run_directory import Row, read_lines
+from jaxdp.rundir.read import Row, read_lines
 from jaxdp.training import setup
 from jaxdp.training.reader import MEASURED
 

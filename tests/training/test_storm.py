@@ -1,7 +1,7 @@
 """Kills, signals and full disks at any moment, the same command again, and so on: the run ends
 bitwise as an undisturbed one.
 
-`nox -s storm` tries a matrix of models, strategies, exchanges, callbacks and processes, with 200
+`nox -s storm` tries a matrix of models, strategies, callbacks and processes, with 200
 kills; `-- -k unet` a part of it.
 """
 
@@ -93,19 +93,19 @@ MATRIX = {
         2,
         10,
     ),
-    "cnn, exact exchange, 2 workers": (
-        f"{' '.join(CNN)} --devices 1 --exchange exact --workers 2",
+    "cnn, exact, 2 workers": (
+        f"{' '.join(CNN)} --devices 1 --strategy exact --workers 2",
         1,
         10,
     ),
 }
-# Of an exchange, what depends on who was free when.
+# What depends on which worker was free when.
 OF_WORKERS = (
     "elapsed_seconds",
     "worker_slices",
     "recomputed_slices",
     "dropped_slices",
-    "exchange_bytes",
+    "worker_bytes",
     "worker_idle_seconds",
 )
 FAULTS = (
@@ -557,7 +557,7 @@ def test_a_matrix_of_storms(
         // sum(each for *_, each in MATRIX.values()),
         1,
     )
-    if "exchange" in name:
+    if "workers" in name:
         pytest.importorskip("ray")
     seed = pytestconfig.getoption("--storm-seed") + list(MATRIX).index(name)
     with network.hosts(processes) if "hosts" in name else contextlib.nullcontext(()) as hosts:

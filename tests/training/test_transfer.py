@@ -17,7 +17,7 @@ from jaxdp import convert, data, evaluate, models, train
 from jaxdp.data.sources import digits
 from jaxdp.models.reference_weights import reference_names
 from jaxdp.registry import ConfigError
-from jaxdp.run_directory import read_lines
+from jaxdp.rundir.read import read_lines
 from jaxdp.step.state import array_name
 from jaxdp.training.setup import create_setup
 

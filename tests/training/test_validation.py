@@ -13,7 +13,7 @@ import jaxdp
 from jaxdp import checkpoints, evaluate, train
 from jaxdp.data.sources import open_dataset, read_settings
 from jaxdp.registry import ConfigError
-from jaxdp.run_directory import read_lines
+from jaxdp.rundir.read import read_lines
 
 CNN = (
     "--model cnn --model-kwargs width=4 hidden=16 --global-batch-size 160 --devices 2 --run-dir run"

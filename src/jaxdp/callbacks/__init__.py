@@ -14,6 +14,7 @@ what `state_dict` returned. `close()` is called at the end, whatever ends the ru
 with `@callbacks.register("name")` to use it as `--callbacks name:keyword=value`.
 """
 
+import collections
 import contextlib
 import importlib
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -23,6 +24,7 @@ from jaxdp import deprecation
 from jaxdp.config import parse_keywords
 from jaxdp.events import Run
 from jaxdp.registry import ConfigError, Registry, check_keywords
+from jaxdp.rundir.read import warn
 
 if TYPE_CHECKING:
     from jaxdp.callbacks.device_monitor import DeviceMonitor
@@ -176,19 +178,35 @@ class CallbackList:
         return self.current is not None and _in_every_process(self.current)
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the state of each callback that has any, by its class's name."""
+        """Returns the state of each callback that has any: by the name of its class, with a number
+        for the second and further ones of a class.
+        """
         return {
-            _name(each): each.state_dict()
-            for each in self._callbacks
-            if hasattr(each, "state_dict")
+            name: each.state_dict() for name, each in self._named() if hasattr(each, "state_dict")
         }
 
     def load_state_dict(self, states: Mapping[str, Any]) -> None:
-        """Gives each callback its state, if there is one."""
-        for each in self._callbacks:
-            if hasattr(each, "load_state_dict") and _name(each) in states:
+        """Gives each callback its state, if there is one.
+
+        A checkpoint of version 0.2 has one state for all callbacks of a class: the first of them
+        gets it, with a warning.
+        """
+        for name, each in self._named():
+            if hasattr(each, "load_state_dict") and name in states:
                 with self._naming(each, "load_state_dict"):
-                    each.load_state_dict(states[_name(each)])
+                    each.load_state_dict(states[name])
+            elif hasattr(each, "load_state_dict") and _name(each) in states:
+                warn(f"the checkpoint holds no state of {name}, which begins anew")
+
+    def _named(self) -> list[tuple[str, Any]]:
+        """Returns each callback and a name that no other one has."""
+        counts = collections.Counter[str]()
+        named = list[tuple[str, Any]]()
+        for each in self._callbacks:
+            counts[_name(each)] += 1
+            number = counts[_name(each)]
+            named.append((_name(each) + (f"-{number}" if number > 1 else ""), each))
+        return named
 
     def close(self) -> None:
         """Closes all callbacks, the last one first, even if one of them fails to."""

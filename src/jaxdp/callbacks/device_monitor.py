@@ -4,7 +4,7 @@ one shows.
 
 from jaxdp.callbacks import register
 from jaxdp.events import Run, Started
-from jaxdp.run_directory import Row
+from jaxdp.rundir.read import Row
 from jaxdp.runtime import monitor
 
 
@@ -25,7 +25,7 @@ class DeviceMonitor:
         if self._monitor is None:
             setup = run.setup
             self._monitor = monitor.Monitor(
-                setup.strategy.devices, run.group, setup.config.processes.distributed_timeout
+                setup.strategy.devices, run.group, setup.config.distributed_timeout
             )
 
     def on_row(self, run: Run, row: Row) -> None:

@@ -5,8 +5,8 @@ from typing import Any, TextIO, cast
 from jaxdp.callbacks import register
 from jaxdp.events import Logged, RolledBack, Run, Started
 from jaxdp.registry import ConfigError
-from jaxdp.run_directory import RunDirectory, replace_file, rows_text
-from jaxdp.run_files import keep_readable, no_link
+from jaxdp.rundir.layout import RunDirectory
+from jaxdp.rundir.write import keep_readable, no_link, replace_file, rows_text
 
 
 @register("json_lines")
@@ -30,11 +30,11 @@ class JsonLines:
         directory = RunDirectory(run.folder)
         kept = [
             row
-            for row in keep_readable(directory.metrics_file, torn=False)
+            for row in keep_readable(directory.file("metrics.jsonl"), torn=False)
             if row["step"] <= event.step
         ]
-        replace_file(directory.metrics_file, rows_text(kept))
-        self._file = open(directory.metrics_file, "a", buffering=1, opener=no_link)  # noqa: SIM115
+        replace_file(directory.file("metrics.jsonl"), rows_text(kept))
+        self._file = open(directory.file("metrics.jsonl"), "a", buffering=1, opener=no_link)  # noqa: SIM115
 
     def on_log(self, run: Run, event: Logged) -> None:
         """Writes a row."""

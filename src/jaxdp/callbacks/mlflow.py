@@ -7,7 +7,8 @@ from jaxdp.callbacks import register
 from jaxdp.callbacks.json_lines import metrics_of
 from jaxdp.callbacks.wandb import import_extra, settings_of
 from jaxdp.events import Ended, Logged, Run, Started
-from jaxdp.run_files import read_line, replace_file
+from jaxdp.rundir.read import read_line
+from jaxdp.rundir.write import replace_file
 
 
 @register("mlflow")

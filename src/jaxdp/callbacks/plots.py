@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from jaxdp.events import Ended, Run
-from jaxdp.run_directory import RunDirectory
+from jaxdp.rundir.layout import RunDirectory
 
 
 class Plots:
@@ -28,7 +28,7 @@ class Plots:
             if event.predict is not None and event.sums is not None:
                 source = run.setup.evaluation_source
                 drawn = outcome.draw(
-                    directory.plots,
+                    directory.file("plots"),
                     title=run.title,
                     task=task,
                     source=source,
@@ -37,9 +37,9 @@ class Plots:
                     separate=_objects if run.setup.dataset.instances else None,
                 )
                 event.images.update(drawn)
-            rows, name = directory.read_rows(), task.best_metric[0]
+            rows, name = directory.read("metrics.jsonl"), task.best_metric[0]
             plots.plot_curves(
-                rows, directory.plots / "curves.png", title=run.title, metric_name=name
+                rows, directory.file("plots") / "curves.png", title=run.title, metric_name=name
             )
         except (ValueError, RuntimeError) as error:  # Matplotlib reads some names as mathematics
             reason = " ".join(str(error).split())[:200]

@@ -15,7 +15,7 @@ from jaxdp.callbacks import register
 from jaxdp.events import Logged, RolledBack, Run, Started, StepEnd
 from jaxdp.parsing import printable
 from jaxdp.reporting.progress import metrics_text, state_bytes_text
-from jaxdp.run_directory import Row
+from jaxdp.rundir.read import Row
 
 
 @register("progress")

@@ -8,8 +8,8 @@ from jaxdp import source_files
 from jaxdp.data.fingerprint import fingerprint
 from jaxdp.events import Ended, RolledBack, Run, Started
 from jaxdp.registry import ConfigError
-from jaxdp.run_directory import RunDirectory
-from jaxdp.run_files import warn, warn_again
+from jaxdp.rundir.layout import RunDirectory
+from jaxdp.rundir.read import warn, warn_again
 
 
 class RunRecord:
@@ -35,7 +35,7 @@ class RunRecord:
                 if (before := _known_examples(directory)) not in (None, examples):
                     changed["examples"] = [before, examples]
                     warn(
-                        f"{setup.config.data.dataset} has other examples than when {directory.path}"
+                        f"{setup.config.dataset} has other examples than when {directory.path}"
                         " began, though as many"
                     )
                 if files := directory.changed_sources(sources):
@@ -46,16 +46,16 @@ class RunRecord:
             elif setup.initial_weights is not None:
                 facts = {"initial_weights": setup.initial_weights.facts()}
             directory.write_config(setup.config)
-            directory.write_dataset({**run.description, "fingerprint": examples})
+            directory.write("dataset.json", {**run.description, "fingerprint": examples})
             directory.record(
                 "resumed" if event.resumed else "started", event.step, **run.where(), **facts
             )
-            directory.write_sources(sources)  # last: a kill before it loses no event
+            directory.write("sources.json", sources)  # last: a kill before it loses no event
 
     def on_rollback(self, run: Run, event: RolledBack) -> None:
         """Counts the rollback, which halves the learning rate of whatever resumes the run."""
         directory = _directory(run)
-        directory.write_rollbacks(event.count)
+        directory.write("rollbacks.json", {"rollbacks": event.count})
         directory.record(
             "rollback", event.step, to_step=event.to_step, reason=event.reason, **run.where()
         )
@@ -73,7 +73,7 @@ class RunRecord:
         directory.write_skipped(
             (split, error.where, error.problem) for split, errors in lost for error in errors
         )
-        directory.write_summary(dict(event.summary))
+        directory.write("summary.json", dict(event.summary))
 
 
 def _known_examples(directory: RunDirectory) -> str | None:
@@ -82,7 +82,7 @@ def _known_examples(directory: RunDirectory) -> str | None:
     None where nobody knows it.
     """
     with contextlib.suppress(ConfigError):
-        return directory.read_dataset().get("fingerprint")
+        return directory.read("dataset.json").get("fingerprint")
     return None
 
 

@@ -18,7 +18,7 @@ import time
 from collections.abc import Generator
 
 from jaxdp.events import Activity, Run, Started
-from jaxdp.run_files import no_link
+from jaxdp.rundir.write import no_link
 from jaxdp.runtime import native_output
 from jaxdp.runtime.processes import Group
 

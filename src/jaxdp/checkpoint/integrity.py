@@ -23,10 +23,11 @@ import time
 from collections.abc import Mapping
 from typing import Literal
 
-from jaxdp import run_files, run_lock
 from jaxdp.parsing import printable
-from jaxdp.run_directory import is_step, replace_file
-from jaxdp.run_files import DamagedFile
+from jaxdp.rundir import lock, write
+from jaxdp.rundir.layout import saved_steps
+from jaxdp.rundir.read import DAMAGED, DamagedFile, read_object
+from jaxdp.rundir.write import replace_file
 
 # Files below this are hashed in every examination: they hold names, places and metrics, and take no
 # time.
@@ -73,9 +74,7 @@ def steps(checkpoints: pathlib.Path) -> list[int]:
 
     What a killed save leaves has another name.
     """
-    if not checkpoints.is_dir():
-        return []
-    return sorted(int(path.name) for path in checkpoints.iterdir() if is_step(path))
+    return saved_steps(checkpoints)
 
 
 def read_metrics(checkpoints: pathlib.Path, step: int) -> dict[str, float] | None:
@@ -83,7 +82,7 @@ def read_metrics(checkpoints: pathlib.Path, step: int) -> dict[str, float] | Non
     read.
     """
     try:
-        metrics = run_files.read_object(_metrics_file(checkpoints, step), checked=False)
+        metrics = read_object(_metrics_file(checkpoints, step), checked=False)
     except DamagedFile:
         return None
     return metrics if all(type(value) in (int, float) for value in metrics.values()) else None
@@ -159,9 +158,7 @@ def examine(checkpoints: pathlib.Path, step: int, *, thorough: bool) -> Verdict:
             right size.
     """
     try:
-        entries = run_files.read_object(_list_file(checkpoints, step), checked=False)[
-            "files"
-        ].items()
+        entries = read_object(_list_file(checkpoints, step), checked=False)["files"].items()
         expected = [
             (str(name), int(entry["size"]), str(entry["sha256"])) for name, entry in entries
         ]
@@ -224,7 +221,7 @@ def vanishes(checkpoints: pathlib.Path, step: int) -> bool:
 
     Waits until it is gone, if it goes.
     """
-    live = run_lock.is_held(checkpoints.with_name("writer.lock"))
+    live = lock.is_held(checkpoints.with_name("writer.lock"))
     deadline = time.monotonic() + (_LIVE_SECONDS if live else _ENDED_SECONDS)
     while (checkpoints / str(step)).exists():
         if time.monotonic() > deadline:
@@ -239,7 +236,7 @@ def set_aside(checkpoints: pathlib.Path, step: int) -> pathlib.Path:
     Raises:
         ConfigError: if it cannot be moved.
     """
-    target = run_files.set_aside(checkpoints / str(step), checkpoints.with_name(run_files.DAMAGED))
+    target = write.set_aside(checkpoints / str(step), checkpoints.with_name(DAMAGED))
     forget(checkpoints, step)
     return target
 

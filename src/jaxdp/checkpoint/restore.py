@@ -18,7 +18,7 @@ from jaxdp.checkpoint import integrity
 from jaxdp.checkpoint.integrity import BestMetric
 from jaxdp.models.weights import fit_weights
 from jaxdp.registry import ConfigError
-from jaxdp.run_directory import check_utf8
+from jaxdp.rundir.start import check_utf8
 from jaxdp.step.state import TrainState
 
 Position = dict[str, Any]  # plain values: where a run was, and what its loop has counted so far

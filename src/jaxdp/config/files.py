@@ -1,6 +1,5 @@
-"""Reads and writes settings as YAML, and tells which of them make a run what it is."""
+"""Reads and writes settings as YAML, and hashes those that name a run."""
 
-import dataclasses
 import hashlib
 import pathlib
 import stat
@@ -10,47 +9,17 @@ from typing import Any, cast
 import yaml
 
 from jaxdp import deprecation, parsing
-from jaxdp.config.groups import ProcessConfig, TrainConfig
-from jaxdp.config.settings import Settings, convert
+from jaxdp.config.conversion import convert
+from jaxdp.config.settings import Settings, facts_of, fields
+from jaxdp.config.train import TrainConfig
 from jaxdp.registry import ConfigError, brief, nearest
 
-# How a command runs, rather than what it trains.
-OF_ONE_COMMAND = (
-    "run_dir",
-    "resume",
-    "profile",
-    "step_timeout",
-    *(field.name for field in dataclasses.fields(ProcessConfig)),
-)
-_NEWER = (
-    "plugins",
-    "validation",
-    "channels",
-    "tiff",
-    "mask_values",
-    "instances",
-    "class_names",
-    "class_weights",
-    "init_from",
-    "freeze",
-    "sampler",
-)
-_OF_EXCHANGE = [name for name, place in TrainConfig.places().items() if place.group == "exchange"]
-_NOT_DEFINING = (
-    *OF_ONE_COMMAND,
-    *_OF_EXCHANGE,
-    "callbacks",
-    "early_stop",
-    "keep",
-    "log_every",
-    "steps_per_execution",
-    "on_divergence",
-    "max_divergences",
-)
+# Their runs have the folders of the default strategy: any of them may continue the others.
+_ON_WORKERS = ("exact", "async")
 
 
 def load(path: str | pathlib.Path, cls: type[Settings] = TrainConfig) -> dict[str, Any]:
-    """Reads settings from a file that `to_yaml` or a person wrote, also under their old names.
+    """Reads settings from a file that `to_yaml` or a person wrote.
 
     Returns:
         only what the file sets; the rest is left to the defaults.
@@ -96,11 +65,10 @@ def parse(
         raise ConfigError("config", path, f"cannot be read: {error}") from error
     if not isinstance(content, dict):
         raise ConfigError("config", path, "must consist of `name: value` lines")
-    places = cls.places()
-    settings = deprecation.rename_settings(cast(dict[str, Any], content), warn=False)
-    settings = deprecation.drop_removed(settings)
+    known = fields(cls)
+    settings = deprecation.drop_removed(cast(dict[str, Any], content))
     for name, value in list(settings.items()):
-        if name not in places:
+        if name not in known:
             if sentence := deprecation.removal(name):
                 remedy = f"has {name}: {brief(value)}, which {sentence}"
                 if warn is None:
@@ -108,9 +76,12 @@ def parse(
                 warn(f"{path} {remedy}")
                 del settings[name]
                 continue
-            remedy = f"unknown setting {brief(name)!r}; {nearest(str(name), list(places))}"
+            remedy = f"unknown setting {brief(name)!r}; {nearest(str(name), list(known))}"
             raise ConfigError("config", path, remedy)
-    return {name: convert(name, value, places[name].field.type) for name, value in settings.items()}
+    return {
+        name: convert(name, value, known[name].type, numbers=facts_of(known[name]).numbers)
+        for name, value in settings.items()
+    }
 
 
 def to_yaml(config: Settings) -> str:
@@ -120,14 +91,15 @@ def to_yaml(config: Settings) -> str:
 
 def defining(config: TrainConfig) -> dict[str, Any]:
     """Returns the settings that make a run what it is."""
-    # Runs from before there were these settings, and runs with settings since removed, keep their
-    # folders.
-    settings = deprecation.defining_defaults() | config.plain()
-    return {
-        name: value
-        for name, value in settings.items()
-        if name not in _NOT_DEFINING and (name not in _NEWER or value)
-    }
+    named: dict[str, Any] = {}
+    for name, value in config.part(TrainConfig).plain().items():
+        names_run = facts_of(fields(TrainConfig)[name]).names_run
+        if names_run == "always" or (names_run == "if_set" and value):
+            named[name] = value
+    if named["strategy"] in _ON_WORKERS:
+        named["strategy"] = TrainConfig().strategy
+    # Runs with settings that were removed since keep their folders.
+    return deprecation.defining_defaults() | named
 
 
 def run_hash(config: TrainConfig) -> str:

@@ -1,91 +1,102 @@
-"""The base of all settings: groups of them, each setting under the one name that its flag, keyword
-and line of YAML have.
+"""The base of all settings: each has one name, which its flag, its keyword and its line of YAML
+share, and carries its own facts.
 """
 
+import copy
 import dataclasses
 import functools
-import types
 import typing
-from collections import defaultdict
 from collections.abc import Collection, Mapping
-from typing import Annotated, Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, TypeVar
 
 from jaxdp import deprecation
-from jaxdp.config.values import ClassWeights, NumberAsText, Range, number
+from jaxdp.config.conversion import convert
+from jaxdp.config.values import Range
 from jaxdp.parsing import is_finite
 from jaxdp.registry import ConfigError, nearest, shown
 
 OBJECT = "(object)"  # stands for the name of what a program gave as an object
-# At most one of each pair may be set.
-EXCLUSIVE = (("global_batch_size", "per_device_batch_size"), ("epochs", "steps"))
-_TYPE_NAMES: dict[Any, str] = {
-    int: "an integer",
-    float: "a number",
-    bool: "true or false",
-    str: "a string",
-    list: "a list",
-    dict: "a mapping",
-    types.NoneType: "null",
-}
+REQUIRED: Any = dataclasses.MISSING  # the default of a setting that must be given
 
 Some = TypeVar("Some", bound="Settings")
-Mark = TypeVar("Mark")
-
-
-def displaced_by(names: Collection[str]) -> set[str]:
-    """Returns the settings that exclude one of these: the partner of each that is in a pair."""
-    return {partner for pair in EXCLUSIVE for name, partner in (pair, pair[::-1]) if name in names}
-
-
-class Place(NamedTuple):
-    """Where a setting is: the group that holds it, None for none, and its field there."""
-
-    group: str | None
-    field: "dataclasses.Field[Any]"
+T = TypeVar("T")
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings:
-    """Frozen settings, some of them in groups that are `Settings` of their own.
+class Facts:
+    """What is known of a setting apart from its type and its default.
 
-    Whatever its group, a setting has one name: that of its field; of `name` and `kwargs` those of
-    the group, e.g. `model` and `model_kwargs`. Where two groups have a name in common, it is that
-    of the last one.
+    The defaults are the safe ones: a setting that says nothing is fixed when a run resumes, names
+    the run's folder, and is part of the compiled step.
+
+    Attributes:
+        help: text of `--help`.
+        checks: ranges of its number.
+        metavar: stands for the value in `--help`; "" for one that the type names.
+        numbers: types of number that a setting of text accepts in YAML and Python.
+        separator: what separates the names in one word; "" where each word is a name.
+        positional: whether the command line has no flag for it.
+        alias: a short flag.
+        basic: whether `--help` of training shows it; `--help-all` shows all.
+        resume: whether a run continues with another value. `fixed`: never; `start`: not, but
+            another run may start from its weights; `presence`: while it stays zero or nonzero;
+            `free`: always.
+        program: whether the compiled step depends on it.
+        names_run: whether it is part of the hash in a run's folder. `if_set`: where it has a value,
+            as settings have that older runs lack.
+        saved: whether `config.yaml` keeps it. What says only how a command runs is not kept, is
+            free, and names no run.
+        set_by: objects that decide it, and with which it cannot be given.
+        each_fit: whether each call of `Trainer.fit` may change it.
+        loads_data: whether `jaxdp.data.load` accepts it.
+        excludes: setting with which it cannot be combined.
     """
 
+    help: str
+    checks: tuple[Range, ...] = ()
+    metavar: str = ""
+    numbers: tuple[type, ...] = ()
+    separator: str = ""
+    positional: bool = False
+    alias: str = ""
+    basic: bool = False
+    resume: Literal["fixed", "start", "presence", "free"] = "fixed"
+    program: bool = True
+    names_run: Literal["always", "if_set", "never"] = "always"
+    saved: bool = True
+    set_by: tuple[str, ...] = ()
+    each_fit: bool = True
+    loads_data: bool = True
+    excludes: str = ""
+
+
+def setting(default: T, help: str, *checks: Range, **facts: Any) -> T:
+    """Declares a setting; `facts` are those of `Facts`."""
+    if not facts.get("saved", True):
+        facts |= {"resume": "free", "program": False, "names_run": "never"}
+    metadata = {"facts": Facts(help, checks, **facts)}
+    if isinstance(default, dict):  # no two settings share one
+        return dataclasses.field(
+            default_factory=functools.partial(copy.copy, default), metadata=metadata
+        )  # pyright: ignore
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Settings:
+    """Frozen settings. A command inherits the groups of settings that it accepts."""
+
     def __post_init__(self) -> None:
-        for name, (group, field) in self.places().items():
-            if group is None:
-                _check_range(name, getattr(self, field.name), field.type)
-        for first, second in EXCLUSIVE:
-            if getattr(self, first, None) is not None and getattr(self, second, None) is not None:
-                remedy = f"cannot be combined with --{first.replace('_', '-')}; give one of them"
-                raise ConfigError(second, getattr(self, second), remedy)
-
-    @classmethod
-    @functools.cache
-    def groups(cls) -> "Mapping[str, type[Settings]]":
-        """Returns the type of each group, by the name of its field."""
-        types_of: dict[str, Any] = {field.name: field.type for field in dataclasses.fields(cls)}
-        return {
-            name: kind
-            for name, kind in types_of.items()
-            if isinstance(kind, type) and issubclass(kind, Settings)
-        }
-
-    @classmethod
-    @functools.cache
-    def places(cls) -> Mapping[str, Place]:
-        """Returns where each setting is, by its name."""
-        found: dict[str, Place] = {}
-        for field in dataclasses.fields(cls):
-            if field.name not in cls.groups():
-                found[field.name] = Place(None, field)
-                continue
-            for inner in dataclasses.fields(cls.groups()[field.name]):
-                of_group = {"name": field.name, "kwargs": f"{field.name}_kwargs"}
-                found[of_group.get(inner.name, inner.name)] = Place(field.name, inner)
-        return found
+        for name, field in fields(type(self)).items():
+            value, facts = getattr(self, name), facts_of(field)
+            if isinstance(value, int | float) and not isinstance(value, bool):
+                if not is_finite(value):
+                    raise ConfigError(name, value, "must be a finite number")
+                for check in facts.checks:
+                    check.check(name, value)
+            if facts.excludes and None not in (value, getattr(self, facts.excludes, None)):
+                remedy = f"cannot be combined with --{name.replace('_', '-')}; give one of them"
+                raise ConfigError(facts.excludes, getattr(self, facts.excludes), remedy)
 
     @classmethod
     def of(cls: type[Some], **settings: Any) -> Some:
@@ -97,13 +108,7 @@ class Settings:
             ConfigError: for an unknown name, a value of the wrong type, and one that is out of
                 range.
         """
-        groups: dict[str | None, dict[str, Any]] = defaultdict(dict)
-        for name, value in settings.items():
-            group, field = cls._place(name, value)
-            groups[group][field.name] = convert(name, value, field.type)
-        own = groups.pop(None, {})
-        made: Any = {name: cls.groups()[str(name)](**values) for name, values in groups.items()}
-        return cls(**own, **made)
+        return cls(**cls._converted(settings))
 
     def replace(self: Some, **settings: Any) -> Some:
         """Returns these settings with some changed; what is given displaces what it excludes.
@@ -112,24 +117,29 @@ class Settings:
             ConfigError: as for `of`.
         """
         displaced = displaced_by([name for name, value in settings.items() if value is not None])
-        settings |= dict.fromkeys(displaced - settings.keys())
-        changed: dict[str | None, dict[str, Any]] = defaultdict(dict)
+        displaced &= fields(type(self)).keys() - settings.keys()
+        changed = self._converted(settings) | dict.fromkeys(displaced)
+        return dataclasses.replace(self, **changed)
+
+    @classmethod
+    def _converted(cls, settings: Mapping[str, Any]) -> dict[str, Any]:
+        known, converted = fields(cls), dict[str, Any]()
         for name, value in settings.items():
-            group, field = self._place(name, value)
-            changed[group][field.name] = convert(name, value, field.type)
-        own: Any = changed.pop(None, {})
-        made: Any = {
-            str(name): dataclasses.replace(getattr(self, str(name)), **values)
-            for name, values in changed.items()
-        }
-        return dataclasses.replace(self, **own, **made)
+            if name not in known:
+                remedy = f"unknown setting; {nearest(name, list(known))}"
+                raise ConfigError(name, shown(value), deprecation.removal(name) or remedy)
+            field = known[name]
+            converted[name] = convert(name, value, field.type, numbers=facts_of(field).numbers)
+        return converted
+
+    def part(self, kind: type[Some], **changed: Any) -> Some:
+        """Returns those of these settings that belong to `kind`, some of them changed."""
+        own = {name: getattr(self, name) for name in fields(kind) if name in fields(type(self))}
+        return kind.of(**own | changed)
 
     def flat(self) -> dict[str, Any]:
         """Returns the value of each setting by its name."""
-        return {
-            name: getattr(self if group is None else getattr(self, group), field.name)
-            for name, (group, field) in self.places().items()
-        }
+        return {name: getattr(self, name) for name in fields(type(self))}
 
     def plain(self) -> dict[str, Any]:
         """Returns each setting by its name, in the types that YAML and JSON have.
@@ -138,117 +148,42 @@ class Settings:
         """
         return {name: _plain(value) for name, value in self.flat().items()}
 
-    @classmethod
-    def _place(cls, name: str, value: object) -> Place:
-        if name not in cls.places():
-            remedy = f"unknown setting; {nearest(name, list(cls.places()))}"
-            raise ConfigError(name, shown(value), deprecation.removal(name) or remedy)
-        return cls.places()[name]
+
+@functools.cache
+def fields(cls: type[Settings]) -> "Mapping[str, dataclasses.Field[Any]]":
+    """Returns the fields of a class of settings by name, in the order of its groups."""
+    found = {field.name: field for field in dataclasses.fields(cls)}
+    order = [name for group in cls.__mro__ for name in vars(group).get("__annotations__", ())]
+    return {name: found[name] for name in order if name in found}
+
+
+def facts_of(field: "dataclasses.Field[Any]") -> Facts:
+    """Returns the facts that a setting was declared with."""
+    return field.metadata["facts"]
+
+
+def settings_with(cls: type[Settings], **facts: Any) -> list[str]:
+    """Returns the settings that have these facts, e.g. `saved=False`."""
+    return [
+        name
+        for name, field in fields(cls).items()
+        if all(getattr(facts_of(field), fact) == value for fact, value in facts.items())
+    ]
+
+
+def displaced_by(given: Collection[str]) -> set[str]:
+    """Returns the settings that exclude one of these."""
+    from jaxdp.config.train import TrainConfig
+
+    pairs = [
+        (name, facts_of(field).excludes)
+        for name, field in fields(TrainConfig).items()
+        if facts_of(field).excludes
+    ]
+    return {partner for pair in pairs for name, partner in (pair, pair[::-1]) if name in given}
 
 
 def _plain(value: Any) -> Any:
     if hasattr(value, "parse"):
         return str(value)
-    return [*value] if isinstance(value, tuple) else value
-
-
-def convert(name: str, value: Any, annotation: Any) -> Any:
-    """Returns a value from YAML or a program as the type of its field.
-
-    Raises:
-        ConfigError: if it does not fit.
-    """
-    kinds = _kinds(annotation)
-    parsed = next((kind for kind in kinds if hasattr(kind, "parse")), None)
-    if parsed is ClassWeights and isinstance(value, list | tuple):
-        value = ",".join(map(str, typing.cast(list[Any], value)))
-    if any(
-        isinstance(value, mark.kinds) for mark in _marks(annotation, NumberAsText)
-    ) and not isinstance(value, bool):
-        value = str(value)
-    if parsed is not None and isinstance(value, str):
-        return parsed.parse(value)
-    value = number(value) if float in kinds else value
-    _check_type(name, value, kinds)
-    texts: list[Any] = list(typing.cast(Any, value)) if isinstance(value, list | tuple) else [value]
-    if any(isinstance(each, str) and "\0" in each for each in texts):
-        raise ConfigError(name, typing.cast(Any, value), "must not contain a NUL character")
-    if isinstance(value, int) and not isinstance(value, bool) and not is_finite(value):
-        raise ConfigError(name, f"{str(value)[:20]}...", "must be a number with fewer digits")
-    if isinstance(value, dict) and not all(
-        isinstance(key, str) for key in typing.cast(dict[object, object], value)
-    ):
-        raise ConfigError(name, typing.cast(object, value), "must be a mapping of names")
-    if float in kinds and isinstance(value, int) and not isinstance(value, bool):
-        value = float(value)
-    if isinstance(value, list) and tuple in _origins(kinds):
-        return tuple(typing.cast(list[Any], value))
-    return typing.cast(Any, value)
-
-
-def _marks(annotation: Any, kind: type[Mark]) -> list[Mark]:
-    """Returns what of this kind stands beside the type in an annotation."""
-    return [each for each in getattr(annotation, "__metadata__", ()) if isinstance(each, kind)]
-
-
-def _kinds(annotation: Any) -> tuple[Any, ...]:
-    """Returns the types of which the annotation allows one."""
-    if typing.get_origin(annotation) is Annotated:
-        annotation = typing.get_args(annotation)[0]
-    is_union = typing.get_origin(annotation) in (types.UnionType, typing.Union)
-    return typing.get_args(annotation) if is_union else (annotation,)
-
-
-def _origins(kinds: tuple[Any, ...]) -> tuple[Any, ...]:
-    return tuple(
-        typing.get_origin(kind) or kind for kind in kinds if typing.get_origin(kind) is not Literal
-    )
-
-
-def _check_type(name: str, value: Any, kinds: tuple[Any, ...]) -> None:
-    """Raises ConfigError for a value of the wrong type; the command line has only right ones."""
-    if tuple[str, ...] in kinds:
-        is_names = isinstance(value, list | tuple) and all(
-            isinstance(each, str) for each in typing.cast(list[Any], value)
-        )
-        if not is_names and not (value is None and types.NoneType in kinds):
-            raise ConfigError(name, typing.cast(object, value), "must be a list of names")
-        return
-    choices = [
-        choice
-        for kind in kinds
-        if typing.get_origin(kind) is Literal
-        for choice in typing.get_args(kind)
-    ]
-    others = [
-        kind
-        for kind in kinds
-        if typing.get_origin(kind) is not Literal and kind is not types.NoneType
-    ]
-    if choices and value in choices:
-        return
-    if choices and not others:
-        if not (value is None and types.NoneType in kinds):
-            raise ConfigError(name, value, nearest(str(value), list(map(str, choices))))
-        return
-    allowed = _origins(kinds)
-    accepted = (*allowed, int) if float in allowed else allowed
-    if not isinstance(value, accepted) or (isinstance(value, bool) and bool not in allowed):
-        names = " or ".join(_TYPE_NAMES.get(kind, "a string") for kind in allowed)
-        raise ConfigError(
-            name,
-            value,
-            f"must be {names}, not {_TYPE_NAMES.get(type(value), type(value).__name__)}",
-        )
-
-
-def _check_range(name: str, value: object, annotation: Any) -> None:
-    """Raises ConfigError for a number that is not finite, or out of the range that its annotation
-    names.
-    """
-    if not isinstance(value, int | float) or isinstance(value, bool):
-        return
-    if not is_finite(value):
-        raise ConfigError(name, value, "must be a finite number")
-    for each in _marks(annotation, Range):
-        each.check(name, value)
+    return [*typing.cast(Any, value)] if isinstance(value, tuple) else value

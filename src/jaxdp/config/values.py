@@ -1,15 +1,10 @@
-"""Values of settings that are more than a number or a name, each parsed once, and how a flag reads
-them.
-"""
+"""Values of settings that are more than a number or a name, each parsed once, and ranges."""
 
 import dataclasses
-import functools
 import math
 import re
-from collections.abc import Callable
-from typing import Annotated, Any, Literal
-
-import tyro
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, Literal
 
 from jaxdp import parsing
 from jaxdp.parsing import is_count
@@ -74,24 +69,39 @@ class Counts:
     """Several whole numbers from 1 in ascending order, e.g. of devices to compare."""
 
     values: tuple[int, ...]
+    name: ClassVar[str] = "devices"  # of the setting, for messages
+    most: ClassVar[int | None] = 512  # on one machine, with memory and threads for each
 
     @classmethod
-    def parse(cls, text: str, name: str = "devices", most: int | None = None) -> "Counts":
+    def parse(cls, text: str) -> Any:
         """Reads `4,1,2`; raises ConfigError for anything else, and for numbers above `most`."""
         words = [word.strip() for word in text.split(",") if word.strip()]
         for word in words:
             if not is_count(word) or not int(word):
-                raise ConfigError(
-                    name, text, f"{word} is no number from 1; write numbers with commas, e.g. 1,2,4"
-                )
-            if most is not None and int(word) > most:
-                raise ConfigError(name, text, f"must be at most {most}")
+                remedy = f"{word} is no number from 1; write numbers with commas, e.g. 1,2,4"
+                raise ConfigError(cls.name, text, remedy)
+            if cls.most is not None and int(word) > cls.most:
+                raise ConfigError(cls.name, text, f"must be at most {cls.most}")
         if not words:
-            raise ConfigError(name, text, "names nothing; write at least one number, e.g. 1,2,4")
+            remedy = "names nothing; write at least one number, e.g. 1,2,4"
+            raise ConfigError(cls.name, text, remedy)
         return cls(tuple(sorted({int(word) for word in words})))
 
     def __str__(self) -> str:
         return ",".join(map(str, self.values))
+
+
+class BatchSizes(Counts):
+    """Several global batch sizes."""
+
+    name = "batch_sizes"
+    most = None
+
+
+class TargetCounts(Counts):
+    """Numbers of devices that programs are compiled for, not run on."""
+
+    most = 4096
 
 
 @dataclasses.dataclass(frozen=True)
@@ -180,11 +190,11 @@ class MaskValues:
 
 @dataclasses.dataclass(frozen=True)
 class Range:
-    """What a number must satisfy, beside the type in a field's annotation.
+    """What a number must satisfy in addition to its type.
 
     Attributes:
         text: says it, after "must".
-        holds: tells whether a number does.
+        holds: whether a number does.
     """
 
     text: str
@@ -201,23 +211,10 @@ NON_NEGATIVE = Range("not be negative", lambda value: value >= 0)
 FRACTION = Range("be at least 0 and below 1", lambda value: 0 <= value < 1)
 # On one machine, whose memory and threads more of them would take.
 MOST_DEVICES, MOST_PROCESSES = 512, 256
-MOST_TARGET_DEVICES = 4096  # which programs are compiled for, not run on
 MOST_WORKERS = 4096  # of a cluster
 MOST_CLASSES = 2**15  # a confusion matrix has the square of it
 MOST_STEPS = 10**8  # whose learning rates are held
 BELOW_2_31 = Range("be below 2147483648", lambda value: value < 2**31)
-
-
-@dataclasses.dataclass(frozen=True)
-class NumberAsText:
-    """Marks a setting of text that is a number in YAML and Python where it consists of one, e.g. a
-    size or a share.
-
-    Attributes:
-        kinds: the types of number that are taken as text.
-    """
-
-    kinds: tuple[type, ...]
 
 
 def at_most(most: int) -> Range:
@@ -225,17 +222,7 @@ def at_most(most: int) -> Range:
     return Range(f"be at most {most}", lambda value: value <= most)
 
 
-def parse_batch_size(word: str) -> int | Literal["auto"]:
-    """Reads an integer or `auto`; raises ConfigError for anything else."""
-    if word == "auto":
-        return "auto"
-    try:
-        return int(word)
-    except ValueError as error:
-        raise ConfigError("global_batch_size", word, "must be an integer or auto") from error
-
-
-def parse_keywords(words: list[str]) -> dict[str, Any]:
+def parse_keywords(words: Sequence[str]) -> dict[str, Any]:
     """Reads `["depth=110", "alpha=48"]`; values are YAML, e.g. `true`, `0.5` or `[1, 2]`."""
     keywords: dict[str, Any] = {}
     for word in words:
@@ -260,71 +247,3 @@ def number(value: Any) -> Any:
         return float(value) if isinstance(value, str) else value
     except ValueError:
         return value
-
-
-def _flag(
-    metavar: str, parse: Callable[[str], Any]
-) -> tyro.constructors.PrimitiveConstructorSpec[Any]:
-    return tyro.constructors.PrimitiveConstructorSpec(
-        nargs=1,
-        metavar=metavar,
-        instance_from_str=lambda words: parse(words[0]),
-        # The type of the field is checked where the settings are made.
-        is_instance=lambda value: True,
-        str_from_instance=lambda value: [] if value is None else [str(value)],
-    )
-
-
-_QUIET = tyro.conf.arg(help_behavior_hint="")  # the help text says what None means
-_KEYWORDS = tyro.constructors.PrimitiveConstructorSpec(
-    nargs="*",
-    metavar="KEY=VALUE",
-    instance_from_str=parse_keywords,
-    is_instance=lambda value: isinstance(value, dict),
-    str_from_instance=lambda value: [f"{key}={item}" for key, item in value.items()],
-)
-_WORDS = tyro.constructors.PrimitiveConstructorSpec(
-    nargs="*",
-    metavar="NAME[:NUMBER]",
-    instance_from_str=lambda words: tuple(words),
-    is_instance=lambda value: value is None or isinstance(value, tuple),
-    str_from_instance=lambda value: list(value or ()),
-)
-_NAMES = tyro.constructors.PrimitiveConstructorSpec(
-    nargs=1,
-    metavar="NAME,NAME,...",
-    instance_from_str=lambda words: tuple(word.strip() for word in words[0].split(",")),
-    is_instance=lambda value: value is None or isinstance(value, tuple),
-    str_from_instance=lambda value: [",".join(value)] if value else [],
-)
-
-OptionalInt = Annotated[int | None, tyro.conf.arg(metavar="INT", help_behavior_hint="")]
-OptionalFloat = Annotated[float | None, tyro.conf.arg(metavar="FLOAT", help_behavior_hint="")]
-OptionalText = Annotated[str | None, tyro.conf.arg(metavar="NAME", help_behavior_hint="")]
-OptionalPath = Annotated[str | None, tyro.conf.arg(metavar="PATH", help_behavior_hint="")]
-Keywords = Annotated[dict[str, Any], _KEYWORDS]
-Words = Annotated[tuple[str, ...] | None, _QUIET, _WORDS]
-BatchSize = Annotated[int | Literal["auto"] | None, _QUIET, _flag("INT|auto", parse_batch_size)]
-OptionalBatchNorm = Annotated[
-    BatchNormMode | None, _QUIET, _flag("{replica,global,group:N}", BatchNormMode.parse)
-]
-OptionalClassWeights = Annotated[
-    ClassWeights | None, _QUIET, _flag("balanced|W,W,...", ClassWeights.parse)
-]
-OptionalMaskValues = Annotated[
-    MaskValues | None, _QUIET, _flag("VALUE,VALUE,...|binary", MaskValues.parse)
-]
-OptionalNames = Annotated[tuple[str, ...] | None, _QUIET, _NAMES]
-OptionalProfile = Annotated[ProfileRange | None, _QUIET, _flag("START:STOP", ProfileRange.parse)]
-DeviceCounts = Annotated[
-    Counts, _flag("N,N,...", functools.partial(Counts.parse, most=MOST_DEVICES))
-]
-OptionalDeviceCounts = Annotated[
-    Counts | None,
-    _QUIET,
-    _flag("N[,N,...]", functools.partial(Counts.parse, most=MOST_TARGET_DEVICES)),
-    NumberAsText((int,)),
-]
-BatchSizes = Annotated[
-    Counts, _flag("N,N,...", functools.partial(Counts.parse, name="batch_sizes"))
-]

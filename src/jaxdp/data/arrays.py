@@ -1,45 +1,23 @@
 """Datasets of arrays: what images and targets may be, and `from_arrays`."""
 
 import dataclasses
-import functools
-import numbers
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 import numpy as np
 
-from jaxdp.config import DataConfig
-from jaxdp.data.checking import check_dataset
 from jaxdp.data.dataset import DTYPES, TARGET_FIELDS, ArraySource, Dataset
-from jaxdp.data.instances import CLASS_NAMES
-from jaxdp.data.sources import Request, read_settings
-from jaxdp.data.sources.masks import Distinct, number_arrays
-from jaxdp.data.sources.sampling import moments_of
-from jaxdp.data.sources.statistics import Properties, create_dataset
-from jaxdp.data.splits import random_share
+from jaxdp.data.masks import number_arrays
+from jaxdp.data.opening import complete
+from jaxdp.data.pixel_statistics import moments_of
+from jaxdp.data.request import Request
+from jaxdp.data.sources import read_settings
+from jaxdp.data.splits import choose_splits
 from jaxdp.parsing import printable
 from jaxdp.registry import ConfigError
 
 Fail = Callable[[str], ConfigError]  # makes an error of what is wrong
 _TASKS = {field: task for task, field in TARGET_FIELDS.items()}
-
-
-@dataclasses.dataclass(frozen=True)
-class NamedArrays(ArraySource):
-    """Examples in arrays, which errors name by their split and index.
-
-    Attributes:
-        where: what errors call the split.
-    """
-
-    where: str = ""
-
-    def name(self, index: int) -> str:
-        return f"{self.where}[{index}]"
-
-    def distinct(self, index: int) -> Distinct:
-        """Returns what the mask of an example holds."""
-        return Distinct.of(self.targets[index], self.name(index))
 
 
 def from_arrays(  # noqa: PLR0913 - each keyword says one more thing about the arrays
@@ -81,122 +59,200 @@ def from_arrays(  # noqa: PLR0913 - each keyword says one more thing about the a
         ConfigError: for arrays of another kind or shape, or that do not fit each other.
     """
     settings = {
+        "dataset": name,
         "num_classes": num_classes,
         "mask_values": mask_values,
         "instances": instances,
         "augment": augment,
         "seed": seed,
+        "validation": _share(name, validation),
     }
-    config = read_settings({"dataset": name, **settings})
-    request = Request(config, argument="", tasks=(), flag="")
-    fail = request.error
+    request = Request(read_settings(settings), flag="")
     if isinstance(class_names, str):
-        raise fail(f"class_names must be a list of names, not the text {class_names!r}")
-    check = functools.partial(_checked_split, fail=fail, config=config)
-    train = check((images, targets), ("images", "targets"), f"{name} train", None)
-    _check_instances(instances, train, class_names, fail)
-    splits = {"train": train}
-    is_share = isinstance(validation, numbers.Real)
-    for split, pair in {"validation": None if is_share else validation, "test": test}.items():
-        if pair is not None:
-            names = (f"{split}[0]", f"{split}[1]")
-            splits[split] = check(_pair(split, pair, fail), names, f"{name} {split}", train)
-    if is_share:
-        splits |= _divided(train, validation, config.seed, name, fail)
-    trained_on = splits["train"]
-    height, width = train.images.shape[1:3]
-    for split, source in splits.items():
-        _check_finite(source.images, f"the images of {split}", fail)
-    known = Properties(
-        num_classes=count_classes(list(splits.values())),
-        class_names=tuple(printable(str(each)) for each in class_names),
-        size=(height, width),
-        moments=moments_of(trained_on.images) if trained_on.images.dtype == np.uint8 else None,
-        augment=config.augment or (),
-        dtype=trained_on.images.dtype.name,
+        remedy = f"class_names must be a list of names, not the text {class_names!r}"
+        raise request.error(remedy)
+    if instances and class_names:
+        remedy = "the classes are background, cell and border; leave class_names out"
+        raise request.error(f"with instances {remedy}")
+    pairs = {"validation": validation, "test": test}
+    splits = _array_splits((images, targets), pairs, request)
+    names = tuple(printable(str(each)) for each in class_names)
+    dataset = array_dataset(splits, names, request)
+    dataset = dataclasses.replace(
+        dataset, name=name, kind=dataset.task, augment=request.config.augment or ()
     )
-    dataset = create_dataset(request, _TASKS[train.field], splits, known, trained_on.distinct)
-    if dataset.class_names != (CLASS_NAMES if instances else known.class_names):
-        raise fail(
-            f"class_names has {len(known.class_names)} names for {dataset.num_classes} classes;"
-            " give one for each"
-        )
-    dataset = check_dataset(dataset, config)
-    if train.field == "masks":  # the classes were counted in the training masks, or given
+    parts, images = choose_splits(dataset, request), splits["train"].images
+    if images.dtype == np.uint8:  # all of them, since that takes no reading
+        _, chosen = parts["train"]
+        mean, std = moments_of(images if chosen is None else images[chosen])
+        dataset = dataclasses.replace(dataset, mean=mean, std=std, measured=True)
+    dataset = complete(dataset, parts, request)
+    if names and not dataset.class_names:
+        counts = f"class_names has {len(names)} names for {dataset.num_classes} classes"
+        raise request.error(f"{counts}; give one for each")
+    if dataset.task == "segmentation":  # the classes were counted in the training masks, or given
         for source in dataset.splits().values():
             for index in range(len(source)):
                 _ = source[index]
     return dataset
 
 
-def _check_instances(
-    instances: bool, train: ArraySource, class_names: Sequence[str], fail: Fail
-) -> None:
-    """Raises an error if objects are to be told apart in targets that are no masks, or if their
-    classes are to have other names.
-    """
-    if instances and train.field != "masks":
-        raise fail("instances=True takes masks of object numbers, integers (N, H, W)")
-    if instances and class_names:
-        raise fail(
-            "with instances the classes are background, cell and border; leave class_names out"
+def _share(name: str, validation: Any) -> str | None:
+    value: Any = validation.item() if isinstance(validation, np.generic) else validation
+    if not isinstance(value, bool | int | float):
+        return None
+    if isinstance(value, bool) or not 0 < value < 1:
+        remedy = "must be a share between 0 and 1, or a pair of images and targets"
+        raise ConfigError("", value, f"{name}: validation {remedy}, not {value}")
+    return repr(value)
+
+
+def _array_splits(
+    train: tuple[Any, Any], pairs: Mapping[str, Any], request: Request
+) -> dict[str, ArraySource]:
+    name = request.config.dataset
+    splits = {"train": array_source(train, ("images", "targets"), f"{name} train", request)}
+    for split, pair in pairs.items():
+        if pair is None or (split == "validation" and request.validation_share is not None):
+            continue
+        both = cast(list[Any], pair) if isinstance(pair, list | tuple) else []
+        if len(both) != 2:
+            share = "a share between 0 and 1, or " * (split == "validation")
+            raise request.error(f"{split} must be {share}a pair of images and targets")
+        names = (f"{split}[0]", f"{split}[1]")
+        splits[split] = array_source(
+            (both[0], both[1]), names, f"{name} {split}", request, like=splits["train"]
         )
+    for split, source in splits.items():
+        images = source.images
+        if images.dtype.kind == "f" and not np.isfinite(images).all():
+            first = _first_infinite(images)
+            raise request.error(f"the images of {split} hold NaN or infinity, first in {first}")
+    return splits
 
 
-def check_pair(
-    images: np.ndarray,
-    targets: np.ndarray,
-    field: str,
-    names: tuple[str, str],
-    fail: Fail,
-    dtypes: Sequence[str] = DTYPES,
-    *,
-    objects: bool = False,
-) -> tuple[np.ndarray, np.ndarray]:
-    """Returns images and targets in the form of an `ArraySource`.
-
-    Args:
-        field: `labels`, `masks` or `targets`.
-        names: what errors call the two.
-        dtypes: that images may have.
-        objects: whether masks are numbers of objects.
+def array_dataset(
+    splits: dict[str, ArraySource], class_names: tuple[str, ...], request: Request
+) -> Dataset:
+    """Returns a dataset of arrays whose statistics, and classes of masks, are still to be measured.
 
     Raises:
-        ConfigError: made by `fail`, if they are of another kind or shape or do not fit each other.
+        ConfigError: for instances of anything but masks.
     """
+    train, instances = splits["train"], request.config.instances
+    if instances and train.field != "masks" and not request.flag:
+        raise request.error("instances=True takes masks of object numbers, integers (N, H, W)")
+    classes = 0
+    if train.field == "targets":
+        classes = train.targets.shape[3]
+    elif train.field == "labels":
+        labels = [source.targets for source in splits.values() if len(source)]
+        classes = max((int(each.max()) + 1 for each in labels), default=0)
+    parts: dict[str, Any] = dict(splits)
+    return Dataset(
+        **parts,
+        task=_TASKS[train.field],
+        num_classes=classes,
+        image_shape=(*train.images.shape[1:3], train.images.shape[3]),
+        class_names=class_names,
+        dtype=train.images.dtype.name,
+        instances=instances and train.field == "masks",
+    )
+
+
+def array_source(
+    pair: tuple[Any, Any],
+    names: tuple[str, str],
+    where: str,
+    request: Request,
+    *,
+    like: ArraySource | None = None,
+    field: str = "",
+) -> ArraySource:
+    """Returns the images and targets of a split as a source of examples.
+
+    Args:
+        names: what errors call the two arrays.
+        where: what errors call the split.
+        like: the training split, which this one has to be like.
+        field: `labels`, `masks` or `targets`; empty if the shape of the targets decides.
+
+    Raises:
+        ConfigError: if they are of another kind or shape or do not fit each other.
+    """
+    fail, config = request.error, request.config
+    images, targets = (
+        _as_array(values, name, fail) for values, name in zip(pair, names, strict=True)
+    )
+    if not field:
+        _check_conventions(images, targets, names, fail)
+        field = {1: "labels", 2: "labels", 3: "masks", 4: "targets"}[targets.ndim]
+    if like is not None and field != like.field:
+        raise fail(
+            f"{names[1]} is for {_TASKS[field]}, but the training targets are for"
+            f" {_TASKS[like.field]}"
+        )
+    if field == "masks" and config.mask_values is not None:
+        targets = number_arrays(targets, config.mask_values, names[1], fail)
     if images.ndim not in (3, 4) or 0 in images.shape[1:]:
         raise fail(f"{names[0]} has the shape {images.shape}, not (N, H, W, C) or (N, H, W)")
-    _check_pixels(images, names[0], fail, dtypes)
+    _check_pixels(images, names[0], fail, DTYPES if like is None else (like.images.dtype.name,))
     if len(images) != len(targets):
         raise fail(f"{names[0]} has {len(images)} examples, but {names[1]} {len(targets)}")
     images = images if images.ndim == 4 else images[..., None]
+    targets = _checked_targets(targets, images.shape[1:3], field, names[1], request)
+    if like is not None:
+        pairs = ((names[0], images, like.images), (names[1], targets, like.targets))
+        for name, mine, theirs in pairs:
+            if mine.shape[1:] != theirs.shape[1:]:
+                raise fail(
+                    f"{name} has examples of the shape {mine.shape[1:]}, the training set"
+                    f" {theirs.shape[1:]}"
+                )
+    return ArraySource(images, targets, field, where)
+
+
+def _checked_targets(
+    targets: np.ndarray, size: tuple[int, ...], field: str, name: str, request: Request
+) -> np.ndarray:
+    fail = request.error
     if field == "targets":
         targets = targets[..., None] if targets.ndim == 3 else targets
-        _check_pixels(targets, names[1], fail, ("uint8",))
+        _check_pixels(targets, name, fail, ("uint8",))
     if field == "masks" and targets.shape[3:] == (1,):
         targets = targets[..., 0]
     if field == "labels" and targets.shape[1:] == (1,):
         targets = targets[:, 0]
     if field != "targets":
-        targets = _class_numbers(
-            targets, "objects" if objects and field == "masks" else field, names[1], fail
-        )
-    shape = {
-        "labels": (),
-        "masks": images.shape[1:3],
-        "targets": (*images.shape[1:3], *targets.shape[3:]),
-    }[field]
+        instances = request.config.instances and field == "masks"
+        targets = _class_numbers(targets, "instances" if instances else field, name, fail)
+    shape = {"labels": (), "masks": size, "targets": (*size, *targets.shape[3:])}[field]
     if targets.shape[1:] != shape or (field == "targets" and targets.ndim != 4):
         wanted = " x ".join(map(str, ("N", *shape)))
+        raise fail(f"{name} has the shape {targets.shape}; for these images it must be {wanted}")
+    return targets
+
+
+def _check_conventions(
+    images: np.ndarray, targets: np.ndarray, names: tuple[str, str], fail: Fail
+) -> None:
+    """Raises an error for arrays in the conventions of other libraries."""
+    if not len(images):
+        raise fail(f"{names[0]} is empty")
+    if images.ndim == 4 and images.shape[1] in (1, 3) and images.shape[2] == images.shape[3] > 4:
         raise fail(
-            f"{names[1]} has the shape {targets.shape}; for these images it must be {wanted}"
+            f"{names[0]} has the shape {images.shape}; channels come last: use"
+            f" {names[0]}.transpose(0, 2, 3, 1)"
         )
-    return images, targets
-
-
-def _check_finite(images: np.ndarray, name: str, fail: Fail) -> None:
-    if images.dtype.kind == "f" and not np.isfinite(images).all():
-        raise fail(f"{name} hold NaN or infinity, first in {_first_infinite(images)}")
+    name, shape = names[1], f"{names[1]} has the shape {targets.shape}"
+    if targets.ndim == 2 and targets.shape[1] > 1:
+        remedy = f"labels must be class numbers (N,): of one-hot rows, {name}.argmax(1)"
+        raise fail(f"{shape}; {remedy}")
+    if targets.shape[3:] == (1,) and targets.dtype.kind in "iub" and targets.dtype != np.uint8:
+        raise fail(f"{shape}; masks of class numbers are (N, H, W): use {name}[..., 0]")
+    if not 1 <= targets.ndim <= 4:
+        forms = "(N,) for labels, (N, H, W) for masks or (N, H, W, C) for images"
+        raise fail(f"{shape}, not {forms}")
 
 
 def _check_pixels(values: np.ndarray, name: str, fail: Fail, dtypes: Sequence[str]) -> None:
@@ -249,65 +305,6 @@ def _first_infinite(values: np.ndarray) -> str:
     return f"example {int(np.argmin(finite))}"
 
 
-def _pair(split: str, pair: Any, fail: Fail) -> tuple[Any, Any]:
-    if isinstance(pair, list | tuple) and len(both := cast(list[Any], pair)) == 2:
-        return both[0], both[1]
-    raise fail(
-        f"{split} must be {'a share between 0 and 1, or ' * (split == 'validation')}a pair of"
-        " images and targets"
-    )
-
-
-def _checked_split(
-    pair: tuple[Any, Any],
-    names: tuple[str, str],
-    where: str,
-    train: ArraySource | None,
-    fail: Fail,
-    config: DataConfig,
-) -> NamedArrays:
-    """Checks the images and targets of a split, and returns them as a source of examples.
-
-    Args:
-        names: what errors call the two arrays.
-        train: the training split, which this one has to be like; None if this is it.
-        config: says which values of masks are the classes, or that they are numbers of objects.
-    """
-    images, targets = (
-        _as_array(values, name, fail) for values, name in zip(pair, names, strict=True)
-    )
-    if not len(images):
-        raise fail(f"{names[0]} is empty")
-    if images.ndim == 4 and images.shape[1] in (1, 3) and images.shape[2] == images.shape[3] > 4:
-        raise fail(
-            f"{names[0]} has the shape {images.shape}; channels come last: use"
-            f" {names[0]}.transpose(0, 2, 3, 1)"
-        )
-    field = _field_of(targets, names[1], fail)
-    if train is not None and field != train.field:
-        raise fail(
-            f"{names[1]} is for {_TASKS[field]}, but the training targets are for"
-            f" {_TASKS[train.field]}"
-        )
-    if field == "masks" and config.mask_values is not None:
-        targets = number_arrays(targets, config.mask_values, names[1], fail)
-    dtypes = DTYPES if train is None else (train.images.dtype.name,)
-    images, targets = check_pair(
-        images, targets, field, names, fail, dtypes, objects=config.instances
-    )
-    if train is not None:
-        for name, mine, theirs in (
-            (names[0], images, train.images),
-            (names[1], targets, train.targets),
-        ):
-            if mine.shape[1:] != theirs.shape[1:]:
-                raise fail(
-                    f"{name} has examples of the shape {mine.shape[1:]}, the training set"
-                    f" {theirs.shape[1:]}"
-                )
-    return NamedArrays(images, targets, field, where)
-
-
 def _as_array(values: Any, name: str, fail: Fail) -> np.ndarray:
     if values is None:
         raise fail(f"{name} is None")
@@ -321,58 +318,3 @@ def _as_array(values: Any, name: str, fail: Fail) -> np.ndarray:
             f" {type(values).__name__}{' of objects' * array.ndim}"
         )
     return array
-
-
-def _field_of(targets: np.ndarray, name: str, fail: Fail) -> str:
-    if targets.ndim == 2 and targets.shape[1] > 1:
-        raise fail(
-            f"{name} has the shape {targets.shape}; labels must be class numbers (N,): of one-hot"
-            f" rows, {name}.argmax(1)"
-        )
-    if targets.shape[3:] == (1,) and targets.dtype.kind in "iub" and targets.dtype != np.uint8:
-        raise fail(
-            f"{name} has the shape {targets.shape}; masks of class numbers are (N, H, W): use"
-            f" {name}[..., 0]"
-        )
-    fields = {1: "labels", 2: "labels", 3: "masks", 4: "targets"}
-    if targets.ndim not in fields:
-        raise fail(
-            f"{name} has the shape {targets.shape}, not (N,) for labels, (N, H, W) for masks or (N,"
-            " H, W, C) for images"
-        )
-    return fields[targets.ndim]
-
-
-def _divided(
-    whole: ArraySource, share: Any, seed: int, name: str, fail: Fail
-) -> dict[str, NamedArrays]:
-    if isinstance(share, bool) or not 0 < share < 1:
-        raise fail(
-            "validation must be a share between 0 and 1, or a pair of images and targets, not"
-            f" {share}"
-        )
-    labels = whole.targets if whole.field == "labels" else np.zeros(len(whole), np.int32)
-    remedy = "choose another share, or give validation as a pair of images and targets"
-    drawn = random_share(
-        labels,
-        share,
-        seed,
-        lambda problem: ConfigError("", share, f"validation {share} {problem}; {remedy}"),
-    )
-    parts = {"train": ~drawn, "validation": drawn}
-    return {
-        split: NamedArrays(whole.images[part], whole.targets[part], whole.field, f"{name} {split}")
-        for split, part in parts.items()
-    }
-
-
-def count_classes(splits: Sequence[ArraySource]) -> int | None:
-    """Returns the classes of labels or the channels of target images.
-
-    None for masks, whose values are looked through later.
-    """
-    if splits[0].field == "targets":
-        return splits[0].targets.shape[3]
-    if splits[0].field == "masks":
-        return None
-    return max((int(split.targets.max()) + 1 for split in splits if len(split)), default=None)

@@ -1,7 +1,9 @@
 """A dataset: its splits, and what a model, a task and a report need to know of it."""
 
+import collections
 import dataclasses
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -10,46 +12,18 @@ from jaxdp.config import DataConfig
 from jaxdp.registry import ConfigError
 
 Example = dict[str, Any]
+Size = tuple[int, int]  # height, width
 IGNORE_LABEL = 255  # pixels of a mask that count neither in the loss nor in the metrics
-OUTSIDE = -1  # in place of an object's number: pixels beyond those that there are
+PAD_LABEL = -1  # instance label of pixels beyond the border of an image that was padded
 DTYPES = ("uint8", "uint16", "float32")  # of pixels, from narrow to wide
 TARGET_FIELDS = {"classification": "labels", "segmentation": "masks", "regression": "targets"}
-
-
-@runtime_checkable
-class Source(Protocol):
-    """Random access to the examples of one split, from several threads at a time.
-
-    `source[i]` is a dict of `images` (`Dataset.dtype`, mostly uint8, H x W x C) and what the task
-    wants to know: `labels` (a class number), `masks` (uint8, H x W, class numbers and IGNORE_LABEL;
-    of a dataset whose objects are told apart int32, their numbers), `targets` (uint8, H x W x C, an
-    image), or for a task of your own what `Dataset.targets` declares. It raises BadExample for a
-    broken one. A source may also have `__getitems__(numbers)` for reading several at once. With an
-    attribute `reads_in_processes = True`, `--data-workers` processes read it instead of threads:
-    for one that computes in Python, which one thread at a time can do. Each process has a copy of
-    the source, so that it must be possible to pickle it.
-    """
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, index: int) -> Example: ...
-
-
-def reads_in_processes(source: object) -> bool:
-    """Returns whether a source asks to be read by processes.
-
-    One that changes those of another, its `source`, does as that one.
-    """
-    asked: Any = getattr(source, "reads_in_processes", None)
-    inner: Any = getattr(source, "source", None)
-    return bool(asked) if asked is not None or inner is None else reads_in_processes(inner)
 
 
 class BadExample(ConfigError):
     """One example of many cannot be used; `--on-bad-example` decides what that means.
 
     Args:
-        where: file or split and number.
+        where: file or split and index.
         problem: what is wrong with it.
     """
 
@@ -62,20 +36,122 @@ class BadExample(ConfigError):
         return BadExample, (self.where, self.problem)
 
 
+def commonest(problems: Sequence[BadExample]) -> str:
+    """Returns the problem that most of these examples have, and the first example that has it."""
+    problem = collections.Counter(error.problem for error in problems).most_common(1)[0][0]
+    return f"{next(error.where for error in problems if error.problem == problem)}: {problem}"
+
+
+def by_reason(problems: Sequence[BadExample]) -> dict[str, int]:
+    """Returns how many of these examples have each problem, the commonest first.
+
+    Problems that differ only in numbers, such as the sizes of masks, are one, in which `N` stands
+    for the numbers that differ.
+    """
+    groups: dict[str, list[str]] = {}
+    for error in problems:
+        groups.setdefault(re.sub(r"\d+", "N", error.problem), []).append(error.problem)
+    counts = {
+        kind if len(set(texts)) > 1 else texts[0]: len(texts) for kind, texts in groups.items()
+    }
+    return dict(sorted(counts.items(), key=lambda item: -item[1]))
+
+
+@runtime_checkable
+class Source(Protocol):
+    """Random access to the examples of one split, from several threads at a time.
+
+    `source[i]` is a dict of `images` (`Dataset.dtype`, mostly uint8, H x W x C) and what the task
+    needs: `labels` (a class number), `masks` (uint8, H x W, class numbers and IGNORE_LABEL; with
+    `Dataset.instances` int32, instance labels), `targets` (uint8, H x W x C, an image), or for a
+    task of your own what `Dataset.targets` declares. It raises BadExample for a broken example.
+
+    A source may also have `__getitems__(indices)`, which reads several examples at once, and what
+    else `BaseSource` has. With an attribute `reads_in_processes = True`, `--data-workers` processes
+    read it instead of threads: for a source that computes in Python, which one thread at a time can
+    do. Each process has a copy of the source, so that it must be possible to pickle it.
+    """
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int) -> Example: ...
+
+
+class BaseSource:
+    """A source with defaults for everything that a source may know."""
+
+    reads_in_processes = False
+    sizes: Sequence[Size] = ()  # of all images, where headers say them
+
+    def __len__(self) -> int:
+        raise NotImplementedError
+
+    def __getitem__(self, index: int) -> Example:
+        raise NotImplementedError
+
+    def __getitems__(self, indices: Sequence[int]) -> Iterable[Example]:
+        return map(self.__getitem__, indices)
+
+    def name(self, index: int) -> str:
+        """Returns what errors call an example; empty for its split and index."""
+        return ""
+
+    def labels(self) -> Any:
+        """Returns all labels, -1 for an example that cannot be read; None to read the examples."""
+        return None
+
+    def groups(self) -> Sequence[Any] | None:
+        """Returns the file of each example, if the examples of a file belong into one split."""
+        return None
+
+    def stored_mask(self, index: int) -> tuple[np.ndarray, str]:
+        """Returns the mask of an example as it is stored, or its classes by `--mask-values`, and
+        what errors call it.
+        """
+        return self[index]["masks"], self.name(index)
+
+    def resized_to(self, resize: Any) -> "BaseSource":
+        """Returns this source, which may decode images smaller if they are resized anyway."""
+        return self
+
+
+class UserSource(BaseSource):
+    """An object with a length and an index as a source: whatever else it has is used."""
+
+    def __init__(self, examples: Source) -> None:
+        self.examples: Any = examples
+        self.reads_in_processes = bool(getattr(examples, "reads_in_processes", False))
+        for name in ("__getitems__", "name", "groups"):
+            if hasattr(examples, name):
+                setattr(self, name, getattr(examples, name))
+
+    def __len__(self) -> int:
+        return len(self.examples)
+
+    def __getitem__(self, index: int) -> Example:
+        return self.examples[index]
+
+    def labels(self) -> Any:
+        labels = getattr(self.examples, "labels", None)
+        return labels() if callable(labels) else labels
+
+
 @dataclasses.dataclass(frozen=True)
-class ArraySource:
+class ArraySource(BaseSource):
     """A split that fits in memory.
 
     Attributes:
         images: uint8, uint16 or float32 (N, H, W, C).
-        targets: as the task wants them, with the same N: integers (N,), masks (N, H, W) or images
+        targets: as the task needs them, with the same N: integers (N,), masks (N, H, W) or images
             (N, H, W, C).
         field: `labels`, `masks` or `targets`.
+        where: what errors call the split.
     """
 
     images: np.ndarray
     targets: np.ndarray
     field: str = "labels"
+    where: str = ""
 
     def __len__(self) -> int:
         return len(self.targets)
@@ -83,31 +159,53 @@ class ArraySource:
     def __getitem__(self, index: int) -> Example:
         return {"images": self.images[index], self.field: self.targets[index]}
 
+    def name(self, index: int) -> str:
+        return f"{self.where}[{index}]" if self.where else ""
 
-@dataclasses.dataclass(frozen=True)
-class Description:
-    """What a trained model needs to know of its dataset, when the dataset itself is elsewhere:
-    `dataset.json` of a run.
+    def labels(self) -> np.ndarray | None:
+        return self.targets if self.field == "labels" else None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DatasetInfo:
+    """What a model needs to know of its dataset. Zeros and empty tuples are unknown: `open_dataset`
+    measures them.
 
     Attributes:
+        task: which task the examples have targets for.
+        num_classes: classes of labels or masks; for regression the channels of a target.
+        image_shape: (height, width, channels) of the images that are trained on.
+        mean, std: per channel, in the units of the stored pixels; images are normalized by them
+            inside the compiled step. With a `pixel_range`, in units of 0 to 255.
+        class_names: one per class, or none.
+        kind: which of the three tasks here `task` is like; `check_dataset` fills it in.
         dtype: of the stored pixels: `uint8`, `uint16` or `float32`.
-        pixel_range: the stored values that become 0 and 255 before anything else, for pixels other
-            than uint8.
-        instances: whether the classes are background, cell and border, from which objects are told
-            apart.
+        pixel_range: the stored values that become 0 and 255 inside the compiled step, linearly and
+            without clipping; None for uint8.
+        instances: whether the masks of the sources are instance labels, int32 with 0 for
+            background. Training learns from what `data.instances` makes of them: `masks` of the
+            classes background, cell and border, and `border_weights`.
     """
 
-    task: str
-    num_classes: int
-    image_shape: tuple[int, int, int]
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
-    class_names: tuple[str, ...]
-    examples: dict[str, int]
+    task: str = "classification"
+    num_classes: int = 0
+    image_shape: tuple[int, int, int] = (0, 0, 0)
+    mean: tuple[float, ...] = ()
+    std: tuple[float, ...] = ()
+    class_names: tuple[str, ...] = ()
     kind: str = ""
     dtype: str = "uint8"
     pixel_range: tuple[float, float] | None = None
     instances: bool = False
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Description(DatasetInfo):
+    """What a trained model needs to know of its dataset when the dataset itself is elsewhere:
+    `dataset.json` of a run.
+    """
+
+    examples: dict[str, int]
 
     @property
     def has_validation(self) -> bool:
@@ -116,9 +214,7 @@ class Description:
 
     @property
     def final_split(self) -> str:
-        """The split whose metrics are the result: test, or validation where there are no test
-        data.
-        """
+        """The split whose metrics are the result: test, or validation if there are no test data."""
         return "test" if "test" in self.examples else "validation"
 
     @property
@@ -128,57 +224,38 @@ class Description:
 
 
 @dataclasses.dataclass(frozen=True)
-class Dataset:
+class Dataset(DatasetInfo):
     """The splits of a dataset, and what every user of it needs to know.
 
     Attributes:
         test: None for a dataset without test data.
-        num_classes: classes of labels or masks; for regression the channels of a target.
-        image_shape: (height, width, channels) of the stored images.
-        mean, std: per channel, in the units of the stored pixels; images are normalized by them
-            inside the compiled step. With a `pixel_range`, in units of 0 to 255.
-        task: which its examples have targets for.
+        validation: None for a dataset without validation data.
         augment: what `--augment` is by default.
-        class_names: one per class, or none.
         defaults: settings that suit it, by name, where the user sets nothing; `model_kwargs` by
             model, and `learning_rate` by optimizer.
         targets: for a task of your own with a `target` of its own, shape and dtype of each such
             field of an example, whose name is none of `labels`, `masks` and `targets`.
-        kind: which of the three tasks here `task` is like; `check_dataset` fills it in.
-        validation: None for a dataset without validation data.
         name: what titles and errors call it.
         settings: those that open it again; None for one that exists in memory alone.
-        dtype: of the stored pixels: `uint8`, `uint16` or `float32`.
-        pixel_range: the stored values that become 0 and 255 inside the compiled step, which goes on
-            beyond them; None for uint8.
-        padded: whether images were filled up to `image_shape` at the bottom and on the right, where
-            their masks are to be ignored.
-        instances: whether the masks of the sources are numbers of objects, int32 with 0 for
-            background. What is learned of them, which `data.instances` makes, is in `masks`, the
-            classes background, cell and border, and in `border_weights`.
+        whole: whether a tenth of `train` is still to be held out as test data.
+        padded: whether images were padded to `image_shape` at the bottom and right, where masks
+            are ignored.
+        measured: whether mean, deviation and range were measured, and not declared.
     """
 
     train: Source
-    test: Source | None
-    num_classes: int
-    image_shape: tuple[int, int, int]
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
-    task: str = "classification"
+    test: Source | None = None
+    validation: Source | None = None
     augment: tuple[str, ...] = ()
-    class_names: tuple[str, ...] = ()
     defaults: Mapping[str, Any] = dataclasses.field(default_factory=dict[str, Any])
     targets: Mapping[str, tuple[tuple[int, ...], Any]] = dataclasses.field(
         default_factory=dict[str, Any]
     )
-    kind: str = ""
-    validation: Source | None = None
     name: str = ""
     settings: DataConfig | None = None
-    dtype: str = "uint8"
-    pixel_range: tuple[float, float] | None = None
+    whole: bool = False
     padded: bool = False
-    instances: bool = False
+    measured: bool = False
 
     def splits(self) -> dict[str, Source]:
         """Returns the splits that there are, by name."""
@@ -187,42 +264,32 @@ class Dataset:
 
     @property
     def evaluation_split(self) -> str | None:
-        """The split that a run is judged by while it trains: validation, else test.
-
-        None without either.
-        """
+        """The split that a run is judged by while it trains: validation, else test, else None."""
         return next((name for name in ("validation", "test") if name in self.splits()), None)
 
     def describe(self) -> Description:
+        """Returns what `dataset.json` says."""
+        shared = {
+            field.name: getattr(self, field.name) for field in dataclasses.fields(DatasetInfo)
+        }
+        shared["class_names"] = self.class_names or tuple(map(str, range(self.num_classes)))
+        # For the three tasks here, the kind is the task.
+        shared["kind"] = self.kind if self.kind != self.task else ""
         examples = {name: len(source) for name, source in self.splits().items()}
-        names = self.class_names or tuple(map(str, range(self.num_classes)))
-        # What is known of the three needs no second place.
-        kind = self.kind if self.kind != self.task else ""
-        return Description(
-            self.task,
-            self.num_classes,
-            self.image_shape,
-            self.mean,
-            self.std,
-            names,
-            examples,
-            kind,
-            self.dtype,
-            self.pixel_range,
-            self.instances,
-        )
+        return Description(**shared, examples=examples)
 
     def fields(self) -> dict[str, tuple[tuple[int, ...], Any]]:
         """Returns shape and dtype of each field of an example."""
+        images = {"images": (self.image_shape, np.dtype(self.dtype))}
         if self.targets:
-            return {"images": (self.image_shape, np.dtype(self.dtype)), **self.targets}
+            return images | dict(self.targets)
+        grid = self.image_shape[:2]
+        kind = self.kind or self.task
         target = {
             "classification": ((), np.int32),
-            "segmentation": (self.image_shape[:2], np.uint8),
-            "regression": ((*self.image_shape[:2], self.num_classes), np.uint8),
-        }[self.kind or self.task]
-        weights = {"border_weights": (self.image_shape[:2], np.float16)} if self.instances else {}
-        return {
-            "images": (self.image_shape, np.dtype(self.dtype)),
-            TARGET_FIELDS[self.kind or self.task]: target,
-        } | weights
+            "segmentation": (grid, np.uint8),
+            "regression": ((*grid, self.num_classes), np.uint8),
+        }
+        weights = {"border_weights": (grid, np.float16)} if self.instances else {}
+        # The fields of a plugin's task may be known to whoever trains alone.
+        return images | ({TARGET_FIELDS[kind]: target[kind]} if kind in target else {}) | weights

@@ -1,26 +1,25 @@
-"""Tells whether a dataset still has the examples that it had, by a sample of them."""
+"""Compares the examples of a dataset with those of an earlier run, by a sample of them."""
 
 import hashlib
 
 import numpy as np
 
-from jaxdp.data.checking import CheckedSource
-from jaxdp.data.dataset import BadExample, Source
+from jaxdp.data.dataset import BadExample
+from jaxdp.data.split import Split
 
 _SAMPLE = 64  # examples: reading them takes no time worth mentioning
 
 
-def fingerprint(source: Source) -> str:
-    """Returns 16 hexadecimal digits that are the same for the same examples, with high probability
-    for no others.
+def fingerprint(split: Split) -> str:
+    """Returns 16 hexadecimal digits, which are equal for equal examples, and differ for others with
+    high probability.
 
-    Those that are looked at lie evenly over the source; one that cannot be read counts as that.
+    The sample is spaced evenly over the split, before examples are checked.
     """
-    source = source.unchecked if isinstance(source, CheckedSource) else source
-    digest = hashlib.sha256(str(len(source)).encode())
-    for index in np.unique(np.linspace(0, len(source) - 1, _SAMPLE).round().astype(int)).tolist():
+    digest = hashlib.sha256(str(len(split)).encode())
+    for index in np.unique(np.linspace(0, len(split) - 1, _SAMPLE).round().astype(int)).tolist():
         try:
-            example = source[index]
+            example = split.unchecked(index)
         except BadExample:
             digest.update(b"bad")
             continue

@@ -7,7 +7,7 @@ import zlib
 import numpy as np
 from jaxtyping import Float, Int, Integer, Shaped, UInt8
 
-from jaxdp.data.dataset import IGNORE_LABEL, OUTSIDE, BadExample
+from jaxdp.data.dataset import IGNORE_LABEL, PAD_LABEL, BadExample
 
 Objects = Integer[np.ndarray, "height width"]  # numbers of objects
 CLASS_NAMES = ("background", "cell", "border")
@@ -20,7 +20,7 @@ REACH = 30
 _HIGHEST = 2**24 - 1  # which float32 holds exactly, as what resizes a mask takes
 
 
-def object_numbers(stored: np.ndarray, where: object) -> Int[np.ndarray, "height width"]:
+def instance_labels(stored: np.ndarray, where: object) -> Int[np.ndarray, "height width"]:
     """Returns the objects' numbers of a mask as int32, with 0 for background.
 
     Every other number is an object.
@@ -106,7 +106,7 @@ def real_size(objects: Objects) -> tuple[int, int]:
     """Returns height and width of an image without what it was filled up by, at the bottom and on
     the right.
     """
-    real = objects != OUTSIDE
+    real = objects != PAD_LABEL
     return int(real.any(1).sum()), int(real.any(0).sum())
 
 

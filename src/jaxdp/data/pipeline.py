@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxdp.data.checking import CheckedSource
+from jaxdp.data.split import Split
 
 HostBatch = dict[str, np.ndarray]
 
@@ -179,7 +179,7 @@ class SingleOrder:
         return np.where(np.arange(self.global_batch_size) == 0, int(step), -1)
 
 
-def load(source: CheckedSource, numbers: np.ndarray) -> HostBatch:
+def load(source: Split, numbers: np.ndarray) -> HostBatch:
     """Reads the examples of these numbers into one batch; -1 stands for padding."""
     batch = source.read([max(int(number), 0) for number in numbers])
     return batch | index_batch(numbers) | {"weights": batch["weights"] * (numbers >= 0)}

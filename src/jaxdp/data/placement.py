@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int
 
-from jaxdp.data.checking import CheckedSource
+from jaxdp.data.split import Split
 
 _CHUNK = 256  # examples read at a time
 # A TPU's memory is laid out in tiles of 128 columns. Rows that fill them are stored one after the
@@ -113,7 +113,7 @@ def abstract(example: Mapping[str, np.ndarray], count: int) -> dict[str, Any]:
 
 
 def read_all(
-    source: CheckedSource,
+    source: Split,
     advance: Callable[[int, int], None] = lambda done, total: None,
     threads: int = 2,
 ) -> dict[str, np.ndarray]:

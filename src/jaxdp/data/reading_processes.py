@@ -16,8 +16,8 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 
-from jaxdp.data.checking import CheckedSource
-from jaxdp.data.dataset import BadExample, Example, Source, reads_in_processes
+from jaxdp.data.dataset import BadExample, Example, Source
+from jaxdp.data.split import Split
 from jaxdp.registry import ConfigError
 
 Read = Callable[[Sequence[int]], list[Example | BadExample]]
@@ -35,24 +35,22 @@ class ReadingProcesses:
     As a context it ends those that were started in it; without one they end with this process.
 
     Args:
-        sources: splits by name; those that do not ask for processes are left out.
+        splits: by name; those whose sources do not ask for processes are left out.
     """
 
-    def __init__(self, sources: Mapping[str, Source]) -> None:
-        unchecked = {
-            name: source.unchecked if isinstance(source, CheckedSource) else source
-            for name, source in sources.items()
-        }
-        self._sources = {
-            name: source for name, source in unchecked.items() if reads_in_processes(source)
+    def __init__(self, splits: Mapping[str, Source]) -> None:
+        self._splits = {
+            name: split
+            for name, split in splits.items()
+            if isinstance(split, Split) and split.source.reads_in_processes
         }
         self._depth, self._were_there = 0, False
         self._executor: Any = None
 
     def check(self) -> None:
         """Raises ConfigError for a source that cannot be sent to a process."""
-        for name, source in self._sources.items():
-            _pickled(name, source)
+        for name, split in self._splits.items():
+            _pickled(name, split)
 
     def reader(self, split: str, count: int) -> Read | None:
         """Returns what reads the examples of some numbers in processes, with its error in place of
@@ -65,10 +63,10 @@ class ReadingProcesses:
             split: the result is None if threads read it.
             count: of processes, unless they are there already.
         """
-        if split not in self._sources:
+        if split not in self._splits:
             return None
         if self._executor is None:
-            self._executor = _start(_pickled(", ".join(self._sources), self._sources), count)
+            self._executor = _start(_pickled(", ".join(self._splits), self._splits), count)
         executor = self._executor
 
         def read(numbers: Sequence[int]) -> list[Example | BadExample]:
@@ -142,9 +140,9 @@ def _pickled(name: str, what: object) -> bytes:
             cloudpickle.unregister_pickle_by_value(module)
 
 
-# In the processes: what `_begin` is given, and the sources that it becomes.
+# In the processes: what `_begin` is given, and the splits that it becomes.
 _given = b""
-_sources: dict[str, Source] = {}
+_splits: dict[str, Split] = {}
 
 
 def _begin(pickled: bytes, parent: int) -> None:
@@ -164,16 +162,16 @@ def _end_with(parent: int) -> None:
 
 def _read(split: str, numbers: list[int]) -> list[Example | BadExample]:
     try:
-        if not _sources:  # not earlier, where an error would have no way back
-            _sources.update(_unpickled(_given))
-        return _examples(_sources[split], numbers)
+        if not _splits:  # not earlier, where an error would have no way back
+            _splits.update(_unpickled(_given))
+        return list(_splits[split].examples(numbers))
     except BaseException as error:  # SystemExit as well
         if _survives(error):
             raise
         raise RuntimeError(f"{type(error).__name__}: {error}") from error
 
 
-def _unpickled(pickled: bytes) -> dict[str, Source]:
+def _unpickled(pickled: bytes) -> dict[str, Split]:
     try:
         return pickle.loads(pickled)
     except Exception as error:  # whatever an object raises
@@ -193,20 +191,3 @@ def _survives(error: BaseException) -> bool:
         return str(pickle.loads(pickle.dumps(error))) == str(error)
     except Exception:
         return False
-
-
-def _examples(source: Source, numbers: list[int]) -> list[Example | BadExample]:
-    several: Any = getattr(source, "__getitems__", None)
-    if several is not None:
-        try:
-            return list(several(numbers))
-        except BadExample:  # which of them is it?
-            pass
-    return [_example(source, number) for number in numbers]
-
-
-def _example(source: Source, number: int) -> Example | BadExample:
-    try:
-        return source[number]
-    except BadExample as error:
-        return error

@@ -1,41 +1,84 @@
-"""Chooses the examples that are held out of training, where a dataset does not come in splits."""
+"""Chooses the splits of a dataset: those that it has, a tenth held out for tests, a share drawn for
+validation.
+"""
 
-import dataclasses
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
 
-from jaxdp.data.dataset import ArraySource, BadExample, Dataset, Example, Source
+from jaxdp.data.dataset import BadExample, BaseSource, Dataset, UserSource
+from jaxdp.data.request import Request
 from jaxdp.registry import ConfigError
 
-Fail = Callable[[str], ConfigError]
 _HELD_OUT = 10  # one in so many examples, of a set that comes without a test split
+_SECTIONS = 10  # of consecutive pages, if one file holds all
 _STREAM = 1  # of random numbers; the order of training is drawn from (seed, epoch)
+# What a dataset may call its splits.
+_NAMES = {"train": ("train",), "validation": ("val", "validation"), "test": ("test",)}
+
+# A source, and the indices of its examples that a split has; None for all.
+Part = tuple[BaseSource, np.ndarray | None]
 
 
-@dataclasses.dataclass(frozen=True)
-class Relabelled:
-    """A source of labels under other class numbers: `numbers[label]` in place of `label`."""
+def name_splits(request: Request, available: Collection[str]) -> dict[str, str]:
+    """Returns which of the available splits to train, validate and test on: those that the settings
+    name, which are not checked, and others that go by their usual names.
+    """
+    config = request.config
+    named = {
+        "train": config.train_split,
+        "validation": request.validation_split,
+        "test": config.test_split,
+    }
+    chosen: dict[str, str] = {}
+    for split, name in named.items():
+        # What trains may be named as test data, too; nothing else is used twice.
+        taken = () if split == "train" else named.values()
+        usual = [each for each in _NAMES[split] if each in available and each not in taken]
+        if name or (usual and not (split == "validation" and config.validation == "none")):
+            chosen[split] = name or usual[0]
+    return chosen
 
-    source: Source
-    numbers: tuple[int, ...]
 
-    def __len__(self) -> int:
-        return len(self.source)
+def choose_splits(dataset: Dataset, request: Request) -> dict[str, Part]:
+    """Returns the examples of each split that is used.
 
-    def __getitem__(self, index: int) -> Example:
-        example = self.source[index]
-        return example | {"labels": self.numbers[int(example["labels"])]}
-
-    def name(self, index: int) -> str:
-        """Returns what errors call an example."""
-        return _name_of(self.source, index)
-
-
-def _name_of(source: Source, index: int) -> str:
-    name: Any = getattr(source, "name", None)
-    return name(index) if name is not None else f"example {index}"
+    Raises:
+        ConfigError: for a split that there is not, one without examples, or if nothing is left to
+            evaluate on.
+    """
+    wanted, share, name = request.config.validation, request.validation_share, dataset.name
+    parts: dict[str, Part] = {
+        split: (source if isinstance(source, BaseSource) else UserSource(source), None)
+        for split, source in dataset.splits().items()
+    }
+    source = parts["train"][0]
+    if not len(source):
+        raise request.no_examples("train")
+    if dataset.whole:
+        is_test = _held_out(source, dataset.task, request)
+        parts["train"] = (source, np.flatnonzero(~is_test))
+        parts["test"] = (source, np.flatnonzero(is_test))
+    if wanted == "none":
+        parts.pop("validation", None)
+        if "test" not in parts:
+            raise ConfigError(
+                "validation",
+                wanted,
+                f"{name} has no test data, so that nothing is left to evaluate",
+            )
+    if request.validation_split is not None and "validation" not in parts:
+        raise ConfigError(
+            "validation", wanted, f"{name} has no such split; give a share, e.g. 0.1, or none"
+        )
+    if share is not None and "validation" in parts:
+        raise ConfigError(
+            "validation", share, f"{name} has validation data of its own; leave the share out"
+        )
+    if share is not None:
+        parts["train"], parts["validation"] = _drawn(parts["train"], dataset.task, share, request)
+    return parts
 
 
 def stratified(labels: np.ndarray, count: int) -> np.ndarray:
@@ -53,15 +96,67 @@ def stratified(labels: np.ndarray, count: int) -> np.ndarray:
     return mask
 
 
-def held_out(labels: Sequence[int] | np.ndarray) -> np.ndarray:
-    """Returns a mask of the test examples of a set that comes as one: a tenth of each class, evenly
-    spaced over its examples.
+def _held_out(source: BaseSource, task: str, request: Request) -> np.ndarray:
+    """Returns a mask of the test examples: a tenth of the files of each class, evenly spaced, or
+    the last tenth of the pages of a single file. Pages of one file are alike, and stay together.
+
+    Raises:
+        ConfigError: for a single example, or a class without another file.
     """
-    return stratified(np.asarray(labels), max(round(len(labels) / _HELD_OUT), 1))
+    if len(source) == 1:
+        raise request.error("holds one image only, and needs another as test data; add others")
+    groups = source.groups()
+    files = _numbered(groups, len(source))
+    _, first = np.unique(files, return_index=True)
+    if len(first) == 1:
+        return np.arange(len(source)) >= len(source) - max(len(source) // _HELD_OUT, 1)
+    labels = _labels(source, task)[first]
+    is_test = stratified(labels, max(round(len(labels) / _HELD_OUT), 1))
+    lost = ~np.isin(labels, labels[~is_test])
+    if lost.any():
+        index = int(first[np.argmax(lost)])
+        name = groups[index] if groups is not None else source.name(index)
+        remedy = (
+            "the only file of its class; add others, or divide them by folders train/ and test/"
+        )
+        raise request.error(f"{name} would be held out as test data, {remedy}")
+    return is_test[files]
+
+
+def _drawn(part: Part, task: str, share: float, request: Request) -> tuple[Part, Part]:
+    """Returns what is left to train on, and `share` of the examples of each class, drawn at random;
+    of the pages of a file all or none.
+
+    Raises:
+        ConfigError: if one side is left without an example of a class, or a file of one.
+    """
+    source, chosen = part
+    indices = np.arange(len(source)) if chosen is None else chosen
+    labels, groups, unit = _labels(source, task)[indices], source.groups(), "file"
+    files = _numbered(groups, len(source))[indices]
+    if groups is not None and len(np.unique(files)) == 1:
+        files, unit = np.arange(len(indices)) * _SECTIONS // len(indices), "section"
+    # What cannot be read stays in the training set, which reports it.
+    known = np.flatnonzero(labels >= 0)
+    _, first, belongs = np.unique(files[known], return_index=True, return_inverse=True)
+    together = len(first) < len(known)
+
+    def fail(problem: str) -> ConfigError:
+        if not request.flag:
+            remedy = "choose another share, or give validation as a pair of images and targets"
+            return ConfigError("", share, f"validation {share} {problem}; {remedy}")
+        why = f" (pages of a {unit} are never divided: neighbours look alike)" if together else ""
+        return ConfigError("validation", share, f"{problem}{why}; choose another share, or none")
+
+    unit = unit if together else "example"
+    picked = random_share(labels[known][first], share, request.config.seed, fail, unit)
+    is_drawn = np.zeros(len(indices), bool)
+    is_drawn[known] = picked[belongs]
+    return (source, indices[~is_drawn]), (source, indices[is_drawn])
 
 
 def random_share(
-    labels: np.ndarray, share: float, seed: int, fail: Fail, unit: str = "example"
+    labels: np.ndarray, share: float, seed: int, fail: Any, unit: str = "example"
 ) -> np.ndarray:
     """Returns a mask of `share` of the examples of each class, rounded to the nearest whole number
     and drawn at random.
@@ -80,113 +175,21 @@ def random_share(
         count = int(share * size + 0.5)
         if not 0 < count < size:
             side = "training" if count else "validation"
-            of_class = (
-                f"class {label}, which has {size}"
-                if len(classes) > 1
-                else f"the {size} that there are"
-            )
-            raise fail(f"leaves no {side} {unit} of {of_class}")
+            several = len(classes) > 1
+            which = f"class {label}, which has {size}" if several else f"the {size} that there are"
+            raise fail(f"leaves no {side} {unit} of {which}")
         drawn = np.random.default_rng((seed, label, _STREAM)).permutation(size)[:count]
         mask[np.flatnonzero(labels == label)[drawn]] = True
     return mask
 
 
-@dataclasses.dataclass(frozen=True)
-class Subset:
-    """Some of the examples of a source.
-
-    Attributes:
-        numbers: of its examples.
-    """
-
-    source: Source
-    numbers: np.ndarray
-
-    def __len__(self) -> int:
-        return len(self.numbers)
-
-    def __getitem__(self, index: int) -> Example:
-        return self.source[int(self.numbers[index])]
-
-    def __getitems__(self, indices: Sequence[int]) -> Iterable[Example]:
-        numbers = [int(self.numbers[index]) for index in indices]
-        several: Any = getattr(self.source, "__getitems__", None)
-        return several(numbers) if several is not None else map(self.source.__getitem__, numbers)
-
-    def name(self, index: int) -> str:
-        """Returns what errors call an example."""
-        return _name_of(self.source, int(self.numbers[index]))
-
-
-def with_classes(dataset: Dataset, names: Sequence[str]) -> Dataset:
-    """Returns a dataset of labels with the class numbers of a model, where classes have names, not
-    numbers alone.
-
-    Args:
-        names: of the model's classes.
-
-    Raises:
-        ConfigError: for a class that the model does not know.
-    """
-    theirs, ours = dataset.describe().class_names, tuple(names)
-    if theirs == ours or any(each == tuple(map(str, range(len(each)))) for each in (theirs, ours)):
-        return dataset
-    unknown = [name for name in theirs if name not in ours]
-    if unknown:
-        remedy = (
-            f"has classes that the model does not know: {', '.join(unknown)}; it knows"
-            f" {', '.join(ours)}"
-        )
-        raise ConfigError("dataset", dataset.name, remedy)
-    numbers = tuple(ours.index(name) for name in theirs)
-    splits = {
-        split: getattr(source, "unchecked", source) for split, source in dataset.splits().items()
-    }
-    relabelled: dict[str, Any] = {
-        split: Relabelled(source, numbers) for split, source in splits.items()
-    }
-    return dataclasses.replace(dataset, **relabelled, num_classes=len(ours), class_names=ours)
-
-
-def draw_validation(train: Source, task: str, share: float, seed: int) -> tuple[Subset, Subset]:
-    """Returns what is left to train on, and `share` of the examples of each class, drawn at random.
-
-    A source may tell by `groups` which examples belong together, and what to call them: of these
-    all are drawn or none. Pages of a stack are such.
-
-    Args:
-        task: which the examples have targets for; classes count for classification alone.
-
-    Raises:
-        ConfigError: if one side is left without an example of a class, or a file of one.
-    """
-    found = labels(train) if task == "classification" else np.zeros(len(train), np.int64)
-    groups, unit = getattr(train, "groups", (np.arange(len(train)), "file"))
-    # What cannot be read stays in the training set, which reports it.
-    known = np.flatnonzero(found >= 0)
-    _, first, belongs = np.unique(groups[known], return_index=True, return_inverse=True)
-    together = len(first) < len(known)
-
-    def fail(problem: str) -> ConfigError:
-        why = f" (pages of a {unit} are never divided: neighbours look alike)" if together else ""
-        return ConfigError("validation", share, f"{problem}{why}; choose another share, or none")
-
-    chosen = random_share(found[known][first], share, seed, fail, unit if together else "example")
-    drawn = np.zeros(len(found), bool)
-    drawn[known] = chosen[belongs]
-    return Subset(train, np.flatnonzero(~drawn)), Subset(train, np.flatnonzero(drawn))
-
-
-def labels(source: Source) -> np.ndarray:
-    """Returns the label of each example, -1 for one that cannot be read."""
-    if isinstance(source, Subset):
-        return labels(source.source)[source.numbers]
-    # Others may know them without reading images.
-    known: Any = (
-        source.targets if isinstance(source, ArraySource) else getattr(source, "labels", None)
-    )
+def _labels(source: BaseSource, task: str) -> np.ndarray:
+    """Returns the label of each example, -1 for one that cannot be read; zeros without classes."""
+    if task != "classification":
+        return np.zeros(len(source), np.int64)
+    known = source.labels()
     if known is not None:
-        return np.asarray(known() if callable(known) else known, np.int64)
+        return np.asarray(known, np.int64)
 
     def label(index: int) -> int:
         try:
@@ -195,3 +198,10 @@ def labels(source: Source) -> np.ndarray:
             return -1
 
     return np.array([label(index) for index in range(len(source))], np.int64)
+
+
+def _numbered(groups: Sequence[Any] | None, count: int) -> np.ndarray:
+    """Returns the number of the group of each example, in the order of their first examples."""
+    numbers: dict[Any, int] = {}
+    members = range(count) if groups is None else groups
+    return np.array([numbers.setdefault(group, len(numbers)) for group in members], np.int64)

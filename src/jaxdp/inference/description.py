@@ -4,7 +4,7 @@ import dataclasses
 from typing import Any
 
 from jaxdp.data.sources import Description
-from jaxdp.run_directory import RunDirectory
+from jaxdp.rundir.layout import RunDirectory
 
 
 def read_description(run: RunDirectory) -> Description:
@@ -15,7 +15,7 @@ def read_description(run: RunDirectory) -> Description:
     """
     # A later version may have more.
     known = {field.name for field in dataclasses.fields(Description)}
-    content = {name: value for name, value in run.read_dataset().items() if name in known}
+    content = {name: value for name, value in run.read("dataset.json").items() if name in known}
     plain: dict[str, Any] = {
         name: tuple(value) if isinstance(value, list) else value for name, value in content.items()
     }

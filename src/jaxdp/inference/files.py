@@ -9,27 +9,19 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
-from PIL import Image
 
-from jaxdp.data.sources import BadExample
-from jaxdp.data.sources.images import (
-    SUFFIXES,
-    Picture,
-    decode_image,
-    find_pictures,
-    is_tiff,
-    pages_of,
-    read_header,
-)
+from jaxdp.data.dataset import BadExample
+from jaxdp.data.find_images import SUFFIXES, find_images
+from jaxdp.data.image_file import COLOURED as COLOURED
+from jaxdp.data.image_file import FIRST as FIRST
+from jaxdp.data.image_file import FLATTENED as FLATTENED
+from jaxdp.data.image_file import GREYED as GREYED
+from jaxdp.data.image_file import Picture, is_tiff, pages_of, read_header, read_image
+from jaxdp.data.resize import Resize
 from jaxdp.parsing import resolved, valid_text
 from jaxdp.registry import ConfigError
 from jaxdp.runtime import platform
 
-# What a picture may have to undergo, as one says it of pictures.
-GREYED = "in colour: made grey, as the model wants it"
-COLOURED = "grey: given three equal channels, as the model wants it"
-FLATTENED = "transparent: laid on black"
-FIRST = "more than one picture: the first is taken"
 _KEPT_BYTES = 2**28  # of pixels that need not be decoded a second time
 
 
@@ -68,7 +60,7 @@ def find(
     hidden = resolved(leave_out) if leave_out else None
     for path in map(pathlib.Path, paths):
         if path.is_dir():
-            inside = sorted(find_pictures(path))
+            inside = sorted(find_images(path))
             if hidden and resolved(path) in hidden.parents:
                 inside = [inner for inner in inside if hidden not in resolved(inner).parents]
             if not inside:
@@ -128,31 +120,22 @@ def paged(files: Iterable[ImageFile], tiff: str | None) -> list[ImageFile]:
 
 
 def read(
-    path: pathlib.Path | Picture, channels: int, dtype: str = "uint8"
+    path: pathlib.Path | Picture,
+    channels: int,
+    dtype: str = "uint8",
+    resize: Resize | None = None,
 ) -> tuple[np.ndarray, tuple[str, ...]]:
-    """Returns a picture as (H, W, channels), as training decodes it, and which changes that took,
-    e.g. GREYED.
+    """Returns an image as (H, W, channels), as training reads it, and what that changed, e.g.
+    GREYED.
+
+    Args:
+        resize: how training resized its images, if it did.
 
     Raises:
         BadExample: if it cannot be read, or has another depth or a number of channels that is not
             converted.
     """
-    picture = path if isinstance(path, Picture) else Picture(path)
-    changes: list[str] = []
-    try:
-        with Image.open(picture.path) as image:
-            is_grey = image.mode in ("1", "L", "LA", "F") or image.mode.startswith("I")
-            if channels in (1, 3, 4) and is_grey != (channels == 1):
-                changes.append(COLOURED if is_grey else GREYED)
-            if getattr(image, "n_frames", 1) > 1 and not isinstance(path, Picture):
-                changes.append(FIRST)
-            if image.has_transparency_data and channels != 4:
-                changes.append(FLATTENED)
-    except (
-        Exception
-    ):  # broken data make Pillow raise almost anything; the decoder will say it in one line
-        changes = []
-    return decode_image(picture, picture, channels, dtype), tuple(changes)
+    return read_image(path, path, channels, dtype, resize)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -181,6 +164,7 @@ def survey(
     channels: int,
     left_out: Callable[[BadExample], None] | None,
     dtype: str = "uint8",
+    resize: Resize | None = None,
 ) -> list[SurveyedImage]:
     """Reads every file once, so that a broken one is known before anything is computed or written.
 
@@ -200,7 +184,7 @@ def survey(
 
     def look(file: ImageFile) -> SurveyedImage | BadExample:
         try:
-            pixels, changes = read(file.picture or file.path, channels, dtype)
+            pixels, changes = read(file.picture or file.path, channels, dtype, resize)
         except BadExample as error:
             return error
         low, high = (

@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Float, Integer
 
 from jaxdp.data.instances import BACKGROUND, CELL, real_size
-from jaxdp.data.sources import CheckedSource
+from jaxdp.data.sources import Split
 from jaxdp.inference.predictor import Predictor
 from jaxdp.registry import ConfigError
 from jaxdp.step.metrics import Sums
@@ -74,7 +74,7 @@ def separate(
     return numbers.astype(np.uint16)[grown]
 
 
-def count(predictor: Predictor, source: CheckedSource) -> Iterator[Sums]:
+def count(predictor: Predictor, source: Split) -> Iterator[Sums]:
     """Yields for each example of a split how many of its objects were found.
 
     Of one that is left out nothing.
@@ -88,7 +88,7 @@ def count(predictor: Predictor, source: CheckedSource) -> Iterator[Sums]:
         if index in source.errors:
             yield {}
             continue
-        example: Any = source.unchecked[index]
+        example: Any = source.unchecked(index)
         height, width = real_size(example["masks"])
         [(_, probabilities)] = predictor([example["images"][:height, :width]])
         yield instances.sums(example["masks"][:height, :width], separate(probabilities))

@@ -11,28 +11,20 @@ import pathlib
 import sys
 import time
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Literal
 
-import tyro
-
-from jaxdp.config import (
-    MOST_DEVICES,
-    POSITIVE,
-    OptionalInt,
-    OptionalPath,
-    Plugins,
-    Settings,
-    at_most,
-)
+from jaxdp.config import MOST_DEVICES, POSITIVE, REQUIRED, Settings, at_most, setting
 from jaxdp.config.values import MaskValues
 from jaxdp.parsing import printable
 from jaxdp.registry import ConfigError
-from jaxdp.run_directory import Row, RunDirectory
+from jaxdp.rundir.layout import RunDirectory
+from jaxdp.rundir.read import Row
 from jaxdp.runtime import platform
 
 if TYPE_CHECKING:
     import numpy as np
 
+    from jaxdp.data.resize import Resize
     from jaxdp.data.sources import BadExample, Description
     from jaxdp.inference.files import SurveyedImage
     from jaxdp.inference.predictor import Predictor
@@ -42,90 +34,116 @@ _LEAST_TILE = 64
 _FAR = 20  # deviations from the mean of a dataset at which pixels are hardly on its scale
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class ImagesConfig(Settings):
     """Flags that choose the run, its checkpoint and the images."""
 
-    run_dir: Annotated[
-        str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN_DIR", help_behavior_hint="")
-    ]
-    """folder of the run"""
-    paths: Annotated[
-        tuple[str, ...],
-        tyro.conf.Positional,
-        tyro.conf.arg(metavar="PATH ...", help_behavior_hint=""),
-    ]
-    """images, and folders to search for images"""
-    step: OptionalInt = None
-    """step of the checkpoint (default: the best by validation data, or the last)"""
-    on_bad_example: Literal["error", "skip"] = "error"
-    """what to do about an image that cannot be read: stop before anything is written, or go on
-    without it"""
+    run_dir: str = setting(
+        REQUIRED,
+        "folder of the run",
+        metavar="RUN_DIR",
+        positional=True,
+    )
+    paths: tuple[str, ...] = setting(
+        REQUIRED,
+        "images, and folders to search for images",
+        metavar="PATH ...",
+        positional=True,
+    )
+    step: int | None = setting(
+        None,
+        "step of the checkpoint (default: the best by validation data, or the last)",
+    )
+    on_bad_example: Literal["error", "skip"] = setting(
+        "error",
+        "what to do about an image that cannot be read: stop before anything is written, or "
+        "go on without it",
+    )
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class ResultsConfig(Settings):
     """Flags that choose which results are shown, and where they are written."""
 
-    top_k: Annotated[int, POSITIVE] = 3
-    """classification: how many classes to name for each image, the most likely first"""
-    csv: OptionalPath = None
-    """CSV file with a line for each image and a column for each class: classification: its
-    probability; segmentation: its share of the pixels, or of a run with --instances the number of
-    objects and their mean area in pixels"""
-    output_dir: OptionalPath = None
-    """segmentation: folder for NAME-mask.png, with the values or colours of training, or of a run
-    with --instances for NAME-instances.png, whose pixels are numbers of objects in 16 bits, and
-    NAME-overlay.png; regression: for NAME-prediction.png. In it are the same folders as in the one
-    that was searched for images"""
-    json: tyro.conf.FlagCreatePairsOff[bool] = False
-    """print a line of JSON for each image instead of a table"""
+    top_k: int = setting(
+        3,
+        "classification: how many classes to name for each image, the most likely first",
+        POSITIVE,
+    )
+    csv: str | None = setting(
+        None,
+        "CSV file with a line for each image and a column for each class: classification: "
+        "its probability; segmentation: its share of the pixels, or of a run with "
+        "--instances the number of objects and their mean area in pixels",
+        metavar="PATH",
+    )
+    output_dir: str | None = setting(
+        None,
+        "segmentation: folder for NAME-mask.png, with the values or colours of training, or "
+        "of a run with --instances for NAME-instances.png, whose pixels are numbers of "
+        "objects in 16 bits, and NAME-overlay.png; regression: for NAME-prediction.png. In "
+        "it are the same folders as in the one that was searched for images",
+        metavar="PATH",
+    )
+    json: bool = setting(
+        False,
+        "print a line of JSON for each image instead of a table",
+    )
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class TilesConfig(Settings):
     """Flags that choose the tiles in which large images are predicted."""
 
-    tile: int = 512
-    """segmentation, regression: side of the tiles in which larger images are predicted, in pixels
-    """
-    overlap: OptionalInt = None
-    """how many pixels neighbouring tiles share at least (default: as many as make the result that
-    of the whole image, for which small tiles grow)"""
+    tile: int = setting(
+        512,
+        "segmentation, regression: side of the tiles in which larger images are predicted, "
+        "in pixels",
+    )
+    overlap: int | None = setting(
+        None,
+        "how many pixels neighbouring tiles share at least (default: as many as make the "
+        "result that of the whole image, for which small tiles grow)",
+    )
 
 
 @dataclasses.dataclass(frozen=True)
 class Stored:
-    """What the images of a run are like: their channels, the dtype of their pixels, what planes of
-    TIFF files are, its masks.
+    """What the images of a run are like: their channels, the dtype of their pixels, how training
+    resized them, what planes of TIFF files are, its masks.
     """
 
     channels: int
     dtype: str
+    resize: "Resize | None"
     tiff: str | None
     mask_values: MaskValues | None
 
 
-@dataclasses.dataclass(frozen=True)
-class PredictConfig(Settings):
-    """What `python -m jaxdp.predict` takes."""
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PredictConfig(ImagesConfig, ResultsConfig, TilesConfig):
+    """Flags that choose the plugins and the devices."""
 
-    images: ImagesConfig
-    plugins: Plugins = ()
-    """Python files or modules that the run was trained with: those that only its folder names are
-    not run, since they are code of whoever made the folder"""
-    results: ResultsConfig = ResultsConfig()
-    tiles: TilesConfig = TilesConfig()
-    devices: Annotated[OptionalInt, POSITIVE, at_most(MOST_DEVICES)] = None
-    """how many devices to use, by default all; on a CPU so many are simulated"""
+    plugins: tuple[str, ...] = setting(
+        (),
+        "Python files or modules that the run was trained with: those that only its folder "
+        "names are not run, since they are code of whoever made the folder",
+        metavar="FILE.py|MODULE",
+    )
+    devices: int | None = setting(
+        None,
+        "how many devices to use, by default all; on a CPU so many are simulated",
+        POSITIVE,
+        at_most(MOST_DEVICES),
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.images.paths:
+        if not self.paths:
             raise ConfigError(
                 "", "", "no images are named; give files or folders after the folder of the run"
             )
-        check_tiles(self.tiles.tile, self.tiles.overlap)
+        check_tiles(self.tile, self.overlap)
 
 
 def check_tiles(tile: int, overlap: int | None) -> None:
@@ -169,8 +187,9 @@ def predict(
     """
     check_tiles(tile, overlap)
     config = RunDirectory(pathlib.Path(run_dir)).load_config()
-    platform.configure(devices, precision=config.model.precision)
+    platform.configure(devices, precision=config.precision)
     platform.check_backend()
+    from jaxdp.data.resize import Resize
     from jaxdp.inference import files
     from jaxdp.inference.predictor import Predictor
 
@@ -178,7 +197,8 @@ def predict(
         run_dir, step=step, tile=tile, overlap=overlap, plugins=plugins, devices=devices
     )
     channels, dtype = predictor.description.image_shape[-1], predictor.description.dtype
-    tiff = config.data.tiff
+    tiff = config.tiff
+    resize = Resize.while_reading(config, predictor.description.answer)
     items = [
         each
         for item in images
@@ -189,7 +209,7 @@ def predict(
         )
     ]
     pixels = (
-        files.read(item, channels, dtype)[0] if isinstance(item, files.Picture) else item
+        files.read(item, channels, dtype, resize)[0] if isinstance(item, files.Picture) else item
         for item in items
     )
     return [answer for _, answer in predictor(pixels)]
@@ -203,30 +223,30 @@ def predict_files(config: PredictConfig) -> None:
     """
     stored = _check_run(config)
     known, left_out = _survey(config, stored)
-    run = RunDirectory(pathlib.Path(config.images.run_dir))
-    platform.configure(config.devices, precision=run.load_config().model.precision)
+    run = RunDirectory(pathlib.Path(config.run_dir))
+    platform.configure(config.devices, precision=run.load_config().precision)
     platform.check_backend()
     from jaxdp.inference import results
     from jaxdp.inference.predictor import Predictor
 
     predictor = Predictor.of_run(
-        config.images.run_dir,
-        step=config.images.step,
-        tile=config.tiles.tile,
-        overlap=config.tiles.overlap,
+        config.run_dir,
+        step=config.step,
+        tile=config.tile,
+        overlap=config.overlap,
         plugins=config.plugins,
         devices=config.devices,
     )
-    results.check_writable(config.results)
+    results.check_writable(config)
     _say_changes(known, predictor.description, resized=predictor.resized)
     if note := predictor.note_on_tiles(each.size for each in known):
         _say(f"note: {note}")
-    found = results.Results(config.results, predictor.description, stored.mask_values)
+    found = results.Results(config, predictor.description, stored.mask_values)
     start = time.perf_counter()
-    _predict_each(config, known, predictor, found)
+    _predict_each(config, stored, known, predictor, found)
     seconds = time.perf_counter() - start
     found.finish()
-    if not config.results.json:
+    if not config.json:
         rate = len(known) / seconds
         print(f"{rate:,.{0 if rate >= 10 else 1}f} images/s, compilation included")
     if left_out:
@@ -237,25 +257,24 @@ def _survey(config: PredictConfig, stored: Stored) -> "tuple[list[SurveyedImage]
     """Finds and reads the images, and returns those that can be used, and how many are left out."""
     from jaxdp.inference import files
 
-    folder = pathlib.Path(config.results.output_dir) if config.results.output_dir else None
+    folder = pathlib.Path(config.output_dir) if config.output_dir else None
     if (
         folder
         and folder.is_dir()
-        and any(
-            folder.samefile(path) for path in config.images.paths if pathlib.Path(path).exists()
-        )
+        and any(folder.samefile(path) for path in config.paths if pathlib.Path(path).exists())
     ):
         remedy = "is searched for images, so a second run would take masks for some; give another"
         raise ConfigError("output_dir", folder, remedy)
-    found = files.paged(files.find(config.images.paths, leave_out=folder), stored.tiff)
+    found = files.paged(files.find(config.paths, leave_out=folder), stored.tiff)
     if folder:
         files.check_names(found)
     bad: list[BadExample] = []
     known = files.survey(
         found,
         stored.channels,
-        bad.append if config.images.on_bad_example == "skip" else None,
+        bad.append if config.on_bad_example == "skip" else None,
         stored.dtype,
+        stored.resize,
     )
     for error in bad:
         _say(f"warning: {error.where}: {error.problem}")
@@ -268,6 +287,7 @@ def _survey(config: PredictConfig, stored: Stored) -> "tuple[list[SurveyedImage]
 
 def _predict_each(
     config: PredictConfig,
+    stored: Stored,
     known: "Sequence[SurveyedImage]",
     predictor: "Predictor",
     found: "Results",
@@ -276,19 +296,14 @@ def _predict_each(
     from jaxdp.inference import files
     from jaxdp.reporting import predictions
 
-    channels, dtype = predictor.description.image_shape[-1], predictor.description.dtype
-
     def pixels_of(each: "SurveyedImage") -> "np.ndarray":
-        return (
-            files.read(each.file.picture or each.file.path, channels, dtype)[0]
-            if each.pixels is None
-            else each.pixels
-        )
+        if each.pixels is not None:
+            return each.pixels
+        picture = each.file.picture or each.file.path
+        return files.read(picture, stored.channels, stored.dtype, stored.resize)[0]
 
     images = map(pixels_of, known)
-    with predictions.Progress(
-        len(known), hidden=config.results.json and sys.stdout.isatty()
-    ) as progress:
+    with predictions.Progress(len(known), hidden=config.json and sys.stdout.isatty()) as progress:
         if predictor.description.answer == "classification":
             for each, (_, answer) in zip(known, predictor(images, progress.advance), strict=True):
                 _say_row(config, found.add_classes(each.file, answer))
@@ -300,7 +315,7 @@ def _predict_each(
 
 
 def _say_row(config: PredictConfig, row: Row) -> None:
-    if config.results.json:
+    if config.json:
         print(json.dumps(row), flush=True)
 
 
@@ -310,11 +325,12 @@ def _check_run(config: PredictConfig) -> Stored:
     Raises:
         ConfigError: if there is no run, or what its task writes has no place.
     """
+    from jaxdp.data.resize import Resize
     from jaxdp.inference import instances, results
 
-    run = RunDirectory(pathlib.Path(config.images.run_dir))
+    run = RunDirectory(pathlib.Path(config.run_dir))
     settings = run.load_trusted_config(config.plugins)
-    content = run.read_dataset()
+    content = run.read("dataset.json")
     task, channels = content.get("kind") or content["task"], content["image_shape"][-1]
     if task == "regression" and content["num_classes"] not in (1, 3):
         remedy = (
@@ -322,11 +338,15 @@ def _check_run(config: PredictConfig) -> Stored:
             " Python"
         )
         raise ConfigError("run_dir", run.path, remedy)
-    results.check(config.results, task)
+    results.check(config, task)
     if content.get("instances"):
         instances.require()
     return Stored(
-        channels, content.get("dtype", "uint8"), settings.data.tiff, settings.data.mask_values
+        channels,
+        content.get("dtype", "uint8"),
+        Resize.while_reading(settings, task),
+        settings.tiff,
+        settings.mask_values,
     )
 
 

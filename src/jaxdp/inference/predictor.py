@@ -20,17 +20,17 @@ from jaxdp.checkpoint.restore import SavedCheckpoints
 from jaxdp.components import create_model, create_task
 from jaxdp.config import TrainConfig
 from jaxdp.data import augment
-from jaxdp.data.checking import NOT_FINITE
+from jaxdp.data.dataset import Size
+from jaxdp.data.resize import Resize, resize_to
 from jaxdp.data.sources import Description
-from jaxdp.data.sources.fitting import ImageSize, resize
-from jaxdp.data.sources.images import Size
+from jaxdp.data.split import NOT_FINITE
 from jaxdp.inference import reach
 from jaxdp.inference.apply import create_predictor
 from jaxdp.inference.batches import Batches, Pixels, Waiting
 from jaxdp.inference.description import read_description as read_description
 from jaxdp.inference.tiles import BATCH, Tiles, join
 from jaxdp.registry import ConfigError
-from jaxdp.run_directory import RunDirectory
+from jaxdp.rundir.layout import RunDirectory
 from jaxdp.runtime import platform
 from jaxdp.step.state import TrainState, create_train_state
 from jaxdp.tasks import Task
@@ -45,12 +45,12 @@ Advance = Callable[[float], None]
 _normalize = jax.jit(augment.Preprocess((), (), per_image=True).normalize)
 
 
-def fit_of(config: TrainConfig, description: Description) -> ImageSize:
+def fit_of(config: TrainConfig, description: Description) -> Resize:
     """Returns how images are made the size at which the model was trained."""
     height, width, _ = description.image_shape
-    text = config.data.image_size
-    fit = ImageSize.parse(text) if text else None
-    return fit if fit is not None and fit.size == (height, width) else ImageSize((height, width))
+    text = config.image_size
+    fit = Resize.parse(text) if text else None
+    return fit if fit is not None and fit.size == (height, width) else Resize((height, width))
 
 
 class Predictor:
@@ -85,7 +85,7 @@ class Predictor:
         overlap: int | None = None,
         devices: int | None = None,
     ) -> None:
-        platform.check_precision(config.model.precision)
+        platform.check_precision(config.precision)
         self.description = description
         self.resized = is_resized(config, self.description)
         height, width, channels = self.description.image_shape
@@ -94,11 +94,11 @@ class Predictor:
         self._preprocess = augment.Preprocess(
             description.mean,
             description.std,
-            per_image=config.data.normalize == "image",
+            per_image=config.normalize == "image",
             pixel_range=description.pixel_range,
         )
         self._normalize_first = (
-            config.data.normalize == "image" and self.description.answer != "classification"
+            config.normalize == "image" and self.description.answer != "classification"
         )
         nothing = augment.Preprocess((0.0,) * channels, (1.0,) * channels)
         self._network = create_predictor(
@@ -298,7 +298,7 @@ class Predictor:
 
     def _prepared(self, image: Pixels) -> np.ndarray:
         """Returns an image as it is cut into tiles."""
-        pixels: np.ndarray = resize(image, self._trained) if self.resized else image
+        pixels: np.ndarray = resize_to(image, self._trained) if self.resized else image
         if self._normalize_first:
             pixels = np.asarray(
                 _normalize(self._preprocess.scale(jnp.asarray(pixels[None], jnp.float32)))
@@ -314,7 +314,7 @@ class Predictor:
 
 def is_resized(config: TrainConfig, description: Description) -> bool:
     """Tells whether images are resized to the size at which the model was trained."""
-    return description.answer == "classification" or config.data.image_size is not None
+    return description.answer == "classification" or config.image_size is not None
 
 
 def restore(
@@ -353,15 +353,13 @@ def _expected_state(config: TrainConfig, description: Description, model: nnx.Mo
     """Returns the shapes of a state without an optimizer's; nothing is computed."""
 
     def create() -> TrainState:
-        dtype = jnp.dtype(config.model.precision)
+        dtype = jnp.dtype(config.precision)
         copy = (
             create_model(config, description, rngs=nnx.Rngs(0), dtype=dtype)
             if model is None
             else nnx.clone(model)
         )
-        return create_train_state(
-            copy, optax.identity(), with_ema=config.optimization.ema_decay > 0
-        )
+        return create_train_state(copy, optax.identity(), with_ema=config.ema_decay > 0)
 
     return jax.eval_shape(create)
 

@@ -13,7 +13,8 @@ from jaxdp.inference.files import ImageFile
 from jaxdp.inference.prediction import ResultsConfig
 from jaxdp.registry import ConfigError
 from jaxdp.reporting import pictures, predictions
-from jaxdp.run_directory import Row, check_file, check_folder
+from jaxdp.rundir.read import Row
+from jaxdp.rundir.write import check_file, check_folder
 
 _NOT_GIVEN = "(not given)"
 

@@ -12,7 +12,8 @@ from jaxdp import csv_text
 from jaxdp.inference import instances
 from jaxdp.inference.predictor import Predictor
 from jaxdp.parsing import resolved, valid_text
-from jaxdp.run_directory import Row, replace_file
+from jaxdp.rundir.read import Row
+from jaxdp.rundir.write import replace_file
 from jaxdp.step import metrics
 
 

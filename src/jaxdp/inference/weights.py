@@ -24,7 +24,8 @@ from jaxdp.inference.apply import create_apply
 from jaxdp.models.weights import fit_weights
 from jaxdp.parsing import resolved
 from jaxdp.registry import ConfigError
-from jaxdp.run_directory import RunDirectory, check_file, replace_file
+from jaxdp.rundir.layout import RunDirectory
+from jaxdp.rundir.write import check_file, replace_file
 from jaxdp.step.state import TrainState
 
 PLATFORMS = ("cpu", "cuda", "tpu")  # on which an exported program can run
@@ -175,11 +176,11 @@ def export(
 
 def _about(config: TrainConfig, description: Description) -> dict[str, Any]:
     """Returns what whoever serves a model must know of it."""
-    values = config.data.mask_values
+    values = config.mask_values
     about = {
-        "model": config.model.name,
-        "model_kwargs": config.model.kwargs,
-        "normalize": config.data.normalize,
+        "model": config.model,
+        "model_kwargs": config.model_kwargs,
+        "normalize": config.normalize,
     }
     about |= {"mask_values": str(values)} if values is not None else {}
     return about | dataclasses.asdict(description)
@@ -206,7 +207,7 @@ def _stablehlo(state: TrainState, config: TrainConfig, description: Description)
     Their dtype is that of the dataset; what becomes 0 to 255 of them, mean and standard deviation
     are in the program.
     """
-    per_image = config.data.normalize == "image"
+    per_image = config.normalize == "image"
     apply = create_apply(
         Preprocess(
             description.mean,

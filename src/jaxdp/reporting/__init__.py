@@ -5,7 +5,7 @@ page.
 import errno
 import os
 
-from jaxdp.run_files import warn
+from jaxdp.rundir.read import warn
 
 
 def _ignore_loops() -> None:

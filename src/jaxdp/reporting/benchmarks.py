@@ -12,10 +12,10 @@ import rich.table
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from jaxdp import run_files
 from jaxdp.parsing import parse_json
 from jaxdp.registry import ConfigError
 from jaxdp.reporting import fonts
+from jaxdp.rundir.read import DamagedFile, read_text
 from jaxdp.units import bytes_text
 
 Record = dict[str, Any]
@@ -44,12 +44,12 @@ def read(path: str) -> list[Record]:
         ConfigError: if `python -m jaxdp.bench` did not write the file.
     """
     try:
-        lines = run_files.read_text(pathlib.Path(path)).splitlines()
+        lines = read_text(pathlib.Path(path)).splitlines()
         records = [parse_json(line) for line in lines if line.strip()]
         keys = [(key(record), rate(record), record["dataset"]) for record in records]
     except (ValueError, KeyError, TypeError) as error:
         reason = "it holds something else than the lines of a bench.jsonl"
-        if isinstance(error, run_files.DamagedFile):
+        if isinstance(error, DamagedFile):
             reason = error.problem
         raise ConfigError("run_dir", path, f"cannot be read: {reason}") from error
     if not keys:

@@ -14,7 +14,8 @@ from matplotlib.figure import Figure
 
 from jaxdp import csv_text
 from jaxdp.reporting import fonts, pictures
-from jaxdp.run_files import read_text, replace_file
+from jaxdp.rundir.read import read_text
+from jaxdp.rundir.write import replace_file
 
 _MOST_NUMBERS = 30  # classes whose counts are legible in the cells
 _LONGEST_NAME = 24  # characters beside a matrix

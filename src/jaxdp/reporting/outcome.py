@@ -49,7 +49,7 @@ def draw(
     outputs = np.asarray(predict(examples["images"]))
     images = np.asarray(center_crop(examples["images"], outputs.shape[1:3]))
     if separate is not None:
-        actual = np.stack([source.unchecked[number]["masks"] for number in numbers.tolist()])
+        actual = np.stack([source.unchecked(number)["masks"] for number in numbers.tolist()])
         truths = [
             pictures.color_objects(objects)
             for objects in np.asarray(center_crop(actual, outputs.shape[1:3]))

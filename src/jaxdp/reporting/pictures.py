@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from jaxdp.run_files import replacing
+from jaxdp.rundir.write import replacing
 
 _STYLE: Any = {"font.size": 11}
 _COLORS = 18  # of objects, which they take in turn

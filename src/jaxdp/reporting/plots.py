@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from jaxdp.parsing import is_finite
 from jaxdp.reporting import fonts
-from jaxdp.run_files import replacing
+from jaxdp.rundir.write import replacing
 
 COLORS = {"train": "#7a8ba6", "validation": "#2e8b8b", "test": "#d1495b"}  # of splits
 _STYLE: Any = {

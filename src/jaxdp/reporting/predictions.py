@@ -16,8 +16,8 @@ from jaxdp import csv_text
 from jaxdp.config.values import MaskValues
 from jaxdp.parsing import printable, resolved
 from jaxdp.reporting import pictures
-from jaxdp.run_directory import Row
-from jaxdp.run_files import replace_file, replacing
+from jaxdp.rundir.read import Row
+from jaxdp.rundir.write import replace_file, replacing
 
 _LINE_SECONDS = 30  # between lines of progress where there is no terminal
 _LEAST_SHARE = 0.0005  # of the pixels of a class that the table names; less would read 0.0%

@@ -13,8 +13,9 @@ import rich.text
 from jaxdp import source_files
 from jaxdp.config import TrainConfig
 from jaxdp.data.sources import BadExample
+from jaxdp.deprecation import strategy_of_workers
 from jaxdp.parsing import is_finite, printable
-from jaxdp.run_files import warn_again
+from jaxdp.rundir.read import warn_again
 from jaxdp.units import bytes_text
 
 _FRACTIONS = ("accuracy", "top5_accuracy", "pixel_accuracy")
@@ -88,7 +89,7 @@ def _print_result(
     print_summary(summary, str(trained.directory.path), summary["best_metric"]["name"])
     if trained.was_complete:
         anew, extended = "another --run-dir", "a larger --epochs or --steps"
-        if not config.run.run_dir:  # another length is another folder
+        if not config.run_dir:  # another length is another folder
             anew, extended = "--resume never", f"--run-dir {trained.directory.path} and {extended}"
         say_complete(trained, config, f"train anew with {anew}, or extend it with {extended}")
         return
@@ -96,7 +97,7 @@ def _print_result(
         first = printable(f"{errors[0].where}: {errors[0].problem}")
         say(f"warning: {len(errors)} bad {split} examples were left out, e.g. {first}")
     if skipped:
-        say(f"warning: {trained.directory.skipped_file} lists what was left out and why")
+        say(f"warning: {trained.directory.file('skipped.csv')} lists what was left out and why")
     if summary["skipped_updates"]:
         say(
             f"warning: {summary['skipped_updates']} updates were skipped: loss or gradients were"
@@ -158,14 +159,9 @@ def print_summary(summary: Mapping[str, Any], run_dir: str, metric_name: str) ->
     if result := summary.get("result"):  # version 0.1 did not say
         by = f" by validation {metric_name}" if result["state"] == "best" else ""
         table.add_row("result", f"the {result['state']} state{by}, step {result['step']:,}")
-    shared = (
-        (summary["workers"], summary["exchange"])
-        if "exchange" in summary
-        else (summary["devices"], summary["strategy"])
-    )
-    devices = (
-        f"{shared[0]} x {summary['device_kind']} ({shared[1]}, batch norm {summary['batch_norm']})"
-    )
+    count = summary.get("workers", summary["devices"])
+    strategy = strategy_of_workers(summary)["strategy"]
+    devices = f"{count} x {summary['device_kind']} ({strategy}, batch norm {summary['batch_norm']})"
     seconds = summary["seconds"]
     table.add_row("devices", devices)
     table.add_row("parameters", f"{summary['parameters']:,}")

@@ -9,11 +9,12 @@ from typing import Any
 
 from PIL import Image
 
-from jaxdp import run_files, units
+from jaxdp import units
 from jaxdp.config import TrainConfig
 from jaxdp.reporting import confusion, progress
 from jaxdp.reporting.report_figures import STROKES
 from jaxdp.reporting.report_runs import NOTHING, Run, fact_text, number, setting_text
+from jaxdp.rundir.read import read_bytes
 
 Column = tuple[str, str]  # of a table: title, and number, text or another class of its cells
 # What heads it, attributes of the element, texts of its cells.
@@ -145,7 +146,7 @@ def _confused(run: Run) -> tuple[list[Column], list[TableRow]]:
     evaluation.
     """
     try:
-        counts = confusion.read(run.directory.plots / "confusion.csv")
+        counts = confusion.read(run.directory.file("plots") / "confusion.csv")
     except (OSError, ValueError):  # runs of earlier versions have none
         return [], []
     columns = [
@@ -187,7 +188,7 @@ def facts(run: Run) -> dict[str, str]:
     found: dict[str, Any] = {
         "devices": _devices(run),
         # That one which has the workers.
-        "processes": run.about("processes") if not run.exchange else None,
+        "processes": run.about("processes") if not run.workers else None,
         "strategy": fact_text(run, "strategy"),
         "mesh": run.settings.get("mesh"),
         "batch norm": run.about("batch_norm"),
@@ -212,8 +213,9 @@ def _work(run: Run) -> dict[str, str]:
     """Returns what the work of a run with workers cost in addition to the work itself."""
     rows = [row for row in run.rows if "worker_slices" in row]
 
-    def total(name: str) -> float:
-        return sum((found for row in rows if (found := number(row.get(name))) is not None), 0.0)
+    def total(*names: str) -> float:
+        values = [number(row.get(name)) for row in rows for name in names]
+        return sum(value for value in values if value is not None)
 
     again, twice = total("recomputed_slices"), total("dropped_slices")
     lost = sum(event["event"] == "worker lost" for event in run.history)
@@ -222,7 +224,9 @@ def _work(run: Run) -> dict[str, str]:
         "slices given out again": (
             f"{again:,.0f}, of which {twice:,.0f} came twice" if twice else f"{again:,.0f}"
         ),
-        "moved to and from workers": units.bytes_text(total("exchange_bytes")),
+        "moved to and from workers": units.bytes_text(
+            total("worker_bytes", "exchange_bytes")  # the second in rows of version 0.2
+        ),
         "workers waited": f"{total('worker_idle_seconds'):,.1f} s in all",
     }
     return found if rows else {}
@@ -230,7 +234,7 @@ def _work(run: Run) -> dict[str, str]:
 
 def _devices(run: Run) -> str:
     count, kind = fact_text(run, "devices"), run.get("device_kind")
-    if run.exchange:
+    if run.workers:
         return f"{count}, one CPU core each"
     return f"{count} x {kind}" if kind else count
 
@@ -242,12 +246,12 @@ def pictures(run: Run) -> list[dict[str, Any]]:
     found = []
     for path in sorted(
         path
-        for path in run.directory.plots.glob("*.png")
+        for path in run.directory.file("plots").glob("*.png")
         if path.stem != _CURVES and path.is_file()
     ):
         picture: dict[str, Any] = {"name": path.name, "source": None}
         try:
-            kind, content, size = _shrunk(run_files.read_bytes(path))
+            kind, content, size = _shrunk(read_bytes(path))
         except (
             OSError,
             ValueError,

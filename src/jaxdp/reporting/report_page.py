@@ -34,12 +34,12 @@ from jaxdp.reporting.report_figures import (
 )
 from jaxdp.reporting.report_runs import NOTHING, Run, fact_text, setting_text
 from jaxdp.reporting.templates import render
-from jaxdp.run_directory import check_file, replace_file
+from jaxdp.rundir.write import check_file, replace_file
 
 # What a table of runs always tells, so that the settings of these names need no further column.
 _FACTS = ("model", "dataset", "strategy", "devices", "batch_norm")
-# Of workers the columns of strategy and devices tell.
-_SHOWN = (*_FACTS, "exchange", "workers", "task", "steps")
+# The column of devices has the workers.
+_SHOWN = (*_FACTS, "workers", "task", "steps")
 
 
 def write_report(

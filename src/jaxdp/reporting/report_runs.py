@@ -7,13 +7,13 @@ import statistics
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from jaxdp import tasks
-from jaxdp.config import OF_ONE_COMMAND, ExchangeConfig, TrainConfig
+from jaxdp import deprecation, tasks
+from jaxdp.config import TrainConfig, settings_with
 from jaxdp.parsing import is_finite, parse_yaml
 from jaxdp.registry import ConfigError, shown
 from jaxdp.reporting.report_figures import Mark
-from jaxdp.run_directory import Row, RunDirectory
-from jaxdp.run_files import DamagedFile, read_object, read_rows, read_text, rows_count
+from jaxdp.rundir.layout import RunDirectory
+from jaxdp.rundir.read import DamagedFile, Row, read_object, read_rows, read_text, rows_count
 
 NOTHING = "–"  # where a value is missing
 _ENDS = ("done", "stopped", "diverged")
@@ -57,13 +57,9 @@ class Run:
         return next((source[name] for source in sources if source.get(name) is not None), None)
 
     @property
-    def exchange(self) -> str | None:
-        """How workers exchanged what they computed: exact, async or local.
-
-        None of a run without workers.
-        """
-        found = self.settings.get("exchange") if self.settings else self.get("exchange")
-        return None if found in (None, "allreduce") else str(found)
+    def workers(self) -> int | None:
+        """How many workers computed; None of a run without."""
+        return self.about("workers")
 
     @property
     def widths(self) -> list[tuple[float, float]]:
@@ -219,7 +215,10 @@ def number(value: object) -> float | None:
 def is_run(folder: pathlib.Path) -> bool:
     """Tells whether a folder holds the settings, metrics or summary of a run."""
     run = RunDirectory(folder)
-    return any(path.is_file() for path in (run.config_file, run.metrics_file, run.summary_file))
+    return any(
+        path.is_file()
+        for path in (run.file("config.yaml"), run.file("metrics.jsonl"), run.file("summary.json"))
+    )
 
 
 def names_of(folders: Sequence[pathlib.Path]) -> list[str]:
@@ -234,13 +233,18 @@ def names_of(folders: Sequence[pathlib.Path]) -> list[str]:
 def read(folder: pathlib.Path, name: str) -> Run:
     """Reads what there is, and notes what is missing."""
     directory, problems = RunDirectory(folder), []
-    summary = _read(directory.summary_file, _object, {}, problems)
-    description = _read(directory.dataset_file, _object, {}, problems)
-    text, settings = _read(directory.config_file, _settings, ("", {}), problems)
-    rows = _rows(directory.metrics_file, problems)
-    if directory.metrics_file.is_file() and not rows:
+    summary = _read(directory.file("summary.json"), _object, {}, problems)
+    summary = deprecation.strategy_of_workers(summary)
+    description = _read(directory.file("dataset.json"), _object, {}, problems)
+    text, settings = _read(directory.file("config.yaml"), _settings, ("", {}), problems)
+    rows = _rows(directory.file("metrics.jsonl"), problems)
+    if directory.file("metrics.jsonl").is_file() and not rows:
         problems.append("metrics.jsonl holds no rows")
-    history = _rows(directory.history_file, problems) if directory.history_file.exists() else []
+    history = (
+        _rows(directory.file("history.jsonl"), problems)
+        if directory.file("history.jsonl").exists()
+        else []
+    )
     history = [event for event in history if isinstance(event.get("event"), str)]
     status = str(summary.get("status", "unfinished"))
     if history:
@@ -302,8 +306,10 @@ def _settings(path: pathlib.Path) -> tuple[str, dict[str, Any]]:
     content = parse_yaml(text)
     if not isinstance(content, dict):
         raise DamagedFile(path, "it holds no settings")
-    settings = TrainConfig().plain() | {str(name): value for name, value in content.items()}
-    return text, {name: value for name, value in settings.items() if name not in OF_ONE_COMMAND}
+    stored = {str(name): value for name, value in content.items()}
+    settings = TrainConfig().plain() | deprecation.drop_removed(stored)
+    of_command = settings_with(TrainConfig, saved=False)
+    return text, {name: value for name, value in settings.items() if name not in of_command}
 
 
 def setting_text(value: object, missing: str = "default") -> str:
@@ -315,10 +321,6 @@ def setting_text(value: object, missing: str = "default") -> str:
 
 def fact_text(run: Run, name: str) -> str:
     """Returns what is known of a run under this name, for a person."""
-    # What computes are its workers, and no strategy divides anything.
-    if run.exchange and name == "devices":
-        count = run.about("workers") or ExchangeConfig().count
-        return f"{count} worker{'s' if count != 1 else ''}"
-    if run.exchange and name == "strategy":
-        return run.exchange
+    if run.workers and name == "devices":
+        return f"{run.workers} worker{'s' if run.workers != 1 else ''}"
     return setting_text(run.about(name), missing=NOTHING)

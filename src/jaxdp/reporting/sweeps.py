@@ -12,7 +12,7 @@ import rich.text
 
 from jaxdp.registry import shown
 from jaxdp.reporting.progress import metrics_text
-from jaxdp.run_directory import Row
+from jaxdp.rundir.read import Row
 
 _WIDTH = 100
 

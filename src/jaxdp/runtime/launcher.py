@@ -18,7 +18,7 @@ from typing import Any
 
 from jaxdp.exit_codes import EXIT_DIVERGED, EXIT_STOPPED, EXIT_USAGE_ERROR
 from jaxdp.registry import ConfigError
-from jaxdp.run_files import no_link
+from jaxdp.rundir.write import no_link
 from jaxdp.runtime import compilation_cache
 
 # After one process has failed the others find out by themselves within the heartbeat timeout, and

@@ -7,9 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Annotated, Any
-
-import tyro
+from typing import Any
 
 from jaxdp.runtime import ray_connection
 from jaxdp.runtime.ray_connection import HeadLost
@@ -20,8 +18,6 @@ SILENCE_SECONDS = 8.0
 _WATCH_SECONDS = 1.0  # between looks at the nodes
 _MOMENT_SECONDS = 3.0
 _AGAIN_SECONDS = 120.0  # before a node that did not answer is trusted again
-
-Address = Annotated[str | None, tyro.conf.arg(metavar="auto|HOST:PORT", help_behavior_hint="")]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,13 +12,12 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
-from typing import Annotated
 
-from jaxdp.config import NON_NEGATIVE, POSITIVE, OptionalInt, Settings, TrainConfig
+from jaxdp.config import NON_NEGATIVE, POSITIVE, REQUIRED, Settings, TrainConfig, setting
 from jaxdp.exit_codes import EXIT_DIVERGED, EXIT_STOPPED, EXIT_USAGE_ERROR
 from jaxdp.registry import ConfigError
 from jaxdp.runtime import launcher, ray_cluster
-from jaxdp.runtime.ray_cluster import Address, HeadLost, Node, Room
+from jaxdp.runtime.ray_cluster import HeadLost, Node, Room
 from jaxdp.runtime.ray_process import Lost, RemoteProcess
 
 # After a loss the others may still save, where the lost one does; those that cannot are killed.
@@ -28,29 +27,47 @@ _LOST_SECONDS = 5.0
 _MOST_LOSSES = 3
 _JOIN_SECONDS = 2.0  # between looks at what the cluster has; what is there twice is there to stay
 _LOCKED_SECONDS = 180.0  # for the writer that is gone to lose its lock: NFS takes 90 s to notice
-_LOCKED = "is being written by"  # run_lock says so
+_LOCKED = "is being written by"  # rundir.lock says so
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class RayConfig(Settings):
     """Flags that choose how many workers train on a Ray cluster."""
 
-    workers: Annotated[int, POSITIVE]
-    """processes to train with, wherever the cluster has room"""
-    min_workers: Annotated[OptionalInt, POSITIVE] = None
-    """go on with as few as these when nodes die, and with more again when nodes join: always with
-    the largest number that divides the batch (default: as many as --workers; then the run waits
-    until there is room)"""
-    address: Address = None
-    """cluster to use: auto for the one that this machine belongs to, or HOST:PORT of its head
-    (default: one on this machine alone, for this command)"""
-    cpus_per_worker: Annotated[int, POSITIVE] = 1
-    """CPUs that Ray sets aside for each worker"""
-    gpus_per_worker: Annotated[OptionalInt, NON_NEGATIVE] = None
-    """GPUs of each worker (default: 1 where the cluster has any, otherwise 0)"""
-    max_restarts: Annotated[int, NON_NEGATIVE] = 0
-    """how often to start all again from the last checkpoint after a worker has failed on a node
-    that lives; nodes that die or join do not count"""
+    workers: int = setting(
+        REQUIRED,
+        "processes to train with, wherever the cluster has room",
+        POSITIVE,
+    )
+    min_workers: int | None = setting(
+        None,
+        "go on with as few as these when nodes die, and with more again when nodes join: "
+        "always with the largest number that divides the batch (default: as many as "
+        "--workers; then the run waits until there is room)",
+        POSITIVE,
+    )
+    address: str | None = setting(
+        None,
+        "cluster to use: auto for the one that this machine belongs to, or HOST:PORT of its "
+        "head (default: one on this machine alone, for this command)",
+        metavar="auto|HOST:PORT",
+    )
+    cpus_per_worker: int = setting(
+        1,
+        "CPUs that Ray sets aside for each worker",
+        POSITIVE,
+    )
+    gpus_per_worker: int | None = setting(
+        None,
+        "GPUs of each worker (default: 1 where the cluster has any, otherwise 0)",
+        NON_NEGATIVE,
+    )
+    max_restarts: int = setting(
+        0,
+        "how often to start all again from the last checkpoint after a worker has failed on "
+        "a node that lives; nodes that die or join do not count",
+        NON_NEGATIVE,
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -75,17 +92,17 @@ def check(config: RayConfig, train: TrainConfig) -> None:
     """
     if config.fewest == config.workers:
         return
-    size, remedy = train.optimization.global_batch_size, "with --min-workers their number changes"
+    size, remedy = train.global_batch_size, "with --min-workers their number changes"
     if not isinstance(size, int):
         raise ConfigError(
             "global_batch_size", size or "", f"{remedy}: give a number, which they divide, e.g. 128"
         )
-    if str(train.model.batch_norm) == "replica":
+    if str(train.batch_norm) == "replica":
         raise ConfigError("batch_norm", "replica", f"{remedy}, and the result with it; use group:N")
-    if train.sharding.mesh is not None:
+    if train.mesh is not None:
         raise ConfigError(
             "mesh",
-            train.sharding.mesh,
+            train.mesh,
             f"{remedy}, and a mesh is for one number; leave one of them out",
         )
     if all(size % workers for workers in range(config.fewest, config.workers + 1)):
@@ -106,8 +123,8 @@ def widest(room: int, config: RayConfig, train: TrainConfig, devices: int) -> in
     if config.fewest == config.workers:
         return config.workers if room >= config.workers else None
     size, parts = (
-        train.optimization.global_batch_size,
-        devices * train.optimization.accumulate_steps,
+        train.global_batch_size,
+        devices * train.accumulate_steps,
     )
     assert isinstance(size, int)
     widths = range(min(room, config.workers), config.fewest - 1, -1)
@@ -164,7 +181,7 @@ class _Launch:
 
     def _width(self) -> tuple[dict[Node, int], int | None]:
         slots = self._room.slots()
-        devices = self._room.gpus or self._train.sharding.devices or 1
+        devices = self._room.gpus or self._train.devices or 1
         return slots, widest(sum(slots.values()), self._config, self._train, devices)
 
     def _wait_for_room(self) -> list[Node] | None:

@@ -13,11 +13,8 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
-from typing import Annotated
 
-import tyro
-
-from jaxdp.config import POSITIVE, OptionalInt, Settings
+from jaxdp.config import POSITIVE, REQUIRED, Settings, setting
 from jaxdp.registry import ConfigError
 
 _FORMATS = "MINUTES, HH:MM:SS or DAYS-HH:MM:SS, e.g. 04:00:00"
@@ -50,36 +47,61 @@ fi
 exit "$code"
 """
 
-Text = Annotated[str | None, tyro.conf.arg(metavar="NAME", help_behavior_hint="")]
 
-
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class SlurmConfig(Settings):
     """Flags that describe the Slurm job of a training run."""
 
-    nodes: Annotated[int, POSITIVE]
-    """nodes of the job"""
-    gpus_per_node: int
-    """GPUs of each node, one task for each; 0 for a run on CPUs"""
-    tasks_per_node: Annotated[OptionalInt, POSITIVE] = None
-    """with --gpus-per-node 0: tasks of each node (default: 1)"""
-    cpus_per_task: Annotated[OptionalInt, POSITIVE] = None
-    """cores of each task, for reading examples and, without GPUs, for everything (default: as the
-    cluster decides)"""
-    time: Annotated[str | None, tyro.conf.arg(metavar="TIME", help_behavior_hint="")] = None
-    """limit of one stretch, MINUTES, HH:MM:SS or DAYS-HH:MM:SS; the run goes on in the next one
-    (default: the partition's)"""
-    save_seconds: Annotated[int, POSITIVE] = 120
-    """how long before the limit the run is told to save and make room; enough for a step and a
-    checkpoint"""
-    partition: Text = None
-    """partition to run in (default: the cluster's)"""
-    account: Text = None
-    """account to charge (default: your own)"""
-    job_name: str = "jaxdp"
-    """name of the job and of its log, NAME-JOBID.out"""
-    submit: tyro.conf.FlagCreatePairsOff[bool] = False
-    """hand the script to sbatch instead of printing it"""
+    nodes: int = setting(
+        REQUIRED,
+        "nodes of the job",
+        POSITIVE,
+    )
+    gpus_per_node: int = setting(
+        REQUIRED,
+        "GPUs of each node, one task for each; 0 for a run on CPUs",
+    )
+    tasks_per_node: int | None = setting(
+        None,
+        "with --gpus-per-node 0: tasks of each node (default: 1)",
+        POSITIVE,
+    )
+    cpus_per_task: int | None = setting(
+        None,
+        "cores of each task, for reading examples and, without GPUs, for everything "
+        "(default: as the cluster decides)",
+        POSITIVE,
+    )
+    time: str | None = setting(
+        None,
+        "limit of one stretch, MINUTES, HH:MM:SS or DAYS-HH:MM:SS; the run goes on in the "
+        "next one (default: the partition's)",
+        metavar="TIME",
+    )
+    save_seconds: int = setting(
+        120,
+        "how long before the limit the run is told to save and make room; enough for a step "
+        "and a checkpoint",
+        POSITIVE,
+    )
+    partition: str | None = setting(
+        None,
+        "partition to run in (default: the cluster's)",
+        metavar="NAME",
+    )
+    account: str | None = setting(
+        None,
+        "account to charge (default: your own)",
+        metavar="NAME",
+    )
+    job_name: str = setting(
+        "jaxdp",
+        "name of the job and of its log, NAME-JOBID.out",
+    )
+    submit: bool = setting(
+        False,
+        "hand the script to sbatch instead of printing it",
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -15,7 +15,7 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from jaxdp.config.values import MOST_TARGET_DEVICES
+from jaxdp.config.values import TargetCounts
 from jaxdp.parsing import is_count
 from jaxdp.registry import ConfigError
 from jaxdp.runtime.platform import environment
@@ -106,7 +106,7 @@ class Target:
 
     def __post_init__(self) -> None:
         is_slice = self.chip.platform == "tpu"
-        most = min(MOST_TARGET_DEVICES, self.chip.linked if is_slice else MOST_TARGET_DEVICES)
+        most = min(self.chip.linked, TargetCounts.most) if is_slice else TargetCounts.most
         if self.count > most:
             what = f"a slice of {self.chip.name} has" if is_slice else "give"
             remedy = f"has {self.count} devices, and {what} at most {most}"

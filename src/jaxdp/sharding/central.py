@@ -35,6 +35,7 @@ class Central(strategy.Strategy):
     """
 
     name = "central"
+    several_programs = True
 
     def _build(self) -> None:
         if jax.process_count() > 1:

@@ -14,9 +14,9 @@ from jaxdp.registry import ConfigError, nearest
 
 Device = Any  # jax.Device, which type checkers take for a value
 
-DATA_AXIS, MODEL_AXIS, SPACE_AXIS = "data", "model", "space"
+DATA_AXIS, SPACE_AXIS = "data", "space"
 # Devices are laid out in this order of axes: the processes follow each other along the first.
-AXES = (DATA_AXIS, MODEL_AXIS, SPACE_AXIS)
+AXES = (DATA_AXIS, SPACE_AXIS)
 
 
 def all_devices(local: Sequence[Device]) -> list[Device]:
@@ -43,17 +43,15 @@ class MeshShape:
 
     Attributes:
         data: number of shards of the batch.
-        model: number of shards of output channels; None without this axis.
         space: number of shards of an image's rows; None without this axis.
     """
 
     data: int
-    model: int | None = None
     space: int | None = None
 
     @classmethod
     def parse(cls, text: str | None, devices: int) -> "MeshShape":
-        """Reads e.g. "data=4,model=2".
+        """Reads e.g. "data=4,space=2".
 
         An axis `data` that is not named has size 1, and None stands for `data` alone.
 
@@ -71,12 +69,13 @@ class MeshShape:
             name, separator, size = (part.strip() for part in word.partition("="))
             if not (separator and is_count(size) and int(size)):
                 raise ConfigError(
-                    "mesh", text, "write AXIS=SIZE,AXIS=SIZE with sizes from 1, e.g. data=4,model=2"
+                    "mesh", text, "write AXIS=SIZE,AXIS=SIZE with sizes from 1, e.g. data=4,space=2"
                 )
             if name not in AXES:
-                raise ConfigError(
-                    "mesh", text, f"unknown axis {name!r}; {nearest(name, list(AXES))}"
-                )
+                remedy = f"unknown axis {name!r}; {nearest(name, list(AXES))}"
+                if name == "model":
+                    remedy = "the axis model was removed in 0.3.0; use data with --shard-params"
+                raise ConfigError("mesh", text, remedy)
             if name in sizes:
                 raise ConfigError("mesh", text, f"names the axis {name} twice; give each once")
             sizes[name] = int(size)

@@ -1,10 +1,14 @@
-"""Keeps what JAX traces for one strategy apart from what it traced before."""
+"""Keeps what JAX traces for one strategy apart from what it traced before, and scans over steps."""
 
 import functools
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 import jax
+import jax.numpy as jnp
+
+from jaxdp.step.state import Constants, TrainState
+from jaxdp.step.step import Batch, Recipe, TrainStep
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -27,3 +31,29 @@ def own_trace(function: Function) -> Function:
             return function(*args, **kwargs)
 
     return traced  # pyright: ignore[reportReturnType]
+
+
+def scan_steps(train_step: TrainStep, *, recipe: Recipe) -> TrainStep:
+    """Returns a train step with its own trace that also takes K batches at once.
+
+    Their fields are (batch, K, ...), and it returns sums (K, ...). The K steps are one program, so
+    that the device does not wait for the host between them. K is the second dim, since the first
+    one is sharded over devices and processes.
+    """
+    token = object()
+
+    def steps(
+        state: TrainState, batch: Batch, constants: Constants
+    ) -> tuple[TrainState, dict[str, jax.Array]]:
+        with _context(token):
+            if batch["indices"].ndim == 1:
+                return train_step(state, batch, constants)
+            batches = {name: jnp.moveaxis(values, 1, 0) for name, values in batch.items()}
+            return jax.lax.scan(
+                lambda state, batch: train_step(state, batch, constants),
+                state,
+                batches,
+                unroll=not recipe.scan,
+            )
+
+    return steps

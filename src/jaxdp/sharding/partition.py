@@ -13,7 +13,7 @@ Source: Rajbhandari et al. 2020, ZeRO, stage 3; the padding is ours.
 import dataclasses
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -21,40 +21,35 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from jaxdp.sharding.mesh import DATA_AXIS, MODEL_AXIS
+from jaxdp.sharding.mesh import DATA_AXIS, replicated
 
 # A parameter with fewer elements is replicated: gathering it costs more time than sharding it saves
 # memory.
 MIN_ELEMENTS = 1024
 
-# The first pattern that matches a parameter's whole path decides which dims an axis may shard, the
-# preferred one first: it shards the first dim that it divides, or else the one that needs the least
-# padding. An axis that is not named shards any dim, the largest first.
-Dims = tuple[int, ...]
-Rules = Sequence[tuple[str, Mapping[str, Dims]]]
+# The first pattern that matches a parameter's whole path decides which dims may be sharded, the
+# preferred one first: the first dim that the devices divide, or else the one that needs the least
+# padding. A parameter without a pattern shards any dim, the largest first.
+Rules = Sequence[tuple[str, tuple[int, ...]]]
 RULES: Rules = (
-    # Convolutions and dense layers end in (inputs, outputs). Outputs over model: each device
-    # computes channels of its own.
-    (r"params/.*kernel", {MODEL_AXIS: (-1, -2), DATA_AXIS: (-2, -1)}),
-    (r"params/.*(bias|scale)", {MODEL_AXIS: (), DATA_AXIS: (-1,)}),
+    (r"params/.*kernel", (-2, -1)),  # convolutions and dense layers end in (inputs, outputs)
+    (r"params/.*(bias|scale)", (-1,)),
 )
 
 
 @dataclasses.dataclass(frozen=True)
 class Placement:
-    """How one array is stored and used on a mesh.
+    """How one array is stored on a mesh.
 
     Attributes:
         shape: in the model.
         stored: the shape with padding.
         spec: the sharding of the stored array.
-        used: its sharding where it is used, gathered over data.
     """
 
     shape: tuple[int, ...]
     stored: tuple[int, ...]
     spec: PartitionSpec
-    used: PartitionSpec
 
     @property
     def padding(self) -> list[tuple[int, int]]:
@@ -64,38 +59,26 @@ class Placement:
         return [(0, long - short) for short, long in zip(self.shape, self.stored, strict=True)]
 
 
-def place(
-    path: str, shape: tuple[int, ...], sizes: Mapping[str, int], rules: Rules = RULES
-) -> Placement:
+def place(path: str, shape: tuple[int, ...], shards: int, rules: Rules = RULES) -> Placement:
     """Returns where one parameter is placed by the rules.
 
     Args:
         path: of the parameter in the state, e.g. `params/head/kernel`.
         shape: in the model.
-        sizes: of the axes data and model, if the mesh has them.
-        rules: patterns of paths, and the dims that each axis may shard.
+        shards: size of the axis data.
+        rules: patterns of paths, and the dims that may be sharded.
     """
     stored = list(shape)
-    axes: list[str | None] = [None] * len(shape)
-    if math.prod(shape) >= MIN_ELEMENTS:
-        preferences = next((dims for pattern, dims in rules if re.fullmatch(pattern, path)), {})
-        largest_first = sorted(range(len(shape)), key=lambda dim: -shape[dim])
-        # Model first: it takes the outputs, and data one of the other dims.
-        for axis in (MODEL_AXIS, DATA_AXIS):
-            size = sizes.get(axis, 1)
-            dims = [
-                dim % len(shape)
-                for dim in preferences.get(axis, largest_first)
-                if -len(shape) <= dim < len(shape)
-            ]
-            free = [dim for dim in dims if axes[dim] is None]
-            if size == 1 or not free:
-                continue
-            # Of equals the first.
-            chosen = min(free, key=lambda dim: _padded(shape[dim], size) / shape[dim])
-            axes[chosen], stored[chosen] = axis, _padded(shape[chosen], size)
-    used = [axis if axis == MODEL_AXIS else None for axis in axes]
-    return Placement(tuple(shape), tuple(stored), PartitionSpec(*axes), PartitionSpec(*used))
+    spec: list[str | None] = [None] * len(shape)
+    largest_first = sorted(range(len(shape)), key=lambda dim: -shape[dim])
+    preferred = next((dims for pattern, dims in rules if re.fullmatch(pattern, path)), None)
+    dims = largest_first if preferred is None else preferred
+    possible = [dim % len(shape) for dim in dims if -len(shape) <= dim < len(shape)]
+    if math.prod(shape) >= MIN_ELEMENTS and shards > 1 and possible:
+        # Of equals the first.
+        chosen = min(possible, key=lambda dim: _padded(shape[dim], shards) / shape[dim])
+        spec[chosen], stored[chosen] = DATA_AXIS, _padded(shape[chosen], shards)
+    return Placement(tuple(shape), tuple(stored), PartitionSpec(*spec))
 
 
 def _padded(length: int, pieces: int) -> int:
@@ -109,9 +92,9 @@ class Layout:
     moving averages. All others are replicated.
 
     Args:
-        mesh: with the axis data, and maybe model and space.
+        mesh: with the axis data, and maybe space.
         params: of the model, or their shapes.
-        rules: patterns of paths, and the dims that each axis may shard.
+        rules: patterns of paths, and the dims that may be sharded.
     """
 
     def __init__(self, mesh: Mesh, params: Any, rules: Rules = RULES) -> None:
@@ -121,7 +104,8 @@ class Layout:
             for path, leaf in jax.tree_util.tree_leaves_with_path(params)
         }
         self._placements = {
-            name: place(f"params/{name}", shape, mesh.shape, rules) for name, shape in named.items()
+            name: place(f"params/{name}", shape, mesh.shape[DATA_AXIS], rules)
+            for name, shape in named.items()
         }
 
     def find(self, path: Any, shape: tuple[int, ...]) -> Placement:
@@ -131,7 +115,7 @@ class Layout:
             found = self._placements.get("/".join(parts[start:]))
             if found is not None and tuple(shape) in (found.shape, found.stored):
                 return found
-        return Placement(tuple(shape), tuple(shape), PartitionSpec(), PartitionSpec())
+        return Placement(tuple(shape), tuple(shape), PartitionSpec())
 
     def abstract(self, tree: Any) -> Any:
         """Returns the stored shapes of a tree, with shardings; nothing is computed."""
@@ -190,13 +174,11 @@ class Layout:
 
         For use inside a program.
         """
+        everywhere = replicated(self.mesh)
 
         def use(path: Any, leaf: jax.Array) -> jax.Array:
-            found = self.find(path, leaf.shape)
-            whole = self.crop(
-                path, jax.lax.with_sharding_constraint(leaf, NamedSharding(self.mesh, found.used))
-            )
-            return jax.lax.with_sharding_constraint(whole, NamedSharding(self.mesh, found.used))
+            whole = self.crop(path, jax.lax.with_sharding_constraint(leaf, everywhere))
+            return jax.lax.with_sharding_constraint(whole, everywhere)
 
         return jax.tree_util.tree_map_with_path(use, tree)
 

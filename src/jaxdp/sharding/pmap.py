@@ -12,7 +12,7 @@ from jax.sharding import NamedSharding, PartitionSpec, Sharding
 
 from jaxdp.data.pipeline import HostBatch
 from jaxdp.sharding import mesh, strategy
-from jaxdp.sharding.own_trace import own_trace
+from jaxdp.sharding.own_trace import own_trace, scan_steps
 from jaxdp.sharding.replicas import Replicas
 from jaxdp.step import step
 
@@ -42,10 +42,8 @@ class Pmap(strategy.Strategy):
             out_axes=None,
             devices=list(self.mesh.devices.flat),
         )
-        train_step = step.several_steps(
-            functools.partial(step.train_step, **kwargs), recipe=self.recipe
-        )
-        self.train_step = wrap(own_trace(train_step), donate_argnums=0)
+        train_step = scan_steps(functools.partial(step.train_step, **kwargs), recipe=self.recipe)
+        self.train_step = wrap(train_step, donate_argnums=0)
         self.eval_step = wrap(own_trace(functools.partial(step.eval_step, **kwargs)))
 
     @property

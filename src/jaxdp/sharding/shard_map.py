@@ -8,7 +8,7 @@ import jax
 from jax.sharding import PartitionSpec
 
 from jaxdp.sharding import mesh, strategy
-from jaxdp.sharding.own_trace import own_trace
+from jaxdp.sharding.own_trace import own_trace, scan_steps
 from jaxdp.sharding.replicas import Replicas
 from jaxdp.step import step
 
@@ -31,8 +31,6 @@ class ShardMap(strategy.Strategy):
             in_specs=(everywhere, PartitionSpec(mesh.DATA_AXIS), everywhere),
             out_specs=everywhere,
         )
-        train_step = step.several_steps(
-            functools.partial(step.train_step, **kwargs), recipe=self.recipe
-        )
-        self.train_step = jax.jit(wrap(own_trace(train_step)), donate_argnums=0)
+        train_step = scan_steps(functools.partial(step.train_step, **kwargs), recipe=self.recipe)
+        self.train_step = jax.jit(wrap(train_step), donate_argnums=0)
         self.eval_step = jax.jit(wrap(own_trace(functools.partial(step.eval_step, **kwargs))))

@@ -18,7 +18,7 @@ from jaxdp.data.pipeline import HostBatch
 from jaxdp.data.placement import gather_examples
 from jaxdp.registry import ConfigError
 from jaxdp.sharding import mesh, partition, strategy
-from jaxdp.sharding.own_trace import own_trace
+from jaxdp.sharding.own_trace import own_trace, scan_steps
 from jaxdp.sharding.replicas import Replicas
 from jaxdp.step import step
 from jaxdp.step.state import Constants, TrainState
@@ -30,13 +30,11 @@ _LEAST_ROWS = 2  # on each device, at every convolution
 
 @strategy.register("sharded")
 class Sharded(strategy.Strategy):
-    """The strategy with a mesh of axes data, model and space, over which XLA inserts the
-    communication.
+    """The strategy with a mesh of axes data and space, over which XLA inserts the communication.
 
-    Examples are sharded over data, rows of images over space (spatial partitioning), and output
-    channels over model. By default each device holds all parameters. With `shard_params`,
-    parameters, optimizer state and EMA are sharded over data and model, and gathered for the step:
-    `partition.py`.
+    Examples are sharded over data, and rows of images over space (spatial partitioning). By default
+    each device holds all parameters. With `shard_params`, parameters, optimizer state and EMA are
+    sharded over data, and gathered for the step: `partition.py`.
     """
 
     name = "sharded"
@@ -97,7 +95,7 @@ class Sharded(strategy.Strategy):
             )
 
         wrap = functools.partial(jax.jit, in_shardings=(placed, split, everywhere))
-        train_steps = own_trace(step.several_steps(train_step, recipe=recipe))
+        train_steps = scan_steps(train_step, recipe=recipe)
         self.train_step = wrap(train_steps, out_shardings=(placed, everywhere), donate_argnums=0)
         self.eval_step = wrap(own_trace(eval_step), out_shardings=everywhere)
 
@@ -120,14 +118,6 @@ class Sharded(strategy.Strategy):
 
     def check_rows(self, heights: set[int], fewest: int) -> None:
         pieces = self.mesh.shape.get(mesh.SPACE_AXIS, 1)
-        # XLA's partitioner (jaxlib 0.10.2) sums gradients of convolutions over too many devices in
-        # both of these cases.
-        if pieces > 1 and self.mesh.shape.get(mesh.MODEL_AXIS, 1) > 1:
-            raise ConfigError(
-                "mesh",
-                self.axes,
-                "space does not go with model: XLA computes wrong gradients; use data and space",
-            )
         for height in sorted(heights):
             if height % pieces:
                 remedy = (
@@ -135,6 +125,7 @@ class Sharded(strategy.Strategy):
                     " --image-size or a crop that it divides"
                 )
                 raise ConfigError("mesh", self.axes, remedy)
+        # Else XLA's partitioner (jaxlib 0.10.2) sums gradients over too many devices.
         if pieces > 1 and fewest < _LEAST_ROWS * pieces:
             remedy = (
                 f"a convolution of this model has {fewest} rows, and XLA computes wrong gradients"

@@ -10,7 +10,7 @@ from jax.sharding import Sharding, SingleDeviceSharding
 from jaxdp.data.pipeline import HostBatch
 from jaxdp.registry import ConfigError
 from jaxdp.sharding import strategy
-from jaxdp.sharding.own_trace import own_trace
+from jaxdp.sharding.own_trace import own_trace, scan_steps
 from jaxdp.sharding.replicas import Replicas
 from jaxdp.step import step
 from jaxdp.step.state import TrainState
@@ -25,6 +25,7 @@ class Single(strategy.Strategy):
     """
 
     name = "single"
+    one_device = True
 
     def _build(self) -> None:
         if self.num_devices > 1:
@@ -34,10 +35,8 @@ class Single(strategy.Strategy):
                 "--strategy single uses one; use --devices 1 or --strategy pmap",
             )
         kwargs = {"recipe": self.recipe, "replicas": Replicas()}
-        train_step = step.several_steps(
-            functools.partial(step.train_step, **kwargs), recipe=self.recipe
-        )
-        self.train_step = jax.jit(own_trace(train_step), donate_argnums=0)
+        train_step = scan_steps(functools.partial(step.train_step, **kwargs), recipe=self.recipe)
+        self.train_step = jax.jit(train_step, donate_argnums=0)
         self.eval_step = jax.jit(own_trace(functools.partial(step.eval_step, **kwargs)))
 
     @property

@@ -10,6 +10,7 @@ import jax
 import numpy as np
 from jax.sharding import Sharding
 
+from jaxdp.config import TrainConfig
 from jaxdp.data.pipeline import HostBatch
 from jaxdp.registry import ConfigError, Registry
 from jaxdp.sharding import mesh
@@ -33,7 +34,7 @@ class Strategy(abc.ABC):
     Attributes:
         train_step: (state, placed batch, placed constants) -> (state, metric sums). It reuses the
             memory of the old state, which cannot be used afterwards. Most strategies also take
-            several batches at once: `step.several_steps`.
+            several batches at once: `own_trace.scan_steps`.
         eval_step: (state, placed batch, placed data) -> metric sums.
 
     Raises:
@@ -43,7 +44,13 @@ class Strategy(abc.ABC):
 
     name: ClassVar[str]
     takes_mesh: ClassVar[bool] = False  # whether it takes `axes` and `shard_params`
+    one_device: ClassVar[bool] = False  # whether it uses one device only
     runs_ahead: ClassVar[bool] = True  # whether `train_step` returns before the devices are done
+    several_programs: ClassVar[bool] = False  # whether a step is more than one compiled program
+    # Whether `train_step` takes placed batches; otherwise the number of a step, counted from 0.
+    takes_batches: ClassVar[bool] = True
+    # Settings that only some strategies have, and this one does.
+    settings: ClassVar[frozenset[str]] = frozenset()
     train_step: TrainStep
     eval_step: EvalStep
 
@@ -88,6 +95,32 @@ class Strategy(abc.ABC):
     @property
     def _state_sharding(self) -> Sharding:
         return mesh.replicated(self.mesh)
+
+    def check(self, config: TrainConfig, shapes: Callable[[], TrainState]) -> None:
+        """Raises ConfigError for settings of training that do not go together with the strategy.
+
+        Args:
+            config: with what model, dataset and devices decide filled in.
+            shapes: returns the shapes of the state.
+        """
+        values = config.flat()
+        for name in sorted(set[str]().union(*(each.settings for each in names().values()))):
+            if values[name] is not None and name not in self.settings:
+                owners = sorted(key for key, each in names().items() if name in each.settings)
+                remedy = f"is for --strategy {' and '.join(owners)}, and this is {self.name}"
+                raise ConfigError(name, values[name], remedy)
+        steps = config.steps_per_execution
+        if steps > 1 and self.several_programs:
+            remedy = f"--strategy {self.name} has a step of several programs; use 1"
+            raise ConfigError("steps_per_execution", steps, remedy)
+
+    def started(self, setup: Any) -> contextlib.AbstractContextManager[Any]:
+        """Returns a context with what train steps need besides devices, such as other processes.
+
+        Args:
+            setup: the `training.setup.Setup` of the run.
+        """
+        return contextlib.nullcontext()
 
     def check_batch(
         self, global_batch_size: int, most: int | None = None, group: int | None = None
@@ -269,9 +302,10 @@ def nearest_divisor(number: int, wanted: int) -> int:
     return min(divisors, key=lambda size: max(size, wanted) / min(size, wanted))
 
 
-_strategies: Registry[type[Strategy]] = Registry("strategy", "jaxdp.sharding")
+_strategies: Registry[type[Strategy]] = Registry("strategy", "jaxdp.sharding", "jaxdp.workers")
 register = _strategies.register
 names = _strategies.entries
+by_name = _strategies.__getitem__
 
 
 def create_strategy(

@@ -89,30 +89,6 @@ def train_step(
     return update_state(state, grads, batch_stats, weight, metrics, constants, recipe=recipe)
 
 
-def several_steps(train_step: TrainStep, *, recipe: Recipe) -> TrainStep:
-    """Returns a train step that also takes K batches at once, in fields (batch, K, ...), and then
-    returns sums (K, ...).
-
-    These K steps are one program, so that the device does not wait for the host between them. K is
-    the second dim, since the first one is sharded over devices and processes.
-    """
-
-    def steps(
-        state: TrainState, batch: Batch, constants: Constants
-    ) -> tuple[TrainState, dict[str, Array]]:
-        if batch["indices"].ndim == 1:
-            return train_step(state, batch, constants)
-        batches = {name: jnp.moveaxis(values, 1, 0) for name, values in batch.items()}
-        return jax.lax.scan(
-            lambda state, batch: train_step(state, batch, constants),
-            state,
-            batches,
-            unroll=not recipe.scan,
-        )
-
-    return steps
-
-
 @jax.named_scope("update")
 def update_state(
     state: TrainState,

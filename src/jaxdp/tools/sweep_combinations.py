@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from jaxdp import config as config_lib
 from jaxdp.config import TrainConfig
 from jaxdp.registry import ConfigError, shown
-from jaxdp.run_directory import RunDirectory
+from jaxdp.rundir.layout import RunDirectory
 from jaxdp.tools.sweep_grid import Cell
 from jaxdp.tools.sweep_runs import say, settings_file
 

@@ -44,14 +44,13 @@ def parse(words: Sequence[str], flag: str = "grid") -> dict[str, list[Any]]:
         ConfigError: for a name that is no setting, values of another type, or what is there twice.
     """
     types = {
-        name: place.field.type
-        for name, place in TrainConfig.places().items()
-        if name not in config_lib.OF_ONE_COMMAND
+        name: config_lib.fields(TrainConfig)[name]
+        for name in config_lib.settings_with(TrainConfig, saved=True)
     }
     grid: dict[str, list[Any]] = {}
     for word in words:
-        name, separator, text = word.partition("=")
-        ((name, _),) = deprecation.rename_settings({name.replace("-", "_"): text}).items()
+        name, separator, _ = word.partition("=")
+        name = name.replace("-", "_")
         field, dot, keyword = name.partition(".")
         if not separator:
             raise ConfigError(
@@ -77,16 +76,16 @@ def parse(words: Sequence[str], flag: str = "grid") -> dict[str, list[Any]]:
     return grid
 
 
-def _values(flag: str, word: str, name: str, annotation: Any) -> list[Any]:
+def _values(flag: str, word: str, name: str, field: dataclasses.Field[Any]) -> list[Any]:
     """Returns the values of a setting, or of a keyword of it, as its type has them.
 
     Args:
         flag: where they stand, for errors.
         word: all that stands there: NAME=VALUES.
         name: of the setting, with that of its keyword if there is one.
-        annotation: the type of the setting.
+        field: the declaration of the setting.
     """
-    field, _, keyword = name.partition(".")
+    setting, _, keyword = name.partition(".")
     try:
         given = parsing.parse_yaml(f"[{word.partition('=')[2]}]")
     except ValueError:
@@ -97,12 +96,16 @@ def _values(flag: str, word: str, name: str, annotation: Any) -> list[Any]:
             word,
             "names no values; separate them by commas, and quote one that YAML would take apart",
         )
-    is_list = "tuple" in str(annotation)
+    is_list = "tuple" in str(field.type)
     values: list[Any] = []
     for value in given:
         value = [value] if is_list and isinstance(value, str) else value
         value = (
-            config_lib.number(value) if keyword else config_lib.convert(field, value, annotation)
+            config_lib.number(value)
+            if keyword
+            else config_lib.convert(
+                setting, value, field.type, numbers=config_lib.facts_of(field).numbers
+            )
         )
         if value in values:
             raise ConfigError(flag, word, f"has {shown(value)} twice; give each value once")

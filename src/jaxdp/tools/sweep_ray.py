@@ -15,7 +15,7 @@ from jaxdp.runtime.ray_process import Lost, RemoteProcess
 from jaxdp.tools import sweep_runs
 
 _LOCKED_SECONDS = 180.0  # for the writer that is gone to lose its lock: NFS takes 90 s to notice
-_LOCKED = b"is being written by"  # run_lock says so
+_LOCKED = b"is being written by"  # rundir.lock says so
 
 
 class OnRay:

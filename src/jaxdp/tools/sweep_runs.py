@@ -14,8 +14,8 @@ from typing import Protocol, runtime_checkable
 from jaxdp import config as config_lib
 from jaxdp.exit_codes import EXIT_STOPPED
 from jaxdp.registry import ConfigError
-from jaxdp.run_directory import RunDirectory, replace_file
-from jaxdp.run_files import no_link
+from jaxdp.rundir.layout import RunDirectory
+from jaxdp.rundir.write import no_link, replace_file
 from jaxdp.runtime import launcher
 from jaxdp.tools.sweep_grid import Cell
 
@@ -92,11 +92,11 @@ def show(plan: Plan, folder: pathlib.Path) -> None:
     ]
     sweeps.show(
         [
-            sweeps.row(cell.settings, run.read_summary(), reason, pruned)
+            sweeps.row(cell.settings, run.read("summary.json"), reason, pruned)
             for cell, run, reason, pruned in results
         ]
     )
-    written = [run.path for _, run, _, _ in results if run.config_file.is_file()]
+    written = [run.path for _, run, _, _ in results if run.file("config.yaml").is_file()]
     if written:
         report_page.write_report(written, folder / "report.html", title=f"Sweep {folder.name}")
         say(f"{folder / 'report.html'} is written")

@@ -20,7 +20,7 @@ from jaxdp.config import TrainConfig
 from jaxdp.exit_codes import EXIT_DIVERGED, EXIT_STOPPED
 from jaxdp.parsing import is_count, resolved
 from jaxdp.registry import ConfigError, shown
-from jaxdp.run_directory import RunDirectory
+from jaxdp.rundir.layout import RunDirectory
 from jaxdp.tools import sweep_grid
 from jaxdp.tools.sweep_grid import Cell
 
@@ -128,7 +128,7 @@ class Search:
         self._shared, self._folder, self._seed = (
             sweep_grid.shared_settings(config, self._space, given),
             folder,
-            config.data.seed,
+            config.seed,
         )
         for end in ("low", "high"):  # what is out of range shows before anything starts
             ends = {
@@ -136,7 +136,7 @@ class Search:
                 for name, each in self._space.items()
             }
             sweep_grid.cell(ends, self._shared)
-        if config.data.validation == "none":
+        if config.validation == "none":
             raise ConfigError("validation", "none", _NO_VALIDATION)
         self._optuna = _optuna()
         self._states = self._optuna.trial.TrialState
@@ -262,8 +262,8 @@ class Search:
         """
         directory = self._directory(cell)
         if (
-            directory.dataset_file.is_file()
-            and "validation" not in directory.read_dataset()["examples"]
+            directory.file("dataset.json").is_file()
+            and "validation" not in directory.read("dataset.json")["examples"]
         ):
             raise ConfigError("validation", "", _NO_VALIDATION)
         if cell.name in self._pruned or not self._report(cell):
@@ -281,7 +281,7 @@ class Search:
         metric = self._study.user_attrs.get("metric")
         rows = [
             row
-            for row in self._directory(cell).read_rows()
+            for row in self._directory(cell).read("metrics.jsonl")
             if metric and row["split"] == "validation" and metric[0] in row
         ]
         new = False
@@ -295,7 +295,7 @@ class Search:
 
     def ended(self, cell: Cell, code: int, reason: str) -> str:
         """Takes the end of a run, and returns what became of it."""
-        summary = self._directory(cell).read_summary() if not code else None
+        summary = self._directory(cell).read("summary.json") if not code else None
         if summary is not None:
             best = summary["best_metric"]
             self._study.set_user_attr(

@@ -9,9 +9,9 @@ import optax
 from jaxdp.components import Objects
 from jaxdp.config import BatchNormMode, TrainConfig
 from jaxdp.config.values import MOST_STEPS
-from jaxdp.data.sources import CheckedSource, Dataset
+from jaxdp.data.sources import Dataset, Split
 from jaxdp.registry import ConfigError
-from jaxdp.run_directory import RunDirectory
+from jaxdp.rundir.layout import RunDirectory
 from jaxdp.sharding.strategy import nearest_divisor
 from jaxdp.step import optim
 from jaxdp.training.intervals import Intervals
@@ -32,21 +32,21 @@ def with_saved_defaults(config: TrainConfig) -> TrainConfig:
     """Returns the settings with batch norm and batch size of the run that they resume, where none
     are given: defaults change.
     """
-    folder = config.run.run_dir
+    folder = config.run_dir
     if (
         folder is None
-        or config.run.resume == "never"
-        or not (run := RunDirectory(pathlib.Path(folder))).config_file.is_file()
+        or config.resume == "never"
+        or not (run := RunDirectory(pathlib.Path(folder))).file("config.yaml").is_file()
     ):
         return config
-    saved, sizes = run.load_config(), config.optimization
-    if config.model.batch_norm is None and sizes.global_batch_size in (
+    saved, sizes = run.load_config(), config
+    if config.batch_norm is None and sizes.global_batch_size in (
         None,
-        saved.optimization.global_batch_size,
+        saved.global_batch_size,
     ):
-        config = config.replace(batch_norm=saved.model.batch_norm)
+        config = config.replace(batch_norm=saved.batch_norm)
     if sizes.global_batch_size is None and sizes.per_device_batch_size is None:
-        config = config.replace(global_batch_size=saved.optimization.global_batch_size)
+        config = config.replace(global_batch_size=saved.global_batch_size)
     return config
 
 
@@ -54,23 +54,23 @@ def check_learning(config: TrainConfig, dataset: Dataset) -> None:
     """Raises ConfigError for a sampler without classes, and for stopping early without validation
     data.
     """
-    if config.learning.sampler is not None and "labels" not in dataset.fields():
+    if config.sampler is not None and "labels" not in dataset.fields():
         remedy = (
             f"draws classes equally often, and {dataset.task} has none; it is for classification"
         )
-        raise ConfigError("sampler", config.learning.sampler, remedy)
-    if config.run.early_stop is None:
+        raise ConfigError("sampler", config.sampler, remedy)
+    if config.early_stop is None:
         return
     if dataset.validation is None:
         remedy = (
             "stops by validation data, and this dataset has none; set some apart, e.g. with"
             " --validation 0.1"
         )
-        raise ConfigError("early_stop", config.run.early_stop, remedy)
-    if any(str(each).partition(":")[0] == "early_stopping" for each in config.run.callbacks):
+        raise ConfigError("early_stop", config.early_stop, remedy)
+    if any(str(each).partition(":")[0] == "early_stopping" for each in config.callbacks):
         raise ConfigError(
             "early_stop",
-            config.run.early_stop,
+            config.early_stop,
             "--callbacks has early_stopping, too; give one of them",
         )
 
@@ -86,10 +86,10 @@ def with_batch_size(
             fits.
     """
     per_device, parts = (
-        config.optimization.per_device_batch_size,
-        data_shards * config.optimization.accumulate_steps,
+        config.per_device_batch_size,
+        data_shards * config.accumulate_steps,
     )
-    given = per_device * parts if per_device else config.optimization.global_batch_size
+    given = per_device * parts if per_device else config.global_batch_size
     if given is None or (is_default and given != "auto" and given > len(dataset.train)):
         given = optim.default_batch_size(len(dataset.train))
     batch_size = 1 if given == "auto" else given
@@ -107,11 +107,9 @@ def with_batch_norm(config: TrainConfig, *, grouped: bool) -> TrainConfig:
             normalizes over what one device sees. Nor is it where a batch size is looked for, which
             groups of another would restrict.
     """
-    if config.model.batch_norm is not None:
+    if config.batch_norm is not None:
         return config
-    microbatch = max(
-        int(config.optimization.global_batch_size or 1) // config.optimization.accumulate_steps, 1
-    )
+    microbatch = max(int(config.global_batch_size or 1) // config.accumulate_steps, 1)
     mode = (
         BatchNormMode("group", nearest_divisor(microbatch, DEFAULT_GROUP))
         if grouped
@@ -128,27 +126,18 @@ def with_placement(
     Args:
         device_memory: bytes of a device.
     """
-    if config.data.data_placement is None:
+    if config.data_placement is None:
         needed = sum(
-            source.bytes
-            for source in dataset.splits().values()
-            if isinstance(source, CheckedSource)
+            source.bytes for source in dataset.splits().values() if isinstance(source, Split)
         )
         fits = needed <= DEVICE_DATA_FRACTION * device_memory
         config = config.replace(data_placement="device" if fits else "host")
-    if config.run.steps_per_execution > 1:
-        if config.data.data_placement == "host":
-            raise ConfigError(
-                "steps_per_execution",
-                config.run.steps_per_execution,
-                "needs the dataset on the devices; see --data-placement",
-            )
-        if config.sharding.strategy == "central":
-            raise ConfigError(
-                "steps_per_execution",
-                config.run.steps_per_execution,
-                "--strategy central has a step of several programs; use 1",
-            )
+    if config.steps_per_execution > 1 and config.data_placement == "host":
+        raise ConfigError(
+            "steps_per_execution",
+            config.steps_per_execution,
+            "needs the dataset on the devices; see --data-placement",
+        )
     return config
 
 
@@ -156,32 +145,26 @@ def create_schedule(
     config: TrainConfig, train_examples: int, objects: Objects
 ) -> tuple[Intervals, optax.Schedule]:
     """Returns when what happens, and the learning rate as a function of the step."""
-    steps_per_epoch = train_examples // int(config.optimization.global_batch_size or 1)
-    total_steps = (
-        config.optimization.steps
-        or (config.optimization.epochs or DEFAULT_EPOCHS) * steps_per_epoch
-    )
+    steps_per_epoch = train_examples // int(config.global_batch_size or 1)
+    total_steps = config.steps or (config.epochs or DEFAULT_EPOCHS) * steps_per_epoch
     if total_steps > MOST_STEPS:
         remedy = f"makes {total_steps} steps; give at most {MOST_STEPS // steps_per_epoch}"
-        raise ConfigError("epochs", config.optimization.epochs, remedy)
-    profiled = config.run.profile
+        raise ConfigError("epochs", config.epochs, remedy)
+    profiled = config.profile
     epochs_between_checkpoints = -(-MIN_DEFAULT_CHECKPOINT_STEPS // steps_per_epoch)
     intervals = Intervals(
         total_steps=total_steps,
         steps_per_epoch=steps_per_epoch,
-        log_every=config.run.log_every,
-        eval_every=config.run.eval_every or steps_per_epoch,
-        checkpoint_every=config.run.checkpoint_every
-        or epochs_between_checkpoints * steps_per_epoch,
-        steps_per_execution=config.run.steps_per_execution,
+        log_every=config.log_every,
+        eval_every=config.eval_every or steps_per_epoch,
+        checkpoint_every=config.checkpoint_every or epochs_between_checkpoints * steps_per_epoch,
+        steps_per_execution=config.steps_per_execution,
         cuts=(profiled.first - 1, profiled.last) if profiled is not None else (),
     )
     if profiled is not None and profiled.first > intervals.total_steps:
         raise ConfigError(
-            "profile", config.run.profile, f"begins after the last step, {intervals.total_steps}"
+            "profile", config.profile, f"begins after the last step, {intervals.total_steps}"
         )
     if objects.schedule is not None:
         return intervals, objects.schedule
-    return intervals, optim.create_schedule(
-        config.optimization, intervals.total_steps, steps_per_epoch
-    )
+    return intervals, optim.create_schedule(config, intervals.total_steps, steps_per_epoch)

@@ -106,6 +106,7 @@ def _evaluate_and_save(
         saved is None or setup.strategy.all_finite(state, saved),
         found,
         setup.evaluation_split,
+        setup.config.precision,
     )
     if found is not None:
         split = setup.evaluation_split
@@ -114,9 +115,7 @@ def _evaluate_and_save(
         improved = run.improves(found)
         if saved is None and (improved or run.ended_early()):
             saved = _copy(run, state, step)
-            check_finite(
-                step, setup.strategy.all_finite(state, saved), found, setup.evaluation_split
-            )
+            check_finite(step, setup.strategy.all_finite(state, saved), None)
     if saved is not None:
         run.emit("on_save", Saving, step, saved, run.position(), found)
     return sums
@@ -128,9 +127,13 @@ def _copy(run: "Run", state: TrainState, step: int) -> Any:
 
 
 def check_finite(
-    step: int, weights_are: bool, values: dict[str, float] | None, split: str = "test"
+    step: int,
+    weights_are: bool,
+    values: dict[str, float] | None,
+    split: str = "test",
+    precision: str = "float32",
 ) -> None:
-    """Checks what loss and gradients do not tell: they are those before the update, which may have
+    """Checks what loss and gradients do not show: they are from before the update, which may have
     been the one that went too far.
 
     Raises:
@@ -139,6 +142,13 @@ def check_finite(
     if not weights_are:
         raise Diverged(step, f"after the update of step {step} the weights are not finite numbers")
     if values is not None and not np.isfinite(values["loss"]):
+        others = [name for name, value in values.items() if not np.isfinite(value)][1:]
+        also = f" (also {', '.join(others)})" if others else ""
+        hint = (
+            f"; {precision} may be why: try --precision float32" if precision != "float32" else ""
+        )
         raise Diverged(
-            step, f"after the update of step {step} the {split} loss is {values['loss']}"
+            step,
+            f"after the update of step {step} the {split} loss is {values['loss']}{also}, though"
+            f" the training loss is finite{hint}",
         )

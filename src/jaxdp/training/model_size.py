@@ -28,15 +28,15 @@ def check(setup: "Setup") -> None:
     """
     devices = setup.strategy.devices
     on_host = devices[0].platform == "cpu"  # whose simulated devices share one memory
-    copies = len(devices) if on_host and not setup.config.sharding.shard_params else 1
-    shares = len(devices) if setup.config.sharding.shard_params and not on_host else 1
+    copies = len(devices) if on_host and not setup.config.shard_params else 1
+    shares = len(devices) if setup.config.shard_params and not on_host else 1
     room = available_memory_bytes() if on_host else shares * platform.device_memory_bytes(devices)
 
     def takes(arrays: Iterable[Any]) -> int:
         return copies * _BYTES * sum(math.prod(array.shape) for array in arrays)
 
     # Of shapes that the step asks for anyway: to build a deep model once more takes a second.
-    taken, kwargs = takes(jax.tree.leaves(setup.shapes.params)), setup.config.model.kwargs
+    taken, kwargs = takes(jax.tree.leaves(setup.shapes.params)), setup.config.model_kwargs
     if taken <= room:
         return
     counts = {
@@ -48,7 +48,7 @@ def check(setup: "Setup") -> None:
         f"its parameters and gradients take {bytes_text(taken)}, and {bytes_text(room)} are free"
     )
     if not counts:
-        raise ConfigError("model", setup.config.model.name, f"{found}; choose a smaller one")
+        raise ConfigError("model", setup.config.model, f"{found}; choose a smaller one")
     name = max(counts, key=lambda each: counts[each])
     fits, too_large = 0, counts[name]
     while too_large - fits > 1:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxdp.run_directory import Row
+from jaxdp.rundir.read import Row
 from jaxdp.runtime import monitor
 from jaxdp.step import metrics
 from jaxdp.training.counters import Counters
@@ -150,7 +150,7 @@ class Reader:
             counters.skipped_in_a_row + 1 if skipped and not overflowed else 0
         )
         tolerated = overflowed or (skipped and self._setup.recipe.on_divergence == "skip")
-        if counters.skipped_in_a_row >= self._setup.config.run.max_divergences or not (
+        if counters.skipped_in_a_row >= self._setup.config.max_divergences or not (
             tolerated or (np.isfinite(loss) and np.isfinite(norm))
         ):
             again = (

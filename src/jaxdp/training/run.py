@@ -21,7 +21,8 @@ from jaxdp.checkpoint.integrity import rank
 from jaxdp.events import Activity, Ended, Logged, RolledBack, Started
 from jaxdp.inference.apply import create_predictor
 from jaxdp.registry import ConfigError
-from jaxdp.run_directory import MovedError, Row, RunDirectory
+from jaxdp.rundir.layout import MovedError, RunDirectory
+from jaxdp.rundir.read import Row
 from jaxdp.runtime.processes import Group
 from jaxdp.runtime.signals import StopSignals
 from jaxdp.step import metrics
@@ -97,14 +98,14 @@ class Run:
         self._margin = calls * (reader.run_ahead(calls) + 1)
         task = setup.recipe.task
         self._checkpoints: Checkpoints | None = None
-        if directory is None and setup.config.run.on_divergence == "rollback":
+        if directory is None and setup.config.on_divergence == "rollback":
             raise ConfigError(
                 "on_divergence", "rollback", "goes back to a checkpoint; give run_dir"
             )
         if directory is not None:
             best_metric = task.best_metric if setup.dataset.validation is not None else None
             self._checkpoints = Checkpoints(
-                directory.checkpoints, keep=setup.config.run.keep, best_metric=best_metric
+                directory.checkpoints, keep=setup.config.keep, best_metric=best_metric
             )
             callbacks = [*callbacks, CheckpointWriter(self._checkpoints)]
             self._opened = directory.opened()
@@ -121,11 +122,9 @@ class Run:
         return summary.title(self.setup)
 
     def where(self) -> dict[str, Any]:
-        """Returns the number of devices and processes, and of a run with workers its exchange and
-        their number.
-        """
+        """Returns the number of devices and processes, and of workers if there are any."""
         own = {"devices": self.setup.strategy.num_devices, "processes": self.group.count}
-        return own | summary.exchange_facts(self.setup.config)
+        return own | summary.worker_facts(self.setup)
 
     def paused(self) -> contextlib.AbstractContextManager[Any]:
         """Waits for all steps that were dispatched, and keeps the block out of the training
@@ -214,7 +213,7 @@ class Run:
             cleanup.callback(gc.unfreeze)  # what the reader froze is the collector's again
             cleanup.callback(self._callbacks.close)
             cleanup.enter_context(self.setup.reading)
-            finished = self._directory.read_summary() if self._directory is not None else None
+            finished = self._directory.read("summary.json") if self._directory is not None else None
             found = self._complete(finished)
             return found if found is not None else self._train()
 
@@ -232,7 +231,7 @@ class Run:
     def _complete(self, finished: dict[str, Any] | None) -> Trained | None:
         """Returns the result of a run that is complete already, by its summary."""
         saved = self._saved()
-        if self.setup.config.run.resume == "must" and saved is None:
+        if self.setup.config.resume == "must" and saved is None:
             raise ConfigError(
                 "resume", "must", f"there is no checkpoint in {self.folder}; check --run-dir"
             )
@@ -279,7 +278,7 @@ class Run:
         _ = setup.train_data, setup.evaluation_data  # read before the progress begins
         self._signals.check()
         self._signals.training = True
-        rolls_back, first_states = config.run.on_divergence == "rollback", dict[str, Any]()
+        rolls_back, first_states = config.on_divergence == "rollback", dict[str, Any]()
         while True:  # once, and again after each rollback
             start, failure, outcome = saved or 0, "", None
             if self.counters.rollbacks:
@@ -299,14 +298,14 @@ class Run:
             if (
                 status != "diverged"
                 or not rolls_back
-                or self.counters.rollbacks >= config.run.max_divergences
+                or self.counters.rollbacks >= config.max_divergences
             ):
                 break
             saved = self._saved()
             state, position = self._begin(saved)
             self.counters = self.counters.rolled_back(position)
             self.emit("on_rollback", RolledBack, step, saved or 0, failure, self.counters.rollbacks)
-            number = f"rollback {self.counters.rollbacks} of at most {config.run.max_divergences}"
+            number = f"rollback {self.counters.rollbacks} of at most {config.max_divergences}"
             factor = f"{self.counters.learning_rate_factor:g} times the learning rate"
             message = f"{failure}: back to step {saved or 0} at {factor} ({number})"
         return self._end(status, step, failure, outcome)
@@ -436,4 +435,4 @@ class Run:
             "initial_arrays": fingerprint(state),
             "first_batch": hashlib.sha256(first_batch.tobytes()).hexdigest(),
         }
-        self.group.check_equal(what, setup.config.processes.distributed_timeout)
+        self.group.check_equal(what, setup.config.distributed_timeout)

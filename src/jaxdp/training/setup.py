@@ -15,7 +15,7 @@ import optax
 from flax import nnx
 from jaxtyping import Float
 
-from jaxdp import models, run_directory, run_files, tasks
+from jaxdp import models, tasks
 from jaxdp.components import (
     NOTHING,
     Objects,
@@ -26,16 +26,19 @@ from jaxdp.components import (
     has_own_code,
     open_data,
 )
-from jaxdp.config import TrainConfig
-from jaxdp.data import augment, class_counts, pipeline, placement
+from jaxdp.config import TrainConfig, settings_with
+from jaxdp.data import augment, pipeline, placement
 from jaxdp.data.reading_processes import ReadingProcesses
-from jaxdp.data.sources import BadExample, CheckedSource, Dataset
+from jaxdp.data.sources import BadExample, Dataset, Split
 from jaxdp.inference import instances
 from jaxdp.registry import ConfigError
+from jaxdp.rundir.read import warn
+from jaxdp.rundir.start import will_resume
 from jaxdp.runtime import platform
 from jaxdp.runtime.processes import call_together
 from jaxdp.runtime.targets import Target
 from jaxdp.sharding import memory, mesh
+from jaxdp.sharding import strategy as strategies
 from jaxdp.sharding.strategy import Strategy, create_strategy
 from jaxdp.step import metrics, optim
 from jaxdp.step.state import Constants, TrainState, create_train_state
@@ -47,13 +50,6 @@ Advance = Callable[[str, int, int], None]
 # Batches of an evaluation that the devices have been given before the host waits for the first of
 # them.
 _EVALUATED_AHEAD = 2
-# Settings that are data of the compiled step, or concern the host alone: the step is the same with
-# other values.
-NOT_IN_PROGRAM = frozenset(
-    "learning_rate lr_scaling schedule warmup_fraction epochs steps seed log_every eval_every"
-    " checkpoint_every keep run_dir resume max_divergences profile step_timeout callbacks"
-    " early_stop data_workers".split()
-)
 # Threads that read where the settings do not say it; each has a batch that waits on the devices.
 _FEWEST_WORKERS, _MOST_WORKERS = 2, 8
 
@@ -90,8 +86,8 @@ class Setup:
     @property
     def global_batch_size(self) -> int:
         """Examples of a step over all devices."""
-        assert isinstance(self.config.optimization.global_batch_size, int)
-        return self.config.optimization.global_batch_size
+        assert isinstance(self.config.global_batch_size, int)
+        return self.config.global_batch_size
 
     @functools.cached_property
     def learning_rates(self) -> Float[np.ndarray, "steps"]:
@@ -105,9 +101,7 @@ class Setup:
     @functools.cached_property
     def constants(self) -> Constants:
         """What all training steps read, on the devices."""
-        small = self.strategy.replicate(
-            Constants.create(self.learning_rates, self.config.data.seed)
-        )
+        small = self.strategy.replicate(Constants.create(self.learning_rates, self.config.seed))
         return dataclasses.replace(small, examples=self.train_data)
 
     def with_learning_rates_times(self, factor: float) -> "Setup":
@@ -124,12 +118,13 @@ class Setup:
         they need another one.
         """
         before = self.config.flat()
-        if config.model.batch_norm is None:  # the default, which depends on what may not change
-            config = config.replace(batch_norm=self.config.model.batch_norm)
+        if config.batch_norm is None:  # the default, which depends on what may not change
+            config = config.replace(batch_norm=self.config.batch_norm)
         changed = {name for name, value in config.flat().items() if value != before[name]}
-        if not changed <= NOT_IN_PROGRAM:
+        if not changed <= {*settings_with(TrainConfig, program=False)}:
             return None
         defaults.check_learning(config, self.dataset)
+        self.strategy.check(config, lambda: self.shapes)
         intervals, schedule = defaults.create_schedule(
             config, len(self.dataset.train), self.objects
         )
@@ -163,11 +158,11 @@ class Setup:
         model = self.create_model()
         fill(model)
         optimizer = self.recipe.optimizer(self.schedule)
-        scaled = self.config.model.precision == "float16"
+        scaled = self.config.precision == "float16"
         return create_train_state(
             model,
             optimizer,
-            with_ema=self.config.optimization.ema_decay > 0,
+            with_ema=self.config.ema_decay > 0,
             with_loss_scale=scaled,
         )
 
@@ -177,7 +172,7 @@ class Setup:
         """
         if self.objects.model is not None:
             return nnx.clone(self.objects.model)
-        rngs = nnx.Rngs(self.config.data.seed)
+        rngs = nnx.Rngs(self.config.seed)
         return create_model(
             self.config, self.dataset, rngs=rngs, dtype=self.dtype, factory=self.factory
         )
@@ -189,7 +184,7 @@ class Setup:
         Raises:
             ConfigError: if they cannot be read, or do not fit.
         """
-        path = self.config.learning.init_from
+        path = self.config.init_from
         return (
             transfer.read_initial(path, self.config, self.dataset, self.objects)
             if path is not None
@@ -203,9 +198,9 @@ class Setup:
         """
         constants = jax.tree.map(
             lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype),
-            Constants.create(self.learning_rates, self.config.data.seed),
+            Constants.create(self.learning_rates, self.config.seed),
         )
-        streams = self.config.data.data_placement == "host"
+        streams = self.config.data_placement == "host"
         resident = (
             {}
             if streams
@@ -228,9 +223,9 @@ class Setup:
 
         It reads one example where batches hold examples.
         """
-        streams = self.config.data.data_placement == "host"
+        streams = self.config.data_placement == "host"
         fields = self._example if streams else pipeline.index_batch(np.zeros(1, np.int32))
-        if self.config.learning.sampler is not None:
+        if self.config.sampler is not None:
             fields = fields | {"draws": fields["indices"]}
         if self.recipe.preprocess.mixings:
             fields = fields | {f"partner_{name}": values for name, values in fields.items()}
@@ -246,8 +241,8 @@ class Setup:
 
     @functools.cached_property
     def train_data(self) -> Mapping[str, Any]:
-        """The training set on the devices; nothing where it streams."""
-        return self._resident("train")
+        """The training set on the devices; nothing where it streams, or others read it."""
+        return self._resident("train") if self.strategy.takes_batches else {}
 
     @functools.cached_property
     def evaluation_data(self) -> Mapping[str, Any]:
@@ -260,12 +255,12 @@ class Setup:
         return self.dataset.evaluation_split or "test"
 
     @property
-    def evaluation_source(self) -> CheckedSource:
+    def evaluation_source(self) -> Split:
         """The split that is evaluated."""
         return self.source(self.evaluation_split)
 
     def _resident(self, split: str) -> Mapping[str, Any]:
-        if self.config.data.data_placement == "host":
+        if self.config.data_placement == "host":
             return {}
         source = self.source(split)
         with ReadingProcesses({split: source}) as processes:
@@ -275,10 +270,10 @@ class Setup:
             )
         return self.strategy.replicate(placement.pack(arrays))
 
-    def source(self, split: str) -> CheckedSource:
+    def source(self, split: str) -> Split:
         """Returns a split by its name."""
         source = getattr(self.dataset, split)
-        assert isinstance(source, CheckedSource)
+        assert isinstance(source, Split)
         return source
 
     @functools.cached_property
@@ -292,19 +287,21 @@ class Setup:
     @property
     def train_order(self) -> pipeline.TrainingOrder | pipeline.BalancedOrder:
         """Which examples are in which step."""
-        how = (self.global_batch_size, self.config.data.seed, self.intervals.total_steps)
-        if self.config.learning.sampler == "balanced":
+        how = (self.global_batch_size, self.config.seed, self.intervals.total_steps)
+        if self.config.sampler == "balanced":
             return pipeline.BalancedOrder(self._train_labels, *how)
         return pipeline.TrainingOrder(len(self.dataset.train), *how)
 
     @functools.cached_property
     def _train_labels(self) -> np.ndarray:
-        return class_counts.labels(self.dataset)
+        return self.source("train").labels()
 
     def train_batches(self, start: int) -> Iterator[Any]:
         """Returns the placed batches from step `start` on, with `--steps-per-execution` those of
-        each call together.
+        each call together; or the numbers of the steps, if the strategy takes those.
         """
+        if not self.strategy.takes_batches:
+            return iter(range(start, self.intervals.total_steps))
         order: Any = self.train_order
         if self.intervals.steps_per_execution > 1:
             order, start = pipeline.CallOrder(order, self.intervals.calls(start)), 0
@@ -379,8 +376,8 @@ class Setup:
         layout: np.ndarray | None = None,
     ) -> Iterator[Any]:
         # Not before: `plan` compiles and runs nothing.
-        platform.check_precision(self.config.model.precision)
-        streams = self.config.data.data_placement == "host"
+        platform.check_precision(self.config.precision)
+        streams = self.config.data_placement == "host"
         read = pipeline.index_batch
         if streams:
             read = functools.partial(
@@ -403,7 +400,7 @@ class Setup:
         """Threads that read and decode, which releases the interpreter's lock, and as many
         processes for sources that hold it.
         """
-        return self.config.data.data_workers or min(
+        return self.config.data_workers or min(
             max(platform.cores(), _FEWEST_WORKERS), _MOST_WORKERS
         )
 
@@ -432,7 +429,7 @@ def create_setup(
     """
     platform.check_backend()
     config = defaults.with_saved_defaults(config)
-    sizes = config.optimization
+    sizes = config
     # What there is later is the dataset's own.
     is_default = sizes.global_batch_size is None and sizes.per_device_batch_size is None
     config, dataset = open_data(config, objects)
@@ -442,7 +439,7 @@ def create_setup(
     if training:
         defaults.check_learning(config, dataset)
         if has_own_code(config, objects) and (defect := platform.cpu_defect()) is not None:
-            run_files.warn(defect)
+            warn(defect)
     task = create_task(
         config,
         dataset,
@@ -450,10 +447,10 @@ def create_setup(
         class_weights=class_weights.resolve(config, dataset) if training else (),
     )
     preprocess = augment.create_preprocess(
-        config.data.augment or (),
+        config.augment or (),
         mean=dataset.mean,
         std=dataset.std,
-        per_image=config.data.normalize == "image",
+        per_image=config.normalize == "image",
         dense=task.name != "classification",
         pixel_range=dataset.pixel_range,
         padded=dataset.padded,
@@ -462,47 +459,42 @@ def create_setup(
     fewest_rows, normalizes = check_model(
         config, dataset, task, {dataset.image_shape, tile}, objects
     )
-    # Workers bring devices of their own.
-    alone = config.sharding.strategy == "single" or config.exchange.name != "allreduce"
+    one_device = strategies.by_name(config.strategy).one_device
     if target is None:
         devices = platform.select_devices(
-            1 if alone and config.sharding.devices is None else config.sharding.devices
+            1 if one_device and config.devices is None else config.devices
         )
     else:
         devices = target.devices()
     axes = (
-        mesh.MeshShape.parse(config.sharding.mesh, len(devices) * jax.process_count())
-        if config.sharding.mesh is not None
+        mesh.MeshShape.parse(config.mesh, len(devices) * jax.process_count())
+        if config.mesh is not None
         else None
     )
     asked = config
     data_shards = axes.data if axes is not None else len(devices) * jax.process_count()
     config = defaults.with_batch_size(config, dataset, data_shards, is_default=is_default)
-    automatic = asked.optimization.global_batch_size == "auto"
+    automatic = asked.global_batch_size == "auto"
     config = defaults.with_batch_norm(config, grouped=normalizes and training and not automatic)
     limit = platform.device_memory_bytes(devices) if target is None else target.chip.memory_bytes
     config = defaults.with_placement(config, dataset, limit)
     intervals, schedule = defaults.create_schedule(config, len(dataset.train), objects)
     optimizer, frozen = _optimizer_factory(config, schedule, objects), frozenset[str]()
-    if config.learning.freeze is not None:
-        frozen = transfer.frozen_names(
-            config.learning.freeze, array_shapes(config, dataset, objects)[0]
-        )
+    if config.freeze is not None:
+        frozen = transfer.frozen_names(config.freeze, array_shapes(config, dataset, objects)[0])
     recipe = _create_recipe(
         config, task, preprocess, optimizer, frozen, scan=devices[0].platform != "cpu"
     )
     strategy = create_strategy(
-        config.sharding.strategy, recipe, devices, axes, shard_params=config.sharding.shard_params
+        config.strategy, recipe, devices, axes, shard_params=config.shard_params
     )
     strategy.check_rows({dataset.image_shape[0], tile[0]}, fewest_rows)
     if training and not automatic:
-        group = asked.model.batch_norm.group_size if asked.model.batch_norm is not None else None
-        strategy.check_batch(
-            int(config.optimization.global_batch_size or 0), len(dataset.train), group
-        )
+        group = asked.batch_norm.group_size if asked.batch_norm is not None else None
+        strategy.check_batch(int(config.global_batch_size or 0), len(dataset.train), group)
     setup = Setup(
         config,
-        jnp.dtype(dtype or config.model.precision),
+        jnp.dtype(dtype or config.precision),
         dataset,
         recipe,
         schedule,
@@ -510,10 +502,12 @@ def create_setup(
         intervals,
         objects,
         advance,
-        factory=models.factory(config.model.name) if objects.model is None else None,
+        factory=models.factory(config.model) if objects.model is None else None,
     )
     if not automatic:
-        if training and config.run.resume != "must" and not run_directory.will_resume(config):
+        if training:
+            strategy.check(config, lambda: setup.shapes)
+        if training and config.resume != "must" and not will_resume(config):
             _ = setup.initial_weights  # finds what does not fit
         return setup
     size = memory.automatic_batch(strategy, setup.abstract_step, len(dataset.train))
@@ -530,17 +524,17 @@ def _create_recipe(
     *,
     scan: bool,
 ) -> Recipe:
-    assert config.model.batch_norm is not None
+    assert config.batch_norm is not None
     return Recipe(
         task=task,
         optimizer=optimizer,
         preprocess=preprocess,
-        batch_norm=config.model.batch_norm,
-        ema_decay=config.optimization.ema_decay,
-        on_divergence=config.run.on_divergence,
-        accumulate_steps=config.optimization.accumulate_steps,
+        batch_norm=config.batch_norm,
+        ema_decay=config.ema_decay,
+        on_divergence=config.on_divergence,
+        accumulate_steps=config.accumulate_steps,
         scan=scan,
-        remat=config.model.remat,
+        remat=config.remat,
         frozen=frozen,
     )
 
@@ -554,12 +548,12 @@ def _optimizer_factory(
     """
     optimizer = objects.optimizer
     if optimizer is not None:
-        if config.run.on_divergence == "rollback":
+        if config.on_divergence == "rollback":
             remedy = (
                 "halves the learning rate, which an optimizer object does not allow; give its name"
                 " and learning_rate instead"
             )
             raise ConfigError("on_divergence", "rollback", remedy)
         return lambda schedule: optimizer
-    optim.create_optimizer(config.optimization, schedule)  # finds what does not fit
-    return functools.partial(optim.create_optimizer, config.optimization)
+    optim.create_optimizer(config, schedule)  # finds what does not fit
+    return functools.partial(optim.create_optimizer, config)

@@ -1,6 +1,7 @@
 """Sums a run up, as in summary.json."""
 
 import dataclasses
+import math
 import sys
 import time
 from importlib import metadata
@@ -9,10 +10,10 @@ from typing import Any
 import jax
 
 import jaxdp
-from jaxdp.config import TrainConfig
-from jaxdp.data.checking import by_reason
+from jaxdp.data.dataset import by_reason
 from jaxdp.inference import instances
 from jaxdp.inference.predictor import Predictor
+from jaxdp.rundir.read import warn
 from jaxdp.runtime import platform
 from jaxdp.step import metrics
 from jaxdp.step.state import TrainState
@@ -76,20 +77,20 @@ def summarize(
         else {}
     )
     return {
-        "model": config.model.name,
-        "dataset": config.data.dataset,
+        "model": config.model,
+        "dataset": config.dataset,
         "task": task.name,
-        "strategy": config.sharding.strategy,
+        "strategy": config.strategy,
         "devices": strategy.num_devices,
-        **exchange_facts(config),
+        **worker_facts(setup),
         "device_kind": strategy.devices[0].device_kind,
         "processes": jax.process_count(),
         "parameters": sum(leaf.size for leaf in jax.tree.leaves(setup.shapes.params)),
         "steps": end.step,
         "epochs": round(end.step / setup.intervals.steps_per_epoch, 3),
         "global_batch_size": setup.global_batch_size,
-        "batch_norm": str(config.model.batch_norm),
-        "data_placement": config.data.data_placement,
+        "batch_norm": str(config.batch_norm),
+        "data_placement": config.data_placement,
         "skipped_examples": {split: len(errors) for split, errors in skipped.items()},
         "skipped_reasons": {split: by_reason(errors) for split, errors in skipped.items()},
         "skipped_updates": counters.skipped_updates,
@@ -121,14 +122,10 @@ def summarize(
     }
 
 
-def exchange_facts(config: TrainConfig) -> dict[str, Any]:
-    """Returns the exchange and the number of its workers, nothing of a run without."""
-    exchange = config.exchange
-    return (
-        {"exchange": exchange.name, "workers": exchange.count}
-        if exchange.name != "allreduce"
-        else {}
-    )
+def worker_facts(setup: Setup) -> dict[str, int]:
+    """Returns the number of workers, nothing of a run without."""
+    has_workers = "workers" in setup.strategy.settings
+    return {"workers": setup.config.worker_count} if has_workers else {}
 
 
 def split_metrics(
@@ -143,18 +140,21 @@ def split_metrics(
     if setup.dataset.instances and state is not None:
         predictor = Predictor(state, setup.config, setup.dataset.describe(), setup.recipe.task)
         sums = metrics.add(sums, *instances.count(predictor, setup.source(split)))
-    return metrics.compute(setup.recipe.task, sums)
+    found = metrics.compute(setup.recipe.task, sums)
+    if not math.isfinite(found["loss"]) and jax.process_index() == 0:
+        warn(f"the {split} loss of the result is {found['loss']}")
+    return found
 
 
 def title(setup: Setup) -> str:
     """Returns what stands above the metrics of a run."""
-    config, count = setup.config, setup.strategy.num_devices
-    devices = f"{count} device{'s' if count > 1 else ''}, {config.sharding.strategy}"
-    if config.exchange.name != "allreduce":
-        devices = f"{config.exchange.count} workers, {config.exchange.name}"
+    config = setup.config
+    kind, count = "device", setup.strategy.num_devices
+    for workers in worker_facts(setup).values():
+        kind, count = "worker", workers
     return (
-        f"{config.model.name} on {config.data.dataset}, {devices}, batch norm"
-        f" {config.model.batch_norm}"
+        f"{config.model} on {config.dataset}, {count} {kind}{'s' if count > 1 else ''},"
+        f" {config.strategy}, batch norm {config.batch_norm}"
     )
 
 

@@ -58,11 +58,11 @@ def benchmark_training(setup: Setup, *, steps: int | None, repeats: int) -> dict
     peak = matrix_peak(setup.dtype, strategy.devices)
     median = statistics.median(seconds)
     return {
-        "model": setup.config.model.name,
-        "dataset": setup.config.data.dataset,
+        "model": setup.config.model,
+        "dataset": setup.config.dataset,
         "image_shape": list(setup.dataset.image_shape),
         "parameters": sum(leaf.size for leaf in jax.tree.leaves(training.state.params)),
-        "data_placement": setup.config.data.data_placement,
+        "data_placement": setup.config.data_placement,
         "steps": count,
         "repeats": repeats,
         "compile_seconds": max(first - median, 0.0),

@@ -22,7 +22,7 @@ from jaxdp.inference.weights import read_weights
 from jaxdp.models.reference_weights import in_our_order, reference_names
 from jaxdp.models.weights import fit_weights, some
 from jaxdp.registry import ConfigError
-from jaxdp.run_directory import RunDirectory
+from jaxdp.rundir.layout import RunDirectory
 from jaxdp.step.state import array_name
 
 # What ResNets and VGGs for ImageNet have, and those for CIFAR, or others, do not.
@@ -124,7 +124,7 @@ def read_initial(
     }
     # With as many classes that are others, nothing of a head fits, either.
     fresh = heads if _are_others(names, dataset.class_names) else heads - alike
-    model = config.model.name
+    model = config.model
     if not alike - fresh:
         examples = f"e.g. {next(iter(found), 'none')} there, {next(iter(expected), 'none')} here"
         raise ConfigError(
@@ -227,7 +227,7 @@ def _of_file(
             array if place is None else in_our_order(array, place)
         )
     likely = not bare.keys().isdisjoint(_OF_TORCHVISION) and dataset.image_shape[-1] == 3
-    return found, _NORMALIZATION if likely and config.data.normalize != "imagenet" else ""
+    return found, _NORMALIZATION if likely and config.normalize != "imagenet" else ""
 
 
 def _heads(config: TrainConfig, dataset: Any, objects: Objects, expected: Shapes) -> set[str]:

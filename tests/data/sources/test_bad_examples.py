@@ -13,7 +13,7 @@ from example_files import noise
 from PIL import Image
 
 from jaxdp.config import DataConfig
-from jaxdp.data.sources import BadExample, CheckedSource, Dataset, open_dataset
+from jaxdp.data.sources import BadExample, Dataset, Split, open_dataset
 from jaxdp.registry import ConfigError
 
 COUNT, BROKEN = 30, 13
@@ -61,7 +61,7 @@ def opened(root: pathlib.Path, **settings: Any) -> Dataset:
 
 
 def read(source: Any) -> dict[str, np.ndarray]:
-    assert isinstance(source, CheckedSource)
+    assert isinstance(source, Split)
     return source.read(range(len(source)))
 
 
@@ -129,7 +129,7 @@ def test_a_broken_example_stops_or_is_left_out(
     row = int(np.flatnonzero(found["weights"] == 0)[0])
     assert found["weights"].sum() == COUNT - 1
     assert not found["images"][row].any()
-    assert isinstance(dataset.train, CheckedSource)
+    assert isinstance(dataset.train, Split)
     assert list(dataset.train.skipped) == [row]
     assert problem in dataset.train.skipped[row]
     for name, values in whole.items():

@@ -15,7 +15,7 @@ from PIL import Image
 from jaxdp import data
 from jaxdp.config import DataConfig
 from jaxdp.data.augment import Preprocess
-from jaxdp.data.sources import BadExample, CheckedSource, Dataset, open_dataset
+from jaxdp.data.sources import BadExample, Dataset, Split, open_dataset
 from jaxdp.registry import ConfigError
 
 RNG = np.random.default_rng(0)
@@ -25,7 +25,7 @@ FLOATS = (RNG.normal(3.0, 0.1, (40, 9, 8, 1))).astype(np.float32)
 
 
 def read(source: Any) -> dict[str, np.ndarray]:
-    assert isinstance(source, CheckedSource)
+    assert isinstance(source, Split)
     return source.read(range(len(source)))
 
 
@@ -136,7 +136,7 @@ def test_splits_of_another_depth_are_refused() -> None:
 
 
 def test_a_dataset_of_ones_own_needs_a_range() -> None:
-    from jaxdp.data.checking import check_dataset
+    from jaxdp.data.opening import check_dataset
 
     own = data.Dataset(
         train=data.ArraySource(DEEP, LABELS),

@@ -12,7 +12,7 @@ from example_files import noise
 from PIL import Image
 
 from jaxdp.config import DataConfig
-from jaxdp.data.sources import CheckedSource, Dataset, open_dataset
+from jaxdp.data.sources import Dataset, Split, open_dataset
 from jaxdp.registry import ConfigError
 
 
@@ -40,7 +40,7 @@ def opened(path: pathlib.Path, **settings: Any) -> Dataset:
 
 
 def read(source: Any) -> dict[str, np.ndarray]:
-    assert isinstance(source, CheckedSource)
+    assert isinstance(source, Split)
     return source.read(range(len(source)))
 
 

@@ -11,7 +11,7 @@ from example_files import noise
 from PIL import Image
 
 from jaxdp.config import DataConfig
-from jaxdp.data.sources import CheckedSource, Dataset, open_dataset
+from jaxdp.data.sources import Dataset, Split, open_dataset
 from jaxdp.inference import files
 from jaxdp.registry import ConfigError
 
@@ -25,7 +25,7 @@ def opened(root: pathlib.Path, **settings: Any) -> Dataset:
 
 
 def read(source: Any) -> dict[str, np.ndarray]:
-    assert isinstance(source, CheckedSource)
+    assert isinstance(source, Split)
     return source.read(range(len(source)))
 
 

@@ -15,8 +15,8 @@ from PIL import Image, ImageColor
 from jaxdp.config import DataConfig, TrainConfig, defining, run_hash
 from jaxdp.config.values import MaskValues
 from jaxdp.data import from_arrays
-from jaxdp.data.sources import BadExample, CheckedSource, Dataset, open_dataset
-from jaxdp.data.sources.images import decode_mask
+from jaxdp.data.image_file import decode_mask
+from jaxdp.data.sources import BadExample, Dataset, Split, open_dataset
 from jaxdp.registry import ConfigError
 
 COLOURS = ("black", "red", "lime", "blue")
@@ -47,7 +47,7 @@ def write(root: pathlib.Path, masks: list[Any], suffix: str = "png") -> pathlib.
 
 
 def masks_of(dataset: Dataset) -> np.ndarray:
-    assert isinstance(dataset.train, CheckedSource)
+    assert isinstance(dataset.train, Split)
     return dataset.train.read(range(len(dataset.train)))["masks"]
 
 
@@ -216,14 +216,18 @@ def test_more_than_255_objects_are_never_classes(tmp_path: pathlib.Path) -> None
     assert "--num-classes" not in str(caught.value)
 
 
-def test_classes_are_not_taken_for_objects(tmp_path: pathlib.Path) -> None:
+def test_many_classes_are_declared_by_their_number_or_names(tmp_path: pathlib.Path) -> None:
     rng = np.random.default_rng(0)
     # Each has some of 19 classes.
     streets = [rng.choice(rng.permutation(19)[:9], (24, 24)).astype(np.uint8) for _ in range(12)]
     streets[0].ravel()[:19] = range(19)
-    assert opened(write(tmp_path / "some", streets)).num_classes == 19
-    alike = [np.resize(np.arange(12, dtype=np.uint8), (24, 24))] * 4  # each has all of 12
-    assert opened(write(tmp_path / "all", alike)).num_classes == 12
+    root = write(tmp_path / "some", streets)
+    with pytest.raises(ConfigError, match=r"up to 18, .* or --num-classes 19 if they are classes"):
+        opened(root)
+    assert opened(root, num_classes=19).num_classes == 19
+    assert opened(root, class_names=[f"class {number}" for number in range(19)]).num_classes == 19
+    few = [np.resize(np.arange(9, dtype=np.uint8), (24, 24))] * 4
+    assert opened(write(tmp_path / "few", few)).num_classes == 9
 
 
 @pytest.mark.parametrize(

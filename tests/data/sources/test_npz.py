@@ -9,7 +9,7 @@ import pytest
 from example_files import noise
 
 from jaxdp.config import DataConfig
-from jaxdp.data.sources import CheckedSource, Dataset, open_dataset
+from jaxdp.data.sources import Dataset, Split, open_dataset
 from jaxdp.registry import ConfigError
 
 LABELS = np.arange(20) % 2
@@ -23,7 +23,7 @@ def opened(arrays: dict[str, Any], **settings: Any) -> Dataset:
 
 
 def read(source: Any) -> dict[str, np.ndarray]:
-    assert isinstance(source, CheckedSource)
+    assert isinstance(source, Split)
     return source.read(range(len(source)))
 
 

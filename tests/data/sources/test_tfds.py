@@ -21,7 +21,7 @@ from PIL import Image
 
 from jaxdp.config import DataConfig
 from jaxdp.config.values import MaskValues
-from jaxdp.data.sources import CheckedSource, Dataset, open_dataset, preparation
+from jaxdp.data.sources import Dataset, Split, open_dataset
 from jaxdp.registry import ConfigError
 
 tfds = pytest.importorskip("tensorflow_datasets")
@@ -47,7 +47,7 @@ def opened(
 
 
 def read(source: Any) -> dict[str, np.ndarray]:
-    assert isinstance(source, CheckedSource)
+    assert isinstance(source, Split)
     return source.read(range(len(source)))
 
 
@@ -268,21 +268,6 @@ def test_what_is_not_there_is_said_in_one_line(
     assert "\n" not in str(caught.value)
 
 
-def test_where_shapes_suffice_a_known_set_needs_no_data(write_tfds: WriteTfds) -> None:
-    data_dir = write_tfds("TinyPets", LABELED, {"train": labeled(4)})
-    with preparation.shapes_suffice():
-        described = opened("cifar10", data_dir)
-    assert {split: len(source) for split, source in described.splits().items()} == {
-        "train": 50_000,
-        "test": 10_000,
-    }
-    assert (described.image_shape, described.num_classes) == ((32, 32, 3), 10)
-    example = described.train[7]
-    assert (example["images"].shape, example["images"].dtype) == ((32, 32, 3), np.uint8)
-    with preparation.shapes_suffice():  # what is here is read
-        assert opened("tfds:tiny_pets", data_dir, validation="0.5").train[0]["images"].any()
-
-
 def test_a_set_of_another_kind_is_refused_with_its_features(write_tfds: WriteTfds) -> None:
     data_dir = write_tfds(
         "TinyWords",
@@ -400,7 +385,7 @@ def test_a_broken_record_is_named_and_left_out_if_asked(write_tfds: WriteTfds) -
         read(opened("tfds:tiny_pets", data_dir).train)
     source = opened("tfds:tiny_pets", data_dir, on_bad_example="skip").train
     found = read(source)
-    assert isinstance(source, CheckedSource)
+    assert isinstance(source, Split)
     assert found["weights"].sum() == 400 - len(source.skipped)
     assert 1 <= len(source.skipped) <= 2
     assert all(

@@ -13,8 +13,8 @@ import tifffile
 from PIL import Image
 
 from jaxdp.config import DataConfig
-from jaxdp.data.sources import BadExample, CheckedSource, Dataset, open_dataset
-from jaxdp.data.sources.images import Picture, decode_image, decode_mask, pages_of, read_header
+from jaxdp.data.image_file import Picture, decode_mask, pages_of, read_header, read_image
+from jaxdp.data.sources import BadExample, Dataset, Split, open_dataset
 from jaxdp.data.splits import random_share
 from jaxdp.registry import ConfigError
 
@@ -28,7 +28,7 @@ def deep(*shape: int) -> np.ndarray:
 
 def decoded(choice: str | None = None, channels: int | None = None) -> list[np.ndarray]:
     return [
-        decode_image(picture, picture, channels)
+        read_image(picture, picture, channels)[0]
         for picture in pages_of(PATH, read_header(PATH, choice), choice)
     ]
 
@@ -181,7 +181,7 @@ def test_other_numbers_are_kept_where_nothing_is_lost(dtype: str, as_dtype: str)
 def test_what_cannot_be_used_is_one_line(stored: np.ndarray, problem: str) -> None:
     tifffile.imwrite(PATH, stored)
     with pytest.raises(BadExample, match=problem) as caught:
-        decode_image(PATH, PATH)
+        read_image(PATH, PATH)
     assert "\n" not in str(caught.value)
 
 
@@ -191,7 +191,7 @@ def test_broken_files_are_one_line() -> None:
     for content in (whole[:100], whole[:-200], whole[: len(whole) // 2], b"II*\0", b"", b"text"):
         PATH.write_bytes(content)
         with pytest.raises(BadExample, match="cannot be read as an image") as caught:
-            decode_image(Picture(PATH), PATH)
+            read_image(Picture(PATH), PATH)
         assert "\n" not in str(caught.value)
 
 
@@ -221,7 +221,7 @@ def opened(root: pathlib.Path, **settings: Any) -> Dataset:
 
 
 def read(source: Any) -> dict[str, np.ndarray]:
-    assert isinstance(source, CheckedSource)
+    assert isinstance(source, Split)
     return source.read(range(len(source)))
 
 
@@ -271,7 +271,7 @@ def test_a_mask_stack_pairs_page_by_page_and_whole_files_are_held_out(
     assert any(
         held == {page.tobytes() for page in written[f"masks/{number:02d}"]} for number in range(12)
     )
-    assert dataset.test.unchecked.name(1).endswith(".tif[1]")
+    assert dataset.test.name(1).endswith(".tif[1]")
 
 
 def test_of_a_single_stack_runs_of_pages_are_held_out(tmp_path: pathlib.Path) -> None:

@@ -11,8 +11,8 @@ from example_files import noise
 from PIL import Image
 
 from jaxdp.config import DataConfig
-from jaxdp.data.sources import IGNORE_LABEL, CheckedSource, Dataset, open_dataset
-from jaxdp.data.sources.fitting import ImageSize, pad
+from jaxdp.data.resize import Resize, pad
+from jaxdp.data.sources import IGNORE_LABEL, Dataset, Split, open_dataset
 from jaxdp.registry import ConfigError
 
 SIZES = [(20, 30), (41, 18), (20, 33), (7, 5), (20, 30), (20, 30)]
@@ -23,7 +23,7 @@ def opened(root: pathlib.Path, **settings: Any) -> Dataset:
 
 
 def read(source: Any) -> dict[str, np.ndarray]:
-    assert isinstance(source, CheckedSource)
+    assert isinstance(source, Split)
     return source.read(range(len(source)))
 
 
@@ -81,7 +81,7 @@ def test_filling_up_that_is_wasteful_is_said(
     opened(pairs(tmp_path, [(16, 16)] * 5 + [(80, 80)]))
     said = capsys.readouterr().err
     assert said.startswith("warning: ")
-    assert "filled up to 80x80 pixels, 25 times the area of most of them" in said
+    assert "padded to 80x80 pixels, 25 times the area of most of them" in said
     assert said.count("\n") == 1
 
 
@@ -109,15 +109,13 @@ def test_resize_crop_is_what_torchvision_does(size: tuple[int, int]) -> None:
     resized = Image.fromarray(image).resize(new[::-1], Image.Resampling.BILINEAR)
     top, left = round((new[0] - side) / 2.0), round((new[1] - side) / 2.0)
     wanted = resized.crop((left, top, left + side, top + side))
-    np.testing.assert_array_equal(
-        ImageSize.parse("resize_crop:16").apply(image), np.asarray(wanted)
-    )
+    np.testing.assert_array_equal(Resize.parse("resize_crop:16").apply(image), np.asarray(wanted))
 
 
 @pytest.mark.parametrize("size", [(40, 30), (30, 40), (9, 200)])
 def test_letterbox_shows_all_of_the_image_between_black_bars(size: tuple[int, int]) -> None:
     image = np.full((*size, 3), 90, np.uint8)
-    framed = ImageSize.parse("letterbox:20").apply(image)
+    framed = Resize.parse("letterbox:20").apply(image)
     height, width = (max(round(20 * side / max(size)), 1) for side in size)
     shown = framed[..., 0] == 90
     assert framed.shape == (20, 20, 3)
@@ -134,7 +132,7 @@ def test_other_sizes_are_refused(text: str) -> None:
     with pytest.raises(
         ConfigError, match=r"--image-size .*: must be N or HxW .*, or resize_crop:N or letterbox:N"
     ):
-        ImageSize.parse(text)
+        Resize.parse(text)
 
 
 def photos(root: pathlib.Path, sizes: list[tuple[int, int]]) -> pathlib.Path:

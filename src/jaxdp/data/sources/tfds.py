@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from jaxdp.config.values import MaskValues
-from jaxdp.data import sources
-from jaxdp.data.sources import images, preparation
-from jaxdp.data.sources.fitting import ImageSize
-from jaxdp.data.sources.masks import Distinct
-from jaxdp.data.sources.statistics import Properties, create_dataset
+from jaxdp.data import image_file, sources
+from jaxdp.data.dataset import BadExample, BaseSource, Dataset, Example
+from jaxdp.data.request import Request
+from jaxdp.data.resize import Resize
+from jaxdp.data.sources import preparation
+from jaxdp.data.splits import name_splits
 from jaxdp.registry import ConfigError
 
 _NAME = re.compile(r"\w+(/[\w.+-]+)?(:\d+\.\d+\.\d+)?")
@@ -24,56 +24,25 @@ _TRAIN_ONLY = (
     "the set comes without a test split; hold some of it out: --validation 0.1, "
     'or --train-split "train[:90%]" --test-split "train[90%:]"'
 )
-
-
-@dataclasses.dataclass(frozen=True)
-class _Known:
-    """The facts about a set that TensorFlow Datasets does not tell.
-
-    Attributes:
-        moments: mean and standard deviation of the training images; None where nobody here has
-            recomputed the published ones.
-        augment: by task.
-        mask_names: what the values 1, 2, ... of a mask stand for, where they do not begin with 0.
-        examples: of each split, which TensorFlow Datasets tells of prepared sets only.
-    """
-
-    moments: tuple[tuple[float, ...], tuple[float, ...]] | None = None
-    augment: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
-    mask_names: tuple[str, ...] = ()
-    defaults: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    examples: Mapping[str, int] = dataclasses.field(default_factory=dict)
-
-
-_AUGMENT = {"segmentation": ("flip", "flip_vertical")}
-_KNOWN = {
-    "cifar10": _Known(
-        ((125.3, 123.0, 113.9), (63.0, 62.1, 66.7)),
-        {"classification": ("pad_crop:4", "flip")},
-        examples={"train": 50_000, "test": 10_000},
-    ),
-    "cifar100": _Known(
-        None, {"classification": ("pad_crop:4", "flip")}, examples={"train": 50_000, "test": 10_000}
-    ),
-    "mnist": _Known(
-        ((33.3,), (78.6,)),
-        {"classification": ("shift:2",)},
-        defaults={"epochs": 3},
-        examples={"train": 60_000, "test": 10_000},
-    ),
-    "fashion_mnist": _Known(
-        None, {"classification": ("pad_crop:2", "flip")}, examples={"train": 60_000, "test": 10_000}
-    ),
-    "oxford_iiit_pet": _Known(
-        None,
-        {"classification": ("flip",), "segmentation": ("flip",)},
-        mask_names=("pet", "background", "border"),
-    ),
+# What suits a set, and is not to be found in TensorFlow Datasets. Mean and deviation are given
+# where the published ones were computed again.
+_KNOWN: dict[str, dict[str, Any]] = {
+    "cifar10": {
+        "mean": (125.3, 123.0, 113.9),
+        "std": (63.0, 62.1, 66.7),
+        "augment": ("pad_crop:4", "flip"),
+    },
+    "cifar100": {"augment": ("pad_crop:4", "flip")},
+    "mnist": {"mean": (33.3,), "std": (78.6,), "augment": ("shift:2",), "defaults": {"epochs": 3}},
+    "fashion_mnist": {"augment": ("pad_crop:2", "flip")},
+    "oxford_iiit_pet": {"augment": ("flip",)},
 }
+# Classes of masks whose values begin with 1.
+_MASK_NAMES = {"oxford_iiit_pet": ("pet", "background", "border")}
 
 
 @sources.register("tfds")
-def tfds(request: sources.Request) -> sources.Dataset:
+def tfds(request: Request) -> Dataset:
     """Returns any set of images with labels or masks, prepared on first use.
 
     The splits are in TFDS's own language.
@@ -87,7 +56,7 @@ def tfds(request: sources.Request) -> sources.Dataset:
     return _open(request, request.argument)
 
 
-def _open_by_bare_name(name: str, request: sources.Request) -> sources.Dataset:
+def _open_by_bare_name(name: str, request: Request) -> Dataset:
     full_name = f"{name}:{request.argument}" if request.argument else name
     if not _NAME.fullmatch(full_name):
         raise request.error(f"write {name}, or {name}:VERSION")
@@ -98,78 +67,55 @@ for _name in _KNOWN:
     sources.register(_name)(functools.partial(_open_by_bare_name, _name))
 
 
-def _open(request: sources.Request, name: str) -> sources.Dataset:
+def _open(request: Request, name: str) -> Dataset:
     request.refuse("channels", "tiff", "instances")
     builder = preparation.find_builder(name, request.config)
-    fields = _Fields.of(request, builder)
+    fields = _Fields.of(request, builder.info)
     task = request.choose(*fields.tasks)  # before a download that would be of no use
-    known = _KNOWN.get(builder.name, _Known())
-    target = fields.label if task == "classification" else fields.mask
-    if preparation.is_described(builder) and known.examples:
-        blank = fields.blank(task)
-        parts: dict[str, Any] = {
-            part: _Described(count, blank) for part, count in known.examples.items()
-        }
-    else:
-        builder = preparation.prepared(builder, name, request.config)
-        parts = {
-            part: _Records(
-                _records(request, builder, flag, split), f"tfds {name} {split}", fields, task
-            )
-            for part, (flag, split) in _splits(request, builder).items()
-        }
-    properties = Properties(
-        num_classes=getattr(builder.info.features[target], "num_classes", None),
-        class_names=tuple(getattr(builder.info.features[target], "names", None) or ()),
-        size=fields.size,
-        moments=known.moments,
-        augment=known.augment.get(task, _AUGMENT.get(task, ())),
-    )
-    if request.config.mask_values is not None:
-        # In whose order the values need not be.
-        properties = dataclasses.replace(properties, class_names=())
-    elif task == "segmentation" and known.mask_names:
-        numbering = (np.arange(256) - 1).astype(np.uint8)  # 0 becomes 255, to be ignored
-        names = known.mask_names
-        properties = dataclasses.replace(
-            properties, num_classes=len(names), class_names=names, numbering=numbering
+    builder = preparation.prepared(builder, name, request.config)
+    info: dict[str, Any] = {"augment": ("flip", "flip_vertical")} if task == "segmentation" else {}
+    info |= _KNOWN.get(builder.name, {})
+    feature = builder.info.features[fields.label if task == "classification" else fields.mask]
+    classes, names = getattr(feature, "num_classes", 0), getattr(feature, "names", None)
+    first_class = 0
+    if task == "segmentation" and request.config.mask_values is not None:
+        names = ()  # whose order is that of the values
+    elif task == "segmentation" and builder.name in _MASK_NAMES:
+        names, first_class = _MASK_NAMES[builder.name], 1
+        classes = len(names)
+    splits: dict[str, Any] = {
+        split: TfdsSource(
+            _records(request, builder, flag, chosen),
+            f"tfds {name} {chosen}",
+            dataclasses.replace(fields, task=task, first_class=first_class),
         )
-    dataset = create_dataset(
-        request, task, parts, properties, getattr(parts["train"], "distinct", None)
-    )
-    return dataclasses.replace(dataset, defaults=known.defaults)
-
-
-def _splits(request: sources.Request, builder: Any) -> dict[str, tuple[str, str]]:
-    """Returns of each split the setting that chooses it and what it is in the language of TFDS."""
-    config, available = request.config, list(builder.info.splits)
-    train = config.train_split or ("train" if "train" in available else None)
-    if train is None:
-        raise ConfigError(
-            "train_split",
-            "(not given)",
-            f"{config.dataset} has no split named train, but {', '.join(available)}",
-        )
-    test = config.test_split or ("test" if "test" in available else None)
-    own = (
-        "validation"
-        if "validation" in available and test != "validation" and config.validation is None
-        else None
-    )
-    found = {
-        "train": ("train_split", train),
-        "validation": ("validation", request.validation_split or own),
-        "test": ("test_split", test),
+        for split, (flag, chosen) in _splits(request, builder).items()
     }
-    if test is None and found["validation"][1] is None and request.validation_share is None:
+    return Dataset(
+        **splits,
+        task=task,
+        num_classes=classes or 0,
+        class_names=tuple(names or ()),
+        image_shape=(*fields.size, fields.channels),
+        **info,
+    )
+
+
+def _splits(request: Request, builder: Any) -> dict[str, tuple[str, str]]:
+    """Returns the setting that chooses each split, and what the split is in TFDS's language."""
+    config, available = request.config, list(builder.info.splits)
+    found = name_splits(request, available)
+    if request.validation_share is not None:
+        found.pop("validation", None)
+    if "train" not in found:
+        remedy = f"{config.dataset} has no split named train, but {', '.join(available)}"
+        raise ConfigError("train_split", "(not given)", remedy)
+    if len(found) == 1 and request.validation_share is None:
         others = ", ".join(name for name in available if name != "train")
-        remedy = (
-            f"{config.dataset} has no split named test or validation, but {others}; name one"
-            if others
-            else _TRAIN_ONLY
-        )
-        raise ConfigError("test_split", "(not given)", remedy)
-    return {part: (flag, split) for part, (flag, split) in found.items() if split is not None}
+        lacks = f"{config.dataset} has no split named test or validation, but {others}; name one"
+        raise ConfigError("test_split", "(not given)", lacks if others else _TRAIN_ONLY)
+    flags = {"train": "train_split", "validation": "validation", "test": "test_split"}
+    return {split: (flags[split], name) for split, name in found.items()}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -177,118 +123,73 @@ class _Fields:
     """The features of a dataset that are the image and its targets.
 
     Attributes:
-        size: of the images, None if they differ or nobody knows.
-        mask_values: `--mask-values`.
-        fit: the size to which images with labels are going to be resized; None for their own.
+        size: of the images; zeros if they differ or it is not known.
+        request: has `--mask-values`.
+        task: whose target is read.
+        first_class: the value of a mask that is class 0; smaller ones are ignored.
     """
 
     image: str
-    label: str | None
-    mask: str | None
+    label: str
+    mask: str
     channels: int
-    size: images.Size | None
-    mask_values: MaskValues | None = None
-    fit: ImageSize | None = None
+    size: tuple[int, int]
+    request: Request
+    task: str = ""
+    first_class: int = 0
 
     @property
     def tasks(self) -> list[str]:
-        return [
-            task
-            for task, name in (("classification", self.label), ("segmentation", self.mask))
-            if name
-        ]
-
-    def blank(self, task: str) -> sources.Example:
-        """Returns an example of zeros, for images of one known size."""
-        assert self.size is not None
-        target = (
-            {"labels": 0} if task == "classification" else {"masks": np.zeros(self.size, np.uint8)}
-        )
-        return {"images": np.zeros((*self.size, self.channels), np.uint8)} | target
+        """The tasks that there are targets for."""
+        names = {"classification": self.label, "segmentation": self.mask}
+        return [task for task, name in names.items() if name]
 
     @classmethod
-    def of(cls, request: sources.Request, builder: Any) -> "_Fields":
+    def of(cls, request: Request, info: Any) -> "_Fields":
         """Raises ConfigError if there is no image, or neither a label nor a mask of it."""
-        library: Any = importlib.import_module("tensorflow_datasets")
-        features = builder.info.features
+        kinds: Any = importlib.import_module("tensorflow_datasets").features
         # Sorted, since features that come from a file come in any order.
-        entries = (
-            dict(sorted(features.items()))
-            if isinstance(features, library.features.FeaturesDict)
-            else {}
-        )
-        supervised = builder.info.supervised_keys or ()
-        preferred = [name for name in supervised if isinstance(name, str)]
+        is_dict = isinstance(info.features, kinds.FeaturesDict)
+        entries: dict[str, Any] = dict(sorted(info.features.items())) if is_dict else {}
+        supervised = [name for name in info.supervised_keys or () if isinstance(name, str)]
         pictures = {
             name: feature
             for name, feature in entries.items()
-            if isinstance(feature, library.features.Image)
+            if isinstance(feature, kinds.Image)
             and len(feature.shape) == 3
             and np.dtype(feature.np_dtype) == np.uint8
         }
         grey = [name for name, feature in pictures.items() if feature.shape[-1] == 1]
-        labeled = [
-            name for name in grey if isinstance(pictures[name], library.features.LabeledImage)
-        ]
         masks = (
-            labeled
-            or [name for name in grey if name in preferred[1:]]
+            [name for name in grey if isinstance(pictures[name], kinds.LabeledImage)]
+            or [name for name in grey if name in supervised[1:]]
             or [name for name in grey if re.search("mask|segment", name)]
         )
-        colours = [
+        images = [
             name
             for name, feature in pictures.items()
             if feature.shape[-1] in (1, 3) and name not in masks
         ]
-        image = next(
-            (name for name in (*preferred[:1], "image", *colours) if name in colours), None
-        )
-        labels = [
-            name
-            for name, feature in entries.items()
-            if isinstance(feature, library.features.ClassLabel)
-        ]
-        label = next((name for name in (*preferred[1:], "label", *labels) if name in labels), None)
-        if image is None or not (label or masks):
-            kinds = (
-                ", ".join(f"{name} ({type(feature).__name__})" for name, feature in entries.items())
-                or type(features).__name__
+        labels = [name for name, kind in entries.items() if isinstance(kind, kinds.ClassLabel)]
+        image = _preferred(images, [*supervised[:1], "image"])
+        label = _preferred(labels, [*supervised[1:], "label"])
+        if not image or not (label or masks):
+            listed = ", ".join(f"{name} ({type(kind).__name__})" for name, kind in entries.items())
+            raise request.error(
+                "has no 8-bit image with a label or a mask; its features:"
+                f" {listed or type(info.features).__name__}"
             )
-            remedy = f"has no 8-bit image with a label or a mask; its features: {kinds}"
-            raise request.error(remedy)
         height, width, channels = pictures[image].shape
-        size = (height, width) if height and width else None
-        fit = ImageSize.asked(request.config.image_size)
-        return cls(
-            image,
-            label,
-            masks[0] if masks else None,
-            channels,
-            size,
-            request.config.mask_values,
-            fit,
-        )
+        size = (height, width) if height and width else (0, 0)
+        return cls(image, label, masks[0] if masks else "", channels, size, request)
+
+
+def _preferred(available: Sequence[str], preferred: Sequence[str]) -> str:
+    return next((name for name in (*preferred, *available) if name in available), "")
 
 
 @dataclasses.dataclass(frozen=True)
-class _Described:
-    """A split that is not here, of which shapes and number of examples are known.
-
-    Attributes:
-        blank: stands for every example.
-    """
-
-    count: int
-    blank: sources.Example
-
-    def __len__(self) -> int:
-        return self.count
-
-    def __getitem__(self, index: int) -> sources.Example:
-        return self.blank
-
-
-class _Records:
+class TfdsSource(BaseSource):
     """The examples of a split.
 
     Reading records as bytes and taking from them what is needed is 4 times as fast as TFDS's own
@@ -296,101 +197,90 @@ class _Records:
     time is 5 times as fast as one by one.
     """
 
-    def __init__(self, records: Any, where: str, fields: _Fields, task: str) -> None:
-        protocol: Any = importlib.import_module("tensorflow_datasets.proto").tf_example_pb2
-        self._records, self._where, self._fields, self._task = records, where, fields, task
-        self._parse = protocol.Example.FromString
+    records: Any
+    where: str
+    fields: _Fields
+    resize: Resize | None = None
 
     def __len__(self) -> int:
-        return len(self._records)
+        return len(self.records)
 
     def name(self, index: int) -> str:
-        return f"{self._where}[{index}]"
+        return f"{self.where}[{index}]"
 
-    def __getitem__(self, index: int) -> sources.Example:
-        return self._example(self._record(index), index)
+    def resized_to(self, resize: Resize | None) -> "TfdsSource":
+        is_labelled = self.fields.task == "classification"
+        return dataclasses.replace(self, resize=resize if is_labelled else None)
 
-    def __getitems__(self, numbers: Sequence[int]) -> Iterator[sources.Example]:
-        several: Any = getattr(self._records, "__getitems__", None)
+    def __getitem__(self, index: int) -> Example:
+        return self._example(self._features(index), index)
+
+    def __getitems__(self, indices: Sequence[int]) -> Iterator[Example]:
         try:
-            records = several(numbers)
+            records = self.records.__getitems__(indices)
         except RuntimeError:  # one of them is broken: read alone, it says which
-            records = [self._record(number) for number in numbers]
-        return map(self._example, records, numbers)
+            return map(self.__getitem__, indices)
+        return map(self._example, map(_parse, records), indices)
 
     def labels(self) -> list[int]:
-        """Returns all labels; those of broken records are -1."""
-        name, found = self._fields.label, []
+        labels: list[int] = []
         for index in range(len(self)):
             try:
-                found.append(
-                    self._parse(self._record(index)).features.feature[name].int64_list.value[0]
-                )
-            except sources.BadExample:
-                found.append(-1)
-        return found
+                labels.append(self._label(self._features(index)))
+            except BadExample:
+                labels.append(-1)
+        return labels
 
-    def distinct(self, index: int) -> Distinct:
-        """Returns what the mask of an example holds: stored values, or class numbers where
-        `--mask-values` tells them.
-        """
-        assert self._fields.mask is not None
-        stored, values = (
-            self._bytes(self._parse(self._record(index)), self._fields.mask),
-            self._fields.mask_values,
-        )
-        read = images.read_mask if values is None else images.decode_mask
-        return Distinct.of(read(stored, self.name(index), values), self.name(index))
+    def stored_mask(self, index: int) -> tuple[np.ndarray, str]:
+        stored, values = self._features(index), self.fields.request.config.mask_values
+        read = image_file.read_mask if values is None else image_file.decode_mask
+        name = self.name(index)
+        return read(_bytes(stored, self.fields.mask), name, values), name
 
-    def _record(self, index: int) -> bytes:
+    def _features(self, index: int) -> Mapping[str, Any]:
         try:
-            return self._records[index]
+            return _parse(self.records[index])
         except RuntimeError as error:  # ArrayRecord has a checksum of each record
-            raise sources.BadExample(
-                self.name(index), f"cannot be read ({' '.join(str(error).split())})"
-            ) from error
+            reason = " ".join(str(error).split())
+            raise BadExample(self.name(index), f"cannot be read ({reason})") from error
 
-    def _example(self, record: bytes, index: int) -> sources.Example:
-        stored, fields, where = self._parse(record), self._fields, self.name(index)
-        data = self._bytes(stored, fields.image)
-        if self._task == "classification":
-            pixels = images.decode_image(
-                data, where, fields.channels, reduction=fields.fit and fields.fit.reduction
-            )
-            return {
-                "images": pixels,
-                "labels": stored.features.feature[fields.label].int64_list.value[0],
-            }
-        assert fields.mask is not None
-        pixels = images.decode_image(data, where, fields.channels)
-        return {
-            "images": pixels,
-            "masks": images.decode_mask(
-                self._bytes(stored, fields.mask), where, fields.mask_values
-            ),
-        }
+    def _label(self, stored: Mapping[str, Any]) -> int:
+        return stored[self.fields.label].int64_list.value[0]
 
-    @staticmethod
-    def _bytes(stored: Any, name: str) -> bytes:
-        return stored.features.feature[name].bytes_list.value[0]
+    def _example(self, stored: Mapping[str, Any], index: int) -> Example:
+        fields, name = self.fields, self.name(index)
+        data = _bytes(stored, fields.image)
+        pixels, _ = image_file.read_image(data, name, fields.channels, resize=self.resize)
+        if fields.task == "classification":
+            return {"images": pixels, "labels": self._label(stored)}
+        values = fields.request.config.mask_values
+        mask = image_file.decode_mask(_bytes(stored, fields.mask), name, values)
+        # Below the first class, values wrap around to IGNORE_LABEL.
+        return {"images": pixels, "masks": mask - np.uint8(fields.first_class)}
 
 
-def _records(request: sources.Request, builder: Any, flag: str, split: str) -> Any:
+def _parse(record: bytes) -> Mapping[str, Any]:
+    protocol: Any = importlib.import_module("tensorflow_datasets.proto").tf_example_pb2
+    return protocol.Example.FromString(record).features.feature
+
+
+def _bytes(stored: Mapping[str, Any], name: str) -> bytes:
+    return stored[name].bytes_list.value[0]
+
+
+def _records(request: Request, builder: Any, flag: str, split: str) -> Any:
     """Returns the stored bytes of the examples of a split, a sequence that TFDS reads without
     TensorFlow.
 
     Raises:
-        ConfigError: for a split that there is not, or files that give no access by number.
+        ConfigError: for a split that there is not, or files that give no access by index.
     """
     library: Any = importlib.import_module("tensorflow_datasets")
-
     try:
         count = builder.info.splits[split].num_examples
     except (KeyError, ValueError) as error:
-        remedy = (
-            f"{request.config.dataset} has the splits {', '.join(builder.info.splits)}; write e.g."
-            " train[:90%]"
-        )
+        known = ", ".join(builder.info.splits)
+        remedy = f"{request.config.dataset} has the splits {known}; write e.g. train[:90%]"
         raise ConfigError(flag, split, remedy) from error
     if not count:
         return []
@@ -400,10 +290,6 @@ def _records(request: sources.Request, builder: Any, flag: str, split: str) -> A
     except (NotImplementedError, ValueError) as error:
         remedy = (
             f"{builder.data_dir} holds no ArrayRecord files, which are needed to read examples in"
-            " any order; choose another"
+            " any order; choose another folder, or remove that one to have it prepared anew"
         )
-        raise ConfigError(
-            "data_dir",
-            builder.data_dir_root,
-            f"{remedy} folder, or remove that one to have it prepared anew",
-        ) from error
+        raise ConfigError("data_dir", builder.data_dir_root, remedy) from error

@@ -1,0 +1,168 @@
+"""Settings of the devices, the processes and the workers that compute."""
+
+import dataclasses
+from typing import Literal
+
+from jaxdp.config.settings import Settings, setting
+from jaxdp.config.values import (
+    MOST_DEVICES,
+    MOST_WORKERS,
+    NON_NEGATIVE,
+    POSITIVE,
+    at_most,
+)
+
+DEFAULT_WORKERS = 4
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LayoutConfig(Settings):
+    """The layout of a training step on the devices."""
+
+    mesh: str | None = setting(
+        None,
+        "with --strategy sharded, the device mesh, e.g. data=2,space=4 (default: data only). "
+        "The batch is sharded over data, images over space (spatial partitioning of their height)",
+        metavar="AXIS=N,...",
+        resume="free",
+    )
+    shard_params: bool = setting(
+        False,
+        "with --strategy sharded, shard parameters, optimizer state and EMA over data, for "
+        "models that do not fit on one device",
+        resume="free",
+    )
+    deterministic: bool = setting(
+        False,
+        "on GPUs, use only kernels that are bitwise reproducible, which is slower; CPU "
+        "kernels always are",
+        resume="free",
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ShardingConfig(LayoutConfig):
+    """The strategy and the devices."""
+
+    strategy: str = setting(
+        "pmap",
+        "how devices share the work: pmap, single, shard_map, sharded or central; or on workers, "
+        "with pip install 'jaxdp[ray]': exact, whose workers compute slices of the batch as they "
+        "become free, with the same result bit for bit on any number of workers, or async, whose "
+        "workers push gradients to parameter servers at their own pace",
+        resume="free",
+        each_fit=False,
+        basic=True,
+    )
+    devices: int | None = setting(
+        None,
+        "use the first N devices (default: all of them); on a CPU, simulate N. On a CPU, "
+        "these are added to XLA_FLAGS unless you set them yourself: "
+        "--xla_force_host_platform_device_count=N and, for speed, "
+        "--xla_cpu_experimental_ynn_fusion_type=-individual_convolution (with JAX 0.11 and "
+        "later also ,-reduce, for correct results) and "
+        "--xla_disable_hlo_passes=cse_barrier_expander",
+        POSITIVE,
+        at_most(MOST_DEVICES),
+        resume="free",
+        each_fit=False,
+        basic=True,
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ProcessConfig(Settings):
+    """The processes of a run."""
+
+    distributed: Literal["auto", "on", "off"] = setting(
+        "auto",
+        "whether this is one process of several: detected (from the flags below, Slurm, "
+        "Open MPI, a Kubernetes indexed job or a TPU pod), yes, or no. `python -m "
+        "jaxdp.launch -n N -- train ...` starts several on one machine",
+        saved=False,
+    )
+    coordinator: str | None = setting(
+        None,
+        "address at which process 0 listens, e.g. 10.0.0.1:1234 (default: detected on a cluster)",
+        metavar="HOST:PORT",
+        saved=False,
+    )
+    num_processes: int | None = setting(
+        None,
+        "number of processes (default: detected on a cluster)",
+        POSITIVE,
+        saved=False,
+    )
+    process_id: int | None = setting(
+        None,
+        "index of this process, from 0 (default: detected on a cluster)",
+        NON_NEGATIVE,
+        saved=False,
+    )
+    distributed_timeout: float = setting(
+        60.0,
+        "seconds to wait for the other processes at startup",
+        POSITIVE,
+        saved=False,
+    )
+    heartbeat_timeout: float = setting(
+        30.0,
+        "seconds without a heartbeat after which a process counts as dead",
+        POSITIVE,
+        saved=False,
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class WorkersConfig(Settings):
+    """Workers of --strategy exact and async, which come and go (Ray)."""
+
+    workers: int | None = setting(
+        None,
+        "processes that compute, each on one CPU core (default: 4)",
+        POSITIVE,
+        at_most(MOST_WORKERS),
+        resume="free",
+        names_run="never",
+    )
+    slices: int | None = setting(
+        None,
+        "exact: equal slices of each batch, whole groups of batch norm (default: as many as "
+        "possible, at most 16)",
+        POSITIVE,
+        at_most(MOST_WORKERS),
+        resume="free",
+        names_run="never",
+    )
+    servers: int | None = setting(
+        None,
+        "parameter servers, which divide the model's arrays by size, on the machines that "
+        "have workers (default: 1 for async; for exact none, the command's own "
+        "process holds them)",
+        POSITIVE,
+        at_most(MOST_WORKERS),
+        resume="free",
+        names_run="never",
+    )
+    staleness: int | None = setting(
+        None,
+        "async: largest number of updates between the pull of parameters and the push of "
+        "their gradient; with it, all workers wait for the slowest one (default: no bound)",
+        NON_NEGATIVE,
+        resume="free",
+        names_run="never",
+    )
+    ray_address: str | None = setting(
+        None,
+        "Ray cluster whose machines the workers run on; only in networks that you trust, "
+        "since Ray executes what it is sent (default: a cluster of this machine alone, for "
+        "this run)",
+        metavar="auto|HOST:PORT",
+        resume="free",
+        names_run="never",
+    )
+
+    @property
+    def worker_count(self) -> int:
+        """Number of workers."""
+        return self.workers or DEFAULT_WORKERS

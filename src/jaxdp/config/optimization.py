@@ -1,0 +1,167 @@
+"""Settings of the batch size, the length of training, the optimizer, and where weights start."""
+
+import dataclasses
+from typing import Any, Literal
+
+from jaxdp.config.settings import Settings, setting
+from jaxdp.config.values import FRACTION, MOST_STEPS, NON_NEGATIVE, POSITIVE, at_most
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class OptimizationConfig(Settings):
+    """The batch size, the length of training and the optimizer."""
+
+    global_batch_size: int | Literal["auto"] | None = setting(
+        None,
+        "examples per step, over all devices; auto: as many as fit in memory (default: 128, "
+        "or the dataset's own; of a training set with less than four such batches the "
+        "largest power of two that is at most a quarter)",
+        POSITIVE,
+        metavar="INT|auto",
+        resume="start",
+        excludes="per_device_batch_size",
+        basic=True,
+    )
+    per_device_batch_size: int | None = setting(
+        None,
+        "examples per device and microbatch, instead of --global-batch-size",
+        POSITIVE,
+        resume="free",
+    )
+    accumulate_steps: int = setting(
+        1,
+        "gradient accumulation, which saves memory: split the global batch into this many "
+        "microbatches, one after another, for one update; batch norm sees one microbatch",
+        POSITIVE,
+        resume="free",
+    )
+    epochs: int | None = setting(
+        None,
+        "passes over the training set (default: 20, or the dataset's own)",
+        POSITIVE,
+        resume="free",
+        program=False,
+        excludes="steps",
+        basic=True,
+    )
+    steps: int | None = setting(
+        None,
+        "number of training steps, instead of --epochs",
+        POSITIVE,
+        at_most(MOST_STEPS),
+        resume="free",
+        program=False,
+        basic=True,
+    )
+    optimizer: str = setting(
+        "nesterov",
+        "sgd, momentum, nesterov, adam, adamw, rmsprop, adagrad, lamb or lion",
+        resume="start",
+        each_fit=False,
+        basic=True,
+    )
+    optimizer_kwargs: dict[str, Any] = setting(
+        {},
+        "keyword arguments of the Optax optimizer, e.g. momentum=0.95 or b1=0.9 b2=0.99 "
+        "(default: the optimizer's own)",
+        resume="start",
+        set_by=("optimizer",),
+    )
+    learning_rate: float | None = setting(
+        None,
+        "peak learning rate (default: 0.1 for sgd, momentum and nesterov, otherwise 0.001)",
+        NON_NEGATIVE,
+        resume="free",
+        program=False,
+        set_by=("optimizer",),
+        basic=True,
+    )
+    lr_scaling: Literal["none", "linear", "sqrt"] = setting(
+        "none",
+        "scale the learning rate with the global batch size over 128, linearly or by its "
+        "square root, so that a recipe carries over to larger batches; schedules other than "
+        "onecycle then warm up for 5 epochs",
+        resume="free",
+        program=False,
+        set_by=("optimizer", "learning_rate"),
+    )
+    schedule: Literal["constant", "multistep", "cosine", "onecycle"] = setting(
+        "onecycle",
+        "learning-rate schedule; multistep divides by 10 after 1/2 and 3/4 of the steps",
+        resume="free",
+        program=False,
+        set_by=("optimizer", "learning_rate"),
+    )
+    warmup_fraction: float | None = setting(
+        None,
+        "fraction of the steps spent warming up to the peak learning rate (default: 0.3 for "
+        "onecycle, otherwise 0)",
+        FRACTION,
+        resume="free",
+        program=False,
+        set_by=("optimizer", "learning_rate"),
+    )
+    weight_decay: float = setting(
+        0.0001,
+        "weight decay of all parameters: L2, added to the gradient; decoupled for adamw, "
+        "lamb and lion",
+        NON_NEGATIVE,
+        resume="free",
+        set_by=("optimizer",),
+    )
+    clip_norm: float | None = setting(
+        None,
+        "clip gradients to this global norm (default: no clipping)",
+        POSITIVE,
+        resume="free",
+        set_by=("optimizer",),
+    )
+    label_smoothing: float = setting(
+        0.0,
+        "label smoothing of a classification: fraction of each target spread evenly over "
+        "all classes",
+        FRACTION,
+        resume="free",
+        set_by=("task",),
+    )
+    ema_decay: float = setting(
+        0.0,
+        "decay of the exponential moving average (EMA) of the weights, which is what is "
+        "then evaluated, e.g. 0.999 (0: no EMA)",
+        FRACTION,
+        resume="presence",
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LearningConfig(Settings):
+    """Initial weights, frozen weights and sampling of classes."""
+
+    init_from: str | None = setting(
+        None,
+        "start from the weights of a run (its best or last checkpoint) or of a file: "
+        ".safetensors, .npz or, with PyTorch, .pt, with the names that convert export "
+        "writes or those of PyTorch. A head for another number of classes keeps its own "
+        "initialization; everything else must fit. A run that resumes goes on from its own "
+        "checkpoint",
+        metavar="RUN|FILE",
+        resume="free",
+        names_run="if_set",
+        basic=True,
+    )
+    freeze: str | None = setting(
+        None,
+        "keep the parameters whose name begins with a match of this regular expression as "
+        'they are, e.g. "stem|units/[0-3]/", or "(?!head)" for all but the head; batch '
+        "norms keep updating their running statistics, as in PyTorch (default: train all)",
+        metavar="PATTERN",
+        resume="free",
+        names_run="if_set",
+    )
+    sampler: Literal["balanced"] | None = setting(
+        None,
+        "balanced: draw all classes of a classification equally often, those of rare ones "
+        "repeatedly (default: every example once an epoch)",
+        resume="start",
+        names_run="if_set",
+    )

@@ -1,0 +1,135 @@
+"""Settings of the folder of a run, and of when it logs, evaluates and saves."""
+
+import dataclasses
+from typing import Literal
+
+from jaxdp.config.settings import Settings, setting
+from jaxdp.config.values import POSITIVE, ProfileRange
+from jaxdp.registry import ConfigError
+
+_MOST_ROLLBACKS = 20
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RunConfig(Settings):
+    """The folder of a run, and when it logs and saves."""
+
+    run_dir: str | None = setting(
+        None,
+        "directory of this run (default: runs/MODEL-DATASET-HASH, the same for the same settings)",
+        metavar="PATH",
+        saved=False,
+        basic=True,
+    )
+    resume: Literal["auto", "never", "must"] = setting(
+        "auto",
+        "auto: resume the run in its directory if there is one; never: start a new one; "
+        "must: fail if there is none. A run that is stopped by a signal saves its last step "
+        "and exits with code 75",
+        saved=False,
+        basic=True,
+    )
+    eval_every: int | None = setting(
+        None,
+        "steps between evaluations (default: every epoch)",
+        POSITIVE,
+        resume="free",
+        program=False,
+    )
+    checkpoint_every: int | None = setting(
+        None,
+        "steps between checkpoints (default: whole epochs, at least 100 steps); the last "
+        "step is always saved",
+        POSITIVE,
+        resume="free",
+        program=False,
+    )
+    keep: int = setting(
+        3,
+        "number of newest checkpoints to keep; with validation data the best one by them is "
+        "kept as well",
+        POSITIVE,
+        resume="free",
+        program=False,
+        names_run="never",
+    )
+    log_every: int = setting(
+        10,
+        "steps between rows of metrics.jsonl",
+        POSITIVE,
+        resume="free",
+        program=False,
+        names_run="never",
+    )
+    steps_per_execution: int = setting(
+        1,
+        "run this many steps in one program, where the dataset is in device memory: for "
+        "steps of a few milliseconds on accelerators. Evaluations and checkpoints stay "
+        "where they are; a shorter execution before one of them compiles a second program",
+        POSITIVE,
+        resume="free",
+        names_run="never",
+    )
+    on_divergence: Literal["stop", "skip", "rollback"] = setting(
+        "stop",
+        "when the loss or the gradients are no longer finite: stop (exit code 3), skip the "
+        "update, or roll back to the last checkpoint and continue from there with half the "
+        "learning rate",
+        resume="free",
+        names_run="never",
+    )
+    max_divergences: int = setting(
+        5,
+        "stop nevertheless after this many skipped updates in a row, or this many rollbacks",
+        POSITIVE,
+        resume="free",
+        program=False,
+        names_run="never",
+    )
+    early_stop: int | None = setting(
+        None,
+        "end the run after this many evaluations in a row that did not improve the task's "
+        "metric (accuracy, iou, mse) on the validation data; for another metric use "
+        "--callbacks early_stopping:patience=N,metric=NAME (default: train to the end)",
+        POSITIVE,
+        resume="free",
+        program=False,
+        names_run="never",
+    )
+    callbacks: tuple[str, ...] = setting(
+        (),
+        "further callbacks, e.g. early_stopping:patience=5,metric=accuracy or "
+        "wandb:project=mine; plugins may register more: early_stopping, profiler, wandb, "
+        "mlflow",
+        metavar="NAME[:KEY=VALUE,...]",
+        resume="free",
+        program=False,
+        names_run="never",
+        each_fit=False,
+        basic=True,
+    )
+    profile: ProfileRange | None = setting(
+        None,
+        "profile steps START to STOP, counted from 1; the trace is written to the run's "
+        "directory, for XProf or TensorBoard",
+        metavar="START:STOP",
+        saved=False,
+    )
+    step_timeout: float | None = setting(
+        None,
+        "abort, with a stack trace of each thread, if no step finishes within this time "
+        "(default: 30 times the median step, at least 300 s; compiling and saving do not "
+        "count)",
+        POSITIVE,
+        metavar="SECONDS",
+        saved=False,
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.on_divergence == "rollback" and self.max_divergences > _MOST_ROLLBACKS:
+            remedy = (
+                f"each rollback halves the learning rate, after {_MOST_ROLLBACKS} nothing would be"
+                " learned; give at most that"
+            )
+            raise ConfigError("max_divergences", self.max_divergences, remedy)

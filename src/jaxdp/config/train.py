@@ -1,0 +1,50 @@
+"""Every setting of a training run.
+
+`config.learning_rate`, `--learning-rate`, the keyword `learning_rate` and `learning_rate:` in YAML
+are the same thing everywhere. Nothing here imports JAX: `--help` and most usage errors are answered
+before it starts.
+"""
+
+import dataclasses
+
+from jaxdp.config.data import DataConfig
+from jaxdp.config.devices import ProcessConfig, ShardingConfig, WorkersConfig
+from jaxdp.config.model import ModelConfig, TaskConfig
+from jaxdp.config.optimization import LearningConfig, OptimizationConfig
+from jaxdp.config.run import RunConfig
+from jaxdp.config.settings import Settings, setting
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PluginsConfig(Settings):
+    """Code of your own."""
+
+    plugins: tuple[str, ...] = setting(
+        (),
+        "your own Python files or modules, imported first to register models, datasets, tasks or"
+        " strategies",
+        metavar="FILE.py|MODULE",
+        resume="free",
+        names_run="if_set",
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PartsConfig(PluginsConfig, ModelConfig, DataConfig, TaskConfig):
+    """What is trained, on which data and for which task: common to commands about training."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TrainConfig(
+    PartsConfig,
+    ShardingConfig,
+    OptimizationConfig,
+    LearningConfig,
+    WorkersConfig,
+    RunConfig,
+    ProcessConfig,
+):
+    """Everything that defines a training run.
+
+    `config.yaml` in its folder holds exactly these settings.
+    """

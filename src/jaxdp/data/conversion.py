@@ -1,0 +1,108 @@
+"""Converts pictures of any colour mode and depth into arrays: the same for training and for
+prediction.
+"""
+
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from jaxdp.data.dataset import DTYPES, BadExample
+
+_GREY_MODES = ("1", "L", "LA", "La", "I", "F")
+_AS_FLOAT = ("int8", "int16", "float16", "float64")
+_LUMA = np.array([0.299, 0.587, 0.114], np.float32)  # ITU-R 601-2, as Pillow makes grey of colour
+
+
+def convert_array(
+    pixels: np.ndarray, channels: int | None, where: object, *, transparent: bool = False
+) -> np.ndarray:
+    """Returns an array (H, W, C) with the channels that are wanted, at its own depth.
+
+    Args:
+        transparent: whether its last channel is the opacity.
+
+    Raises:
+        BadExample: for numbers that no depth here holds.
+    """
+    pixels = _standard(pixels, where)
+    stored = pixels.shape[2]
+    if pixels.dtype == np.uint8 and (stored in (1, 3) or transparent):
+        return convert_picture(
+            Image.fromarray(pixels[..., 0] if stored == 1 else pixels), channels, where
+        )
+    opaque = 1.0 if pixels.dtype.kind == "f" else float(np.iinfo(pixels.dtype).max)
+    opacity = np.full_like(pixels[..., :1], opaque)
+    if transparent:
+        pixels, opacity = pixels[..., :-1], pixels[..., -1:]
+    if channels == 4 and pixels.shape[2] in (1, 3):
+        return np.concatenate([np.broadcast_to(pixels, (*pixels.shape[:2], 3)), opacity], axis=-1)
+    if transparent:
+        pixels = _rounded(pixels * (opacity.astype(np.float32) / opaque), pixels.dtype)
+    if channels == 3 and pixels.shape[2] == 1:
+        return np.repeat(pixels, 3, axis=-1)
+    if channels == 1 and pixels.shape[2] == 3:
+        return _rounded((pixels @ _LUMA)[..., None], pixels.dtype)
+    return pixels
+
+
+def convert_picture(image: Image.Image, channels: int | None, where: object) -> np.ndarray:
+    """Returns a picture as an array (H, W, C) with the channels that are wanted: all that training
+    and prediction convert.
+    """
+    if image.mode in ("I", "F") or image.mode.startswith("I;16"):
+        pixels = _standard(np.asarray(image), where)[..., None]
+        if channels in (3, 4):
+            return convert_array(pixels, channels, where)
+        return pixels
+    if channels == 4:
+        return np.asarray(image.convert("RGBA"))
+    grey = is_grey(image)
+    if image.has_transparency_data:
+        black = Image.new("RGBA", image.size, (0, 0, 0, 255))
+        image = Image.alpha_composite(black, image.convert("RGBA")).convert("L" if grey else "RGB")
+    if channels in (1, 3):
+        grey = channels == 1
+    mode = "L" if grey else "RGB"
+    pixels = np.asarray(image if image.mode == mode else image.convert(mode))
+    return pixels if pixels.ndim == 3 else pixels[..., None]
+
+
+def _rounded(values: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
+    return (values if dtype.kind == "f" else values.round()).astype(dtype)
+
+
+def _standard(pixels: np.ndarray, where: object) -> np.ndarray:
+    """Returns pixels as uint8, uint16 or float32.
+
+    Nothing but the last digits of float64 is lost.
+    """
+    if pixels.dtype == np.bool_:
+        return pixels.astype(np.uint8) * np.uint8(255)
+    if pixels.dtype.name in DTYPES:
+        return pixels
+    if pixels.dtype.name in _AS_FLOAT:
+        return pixels.astype(np.float32)
+    if pixels.dtype.kind in "iu" and pixels.min(initial=0) >= 0 and pixels.max(initial=0) < 2**16:
+        return pixels.astype(np.uint16)
+    bits = f"has {pixels.dtype.itemsize * 8} bits a pixel ({pixels.dtype})"
+    raise BadExample(where, f"{bits}; save it as uint8, uint16 or float32")
+
+
+def dtype_of(dtype: np.dtype[Any]) -> str:
+    """Returns the dtype of the pixels that stored ones of this dtype become."""
+    if dtype == np.bool_:
+        return "uint8"
+    return (
+        dtype.name if dtype.name in DTYPES else "float32" if dtype.name in _AS_FLOAT else "uint16"
+    )
+
+
+def dtype_of_mode(mode: str) -> str:
+    """Returns the dtype of the pixels that a picture of this mode becomes."""
+    return "float32" if mode == "F" else "uint16" if mode.startswith("I") else "uint8"
+
+
+def is_grey(image: Image.Image) -> bool:
+    """Returns whether a picture has no colour, by its mode."""
+    return image.mode in _GREY_MODES or image.mode.startswith("I;16")

@@ -1,0 +1,250 @@
+"""Image files: what their headers say, and reading them as arrays, the same way in training and in
+prediction.
+"""
+
+import contextlib
+import dataclasses
+import io
+import logging
+import pathlib
+from typing import Any
+
+import numpy as np
+from PIL import Image, ImageOps
+
+from jaxdp.config.values import MaskValues
+from jaxdp.data import tiff
+from jaxdp.data.conversion import convert_array, convert_picture, dtype_of, dtype_of_mode, is_grey
+from jaxdp.data.dataset import BadExample, Size
+from jaxdp.data.masks import to_class_numbers
+from jaxdp.data.resize import Resize
+
+# An error says in one line what is wrong with a file.
+logging.getLogger("PIL").setLevel(logging.CRITICAL)
+
+# What may happen to an image on the way to a model.
+GREYED = "in colour: made grey, as the model wants it"
+COLOURED = "grey: given three equal channels, as the model wants it"
+FLATTENED = "transparent: laid on black"
+FIRST = "more than one picture: the first is taken"
+
+_PHOTOGRAPHS = ("JPEG", "MPO")
+_TURNED = (5, 6, 7, 8)  # values of the EXIF tag Orientation that swap height and width
+_ORIENTATION = 0x0112
+
+
+@dataclasses.dataclass(frozen=True)
+class Picture:
+    """An image in a file.
+
+    Attributes:
+        page: its number, in a TIFF file of several.
+        tiff: what the planes of a TIFF file are, `pages` or `channels`, whatever its metadata say.
+    """
+
+    path: pathlib.Path
+    page: int | None = None
+    tiff: str | None = None
+
+    def __str__(self) -> str:
+        return str(self.path) if self.page is None else f"{self.path}[{self.page}]"
+
+
+Data = bytes | pathlib.Path | Picture  # an encoded image, or where it is
+
+
+@dataclasses.dataclass(frozen=True)
+class Header:
+    """What `read_image` would give.
+
+    Attributes:
+        channels: 1 for grey, 3 for colour; otherwise as many as there are.
+        sizes: height and width of each page.
+    """
+
+    channels: int
+    dtype: str
+    sizes: tuple[Size, ...]
+
+
+def read_header(path: pathlib.Path, choice: str | None = None) -> Header | None:
+    """Returns what a file holds, from its header alone.
+
+    None if it cannot be read, which is an error once it is decoded.
+
+    Args:
+        choice: of `--tiff`.
+    """
+    with contextlib.suppress(Exception):
+        if is_tiff(path):
+            stacks = tiff.read_stacks(path, choice)
+            sizes = tuple(plane.size for plane in stacks)
+            return Header(stacks[0].channels, dtype_of(stacks[0].dtype), sizes)
+        with Image.open(path) as image:
+            return Header(1 if is_grey(image) else 3, dtype_of_mode(image.mode), (_size_of(image),))
+    return None
+
+
+def _size_of(image: Image.Image) -> Size:
+    """Returns height and width as they will be once it is turned."""
+    turned = image.format in _PHOTOGRAPHS and image.getexif().get(_ORIENTATION) in _TURNED
+    return image.size if turned else (image.height, image.width)
+
+
+def pages_of(path: pathlib.Path, header: Header | None, choice: str | None = None) -> list[Picture]:
+    """Returns the images in a file; one that cannot be read counts as one."""
+    count = len(header.sizes) if header is not None else 1
+    return [Picture(path, page if count > 1 else None, choice) for page in range(count)]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Stored:
+    """An image as it is stored.
+
+    Attributes:
+        image: Pillow's image, or an array (H, W, C) of a TIFF file.
+        transparent: whether some of it is transparent; for an array its last channel is the
+            opacity.
+        count: how many images there are in the file; 2 stands for several.
+        dtype: that a TIFF file says its pixels have.
+    """
+
+    image: Image.Image | np.ndarray
+    transparent: bool
+    count: int = 1
+    dtype: np.dtype[Any] | None = None
+
+
+def read_image(
+    data: Data,
+    where: object,
+    channels: int | None = None,
+    dtype: str | None = None,
+    resize: Resize | None = None,
+) -> tuple[np.ndarray, tuple[str, ...]]:
+    """Returns pixels (H, W, C) as uint8, uint16 or float32, and what happened to them, e.g. GREYED.
+
+    Photographs are turned as their EXIF data say. Palettes, CMYK and the like become RGB. Unless
+    four channels are asked for, what is transparent is laid on black: below full transparency lies
+    whatever the program left there.
+
+    Args:
+        where: names the image in errors.
+        channels: 1 makes it grey, 3 colour, 4 colour and opacity; None leaves it grey or colour.
+            Other numbers of channels, which TIFF files may have, are not converted.
+        dtype: that it must have; None for any.
+        resize: how it is going to be resized: a large photograph is decoded at reduced scale.
+
+    Raises:
+        BadExample: if it cannot be read, has another dtype or number of channels, or NaN or
+            infinite pixels.
+    """
+    stored = _read_stored(data, where, resize)
+    if isinstance(stored.image, Image.Image):
+        grey = is_grey(stored.image)
+        pixels = convert_picture(stored.image, channels, where)
+        if stored.dtype is not None and pixels.dtype != dtype_of(stored.dtype):
+            problem = "is compressed in a way that takes pip install imagecodecs"
+            raise BadExample(where, f"{problem}; or save it uncompressed")
+    else:
+        grey = stored.image.shape[2] == 1 + stored.transparent
+        pixels = convert_array(stored.image, channels, where, transparent=stored.transparent)
+    if dtype is not None and pixels.dtype != dtype:
+        bits, wanted = (np.dtype(each).itemsize * 8 for each in (pixels.dtype, dtype))
+        problem = f"has {bits} bits a channel ({pixels.dtype}), not {wanted} ({dtype})"
+        raise BadExample(where, f"{problem}; save it as those")
+    if pixels.dtype.kind == "f" and not np.isfinite(pixels).all():
+        raise BadExample(where, "has NaN or infinite pixels")
+    if channels is not None and pixels.shape[2] != channels:
+        raise BadExample(where, f"has {pixels.shape[2]} channels, not {channels}")
+    notes: list[str] = []
+    if channels in (1, 3, 4) and grey != (channels == 1):
+        notes.append(COLOURED if grey else GREYED)
+    if stored.count > 1 and getattr(data, "page", None) is None:
+        notes.append(FIRST)
+    if stored.transparent and channels != 4:
+        notes.append(FLATTENED)
+    return pixels, tuple(notes)
+
+
+def decode_mask(data: Data, where: object, values: MaskValues | None = None) -> np.ndarray:
+    """Returns uint8 (H, W): the numbers of the classes.
+
+    For an image with a palette they are the places in it, or its colours.
+
+    Args:
+        values: of `--mask-values`; colours there are looked up, of palettes as well.
+
+    Raises:
+        BadExample: if it cannot be read, or has several channels or values that are no class
+            numbers.
+    """
+    return to_class_numbers(read_mask(data, where, values), values, where)
+
+
+def read_mask(data: Data, where: object, values: MaskValues | None = None) -> np.ndarray:
+    """Returns a mask as it is stored: numbers (H, W), or colours (H, W, C).
+
+    Raises:
+        BadExample: if it cannot be read.
+    """
+    stored = _read_stored(data, where)
+    image = stored.image
+    if not isinstance(image, Image.Image):
+        return image[..., 0] if image.shape[2] == 1 else image
+    if image.mode == "P" and values is not None and values.colours:
+        return np.asarray(image.convert("RGB"))
+    if image.mode in ("L", "P", "1", "I", "F") or image.mode.startswith("I;16"):
+        return np.asarray(image)
+    return np.asarray(image.convert("RGBA" if stored.transparent else "RGB"))
+
+
+def is_tiff(path: pathlib.Path) -> bool:
+    """Returns whether the name of a file says that it is TIFF."""
+    return path.suffix.lower() in tiff.SUFFIXES
+
+
+def _read_stored(data: Data, where: object, resize: Resize | None = None) -> _Stored:
+    picture = Picture(data) if isinstance(data, pathlib.Path) else data
+    # Broken data make decoders raise almost anything.
+    try:
+        if isinstance(picture, bytes):
+            return _read_by_pillow(io.BytesIO(picture), 0, resize)
+        if not is_tiff(picture.path) or _is_no_tiff(picture.path):  # whatever its name says
+            return _read_by_pillow(picture.path, 0, resize)
+        planes = tiff.read_stacks(picture.path, picture.tiff)
+        plane = planes[picture.page or 0]
+        pixels = tiff.read(picture.path, plane)
+        if pixels is not None:
+            return _Stored(pixels, plane.transparent, len(planes), plane.dtype)
+        stored = _read_by_pillow(picture.path, plane.pages[0], None)
+        dtype = None if plane.converted else plane.dtype
+        return dataclasses.replace(stored, count=len(planes), dtype=dtype)
+    except Exception as error:
+        raise BadExample(where, f"cannot be read as an image ({_cause(error)})") from error
+
+
+def _is_no_tiff(path: pathlib.Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(2) not in (b"II", b"MM")
+
+
+def _read_by_pillow(file: Any, frame: int, resize: Resize | None) -> _Stored:
+    with Image.open(file) as image:
+        count = 2 if getattr(image, "is_animated", False) else 1
+        if frame:
+            image.seek(frame)
+        if resize is not None and image.format in _PHOTOGRAPHS:
+            factor = resize.reduction(_size_of(image))
+            image.draft(None, (image.width // factor, image.height // factor))
+        image.load()
+        if image.format in _PHOTOGRAPHS:
+            ImageOps.exif_transpose(image, in_place=True)
+        return _Stored(image, image.has_transparency_data, count)
+
+
+def _cause(error: Exception) -> str:
+    if isinstance(error, Image.UnidentifiedImageError):
+        return "no known format"
+    text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return " ".join(text.split()) or type(error).__name__

@@ -1,0 +1,190 @@
+"""Completes a dataset that a source has found: chooses its splits, decides how images become one
+size, measures what is not known, and checks what was promised.
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from jaxdp.config import DataConfig
+from jaxdp.data.dataset import Dataset
+from jaxdp.data.measure import count_classes, measure_pixels
+from jaxdp.data.request import Request
+from jaxdp.data.resize import Resize, plan_resize
+from jaxdp.data.split import Split
+from jaxdp.data.splits import Part, choose_splits
+from jaxdp.parsing import printable
+from jaxdp.registry import ConfigError
+
+
+def complete(dataset: Dataset, parts: Mapping[str, Part], request: Request) -> Dataset:
+    """Returns a dataset of `Split`s with everything that a run needs to know of it.
+
+    Args:
+        parts: the examples of each split, from `choose_splits`.
+
+    Raises:
+        ConfigError: for settings that do not fit, and data that cannot be trained on.
+        BadExample: for an example that cannot be read, unless bad examples are left out.
+    """
+    config, name = request.config, dataset.name
+    source, indices = parts["train"]
+    indices = np.arange(len(source)) if indices is None else indices
+    drawn_from, drawn = parts.get("validation", (None, None))
+    if drawn_from is source and drawn is not None:  # validation data count as classes, too
+        indices = np.sort(np.concatenate([indices, drawn]))
+    dataset, mask_table = count_classes(dataset, source, indices, request)
+    dataset = _with_class_names(dataset, request)
+    resize, dataset = plan_resize(dataset, source.sizes, config)
+    splits = {
+        split: Split(
+            source,
+            dataset,
+            where=f"{name} {split}",
+            skip=request.skip,
+            indices=indices,
+            resize=resize,
+            mask_table=mask_table,
+        )
+        for split, (source, indices) in parts.items()
+    }
+    dataset = measure_pixels(dataset, splits, request)
+    return _of_splits(dataset, {name: each.revised(dataset) for name, each in splits.items()})
+
+
+def _of_splits(dataset: Dataset, splits: Mapping[str, Any]) -> Dataset:
+    every = {"validation": None, "test": None} | dict(splits)
+    return dataclasses.replace(dataset, **every, whole=False)
+
+
+def open_found(dataset: Dataset, request: Request, kind_of: Callable[[str], str]) -> Dataset:
+    """Returns what a source has found as a complete dataset."""
+    # Names of classes come from folders and files, and go to terminals, figures and tables.
+    dataset = dataclasses.replace(
+        dataset,
+        kind=kind_of(dataset.task),
+        class_names=tuple(map(printable, dataset.class_names)),
+        name=request.config.dataset or "",
+        settings=request.config,
+    )
+    return complete(dataset, choose_splits(dataset, request), request)
+
+
+def check_dataset(
+    dataset: Dataset,
+    config: DataConfig,
+    kind_of: Callable[[str], str] = lambda task: task,
+    tasks: Sequence[str] = (),
+) -> Dataset:
+    """Returns the dataset with images of the size that `config` asks for and a `Split` for each
+    source.
+
+    A split stays the same object unless its examples change; bad examples that it skips stay
+    skipped.
+
+    Args:
+        kind_of: returns which of the three tasks here a task of your own is like.
+        tasks: the tasks that would do; none for any.
+
+    Raises:
+        ConfigError: for a task that the dataset has no targets for, or a split without examples.
+    """
+    name = dataset.name or config.dataset or ""
+    request = Request(config.replace(dataset=name), tasks=tuple(tasks))
+    if dataset.dtype != "uint8" and dataset.pixel_range is None:
+        remedy = f"{name}: a dataset of {dataset.dtype} needs a pixel_range, which becomes 0 to 255"
+        raise ConfigError("", dataset.dtype, remedy)
+    request.choose(dataset.task)
+    for split, source in dataset.splits().items():
+        if len(source) == 0:
+            raise request.no_examples(split)
+    dataset = dataclasses.replace(dataset, kind=kind_of(dataset.task), name=name)
+    splits = {
+        split: source
+        if isinstance(source, Split)
+        else Split(source, dataset, where=f"{name} {split}")
+        for split, source in dataset.splits().items()
+    }
+    resize, before = Resize.of(config, dataset.kind), splits["train"].resize
+    fits = before is None and resize is not None and resize.size == dataset.image_shape[:2]
+    if resize is not None and resize != before and not fits:
+        splits = {split: each.revised(dataset, resize=resize) for split, each in splits.items()}
+        dataset = _measured_again(dataset, splits, request)
+    revised = {split: each.revised(dataset, skip=request.skip) for split, each in splits.items()}
+    return _of_splits(dataset, revised)
+
+
+def _measured_again(dataset: Dataset, splits: Mapping[str, Split], request: Request) -> Dataset:
+    """Returns the dataset with images of another size: with the statistics of these, and without
+    the defaults that belonged to the size before.
+    """
+    changes: dict[str, Any] = {}
+    if dataset.measured:
+        changes = {"mean": (), "std": (), "pixel_range": None}
+    if "image_size" in dataset.defaults:
+        given = dataset.settings.augment if dataset.settings is not None else None
+        changes["augment"] = given or ()
+        changes["defaults"] = {
+            name: value for name, value in dataset.defaults.items() if name != "image_size"
+        }
+    return measure_pixels(dataclasses.replace(dataset, **changes), splits, request)
+
+
+def _with_class_names(dataset: Dataset, request: Request) -> Dataset:
+    """Returns the dataset with the names of `--class-names`.
+
+    Raises:
+        ConfigError: for names that are too many, too few or alike, and where the classes have other
+            names already.
+    """
+    names, name = request.config.class_names, request.config.dataset
+    if names is None or names == dataset.class_names:
+        return dataset
+    remedy = ""
+    if dataset.class_names:
+        known = ", ".join(dataset.class_names[:6]) + ", ..." * (len(dataset.class_names) > 6)
+        remedy = f"the classes of {name} have names already ({known}); leave it out"
+    elif dataset.task not in ("classification", "segmentation"):
+        remedy = f"{name} has no classes, but targets for {dataset.task}; leave it out"
+    elif len(names) != dataset.num_classes:
+        remedy = (
+            f"has {len(names)} names for the {dataset.num_classes} classes of {name}; give one for"
+            " each, in their order"
+        )
+    elif len(set(names)) < len(names) or not all(names):
+        remedy = "must be names that differ and are not empty"
+    if remedy:
+        raise ConfigError("class_names", ",".join(names), remedy)
+    return dataclasses.replace(dataset, class_names=names)
+
+
+def with_classes(dataset: Dataset, names: Sequence[str]) -> Dataset:
+    """Returns a dataset of labels with the class numbers of a model, if the classes have names.
+
+    Args:
+        names: of the model's classes.
+
+    Raises:
+        ConfigError: for a class that the model does not know.
+    """
+    theirs, ours = dataset.describe().class_names, tuple(names)
+    if theirs == ours or any(each == tuple(map(str, range(len(each)))) for each in (theirs, ours)):
+        return dataset
+    unknown = [name for name in theirs if name not in ours]
+    if unknown:
+        remedy = (
+            f"has classes that the model does not know: {', '.join(unknown)}; it knows"
+            f" {', '.join(ours)}"
+        )
+        raise ConfigError("dataset", dataset.name, remedy)
+    table = np.array([ours.index(name) for name in theirs])
+    relabelled = dataclasses.replace(dataset, num_classes=len(ours), class_names=ours)
+    splits = {
+        split: (source if isinstance(source, Split) else Split(source, dataset)).revised(
+            relabelled, label_table=table
+        )
+        for split, source in dataset.splits().items()
+    }
+    return _of_splits(relabelled, splits)

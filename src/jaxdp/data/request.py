@@ -1,0 +1,90 @@
+"""What is asked of a dataset: the settings about data, and the tasks that would do."""
+
+import dataclasses
+
+from jaxdp.config import DataConfig
+from jaxdp.registry import ConfigError
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+    """What is asked of a dataset.
+
+    Attributes:
+        config: every setting about data.
+        argument: what follows the colon of the dataset's name.
+        tasks: the tasks that would do, preferred first; none for any.
+        flag: the setting that named the dataset; "" for one that was made of arrays.
+    """
+
+    config: DataConfig
+    argument: str = ""
+    tasks: tuple[str, ...] = ()
+    flag: str = "dataset"
+
+    def error(self, remedy: str) -> ConfigError:
+        """Returns the error that says what is wrong with the dataset."""
+        name = self.config.dataset
+        return ConfigError(self.flag, name, remedy if self.flag else f"{name}: {remedy}")
+
+    def no_examples(self, split: str) -> ConfigError:
+        """Returns the error that says that a split is empty."""
+        name, flag = self.config.dataset or "", f"{split}_split"
+        if not hasattr(self.config, flag):
+            return ConfigError("", split, f"{name} has no {split} example")
+        value = getattr(self.config, flag) or split
+        return ConfigError(flag, value, f"{name} has no example there")
+
+    @property
+    def skip(self) -> bool:
+        """Whether bad examples are left out."""
+        return self.config.on_bad_example == "skip"
+
+    @property
+    def validation_split(self) -> str | None:
+        """The name of the split to validate on, if `--validation` names one."""
+        wanted = self.config.validation
+        return wanted if wanted not in (None, "none") and self.validation_share is None else None
+
+    @property
+    def validation_share(self) -> float | None:
+        """The share of the training set to validate on, if `--validation` is one.
+
+        Raises:
+            ConfigError: for a number that is no share.
+        """
+        try:
+            share = float(self.config.validation or "")
+        except ValueError:
+            return None
+        if not 0 < share < 1:
+            raise ConfigError(
+                "validation",
+                self.config.validation,
+                "must be a share between 0 and 1, a split, or none",
+            )
+        return share
+
+    def refuse(self, *settings: str) -> None:
+        """Raises ConfigError if the user sets what this dataset has no use for."""
+        for name in settings:
+            if getattr(self.config, name) not in (None, False):
+                raise ConfigError(
+                    name, getattr(self.config, name), f"{self.config.dataset} does not take it"
+                )
+
+    def choose(self, *available: str) -> str:
+        """Returns the first wanted task among those that the dataset has targets for.
+
+        Raises:
+            ConfigError: if there is none.
+        """
+        for task in self.tasks or available:
+            if task in available:
+                return task
+        served, wanted = " or ".join(available), " or ".join(self.tasks)
+        raise ConfigError(
+            "dataset",
+            self.config.dataset,
+            f"is for {served}, but --model or --task asks for {wanted}",
+        )

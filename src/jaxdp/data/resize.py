@@ -1,0 +1,229 @@
+"""Decides how the images of a dataset become one size, and resizes, crops, frames or pads them and
+their masks alike: in training, evaluation and prediction.
+"""
+
+import dataclasses
+import re
+import sys
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import numpy as np
+from PIL import Image
+
+from jaxdp.config import DataConfig
+from jaxdp.data.dataset import IGNORE_LABEL, PAD_LABEL, Dataset, Example, Size
+from jaxdp.registry import ConfigError
+
+_LARGEST_SIDE = 16384
+_LONGEST_SIDE = 2**18
+_FACTORS = (8, 4, 2)  # by which JPEG files can be decoded smaller
+_SPARE = 2
+_PHOTOGRAPH_SIDES = (16, 32, 48, 64, 96, 128, 160, 192, 224)
+_WASTEFUL = 16  # times the median area
+_ALIGNMENT = 16  # sides of padded images, which four poolings by two divide
+
+
+@dataclasses.dataclass(frozen=True)
+class Resize:
+    """How images become one size.
+
+    Attributes:
+        size: height and width.
+        kind: `stretch` resizes to height and width; `resize_crop` resizes the shorter side and
+            crops the middle of the longer one; `letterbox` resizes the longer side and puts black
+            bars at both ends of the shorter one; `pad` mirrors smaller images at the bottom and
+            right, and ignores masks there.
+    """
+
+    size: Size
+    kind: Literal["stretch", "resize_crop", "letterbox", "pad"] = "stretch"
+
+    @classmethod
+    def parse(cls, text: str) -> "Resize":
+        """Reads `N`, `HxW`, `resize_crop:N` or `letterbox:N`.
+
+        Raises ConfigError for anything else.
+        """
+        match = re.fullmatch(r"([0-9]{1,9})(?:x([0-9]{1,9}))?", text)
+        squared = re.fullmatch(r"(resize_crop|letterbox):([0-9]{1,9})", text)
+        size = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
+        if squared:
+            size = (int(squared[2]), int(squared[2]))
+        if not all(0 < side <= _LARGEST_SIDE for side in size):
+            remedy = (
+                "must be N or HxW in pixels, e.g. 64 or 48x64, or resize_crop:N or letterbox:N, of"
+                f" at most {_LARGEST_SIDE}"
+            )
+            raise ConfigError("image_size", text, remedy)
+        kind: Any = squared[1] if squared else "stretch"
+        return cls(size, kind)
+
+    @classmethod
+    def of(cls, config: DataConfig, task: str) -> "Resize | None":
+        """Returns what `--image-size` asks for, if it is set.
+
+        Raises ConfigError for a task whose answers are images, which have the size of the original.
+        """
+        if config.image_size is None:
+            return None
+        resize = cls.parse(config.image_size)
+        if resize.kind != "stretch" and task != "classification":
+            raise ConfigError(
+                "image_size",
+                config.image_size,
+                f"is for classification, not for {task}; give N or HxW",
+            )
+        return resize
+
+    @classmethod
+    def while_reading(cls, config: DataConfig, task: str) -> "Resize | None":
+        """Returns how the images of a run are resized as soon as they are read, if they are. Where
+        pixels have answers, they are resized from their full size.
+        """
+        return cls.of(config, task) if task == "classification" else None
+
+    def reduction(self, size: Size) -> int:
+        """Returns the largest of 1, 2, 4 and 8 by which an image of this size stays at least twice
+        as large as it is resized to.
+
+        A JPEG file decoded at that part of its size is resized to nearly the same pixels, since two
+        or more of its pixels still become one.
+        """
+        for factor in _FACTORS:
+            reduced = (-(-size[0] // factor), -(-size[1] // factor))
+            wanted = self._resized(reduced)
+            large = all(have >= _SPARE * want for have, want in zip(reduced, wanted, strict=True))
+            # Rounded up, its sides may have another ratio.
+            if large and wanted == self._resized(size):
+                return factor
+        return 1
+
+    def _resized(self, size: Size) -> Size:
+        """Returns the size to which an image is resized, before it is cropped or framed."""
+        height, width = size
+        if self.kind == "pad":
+            return size
+        if self.kind == "stretch" or size == self.size:
+            return self.size
+        side = self.size[0]
+        shorter, longer = sorted(size)
+        if self.kind == "resize_crop":
+            new = (side, int(side * longer / shorter))
+        else:
+            new = (max(round(side * shorter / longer), 1), side)
+        return new if height <= width else (new[1], new[0])
+
+    def apply_to(self, example: Example) -> Example:
+        """Returns an example whose image, mask and target have the size."""
+        pictures = {name for name in ("images", "masks", "targets") if name in example}
+        return example | {
+            name: self.apply(example[name], mask=name == "masks") for name in pictures
+        }
+
+    def apply(self, pixels: np.ndarray, *, mask: bool = False) -> np.ndarray:
+        """Returns pixels (H, W, C) or (H, W) at the size; those of a mask are not interpolated.
+
+        Source: for `resize_crop` the arithmetic of torchvision's Resize(N) and CenterCrop(N).
+        """
+        if self.kind == "pad":
+            label = (IGNORE_LABEL if pixels.dtype == np.uint8 else PAD_LABEL) if mask else None
+            return pad(pixels, self.size, value=label)
+        height, width = pixels.shape[:2]
+        new, side = self._resized((height, width)), self.size[0]
+        if self.kind == "stretch" or (height, width) == self.size:
+            return resize_to(pixels, new, nearest=mask)
+        if max(new) > _LONGEST_SIDE:  # of a line of pixels, in a file of a few hundred bytes
+            remedy = (
+                f"an image of {height}x{width} pixels would become {min(new)}x{max(new)} before it"
+                " is cropped; leave it out"
+            )
+            raise ConfigError("image_size", f"{self.kind}:{side}", remedy)
+        resized = resize_to(pixels, new, nearest=mask)
+        if self.kind == "resize_crop":
+            top, left = (round((have - side) / 2) for have in resized.shape[:2])
+            return resized[top : top + side, left : left + side]
+        framed = np.zeros((side, side, *pixels.shape[2:]), pixels.dtype)
+        top, left = ((side - have) // 2 for have in resized.shape[:2])
+        framed[top : top + resized.shape[0], left : left + resized.shape[1]] = resized
+        return framed
+
+
+def resize_to(pixels: np.ndarray, size: Size, *, nearest: bool = False) -> np.ndarray:
+    """Returns (H, W, C) or (H, W) at another size: antialiased bilinear, or the nearest pixel, as
+    masks need it.
+    """
+    if pixels.shape[:2] == size:
+        return pixels
+    if pixels.ndim == 3 and (pixels.shape[2] not in (1, 3) or pixels.dtype != np.uint8):
+        channels = np.moveaxis(pixels, -1, 0)
+        return np.stack([resize_to(each, size, nearest=nearest) for each in channels], axis=-1)
+    method = Image.Resampling.NEAREST if nearest else Image.Resampling.BILINEAR
+    width_height = (size[1], size[0])
+    if pixels.dtype != np.uint8:
+        image = Image.fromarray(pixels.astype(np.float32)).resize(width_height, method)
+        resized = np.asarray(image)
+        return resized if pixels.dtype.kind == "f" else resized.round().astype(pixels.dtype)
+    image = Image.fromarray(pixels[..., 0] if pixels.shape[2:] == (1,) else pixels)
+    return np.asarray(image.resize(width_height, method)).reshape(*size, *pixels.shape[2:])
+
+
+def pad(pixels: np.ndarray, size: Size, *, value: int | None = None) -> np.ndarray:
+    """Returns (H, W, ...) padded to `size` at the bottom and right: mirrored, as often as it takes,
+    or with a value.
+    """
+    missing = [(0, max(want - have, 0)) for want, have in zip(size, pixels.shape[:2], strict=True)]
+    widths = missing + [(0, 0)] * (pixels.ndim - 2)
+    if not any(after for _, after in missing):
+        return pixels
+    if value is not None:
+        return np.pad(pixels, widths, constant_values=value)
+    return np.pad(pixels, widths, mode="symmetric")
+
+
+def plan_resize(
+    dataset: Dataset, sizes: Sequence[Size], config: DataConfig
+) -> tuple[Resize | None, Dataset]:
+    """Returns how images become one size, and the dataset with the defaults that follow.
+
+    Args:
+        sizes: of all images; none if headers do not say them.
+    """
+    asked = Resize.of(config, dataset.kind or dataset.task)
+    if asked is not None or not sizes:
+        return asked, dataset
+    if dataset.task == "segmentation":
+        return _plan_padding(dataset, sizes, config), dataset
+    if len(set(sizes)) == 1:
+        return None, dataset
+    shorter = float(np.median([min(size) for size in sizes]))
+    side = max(
+        (side for side in _PHOTOGRAPH_SIDES if side <= shorter), default=max(int(shorter), 1)
+    )
+    text, augment = f"resize_crop:{side}", ("flip", f"random_resized_crop:{side}")
+    default = "" if config.augment is not None else f" and --augment {' '.join(augment)}"
+    _say(f"note: {config.dataset}: images differ in size: --image-size {text}{default} by default")
+    defaults = {**dataset.defaults, "image_size": text}
+    return Resize.parse(text), dataclasses.replace(dataset, augment=augment, defaults=defaults)
+
+
+def _plan_padding(dataset: Dataset, sizes: Sequence[Size], config: DataConfig) -> Resize | None:
+    """Returns how images with masks are padded where they differ in size or a crop is larger."""
+    words = [word.partition(":") for word in config.augment or ()]
+    crops = [int(side) for name, _, side in words if name == "crop" and side.isdecimal()]
+    largest = [max(sides) for sides in zip(*sizes, strict=True)]
+    wanted = [max(side, *crops, 0) for side in largest]
+    if len(set(sizes)) == 1 and wanted == largest:
+        return None
+    height, width = (-(-side // _ALIGNMENT) * _ALIGNMENT for side in wanted)
+    times = height * width / float(np.median([height * width for height, width in sizes]))
+    if times > _WASTEFUL:
+        _say(
+            f"warning: {config.dataset}: images are padded to {height}x{width} pixels,"
+            f" {times:.0f} times the area of most of them; cut the large ones into tiles"
+        )
+    return Resize((height, width), "pad")
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(text + "\n")

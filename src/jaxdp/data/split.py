@@ -1,0 +1,285 @@
+"""The examples of one split as training and evaluation read them: chosen, made one size, and
+checked against what the dataset promises.
+"""
+
+import copy
+import itertools
+import math
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from jaxdp.data.dataset import (
+    IGNORE_LABEL,
+    BadExample,
+    BaseSource,
+    Dataset,
+    Example,
+    Source,
+    UserSource,
+    commonest,
+)
+from jaxdp.data.resize import Resize
+from jaxdp.registry import ConfigError
+
+_ALIGNMENT = 64  # bytes
+NOT_FINITE = "has NaN or infinite pixels"
+
+Read = Callable[[Sequence[int]], Iterable[Example | BadExample]]
+
+
+class Split:
+    """Some of the examples of a source, with a weight each: 1, or 0 for a bad example that is left
+    out.
+
+    Args:
+        source: a source, or an object of the user's that is one.
+        dataset: what its examples must be like.
+        where: names the split in errors.
+        skip: whether to leave bad examples out, instead of raising.
+        indices: of the source's examples; None for all.
+        resize: how images become one size; None to leave them.
+        mask_table: the class of each stored value of a mask, uint8 (256,); None to leave them.
+        label_table: the class number of each label of the source; None to leave them.
+
+    Attributes:
+        errors: what was wrong with the bad examples that were left out so far, by their indices.
+    """
+
+    def __init__(
+        self,
+        source: Source | BaseSource,
+        dataset: Dataset,
+        *,
+        where: str = "",
+        skip: bool = False,
+        indices: np.ndarray | None = None,
+        resize: Resize | None = None,
+        mask_table: np.ndarray | None = None,
+        label_table: np.ndarray | None = None,
+    ) -> None:
+        adapted = source if isinstance(source, BaseSource) else UserSource(source)
+        self.source = adapted.resized_to(resize)
+        self.where, self.skip, self.resize = where, skip, resize
+        self._indices, self._mask_table, self._label_table = indices, mask_table, label_table
+        self._promise(dataset)
+
+    def _promise(self, dataset: Dataset) -> None:
+        """Sets what examples must be like, and forgets which ones were bad."""
+        self._fields, self._num_classes = dataset.fields(), dataset.num_classes
+        self.pixel_range = dataset.pixel_range
+        self.errors: dict[int, BadExample] = {}
+        self._lock = threading.Lock()
+        self._read: Read = self.examples
+        self._instance_targets: Any = None
+        if dataset.instances:
+            from jaxdp.data.instances import Targets  # SciPy, which others do without
+
+            self._instance_targets = Targets()
+
+    def revised(self, dataset: Dataset, **changes: Any) -> "Split":
+        """Returns this split for a dataset that promises something else, or itself if nothing
+        differs. Bad examples that it skips stay skipped.
+
+        Args:
+            changes: `skip`, `resize` or `label_table`.
+        """
+        changes["skip"] = self.skip or changes.get("skip", False)
+        resize = changes.get("resize", self.resize)
+        promised = (self._fields, self._num_classes) == (dataset.fields(), dataset.num_classes)
+        same = promised and changes["skip"] == self.skip and resize == self.resize
+        if same and "label_table" not in changes:
+            return self
+        settings = {
+            "where": self.where,
+            "indices": self._indices,
+            "resize": resize,
+            "mask_table": self._mask_table,
+            "label_table": self._label_table,
+        }
+        return Split(self.source, dataset, **(settings | changes))
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Returns what another process needs to read examples, which are checked here."""
+        omitted = {"errors": {}, "_lock": None, "_read": None, "_instance_targets": None}
+        return vars(self) | omitted
+
+    def __len__(self) -> int:
+        return len(self.source) if self._indices is None else len(self._indices)
+
+    @property
+    def skipped(self) -> dict[int, str]:
+        """The bad examples that were left out so far and why, by their indices."""
+        return {
+            index: f"{error.where}: {error.problem}" for index, error in list(self.errors.items())
+        }
+
+    @property
+    def bytes(self) -> int:
+        """How much memory all examples take."""
+        example = sum(
+            int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
+            for shape, dtype in self._fields.values()
+        )
+        return len(self) * (example + 4)
+
+    def name(self, index: int) -> str:
+        """Returns what an example is called: its file, or its split and index."""
+        return self.source.name(self._source_index(index)) or f"{self.where}[{index}]"
+
+    def labels(self) -> np.ndarray:
+        """Returns the label of each example, int64; -1 for one that is left out."""
+        known = None if self.skip else self.source.labels()
+        if known is None:
+            examples = (self._alone(index) for index in range(len(self)))
+            labels = [-1 if isinstance(one, BadExample) else int(one["labels"]) for one in examples]
+            return np.array(labels, np.int64)
+        labels = np.asarray(known, np.int64)
+        labels = labels if self._indices is None else labels[self._indices]
+        if self._label_table is not None:
+            labels = np.where(labels < 0, labels, self._label_table[labels])
+        return labels
+
+    def read_by(self, read: Read | None) -> "Split":
+        """Returns this split, whose batches `read` reads unless it is None. Both know what is left
+        out.
+
+        Args:
+            read: returns the examples of some indices, or the errors of bad ones.
+        """
+        if read is None:
+            return self
+        other = copy.copy(self)
+        vars(other).update(vars(self) | {"_read": read})
+        return other
+
+    def __getitem__(self, index: int) -> Example:
+        return self._used(self._alone(index), index)
+
+    def read(self, indices: Sequence[int]) -> dict[str, np.ndarray]:
+        """Returns a batch of examples."""
+        found = zip(self._read(indices), indices, strict=True)
+        return _batch(itertools.starmap(self._used, found), len(indices))
+
+    def unchecked(self, index: int) -> Example:
+        """Returns an example as the source has it, but for its size and class numbers."""
+        example = self._alone(index)
+        if isinstance(example, BadExample):
+            raise example
+        return example
+
+    def examples(self, indices: Sequence[int]) -> Iterator[Example | BadExample]:
+        """Yields examples before they are checked, and the error of a bad one in its place."""
+        done = 0
+        try:
+            several = self.source.__getitems__([self._source_index(index) for index in indices])
+            for example, index in zip(several, indices, strict=True):
+                yield self._transformed(example, index)
+                done += 1
+        except BadExample:  # which may be any of the rest
+            yield from map(self._alone, indices[done:])
+
+    def _alone(self, index: int) -> Example | BadExample:
+        try:
+            return self._transformed(self.source[self._source_index(index)], index)
+        except BadExample as error:
+            return error
+
+    def _source_index(self, index: int) -> int:
+        return int(index if self._indices is None else self._indices[index])
+
+    def _transformed(self, example: Example, index: int) -> Example:
+        mask = example.get("masks")
+        if mask is not None and np.shape(mask) != np.shape(example["images"])[:2]:
+            shapes = np.shape(mask), np.shape(example["images"])[:2]
+            mask_size, image_size = ("x".join(map(str, shape)) for shape in shapes)
+            raise BadExample(
+                self.name(index), f"its mask has {mask_size} pixels, but its image {image_size}"
+            )
+        if mask is not None and self._mask_table is not None:
+            example = example | {"masks": self._mask_table[mask]}
+        if self._label_table is not None:
+            example = example | {"labels": self._label_table[int(example["labels"])]}
+        return example if self.resize is None else self.resize.apply_to(example)
+
+    def _used(self, example: Example | BadExample, index: int) -> Example:
+        try:
+            if isinstance(example, BadExample):
+                raise example
+            return self._checked(example, index)
+        except BadExample as error:
+            if not self.skip:
+                raise
+            return self._left_out(index, error)
+
+    def _left_out(self, index: int, error: BadExample) -> Example:
+        with self._lock:
+            self.errors[index] = error
+            if len(self.errors) == len(self):
+                raise self.nothing_left()
+        zeros = {name: np.zeros(shape, dtype) for name, (shape, dtype) in self._fields.items()}
+        return zeros | {"weights": np.float32(0)}
+
+    def nothing_left(self) -> ConfigError:
+        """Returns the error that says that every example was left out, and most often why."""
+        reason = f", most often as {commonest(list(self.errors.values()))}" if self.errors else ""
+        remedy = (
+            f"nothing is left of {self.where}: none of its {len(self)} examples can be used{reason}"
+        )
+        return ConfigError("on_bad_example", "skip", remedy)
+
+    def _checked(self, example: Mapping[str, Any], index: int) -> Example:
+        checked: Example = {"weights": np.float32(1)}
+        if self._instance_targets is not None:
+            example = {**example, **self._instance_targets(index, example["masks"])}
+        for name, (shape, dtype) in self._fields.items():
+            value = np.asarray(example[name])
+            if value.shape != shape:
+                raise BadExample(
+                    self.name(index), f"its {name} have the shape {value.shape}, not {shape}"
+                )
+            exact = name == "images" or np.dtype(dtype) == np.uint8
+            if not np.can_cast(value.dtype, dtype, "same_kind") or (exact and value.dtype != dtype):
+                raise BadExample(
+                    self.name(index), f"its {name} are {value.dtype}, not {np.dtype(dtype)}"
+                )
+            if name == "images" and value.dtype.kind == "f" and not np.isfinite(value).all():
+                raise BadExample(self.name(index), NOT_FINITE)
+            checked[name] = value.astype(dtype, copy=False)
+        highest = self._num_classes - 1
+        if "labels" in checked and not 0 <= int(checked["labels"]) <= highest:
+            problem = f"its label {checked['labels']} is not one of 0 to {highest}"
+            raise BadExample(self.name(index), problem)
+        if "masks" in checked and checked["masks"].max(initial=0) > highest:
+            mask = checked["masks"]
+            wrong = np.unique(mask[(mask > highest) & (mask != IGNORE_LABEL)])
+            if len(wrong):
+                allowed = f"0 to {highest}, or {IGNORE_LABEL} for pixels to ignore"
+                problem = f"its mask has the value {wrong[0]}, not one of {allowed}"
+                raise BadExample(self.name(index), problem)
+        return checked
+
+
+def _batch(examples: Iterable[Example], count: int) -> dict[str, np.ndarray]:
+    """Returns examples as arrays (count, ...).
+
+    Each example is copied as soon as it is read, so that the next one takes its memory, which the
+    processor's caches still hold.
+    """
+    batch: dict[str, np.ndarray] = {}
+    for position, example in enumerate(examples):
+        for name, value in example.items():
+            if position == 0:
+                batch[name] = empty_aligned((count, *np.shape(value)), np.asarray(value).dtype)
+            batch[name][position] = value
+    return batch
+
+
+def empty_aligned(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
+    """Returns an array aligned as XLA's buffers are, which a CPU device takes without a copy."""
+    size = math.prod(shape) * dtype.itemsize
+    memory = np.empty(size + _ALIGNMENT, np.uint8)
+    start = -memory.ctypes.data % _ALIGNMENT
+    return memory[start : start + size].view(dtype).reshape(shape)

@@ -1,0 +1,277 @@
+"""The folder of a run: what is in it, who may write in it, and what has changed since it began."""
+
+import contextlib
+import dataclasses
+import datetime
+import json
+import os
+import pathlib
+import shutil
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from jaxdp import config as config_lib
+from jaxdp import csv_text, source_files
+from jaxdp.config import TrainConfig
+from jaxdp.parsing import resolved, valid_text
+from jaxdp.registry import ConfigError, brief, load_trusted
+from jaxdp.rundir import lock
+from jaxdp.rundir.read import DAMAGED, DamagedFile, read_lines, read_object, read_text, warn
+from jaxdp.rundir.write import append_row, replace_file, set_aside
+
+_REQUIRED = ("config.yaml", "dataset.json")  # a folder without them holds no run
+_UNFINISHED = ".orbax-checkpoint-tmp"
+
+
+class MovedError(OSError):
+    """The folder of a run was moved, removed or replaced while the run wrote in it."""
+
+    def __init__(self, path: pathlib.Path) -> None:
+        super().__init__(
+            f"No such file or directory any more: {path} was moved, removed or replaced while the"
+            " run wrote in it; if it was moved, continue with --run-dir and its new path"
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class RunDirectory:
+    """The folder of a run, which reads and writes the files in it by name."""
+
+    path: pathlib.Path
+
+    def file(self, name: str) -> pathlib.Path:
+        return self.path / name
+
+    @property
+    def checkpoints(self) -> pathlib.Path:
+        return self.path / "checkpoints"
+
+    def read(self, name: str) -> Any:
+        """Returns what a JSON file holds, or the rows of a file of them.
+
+        Rows that cannot be read are left out with a warning; a last row that a kill cut short is
+        left out.
+
+        Returns:
+            None for a file that is not there, or cannot be read, which is a warning.
+
+        Raises:
+            DamagedFile: if dataset.json, or a file of rows, cannot be read.
+            ConfigError: if there is no dataset.json, and so no run.
+        """
+        path = self.file(name)
+        if name.endswith(".jsonl"):
+            return read_lines(path)
+        if not path.exists():
+            if name in _REQUIRED:
+                raise ConfigError("run_dir", self.path, f"holds no run: there is no {name} in it")
+            return None
+        try:
+            return read_object(path)
+        except DamagedFile as error:
+            if name in _REQUIRED:
+                raise
+            warn(str(error))
+            return None
+
+    def write(self, name: str, content: Mapping[str, Any]) -> None:
+        """Writes a JSON file."""
+        replace_file(self.file(name), json.dumps(content, indent=2) + "\n")
+
+    def record(self, event: str, step: int, **facts: Any) -> None:
+        """Adds a line to history.jsonl: what became of the run at a step, and when.
+
+        Args:
+            event: started, resumed, rollback, stopped, diverged or done; also worker joined, worker
+                lost or server lost.
+            **facts: what else there is to say, as plain values: e.g. of a resumed run which
+                settings `changed`, each with its old and its new value.
+        """
+        now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+        append_row(self.file("history.jsonl"), {"time": now, "event": event, "step": step} | facts)
+
+    def is_done(self) -> bool:
+        """Whether the run came to its end."""
+        summary = self.read("summary.json")
+        return summary is not None and summary["status"] == "done"
+
+    def read_rollbacks(self) -> int:
+        """Returns how often the run went back to a checkpoint, including the times after which
+        nothing was saved.
+        """
+        content = self.read("rollbacks.json")
+        if content is not None:
+            return content["rollbacks"]
+        return sum(row["event"] == "rollback" for row in self.read("history.jsonl"))
+
+    def load_config(self) -> TrainConfig:
+        """Returns the settings of the run.
+
+        Raises:
+            ConfigError: if there is no run, or its settings cannot be read.
+        """
+        path = self.file("config.yaml")
+        if not path.exists():
+            raise ConfigError("run_dir", self.path, "holds no run: there is no config.yaml in it")
+        text = read_text(path)
+        try:
+            return TrainConfig.of(**config_lib.parse(text, path, warn=warn))
+        except ConfigError as error:
+            is_whole = error.field != "config"
+            problem = str(error) if is_whole else error.remedy.removeprefix("cannot be read: ")
+            raise DamagedFile(path, problem) from error
+
+    def load_trusted_config(self, plugins: Sequence[str]) -> TrainConfig:
+        """Returns the settings of a run whose model is to be used, after importing its plugins,
+        which the caller must name.
+
+        Args:
+            plugins: that the command or the program names.
+
+        Raises:
+            ConfigError: as `load_config` does, and for a plugin that only the folder names: it is
+                code of the folder's author.
+        """
+        config = self.load_config()
+        config = config.replace(plugins=load_trusted(config.plugins, plugins, self.path))
+        if changed := source_files.text(self.changed_sources(source_files.digests())):
+            warn(f"{self.path}: {changed}; its weights are used under the new code")
+        return config
+
+    def write_config(self, config: TrainConfig) -> None:
+        defaults = TrainConfig().flat()
+        of_command = config_lib.settings_with(TrainConfig, saved=False)
+        kept = config.replace(**{name: defaults[name] for name in of_command})
+        replace_file(self.file("config.yaml"), config_lib.to_yaml(kept))
+
+    def changed_settings(self, now: TrainConfig) -> dict[str, list[object]]:
+        """Returns the settings of training that differ from those of the run, each with its old and
+        its new value.
+        """
+        if not self.file("config.yaml").exists():  # the old values are unknown
+            return {}
+        old, new = self.load_config().plain(), now.plain()
+        return {
+            name: [old[name], value]
+            for name, value in new.items()
+            if name in config_lib.settings_with(TrainConfig, saved=True) and old[name] != value
+        }
+
+    def changes_text(self, now: TrainConfig) -> str:
+        """Returns in words which settings of training differ from those of the run; nothing if none
+        do.
+        """
+        texts = list[str]()
+        for name, values in self.changed_settings(now).items():
+            before, after = ("none" if value is None else brief(value) for value in values)
+            texts.append(f"{name} {after} instead of {before}")
+        return ", ".join(texts)
+
+    def changed_sources(self, now: Mapping[str, str]) -> dict[str, list[str]]:
+        """Returns the source files that have changed since the run last started.
+
+        Each has the first 16 digits of its old and its new digest.
+
+        Args:
+            now: the digests of the source files, by name.
+        """
+        before = self.read("sources.json") or {}  # a run of version 0.2 has none
+        changed = [name for name in now if before.get(name, now[name]) != now[name]]
+        return {name: [before[name][:16], now[name][:16]] for name in changed}
+
+    def write_skipped(self, skipped: Iterable[tuple[str, str, str]]) -> None:
+        """Adds examples that were left out, as (split, example, reason), to skipped.csv.
+
+        The examples that were listed before a resume stay.
+        """
+        reasons = {(split, valid_text(example)): reason for split, example, reason in skipped}
+        if not reasons:
+            return
+        path = self.file("skipped.csv")
+        if path.is_file():
+            reasons = self._read_skipped(path) | reasons
+        rows = [(*key, reason) for key, reason in reasons.items()]
+        replace_file(path, csv_text.write([("split", "example", "reason"), *rows]))
+
+    def _read_skipped(self, path: pathlib.Path) -> dict[tuple[str, str], str]:
+        try:
+            _, *rows = csv_text.read(read_text(path))
+            return {(split, example): reason for split, example, reason in rows}
+        except ValueError as error:
+            aside = set_aside(path, self.file(DAMAGED))
+            problem = error.problem if isinstance(error, DamagedFile) else str(error)
+            warn(f"{path} cannot be read ({problem}), and moved to {aside}")
+            return {}
+
+    @contextlib.contextmanager
+    def exclusive(self) -> Iterator[None]:
+        """Makes this process the folder's only writer until the block or the process ends.
+
+        The operating system holds the lock (flock) and releases it when the process dies; the text
+        in its file is for people. On a file system without locks the file itself is the lock, and a
+        file of a dead process of this host is taken over.
+
+        Raises:
+            ConfigError: if another process writes there.
+        """
+        with lock.held(self.file(lock.NAME)):
+            yield
+
+    def is_being_written(self) -> bool:
+        """Whether a process that writes there lives, as far as its lock file and this host show."""
+        return lock.is_held(self.file(lock.NAME))
+
+    def opened(self) -> int:
+        """Returns a descriptor of the folder, which follows the folder wherever it is moved."""
+        return os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
+
+    def is_in_place(self, descriptor: int) -> bool:
+        """Whether the path still leads to the folder that was opened."""
+        return lock.is_same_file(descriptor, self.path)
+
+    def remove_remains(self) -> None:
+        """Removes the folder if it holds only unfinished saves.
+
+        A save in the background makes the folder again after the run's own was moved.
+        """
+        with contextlib.suppress(OSError):
+            saves = list(self.checkpoints.iterdir())
+            if len(list(self.path.iterdir())) == 1 and all(
+                path.name.endswith(_UNFINISHED) for path in saves
+            ):
+                shutil.rmtree(self.path)
+
+    def check_links(self) -> None:
+        """Makes sure that no link in the folder leads out of it: a run that writes there would
+        change other files.
+
+        Raises:
+            ConfigError: for the first link that does.
+        """
+        whole = resolved(self.path)
+        for folder, folders, files in os.walk(self.path):
+            for path in (pathlib.Path(folder, name) for name in sorted((*folders, *files))):
+                if path.is_symlink() and not resolved(path).is_relative_to(whole):
+                    name = path.relative_to(self.path)
+                    remedy = (
+                        f"{name} in it is a link out of it; replace it by what it leads to, or make"
+                        " the whole folder the link"
+                    )
+                    raise ConfigError("run_dir", self.path, remedy)
+            if folder == str(self.path) and "wandb" in folders:
+                # W&B writes there, and links to files that a program saves with it.
+                folders.remove("wandb")
+
+
+def saved_steps(checkpoints: pathlib.Path) -> list[int]:
+    """Returns the steps of complete checkpoints, ascending.
+
+    0006 is none, and what a killed save leaves has another name.
+    """
+    if not checkpoints.is_dir():
+        return []
+    return sorted(
+        int(path.name)
+        for path in checkpoints.iterdir()
+        if path.name.isdecimal() and path.name == str(int(path.name)) and path.is_dir()
+    )

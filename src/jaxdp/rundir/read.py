@@ -1,0 +1,182 @@
+"""Reads the files of a run, which may hold anything: text, objects that a schema checks, and rows.
+
+A file that cannot be read is a DamagedFile: one line with the file, its problem and the remedy. A
+command that only reads a run changes nothing in its folder. Rows that cannot be read are never
+dropped: a reader says how many there are, and the next writer moves them to `damaged/`.
+"""
+
+import dataclasses
+import pathlib
+import stat
+import sys
+from typing import Any
+
+from jaxdp.free_memory import check_memory
+from jaxdp.parsing import parse_json, printable
+from jaxdp.registry import ConfigError
+from jaxdp.rundir import schemas
+
+# Plain values by name: a line of metrics.jsonl, of a table, or that `--json` prints.
+Row = dict[str, Any]
+DAMAGED = "damaged"  # folder next to the files of a run
+_warned: set[str] = set()  # a watcher of runs reads its files again and again
+
+
+class DamagedFile(ConfigError):
+    """A file of a run that cannot be read.
+
+    Args:
+        path: of the file, in the folder of its run.
+        problem: what is wrong with it.
+    """
+
+    def __init__(self, path: pathlib.Path, problem: str) -> None:
+        self.path, self.problem = path, problem
+        kind = schemas.KINDS.get(path.name)
+        about = f"; it has {kind.purpose}: {kind.remedy}" if kind is not None else ""
+        super().__init__("run_dir", path.parent, f"{path.name} cannot be read ({problem}){about}")
+
+
+def read_bytes(path: pathlib.Path) -> bytes:
+    """Returns what a file holds.
+
+    Raises:
+        DamagedFile: if it cannot be read, is no regular file, which might never end, or would take
+            more memory than is free.
+    """
+    try:
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):
+            raise DamagedFile(path, "it is no regular file")
+        check_memory(status.st_size)
+        return path.read_bytes()
+    except DamagedFile:
+        raise
+    except OSError as error:
+        raise DamagedFile(path, error.strerror or str(error)) from error
+    except ValueError as error:
+        raise DamagedFile(path, str(error)) from error
+
+
+def read_text(path: pathlib.Path) -> str:
+    """Returns what a text file holds.
+
+    Raises:
+        DamagedFile: if it cannot be read, see `read_bytes`, or is no UTF-8.
+    """
+    try:
+        return read_bytes(path).decode()
+    except UnicodeDecodeError as error:
+        raise DamagedFile(path, f"byte {error.start} is no UTF-8") from error
+
+
+def read_line(path: pathlib.Path) -> str:
+    """Returns the line in a text file; nothing if there is none.
+
+    One that cannot be read is a warning.
+    """
+    try:
+        return read_text(path).strip() if path.exists() else ""
+    except DamagedFile as error:
+        warn(str(error))
+        return ""
+
+
+def read_object(path: pathlib.Path, *, checked: bool = True) -> dict[str, Any]:
+    """Returns the object in a JSON file.
+
+    Args:
+        checked: whether it must have what a file of its name has; otherwise it may have anything.
+
+    Raises:
+        DamagedFile: if the file cannot be read, or holds something else.
+    """
+    text = read_text(path)
+    try:
+        content = parse_json(text)
+    except ValueError as error:
+        raise DamagedFile(path, str(error)) from error
+    if problem := schemas.problem(content, path.name if checked else ""):
+        raise DamagedFile(path, problem)
+    return content
+
+
+@dataclasses.dataclass(frozen=True)
+class Lines:
+    """What a file of one object a line holds.
+
+    Attributes:
+        rows: the objects that can be read.
+        kept: the lines of these.
+        lost: the lines that cannot be read.
+        cut_short: a last line that was not finished, and is no row yet, or never became one.
+    """
+
+    rows: list[Row]
+    kept: list[bytes]
+    lost: list[bytes]
+    cut_short: bytes
+
+
+def split_lines(path: pathlib.Path, *, checked: bool = True) -> Lines:
+    """Returns the lines of a file, none if there is no file.
+
+    Args:
+        checked: whether each must have what a row of this file has.
+
+    Raises:
+        DamagedFile: if the file cannot be read at all.
+    """
+    found = Lines([], [], [], b"")
+    try:
+        if not path.exists():
+            return found
+    except OSError as error:
+        raise DamagedFile(path, error.strerror or str(error)) from error
+    lines = read_bytes(path).split(b"\n")
+    for line in filter(bytes.strip, lines):
+        try:
+            row = parse_json(line.decode())
+        except ValueError:  # also no UTF-8
+            row: Any = None
+        if schemas.problem(row, path.name if checked else ""):
+            found.lost.append(line)
+        else:
+            found.rows.append(row)
+            found.kept.append(line)
+    is_cut = bool(found.lost) and found.lost[-1] is lines[-1]
+    return dataclasses.replace(found, cut_short=found.lost.pop()) if is_cut else found
+
+
+def read_rows(path: pathlib.Path, *, checked: bool = True) -> tuple[list[Row], int]:
+    """Returns the rows of a file, and how many lines cannot be read; see `split_lines`."""
+    found = split_lines(path, checked=checked)
+    return found.rows, len(found.lost)
+
+
+def read_lines(path: pathlib.Path) -> list[Row]:
+    """Returns the rows of a file, and warns of those that cannot be read."""
+    rows, lost = read_rows(path)
+    if lost:
+        warn(
+            f"{path}: {rows_count(lost)} cannot be read, and left out; the next start of the run"
+            f" moves them to {DAMAGED}/"
+        )
+    return rows
+
+
+def rows_count(count: int) -> str:
+    """Returns e.g. `1 row` or `2 rows`."""
+    return f"{count} row{'' if count == 1 else 's'}"
+
+
+def warn(text: str) -> None:
+    """Prints a warning on standard error, the same one once."""
+    if text not in _warned:
+        _warned.add(text)
+        warn_again(text)
+
+
+def warn_again(text: str) -> None:
+    """Prints a warning on standard error, however often the same one was printed."""
+    sys.stderr.write(f"warning: {printable(text)}\n")

@@ -1,0 +1,172 @@
+"""What each file of a run must hold, as types, and the check of a JSON value against a type."""
+
+import re
+import types
+import typing
+from typing import Annotated, Any, Literal, NamedTuple, NotRequired, TypedDict
+
+from jaxdp.parsing import is_finite
+
+# A check follows its type.
+Count = Annotated[int, range(2**63).__contains__]
+Side = Annotated[int, range(1, 2**20 + 1).__contains__]  # pixels
+Classes = Annotated[int, range(1, 2**15 + 1).__contains__]  # also channels
+Digest = Annotated[str, re.compile("[0-9a-f]{64}").fullmatch]
+
+
+class Dataset(TypedDict):
+    """What the model knows of its dataset."""
+
+    task: str
+    num_classes: Classes
+    image_shape: tuple[Side, Side, Classes]
+    mean: list[float]
+    std: list[Annotated[float, lambda value: value > 0]]
+    class_names: list[str]
+    examples: dict[str, Count]
+    kind: NotRequired[Literal["", "classification", "segmentation", "regression"]]
+    dtype: NotRequired[Literal["uint8", "uint16", "float32"]]
+    pixel_range: NotRequired[tuple[float, float] | None]
+    instances: NotRequired[bool]
+    fingerprint: NotRequired[str]
+
+
+class EndedEarly(TypedDict):
+    """The end of a run before its last step."""
+
+    total_steps: Count
+
+
+class Summary(TypedDict):
+    """The result of a run."""
+
+    status: str
+    steps: Count
+    metrics: dict[str, Any]
+    ended_early: NotRequired[EndedEarly]
+
+
+class Rollbacks(TypedDict):
+    """How often a run went back to a checkpoint."""
+
+    rollbacks: Count
+
+
+class MetricsRow(TypedDict):
+    """A line of metrics.jsonl."""
+
+    step: Count
+    split: str
+
+
+class Event(TypedDict):
+    """A line of history.jsonl."""
+
+    step: Count
+    event: str
+
+
+class FileKind(NamedTuple):
+    """A kind of file.
+
+    Attributes:
+        purpose: what is in it, after "it has".
+        remedy: what makes it again, or what to do instead.
+        schema: the type of the object in it, or of each line; None for files without JSON.
+    """
+
+    purpose: str
+    remedy: str
+    schema: Any = None
+
+
+_AGAIN = "the same training command writes it again"
+_ASIDE = "keep a copy and move it away"
+KINDS = {
+    "config.yaml": FileKind(
+        "the settings",
+        "put a copy back, or move it away and give the training command with all its flags, which"
+        " writes it again",
+    ),
+    "dataset.json": FileKind("what the model knows of its dataset", _AGAIN, Dataset),
+    "summary.json": FileKind("the result", _AGAIN, Summary),
+    "sources.json": FileKind("digests of the user's source files", _AGAIN, dict[str, Digest]),
+    "rollbacks.json": FileKind(
+        "how often the run went back", "they are counted in history.jsonl", Rollbacks
+    ),
+    "wandb-id.txt": FileKind(
+        "the name of the run at Weights & Biases", "another one is begun there"
+    ),
+    "mlflow-id.txt": FileKind("the name of the run at MLflow", "another one is begun there"),
+    "metrics.jsonl": FileKind("the metrics", _ASIDE, MetricsRow),
+    "history.jsonl": FileKind("what became of the run", _ASIDE, Event),
+}
+
+
+def problem(content: Any, name: str) -> str:
+    """Returns what is wrong with the object in a file, or in a line of it; nothing if all is right.
+
+    Args:
+        name: of the file. An object in another file may have anything.
+    """
+    if not isinstance(content, dict):
+        return "it holds no object"
+    schema = KINDS[name].schema if name in KINDS else None
+    if schema is None or conforms(content, schema):
+        return "" if schema is not Dataset else _wrong(_contradiction(content))
+    return _wrong(_wrong_field(content, schema) if typing.is_typeddict(schema) else "a digest")
+
+
+def conforms(value: Any, hint: Any) -> bool:
+    """Whether a JSON value has the type of an annotation; an object may have further fields."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin is NotRequired:
+        return conforms(value, arguments[0])
+    if origin is Annotated:
+        return conforms(value, arguments[0]) and all(check(value) for check in arguments[1:])
+    if origin is types.UnionType:
+        return any(conforms(value, each) for each in arguments)
+    if origin is Literal:
+        return value in arguments
+    if origin is list:
+        return isinstance(value, list) and all(conforms(each, arguments[0]) for each in value)
+    if origin is tuple:
+        fits = isinstance(value, list) and len(value) == len(arguments)
+        return fits and all(map(conforms, value, arguments))
+    if origin is dict:
+        return isinstance(value, dict) and all(
+            conforms(each, arguments[1]) for each in value.values()
+        )
+    if typing.is_typeddict(hint):
+        return isinstance(value, dict) and not _wrong_field(value, hint)
+    if hint in (int, float):  # true is no number
+        return is_finite(value) and (hint is float or isinstance(value, int))
+    return hint is Any or isinstance(value, hint)
+
+
+def _wrong_field(content: dict[str, Any], schema: Any) -> str:
+    """Returns the first field that is missing or has another type; nothing if all are right."""
+    for name, hint in typing.get_type_hints(schema, include_extras=True).items():
+        is_missing = name not in content
+        if is_missing and name in schema.__required_keys__:
+            return name
+        if not is_missing and not conforms(content[name], hint):
+            return name
+    return ""
+
+
+def _contradiction(dataset: dict[str, Any]) -> str:
+    """Returns a field that does not go with the others: a model is made from them."""
+    channels = dataset["image_shape"][-1]
+    low, high = dataset.get("pixel_range") or (0, 1)
+    fits = {
+        "mean": len(dataset["mean"]) == channels,
+        "std": len(dataset["std"]) == channels,
+        "class_names": len(dataset["class_names"]) in (0, dataset["num_classes"]),
+        "pixel_range": low < high,
+    }
+    return next((name for name, does in fits.items() if not does), "")
+
+
+def _wrong(field: str) -> str:
+    return f"{field} is missing in it, or no such value" if field else ""

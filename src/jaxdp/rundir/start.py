@@ -1,0 +1,123 @@
+"""Opens the folder of a run that begins, or goes on if its settings and data are still the same."""
+
+import json
+import pathlib
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from jaxdp import config as config_lib
+from jaxdp.config import TrainConfig
+from jaxdp.parsing import valid_text
+from jaxdp.registry import ConfigError, brief
+from jaxdp.rundir.layout import RunDirectory, saved_steps
+from jaxdp.rundir.read import DamagedFile, warn
+from jaxdp.rundir.write import check_folder
+
+
+def open_run(config: TrainConfig, description: Mapping[str, Any], *, create: bool) -> RunDirectory:
+    """Finds the folder for a configuration whose batch size is filled in.
+
+    Args:
+        description: of the dataset, as plain values.
+        create: whether this process creates it, and makes sure that it can be written.
+
+    Raises:
+        ConfigError: if it cannot be written, or holds a run that the settings do not continue.
+    """
+    run = RunDirectory(_folder(config))
+    check_utf8(run.path)
+    if config.resume == "never" and not config.run_dir:
+        default, number = run.path, 2
+        while run.file("config.yaml").exists():
+            run, number = RunDirectory(default.with_name(f"{default.name}-{number}")), number + 1
+    holds_run = run.file("config.yaml").exists()
+    if holds_run and config.resume == "never":
+        raise ConfigError(
+            "resume",
+            "never",
+            f"{run.path} already holds a run; give another --run-dir, or remove that one",
+        )
+    if create:
+        run.check_links()
+    if holds_run:
+        _check_same_run(config, description, run, create=create)
+    if create:
+        check_folder("run_dir", run.path)
+    return run
+
+
+def will_resume(config: TrainConfig) -> bool:
+    """Whether there is a checkpoint from which a configuration whose batch size is filled in goes
+    on.
+    """
+    checkpoints = RunDirectory(_folder(config)).checkpoints
+    return config.resume != "never" and bool(saved_steps(checkpoints))
+
+
+def create_run(path: pathlib.Path) -> RunDirectory:
+    """Creates a folder for a run that is complete already.
+
+    Raises:
+        ConfigError: if there is something in it, or it cannot be written.
+    """
+    check_utf8(path)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        holds_something = any(path.iterdir())
+    except OSError as error:
+        raise ConfigError(
+            "", path, f"{path} cannot be written ({error.strerror}); give another folder"
+        ) from error
+    if holds_something:
+        raise ConfigError("", path, f"{path} is not empty; give another folder")
+    return RunDirectory(path)
+
+
+def check_utf8(path: pathlib.Path) -> None:
+    """Raises ConfigError for the folder of a run in which Orbax can neither save nor read."""
+    whole = str(path.absolute())
+    if valid_text(whole) != whole:
+        raise ConfigError("run_dir", path, f"the path {whole} is not UTF-8; give another folder")
+
+
+def _folder(config: TrainConfig) -> pathlib.Path:
+    """Returns the folder that `--run-dir` names, or the one for these settings."""
+    if config.run_dir:
+        return pathlib.Path(config.run_dir)
+    # A backslash is a separator to Orbax.
+    dataset = re.sub(r"[/\\]", "_", valid_text(str(config.dataset))).replace(":", "-")
+    return pathlib.Path("runs", f"{config.model}-{dataset}-{config_lib.run_hash(config)}")
+
+
+def _check_same_run(
+    config: TrainConfig, description: Mapping[str, Any], run: RunDirectory, *, create: bool
+) -> None:
+    """Raises ConfigError for what has changed since the run began, and must not."""
+    ours, theirs = config.plain(), run.load_config().plain()
+    for name, field in config_lib.fields(TrainConfig).items():
+        now, then, resume = ours[name], theirs[name], config_lib.facts_of(field).resume
+        changed = bool(now) != bool(then) if resume == "presence" else now != then
+        if changed and resume != "free":
+            remedy = f"the run in {run.path} has {brief(then)}; use that, or another --run-dir"
+            if resume == "start":
+                remedy += f", which --init-from {run.path} starts from its weights"
+            raise ConfigError(name, now, remedy)
+    if not run.file("dataset.json").exists():
+        return
+    try:
+        before = run.read("dataset.json")
+    except DamagedFile as error:
+        if create:
+            source = config.dataset
+            warn(f"{error.path} cannot be read ({error.problem}); made again from {source}")
+            run.write("dataset.json", description)
+        return
+    for name in ("num_classes", "image_shape", "class_names", "examples"):
+        now, then = (json.dumps(content[name]) for content in (description, before))
+        if now != then:
+            remedy = (
+                f"has changed since the run in {run.path} began: {name} was {then}, is {now}; use"
+                " another --run-dir"
+            )
+            raise ConfigError("dataset", config.dataset, remedy)

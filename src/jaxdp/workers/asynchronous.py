@@ -1,0 +1,116 @@
+"""The strategy `async`: workers push gradients to servers and pull parameters at a pace of their
+own.
+
+This process decides the order of the updates and moves references; the arrays go between workers
+and servers. Every server gets the same calls in the same order, so that a worker never pulls a
+mixture of versions.
+"""
+
+import collections
+import heapq
+from typing import Any
+
+from jaxdp.config import TrainConfig
+from jaxdp.sharding import strategy
+from jaxdp.step.state import Constants, TrainState
+from jaxdp.workers.pool import Finished, Joined, Lost
+from jaxdp.workers.scheduler import SliceId, StalenessBound
+from jaxdp.workers.strategy import OnWorkers
+from jaxdp.workers.worker import Job
+
+
+@strategy.register("async")
+class Asynchronous(OnWorkers):
+    """Has workers push the gradients of whole batches to servers, which hold the state.
+
+    The learning rate of an update is divided by 1 and the staleness of its gradient.
+
+    Source: Dean et al. 2012, Large Scale Distributed Deep Networks, section 4.1; Zhang et al. 2016,
+    Staleness-Aware Async-SGD for Distributed Deep Learning, equation 6, for the learning rate; Ho
+    et al. 2013, More Effective Distributed ML via a Stale Synchronous Parallel Parameter Server,
+    for the bound.
+    """
+
+    name = "async"
+    settings = frozenset({"workers", "servers", "staleness", "ray_address"})
+    default_servers = 1
+    batch_norms = ("group", "global")
+    returns_deltas = True
+
+    def _open(self, config: TrainConfig) -> None:
+        self._limit = config.staleness
+        self._idle = set[int]()
+        self._finished: collections.deque[Finished] = collections.deque()
+        self._round = 0
+
+    def collect(self, state: TrainState) -> TrainState:
+        if state is not self._state:
+            return state
+        self._state = self.restore(self.servers.collect(state))
+        return self._state
+
+    def _step(
+        self, state: TrainState, step: int, constants: Constants
+    ) -> tuple[TrainState, dict[str, Any]]:
+        if state is not self._state:
+            self._begin(state, step, constants)
+        while True:
+            for done in self._finished:
+                if self._bound.may_apply(done.worker):
+                    self._finished.remove(done)
+                    sums = self._apply(done)
+                    self._give()
+                    return state, sums
+            self._give()
+            news = self.pool.poll()
+            for each in news:
+                self._note(each)
+            if any(isinstance(each, Lost) for each in news):
+                self.servers.check()
+
+    def _begin(self, state: TrainState, step: int, constants: Constants) -> None:
+        """Gives the servers a state; what workers are computing now is of no use any more."""
+        self._install(state, constants)
+        self._idle |= {done.worker for done in self._finished}
+        self._finished.clear()
+        self._bound = StalenessBound(self._limit)
+        self._round += 1
+        self._next, self._again = step, list[int]()  # a heap of batches whose workers were lost
+        self._parts: tuple[Any, ...] | None = None
+
+    def _give(self) -> None:
+        """Lets idle workers pull and begin with the next batches."""
+        for worker in sorted(self._idle):
+            if not self._bound.may_pull() or not (self._again or self._next < self._total_steps):
+                return
+            if self._parts is None:
+                self._parts, self._version = self.servers.pull(), self._version + 1
+            batch = heapq.heappop(self._again) if self._again else self._next
+            self._next += batch == self._next
+            self._bound.pull(worker)
+            self._idle.remove(worker)
+            job = Job(batch, 0, self._version, self._parts)
+            self.pool.submit(worker, SliceId(self._round, batch), job)
+
+    def _note(self, news: Joined | Lost | Finished) -> None:
+        match news:
+            case Joined(worker):
+                self._idle.add(worker)
+            case Lost(worker, slice_id):
+                self._idle.discard(worker)
+                self._bound.leave(worker)
+                if slice_id is not None and slice_id.round == self._round:
+                    heapq.heappush(self._again, slice_id.slice)
+                    self.work.recomputed += 1
+            case Finished(worker, slice_id) if slice_id.round == self._round:
+                self._finished.append(news)
+            case Finished(worker):  # begun with another state
+                self._idle.add(worker)
+                self.work.dropped += 1
+
+    def _apply(self, done: Finished) -> dict[str, Any]:
+        staleness = self._bound.apply(done.worker)
+        self._idle.add(done.worker)
+        self.work.staleness.append(staleness)
+        self._parts = None
+        return self.servers.apply(done.result, done.grads, 1 / (1 + staleness))

@@ -1,0 +1,135 @@
+"""The strategy `exact`: all workers compute with the same parameters, and their gradients are added
+in the order of the slices.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+import jax
+import numpy as np
+
+from jaxdp.config import TrainConfig
+from jaxdp.registry import ConfigError
+from jaxdp.sharding import strategy
+from jaxdp.step.state import Constants, TrainState
+from jaxdp.workers.pool import Finished, Joined, Lost
+from jaxdp.workers.scheduler import SliceScheduler
+from jaxdp.workers.servers import ServerLost
+from jaxdp.workers.strategy import OnWorkers
+from jaxdp.workers.worker import Job
+
+# By default: enough for workers of different speed, and few enough that each is worth sending.
+_MOST_SLICES = 16
+
+Found = TypeVar("Found")
+
+
+@strategy.register("exact")
+class Exact(OnWorkers):
+    """Adds the gradients of fixed slices in their order, so that who computed them changes no bit,
+    and updates once a batch.
+
+    With servers the state comes to this process only to be evaluated or saved. When a server dies,
+    all go back to the state that came here last, and the steps since are done again: the same bits.
+    """
+
+    name = "exact"
+    settings = frozenset({"workers", "slices", "servers", "ray_address"})
+
+    def number_of_slices(self, config: TrainConfig, shapes: TrainState) -> int:
+        size, mode = int(config.global_batch_size or 0), config.batch_norm
+        has_statistics = bool(jax.tree.leaves(shapes.batch_stats))
+        unit = (mode.group_size if mode is not None and has_statistics else None) or 1
+        possible = [count for count in range(1, size // unit + 1) if size % (count * unit) == 0]
+        slices = config.slices
+        if slices is None:
+            return max(count for count in possible if count <= _MOST_SLICES)
+        if slices in possible:
+            return slices
+        whole = f"whole groups of {unit}" if unit > 1 else "equal parts"
+        near = min(possible, key=lambda count: abs(count - slices))
+        remedy = f"slices must be {whole} of the {size} examples of a batch; use {near}"
+        raise ConfigError("slices", slices, remedy)
+
+    def _open(self, config: TrainConfig) -> None:
+        self.scheduler = SliceScheduler(self.work)
+        self._snapshot: tuple[int, Any] = 0, None  # number of steps done, and the state after them
+        self._since: list[int] = []  # the steps after it
+
+    def _step(
+        self, state: TrainState, step: int, constants: Constants
+    ) -> tuple[TrainState, dict[str, Any]]:
+        if state is not self._state:
+            self._snapshot = step, None if self.servers.here else self.gather(state)
+            self._since = []
+            self._install(state, constants)
+        sums = self._with_servers(lambda: self._round(step))
+        self._since.append(step)
+        if self.servers.here:
+            self._state = state = self.servers.collect(state)
+        return state, sums
+
+    def collect(self, state: TrainState) -> TrainState:
+        if state is not self._state or self.servers.here:
+            return state
+        whole = self._with_servers(lambda: self.servers.collect(state))
+        self._state = self.restore(whole)
+        self._snapshot = self._snapshot[0] + len(self._since), whole
+        self._since = []
+        return self._state
+
+    def _with_servers(self, call: Callable[[], Found]) -> Found:
+        """Returns what a call returns; if a server has died, once all servers are back where they
+        were before it.
+        """
+        try:
+            return call()
+        except ServerLost:
+            step, whole = self._snapshot
+            self.pool.changes.append(("server lost", {"to_step": step}))
+            self.servers.restart()
+            self.servers.install(whole, self._rates)
+            for step in self._since:
+                self._round(step)
+            return call()
+
+    def _round(self, step: int) -> dict[str, Any]:
+        """Has workers and servers do a step, and returns its metric sums."""
+        total: Any = None
+        for done in self._in_order(step):
+            self.servers.add(done.grads)
+            result = done.result
+            statistics = result.batch_stats, result.weight, result.sums
+            total = statistics if total is None else jax.tree.map(np.add, total, statistics)
+        *means, sums = total
+        batch_stats, weight = jax.tree.map(lambda leaf: leaf / np.float32(self._slices), means)
+        return self.servers.apply_mean(batch_stats, weight, sums, self._slices)
+
+    def _in_order(self, step: int) -> Iterator[Finished]:
+        """Has the workers compute all slices of a step, and yields them in their order."""
+        self._version += 1
+        parts = self.servers.pull()
+        self.scheduler.begin(self._slices)
+        finished: dict[int, Finished] = {}
+        for number in range(self._slices):
+            while number not in finished:
+                for worker, slice_id in self.scheduler.assign(time.monotonic()):
+                    job = Job(step, slice_id.slice, self._version, parts)
+                    self.pool.submit(worker, slice_id, job)
+                news = self.pool.poll()
+                for each in news:
+                    self._note(each, finished)
+                if any(isinstance(each, Lost) for each in news):
+                    self.servers.check()
+            yield finished.pop(number)
+
+    def _note(self, news: Joined | Lost | Finished, finished: dict[int, Finished]) -> None:
+        match news:
+            case Joined(worker):
+                self.scheduler.join(worker)
+            case Lost(worker):
+                self.scheduler.leave(worker)
+            case Finished(worker, slice_id):
+                if self.scheduler.finished(worker, slice_id, time.monotonic()):
+                    finished[slice_id.slice] = news

@@ -1,0 +1,256 @@
+"""The workers of a run: starts them, gives them jobs, and replaces those that are lost."""
+
+import dataclasses
+import time
+from typing import Any
+
+from jaxdp.runtime.ray_cluster import Head
+from jaxdp.workers.process import launch
+from jaxdp.workers.scheduler import SliceId, Work
+from jaxdp.workers.worker import Job, SliceResult, WorkerSpec
+
+_WORKER = "jaxdp.workers.worker:Worker"
+_FIRST_WORKER_SECONDS = 300.0  # in which one worker must have started
+_TOGETHER_SECONDS = 20.0  # how long the first worker waits for the others to begin with it
+_POLL_SECONDS = 0.05  # how often idle workers are considered again
+# After which an idle worker is asked whether it lives: Ray reports nothing of one without a call.
+_IDLE_SECONDS = 1.0
+
+
+class WorkersLost(OSError):
+    """There are no workers, and starting more would not help."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Joined:
+    """A worker is ready, or ready again."""
+
+    worker: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Lost:
+    """The slice that a worker was computing is lost: the worker's process or machine has died, or
+    the server whose parameters it was about to read.
+    """
+
+    worker: int
+    slice_id: SliceId | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Finished:
+    """A worker has computed a slice.
+
+    Attributes:
+        grads: a part for each server, or a reference to it.
+    """
+
+    worker: int
+    slice_id: SliceId
+    result: SliceResult
+    grads: list[Any]
+
+
+@dataclasses.dataclass
+class _Member:
+    place: int
+    actor: Any
+    refs: list[Any]  # of its call; none while it is idle
+    slice_id: SliceId | None = None
+    idle_since: float = 0.0
+    version: int = -1  # of the parameters that it has
+    check: Any = None  # the call that asks whether it lives
+    checked_at: float = 0.0
+
+
+class Pool:
+    """Workers, each in a process of its own.
+
+    Args:
+        ray: the module, connected.
+        spec: what all workers have in common.
+        count: number of workers.
+        work: counts what workers do.
+        fetches: whether gradients come to this process, rather than references to them.
+        head: of a cluster that may lose it.
+
+    Attributes:
+        count: as above.
+        read_bytes: of what workers compute with.
+        changes: joined and lost workers, as (event, facts), for the caller to empty.
+    """
+
+    def __init__(
+        self,
+        ray: Any,
+        spec: WorkerSpec,
+        count: int,
+        work: Work,
+        *,
+        fetches: bool,
+        head: Head | None,
+    ) -> None:
+        self._ray, self.count, self._work, self._head = ray, count, work, head
+        self._precision, self._fetches = spec.config.precision, fetches
+        self._returns = 1 + max(spec.owners) + 1
+        self._members: dict[int, _Member] = {}
+        self._ready: set[int] = set()
+        self._opened = self._waits_since = time.monotonic()
+        self._losses = 0  # since a result
+        self._first_ready = 0.0
+        self._begun = False
+        self._early: list[Joined | Lost | Finished] = []  # until the workers begin
+        self._started = 0
+        self.read_bytes = 0
+        self.changes: list[tuple[str, dict[str, Any]]] = []
+        self._spec = ray.put(spec)
+        for place in range(count):
+            self._start(place)
+
+    @property
+    def ready(self) -> int:
+        """How many workers can compute."""
+        return len(self._ready)
+
+    @property
+    def seconds(self) -> float:
+        """Seconds since the first workers were started."""
+        return round(time.monotonic() - self._opened, 3)
+
+    def _start(self, place: int) -> None:
+        actor, started = launch(
+            self._ray, _WORKER, self._precision, self._spec, place, num_cpus=1, max_restarts=0
+        )
+        self._members[self._started] = _Member(place, actor, [started])
+        self._started += 1
+
+    def submit(self, worker: int, slice_id: SliceId, job: Job) -> None:
+        """Gives a job to an idle worker."""
+        member = self._members[worker]
+        assert not member.refs
+        self._work.waiting_seconds += time.monotonic() - member.idle_since
+        member.slice_id = slice_id
+        member.refs = member.actor.call.options(num_returns=self._returns).remote("run", job)
+        if member.version != job.version:
+            member.version = job.version
+            self._work.moved_bytes += self.read_bytes
+
+    def poll(self) -> list[Joined | Lost | Finished]:
+        """Waits a moment for news of the workers.
+
+        Raises:
+            ConfigError: what a worker reports about settings or an example.
+            WorkersLost: if workers die again and again without having done anything, or none can be
+                started.
+            HeadLost: if the head of the cluster does not answer.
+        """
+        if self._head is not None:
+            self._head.check()
+        # Gradients come last: a result that is waited for is here as a whole, and a worker that is
+        # cut off while sending it holds up nothing.
+        which = -1 if self._fetches else 0
+        calls = {
+            member.refs[which]: worker for worker, member in self._members.items() if member.refs
+        }
+        checks = self._checks()
+        refs = [*calls, *checks]
+        done, _ = self._ray.wait(refs, num_returns=1, timeout=_POLL_SECONDS)
+        if done:
+            done, _ = self._ray.wait(refs, num_returns=len(refs), timeout=0)
+        elif not self._ready and time.monotonic() - self._waits_since > _FIRST_WORKER_SECONDS:
+            free = self._ray.available_resources().get("CPU", 0)
+            raise WorkersLost(
+                f"no worker has started within {_FIRST_WORKER_SECONDS:.0f} s; Ray has {free:g} free"
+                " CPUs"
+            )
+        for ref in done:
+            worker = calls[ref] if ref in calls else checks[ref]
+            if worker in self._members:  # or its call has shown that it is lost
+                self._early += self._read(worker) if ref in calls else self._checked(worker)
+        waits = self.ready < self.count
+        waits &= time.monotonic() - self._first_ready < _TOGETHER_SECONDS
+        self._begun |= bool(self._ready) and not waits
+        if not self._begun:
+            return []
+        news, self._early = self._early, []
+        return news
+
+    def _checks(self) -> dict[Any, int]:
+        """Returns the calls under way that ask idle workers whether they live."""
+        now = time.monotonic()
+        for member in self._members.values():
+            quiet = now - max(member.idle_since, member.checked_at) > _IDLE_SECONDS
+            if not member.refs and member.check is None and quiet:
+                member.check, member.checked_at = member.actor.check.remote(), now
+        return {
+            member.check: worker
+            for worker, member in self._members.items()
+            if member.check is not None
+        }
+
+    def _checked(self, worker: int) -> list[Joined | Lost | Finished]:
+        member = self._members[worker]
+        ref, member.check = member.check, None
+        try:
+            self._ray.get(ref)
+        except self._ray.exceptions.RayError as error:
+            return [self._lost(worker, error)]
+        return []
+
+    def _read(self, worker: int) -> list[Joined | Lost | Finished]:
+        member = self._members[worker]
+        slice_id = member.slice_id
+        try:
+            result, *grads = (
+                self._ray.get(member.refs)
+                if self._fetches or slice_id is None
+                else (self._ray.get(member.refs[0]), *member.refs[1:])
+            )
+        except self._ray.exceptions.RayTaskError as error:
+            if not isinstance(error.cause, self._ray.exceptions.RayError) or slice_id is None:
+                raise error.cause from error
+            self._rest(member)
+            return [Lost(worker, slice_id), Joined(worker)]
+        except self._ray.exceptions.RayError as error:
+            return [self._lost(worker, error)]
+        self._rest(member)
+        if slice_id is None:
+            if not self._ready:
+                self._first_ready = time.monotonic()
+            self._ready.add(worker)
+            self._note("worker joined", member, **result)
+            return [Joined(worker)]
+        self._losses = 0
+        self._work.slices[member.place] += 1
+        self._work.moved_bytes += result.bytes
+        return [Finished(worker, slice_id, result, grads)]
+
+    def _rest(self, member: _Member) -> None:
+        member.idle_since, member.refs, member.slice_id = time.monotonic(), [], None
+
+    def _lost(self, worker: int, error: Exception) -> Lost:
+        member = self._members.pop(worker)
+        self._ready.discard(worker)
+        self._ray.kill(member.actor)  # in case it is only out of reach
+        self._losses, self._waits_since = self._losses + 1, time.monotonic()
+        if self._losses > 2 * self.count:
+            reason = " ".join(str(error).split())[:500]
+            raise WorkersLost(
+                f"{self._losses} workers in a row died before they had done anything; the last one:"
+                f" {reason}"
+            )
+        self._note("worker lost", member, reason=type(error).__name__)
+        self._start(member.place)
+        return Lost(worker, member.slice_id)
+
+    def _note(self, event: str, member: _Member, **facts: Any) -> None:
+        self.changes.append((event, {"seconds": self.seconds, "worker": member.place, **facts}))
+
+    def close(self) -> None:
+        """Ends all workers."""
+        if self._head is not None:
+            self._head.close()
+        for member in self._members.values():
+            self._ray.kill(member.actor)
+        self._members.clear()

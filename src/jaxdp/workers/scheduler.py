@@ -1,0 +1,241 @@
+"""Decides which worker computes which slice, and which gradient may be applied when.
+
+It sees only numbers and times, neither Ray nor JAX, so that tests simulate workers by the thousand.
+"""
+
+import dataclasses
+import heapq
+from collections import Counter
+from typing import NamedTuple
+
+import numpy as np
+
+_NEWEST = 0.3  # share of the newest measurement in a worker's pace
+_COPIES = 2  # how many workers may compute one slice
+_FORGETS = 0.9  # what is left after a round of the pace of a worker that had nothing to do
+
+
+class SliceId(NamedTuple):
+    """A slice of a round, e.g. of a step; all slices of a round cost the same."""
+
+    round: int
+    slice: int
+
+
+@dataclasses.dataclass
+class Work:
+    """What workers did since the last row of metrics.
+
+    Attributes:
+        slices: how many results came from each worker, by its place.
+        recomputed: how often a slice was given out once more, because its worker was late or lost.
+        dropped: how many results came of slices that were done already.
+        moved_bytes: to and from workers.
+        waiting_seconds: of all workers together.
+        staleness: of each update, with `async`.
+    """
+
+    slices: Counter[int] = dataclasses.field(default_factory=Counter[int])
+    recomputed: int = 0
+    dropped: int = 0
+    moved_bytes: int = 0
+    waiting_seconds: float = 0.0
+    staleness: list[int] = dataclasses.field(default_factory=list[int])
+
+    def take(self) -> "Work":
+        """Returns what was counted, and starts again at nothing."""
+        counted = dataclasses.replace(self)
+        vars(self).update(vars(Work()))
+        return counted
+
+
+class SliceScheduler:
+    """Gives the slices of one round after the other to workers as they become free, so that the
+    round ends as soon as it can.
+
+    A worker gets a slice unless the others are expected to finish all remaining slices before it
+    would finish one. When no slice is left, it gets a second copy of the slice that is expected
+    last, if it is expected to be faster. Every slice is done once: later results of it are dropped.
+    Workers may join and leave at any time, and a result may arrive more than once. A worker that is
+    too slow to get a slice is expected to be a little faster in the next round, until it is tried
+    again: it may have been slow only then.
+
+    Args:
+        work: counts slices that were given out again and results that were dropped.
+    """
+
+    def __init__(self, work: Work) -> None:
+        self.work = work
+        self._round, self._left = -1, 0
+        self._waiting: list[int] = []  # a heap of slices that no worker computes
+        self._holders: dict[int, list[int]] = {}  # workers that compute a slice of this round
+        self._done: set[int] = set()
+        self._computing: dict[int, SliceId] = {}  # what each busy worker computes
+        self._idle: set[int] = set()
+        self._used: set[int] = set()  # workers that have had a slice of this round
+        # By the number of a worker: seconds for a slice, NaN while unknown, infinite after it left;
+        # and when it got its slice, NaN while it is idle.
+        self._pace, self._begun = np.full(0, np.inf), np.full(0, np.nan)
+
+    @property
+    def workers(self) -> list[int]:
+        return sorted(self._idle | self._computing.keys())
+
+    @property
+    def round_is_done(self) -> bool:
+        return self._left == 0
+
+    def join(self, worker: int) -> None:
+        """Adds an idle worker, which is assumed to be as fast as the others until it is
+        measured.
+        """
+        more = max(worker + 1 - len(self._pace), 0)
+        self._pace = np.append(self._pace, np.full(more, np.inf))
+        self._begun = np.append(self._begun, np.full(more, np.nan))
+        self._pace[worker] = np.nan
+        self._idle.add(worker)
+
+    def leave(self, worker: int) -> None:
+        """Removes a worker, if it had joined; its slice is given to another one."""
+        if worker not in self._idle and worker not in self._computing:
+            return
+        slice_id = self._computing.pop(worker, None)
+        self._idle.discard(worker)
+        self._pace[worker], self._begun[worker] = np.inf, np.nan
+        if slice_id is not None:
+            self._release(worker, slice_id)
+
+    def begin(self, slices: int) -> None:
+        """Begins the next round, which has so many slices, and gives up one that is not done."""
+        for worker in self._idle - self._used:
+            self._pace[worker] *= _FORGETS
+        self._used = set(self._computing)
+        self._round, self._left = self._round + 1, slices
+        self._waiting = list(range(slices))
+        self._holders, self._done = {}, set()
+
+    def finished(self, worker: int, slice_id: SliceId, now: float) -> bool:
+        """Records a result, and returns whether it is the first of its slice, and to be used."""
+        if self._computing.get(worker) == slice_id:
+            measured, before = now - self._begun[worker], self._pace[worker]
+            self._pace[worker] = (
+                measured if np.isnan(before) else _NEWEST * measured + (1 - _NEWEST) * before
+            )
+            self._begun[worker] = np.nan
+            del self._computing[worker]
+            self._idle.add(worker)
+        if slice_id.round != self._round or slice_id.slice in self._done:
+            self.work.dropped += 1
+            return False
+        self._done.add(slice_id.slice)
+        # Its worker had been given up, and no other one has it yet.
+        if self._holders.pop(slice_id.slice, None) is None:
+            self._waiting.remove(slice_id.slice)
+            heapq.heapify(self._waiting)
+        self._left -= 1
+        return True
+
+    def assign(self, now: float) -> list[tuple[int, SliceId]]:
+        """Gives slices to idle workers, the fastest first; those after the first that gets none get
+        none either.
+        """
+        assigned = list[tuple[int, SliceId]]()
+        if not self._left or not self._idle:
+            return assigned
+        measured = self._pace[np.isfinite(self._pace)]
+        typical = np.median(measured) if len(measured) else 0.0
+        paces = np.where(np.isnan(self._pace), typical, self._pace)
+        for worker in sorted(self._idle, key=lambda worker: (paces[worker], worker)):
+            number = self._next(worker, paces, now)
+            if number is None:
+                break
+            slice_id = SliceId(self._round, number)
+            self._computing[worker], self._begun[worker] = slice_id, now
+            self._idle.remove(worker)
+            self._used.add(worker)
+            self._holders.setdefault(number, []).append(worker)
+            assigned.append((worker, slice_id))
+        return assigned
+
+    def _next(self, worker: int, paces: np.ndarray, now: float) -> int | None:
+        end, free_at = now + paces[worker], self._free_at(paces, now)
+        if self._waiting:
+            # How many slices would each of the others finish before this worker finished one?
+            times = np.maximum(end - free_at, 0.0) * (1 - 1e-9)
+            usable = np.isfinite(paces) & (paces > 0)
+            done = np.floor(np.divide(times, paces, out=np.zeros_like(times), where=usable))
+            is_needed = done.sum() - done[worker] < len(self._waiting)
+            return heapq.heappop(self._waiting) if is_needed else None
+        late = None
+        for number, holders in self._holders.items():
+            expected = max(free_at[holder] for holder in holders)
+            if len(holders) < _COPIES and expected > end:
+                end, late = expected, number
+        if late is not None:
+            self.work.recomputed += 1
+        return late
+
+    def _free_at(self, paces: np.ndarray, now: float) -> np.ndarray:
+        """Returns when each worker is expected to be free; one that is late is expected to be late
+        by as much again.
+        """
+        with np.errstate(invalid="ignore"):
+            ends = self._begun + paces
+            late = np.where(ends >= now, ends, now + (now - ends))
+            return np.where(np.isnan(self._begun), now, late)
+
+    def _release(self, worker: int, slice_id: SliceId) -> None:
+        if slice_id.round != self._round or slice_id.slice in self._done:
+            return
+        holders = self._holders[slice_id.slice]
+        holders.remove(worker)
+        if not holders:
+            del self._holders[slice_id.slice]
+            heapq.heappush(self._waiting, slice_id.slice)
+            self.work.recomputed += 1
+
+
+class StalenessBound:
+    """Decides which worker may pull and whose gradient may be applied, so that no gradient is ever
+    staler than a bound.
+
+    The staleness of a gradient is the number of updates between the pull of its parameters and its
+    own. Each worker that has pulled must be able to push within the bound, in whatever order they
+    finish: of those outstanding, in the order of their pulls, the i-th has i updates before it,
+    counted from 0.
+
+    Args:
+        bound: the largest staleness; None for no bound.
+    """
+
+    def __init__(self, bound: int | None) -> None:
+        self._bound, self.version = bound, 0
+        self._pulled: dict[int, int] = {}  # version that each outstanding worker has
+
+    def may_pull(self) -> bool:
+        """Whether one more worker may begin with the present version."""
+        return self._bound is None or len(self._pulled) <= self._bound
+
+    def pull(self, worker: int) -> None:
+        assert self.may_pull()
+        self._pulled[worker] = self.version
+
+    def leave(self, worker: int) -> None:
+        """Forgets a worker that will not push what it pulled for."""
+        self._pulled.pop(worker, None)
+
+    def may_apply(self, worker: int) -> bool:
+        """Whether all others could still push within the bound after this one."""
+        if self._bound is None:
+            return True
+        others = sorted(version for other, version in self._pulled.items() if other != worker)
+        return all(
+            self.version + 1 + index - version <= self._bound
+            for index, version in enumerate(others)
+        )
+
+    def apply(self, worker: int) -> int:
+        """Counts the update and returns the staleness of its gradient."""
+        staleness = self.version - self._pulled.pop(worker)
+        self.version += 1
+        return staleness

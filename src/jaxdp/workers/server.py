@@ -1,0 +1,121 @@
+"""A server: it holds some of a model's arrays, or all of them, and applies their gradients."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxdp.step import step
+from jaxdp.step.state import Constants, TrainState
+from jaxdp.workers import shares
+
+
+class Server:
+    """Holds a share of a state, in this process or in one of its own.
+
+    All servers get the same calls in the same order, so that what is read from all of them between
+    two updates is of one version.
+
+    Attributes:
+        state: in which the arrays of other servers are None.
+    """
+
+    state: TrainState
+
+    def install(self, state: TrainState, recipe: step.Recipe, learning_rates: np.ndarray) -> None:
+        """Begins with a state, which the first update consumes.
+
+        Args:
+            learning_rates: one for each update.
+        """
+
+        def update(
+            state: TrainState, means: Any, sums: dict[str, Any], rates: Any
+        ) -> tuple[TrainState, dict[str, Any]]:
+            grads, batch_stats, weight = means
+            constants = Constants({}, rates, ())
+            return step.update_state(
+                state, grads, batch_stats, weight, sums, constants, recipe=recipe
+            )
+
+        self._update = jax.jit(update, donate_argnums=0)
+        self.state, self._rates = jax.device_put(state), learning_rates
+        self._params = shares.structure(state.params)
+        self._has_statistics = bool(jax.tree.leaves(state.batch_stats))
+        self._added: list[Any] | None = None
+
+    def add(self, grads: Sequence[Any]) -> None:
+        """Adds the gradient of a slice to those before it."""
+        if self._added is None:
+            self._added = list(grads)
+        else:
+            self._added = [
+                None if leaf is None else total + leaf
+                for total, leaf in zip(self._added, grads, strict=True)
+            ]
+
+    def mean_squares(self, slices: int) -> float:
+        """Divides what was added by the number of slices, and returns the sum of its squares."""
+        assert self._added is not None
+        self._added = [None if leaf is None else leaf / np.float32(slices) for leaf in self._added]
+        return float(sum(np.vdot(leaf, leaf) for leaf in self._added if leaf is not None))
+
+    def apply_mean(
+        self, batch_stats: Any, weight: Any, scale: float, sums: dict[str, Any]
+    ) -> dict[str, Any]:
+        """Applies the mean of the gradients that were added, and returns the metric sums.
+
+        Args:
+            batch_stats: new running statistics, of all slices.
+            weight: mean weight of the examples.
+            scale: by which the gradient is multiplied, to clip its norm over all servers.
+            sums: metric sums of the slices.
+        """
+        grads, self._added = self._added, None
+        assert grads is not None
+        if not self._has_statistics:
+            batch_stats = self.state.batch_stats
+        return self._apply(self._scaled(grads, scale), batch_stats, weight, self._rates, sums)
+
+    def apply(
+        self, grads: Sequence[Any], changes: Any, weight: Any, scale: float, factor: float
+    ) -> None:
+        """Applies the gradient of a batch.
+
+        Args:
+            changes: by how much the worker changed the running statistics: other workers have
+                changed them since it got them, which its own statistics would undo.
+            weight, scale: as for `apply_mean`.
+            factor: by which the learning rate is multiplied.
+        """
+        batch_stats = self.state.batch_stats
+        if self._has_statistics:
+            batch_stats = jax.tree.map(np.add, batch_stats, changes)
+        rates = self._rates * np.float32(factor)
+        self._apply(self._scaled(grads, scale), batch_stats, weight, rates, {})
+
+    def _scaled(self, grads: Sequence[Any], scale: float) -> Sequence[Any]:
+        if scale == 1:
+            return grads
+        return [None if leaf is None else leaf * np.float32(scale) for leaf in grads]
+
+    def _apply(
+        self,
+        grads: Sequence[Any],
+        batch_stats: Any,
+        weight: Any,
+        rates: np.ndarray,
+        sums: dict[str, Any],
+    ) -> dict[str, Any]:
+        means = shares.join(self._params, [grads]), batch_stats, weight
+        self.state, sums = self._update(self.state, means, sums, rates)
+        return sums
+
+    def pull(self) -> list[Any]:
+        """Returns the leaves of what gradients are computed with."""
+        return shares.to_host(shares.needed(self.state))
+
+    def collect(self) -> list[Any]:
+        """Returns the leaves of the whole state."""
+        return shares.to_host(self.state)

@@ -1,0 +1,221 @@
+"""The servers that hold the state of a run: which of them has what, and calls to all of them."""
+
+import collections
+import dataclasses
+import functools
+import itertools
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+import optax
+from flax import nnx
+
+from jaxdp.runtime import ray_cluster
+from jaxdp.step import optim
+from jaxdp.step.state import TrainState
+from jaxdp.training.setup import Setup
+from jaxdp.workers import shares
+from jaxdp.workers.process import launch
+from jaxdp.workers.server import Server
+from jaxdp.workers.worker import SliceResult
+
+_UNCONFIRMED = 8  # calls that servers may be behind
+_TINY = float(np.finfo(np.float32).tiny)  # instead of the weight of a batch without examples
+_SERVER = "jaxdp.workers.server:Server"
+_NEVER = 1e30  # a norm that nothing is clipped to
+
+
+class ServerLost(OSError):
+    """A parameter server has died, and its share of the state with it."""
+
+
+class ServerGroup:
+    """Servers on the machines that have workers, or one in this process.
+
+    Args:
+        ray: the module, connected.
+        setup: of the run.
+        count: number of servers; 0 for the one in this process.
+        owners: which server holds which leaf of the parameters.
+
+    Attributes:
+        here: whether this process holds the state.
+    """
+
+    def __init__(self, ray: Any, setup: Setup, count: int, owners: tuple[int, ...]) -> None:
+        self._ray, self._count, self._owners = ray, count, owners
+        self._precision = setup.config.precision
+        self.here = count == 0
+        self._optimizer = setup.recipe.optimizer(setup.schedule)
+        config, recipe = setup.config, setup.recipe
+        # None of several servers sees the whole gradient, so that its norm is clipped before.
+        self._clip_norm = config.clip_norm if count > 1 else None
+        if self._clip_norm is not None:
+            # Not None: the optimizer's state is to have the same form.
+            never = config.replace(clip_norm=_NEVER)
+            optimizer = functools.partial(optim.create_optimizer, never)
+            recipe = dataclasses.replace(recipe, optimizer=optimizer)
+        self._recipe = recipe if self.here else ray.put(recipe)
+        self._own = Server()
+        self._actors = list[Any]()
+        self._unconfirmed: collections.deque[list[Any]] = collections.deque()
+        self.restart()
+
+    def restart(self) -> None:
+        """Replaces all processes; `install` gives them a state."""
+        self.close()
+        self._unconfirmed.clear()
+        # One after the other where workers are: Ray might start all of them on the machine of the
+        # command, behind one network link.
+        affinity = self._ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy
+        nodes = [
+            affinity(node.id, soft=True) for node in ray_cluster.nodes() if node.alive and node.cpus
+        ]
+        for _, node in zip(range(self._count), itertools.cycle(nodes or ["DEFAULT"]), strict=False):
+            actor, started = launch(
+                self._ray, _SERVER, self._precision, num_cpus=0, scheduling_strategy=node
+            )
+            self._actors.append(actor)
+            self._unconfirmed.append([started])
+
+    def install(self, state: TrainState, learning_rates: np.ndarray) -> None:
+        """Gives each server its share of a state, which the one in this process consumes."""
+        self._confirm(0)
+        if self.here:
+            shares_of_state = [state]
+        else:
+            # Servers run no model.
+            host = dataclasses.replace(
+                jax.tree.map(np.asarray, state), graphdef=nnx.graphdef(nnx.List([]))
+            )
+            shares_of_state = [self._share(host, server) for server in range(self._count)]
+        self._get(self._call("install", self._recipe, learning_rates, parts=shares_of_state))
+
+    def _share(self, state: TrainState, server: int) -> TrainState:
+        owners = jax.tree.unflatten(jax.tree.structure(state.params), self._owners)
+
+        def keep(leaf: Any, owner: int) -> Any:
+            return leaf if owner == server else None
+
+        def first(tree: Any) -> Any:
+            return tree if server == 0 else jax.tree.map(lambda leaf: None, tree)
+
+        def own(tree: Any) -> Any:
+            return jax.tree.map(keep, tree, owners)
+
+        ema = (own(state.ema[0]), first(state.ema[1])) if state.ema is not None else None
+        return dataclasses.replace(
+            state,
+            params=own(state.params),
+            batch_stats=first(state.batch_stats),
+            opt_state=optax.tree_utils.tree_map_params(
+                self._optimizer, keep, state.opt_state, owners
+            ),
+            ema=ema,
+        )
+
+    def pull(self) -> tuple[Any, ...]:
+        """Returns references to what workers compute with, after all updates so far."""
+        parts = self._call("pull")
+        return tuple(self._ray.put(part) for part in parts) if self.here else tuple(parts)
+
+    def add(self, grads: Sequence[Any]) -> None:
+        """Adds the gradient of a slice to those before it; does not wait for servers.
+
+        Args:
+            grads: a part for each server.
+        """
+        self._send(self._call("add", parts=grads))
+
+    def apply_mean(
+        self, batch_stats: Any, weight: Any, sums: dict[str, Any], slices: int
+    ) -> dict[str, Any]:
+        """Applies the mean of what was added, and returns the metric sums; does not wait for
+        servers.
+        """
+        squares = sum(self._get(self._call("mean_squares", slices)))
+        norm = math.sqrt(squares) / max(float(weight), _TINY)
+        calls = self._call("apply_mean", batch_stats, weight, self._scale(norm), sums)
+        if self.here:
+            return calls[0]
+        self._send(calls)
+        return sums | {"gradient_norm": np.float32(norm), "updates": np.float32(1)}
+
+    def apply(self, result: SliceResult, grads: Sequence[Any], factor: float) -> dict[str, Any]:
+        """Applies the gradient of a batch, and returns the metric sums; does not wait for it.
+
+        Args:
+            grads: a part for each server.
+            factor: by which the learning rate is multiplied.
+        """
+        norm = np.float32(math.sqrt(result.squares)) / np.maximum(result.weight, np.float32(_TINY))
+        scale = self._scale(float(norm))
+        self._send(
+            self._call("apply", result.batch_stats, result.weight, scale, factor, parts=grads)
+        )
+        return result.sums | {"gradient_norm": norm, "updates": np.float32(1)}
+
+    def _scale(self, norm: float) -> float:
+        most = self._clip_norm
+        return most / norm if most is not None and norm > most else 1.0
+
+    def collect(self, state: TrainState) -> TrainState:
+        """Returns the whole state after all updates so far: on the host, or that of this process.
+
+        Args:
+            state: of the same structure.
+        """
+        if self.here:
+            return self._own.state
+        self._confirm(0)
+        return shares.join(shares.structure(state), self._get(self._call("collect")))
+
+    def check(self) -> None:
+        """Raises ServerLost if a server has died."""
+        self._get([actor.check.remote() for actor in self._actors])
+
+    def close(self) -> None:
+        """Ends all processes."""
+        for actor in self._actors:
+            self._ray.kill(actor)
+        self._actors.clear()
+
+    def _call(self, method: str, *arguments: Any, parts: Sequence[Any] | None = None) -> list[Any]:
+        """Calls a method of each server.
+
+        Args:
+            parts: a first argument for each server.
+        """
+        firsts = [(part,) for part in parts] if parts is not None else [()] * max(self._count, 1)
+        if self.here:
+            return [getattr(self._own, method)(*firsts[0], *arguments)]
+        return [
+            actor.call.remote(method, *first, *arguments)
+            for actor, first in zip(self._actors, firsts, strict=True)
+        ]
+
+    def _send(self, calls: list[Any]) -> None:
+        self._unconfirmed.append(calls)
+        self._confirm(_UNCONFIRMED)
+
+    def _confirm(self, behind: int) -> None:
+        """Waits until servers are behind so many calls at most, and raises the error of a call that
+        failed.
+        """
+        while len(self._unconfirmed) > behind:
+            self._get(self._unconfirmed.popleft())
+
+    def _get(self, calls: list[Any]) -> list[Any]:
+        if self.here:
+            return calls
+        try:
+            return self._ray.get(calls)
+        except self._ray.exceptions.RayError as error:
+            cause = error.cause if isinstance(error, self._ray.exceptions.RayTaskError) else error
+            if not isinstance(cause, self._ray.exceptions.RayError):
+                raise cause from error
+            # Or the machine that had a worker's result has died, before the server had read it.
+            raise ServerLost("a parameter server has died") from error

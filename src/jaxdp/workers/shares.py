@@ -1,0 +1,65 @@
+"""The leaves of states between processes: in each list those of other servers are None."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxdp.step.state import TrainState
+
+
+def needed(state: TrainState) -> TrainState:
+    """Returns the part of a state that gradients depend on."""
+    return dataclasses.replace(state, opt_state=(), ema=None)
+
+
+def to_host(tree: Any) -> list[np.ndarray | None]:
+    """Returns the leaves of a tree, None for one that another server has."""
+    leaves = jax.tree.leaves(tree, is_leaf=_is_none)
+    return [None if leaf is None else np.asarray(leaf) for leaf in leaves]
+
+
+def structure(tree: Any) -> Any:
+    """Returns what `join` needs to make such a tree again."""
+    return jax.tree.structure(tree, is_leaf=_is_none)
+
+
+def join(structure: Any, parts: Sequence[Sequence[Any]]) -> Any:
+    """Returns the tree that the lists of all servers make together."""
+    leaves = [
+        next((leaf for leaf in candidates if leaf is not None), None)
+        for candidates in zip(*parts, strict=True)
+    ]
+    return jax.tree.unflatten(structure, leaves)
+
+
+def divide(leaves: Sequence[Any], owners: Sequence[int]) -> list[list[Any]]:
+    """Returns a list for each server.
+
+    Args:
+        owners: which server each leaf goes to.
+    """
+    return [
+        [leaf if owner == server else None for leaf, owner in zip(leaves, owners, strict=True)]
+        for server in range(max(owners) + 1)
+    ]
+
+
+def balance(sizes: Sequence[int], servers: int) -> tuple[int, ...]:
+    """Returns which server holds which leaf, so that each has about as many elements: the largest
+    first, to the server that has least.
+
+    Source: Graham 1969, Bounds on Multiprocessing Timing Anomalies: at most a third more than the
+    best division.
+    """
+    held, owners = [0] * servers, [0] * len(sizes)
+    for index in sorted(range(len(sizes)), key=lambda index: -sizes[index]):
+        owners[index] = min(range(servers), key=lambda server: held[server])
+        held[owners[index]] += sizes[index]
+    return tuple(owners)
+
+
+def _is_none(leaf: Any) -> bool:
+    return leaf is None

@@ -1,0 +1,148 @@
+"""A worker: it holds the dataset, and computes gradients of slices of batches."""
+
+import dataclasses
+import functools
+import os
+import time
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from jaxdp.components import Objects
+from jaxdp.config import TrainConfig
+from jaxdp.data import pipeline
+from jaxdp.sharding.replicas import Replicas
+from jaxdp.step import step
+from jaxdp.step.state import Constants, TrainState
+from jaxdp.training.setup import create_setup
+from jaxdp.workers import shares
+
+# For tests and measurements: the least seconds that a slice takes each worker, e.g. 0.1,0.1,0.4.
+SLOWED = "JAXDP_WORKER_SECONDS"
+
+
+@dataclasses.dataclass(frozen=True)
+class WorkerSpec:
+    """What all workers of a run have in common.
+
+    Attributes:
+        config: of the run, for one device.
+        objects: that the run was given.
+        slices: of a batch, all equal.
+        owners: which server each gradient goes to.
+        returns_deltas: whether others update the state meanwhile. Then a result has by how much
+            batch statistics changed, not what they are.
+    """
+
+    config: TrainConfig
+    objects: Objects
+    slices: int
+    owners: tuple[int, ...]
+    returns_deltas: bool = False
+
+
+class Job(NamedTuple):
+    """One slice of a batch.
+
+    Attributes:
+        step: whose batch this is, counted from 0.
+        slice: which slice of the batch.
+        version: number of the parameters in `parts`: a worker that has them does not read them
+            again.
+        parts: references to the leaves that gradients depend on; in each part those of other
+            servers are None.
+    """
+
+    step: int
+    slice: int
+    version: int
+    parts: tuple[Any, ...]
+
+
+class SliceResult(NamedTuple):
+    """What a worker reports of a slice, besides its gradients.
+
+    Attributes:
+        batch_stats: new running statistics of batch norm, or by how much they changed.
+        weight: mean weight of the examples.
+        sums: metric sums.
+        squares: sum of the squares of the gradients.
+        bytes: of the gradients.
+    """
+
+    batch_stats: Any
+    weight: Any
+    sums: dict[str, Any]
+    squares: float
+    bytes: int
+
+
+class Worker:
+    """Computes slices.
+
+    Args:
+        place: which of the workers it is, counted from 0; a worker that replaces a lost one has its
+            place.
+    """
+
+    def __init__(self, spec: WorkerSpec, place: int) -> None:
+        seconds = [float(word) for word in os.environ.get(SLOWED, "").split(",") if word]
+        self._least_seconds = seconds[place % len(seconds)] if seconds else 0.0
+        self._spec = spec
+        setup = self._setup = create_setup(spec.config, spec.objects)
+        recipe, replicas = setup.recipe, Replicas()
+
+        def gradients(state: TrainState, batch: Any, constants: Constants) -> Any:
+            batch = step.gather_examples(batch, constants.examples)
+            return step.accumulate_gradients(
+                state, batch, constants, recipe=recipe, replicas=replicas
+            )
+
+        self._gradients = jax.jit(gradients)
+        self._state, self._version = shares.needed(setup.create_state()), -1
+        self._structure = shares.structure(self._state)
+        self._compute(0, 0)  # compiles
+
+    def run(self, job: Job) -> tuple[Any, ...]:
+        """Returns the result of a slice, and its gradients for each server."""
+        begun = time.perf_counter()
+        if job.version != self._version:
+            import ray
+
+            self._state = shares.join(self._structure, ray.get(list(job.parts)))
+            self._version = job.version
+        result = self._compute(job.step, job.slice)
+        time.sleep(max(self._least_seconds - (time.perf_counter() - begun), 0.0))
+        return result
+
+    def _compute(self, number: int, part: int) -> tuple[Any, ...]:
+        # A batch has its own random numbers, whatever the number of updates before it.
+        state = dataclasses.replace(self._state, step=np.int32(number))
+        batch = self._batch(number, part)
+        (grads, batch_stats, weight), sums = jax.device_get(
+            self._gradients(state, batch, self._setup.constants)
+        )
+        if self._spec.returns_deltas:
+            batch_stats = jax.tree.map(np.subtract, batch_stats, self._state.batch_stats)
+        leaves = jax.tree.leaves(grads)
+        squares = float(sum(np.vdot(leaf, leaf) for leaf in leaves))
+        size = sum(leaf.nbytes for leaf in leaves)
+        result = SliceResult(batch_stats, weight, sums, squares, size)
+        return result, *shares.divide(leaves, self._spec.owners)
+
+    def _batch(self, number: int, part: int) -> Any:
+        setup, order = self._setup, self._setup.train_order
+        indices, read = order[number], pipeline.index_batch
+        if setup.config.data_placement == "host":
+            read = functools.partial(pipeline.load, setup.source("train"))
+        draws = getattr(order, "draws", None)
+        batch = pipeline.share_of(
+            indices,
+            read,
+            part,
+            self._spec.slices,
+            draws={"draws": draws(indices)} if draws is not None else {},
+            paired=bool(setup.recipe.preprocess.mixings),
+        )
+        return setup.strategy.shard_batch(batch)

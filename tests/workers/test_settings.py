@@ -1,0 +1,166 @@
+"""What goes together with workers, and the message for the rest; Ray is not started."""
+
+import importlib.util
+import pathlib
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+import yaml
+
+import jaxdp
+from jaxdp import config, deprecation, train
+from jaxdp.config import TrainConfig, run_hash
+from jaxdp.registry import ConfigError
+from jaxdp.rundir.layout import RunDirectory
+from jaxdp.runtime import ray_connection
+
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec("ray") is None, reason="needs Ray: pip install 'jaxdp[ray]'"
+)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ("--workers 3", "--workers 3: is for --strategy async and exact, and this is pmap"),
+        (
+            "--strategy exact --staleness 3",
+            "--staleness 3: is for --strategy async, and this is exact",
+        ),
+        ("--strategy async --slices 3", "--slices 3: is for --strategy exact, and this is async"),
+        ("--strategy exact --workers 0", "--workers 0: must be greater than 0"),
+        (
+            "--strategy exact --batch-norm replica",
+            "--batch-norm replica: depends on what one device computes",
+        ),
+        (
+            "--strategy exact --batch-norm global",
+            "--batch-norm global: depends on what one device computes",
+        ),
+        (
+            "--strategy async --batch-norm replica",
+            "--batch-norm replica: depends on what one device computes",
+        ),
+        (
+            "--strategy exact --slices 8",
+            "--slices 8: slices must be whole groups of 32 of the 128 examples of a batch; use 4",
+        ),
+        ("--strategy exact --devices 4", "--devices 4: --strategy exact takes --workers"),
+        ("--strategy exact --mesh data=1", "--mesh data=1: --strategy exact takes none"),
+        (
+            "--strategy exact --accumulate-steps 2",
+            "--accumulate-steps 2: does not go together with --strategy exact",
+        ),
+        (
+            "--strategy exact --steps-per-execution 2",
+            "--steps-per-execution 2: --strategy exact has a step of several programs; use 1",
+        ),
+        (
+            "--strategy exact --profile 1:2",
+            "--profile 1:2: does not go together with --strategy exact",
+        ),
+        (
+            "--strategy async --precision float16",
+            "--precision float16: its loss scale is one of the whole state, which servers divide",
+        ),
+        (
+            "--strategy async --on-divergence skip",
+            "--on-divergence skip: --strategy async has no single update",
+        ),
+        ("--strategy async --servers 99", "--servers 99: the model has 13 arrays"),
+        (
+            "--strategy exact --global-batch-size auto",
+            "--strategy exact: has a step of several programs, whose memory no one of them tells",
+        ),
+        ("--exchange exact", "--exchange: was removed in 0.3.0: use --strategy exact or"),
+    ],
+)
+def test_what_does_not_go_together_is_one_line(
+    flags: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = f"--model cnn --dataset digits --run-dir run {flags}".split()
+    assert train.main(words) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    (line,) = captured.err.splitlines()
+    assert line.startswith(f"jaxdp.train: error: {message}")
+    assert not pathlib.Path("run").exists()
+
+
+def test_a_setting_of_one_fit_is_checked_too() -> None:
+    trainer = jaxdp.Trainer("cnn", "digits", strategy="exact", progress=False)
+    with pytest.raises(ConfigError, match="--profile 1:2: does not go together with"):
+        trainer.fit(profile="1:2")
+
+
+def test_other_commands_start_no_workers(capsys: pytest.CaptureFixture[str]) -> None:
+    trainer = jaxdp.Trainer("cnn", "digits", strategy="exact", progress=False)
+    strategy, setup = trainer.setup.strategy, trainer.setup
+    with pytest.raises(ConfigError, match="--strategy exact: computes on workers, which only"):
+        strategy.train_step(setup.create_state(), 0, setup.constants)  # pyright: ignore
+    assert 0 <= trainer.evaluate()["accuracy"] <= 1
+
+
+def test_without_ray_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=r"pip install 'jaxdp\[ray\]'"):
+        ray_connection.require()
+
+
+def test_ray_is_not_imported_without_workers() -> None:
+    code = (
+        "import sys, jaxdp; jaxdp.Trainer('cnn', 'digits', progress=False); print('ray' in"
+        " sys.modules)"
+    )
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        ).stdout
+        == "False\n"
+    )
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"strategy": "exact", "workers": 7, "slices": 4},
+        {"strategy": "async", "servers": 2, "staleness": 1},
+    ],
+)
+def test_the_same_command_finds_the_folder_of_version_0_2(settings: dict[str, Any]) -> None:
+    """Version 0.2 computed this hash for all three; there they were `--exchange exact` and so on."""
+    run = TrainConfig.of(model="cnn", dataset="digits", epochs=3, **settings)
+    assert run_hash(run) == "28e351de"
+
+
+@pytest.mark.parametrize("name", ["exact", "async"])
+def test_a_run_of_version_0_2_has_the_strategy(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pathlib.Path("run").mkdir()
+    defaults = {row.name: row.default for row in deprecation.REMOVED if not row.command}
+    old = {"model": "cnn", "strategy": "pmap", "workers": 3, **defaults, "exchange": name}
+    pathlib.Path("run/config.yaml").write_text(yaml.safe_dump(old))
+    run = RunDirectory(pathlib.Path("run"))
+    assert run.load_config() == TrainConfig.of(model="cnn", strategy=name, workers=3)
+    assert run.changes_text(TrainConfig.of(model="cnn", strategy=name, workers=3)) == ""
+    assert config.load("run/config.yaml")["strategy"] == name
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    ("settings", "slices"),
+    [
+        ({"strategy": "exact"}, 4),
+        ({"strategy": "exact", "batch_norm": "group:8"}, 16),
+        ({"strategy": "exact", "batch_norm": "group:2"}, 16),
+        ({"strategy": "exact", "batch_norm": "group:8", "slices": 8}, 8),
+        ({"strategy": "async"}, 1),
+    ],
+)
+def test_slices_are_whole_groups(settings: dict[str, Any], slices: int) -> None:
+    setup = jaxdp.Trainer("cnn", "digits", progress=False, **settings).setup
+    assert setup.strategy.number_of_slices(setup.config, setup.shapes) == slices  # pyright: ignore
