@@ -152,8 +152,8 @@ def print_table(configs: Sequence[TrainConfig], comparisons: Sequence[Comparison
         comparisons: one for each configuration.
     """
     first = comparisons[0].config
-    where = escape(printable(f"{first.model.name} on {first.data.dataset}"))
-    title = f"{where}, batch norm {first.model.batch_norm}: largest differences"
+    where = escape(printable(f"{first.model} on {first.dataset}"))
+    title = f"{where}, batch norm {first.batch_norm}: largest differences"
     table = rich.table.Table("strategy", "devices", *COLUMNS, title=title)
     for config, row in zip(configs, comparisons, strict=True):
         table.add_row(
