@@ -39,9 +39,7 @@ _CELL_FLAGS = (
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BenchConfig(PartsConfig, LayoutConfig, OptimizationConfig):
-    """The settings of `python -m jaxdp.bench`: the grid, and all that defines the steps of a
-    run.
-    """
+    """The grid of measurements."""
 
     strategies: tuple[str, ...] = setting(
         ("single", "pmap"), "strategies to measure", metavar="NAME,NAME,...", separator=","

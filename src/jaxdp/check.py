@@ -33,7 +33,7 @@ COLUMNS = ("params", "batch_stats", "opt_state", "loss")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CheckConfig(PartsConfig, OptimizationConfig):
-    """The settings of `python -m jaxdp.check`: all that defines the steps of a run."""
+    """The runs that are compared."""
 
     devices: Counts = setting(
         Counts((1, 2, 4, 8)),

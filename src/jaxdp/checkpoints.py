@@ -27,7 +27,7 @@ _COLORS = {"whole": "green", "damaged": "bold red", "unverified": "yellow"}
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CheckpointsConfig(Settings):
-    """The settings of `python -m jaxdp.checkpoints`."""
+    """The run and the form of its list."""
 
     run_dir: str = setting(REQUIRED, "folder of the run", positional=True)
     plugins: tuple[str, ...] = setting(

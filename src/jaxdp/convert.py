@@ -23,9 +23,7 @@ DESCRIPTIONS = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ImportConfig(PartsConfig):
-    """The settings of `python -m jaxdp.convert import`: a model, and the dataset that has its
-    classes and normalization.
-    """
+    """The weights and the new run; model and dataset give its classes and normalization."""
 
     weights: str = setting(
         REQUIRED,
@@ -38,7 +36,7 @@ class ImportConfig(PartsConfig):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ExportConfig(Settings):
-    """The settings of `python -m jaxdp.convert export`."""
+    """The run and the file to write."""
 
     run_dir: str = setting(REQUIRED, "folder of the run", positional=True)
     output: str = setting(

@@ -37,7 +37,7 @@ Record = dict[str, Any]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DevicesConfig(TrainConfig):
-    """The settings of `python -m jaxdp.devices`."""
+    """The form of the output."""
 
     json: bool = setting(False, "print one line of JSON instead of tables")
     address: str | None = setting(

@@ -21,7 +21,7 @@ DESCRIPTION = "Evaluate a checkpoint of a run on all its test data, or on other 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EvaluateConfig(ShardingConfig):
-    """The settings of `python -m jaxdp.evaluate`."""
+    """The run, the data and the output."""
 
     run_dir: str = setting(REQUIRED, "folder of the run", positional=True)
     step: int | None = setting(

@@ -37,7 +37,7 @@ Record = dict[str, Any]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PlanConfig(TrainConfig):  # pyright: ignore[reportIncompatibleVariableOverride]
-    """The settings of `python -m jaxdp.plan`."""
+    """The devices to plan for, and the form of the plan."""
 
     target: str | None = setting(
         None,
@@ -219,7 +219,8 @@ def _count_flops(config: TrainConfig, examples: int, setup: Any) -> float:
         ),
         training=False,
     )
-    lowered = alone.strategy.train_step.lower(*alone.abstract_step(examples))
+    step: Any = alone.strategy.train_step
+    lowered = step.lower(*alone.abstract_step(examples))
     return (
         lowered.cost_analysis()["flops"] * setup.strategy.data_shards / setup.strategy.num_devices
     )
