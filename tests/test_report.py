@@ -22,9 +22,11 @@ from PIL import Image
 
 from jaxdp import report, train
 from jaxdp.reporting import confusion, report_figures, report_page
+from jaxdp.reporting.report_figures import Line, XAxis, YAxis
 
 EXPERIMENTS = pathlib.Path(__file__).parents[1] / "experiments"
 EMPTY = {"meta", "img", "input"}
+STEPS = XAxis("base", "steps", "step", 2.0)
 BROWSER = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
 )
@@ -456,12 +458,17 @@ def test_large_pictures_are_made_smaller() -> None:
     assert len(str(large["src"])) < 410_000
 
 
-def test_curves_of_many_points_keep_their_extremes() -> None:
-    points = [(float(step), float(step == 77_777)) for step in range(100_000)]
-    kept = report_figures.thin(points)
-    assert len(kept) < 1000
-    assert (77_777.0, 1.0) in kept
-    assert kept == sorted(kept)
+def test_curves_of_many_points_are_short_and_keep_their_extremes() -> None:
+    folder = write_run("run", summary={"steps": 10_000})
+    rows = (
+        {"step": step, "split": "train", "loss": 1.5 if step == 7_777 else 1 + step % 2 / 10}
+        for step in range(10_000)
+    )
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    written(folder)
+    (line,) = lines(caption="loss")
+    assert len(line) < 1000
+    assert max(line, key=lambda point: point[1]) == pytest.approx((0.778, 1), abs=0.001)
 
 
 def test_validation_is_a_curve_of_its_own_and_ranks_an_unfinished_run() -> None:
@@ -501,11 +508,11 @@ assert "matplotlib.pyplot" not in sys.modules
 
 @pytest.mark.parametrize("value", [0.0, -3.0, 1e-30, 7e12])
 def test_constant_curves_have_a_scale(value: float) -> None:
-    curve = report_figures.Curve("run", 0, [(1.0, value), (2.0, value)])
+    curve = Line("run", 0, {"base": np.asarray}, [1.0, 2.0], [value, value])
     for log, zero in ((True, False), (False, True), (False, False)):
-        drawing = report_figures.panel("x", [curve], last_step=2, log=log, zero=zero)
-        assert "nan" not in drawing
-        assert "inf" not in drawing
+        ((_, drawings),) = report_figures.figure("x", [curve], [STEPS], YAxis(log=log, zero=zero))
+        assert "nan" not in drawings[0]
+        assert "inf" not in drawings[0]
 
 
 @pytest.mark.parametrize(
@@ -599,7 +606,7 @@ def test_a_browser_shows_it_without_complaint() -> None:
     pathlib.Path("axis.html").write_text(
         '<iframe src="page.html"></iframe><script>onload = () => { const page ='
         ' frames[0].document;const shown = () => ["base", "epoch", "time"].filter(axis =>'
-        " frames[0].getComputedStyle(page.querySelector(`svg .over.${axis}`)).display !=="
+        " frames[0].getComputedStyle(page.querySelector(`svg.over.${axis}`)).display !=="
         ' \'none\');const found = [shown()]; for (const axis of ["time", "epoch", "base"])'
         " {page.querySelector(`input[value=${axis}]`).click(); found.push(shown()); }"
         " document.title = found.join('; ')}</script>"
@@ -723,16 +730,20 @@ def test_wide_tables_can_be_reached_with_the_keyboard_and_have_names() -> None:
     assert {box["aria-label"] for box in boxes} == {"Runs", "metrics of run", "metrics of other"}
 
 
-def paths(axis: str) -> list[list[tuple[float, float]]]:
-    """Returns the points of the lines that page.html draws over an axis."""
-    groups = re.findall(
-        rf'<g class="over {axis}">\s*<path class="line[^"]*" d="([^"]*)"',
-        pathlib.Path("page.html").read_text(),
-    )
-    return [
-        [tuple(map(float, point.split())) for point in re.split("[ML]", line)[1:]]
-        for line in groups
-    ]  # pyright: ignore
+def lines(axis: str = "base", caption: str = "") -> list[list[tuple[float, float]]]:
+    """Returns the points of the curves that page.html draws over an axis, in parts of the panel
+    from its lower left corner.
+    """
+    found = []
+    for figure in pathlib.Path("page.html").read_text().split("<figure>")[1:]:
+        if f"<figcaption>{caption}" not in figure:
+            continue
+        drawing, *_ = figure.split(f'<svg class="over {axis}"')[1].split("</svg>")
+        curves = r'</title>\s*<path d="([^"]*)" style="fill: none[^"]*stroke-width: 1.8'
+        for curve in re.findall(curves, drawing):
+            points = [tuple(map(float, point.split())) for point in re.split("[ML]", curve)[1:]]
+            found.append([((x - 60) / 306, (188 - y) / 174) for x, y in points])
+    return found
 
 
 def test_curves_are_drawn_over_steps_epochs_and_time() -> None:
@@ -753,24 +764,20 @@ def test_curves_are_drawn_over_steps_epochs_and_time() -> None:
         ("epoch", False),
         ("time", False),
     ]
-    steps, epochs, seconds = (paths(axis) for axis in ("base", "epoch", "time"))
+    steps, epochs, seconds = (lines(axis) for axis in ("base", "epoch", "time"))
     # Loss and accuracy of two splits, rate, speed, waiting.
     assert len(steps) == len(epochs) == len(seconds) == 7
     assert steps == epochs  # one is 10 of the other
 
     def shares(line: list[tuple[float, float]]) -> list[float]:
-        return [
-            round((x - report_figures._LEFT) / (report_figures._RIGHT - report_figures._LEFT), 2)
-            for x, _ in line
-        ]
+        return [round(x, 2) for x, _ in line]
 
     assert shares(steps[0]) == [0.17, 0.33, 0.5, 0.67, 1.0]
     assert shares(seconds[0]) == [0.1, 0.2, 0.6, 0.8, 1.0]  # 10, 20, 60, 80 and 100 of 100 seconds
     assert [[y for _, y in line] for line in steps] == [[y for _, y in line] for line in seconds]
-    epoch_axis, *_ = re.findall(
-        r'<g class="over epoch">(.*?)</g>', pathlib.Path("page.html").read_text(), re.DOTALL
-    )
-    assert re.findall(r">(\w+)</text>", epoch_axis) == ["0", "1", "2", "3", "4", "5", "6", "epoch"]
+    drawing = pathlib.Path("page.html").read_text().split('<svg class="over epoch"')[1]
+    ticks = re.findall(r">(\w+)</text>", drawing.split("</svg>")[0])
+    assert ticks[:8] == ["0", "1", "2", "3", "4", "5", "6", "epoch"]
     for title in (
         "step",
         "epoch",
@@ -791,5 +798,5 @@ def test_an_axis_that_is_not_known_of_a_run_is_not_offered_or_says_so() -> None:
         "base",
         "epoch",
     ]
-    assert "Not known of bare." in page.text
-    assert len(paths("base")) == 2 * len(paths("epoch"))
+    assert "Unknown for bare." in page.text
+    assert len(lines("base")) == 2 * len(lines("epoch"))

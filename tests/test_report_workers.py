@@ -5,9 +5,7 @@ import pathlib
 import re
 
 import pytest
-from test_report import Page, write_run, written
-
-from jaxdp.reporting import report_figures
+from test_report import lines, write_run, written
 
 
 def one_killed(*, old: bool) -> pathlib.Path:
@@ -58,18 +56,6 @@ def test_a_run_with_workers_does_not_say_that_it_had_one_device(old: bool) -> No
         assert fact in re.sub(r"\s*\n\s*", "", page.text)
 
 
-def drawn(page: Page, title: str) -> list[tuple[float, float]]:
-    """Returns the points of the only line of a figure, over steps."""
-    figure = (
-        pathlib.Path("page.html")
-        .read_text()
-        .split(f"<figcaption>{title}</figcaption>")[1]
-        .split("</figure>")[0]
-    )
-    (line,) = re.findall(r'<g class="over base">\s*<path class="line[^"]*" d="([^"]*)"', figure)
-    return [tuple(map(float, point.split())) for point in re.split("[ML]", line)[1:]]  # pyright: ignore
-
-
 def test_a_run_whose_width_changed_shows_its_parts() -> None:
     folder = write_run("run")
     events = [
@@ -84,14 +70,9 @@ def test_a_run_whose_width_changed_shows_its_parts() -> None:
     page = written(folder)
     assert "resumed after step 10, on 2 processes instead of 4" in page.text
     assert "resumed after step 20, on 4 processes instead of 1" in page.text
-    points = drawn(page, "processes")
-    left, right, bottom = report_figures._LEFT, report_figures._RIGHT, report_figures._BOTTOM
-    assert [40 * (x - left) / (right - left) for x, _ in points] == pytest.approx(
-        [0, 10, 10, 20, 20, 40], abs=0.1
-    )
-    assert [4 * (bottom - y) / (bottom - points[0][1]) for _, y in points] == pytest.approx(
-        [4, 4, 1, 1, 4, 4], abs=0.01
-    )
+    (points,) = lines(caption="processes")
+    assert [40 * x for x, _ in points] == pytest.approx([0, 10, 10, 20, 20, 40], abs=0.1)
+    assert [4 * y / points[0][1] for _, y in points] == pytest.approx([4, 4, 1, 1, 4, 4], abs=0.01)
     (folder / "history.jsonl").write_text(
         "".join(json.dumps(event | {"processes": 4}) + "\n" for event in events)
     )

@@ -12,7 +12,7 @@ import pytest
 from small_runs import NEEDS_RAY, difference, digest, history, rows, trained
 
 import jaxdp
-from jaxdp.reporting import report_details, report_runs
+from jaxdp.reporting import report_runs, report_text
 from jaxdp.runtime import ray_connection
 from jaxdp.workers import exact
 from jaxdp.workers.scheduler import SliceId, SliceScheduler
@@ -66,10 +66,7 @@ def test_two_workers_one_killed_and_replaced_compute_what_one_device_does() -> N
     assert [
         line.get("workers") for line in history("exact") if line["event"] in ("started", "done")
     ] == [2, 2]
-    assert (
-        report_details.facts(report_runs.read(pathlib.Path("exact"), "exact"))["workers lost"]
-        == "1"
-    )
+    assert report_text.work(report_runs.read(pathlib.Path("exact"), "exact"))["workers lost"] == "1"
     assert jaxdp.load("exact").metrics["test"]["accuracy"] == pytest.approx(
         jaxdp.load("single").metrics["test"]["accuracy"]
     )

@@ -98,7 +98,9 @@ def from_arrays(  # noqa: PLR0913 - each keyword says one more thing about the a
 
 
 def _share(name: str, validation: Any) -> str | None:
-    value: Any = validation.item() if isinstance(validation, np.generic) else validation
+    value: Any = validation
+    if isinstance(validation, np.generic):
+        value = validation.item()
     if not isinstance(value, bool | int | float):
         return None
     if isinstance(value, bool) or not 0 < value < 1:

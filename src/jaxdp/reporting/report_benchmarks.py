@@ -1,108 +1,75 @@
-"""Says what the report shows of benchmarks: a table and curves for each model, dataset, precision
-and settings.
-"""
+"""Shows grids of benchmarks in the report: a table and curves for what was measured alike."""
 
 from collections.abc import Sequence
 from typing import Any
 
-from markupsafe import Markup
+import numpy as np
 
 from jaxdp.reporting import benchmarks
 from jaxdp.reporting.benchmarks import Record
-from jaxdp.reporting.report_figures import COLORS, Curve, Mark, panel_of_sizes
-from jaxdp.reporting.report_runs import setting_text
+from jaxdp.reporting.report_figures import BASE, COLORS, Line, Panel, XAxis, YAxis, figure
 
-_NAMED = {"strategy": "strategy", "devices": "devices", "global_batch_size": "batch"}
+_TO_X = {BASE: np.asarray}
 
 
 def grids(records: Sequence[Record]) -> list[dict[str, Any]]:
-    """Returns what is shown of each cell's last measurement, and of what was measured alike
-    together.
+    """Returns a grid for each model, dataset, precision and settings.
+
+    A cell that was measured again has its last measurement.
     """
-    alike: dict[Any, dict[Any, Record]] = {}
+    alike: dict[tuple[str, ...], dict[Any, Record]] = {}
     for record in records:
-        what = (
-            record["model"],
-            record["dataset"],
-            record["precision"],
-            str(record.get("settings")),
-        )
-        alike.setdefault(what, {})[benchmarks.key(record)] = record
-    return [
-        _grid(sorted(grid.values(), key=lambda record: [record[name] for name in _NAMED]))
-        for grid in alike.values()
-    ]
+        what = ("model", "dataset", "precision", "settings")
+        cells = alike.setdefault(tuple(str(record.get(name)) for name in what), {})
+        cells[benchmarks.key(record)] = record
+    return [_grid(list(cells.values())) for cells in alike.values()]
 
 
-def _grid(records: Sequence[Record]) -> dict[str, Any]:
-    strategies = dict.fromkeys(record["strategy"] for record in records)
-    colors = {
-        name: COLORS.index(benchmarks.COLORS[name]) if benchmarks.COLORS.get(name) in COLORS else 6
-        for name in strategies
-    }
-    columns = {title: [str(record[name]) for record in records] for name, title in _NAMED.items()}
-    columns |= benchmarks.columns(records)
-    rows = []
-    for record, (strategy, *texts) in zip(
-        records, zip(*columns.values(), strict=True), strict=True
-    ):
-        failed = None if record["status"] == "ok" else "bad"
-        rows.append((strategy, {"class": failed, "title": record.get("reason")}, texts))
+def _grid(records: list[Record]) -> dict[str, Any]:
+    records.sort(key=lambda each: (each["strategy"], each["devices"], each["global_batch_size"]))
+    colors: dict[str, int] = {}
+    for record in records:
+        color = benchmarks.COLORS.get(record["strategy"])
+        colors[record["strategy"]] = COLORS.index(color) if color in COLORS else 6
     return {
         "heading": f"{benchmarks.heading(records)}; {benchmarks.where(records)}",
-        "settings": ", ".join(
-            f"{name} {setting_text(value)}"
-            for name, value in (records[0].get("settings") or {}).items()
-        ),
+        "settings": records[0].get("settings") or {},
         "names": colors,
-        "marks": ["out of memory"] if any(record["status"] == "oom" for record in records) else [],
-        "figures": _evaluated(records, colors),
-        "columns": [(title, "number") for title in columns][1:],
-        "rows": rows,
+        "marks": ["out of memory"] if any(each["status"] == "oom" for each in records) else [],
+        "figures": _figures(records, colors),
+        "columns": benchmarks.columns(records),
+        "records": records,
     }
 
 
-def _evaluated(records: Sequence[Record], colors: dict[str, int]) -> list[Markup]:
-    """Draws throughput over the batch, a figure for each number of devices, with equal axes."""
+def _figures(records: Sequence[Record], colors: dict[str, int]) -> list[Panel]:
+    """Draws throughput over the batch, a figure for each number of devices."""
+    done = [record for record in records if benchmarks.rate(record) is not None]
+    highest = max((record["images_per_second"]["max"] for record in done), default=0)
     sizes = sorted({record["global_batch_size"] for record in records})
-    highest = max(
-        (
-            record["images_per_second"]["max"]
-            for record in records
-            if benchmarks.rate(record) is not None
-        ),
-        default=0,
-    )
-    figures = []
+    x_axis = XAxis(BASE, "batches", "global batch size", sizes=sizes)
+    y_axis = YAxis("images per second", zero=True, highest=highest)
+    figures: list[Panel] = []
     for devices in sorted({record["devices"] for record in records}):
-        here = [record for record in records if record["devices"] == devices]
-        curves = []
+        lines = []
         for strategy, color in colors.items():
-            done = [
-                record
-                for record in here
-                if record["strategy"] == strategy and benchmarks.rate(record) is not None
-            ]
-            rates = [record["images_per_second"] for record in done]
-            points = [
-                (record["global_batch_size"], each["median"])
-                for record, each in zip(done, rates, strict=True)
-            ]
-            curves.append(
-                Curve(strategy, color, points, band=[(each["min"], each["max"]) for each in rates])
-            )
-        marks = []
-        for record in here:
-            strategy, size = record["strategy"], record["global_batch_size"]
-            if record["status"] == "oom":
-                marks.append(
-                    Mark(
-                        "out of memory",
-                        size,
-                        f"{strategy}, batch {size}: out of memory",
-                        colors[strategy],
-                    )
-                )
+            steps, rates = [], []
+            for record in records:
+                size = record["global_batch_size"]
+                if (record["devices"], record["strategy"]) != (devices, strategy):
+                    continue
+                if benchmarks.rate(record) is not None:
+                    rate = record["images_per_second"]
+                    steps.append(size)
+                    rates.append(rate["median"])
+                    look = {"linewidth": 7, "alpha": 0.25}
+                    bounds = [rate["min"], rate["max"]]
+                    lines.append(Line(strategy, color, _TO_X, [size, size], bounds, look))
+                elif record["status"] == "oom":
+                    text = f"{strategy}, batch {size}: out of memory"
+                    look = {"marker": "x", "markersize": 8}
+                    lines.append(Line(text, color, _TO_X, [size], [1.04], look, is_mark=True))
+            lines.append(Line(strategy, color, _TO_X, steps, rates, {"marker": "o"}))
         title = f"images per second on {devices} device{'s' if devices > 1 else ''}"
-        figures.append(panel_of_sizes(title, curves, marks, sizes=sizes, highest=highest))
+        figures += figure(title, lines, [x_axis], y_axis)
     return figures

@@ -1,85 +1,60 @@
-"""Draws curves of several runs as small SVG figures in the colors of the page, light or dark."""
+"""Draws the report's figures with Matplotlib, as SVG in the fonts and colors of the page."""
 
 import dataclasses
-import math
-import operator
+import io
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from markupsafe import Markup
+import matplotlib
+from markupsafe import Markup, escape
 from matplotlib import ticker
+from matplotlib.figure import Figure
 
-from jaxdp.reporting.templates import render
+from jaxdp.reporting import fonts
 
-# The palette of Okabe and Ito, distinct for all color vision, without yellow, which white paper
-# hides. Further runs are grey.
+# The palette of Okabe and Ito, distinct for all color vision, without yellow, which is illegible
+# on white. Further runs are grey.
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#767676")
-STROKES = {"train": "", "validation": "dotted", "test": "dashed"}  # classes of lines
-SHAPES = {
-    "resumed": "M-3.5-4.5L4 0L-3.5 4.5Z",
-    "rolled back": "M3.5-4.5L-4 0L3.5 4.5Z",
-    "updates skipped": "M-3-3L3 3M-3 3L3-3",
-    "stopped": "M-3.5-3.5H3.5V3.5H-3.5Z",
-    "diverged": "M0-5L5 0L0 5L-5 0Z",
-    "out of memory": "M-4-4L4 4M-4 4L4-4",
+MARKERS = {  # of Matplotlib, and the character of the same shape in the page's legend
+    "resumed": (">", "▶"),
+    "rolled back": ("<", "◀"),
+    "updates skipped": ("x", "×"),
+    "stopped": ("s", "■"),
+    "diverged": ("D", "◆"),
+    "out of memory": ("x", "×"),
 }
-BASE = "base"  # key of the axis that curves are given for, in most figures steps
+BASE = "base"  # key of the x axis that a figure shows first
 Number = float | int
-Point = tuple[Number, Number]
-Clock = Callable[[Number], Number]  # from a step to what an axis tells instead of it
-_WIDTH = 376
-_LEFT, _RIGHT, _TOP, _BOTTOM = 60, 366, 14, 188
+ToX = Mapping[str, Callable[[Any], Any]]  # by key of an x axis: from steps to positions on it
+Panel = tuple[str, list[Markup]]  # caption, and a drawing over each x axis
+# Colors that stand for variables of the page's style sheet.
+_TEXT, _NAME, _GRID, _RUN = "#000001", "#000002", "#000003", "#000004"
+_VARIABLES = {_TEXT: "soft", _NAME: "ink", _GRID: "line", _RUN: "k"}
+_STYLE: Any = {
+    "font.size": 11,
+    "text.usetex": False,
+    "axes.axisbelow": True,
+    "axes.grid": True,
+    "axes.labelcolor": _TEXT,
+    "axes.labelpad": 2,
+    "grid.color": _GRID,
+    "grid.linewidth": 1,
+    "lines.linewidth": 1.8,
+    "lines.markersize": 4,
+    "path.simplify": True,
+    "path.simplify_threshold": 1.0,  # pixels
+    "svg.fonttype": "none",
+    "svg.hashsalt": "jaxdp",  # the same runs give the same page
+    "xtick.labelcolor": _TEXT,
+    "ytick.labelcolor": _TEXT,
+}
+_WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 376, 218, 60, 10, 14, 30
+_ROW = 30  # height of a run in a timeline
+_ROUND = [1, 2, 2.5, 5, 10]  # distances of ticks, apart from powers of ten
 
 
-@dataclasses.dataclass(frozen=True)
-class Axis:
-    """Something other than steps over which all curves of a section can be drawn.
-
-    The page's reader chooses.
-    """
-
-    key: str  # epoch or time
-    name: str  # among the choices
-    title: str  # beneath the axis
-    last: Number
-
-
-@dataclasses.dataclass(frozen=True)
-class _Placed:
-    """What is at steps, and where that is on other axes."""
-
-    # By key of the axis.
-    clocks: Mapping[str, Clock] = dataclasses.field(default_factory=dict, kw_only=True)
-
-    def on(self, axis: str, step: Number) -> Number | None:
-        """Returns where a step is on an axis, None where that is not known."""
-        if axis == BASE:
-            return step
-        return self.clocks[axis](step) if axis in self.clocks else None
-
-
-@dataclasses.dataclass(frozen=True)
-class Mark(_Placed):
-    """Something that happened at a step."""
-
-    kind: str  # a key of SHAPES
-    step: Number
-    text: str
-    color: int = 0  # index of the color of the run that it happened to
-
-
-@dataclasses.dataclass(frozen=True)
-class Curve(_Placed):
-    """A line through points."""
-
-    name: str
-    color: int
-    points: Sequence[Point]
-    stroke: str = ""  # a value of STROKES
-    band: Sequence[Point] = ()  # lowest and highest value at each point, or nothing
-
-
-def compact(value: Number) -> str:
+def compact(value: Number, _: object = None) -> str:
     """Returns a number in a few characters."""
     for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
         if abs(value) >= size:
@@ -87,195 +62,172 @@ def compact(value: Number) -> str:
     return f"{value:.4g}".replace("e-0", "e-")
 
 
-def percent(value: Number) -> str:
+def percent(value: Number, _: object = None) -> str:
     """Returns a fraction as a percentage of at most four digits."""
     return f"{100 * value:.4g}%"
 
 
 @dataclasses.dataclass(frozen=True)
-class Scale:
-    """An axis from the value `low` at the coordinate `start` to `high` at `end`.
+class XAxis:
+    """What lines can be drawn over; the reader of the page chooses one.
 
-    Called with a value, it returns the coordinate.
+    Attributes:
+        key: base, epoch or time.
+        name: among the choices.
+        title: below the axis.
+        unit: seconds in a unit of time, 1 for all else.
+        sizes: batch sizes, the ticks of a logarithmic axis.
     """
 
-    low: Number
-    high: Number
-    start: Number
-    end: Number
-    log: bool = False
+    key: str
+    name: str
+    title: str
+    last: float = 1.0
+    unit: float = 1.0
+    sizes: Sequence[int] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class YAxis:
+    """How values are drawn.
+
+    Attributes:
+        title: the caption of the figure by default.
+        log: whether the axis is logarithmic if all values are positive.
+        zero: whether the axis starts at 0 if no value is negative.
+        form: writes a value.
+        highest: end of the axis; by default, the highest value.
+        rows: of a timeline; its values are pixels below the top.
+    """
+
     title: str = ""
-    text: Callable[[Number], str] = compact  # how values are written at the ticks
-    chosen: Sequence[Number] = ()  # values of the ticks, by default round ones
-
-    def __call__(self, value: Number) -> str:
-        low, high, at = (
-            math.log(each) if self.log else each for each in (self.low, self.high, value)
-        )
-        return (
-            f"{self.start + (at - low) / (high - low) * (self.end - self.start):.1f}".removesuffix(
-                ".0"
-            )
-        )
-
-    def ticks(self, count: int = 5) -> Sequence[Number]:
-        if self.chosen:
-            return self.chosen
-        if self.log:
-            for parts in ((1.0, 2.0, 5.0), (1.0,)):
-                found = self._inside(
-                    ticker.LogLocator(subs=parts, numticks=99).tick_values(self.low, self.high)
-                )
-                if 2 <= len(found) <= count + 1:
-                    return found
-            if len(found) > 1:
-                return found[:: -(-len(found) // count)]
-        return self._inside(
-            ticker.MaxNLocator(count, steps=[1, 2, 2.5, 5, 10]).tick_values(self.low, self.high)
-        )
-
-    def _inside(self, values: Any) -> list[Number]:
-        margin = 1e-9 * (self.high - self.low)
-        return [
-            float(value) for value in values if self.low - margin <= value <= self.high + margin
-        ]
+    log: bool = False
+    zero: bool = False
+    form: Callable[[Number, object], str] = compact
+    highest: Number | None = None
+    rows: int = 0
 
 
-def thin(points: Sequence[Point]) -> list[Point]:
-    """Returns the lowest and the highest of each stretch of points, where there are more than can
-    be told apart.
+@dataclasses.dataclass(frozen=True)
+class Line:
+    """A curve, bar or mark of a run.
+
+    Attributes:
+        text: for readers who point at the line.
+        color: index of the color of the run.
+        to_x: positions on each x axis that is known for the run, from steps.
+        look: properties of Matplotlib's Line2D.
+        label: name above the line.
+        is_mark: whether the values are parts of the panel's height.
     """
-    size = -(-len(points) // _WIDTH)
-    if size <= 2:
-        return list(points)
-    value = operator.itemgetter(1)
-    stretches = (points[start : start + size] for start in range(0, len(points), size))
-    return [
-        point
-        for stretch in stretches
-        for point in sorted({min(stretch, key=value), max(stretch, key=value)})
-    ]
+
+    text: str
+    color: int
+    to_x: ToX
+    steps: Sequence[Number]
+    values: Sequence[Number]
+    look: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    label: str = ""
+    is_mark: bool = False
 
 
-def panel(
-    title: str,
-    curves: Sequence[Curve],
-    marks: Sequence[Mark] = (),
-    *,
-    last_step: Number,
-    log: bool = False,
-    zero: bool = False,
-    text: Callable[[Number], str] = compact,
-    others: Sequence[Axis] = (),
-) -> Markup:
-    """Draws curves over steps and whatever else is to choose from.
-
-    Returns nothing where no curve has points.
-
-    Args:
-        log: whether the axis of positive values is logarithmic.
-        zero: whether the axis of nonnegative values begins at 0.
-        text: how values are written.
-        others: axes beside that of the steps.
-    """
-    values = [value for curve in curves for _, value in curve.points]
+def figure(
+    caption: str, lines: Sequence[Line], x_axes: Sequence[XAxis], y_axis: YAxis
+) -> list[Panel]:
+    """Draws lines over each x axis; returns nothing if there are no values."""
+    values = [value for line in lines if not line.is_mark for value in line.values]
     if not values:
-        return Markup()
-    low, high = min(values), max(values)
-    log = log and low > 0
-    if log:
-        low, high = (low, high) if high > 1.01 * low else (low / 1.5, high * 1.5)
-    elif zero and low >= 0:
-        low, high = 0, 1.04 * high or 1.0
+        return []
+    if y_axis.log and min(values) > 0:
+        caption += ", logarithmic"
     else:
-        margin = 0.04 * (high - low) or 0.1 * abs(high) or 1.0
+        y_axis = dataclasses.replace(y_axis, log=False)
+    names = dict.fromkeys(line.text for line in lines if not line.is_mark)
+    label = f"{caption}: {', '.join(names)}"
+    with matplotlib.rc_context(_STYLE):
+        return [(caption, [_svg(label, lines, x_axis, y_axis, values) for x_axis in x_axes])]
+
+
+def _svg(
+    label: str, lines: Sequence[Line], x_axis: XAxis, y_axis: YAxis, values: Sequence[Number]
+) -> Markup:
+    """Returns a drawing; `label` is what a screen reader says."""
+    height = _ROW * y_axis.rows + _TOP + _BOTTOM if y_axis.rows else _HEIGHT
+    canvas = Figure((_WIDTH / 72, height / 72))  # a point of Matplotlib is a unit of the SVG
+    left, bottom = 8 if y_axis.rows else _LEFT, _BOTTOM / height
+    width = 1 - (left + _RIGHT) / _WIDTH
+    axes: Any = canvas.add_axes((left / _WIDTH, bottom, width, 1 - _TOP / height - bottom))
+    axes.spines[:].set_visible(False)
+    axes.tick_params(length=0, pad=5)
+    _set_x_axis(axes, x_axis)
+    _set_y_axis(axes, y_axis, values)
+    for index, line in enumerate(lines):
+        if x_axis.key in line.to_x:
+            look = dict(line.look)
+            if line.is_mark:
+                look["transform"] = axes.get_xaxis_transform()
+            x = line.to_x[x_axis.key](line.steps) / x_axis.unit
+            axes.plot(x, line.values, gid=f"line-{index}", color=_RUN, clip_on=False, **look)
+        if line.label:  # names need no font of Matplotlib
+            axes.text(0, line.values[0] - 9, f"@{index}@", color=_NAME)
+    buffer = io.StringIO()
+    nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+    canvas.savefig(buffer, format="svg", transparent=True, metadata=nothing)
+    head = Markup('<svg class="over {}" viewBox="0 0 {} {}" role="img" aria-label="{}">')
+    return head.format(x_axis.key, _WIDTH, height, label) + _body(buffer.getvalue(), lines)
+
+
+def _set_x_axis(axes: Any, x_axis: XAxis) -> None:
+    axes.set_xlabel(x_axis.title)
+    axes.set_xlim(0, x_axis.last)
+    axes.xaxis.set_major_locator(ticker.MaxNLocator(6, steps=_ROUND))
+    axes.xaxis.set_major_formatter(compact)
+    if x_axis.sizes:
+        axes.set_xscale("log")
+        axes.set_xlim(x_axis.sizes[0] / 1.3, x_axis.sizes[-1] * 1.3)
+        axes.set_xticks(x_axis.sizes, map(str, x_axis.sizes))
+        axes.minorticks_off()
+
+
+def _set_y_axis(axes: Any, y_axis: YAxis, values: Sequence[Number]) -> None:
+    """Sets ends of the axis that differ even if all values are equal."""
+    low, high = min(values), max(values) if y_axis.highest is None else y_axis.highest
+    axes.set_ylabel(fonts.drawn(y_axis.title))
+    axes.yaxis.set_label_coords(16 / _WIDTH, 0.5, transform=axes.figure.transFigure)
+    if y_axis.rows:
+        axes.set_yticks([])
+        axes.set_ylim(_ROW * y_axis.rows, 0)
+        return
+    locator = ticker.MaxNLocator(5, steps=_ROUND)
+    if y_axis.log:
+        axes.set_yscale("log")
+        axes.minorticks_off()
+        locator = ticker.LogLocator(subs=[1, 2, 5] if high < 1000 * low else [1], numticks=7)
+        low, high = (low, high) if high > 1.01 * low else (low / 1.5, high * 1.5)
+    elif y_axis.zero and low >= 0:
+        low, high = 0, 1.04 * high or 1
+    else:
+        margin = 0.04 * (high - low) or 0.1 * abs(high) or 1
         low, high = low - margin, high + margin
-    y = Scale(low, high, _BOTTOM, _TOP, log, title.replace(", mean", ""), text)
-    return _figure(
-        title + ", logarithmic" * log,
-        _scales(last_step, others, _LEFT),
-        y=y,
-        curves=curves,
-        marks=marks,
-    )
+    axes.set_ylim(low, high)
+    axes.yaxis.set_major_locator(locator)
+    axes.yaxis.set_major_formatter(y_axis.form)
 
 
-def panel_of_sizes(
-    title: str,
-    curves: Sequence[Curve],
-    marks: Sequence[Mark],
-    *,
-    sizes: Sequence[int],
-    highest: Number,
-) -> Markup:
-    """Draws curves over global batch sizes, from 0 to the highest value.
+def _body(svg: str, lines: Sequence[Line]) -> Markup:
+    """Returns what is inside the SVG of Matplotlib, with the texts and colors of the lines."""
 
-    Returns nothing where no curve has points.
-    """
-    x = Scale(
-        sizes[0] / 1.3,
-        sizes[-1] * 1.3,
-        _LEFT,
-        _RIGHT,
-        log=True,
-        title="global batch size",
-        text=str,
-        chosen=sizes,
-    )
-    y = Scale(0, 1.04 * highest or 1.0, _BOTTOM, _TOP, title="images per second")
-    return _figure(title, {BASE: x}, y=y, curves=curves, marks=marks)
+    def group(found: re.Match[str]) -> str:
+        if found[1] is None:
+            return "<g>"
+        line = lines[int(found[1])]
+        return f'<g class="run k{line.color}"><title>{escape(line.text)}</title>'
 
-
-def timeline(
-    tracks: Sequence[Curve], marks: Sequence[Sequence[Mark]], others: Sequence[Axis] = ()
-) -> Markup:
-    """Draws what happened to each run.
-
-    Args:
-        tracks: of each run its name and color, and its last step as the only point.
-        marks: of each run.
-        others: axes beside that of the steps.
-    """
-    scales = _scales(max(track.points[0][0] for track in tracks), others, 8)
-    return _figure(
-        "what happened, by step", scales, tracks=tracks, marks=marks, bottom=_TOP + 30 * len(tracks)
-    )
-
-
-def _scales(last_step: Number, others: Sequence[Axis], left: int) -> dict[str, Scale]:
-    scales = {BASE: Scale(0, max(last_step, 1), left, _RIGHT, title="step")}
-    return scales | {
-        axis.key: Scale(0, axis.last, left, _RIGHT, title=axis.title) for axis in others
-    }
-
-
-def _figure(
-    title: str,
-    scales: Mapping[str, Scale],
-    *,
-    curves: Sequence[Curve] = (),
-    tracks: Sequence[Curve] = (),
-    **values: object,
-) -> Markup:
-    curves = [curve for curve in curves if curve.points]
-    if not curves and not tracks:
-        return Markup()
-    names = dict.fromkeys(curve.name for curve in (*curves, *tracks))
-    defaults = {
-        "width": _WIDTH,
-        "top": _TOP,
-        "bottom": _BOTTOM,
-        "shapes": SHAPES,
-        "thin": thin,
-        "y_start": _LEFT,
-        "y_end": _RIGHT,
-    }
-    return render(
-        "figure.svg.jinja",
-        title=title,
-        names=names,
-        scales=scales,
-        curves=curves,
-        tracks=tracks,
-        **(defaults | values),
-    )
+    body = svg.split("<svg", 1)[1].split(">", 1)[1]
+    body = re.sub(r'<!--.*?-->|<defs>\s*<style.*?</defs>| clip-path="[^"]*"', "", body, flags=re.S)
+    shorter = re.compile(r"(\.\d)\d+|\n")  # a tenth of a pixel is enough
+    body = re.sub(r' d="[^"]+"', lambda found: shorter.sub(r"\1", found[0]), body)
+    for color, variable in _VARIABLES.items():
+        body = body.replace(color, f"var(--{variable})")
+    body = re.sub(r'<g id="(?:line-(\d+)|[^"]*)">', group, body)
+    return Markup(re.sub("@([0-9]+)@", lambda found: escape(lines[int(found[1])].label), body))

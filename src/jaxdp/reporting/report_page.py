@@ -1,6 +1,6 @@
-"""Writes the page of `python -m jaxdp.report`: says what stands on it and in which order.
+"""Writes the page of `python -m jaxdp.report`: what is on it, in which order.
 
-Templates/ says how it looks.
+The folder templates/ has its texts and its look.
 """
 
 import dataclasses
@@ -9,336 +9,261 @@ import itertools
 import json
 import pathlib
 import platform
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from markupsafe import Markup
+import jinja2
 
 import jaxdp
+from jaxdp.config import TrainConfig
 from jaxdp.parsing import resolved
 from jaxdp.registry import ConfigError
-from jaxdp.reporting import benchmarks, report_axes, report_benchmarks, report_details, report_runs
-from jaxdp.reporting.report_details import metric_text, speed_text, time_text
+from jaxdp.reporting import benchmarks, report_benchmarks, report_runs, report_text
 from jaxdp.reporting.report_figures import (
+    BASE,
     COLORS,
-    SHAPES,
-    STROKES,
-    Axis,
-    Clock,
-    Curve,
-    Mark,
+    MARKERS,
+    Line,
+    Number,
+    Panel,
+    XAxis,
+    YAxis,
     compact,
-    panel,
+    figure,
     percent,
-    timeline,
 )
-from jaxdp.reporting.report_runs import NOTHING, Run, fact_text, setting_text
-from jaxdp.reporting.templates import render
+from jaxdp.reporting.report_runs import SPLITS, RunRecord
 from jaxdp.rundir.write import check_file, replace_file
 
-# What a table of runs always tells, so that the settings of these names need no further column.
+# Facts with a column in each table of runs; the settings behind them need no further column.
 _FACTS = ("model", "dataset", "strategy", "devices", "batch_norm")
-# The column of devices has the workers.
 _SHOWN = (*_FACTS, "workers", "task", "steps")
+_UNITS = ((3 * 3600, 3600.0, "hours"), (600, 60.0, "minutes"), (0, 1.0, "seconds"))
+_LINE_STYLES = {"train": "-", "validation": ":", "test": "--"}
+_DOTTED = 25  # points of an evaluated curve up to which each has a dot
+_CURVES = (  # caption, name in the rows, form
+    ("learning rate", "learning_rate", compact),
+    ("examples per second", "examples_per_second", compact),
+    ("share of time waiting for input", "input_wait_fraction", percent),
+    ("staleness of an update, mean", "staleness_mean", compact),
+    ("device utilization, mean", "device_utilization", percent),
+    ("memory of a device, mean, MiB", "device_memory_bytes", compact),
+    ("memory of a host process, mean, MiB", "host_memory_bytes", compact),
+)
 
 
 def write_report(
     folders: Sequence[pathlib.Path], output: pathlib.Path, title: str | None = None
 ) -> None:
-    """Writes one HTML file that needs no other, about folders of runs and of benchmarks.
+    """Writes one HTML file about folders of runs and of benchmarks; it needs no other file.
 
     Raises:
-        ConfigError: if one of the folders is neither, or the file cannot be written.
+        ConfigError: if a folder has neither, or the file cannot be written.
     """
     for folder in folders:
         if not report_runs.is_run(folder) and not (folder / "bench.jsonl").is_file():
             what = "holds neither a run nor a bench.jsonl" if folder.is_dir() else "is no folder"
             raise ConfigError("run_dir", folder, f"{what}; give folders of runs")
-    folders = list(dict.fromkeys(resolved(folder) for folder in folders))
-    names = dict(zip(folders, report_runs.names_of(folders), strict=True))
-    runs = [
-        report_runs.read(folder, name)
-        for folder, name in names.items()
-        if report_runs.is_run(folder)
-    ]
-    grids = {
-        name: folder / "bench.jsonl"
-        for folder, name in names.items()
-        if (folder / "bench.jsonl").is_file()
-    }
-    page = _page(runs, {name: benchmarks.read(str(path)) for name, path in grids.items()}, title)
+    folders = list(dict.fromkeys(map(resolved, folders)))
+    runs: list[RunRecord] = []
+    grids: dict[str, list[dict[str, Any]]] = {}
+    for folder, name in zip(folders, report_runs.names_of(folders), strict=True):
+        if report_runs.is_run(folder):
+            runs.append(report_runs.read(folder, name))
+        if (folder / "bench.jsonl").is_file():
+            grids[name] = report_benchmarks.grids(benchmarks.read(str(folder / "bench.jsonl")))
+    page = _page(runs, grids, title)
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
         if output.is_dir():
             raise IsADirectoryError(0, "it is a folder")
         check_file("output", output, "report.html")
-        # Names of folders need be no UTF-8.
+        # Names of folders can have bytes that are not UTF-8.
         replace_file(resolved(output), page.encode(errors="replace"))
     except OSError as error:
         raise ConfigError("output", output, f"cannot be written: {error.strerror}") from error
 
 
-def _page(runs: Sequence[Run], grids: dict[str, list[benchmarks.Record]], title: str | None) -> str:
-    alike: dict[tuple[str, str], list[Run]] = {}  # scores compare only on the same data
+def _page(
+    runs: Sequence[RunRecord], grids: dict[str, list[dict[str, Any]]], title: str | None
+) -> str:
+    """Returns the page; its template escapes every value."""
+    alike: dict[tuple[str, str], list[RunRecord]] = {}  # scores compare only on the same data
+    versions: dict[str, dict[str, None]] = {}
     for run in runs:
-        alike.setdefault((fact_text(run, "dataset"), run.metric), []).append(run)
-    return render(
-        "page.html.jinja",
-        title=title or (_subject(runs) if runs else "Training throughput"),
-        introduction=_introduction(runs, len(grids)),
-        sections=[
-            _section(_heading(*what) if len(alike) > 1 else "Runs", found)
-            for what, found in alike.items()
-        ],
-        benchmarks=[(name, report_benchmarks.grids(records)) for name, records in grids.items()],
-        details=report_details,
+        alike.setdefault((str(run.fact("dataset")), run.metric), []).append(run)
+        for name, version in run.summary["versions"].items():
+            versions.setdefault(name, {})[str(version)] = None
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("jaxdp.reporting"),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+    )
+    environment.filters |= report_text.FILTERS
+    names = {
+        fact: list(dict.fromkeys(str(run.fact(fact)) for run in runs if run.fact(fact) is not None))
+        for fact in ("model", "dataset")
+    }
+    differing = [name for name in _FACTS if len({str(run.fact(name)) for run in runs}) > 1]
+    return environment.get_template("page.html.jinja").render(
+        title=title,
+        runs=runs,
+        names=names,
+        differing=differing + _differing(runs),
+        written=f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d %H:%M UTC}",
+        versions=[f"jaxdp {jaxdp.__version__}", f"Python {platform.python_version()}"],
+        versions_of_runs=versions,
+        sections=[_section(found) for found in alike.values()],
+        benchmarks=grids,
+        facts=_FACTS,
+        defaults=TrainConfig().plain(),
+        text=report_text,
         colors=COLORS,
-        shapes=SHAPES,
+        markers=MARKERS,
     )
 
 
-def _subject(runs: Sequence[Run]) -> str:
-    def names(fact: str) -> str:
-        return _listed(
-            _unique(text for run in runs if (text := fact_text(run, fact)) != NOTHING), f"{fact}s"
-        )
-
-    return f"{names('model')} on {names('dataset')}"
-
-
-def _unique(values: Iterable[str]) -> list[str]:
-    return list(dict.fromkeys(values))
-
-
-def _listed(names: Sequence[str], plural: str = "settings", most: int = 4) -> str:
-    if not names:
-        return f"unknown {plural}"
-    if len(names) > most:
-        return f"{len(names)} {plural}"
-    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
-
-
-def _introduction(runs: Sequence[Run], benchmarks: int) -> list[str]:
-    """Says what is compared, when this was written, and with which versions all was made."""
-    what = []
-    if runs:
-        differing = [name for name in _FACTS if len({fact_text(run, name) for run in runs}) > 1]
-        differing += [name for name in _differing(runs) if name not in _SHOWN]
-        names = [name.replace("_", " ") for name in differing]
-        how = (
-            f", which differ in {_listed(names, most=6)}"
-            if names
-            else ", with equal settings"
-            if len(runs) > 1
-            else ""
-        )
-        what.append(f"{_count(len(runs), 'run')} of {_subject(runs)}{how}")
-    if benchmarks:
-        what.append(_count(benchmarks, "benchmark"))
-    now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
-    versions: dict[str, list[str]] = {}
-    for run in runs:
-        for name, version in run.versions.items():
-            versions.setdefault(name, []).append(version)
-    texts = [f"{name} {' or '.join(_unique(found))}" for name, found in versions.items()]
-    made = f" Runs made with {', '.join(texts)}." if texts else ""
-    return [
-        f"{'; '.join(what)}.",
-        f"Written {now} by jaxdp {jaxdp.__version__}, Python {platform.python_version()}.{made}",
-    ]
-
-
-def _count(count: int, what: str) -> str:
-    return f"{count} {what}{'s' if count != 1 else ''}"
-
-
-def _differing(runs: Sequence[Run]) -> list[str]:
-    """Returns the settings that are not the same in all runs."""
+def _differing(runs: Sequence[RunRecord]) -> list[str]:
+    """Returns the settings that are not the same in all runs, and have no column of their own."""
     known = [run.settings for run in runs if run.settings]
-    names = _unique(name for settings in known for name in settings)
     return [
         name
-        for name in names
+        for name in dict.fromkeys(itertools.chain(*known))
         if len({json.dumps(settings.get(name), default=str) for settings in known}) > 1
+        and name not in _SHOWN
     ]
 
 
-def _heading(dataset: str, metric: str) -> str:
-    return (
-        f"Runs on {'an unknown dataset' if dataset == NOTHING else dataset}, by"
-        f" {metric.replace('_', ' ')}"
-    )
-
-
-def _section(heading: str, runs: Sequence[Run]) -> dict[str, Any]:
-    """Returns what is shown of the runs of one dataset that are compared by one metric, the best
-    first.
-    """
+def _section(runs: Sequence[RunRecord]) -> dict[str, Any]:
+    """Returns what is shown of runs on one dataset, compared by one metric, the best first."""
     sign = -1 if runs[0].larger_is_better else 1
     runs = sorted(runs, key=lambda run: (run.score is None, sign * (run.score or 0)))
     runs = [
         dataclasses.replace(run, color=min(index, len(COLORS))) for index, run in enumerate(runs)
     ]
-    differing, settings = _differing(runs), next((run.settings for run in runs if run.settings), {})
-    shared = {name: value for name, value in settings.items() if name not in differing}
-    axes = report_axes.of_runs(runs)
-    clocks = {
-        run.name: {axis.key: axis.clocks[run.name] for axis in axes if run.name in axis.clocks}
-        for run in runs
-    }
-    marks = [[_mark(run, mark, clocks[run.name]) for mark in run.marks] for run in runs]
-    evaluated = {run.held_out for run in runs}
-    kinds = {mark.kind for own in marks for mark in own}
-    columns = _columns(
-        runs[0].metric, evaluated, [name for name in differing if name not in _SHOWN]
-    )
+    settings = next((run.settings for run in runs if run.settings), {})
+    x_axes = _x_axes(runs)
+    kinds = {mark.kind for run in runs for mark in run.marks}
     return {
-        "heading": heading,
         "runs": runs,
-        "columns": [(title, kind) for title, kind, _ in columns],
-        "rows": [
-            (run, {"class": f"k{run.color} {run.status}"}, [text(run) for *_, text in columns])
-            for run in runs
-        ],
-        "shared": report_details.settings_texts(shared),
         "names": {run.name: run.color for run in runs},
-        "strokes": {
-            split: STROKES[split]
-            for split in STROKES
-            if split != "validation" or split in evaluated
+        "dataset": runs[0].fact("dataset"),
+        "metric": runs[0].metric,
+        "splits": [split for split in SPLITS if any(run.has(split) for run in runs)],
+        "differing": _differing(runs),
+        "shared": {
+            name: value
+            for name, value in settings.items()
+            if all(run.settings.get(name) == value for run in runs if run.settings)
         },
-        "marks": [kind for kind in SHAPES if kind in kinds],
-        "figures": _evaluated(runs, marks, axes, clocks),
-        "axes": [
-            (axis, [run.name for run in runs if run.name not in axis.clocks]) for axis in axes
-        ],
+        "marks": [kind for kind in MARKERS if kind in kinds],
+        "figures": _figures(runs, x_axes),
+        "axes": [(axis, [run.name for run in runs if axis.key not in run.to_x]) for axis in x_axes],
     }
 
 
-def _mark(run: Run, mark: Mark, clocks: dict[str, Clock]) -> Mark:
-    return dataclasses.replace(
-        mark, text=f"{run.name}: {mark.text}", color=run.color, clocks=clocks
-    )
-
-
-def _columns(
-    metric: str, splits: set[str], settings: Sequence[str]
-) -> list[tuple[str, str, Callable[[Run], str]]]:
-    """Returns title, kind and texts of the columns of a table of runs.
-
-    Args:
-        metric: the task's.
-        splits: by which the runs are compared; only validation data know a best state.
-        settings: those that tell the runs apart.
-    """
-
-    def of_setting(name: str) -> Callable[[Run], str]:
-        return lambda run: setting_text(run.settings[name]) if name in run.settings else NOTHING
-
-    def of_fact(name: str) -> Callable[[Run], str]:
-        return lambda run: fact_text(run, name)
-
-    def score(run: Run) -> str:
-        text = metric_text(metric, run.score)
-        return (
-            f"{text} (test)"
-            if len(splits) > 1 and run.held_out == "test" and run.score is not None
-            else text
-        )
-
-    test_loss = (
-        "test loss",
-        "number",
-        lambda run: metric_text("loss", run.metrics("test").get("loss")),
-    )
-    title = f"best validation {metric}" if "validation" in splits else f"test {metric}"
-    return [
-        (title, "number", score),
-        *([test_loss] if title != test_loss[0] else []),
-        ("status", "status", lambda run: run.status),
-        *((name.replace("_", " "), "text", of_setting(name)) for name in settings),
-        ("examples/s", "number", lambda run: speed_text(run.examples_per_second)),
-        ("time", "number", time_text),
-        ("steps", "number", lambda run: f"{run.steps:,}"),
-        *(
-            (name.replace("_", " "), "number" if name == "devices" else "", of_fact(name))
-            for name in _FACTS
+def _x_axes(runs: Sequence[RunRecord]) -> list[XAxis]:
+    """Returns the x axes that are known for at least one run."""
+    last: dict[str, float] = {}
+    for run in runs:
+        for key, convert in run.to_x.items():
+            last[key] = max(last.get(key, 0.0), float(convert(run.steps)))
+    size, unit = next(found[1:] for found in _UNITS if last.get("time", 0.0) >= found[0])
+    axes = [
+        XAxis(BASE, "steps", "step", last[BASE] or 1.0),
+        XAxis("epoch", "epochs", "epoch", last.get("epoch") or 1.0),
+        XAxis(
+            "time",
+            f"{unit} of training",
+            f"training time, {unit}",
+            last.get("time", 0.0) / size or 1.0,
+            size,
         ),
     ]
+    return [axis for axis in axes if axis.key in last]
 
 
-def _evaluated(
-    runs: Sequence[Run],
-    marks: Sequence[Sequence[Mark]],
-    axes: Sequence[Axis],
-    clocks: dict[str, dict[str, Clock]],
-) -> list[Markup]:
-    """Draws the curves and events of runs.
-
-    Args:
-        marks: of each run.
-        axes: beside that of the steps.
-        clocks: of each run, by key of the axis.
-    """
-    metric, last_step = runs[0].metric, max(run.steps for run in runs)
-    all_marks = [mark for own in marks for mark in own]
-
-    def draw(
-        title: str, name: str, *, splits: Iterable[str] = ("train",), unit: int = 1, **look: Any
-    ) -> Markup:
-        curves = []
-        for run in reversed(runs):  # the best one last, above the others
-            for split in splits:
-                points = [(step, value / unit) for step, value in run.points(split, name)]
-                curves.append(
-                    Curve(
-                        f"{run.name}, {split}",
-                        run.color,
-                        points,
-                        STROKES[split],
-                        clocks=clocks[run.name],
-                    )
-                )
-        return panel(title, curves, all_marks, last_step=last_step, others=axes, **look)
-
-    figures = [
-        draw("loss", "loss", splits=STROKES, log=True),
-        (
-            draw(metric, metric, splits=STROKES, text=percent if "accuracy" in metric else compact)
-            if metric != "loss"
-            else Markup()
-        ),
-        draw("learning rate", "learning_rate", zero=True),
-        draw("examples per second", "examples_per_second", zero=True),
-        draw("share of time waiting for input", "input_wait_fraction", zero=True, text=percent),
-        draw("staleness of an update, mean", "staleness_mean", zero=True),
-        draw("device utilization, mean", "device_utilization", zero=True, text=percent),
-        draw("memory of a device, mean, MiB", "device_memory_bytes", zero=True, unit=2**20),
-        draw("memory of a host process, mean, MiB", "host_memory_bytes", zero=True, unit=2**20),
-    ]
+def _figures(runs: Sequence[RunRecord], x_axes: Sequence[XAxis]) -> list[Panel]:
+    """Draws the curves and events of runs."""
+    metric, marks = runs[0].metric, [line for run in runs for line in _marks(run)]
+    lines = _curves(runs, "loss", SPLITS) + marks
+    figures = figure("loss", lines, x_axes, YAxis("loss", log=True))
+    if metric != "loss":
+        form = percent if "accuracy" in metric else compact
+        lines = _curves(runs, metric, SPLITS) + marks
+        figures += figure(metric, lines, x_axes, YAxis(metric, form=form))
+    for caption, name, form in _CURVES:
+        y_axis = YAxis(caption.replace(", mean", ""), zero=True, form=form)
+        figures += figure(caption, _curves(runs, name, ["train"]) + marks, x_axes, y_axis)
     if any(len({count for _, count in run.widths}) > 1 for run in runs):
-        widths = [
-            Curve(f"{run.name}, processes", run.color, _stairs(run), clocks=clocks[run.name])
+        lines = [
+            Line(f"{run.name}, processes", run.color, run.to_x, *_stairs(run))
             for run in reversed(runs)
         ]
-        figures.append(
-            panel("processes", widths, all_marks, last_step=last_step, others=axes, zero=True)
-        )
-    if all_marks:
-        tracks = [
-            Curve(run.name, run.color, [(run.steps, 0)], clocks=clocks[run.name]) for run in runs
-        ]
-        figures.append(timeline(tracks, marks, axes))
-    return [figure for figure in figures if figure]
+        figures += figure("processes", lines + marks, x_axes, YAxis("processes", zero=True))
+    if marks:
+        figures += figure("what happened, by step", _timeline(runs), x_axes, YAxis(rows=len(runs)))
+    return figures
 
 
-def _stairs(run: Run) -> list[tuple[float, float]]:
-    """Returns steps with the number of processes, twice where it changes.
+def _curves(runs: Sequence[RunRecord], name: str, splits: Sequence[str]) -> list[Line]:
+    """Returns a curve for each run and split, the best run last, above the others."""
+    unit = 2**20 if name.endswith("_bytes") else 1
+    curves = []
+    for run in reversed(runs):
+        for split in splits:
+            steps, values = run.series(split, name)
+            dotted = len(values) == 1 or (split != "train" and len(values) <= _DOTTED)
+            look = {"linestyle": _LINE_STYLES[split], "marker": "o" if dotted else None}
+            scaled = [value / unit for value in values]
+            label = f"{run.name}, {split}"
+            curves.append(Line(label, run.color, run.to_x, steps, scaled, look))
+    return curves
 
-    Steps that were lost and done again are told once.
+
+def _marks(run: RunRecord, heights: Sequence[Number] = (0, 1.04)) -> list[Line]:
+    """Returns the marks of a run, at the last of the heights, with a rule from the first."""
+    marks = []
+    for mark in run.marks:
+        look = {
+            "marker": MARKERS[mark.kind][0],
+            "markersize": 8,
+            "markevery": [-1],
+            "linestyle": (0, (2, 3)),
+            "linewidth": 1,
+        }
+        # There may be many skipped updates, too many for rules.
+        values = heights[-1:] if mark.kind == "updates skipped" else heights
+        text, steps = f"{run.name}: {mark.text}", [mark.step] * len(values)
+        in_panel = len(heights) > 1
+        marks.append(Line(text, run.color, run.to_x, steps, values, look, is_mark=in_panel))
+    return marks
+
+
+def _timeline(runs: Sequence[RunRecord]) -> list[Line]:
+    """Returns a bar and the marks of each run."""
+    lines = []
+    for index, run in enumerate(runs):
+        height = 30 * index + 21
+        name = run.name if len(run.name) <= 48 else run.name[:47] + "…"
+        look = {"linewidth": 5, "alpha": 0.35}
+        steps, heights = [0, run.steps], [height, height]
+        lines.append(Line(run.name, run.color, run.to_x, steps, heights, look, label=name))
+        lines += _marks(run, [height])
+    return lines
+
+
+def _stairs(run: RunRecord) -> tuple[list[Number], list[Number]]:
+    """Returns steps and numbers of processes, with both numbers where they change.
+
+    Steps that were lost and trained again appear once.
     """
-    found: list[tuple[float, float]] = []
-    for (step, count), (end, _) in itertools.pairwise([*run.widths, (float(run.steps), 0.0)]):
+    steps: list[Number] = []
+    counts: list[Number] = []
+    for (step, count), (end, _) in itertools.pairwise([*run.widths, (run.steps, 0)]):
         if end > step:
-            found += [(step, count), (end, count)]
-    return found
+            steps += [step, end]
+            counts += [count, count]
+    return steps, counts

@@ -1,228 +1,252 @@
-"""Reads the folder of a run for the report, whether it is whole or broken."""
+"""Reads the folder of a run for the report, whether it is complete or damaged."""
 
 import contextlib
 import dataclasses
+import functools
+import itertools
 import pathlib
 import statistics
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from jaxdp import deprecation, tasks
 from jaxdp.config import TrainConfig, settings_with
 from jaxdp.parsing import is_finite, parse_yaml
-from jaxdp.registry import ConfigError, shown
-from jaxdp.reporting.report_figures import Mark
+from jaxdp.registry import ConfigError
+from jaxdp.reporting.report_figures import BASE, Number, ToX
 from jaxdp.rundir.layout import RunDirectory
 from jaxdp.rundir.read import DamagedFile, Row, read_object, read_rows, read_text, rows_count
 
-NOTHING = "–"  # where a value is missing
+SPLITS = ("train", "validation", "test")
 _ENDS = ("done", "stopped", "diverged")
+# Fields of a summary that the page needs: their types, and values if they are missing.
+_FIELDS: dict[str, tuple[Any, Any]] = {
+    "metrics": (dict, {}),
+    "best": (dict, {}),
+    "steps": (int, None),
+    "examples_per_second": (Number, None),
+    "seconds": (dict, {}),
+    "versions": (dict, {}),
+}
+_RESULTS = ("metrics", "best", "steps", "examples_per_second")
 
 
 @dataclasses.dataclass(frozen=True)
-class Run:
-    """What is known of a run."""
+class Mark:
+    """An event at a step; `kind` is a key of MARKERS."""
+
+    kind: str
+    step: Number
+    text: str
+
+
+@dataclasses.dataclass(frozen=True)
+class RunRecord:
+    """What the folder of a run says.
+
+    Attributes:
+        config_text: config.yaml.
+        settings: those of config.yaml, and defaults for the rest; empty without the file.
+        summary: summary.json; without results if the run went on after they were written.
+        dataset: dataset.json.
+        status: done, stopped, diverged, running or unfinished.
+        problems: what is missing or cannot be read.
+        metric: of the task, by which runs are ranked.
+        color: index of the run's color on the page.
+    """
 
     name: str
-    directory: RunDirectory
+    folder: pathlib.Path
     config_text: str
-    # Of config.yaml, and the defaults of those that it leaves out; empty without the file.
     settings: dict[str, Any]
     rows: list[Row]
-    summary: dict[str, Any]  # what summary.json has, perhaps nothing
+    summary: dict[str, Any]
     history: list[Row]
-    status: str  # done, stopped, diverged, running or unfinished
-    problems: list[str]  # what is missing or cannot be read
-    task: str
+    dataset: dict[str, Any]
+    status: str
+    problems: list[str]
     metric: str
     larger_is_better: bool
-    color: int = 0  # index of its color on the page
-    # What dataset.json has, perhaps nothing.
-    description: dict[str, Any] = dataclasses.field(default_factory=dict)
-
-    def get(self, *names: str) -> Any:
-        """Returns what the summary has under these names, one inside the other, None where it has
-        nothing.
-        """
-        value: Any = self.summary
-        for name in names:
-            value = value.get(name) if isinstance(value, dict) else None
-        return value
+    color: int = 0
 
     def about(self, name: str) -> Any:
-        """Returns what the summary says, or where it says nothing, the history, or the settings."""
-        # Workers that join tell no number of devices.
-        told = next((event for event in reversed(self.history) if name in event), {})
-        sources = (self.summary, told, self.settings)
+        """Returns what the summary says, else the history, else the settings."""
+        sources = (self.summary, *reversed(self.history), self.settings)
         return next((source[name] for source in sources if source.get(name) is not None), None)
 
-    @property
-    def workers(self) -> int | None:
-        """How many workers computed; None of a run without."""
-        return self.about("workers")
+    def fact(self, name: str) -> Any:
+        """Returns what `about` does, except for who computed in a run with workers."""
+        workers = self.about("workers")
+        if name == "devices" and workers is not None:
+            return f"{workers} worker{'s' if workers != 1 else ''}"
+        return self.about(name)
 
     @property
-    def widths(self) -> list[tuple[float, float]]:
-        """With how many processes it went on after which step, in the order of time."""
-        starts = [event for event in self.history if event["event"] in ("started", "resumed")]
+    def widths(self) -> list[tuple[Number, Number]]:
+        """After which steps the run started, with how many processes, in the order of time."""
         return [
-            (float(event["step"]), count)
-            for event in starts
-            if (count := number(event.get("processes"))) is not None
+            (event["step"], event["processes"])
+            for event in self.history
+            if event["event"] in ("started", "resumed") and is_finite(event.get("processes"))
         ]
 
     @property
-    def versions(self) -> dict[str, str]:
-        found = self.get("versions")
-        return (
-            {name: str(version) for name, version in found.items()}
-            if isinstance(found, dict)
-            else {}
-        )
+    def examples_per_second(self) -> Number | None:
+        _, rates = self.series("train", "examples_per_second")
+        median = statistics.median(rates) if rates else None
+        return self.summary["examples_per_second"] or median
 
-    @property
-    def examples_per_second(self) -> float | None:
-        found = number(self.get("examples_per_second"))
-        rates = [rate for _, rate in self.points("train", "examples_per_second")]
-        return statistics.median(rates) if rates and (found is None or self.is_open) else found
-
-    @property
+    @functools.cached_property
     def steps(self) -> int:
-        seen = [int(row["step"]) for row in (*self.rows, *self.history)]
-        return (
-            max(seen, default=0)
-            if self.is_open
-            else int(number(self.get("steps")) or max(seen, default=0))
-        )
+        seen = (int(row["step"]) for row in (*self.rows, *self.history))
+        return self.summary["steps"] or max(seen, default=0)
 
-    @property
-    def is_open(self) -> bool:
-        """Whether it goes on, or was killed, after its summary was written."""
-        return self.status in ("running", "unfinished")
+    def has(self, split: str) -> bool:
+        """Whether there are rows of a split; nearly every run has the others than validation."""
+        return split != "validation" or any(row.get("split") == split for row in self.rows)
 
     @property
     def held_out(self) -> str:
         """The split by which runs are compared: validation, or test where there is none."""
-        return (
-            "validation" if any(row.get("split") == "validation" for row in self.rows) else "test"
-        )
+        return "validation" if self.has("validation") else "test"
 
-    def points(self, split: str, name: str) -> list[tuple[float, float]]:
-        """Returns (step, value) of the rows that have it.
+    def series(self, split: str, name: str) -> tuple[list[float], list[float]]:
+        """Returns the steps and values of the rows that have one.
 
-        Of one value for each device, their mean.
+        Of a list with a value for each device, the value is the mean.
         """
-        found: list[tuple[float, float]] = []
+        points: list[tuple[float, float]] = []
         for row in self.rows:
-            values = row.get(name)
-            numbers = [
-                number(value) for value in (values if isinstance(values, list) else [values])
-            ]
-            if row.get("split") == split and numbers and None not in numbers:
-                found.append((float(row["step"]), sum(filter(None, numbers)) / len(numbers)))
-        return found
+            found: Any = row.get(name)
+            values: list[Any] = found if isinstance(found, list) else [found]
+            if row.get("split") == split and values and all(map(is_finite, values)):
+                points.append((float(row["step"]), sum(map(float, values)) / len(values)))
+        return [step for step, _ in points], [value for _, value in points]
 
     @property
-    def changes(self) -> list[tuple[str, int, str, str]]:
-        """The settings that were changed when the run was resumed: name, after which step, former
-        and new value.
+    def score(self) -> Number | None:
+        """The metric by which the run is ranked: its best on validation data, or its last on test
+        data, which choose nothing.
         """
-        found = []
-        for event in self.history:
-            changed = event.get("changed")
-            for name, values in changed.items() if isinstance(changed, dict) else ():
-                if isinstance(values, list) and len(values) == 2:
-                    old, new = map(setting_text, values)
-                    found.append((str(name).replace("_", " "), int(event["step"]), old, new))
-        return found
-
-    @property
-    def score(self) -> float | None:
-        """The task's metric by which the run is ranked: the best on validation data, or without any
-        that of the last evaluation.
-        """
-        of_checkpoint = number(self.get("best", self.metric))
-        if of_checkpoint is not None and not self.is_open:
-            return of_checkpoint
-        values = [value for _, value in self.points(self.held_out, self.metric)]
-        if self.held_out == "test":  # test data choose nothing
+        best = self.summary["best"].get(self.metric)
+        if is_finite(best):
+            return best
+        _, values = self.series(self.held_out, self.metric)
+        if self.held_out == "test":
             return values[-1] if values else None
         return (max if self.larger_is_better else min)(values, default=None)
 
-    def metrics(self, split: str) -> dict[str, Any]:
-        """Returns the metrics of a split at the end, or so far."""
-        found = self.get("metrics", split)
-        if isinstance(found, dict) and not self.is_open:
-            return found
-        rows = [row for row in self.rows if row.get("split") == split]
+    @property
+    def metrics(self) -> dict[str, dict[str, Any]]:
+        """Metrics by split at the end, or so far, and those of another step that was the best."""
         evaluated = [row for row in self.rows if row.get("split") == self.held_out]
-        names = [
-            name
-            for name in (evaluated[-1] if evaluated else ("loss", self.metric))
-            if name not in ("step", "epoch", "split")
-        ]
-        return {name: rows[-1][name] for name in names if rows and name in rows[-1]}
+        names = evaluated[-1] if evaluated else ("loss", self.metric)
+        found: dict[str, dict[str, Any]] = {}
+        for split in SPLITS:
+            rows = [row for row in self.rows if row.get("split") == split]
+            last = {name: rows[-1][name] for name in names if rows and name in rows[-1]}
+            kept = self.summary["metrics"].get(split)
+            found[split] = kept if isinstance(kept, dict) else last
+        best = self.summary["best"]
+        if best and best.get("step") != self.steps:
+            found[f"best, step {best.get('step')}"] = best
+        hidden = ("step", "epoch", "split")
+        shown = {
+            split: {name: value for name, value in values.items() if name not in hidden}
+            for split, values in found.items()
+        }
+        return {split: values for split, values in shown.items() if values}
 
     @property
-    def marks(self) -> list[Mark]:
-        found = []
-        for row in self.rows:
-            if number(row.get("skipped_updates")):
-                overflows = (
-                    f", {row['overflows']} of them overflows"
-                    if number(row.get("overflows"))
-                    else ""
-                )
-                text = (
-                    f"{row['skipped_updates']} updates skipped before step {row['step']}{overflows}"
-                )
-                found.append(Mark("updates skipped", row["step"], text))
-        for index, event in enumerate(self.history):
-            kind, step, following = event["event"], event["step"], self.history[index + 1 :]
-            reason = f": {event['reason']}" if "reason" in event else ""
-            if kind in ("started", "resumed") and index:
-                began = f"{'resumed after' if step else 'started again at'} step {step}"
-                found.append(Mark("resumed", step, began + _other_width(self.history[: index + 1])))
-            elif kind == "rollback":
-                found.append(
-                    Mark(
-                        "rolled back",
-                        step,
-                        f"rolled back from step {step} to {event.get('to_step')}{reason}",
-                    )
-                )
-            elif kind in ("stopped", "diverged") and not following:  # else what follows tells of it
-                found.append(Mark(kind, step, f"{kind} at step {step}{reason}"))
-        if not self.history and self.status in ("stopped", "diverged"):
-            found.append(Mark(self.status, self.steps, f"{self.status} at step {self.steps}"))
+    def metric_names(self) -> dict[str, list[str]]:
+        """The names of metrics, and kinds and classes in the names of those of a single class."""
+        names = dict.fromkeys(itertools.chain(*self.metrics.values()))
+        of_classes = [name.partition("/") for name in names if "/" in name]
+        return {
+            "whole": [name for name in names if "/" not in name],
+            "kinds": list(dict.fromkeys(kind for kind, _, _ in of_classes)),
+            "classes": list(dict.fromkeys(name for _, _, name in of_classes)),
+        }
+
+    @functools.cached_property
+    def to_x(self) -> ToX:
+        """How steps become epochs and seconds, as far as the folder says it.
+
+        Seconds are the time of the steps alone, without evaluation, saving and compilation.
+        """
+        found: dict[str, Callable[[Any], Any]] = {BASE: np.asarray}
+        if steps_per_epoch := self._steps_per_epoch():
+            found["epoch"] = lambda steps: np.asarray(steps) / steps_per_epoch
+        known, seconds = [0.0], [0.0]
+        for step, each in zip(*self.series("train", "step_seconds"), strict=True):
+            if step > known[-1] and each > 0:
+                seconds.append(seconds[-1] + (step - known[-1]) * each)
+                known.append(step)
+        if len(known) > 1:
+            pace = (seconds[-1] - seconds[-2]) / (known[-1] - known[-2])
+            found["time"] = lambda steps: (
+                np.interp(steps, known, seconds)
+                + np.maximum(np.asarray(steps) - known[-1], 0) * pace
+            )
         return found
 
+    def _steps_per_epoch(self) -> Number | None:
+        examples, batch = self.dataset.get("examples"), self.about("global_batch_size")
+        train = examples.get("train") if isinstance(examples, dict) else None
+        if is_finite(train) and is_finite(batch) and train >= batch > 0:
+            return train // batch  # the rest of an epoch is dropped
+        steps, epochs = self.summary["steps"], self.summary.get("epochs")
+        return steps / epochs if steps and is_finite(epochs) and epochs > 0 else None
 
-def _other_width(history: Sequence[Row]) -> str:
-    """Says of a run that begins again whether it has another number of processes than before."""
-    *_, before, now = [
-        None,
-        *(event.get("processes") for event in history if event["event"] in ("started", "resumed")),
-    ]
-    return f", on {now} processes instead of {before}" if before and now and before != now else ""
+    @functools.cached_property
+    def marks(self) -> list[Mark]:
+        """What happened to the run."""
+        marks = self._skipped() + self._events()
+        if not self.history and self.status in ("stopped", "diverged"):
+            marks.append(Mark(self.status, self.steps, f"{self.status} at step {self.steps}"))
+        return marks
 
+    def _skipped(self) -> list[Mark]:
+        marks: list[Mark] = []
+        for row in self.rows:
+            if is_finite(skipped := row.get("skipped_updates")) and skipped:
+                text = f"{skipped} updates skipped before step {row['step']}"
+                if is_finite(overflows := row.get("overflows")) and overflows:
+                    text += f", {overflows} of them overflows"
+                marks.append(Mark("updates skipped", row["step"], text))
+        return marks
 
-def number(value: object) -> float | None:
-    """Returns a finite number, None for all else."""
-    return float(value) if is_finite(value) else None
+    def _events(self) -> list[Mark]:
+        marks: list[Mark] = []
+        before = None
+        for index, event in enumerate(self.history):
+            kind, step, processes = event["event"], event["step"], event.get("processes")
+            reason = f": {event['reason']}" if "reason" in event else ""
+            if kind in ("started", "resumed"):
+                if index:
+                    text = f"{'resumed after' if step else 'started again at'} step {step}"
+                    if before and processes and before != processes:
+                        text += f", on {processes} processes instead of {before}"
+                    marks.append(Mark("resumed", step, text))
+                before = processes
+            elif kind == "rollback":
+                text = f"rolled back from step {step} to {event.get('to_step')}{reason}"
+                marks.append(Mark("rolled back", step, text))
+            elif kind in ("stopped", "diverged") and index + 1 == len(self.history):
+                marks.append(Mark(kind, step, f"{kind} at step {step}{reason}"))
+        return marks
 
 
 def is_run(folder: pathlib.Path) -> bool:
-    """Tells whether a folder holds the settings, metrics or summary of a run."""
-    run = RunDirectory(folder)
-    return any(
-        path.is_file()
-        for path in (run.file("config.yaml"), run.file("metrics.jsonl"), run.file("summary.json"))
-    )
+    """Whether a folder holds the settings, metrics or summary of a run."""
+    names = ("config.yaml", "metrics.jsonl", "summary.json")
+    return any((folder / name).is_file() for name in names)
 
 
 def names_of(folders: Sequence[pathlib.Path]) -> list[str]:
-    """Returns of each path as many of its last parts as it takes to tell them all apart."""
+    """Returns the shortest ends of paths that differ from each other."""
     for depth in range(1, max(len(folder.parts) for folder in folders)):
         names = ["/".join(folder.parts[-depth:]) for folder in folders]
         if len(set(names)) == len(names):
@@ -230,78 +254,64 @@ def names_of(folders: Sequence[pathlib.Path]) -> list[str]:
     return [str(folder) for folder in folders]
 
 
-def read(folder: pathlib.Path, name: str) -> Run:
-    """Reads what there is, and notes what is missing."""
-    directory, problems = RunDirectory(folder), []
-    summary = _read(directory.file("summary.json"), _object, {}, problems)
+def read(folder: pathlib.Path, name: str) -> RunRecord:
+    """Reads what a folder has, and notes what is missing."""
+    problems: list[str] = []
+
+    def read_file(name: str, load: Callable[[pathlib.Path], Any], empty: Any) -> Any:
+        try:
+            (folder / name).stat()  # raises if there is no file
+            return load(folder / name)
+        except FileNotFoundError:
+            problems.append(f"there is no {name}")
+        except (OSError, ValueError):
+            problems.append(f"{name} cannot be read")
+        return empty
+
+    def rows_of(name: str) -> list[Row]:
+        rows, lost = read_file(name, functools.partial(read_rows, checked=False), ([], 0))
+        if lost:
+            problems.append(f"{rows_count(lost)} of {name} cannot be read")
+        return [row for row in rows if is_finite(row.get("step"))]
+
+    anything = functools.partial(read_object, checked=False)
+    summary, dataset = (read_file(name, anything, {}) for name in ("summary.json", "dataset.json"))
     summary = deprecation.strategy_of_workers(summary)
-    description = _read(directory.file("dataset.json"), _object, {}, problems)
-    text, settings = _read(directory.file("config.yaml"), _settings, ("", {}), problems)
-    rows = _rows(directory.file("metrics.jsonl"), problems)
-    if directory.file("metrics.jsonl").is_file() and not rows:
+    config_text, settings = read_file("config.yaml", _read_settings, ("", {}))
+    rows = rows_of("metrics.jsonl")
+    if (folder / "metrics.jsonl").is_file() and not rows:
         problems.append("metrics.jsonl holds no rows")
-    history = (
-        _rows(directory.file("history.jsonl"), problems)
-        if directory.file("history.jsonl").exists()
-        else []
-    )
+    history = rows_of("history.jsonl") if (folder / "history.jsonl").exists() else []
     history = [event for event in history if isinstance(event.get("event"), str)]
-    status = str(summary.get("status", "unfinished"))
-    if history:
-        status = history[-1]["event"] if history[-1]["event"] in _ENDS else "unfinished"
-    if status == "unfinished" and directory.is_being_written():
-        status = "running"
-    task = str(summary.get("task") or description.get("task") or settings.get("task") or "")
-    metric, larger = "loss", False
-    with contextlib.suppress(ConfigError):  # a task of another package, or of none
-        metric, larger = tasks.create(task, num_classes=2).best_metric
-    return Run(
+    status = history[-1]["event"] if history else summary.get("status")
+    if status not in _ENDS:
+        status = "running" if RunDirectory(folder).is_being_written() else "unfinished"
+        summary = {field: summary[field] for field in summary if field not in _RESULTS}
+    for field, (kind, empty) in _FIELDS.items():
+        if not isinstance(summary.get(field), kind):
+            summary[field] = empty
+    task = summary.get("task") or dataset.get("task") or settings.get("task") or ""
+    metric, larger_is_better = "loss", False
+    with contextlib.suppress(ConfigError):  # a task of another package, or none
+        metric, larger_is_better = tasks.create(str(task), num_classes=2).best_metric
+    return RunRecord(
         name,
-        directory,
-        text,
+        folder,
+        config_text,
         settings,
         rows,
         summary,
         history,
+        dataset,
         status,
         problems,
-        task,
         metric,
-        larger,
-        description=description,
+        larger_is_better,
     )
 
 
-def _rows(path: pathlib.Path, problems: list[str]) -> list[Row]:
-    """Returns the rows that have a step; those that cannot be read are a problem."""
-    rows, lost = _read(path, lambda path: read_rows(path, checked=False), ([], 0), problems)
-    if lost:
-        problems.append(f"{rows_count(lost)} of {path.name} cannot be read")
-    return [row for row in rows if number(row.get("step")) is not None]
-
-
-def _read(
-    path: pathlib.Path, load: Callable[[pathlib.Path], Any], empty: Any, problems: list[str]
-) -> Any:
-    """Returns what a file holds, or `empty` and a problem more."""
-    try:
-        path.stat()  # raises where there is none
-        return load(path)
-    except FileNotFoundError:
-        problems.append(f"there is no {path.name}")
-    except (OSError, ValueError):
-        problems.append(f"{path.name} cannot be read")
-    return empty
-
-
-def _object(path: pathlib.Path) -> dict[str, Any]:
-    return read_object(path, checked=False)
-
-
-def _settings(path: pathlib.Path) -> tuple[str, dict[str, Any]]:
-    """Returns the text of a file of settings, and the settings: also those that it leaves out or
-    that only another version has.
-    """
+def _read_settings(path: pathlib.Path) -> tuple[str, dict[str, Any]]:
+    """Returns the text of a config.yaml and its settings, those of other versions included."""
     text = read_text(path)
     content = parse_yaml(text)
     if not isinstance(content, dict):
@@ -310,17 +320,3 @@ def _settings(path: pathlib.Path) -> tuple[str, dict[str, Any]]:
     settings = TrainConfig().plain() | deprecation.drop_removed(stored)
     of_command = settings_with(TrainConfig, saved=False)
     return text, {name: value for name, value in settings.items() if name not in of_command}
-
-
-def setting_text(value: object, missing: str = "default") -> str:
-    """Returns a setting for a person."""
-    if value is None or isinstance(value, bool):
-        return {None: missing, True: "yes", False: "no"}[value]
-    return shown(value) or "none"
-
-
-def fact_text(run: Run, name: str) -> str:
-    """Returns what is known of a run under this name, for a person."""
-    if run.workers and name == "devices":
-        return f"{run.workers} worker{'s' if run.workers != 1 else ''}"
-    return setting_text(run.about(name), missing=NOTHING)
