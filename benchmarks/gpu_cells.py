@@ -184,7 +184,7 @@ def jaxdp_step(
 
     from jaxdp.runtime.targets import Target
     from jaxdp.sharding import memory
-    from jaxdp.sharding.program import Program
+    from jaxdp.sharding.roofline import idealize
 
     setup = create_setup(name, kwargs, size, batch, precision)
     place = setup.strategy.devices[0]
@@ -197,18 +197,8 @@ def jaxdp_step(
         "compiling_peak_bytes": peak_bytes(place),
     }
     if target is not None:
-        chip, program = Target.parse(target).chip, Program(compiled.as_text())
-        peak = chip.peak_flops[precision]
-        bounds = {
-            "compute": program.flops / peak,
-            "memory": program.bytes_moved / chip.memory_bandwidth,
-        }
-        found |= {
-            "predicted_ms": 1e3 * program.rooflines(peak, chip.memory_bandwidth),
-            "bound": max(bounds, key=lambda part: bounds[part]),
-            "flops": program.flops,
-            "bytes_moved": program.bytes_moved,
-        }
+        ideal = idealize(Target.parse(target), precision, planned.flops, planned, [])
+        found |= {"predicted_ms": 1e3 * ideal["step_seconds"], "bound": ideal["bound"]}
     print(json.dumps(found), flush=True)  # known even if memory is out now
     arrays, constants, sums = next(setup.train_batches(0)), setup.constants, None
     state = setup.strategy.restore(setup.create_state())
@@ -288,16 +278,21 @@ def predict(
 
     platform.describe_only()
     from jaxdp.runtime.targets import Target
-    from jaxdp.tools import prediction
+    from jaxdp.sharding import memory
+    from jaxdp.sharding.program import Program
+    from jaxdp.sharding.roofline import idealize
 
     described = Target.parse(target)
-    step = prediction.compile_for(
-        create_setup(name, kwargs, size, batch, precision, described), described, batch
-    )
+    setup = create_setup(name, kwargs, size, batch, precision, described)
+    compiled, planned = memory.compile_step(setup.strategy, setup.abstract_step, batch)
+    alone = create_setup(name, kwargs, size, batch, precision)
+    lowered = alone.strategy.train_step.lower(*alone.abstract_step(batch))
+    collectives = Program(compiled.as_text()).collectives()
+    ideal = idealize(described, precision, lowered.cost_analysis()["flops"], planned, collectives)
     return {
-        "predicted_ms": 1e3 * step.total_seconds,
-        "predicted_bytes": step.memory.total,
-        "bound": step.bound,
+        "predicted_ms": 1e3 * ideal["step_seconds"],
+        "predicted_bytes": planned.total,
+        "bound": ideal["bound"],
     }
 
 

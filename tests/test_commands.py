@@ -123,7 +123,7 @@ def test_the_other_commands_explain_bad_input_too(capsys: pytest.CaptureFixture[
     assert evaluate.main([]) == 2
     assert "folder of the run" in error_line(capsys)
     assert check.main(["--devices", "1,x"]) == 2
-    assert "--devices 1,x: must be numbers" in error_line(capsys)
+    assert "--devices 1,x: x is no number from 1" in error_line(capsys)
     assert check.main(["--devices", "1,3"]) == 2
     assert "use 126 or 129" in error_line(capsys)
 

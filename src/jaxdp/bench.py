@@ -1,14 +1,18 @@
-"""`python -m jaxdp.bench`: measures how many images a second each strategy trains on, and where the
-time of a step goes.
+"""`python -m jaxdp.bench`: measures how many images per second each strategy trains on, and where
+the time of a step goes.
 """
 
 import dataclasses
+import datetime
+import itertools
 import json
 import pathlib
 import sys
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
-from jaxdp import command_line
+from jaxdp.command_line import command
 from jaxdp.config import (
     POSITIVE,
     LayoutConfig,
@@ -17,83 +21,245 @@ from jaxdp.config import (
     TrainConfig,
     setting,
 )
-from jaxdp.runtime import large_pages
+from jaxdp.config.values import BatchSizes, Counts
+from jaxdp.registry import ConfigError, nearest
+from jaxdp.rundir.write import no_link
+from jaxdp.runtime import large_pages, platform, trial
+from jaxdp.runtime.trial import Record
 
 DESCRIPTION = "Measure throughput over strategies, batch sizes and devices."
-_REPEATS = 5
 _HIDDEN = ("global_batch_size", "per_device_batch_size", "epochs", "strategy")
+# More steps than could be measured: the pipeline must not come to its end.
+_ENDLESS = 10**6
+# Flags for which one cell can be refused while others run.
+_CELL_FLAGS = (
+    "strategy devices global-batch-size accumulate-steps batch-norm mesh shard-params".split()
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BenchConfig(PartsConfig, LayoutConfig, OptimizationConfig):
-    """What `python -m jaxdp.bench` takes: of a training run all that defines its steps, and the
-    grid.
-    """
+    """The grid of measurements."""
 
-    strategies: str = setting(
-        "single,pmap",
-        "strategies to measure",
-        metavar="NAME,NAME,...",
+    strategies: tuple[str, ...] = setting(
+        ("single", "pmap"), "strategies to measure", metavar="NAME,NAME,...", separator=","
     )
-    batch_sizes: str = setting(
-        "32,64,128",
-        "global batch sizes, of examples per step over all devices",
+    batch_sizes: BatchSizes = setting(
+        BatchSizes((32, 64, 128)),
+        "global batch sizes: examples per step on all devices",
         metavar="N,N,...",
     )
-    devices: str = setting(
-        "1,2,4,8",
+    devices: Counts = setting(
+        Counts((1, 2, 4, 8)),
         "numbers of devices; on a CPU they are simulated and share its cores",
         metavar="N,N,...",
     )
     steps: int | None = setting(
-        None,
-        "steps of a repetition (default: about a second of them, at least 5)",
-        POSITIVE,
+        None, "steps of a repetition (default: about a second of them, at least 5)", POSITIVE
     )
-    repeats: int | None = setting(
-        None,
-        "repetitions, of which median, minimum and maximum are told (default: 5)",
-        POSITIVE,
+    repeats: int = setting(
+        5, "repetitions; the table has their median and spread (default: 5)", POSITIVE
     )
     output: str = setting(
         "bench",
-        "folder for bench.jsonl, which grows, and for the figure of this grid, "
-        "throughput.png and throughput.svg",
+        "folder for bench.jsonl, which grows, and for the figure of this grid, throughput.png "
+        "and throughput.svg",
         metavar="DIR",
     )
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs `python -m jaxdp.bench` with these arguments, by default the process's own, and returns
-    the exit code.
-    """
-    large_pages.restart()
-    return command_line.main(_main, argv, "jaxdp.bench")
-
-
-def _main(argv: Sequence[str]) -> int:
-    from jaxdp.tools import bench_cell, bench_grid
-
-    if list(argv) == ["cell"]:
-        bench_cell.answer(json.load(sys.stdin))
+    """Runs the command with these arguments or the process's own; returns the exit code."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    if words == ["cell"]:
+        large_pages.restart()
+        _measure(json.load(sys.stdin))
         return 0
-    config = command_line.parse(
-        BenchConfig,
-        argv,
-        prog="python -m jaxdp.bench",
-        description=DESCRIPTION,
-        defaults_file=False,
-        hidden=_HIDDEN,
-    )
-    shared = config.part(TrainConfig, devices=None, steps=None)
-    configs = bench_grid.cells(
-        shared,
-        bench_grid.parse_strategies(config.strategies),
-        bench_grid.parse_numbers("devices", config.devices),
-        bench_grid.parse_numbers("batch_sizes", config.batch_sizes),
-    )
-    folder, repeats = pathlib.Path(config.output), config.repeats or _REPEATS
-    return bench_grid.run(list(configs), folder, steps=config.steps, repeats=repeats)
+    return _bench(words)
+
+
+@command(BenchConfig, "jaxdp.bench", DESCRIPTION, defaults_file=False, hidden=_HIDDEN)
+def _bench(asked: BenchConfig) -> int:
+    """Measures the cells of the grid."""
+    shared = asked.part(TrainConfig, devices=None, steps=None)
+    strategies = _check_strategies(asked.strategies)
+    configs = cells(shared, strategies, asked.devices.values, asked.batch_sizes.values)
+    return run(list(configs), pathlib.Path(asked.output), asked.steps, asked.repeats)
+
+
+def _check_strategies(words: Sequence[str]) -> list[str]:
+    from jaxdp.sharding import strategy
+
+    known = list(strategy.names())
+    for word in filter(None, words):
+        if word not in known:
+            raise ConfigError("strategies", word, f"unknown strategy; {nearest(word, known)}")
+    if not any(words):
+        raise ConfigError("strategies", ",".join(words), "names nothing; write at least one")
+    return list(dict.fromkeys(filter(None, words)))
+
+
+def cells(
+    shared: TrainConfig,
+    strategies: Sequence[str],
+    devices: Sequence[int],
+    batch_sizes: Sequence[int],
+) -> Iterator[TrainConfig]:
+    """Yields the configuration of each cell of the grid, and prints on standard error which cells
+    make no sense.
+
+    Args:
+        shared: the settings of all cells.
+    """
+    sharded = bool(shared.mesh or shared.shard_params)
+    parts = shared.accumulate_steps
+    for strategy, count in itertools.product(strategies, devices):
+        where = f"{strategy} on {_devices(count)}"
+        if strategy == "single" and count > 1:
+            _leave_out(where, "it uses one")
+            continue
+        if sharded and strategy != "sharded":
+            _leave_out(where, "it has no --mesh or --shard-params")
+            continue
+        for size in batch_sizes:
+            if size % (count * parts) and not shared.mesh:
+                times = f" with {parts} microbatches each" if parts > 1 else ""
+                reason = f"{_devices(count)}{times} do not divide it"
+                _leave_out(f"{where}, batch {size}", reason)
+                continue
+            yield shared.replace(
+                strategy=strategy, devices=count, global_batch_size=size, steps=_ENDLESS
+            )
+
+
+def _leave_out(cell: str, reason: str) -> None:
+    print(f"left out: {cell}: {reason}", file=sys.stderr)
+
+
+def _devices(count: int) -> str:
+    return f"{count} device{'s' if count > 1 else ''}"
+
+
+def run(
+    configs: Sequence[TrainConfig], folder: pathlib.Path, steps: int | None, repeats: int
+) -> int:
+    """Measures the cells, writes their records and a figure, prints a table, and returns the
+    command's exit code.
+
+    Args:
+        folder: of bench.jsonl, which grows.
+        steps, repeats: as for `throughput.benchmark_training`.
+
+    Raises:
+        ConfigError: if nothing could be run, or the folder cannot be written.
+    """
+    remedy = "change --strategies, --devices or --batch-sizes"
+    if not configs:
+        raise ConfigError("", "", f"no cell of the grid is left; {remedy}")
+    from jaxdp.reporting import benchmarks
+
+    records: list[Record] = []
+    interrupted = False
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with open(folder / "bench.jsonl", "a", opener=no_link) as file:
+            for record in measure_all(configs, steps, repeats):
+                print(json.dumps(record), file=file, flush=True)
+                records.append(record)
+    except KeyboardInterrupt:
+        interrupted = True
+        print("jaxdp.bench: interrupted; the table has the cells before", file=sys.stderr)
+    except OSError as error:
+        problem = f"cannot be written: {error.strerror or error}"
+        raise ConfigError("output", folder, problem) from error
+    if not records and not interrupted:
+        raise ConfigError("", "", f"no cell of the grid could be run; {remedy}")
+    if records:
+        benchmarks.show(records)
+    measured = any(record["status"] == "ok" for record in records)
+    if measured:
+        paths = benchmarks.plot(records, folder)
+        files = " and ".join(map(str, (folder / "bench.jsonl", *paths)))
+        print(f"{files} are written", file=sys.stderr)
+    return int(interrupted or not measured)
+
+
+def measure_all(
+    configs: Sequence[TrainConfig], steps: int | None, repeats: int
+) -> Iterator[Record]:
+    """Yields the record of each cell as it ends.
+
+    Raises:
+        ConfigError: for a usage error of all cells.
+    """
+    measured = False
+    with tempfile.TemporaryDirectory(prefix="jaxdp-bench-") as cache:
+        for number, config in enumerate(configs, 1):
+            size = config.global_batch_size
+            name = f"{config.strategy} on {_devices(config.devices or 1)}, batch {size}"
+            request = {"config": config.plain(), "steps": steps, "repeats": repeats}
+            record = describe(config) | trial.run(request, cache)
+            reason = record["reason"]
+            if record["status"] == "refused":
+                if not measured and not reason.startswith(
+                    tuple(f"--{flag} " for flag in _CELL_FLAGS)
+                ):
+                    raise ConfigError("", "", reason)
+                _leave_out(name, reason)
+                continue
+            measured = True
+            if record["status"] == "ok":
+                reason = f"{record['images_per_second']['median']:,.0f} images/s"
+            print(f"[{number}/{len(configs)}] {name}: {reason}", file=sys.stderr)
+            yield record
+
+
+def describe(config: TrainConfig) -> Record:
+    """Returns the facts of a cell that are known before it runs."""
+    plain, defaults = config.plain(), TrainConfig().plain()
+    named = ("model", "strategy", "devices", "global_batch_size", "precision", "dataset")
+    return {
+        "time": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        **{name: plain[name] for name in named},
+        "settings": {
+            name: value
+            for name, value in plain.items()
+            if name not in (*named, "steps") and value != defaults[name]
+        },
+        "cores": platform.cores(),
+    }
+
+
+def _measure(request: Mapping[str, Any]) -> None:
+    """Measures a cell, in the process that `trial.run` started: prints a line about the machine,
+    and one with the result.
+    """
+    try:
+        config = TrainConfig.of(**request["config"])
+        platform.configure(
+            config.devices,
+            deterministic=config.deterministic,
+            precision=config.precision,
+        )
+        from jaxdp.training import summary, throughput
+        from jaxdp.training.setup import create_setup
+
+        device = platform.select_devices(config.devices)[0]
+        machine = {
+            "platform": device.platform,
+            "device_kind": device.device_kind,
+            "versions": summary.versions(),
+        }
+        print(json.dumps(machine), flush=True)
+        figures = throughput.benchmark_training(
+            create_setup(config), steps=request["steps"], repeats=request["repeats"]
+        )
+        print(json.dumps({"status": "ok", "reason": None} | figures), flush=True)
+    except ConfigError as error:
+        print(json.dumps({"status": "refused", "reason": str(error)}), flush=True)
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}"
+        print(json.dumps(trial.failure(reason, reason)), flush=True)
 
 
 if __name__ == "__main__":

@@ -138,18 +138,19 @@ def _parser(
             prog, max_help_position=30, width=width
         ),
     )
-    left_out = 0
+    left_out, remaining = 0, dict(shown_fields)
     for group in cls.__mro__:
-        own = [name for name in vars(group).get("__annotations__", ()) if name in shown_fields]
+        own = [name for name in vars(group).get("__annotations__", ()) if name in remaining]
         section: Any = None
         for name in own:
-            facts = facts_of(shown_fields[name])
+            field = remaining.pop(name)  # a command may declare a setting of a group anew
+            facts = facts_of(field)
             visible = everything or facts.basic or name not in fields(TrainConfig)
             left_out += not visible
             if section is None and visible:
                 title = (group.__doc__ or "").partition("\n")[0].rstrip(".")
                 section = parser.add_argument_group(title)
-            _add(section if visible else parser, name, shown_fields[name], visible=visible)
+            _add(section if visible else parser, name, field, visible=visible)
     parser.add_argument("-h", "--help", action="help", help="show this help, and exit")
     more = f"show {left_out} more flags" if left_out else "show all flags"
     parser.add_argument("--help-all", action="help", help=f"{more}, and exit")

@@ -45,6 +45,7 @@ REMOVED = (
     ),
     Removed("target", "use python -m jaxdp.plan --target", command="bench"),
     Removed("quick", "use python -m jaxdp.plan --target ... --quick", command="bench"),
+    Removed("output", "use the table, or --json", command="plan"),
     Removed(
         "compare",
         "name both folders to python -m jaxdp.report, which shows their tables",

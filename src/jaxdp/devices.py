@@ -1,42 +1,55 @@
-"""`python -m jaxdp.devices`: shows which devices JAX sees here, how much room they have, and what
+"""`python -m jaxdp.devices`: shows which devices JAX sees here, how much memory they have, and what
 of a run would lie on each.
 
 With flags of a run (`--model`, `--strategy`, ...) its first state and batch are placed as training
-would place them, and measured; nothing is trained or written. Started as several processes, by
-Slurm for one, it shows those of all. `--address` lists the nodes of a Ray cluster instead.
+would place them, and measured; nothing is trained or written. Several processes, e.g. of Slurm,
+show the devices of all. `--address` lists the nodes of a Ray cluster instead.
 """
 
 import dataclasses
 import json
+import os
+import pathlib
+import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import rich.console
+import rich.table
 
 from jaxdp import command_line
 from jaxdp.config import ProcessConfig, TrainConfig, fields, setting
+from jaxdp.exit_codes import EXIT_USAGE_ERROR
+from jaxdp.registry import ConfigError
+from jaxdp.runtime import platform, ray_cluster
+from jaxdp.units import bytes_text
 
 DESCRIPTION = "Show the devices, and with flags of a run what would lie on each."
+PARTS = ("params", "batch_stats", "opt_state", "ema", "batch", "dataset")
+# What decides which devices a process sees, and how much of their memory it takes.
+VARIABLES = (
+    "CUDA_VISIBLE_DEVICES NVIDIA_VISIBLE_DEVICES JAX_PLATFORMS JAX_LOCAL_DEVICE_IDS"
+    " TPU_VISIBLE_CHIPS XLA_PYTHON_CLIENT_PREALLOCATE XLA_PYTHON_CLIENT_MEM_FRACTION XLA_FLAGS"
+).split()
+Record = dict[str, Any]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DevicesConfig(TrainConfig):
-    """Flags that choose the form of the output."""
+    """The form of the output."""
 
-    json: bool = setting(
-        False,
-        "print one line of JSON instead of tables",
-    )
+    json: bool = setting(False, "print one line of JSON instead of tables")
     address: str | None = setting(
         None,
-        "list the nodes of the Ray cluster that this machine belongs to (auto), or whose "
-        "head is there, and what they have",
+        "list the nodes of the Ray cluster that this machine belongs to (auto), or whose head is "
+        "there, and what they have",
         metavar="auto|HOST:PORT",
     )
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs `python -m jaxdp.devices` with these arguments, by default the process's own, and
-    returns the exit code.
-    """
+    """Runs the command with these arguments or the process's own; returns the exit code."""
     return command_line.main(_main, argv, "jaxdp.devices")
 
 
@@ -45,32 +58,241 @@ def _main(argv: Sequence[str]) -> int:
         DevicesConfig, argv, prog="python -m jaxdp.devices", description=DESCRIPTION
     )
     if config.address is not None:
-        return _list_cluster(config)
-    idle = {"json", "devices", *fields(ProcessConfig)}
-    from jaxdp.tools import device_survey
-
-    found = device_survey.survey(config, placement=bool(command_line.given_flags(argv) - idle))
-    if found is None:
-        return 0
-    if config.json:
-        print(json.dumps(found))
+        with ray_cluster.connected(config.address):
+            record = describe_cluster(ray_cluster.nodes()) | {"free": ray_cluster.free()}
+        show = print_cluster
     else:
-        from jaxdp.tools import device_tables
-
-        device_tables.print_survey(found)
+        given = command_line.given_flags(argv) - {"json", "devices", *fields(ProcessConfig)}
+        record, show = _survey(config, placement=bool(given)), print_survey
+    if record is not None:
+        show(record) if not config.json else print(json.dumps(record))
     return 0
 
 
-def _list_cluster(output: DevicesConfig) -> int:
-    from jaxdp.tools import device_cluster
+def _survey(config: TrainConfig, *, placement: bool) -> Record | None:
+    """Returns the devices of all processes; None in every process but the first.
 
-    assert output.address is not None
-    found = device_cluster.survey(output.address)
-    if output.json:
-        print(json.dumps(found))
-    else:
-        device_cluster.print_cluster(found)
-    return 0
+    Args:
+        placement: whether to create the run's state and a batch and to see where they lie.
+
+    Raises:
+        ConfigError: for a run that could not be trained.
+    """
+    platform.configure(
+        config.devices,
+        deterministic=config.deterministic,
+        precision=config.precision,
+    )
+    from jaxdp.runtime import processes
+
+    try:
+        group = processes.start(config)
+        own = describe_process(group.index, platform.select_devices(config.devices))
+        placed = _place(config, own["devices"]) if placement else None
+        texts = group.exchange("devices", json.dumps(own), config.distributed_timeout)
+    except BaseException as error:
+        is_usage = isinstance(error, ConfigError)
+        code, message = (EXIT_USAGE_ERROR, str(error)) if is_usage else (1, None)
+        processes.leave(error, code, message, "jaxdp.devices")
+        raise
+    record = {"processes": [json.loads(text) for text in texts], "placement": placed}
+    return record if group.index == 0 else None
+
+
+def describe_process(index: int, devices: Sequence[Any]) -> Record:
+    """Returns a process and its devices; bytes are None if the platform does not report them."""
+    rows = []
+    for device in devices:
+        memory, coords = device.memory_stats() or {}, getattr(device, "coords", None)
+        rows.append(
+            {
+                "id": device.id,
+                "platform": device.platform,
+                "kind": device.device_kind,
+                "coords": list(coords) if coords is not None else None,
+                "slice_index": getattr(device, "slice_index", None),
+                "bytes_in_use": memory.get("bytes_in_use"),
+                "bytes_limit": memory.get("bytes_limit"),
+            }
+        )
+    shared = devices[0].platform == "cpu"
+    return {
+        "process": index,
+        "host": socket.gethostname(),
+        "pid": os.getpid(),
+        "environment": {name: os.environ[name] for name in VARIABLES if name in os.environ},
+        "hidden_gpus": hidden_gpus(),
+        "cpu_flags": platform.cpu_flags_note() if shared else None,
+        "machine_bytes": platform.device_memory_bytes([devices[0]]) if shared else None,
+        "machine_free_bytes": _free_bytes() if shared else None,
+        "devices": rows,
+    }
+
+
+def hidden_gpus() -> list[int]:
+    """Returns the GPUs of this machine that the environment hides from JAX; none if it names GPUs
+    by UUID.
+    """
+    gpus = sorted(
+        int(path.name.removeprefix("nvidia")) for path in pathlib.Path("/dev").glob("nvidia[0-9]*")
+    )
+    platforms = os.environ.get("JAX_PLATFORMS", "")
+    if platforms and not {"cuda", "gpu"} & set(platforms.split(",")):
+        return gpus
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    words = [word.strip() for word in (visible or "").split(",")]
+    if visible is None or not all(word.lstrip("-").isdecimal() for word in words if word):
+        return []
+    return [number for number in gpus if str(number) not in words]
+
+
+def _free_bytes() -> int | None:
+    path = pathlib.Path("/proc/meminfo")  # Linux only
+    words = path.read_text().split() if path.exists() else []
+    return int(words[words.index("MemAvailable:") + 1]) * 1024 if "MemAvailable:" in words else None
+
+
+def _place(config: TrainConfig, rows: list[Record]) -> Record:
+    """Places state and batch, adds to each device's row what it holds, and returns how the largest
+    arrays are sharded.
+    """
+    import jax
+
+    from jaxdp.sharding.memory import bytes_by_device, largest_array
+    from jaxdp.training.setup import create_setup
+
+    setup = create_setup(config)
+    state = setup.strategy.restore(setup.create_state())
+    batch = next(setup.train_batches(0))
+    parts = {
+        "params": state.params,
+        "batch_stats": state.batch_stats,
+        "opt_state": (state.opt_state, state.step),
+        "ema": state.ema,
+        "batch": batch,
+    }
+    held = {name: bytes_by_device(tree) for name, tree in parts.items()}
+    if setup.config.data_placement == "device":  # every device holds all of it
+        resident = setup.source("train").bytes + setup.evaluation_source.bytes
+        held["dataset"] = {device.id: resident for device in setup.strategy.devices}
+    for row in rows:
+        row["holds"] = {name: held.get(name, {}).get(row["id"], 0) for name in PARTS}
+    settings = setup.config
+    return {
+        "model": settings.model,
+        "dataset": settings.dataset,
+        "strategy": settings.strategy,
+        "global_batch_size": settings.global_batch_size,
+        "data_placement": settings.data_placement,
+        # Without padding.
+        "parameters": sum(leaf.size for leaf in jax.tree.leaves(setup.shapes.params)),
+        "largest_parameter": largest_array(state.params),
+        "largest_of_batch": largest_array(batch),
+    }
+
+
+def print_survey(record: Mapping[str, Any]) -> None:
+    """Prints a survey of devices on standard output."""
+    console = rich.console.Console(highlight=False, markup=False, soft_wrap=True)
+    rows = [(process, device) for process in record["processes"] for device in process["devices"]]
+    # Only columns in which devices differ; several processes of CPUs are one slice.
+    differ = {name: {str(device[name]) for _, device in rows} for name in ("coords", "slice_index")}
+    shown = [name for name, values in differ.items() if len(values) > 1]
+    table = rich.table.Table("process", "host", "device", "platform", "kind", *shown)
+    for title in ("in use", "free", "limit"):
+        table.add_column(title, justify="right", no_wrap=True)
+    for process, device in rows:
+        names = [process["process"], process["host"], device["id"], device["platform"]]
+        names += [device["kind"], *(device[name] for name in shown)]
+        table.add_row(*map(str, names), *_memory(process, device))
+    console.print(table)
+    if any(process["machine_bytes"] for process in record["processes"]):
+        console.print("* CPU devices share the machine's memory")
+    for process in record["processes"]:
+        words = [f"{name}={value}" for name, value in process["environment"].items()]
+        what = " ".join(words) or "nothing set that hides devices"
+        console.print(f"process {process['process']} (pid {process['pid']}): {what}")
+        if process["cpu_flags"]:
+            console.print(f"  {process['cpu_flags']}")
+        if process["hidden_gpus"]:
+            gpus = ",".join(map(str, process["hidden_gpus"]))
+            console.print(f"  hidden from it: GPU {gpus} of {process['host']}")
+    if record["placement"] is not None:
+        _print_placement(console, record["placement"], [device for _, device in rows])
+
+
+def _memory(process: Mapping[str, Any], device: Mapping[str, Any]) -> list[str]:
+    if process["machine_bytes"] is not None:
+        free, limit = process["machine_free_bytes"], process["machine_bytes"]
+        return ["*", f"{bytes_text(free)} *", f"{bytes_text(limit)} *"]
+    limit, used = device["bytes_limit"], device["bytes_in_use"]
+    free = limit - used if limit is not None and used is not None else None
+    return [bytes_text(used), bytes_text(free), bytes_text(limit)]
+
+
+def _print_placement(
+    console: rich.console.Console, placed: Mapping[str, Any], devices: list[Record]
+) -> None:
+    names = [name for name in PARTS if any(device["holds"][name] for device in devices)]
+    console.print(
+        f"\n{placed['model']} on {placed['dataset']}, {placed['strategy']},"
+        f" {placed['global_batch_size']} examples a step: bytes on each device, activations left"
+        " out"
+    )
+    table = rich.table.Table("device", *names, "sum")
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for device in devices:
+        sizes = [device["holds"][name] for name in names]
+        table.add_row(str(device["id"]), *map(bytes_text, [*sizes, sum(sizes)]))
+    console.print(table)
+    for what in ("largest_parameter", "largest_of_batch"):
+        array = placed[what]
+        shape, shard = tuple(array["shape"]), tuple(array["shard_shape"])
+        console.print(
+            f"{what.replace('_', ' ')}: {array['name']} {array['dtype']}{shape},"
+            f" {bytes_text(array['bytes'])}: {'whole' if shard == shape else shard} on each of"
+            f" {array['devices']} device{'s' * (array['devices'] > 1)}"
+        )
+    if placed["data_placement"] == "device":
+        console.print("A batch holds indices of examples; the step reads them on its own device.")
+
+
+def describe_cluster(nodes: Sequence[ray_cluster.Node]) -> Record:
+    """Returns the nodes, and for how many workers of `jaxdp.launch ray` each has capacity.
+
+    A worker has all that it needs on one node.
+    """
+    worker = {"cpus": 1, "gpus": ray_cluster.gpus_per_worker(nodes)}
+    rows = [
+        dataclasses.asdict(node) | {"workers": node.slots(**worker) if node.alive else 0}
+        for node in nodes
+    ]
+    return {"nodes": rows, "worker": worker}
+
+
+def print_cluster(record: Mapping[str, Any]) -> None:
+    """Prints the nodes of a cluster on standard output."""
+    console = rich.console.Console(highlight=False)
+    table = rich.table.Table("node", "address", "host", "state")
+    for title in ("CPUs", "GPUs", "memory", "workers"):
+        table.add_column(title, justify="right", no_wrap=True)
+    for node in record["nodes"]:
+        alive = node["alive"]
+        names = [node["id"][:8], node["address"], node["host"], "alive" if alive else "dead"]
+        gpus = f"{node['gpus']:g} {node['kind']}".rstrip()
+        free = (bytes_text(node["memory_bytes"]), str(node["workers"])) if alive else ("", "")
+        table.add_row(*names, f"{node['cpus']:g}", gpus, *free)
+    console.print(table)
+    living = [node for node in record["nodes"] if node["alive"]]
+    amounts = [
+        f"{record['free'][name]:g} of {sum(node[name] for node in living):g} {title}"
+        for name, title in (("cpus", "CPUs"), ("gpus", "GPUs"))
+    ]
+    console.print(f"free: {', '.join(amounts)}")
+    count = sum(node["workers"] for node in living)
+    workers = f"{count} worker{'s' * (count != 1)} of {ray_cluster.needs_text(**record['worker'])}"
+    console.print(f"capacity for {workers} each, if the cluster has no other users")
 
 
 if __name__ == "__main__":

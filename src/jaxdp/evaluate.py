@@ -1,43 +1,123 @@
 """`python -m jaxdp.evaluate RUN_DIR`: evaluates a checkpoint of a run, on any number of devices."""
 
+import dataclasses
 import json
+import pathlib
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
-from jaxdp import command_line
-from jaxdp.runtime import large_pages
-from jaxdp.tools.evaluation import EvaluateConfig, evaluate, evaluate_examples
+from jaxdp.command_line import command
+from jaxdp.config import REQUIRED, ShardingConfig, setting
+from jaxdp.rundir.layout import RunDirectory
+from jaxdp.rundir.write import check_file, check_folder
+from jaxdp.runtime import platform
 
-__all__ = ["evaluate", "main"]
+if TYPE_CHECKING:
+    from jaxdp.result import Result
 
 DESCRIPTION = "Evaluate a checkpoint of a run on all its test data, or on other labelled data."
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Runs `python -m jaxdp.evaluate` with these arguments, by default the process's own, and
-    returns the exit code.
-    """
-    large_pages.restart()
-    return command_line.main(_main, argv, "jaxdp.evaluate")
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EvaluateConfig(ShardingConfig):
+    """The run, the data and the output."""
 
-
-def _main(argv: Sequence[str]) -> int:
-    prog = "python -m jaxdp.evaluate"
-    command = command_line.parse(
-        EvaluateConfig,
-        argv,
-        prog=prog,
-        description=DESCRIPTION,
-        defaults_file=False,
+    run_dir: str = setting(REQUIRED, "folder of the run", positional=True)
+    step: int | None = setting(
+        None, "step of the checkpoint (default: the best by validation data, or the last)"
     )
-    step, split, metrics = evaluate_examples(command)
-    if command.json:
-        print(json.dumps({"step": step, "split": split} | metrics))
-        return 0
-    from jaxdp.reporting.progress import metrics_text
+    dataset: str | None = setting(
+        None,
+        "other labelled data, e.g. folder:photos, all of which count unless --split is given "
+        "(default: the data of the run)",
+        metavar="NAME",
+    )
+    split: str | None = setting(
+        None,
+        "train, validation, test or all (default: test, or validation if there are no test data)",
+        metavar="NAME",
+    )
+    data_dir: str | None = setting(
+        None, "folder of prepared TensorFlow Datasets (default: as in training)", metavar="PATH"
+    )
+    per_image: str | None = setting(None, "CSV file for the metrics of each image", metavar="PATH")
+    plugins: tuple[str, ...] = setting(
+        (),
+        "Python files or modules that the run was trained with; names that only the run's folder "
+        "holds are not imported, since they are code of the folder's author",
+        metavar="FILE.py|MODULE",
+    )
+    json: bool = setting(False, "print one line of JSON instead of a sentence")
 
-    print(f"step {step}: {split} {metrics_text(metrics)}")
+
+@command(EvaluateConfig, "jaxdp.evaluate", DESCRIPTION, defaults_file=False)
+def main(asked: EvaluateConfig) -> int:
+    """Evaluates a checkpoint and prints its metrics."""
+    file = pathlib.Path(asked.per_image) if asked.per_image is not None else None
+    if file is not None:
+        check_file("per_image", file, "scores.csv")
+        check_folder("per_image", file.parent)
+    sharding = asked.part(ShardingConfig)
+    result = _load(asked.run_dir, asked.step, asked.data_dir, sharding, asked.plugins)
+    default = "all" if asked.dataset is not None else result.description.final_split
+    split = asked.split or default
+    if file is None:
+        metrics = result.evaluate(asked.dataset, split=split)
+    else:
+        scores = result.evaluate_each(asked.dataset, split=split)
+        scores.write_csv(file)
+        metrics = scores.metrics()
+    if asked.json:
+        print(json.dumps({"step": result.step, "split": split} | metrics))
+    else:
+        from jaxdp.reporting.progress import metrics_text
+
+        print(f"step {result.step}: {split} {metrics_text(metrics)}")
     return 0
+
+
+def evaluate(
+    run_dir: str | pathlib.Path,
+    *,
+    step: int | None = None,
+    data_dir: str | None = None,
+    plugins: Sequence[str] = (),
+    **sharding: Any,
+) -> tuple[int, dict[str, float]]:
+    """Returns the step of the evaluated checkpoint and its metrics on test data, or on validation
+    data if the run has no test data.
+
+    Args:
+        step: which checkpoint; None for the best by validation data, or the newest if there are
+            none.
+        data_dir: folder of prepared TensorFlow Datasets; None for the folder of training.
+        plugins: files or modules that the run was trained with.
+        **sharding: strategy, devices and the other settings of `ShardingConfig`.
+
+    Raises:
+        ConfigError: if there is no run or no such checkpoint.
+    """
+    result = _load(run_dir, step, data_dir, ShardingConfig.of(**sharding), plugins)
+    return result.step, result.evaluate(split=result.description.final_split)
+
+
+def _load(
+    run_dir: str | pathlib.Path,
+    step: int | None,
+    data_dir: str | None,
+    sharding: ShardingConfig,
+    plugins: Sequence[str],
+) -> "Result":
+    precision = RunDirectory(pathlib.Path(run_dir)).load_config().precision
+    platform.configure(sharding.devices, deterministic=sharding.deterministic, precision=precision)
+    platform.check_backend()
+    from jaxdp.result import load
+
+    result = load(run_dir, step=step, plugins=plugins)
+    config = result.config.replace(**sharding.flat())
+    result.config = config if data_dir is None else config.replace(data_dir=data_dir)
+    return result
 
 
 if __name__ == "__main__":

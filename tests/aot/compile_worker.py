@@ -19,6 +19,7 @@ platform.describe_only()
 import jax  # noqa: E402
 import jax.numpy as jnp  # noqa: E402
 import numpy as np  # noqa: E402
+from hlo import Program, padded_bytes  # noqa: E402
 
 from jaxdp.components import Objects  # noqa: E402
 from jaxdp.config import TrainConfig  # noqa: E402
@@ -26,7 +27,6 @@ from jaxdp.data import placement  # noqa: E402
 from jaxdp.data.sources import ArraySource, Dataset  # noqa: E402
 from jaxdp.ops import convolution  # noqa: E402
 from jaxdp.runtime.targets import Target  # noqa: E402
-from jaxdp.sharding.program import Program  # noqa: E402
 from jaxdp.training.setup import create_setup  # noqa: E402
 
 LEAST_EFFORT = {"exec_time_optimization_effort": -1.0}
@@ -122,14 +122,14 @@ def properties(case: dict[str, Any]) -> dict[str, Any]:
     large = [
         each
         for _, each, _ in read.everything()
-        if each.opcode not in names and each.bytes >= smallest_array(setup) // 2
+        if each.opcode not in names and padded_bytes(each) >= smallest_array(setup) // 2
     ]
     return {
         "donated": read.donated,
         "state_leaves": len(jax.tree.leaves(setup.shapes)),
         "copies": [f"{each.opcode} {each.type}" for each in large],
         "traced_formats": formats(before.as_text()),
-        "formats": sorted({kind for _, kind in read.convolutions()}),
+        "formats": read.formats(),
         "collectives": [dataclasses.asdict(each) for each in read.collectives()],
         "gradient_bytes": sum(4 * leaf.size for leaf in jax.tree.leaves(setup.shapes.params)),
         "bytes_moved": read.bytes_moved,

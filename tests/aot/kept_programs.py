@@ -32,7 +32,7 @@ def _sources() -> bytes:
     """
     found = importlib.util.find_spec("jaxdp")
     package = pathlib.Path(str(found.origin)).parent if found is not None else HERE
-    files = [*sorted(package.rglob("*.py")), HERE / "compile_worker.py"]
+    files = [*sorted(package.rglob("*.py")), HERE / "compile_worker.py", HERE / "hlo.py"]
     state = hashlib.sha256()
     for file in files:
         state.update(f"{file.name}\0".encode() + file.read_bytes())

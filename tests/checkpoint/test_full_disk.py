@@ -17,7 +17,7 @@ from process_group import environment
 
 from jaxdp import train
 from jaxdp.checkpoint import integrity
-from jaxdp.tools.checkpoint_list import list_checkpoints
+from jaxdp.checkpoints import list_checkpoints
 
 pytestmark = pytest.mark.usefixtures("no_pictures")
 CONTINUED = "exit code 1 and one line; the checkpoint before is whole and continued from"

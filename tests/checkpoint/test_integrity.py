@@ -18,9 +18,9 @@ import pytest
 from jaxdp import checkpoints, evaluate, predict, train
 from jaxdp.checkpoint import integrity
 from jaxdp.checkpoint.restore import SavedCheckpoints
+from jaxdp.checkpoints import list_checkpoints
 from jaxdp.registry import ConfigError
 from jaxdp.rundir.layout import RunDirectory
-from jaxdp.tools.checkpoint_list import list_checkpoints
 
 pytestmark = pytest.mark.usefixtures("no_pictures")
 FLAGS = (

@@ -1,21 +1,17 @@
-"""What is read from a compiled program agrees with what JAX says of it, and with hand-written
-programs.
-"""
+"""Collectives are read from a compiled program, and their least time from the data sheet."""
 
-import jax
-import jax.numpy as jnp
 import pytest
 
 from jaxdp.runtime.targets import Target
 from jaxdp.sharding.program import Collective, Program
-from jaxdp.tools.prediction import network_seconds
+from jaxdp.sharding.roofline import network_seconds
 
-TPU = """HloModule step, is_scheduled=true, input_output_alias={ {0}: (0, {}, may-alias), {1}: (2, {}, must-alias) }, entry=x
+TPU = """HloModule step, is_scheduled=true
 
 %body (p: (s32[], f32[16,8])) -> (s32[], f32[16,8]) {
   %p = (s32[], f32[16,8]{1,0:T(8,128)}) parameter(0)
   %x = f32[16,8]{1,0:T(8,128)} get-tuple-element(%p), index=1
-  %slow = f32[16,8]{1,0:T(8,128)} fusion(%x), kind=kLoop, calls=%inside, backend_config={"estimated_cycles":"100"}
+  %slow = f32[16,8]{1,0:T(8,128)} fusion(%x), kind=kLoop, calls=%inside
 }
 
 %until (p: (s32[], f32[16,8])) -> pred[] {
@@ -25,73 +21,32 @@ TPU = """HloModule step, is_scheduled=true, input_output_alias={ {0}: (0, {}, ma
   ROOT %less = pred[]{:T(512)} compare(%at, %bound), direction=LT
 }
 
-%gathering (data: u8[1000,3072], which: s32[4]) -> u8[4,3072] {
-  %data = u8[1000,3072]{1,0:T(8,128)(4,1)} parameter(0)
-  %which = s32[4]{0:T(128)} parameter(1)
-  ROOT %taken = u8[4,3072]{1,0:T(8,128)(4,1)} gather(%data, %which), offset_dims={1}
-}
-
 ENTRY %main (a: f32[16,8]) -> f32[16,8] {
   %a = f32[16,8]{1,0:T(8,128)} parameter(0)
-  %all = u8[1000,3072]{1,0:T(8,128)(4,1)} parameter(1)
-  %which = s32[4]{0:T(128)} parameter(2)
-  %rows = u8[4,3072]{1,0:T(8,128)(4,1)} fusion(%all, %which), calls=%gathering, backend_config={"estimated_cycles":"7"}
   %begin = (s32[], f32[16,8]{1,0:T(8,128)}) tuple(%a, %a)
   %loop = (s32[], f32[16,8]{1,0:T(8,128)}) while(%begin), condition=%until, body=%body
   %sum = f32[16,8]{1,0:T(8,128)} all-reduce(%a), replica_groups=[2,4]<=[8], to_apply=%add
   %go = f32[64]{0} all-reduce-start(%a), replica_groups={{0,1},{2,3}}, to_apply=%add
-  %work = f32[16,8]{1,0:T(8,128)} fusion(%a), kind=kLoop, calls=%inside, backend_config={"estimated_cycles":"10"}
-  %done = f32[64]{0} all-reduce-done(%go)
-  ROOT %out = f32[16,8]{1,0:T(8,128)} copy(%sum)
+  %work = f32[16,8]{1,0:T(8,128)} fusion(%a), kind=kLoop, calls=%inside
+  ROOT %done = f32[64]{0} all-reduce-done(%go)
 }
 """
 
 
-@pytest.mark.parametrize(
-    "text",
-    [TPU, TPU.replace("body=%body", 'body=%body, backend_config={"known_trip_count":{"n":"3"}}')],
-)
-def test_a_program_is_read(text: str) -> None:
-    program = Program(text)
-    assert program.donated == 2
-    assert program.cycles == 7 + 3 * 100 + 10  # a loop as often as it runs
-    assert program.collectives() == [
-        Collective("all-reduce", 4, 1, 16 * 8 * 4, 0, 0),
-        Collective("all-reduce", 2, 1, 16 * 8 * 4, 1, 1),
-    ] or program.collectives() == [
+def test_collectives_are_read() -> None:
+    found = Program(TPU).collectives()
+    assert sorted(found, key=lambda each: each.devices) == [
         Collective("all-reduce", 2, 1, 16 * 8 * 4, 1, 1),
         Collective("all-reduce", 4, 1, 16 * 8 * 4, 0, 0),
     ]
-    tile = 16 * 128 * 4  # 8 columns take the room of 128
-    (copy,) = program.copies(tile)
-    assert (copy.name, copy.bytes, copy.values) == ("out", tile, 16 * 8 * 4)
-    # The gather reads four rows of a thousand. Eight rows of u8 are a tile, however few are used.
-    gathered = 8 * 3072
-    of_loops = 3 * 2 * tile
-    of_conditions = 3 * (1 + 4 + 4)
-    started = tile + 64 * 4
-    assert (
-        program.bytes_moved
-        == (2 * gathered + 4 * 128)
-        + of_loops
-        + of_conditions
-        + 2 * tile
-        + started
-        + 2 * tile
-        + 2 * tile
-    )
 
 
-ON_CHIP = """HloModule step, is_scheduled=true
+@pytest.mark.parametrize("noted", ["", ', backend_config={"known_trip_count":{"n":"3"}}'])
+def test_a_collective_in_a_loop_counts_as_often_as_it_runs(noted: str) -> None:
+    text = TPU.replace("fusion(%x), kind=kLoop, calls=%inside", "all-reduce(%x), to_apply=%add")
+    program = Program(text.replace("body=%body", "body=%body" + noted))
+    assert Collective("all-reduce", 0, 3, 3 * 16 * 8 * 4, 0, 0) in program.collectives()
 
-ENTRY %main (a: f32[16,128]) -> f32[16,128] {
-  %a = f32[16,128]{1,0:T(8,128)} parameter(0)
-  %start = (f32[16,128]{1,0:T(8,128)S(1)}, f32[16,128]{1,0:T(8,128)}, u32[]{:S(2)}) copy-start(%a)
-  %there = f32[16,128]{1,0:T(8,128)S(1)} copy-done(%start)
-  %twice = f32[16,128]{1,0:T(8,128)(2,1)S(1)} fusion(%there, %there), kind=kLoop, calls=%inside
-  ROOT %out = f32[16,128]{1,0:T(8,128)} fusion(%twice), kind=kLoop, calls=%inside
-}
-"""
 
 SCATTER = """HloModule step, is_scheduled=true
 
@@ -110,11 +65,6 @@ ENTRY %main (x: f32[16,8], y: f32[4]) -> (f32[4,8], f32[1]) {
   ROOT %parts = (f32[4,8]{1,0:T(8,128)}, f32[1]{0:T(128)}) fusion(%x, %y), kind=kCustom, calls=%all-reduce-scatter.4
 }
 """
-
-
-def test_what_stays_on_the_chip_is_not_moved() -> None:
-    # Read by the copy, written by the last fusion.
-    assert Program(ON_CHIP).bytes_moved == 2 * 16 * 128 * 4
 
 
 def test_the_bytes_of_an_asynchronous_all_reduce_count_once() -> None:
@@ -152,41 +102,6 @@ def test_devices_of_a_collective_are_read_in_each_form_of_its_groups(
     )
     (found,) = (each.group_size for _, each, _ in program.scheduled() if each.name == "sum")
     assert found == size
-
-
-@pytest.mark.parametrize(
-    ("shape", "kernel", "strides", "padding"),
-    [
-        ((2, 9, 9, 3), (3, 3, 3, 4), (1, 1), "SAME"),
-        ((2, 9, 8, 3), (3, 3, 3, 4), (2, 2), "SAME"),
-        ((1, 7, 7, 2), (1, 1, 2, 5), (2, 2), "VALID"),
-    ],
-)
-def test_operations_are_those_that_xla_counts(
-    shape: tuple[int, ...], kernel: tuple[int, ...], strides: tuple[int, int], padding: str
-) -> None:
-    """Independent of this reader: XLA's own analysis, of programs with nothing but convolutions and
-    products.
-    """
-
-    def convolve(x: jax.Array, k: jax.Array) -> jax.Array:
-        return jax.lax.conv_general_dilated(
-            x, k, strides, padding, dimension_numbers=("NHWC", "HWIO", "NHWC")
-        )
-
-    compiled = jax.jit(convolve).lower(jnp.ones(shape), jnp.ones(kernel)).compile()
-    analysis = compiled.cost_analysis()
-    assert analysis is not None
-    assert Program(compiled.as_text()).flops == analysis["flops"]
-
-
-def test_operations_of_a_matrix_product_are_those_that_xla_counts() -> None:
-    compiled = (
-        jax.jit(lambda a, b: jnp.einsum("ij,jk->ik", a, b))
-        .lower(jnp.ones((64, 200)), jnp.ones((200, 48)))
-        .compile()
-    )
-    assert Program(compiled.as_text()).flops == 2 * 64 * 200 * 48
 
 
 def test_the_network_is_a_ring_within_a_host_and_one_between_hosts() -> None:

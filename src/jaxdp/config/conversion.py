@@ -33,11 +33,11 @@ def convert(name: str, value: Any, annotation: Any, *, numbers: tuple[type, ...]
     parsed = next((kind for kind in kinds if hasattr(kind, "parse")), None)
     if parsed is ClassWeights and isinstance(value, list | tuple):
         value = ",".join(map(str, typing.cast(list[Any], value)))
+    if isinstance(value, numbers) and not isinstance(value, bool):
+        value = str(value)
     if parsed is not None and isinstance(value, str):
         return parsed.parse(value)
     value = number(value) if float in kinds else value
-    if isinstance(value, numbers) and not isinstance(value, bool):
-        value = str(value)
     _check_type(name, value, kinds)
     texts: list[Any] = list(typing.cast(Any, value)) if isinstance(value, list | tuple) else [value]
     if any(isinstance(each, str) and "\0" in each for each in texts):

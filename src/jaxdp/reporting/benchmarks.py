@@ -19,7 +19,6 @@ from jaxdp.rundir.read import DamagedFile, read_text
 from jaxdp.units import bytes_text
 
 Record = dict[str, Any]
-Key = tuple[Any, ...]
 
 # The palette of Okabe and Ito, distinct for all color vision.
 COLORS = {
@@ -30,20 +29,12 @@ COLORS = {
     "sharded": "#cc79a7",
 }
 MARKERS = {"single": "o", "central": "v", "pmap": "s", "shard_map": "D", "sharded": "^"}
-_CROSS: dict[str, Any] = {
-    "marker": "x",
-    "markersize": 8,
-    "markeredgewidth": 2.4,
-    "linestyle": "none",
-}
+_CROSS: dict[str, Any] = {"marker": "x", "markersize": 8, "markeredgewidth": 2.4, "linestyle": ""}
 _WIDTH = 100
 _PANELS_PER_ROW = 4
-_BREAKS = {  # titles of two lines, so that the table fits
-    "devices": "de-\nvices",
-    "dispatch": "dis-\npatch",
-    "compile s": "com-\npile s",
-    "of peak": "of\npeak",
-}
+_SECTION = ("strategy", "devices")
+# Titles of two lines, so that the table fits.
+_BREAKS = {"devices": "de-\nvices", "dispatch": "dis-\npatch", "compile s": "com-\npile s"}
 
 
 def read(path: str) -> list[Record]:
@@ -53,124 +44,98 @@ def read(path: str) -> list[Record]:
         ConfigError: if `python -m jaxdp.bench` did not write the file.
     """
     try:
-        records = [
-            parse_json(line) for line in read_text(pathlib.Path(path)).splitlines() if line.strip()
-        ]
+        lines = read_text(pathlib.Path(path)).splitlines()
+        records = [parse_json(line) for line in lines if line.strip()]
         keys = [(key(record), rate(record), record["dataset"]) for record in records]
     except (ValueError, KeyError, TypeError) as error:
-        damaged = isinstance(error, DamagedFile)
-        reason = (
-            error.problem if damaged else "it holds something else than the lines of a bench.jsonl"
-        )
+        reason = "it holds something else than the lines of a bench.jsonl"
+        if isinstance(error, DamagedFile):
+            reason = error.problem
         raise ConfigError("run_dir", path, f"cannot be read: {reason}") from error
     if not keys:
         raise ConfigError("run_dir", path, "holds no cells")
     return records
 
 
-def key(record: Record) -> Key:
+def key(record: Record) -> tuple[Any, ...]:
     """Returns what identifies a cell in every grid that has it."""
     return tuple(
         record[name] for name in ("model", "strategy", "global_batch_size", "devices", "precision")
     )
 
 
-def rate(record: Record | None) -> float | None:
-    """Returns images per second, None where a cell has none."""
-    return (
-        record["images_per_second"]["median"]
-        if record is not None and record["status"] == "ok"
-        else None
-    )
-
-
-def _over(value: float | None, base: float | None) -> float | None:
-    return None if value is None or base is None else value / base
+def rate(record: Record) -> float | None:
+    """Returns images per second, None for a cell that could not be measured."""
+    return record["images_per_second"]["median"] if record["status"] == "ok" else None
 
 
 def efficiencies(records: Sequence[Record]) -> list[dict[str, float | None]]:
-    """Returns of each record how well its devices scale, 1 being perfect, None where there is
-    nothing to compare with.
+    """Returns the scaling efficiency of each record, 1 being perfect; None if there is nothing to
+    compare it with.
 
     `strong` compares with the same global batch on one device, `weak` with the batch of one of its
     devices on one device: of the same strategy, or else of `single`.
     """
     alone = {
-        (record["strategy"], record["global_batch_size"]): record
+        (record["strategy"], record["global_batch_size"]): rate(record)
         for record in records
         if record["devices"] == 1
     }
 
-    def of_one(strategy: str, batch: int) -> float | None:
-        own = rate(alone.get((strategy, batch)))
-        return own if own is not None else rate(alone.get(("single", batch)))
+    def compared(record: Record, batch: int | float) -> float | None:
+        own, devices = rate(record), record["devices"]
+        base = alone.get((record["strategy"], batch)) or alone.get(("single", batch))
+        return own / devices / base if own and base and devices > 1 else None
 
-    found = []
-    for record in records:
-        devices, strategy, batch = (
-            record["devices"],
-            record["strategy"],
-            record["global_batch_size"],
-        )
-        value = None if devices == 1 or rate(record) is None else rate(record)
-        each = None if value is None else value / devices
-        weak = _over(each, of_one(strategy, batch // devices)) if batch % devices == 0 else None
-        found.append({"strong": _over(each, of_one(strategy, batch)), "weak": weak})
-    return found
+    return [
+        {
+            "strong": compared(record, record["global_batch_size"]),
+            "weak": compared(record, record["global_batch_size"] / record["devices"]),
+        }
+        for record in records
+    ]
 
 
 def show(records: Sequence[Record]) -> None:
     """Prints the table of a grid, and beneath it what went wrong; no wider than 100 columns."""
-    console = rich.console.Console()
-    console = rich.console.Console(width=max(console.width, _WIDTH))
-    console.print(
-        heading(records) + "; " + where(records), highlight=False, markup=False, soft_wrap=True
-    )
+    console = rich.console.Console(highlight=False, markup=False, soft_wrap=True)
+    console.width = max(console.width, _WIDTH)
+    console.print(f"{heading(records)}; {where(records)}")
     console.print(table(records))
-    notes = ["Times are milliseconds of a step; memory is planned, of one device."]
+    notes = "Times are milliseconds of a step; memory is planned, of one device."
     if any(each["strong"] or each["weak"] for each in efficiencies(records)):
-        notes.append("Strong and weak: scaling efficiency.")
-    console.print(" ".join(notes), highlight=False, soft_wrap=True, style="dim")
+        notes += " Strong and weak: scaling efficiency."
+    console.print(notes, style="dim")
     for record in records:
         if record["reason"]:
-            console.print(
-                f"{_name(record)}: {record['reason']}",
-                highlight=False,
-                soft_wrap=True,
-                markup=False,
-            )
+            cell = f"{record['strategy']} on {_devices(record['devices'])}"
+            console.print(f"{cell}, batch {record['global_batch_size']}: {record['reason']}")
 
 
-def _name(record: Record) -> str:
-    devices = record["devices"]
-    return (
-        f"{record['strategy']} on {devices} device{'s' if devices > 1 else ''}, batch"
-        f" {record['global_batch_size']}"
-    )
+def _devices(count: int) -> str:
+    return f"{count} device{'s' if count > 1 else ''}"
 
 
 def columns(records: Sequence[Record]) -> dict[str, list[str]]:
-    """Returns the texts of each column by its title, without the columns that no cell has anything
-    for.
-    """
+    """Returns the texts of each column by its title, without columns that are empty."""
     scaling = efficiencies(records)
 
     def part(name: str) -> list[str]:
         return [_short(record.get("parts_ms", {}).get(name)) for record in records]
 
-    found = {
+    texts = {
         "images/s": [_rate_text(record) for record in records],
         "±%": [_spread_text(record) for record in records],
         "step": [_short(record.get("ms_per_step", {}).get("median")) for record in records],
         "input": part("input"),
         "dispatch": part("dispatch"),
         "compile s": [_short(record.get("compile_seconds")) for record in records],
-        "memory": [_bytes(record.get("memory_bytes")) for record in records],
+        "memory": [_narrow(record.get("memory_bytes")) for record in records],
         "of peak": [_percent(record.get("fraction_of_peak")) for record in records],
         "strong": [_percent(each["strong"]) for each in scaling],
         "weak": [_percent(each["weak"]) for each in scaling],
     }
-    return {title: texts for title, texts in found.items() if any(texts)}
+    return {title: column for title, column in texts.items() if any(column)}
 
 
 def table(records: Sequence[Record]) -> rich.table.Table:
@@ -181,45 +146,42 @@ def table(records: Sequence[Record]) -> rich.table.Table:
     for title in ("devices", "batch", *found):
         grid.add_column(_BREAKS.get(title, title), no_wrap=True, justify="right", vertical="bottom")
     for index, record in enumerate(records):
-        last = index + 1 == len(records) or any(
-            records[index + 1][name] != record[name] for name in ("strategy", "devices")
-        )
-        style = None if record["status"] == "ok" else "red"
         named = [str(record[name]) for name in ("strategy", "devices", "global_batch_size")]
-        texts = [column[index] for column in found.values()]
-        grid.add_row(*named, *texts, style=style, end_section=last and index + 1 < len(records))
+        following = [
+            str(each[name]) for each in records[index + 1 : index + 2] for name in _SECTION
+        ]
+        grid.add_row(
+            *named,
+            *(column[index] for column in found.values()),
+            style=None if record["status"] == "ok" else "red",
+            end_section=following not in ([], named[:2]),
+        )
     return grid
 
 
 def _rate_text(record: Record) -> str:
-    value = rate(record)
-    return _short(value) if value is not None else {"oom": "OOM"}.get(record["status"], "failed")
+    return _short(rate(record)) or {"oom": "OOM"}.get(record["status"], "failed")
 
 
 def _spread_text(record: Record) -> str:
-    if rate(record) is None:
-        return ""
-    found = record["images_per_second"]
-    return f"{50 * (found['max'] - found['min']) / found['median']:.0f}"
+    rates = record.get("images_per_second")
+    return f"{50 * (rates['max'] - rates['min']) / rates['median']:.0f}" if rates else ""
 
 
 def _short(value: float | None) -> str:
-    """Returns three digits of a number, or all those before its decimal point where they are
-    more.
-    """
+    """Returns three digits of a number, or all before its decimal point if they are more."""
     if value is None:
         return ""
     digits = 2 - (math.floor(math.log10(abs(value))) if value else 0)
     return f"{value:.{min(max(digits, 0), 3)}f}"
 
 
+def _narrow(count: int | None) -> str:
+    return "" if count is None else bytes_text(count).replace(" ", "").removesuffix("iB")
+
+
 def _percent(value: float | None) -> str:
     return "" if value is None else f"{100 * value:.{0 if value >= 0.1 else 1}f}%"
-
-
-def _bytes(count: int | None) -> str:
-    """Returns a narrow form, e.g. 212M."""
-    return "" if count is None else bytes_text(count).replace(" ", "").removesuffix("iB")
 
 
 def _known(records: Sequence[Record]) -> Record:
@@ -230,19 +192,19 @@ def _about(records: Sequence[Record]) -> str:
     known = _known(records)
     if "parameters" not in known:
         return ""
-    return (
-        f"{'x'.join(map(str, known['image_shape']))} images, {known['parameters'] / 1e6:.3g} M"
-        " parameters"
-    )
+    shape = "x".join(map(str, known["image_shape"]))
+    return f"{shape} images, {known['parameters'] / 1e6:.3g} M parameters"
+
+
+def _trained(records: Sequence[Record], about: str = "") -> str:
+    known = _known(records)
+    return f"{known['model']} on {known['dataset'] or 'its dataset'}{about}, {known['precision']}"
 
 
 def heading(records: Sequence[Record]) -> str:
     """Says what was trained."""
-    known, about = _known(records), _about(records)
-    return (
-        f"{known['model']} on {known['dataset'] or 'its dataset'}{f' ({about})' if about else ''},"
-        f" {known['precision']}"
-    )
+    about = _about(records)
+    return _trained(records, f" ({about})" if about else "")
 
 
 def where(records: Sequence[Record]) -> str:
@@ -263,57 +225,32 @@ def plot(records: Sequence[Record], folder: pathlib.Path) -> list[pathlib.Path]:
     There is a panel for each number of devices and a curve for each strategy.
     """
     counts = sorted({record["devices"] for record in records})
-    rows, columns = -(-len(counts) // _PANELS_PER_ROW), min(len(counts), _PANELS_PER_ROW)
-    style: Any = {
-        "font.size": 12,
-        "axes.spines.top": False,
-        "axes.spines.right": False,
-        "svg.fonttype": "none",
-    }
-    with matplotlib.rc_context(style):
-        height = 3.1 * rows + 1.7
-        figure = Figure(figsize=(max(3.3 * columns + 0.6, 11.2), height), layout="constrained")
+    columns = min(len(counts), _PANELS_PER_ROW)
+    rows = -(-len(counts) // columns)
+    style: Any = {"axes.spines.top": False, "axes.spines.right": False, "svg.fonttype": "none"}
+    with matplotlib.rc_context(style | {"font.size": 12}):
+        size = (max(3.3 * columns + 0.6, 11.2), 3.1 * rows + 1.7)
+        figure = Figure(figsize=size, layout="constrained")
         grid = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
         for index, axes in enumerate(grid.flat):
             axes.set_visible(index < len(counts))
             if index < len(counts):
                 _draw_panel(axes, records, counts[index])
                 axes.set_ylabel("images / s" if index % columns == 0 else "")
-                axes.set_xlabel("global batch size")
-                axes.tick_params(labelbottom=True)
-        fastest = max(
-            (record["images_per_second"]["max"] for record in records if rate(record) is not None),
-            default=1.0,
-        )
+        rates = [record["images_per_second"]["max"] for record in records if rate(record)]
+        fastest = max(rates, default=1.0)
         grid[0, 0].set_ylim(0, 1.06 * fastest)
         grid[0, 0].yaxis.set_major_formatter("{x:,.0f}" if fastest >= 10 else "{x:g}")
-        handles = {
-            name: line
-            for axes in grid.flat
-            for line, name in zip(*axes.get_legend_handles_labels(), strict=True)
-        }
+        found = [axes.get_legend_handles_labels() for axes in grid.flat]
+        handles = {name: line for each in found for line, name in zip(*each, strict=True)}
         if any(record["status"] == "oom" for record in records):
             handles["out of memory"] = Line2D([], [], color="0.35", **_CROSS)
-        figure.legend(
-            handles.values(),
-            handles.keys(),
-            loc="outside lower center",
-            ncols=len(handles),
-            frameon=False,
-        )
-        first = " · ".join(filter(None, [_about(records), where(records)]))
+        figure.legend(handles.values(), handles, loc="outside lower center", ncols=5, frameon=False)
         repeats = max(record.get("repeats", 1) for record in records)
-        second = f" · median and range of {repeats} repetitions" if repeats > 1 else ""
-        model, dataset, precision = (
-            _known(records)[name] for name in ("model", "dataset", "precision")
-        )
-        title = f"Training throughput: {model} on {dataset or 'its dataset'}, {precision}"
-        figure.text(
-            0.012, 1 - 0.12 / height, fonts.drawn(title), fontsize=15, fontweight="bold", va="top"
-        )
-        figure.text(0.012, 1 - 0.45 / height, first + second, color="0.35", va="top")
-        engine: Any = figure.get_layout_engine()
-        engine.set(rect=(0, 0, 1, 1 - 0.8 / height))  # the two lines' room
+        spread = f"median and range of {repeats} repetitions" if repeats > 1 else ""
+        facts = " · ".join(filter(None, [_about(records), where(records), spread]))
+        title = f"Training throughput: {_trained(records)}\n{facts}"
+        figure.suptitle(fonts.drawn(title), x=0.012, ha="left", fontsize=12)
         paths = [folder / f"throughput.{ending}" for ending in ("png", "svg")]
         for path in paths:
             figure.savefig(path, dpi=160)
@@ -324,45 +261,40 @@ def _draw_panel(axes: Any, records: Sequence[Record], devices: int) -> None:
     sizes = sorted({record["global_batch_size"] for record in records})
     here = [record for record in records if record["devices"] == devices]
     for strategy in dict.fromkeys(record["strategy"] for record in here):
-        done = [
-            record for record in here if record["strategy"] == strategy and rate(record) is not None
-        ]
+        color = COLORS.get(strategy, "#000000")
+        done = [record for record in here if record["strategy"] == strategy and rate(record)]
         done.sort(key=lambda record: record["global_batch_size"])
-        if done:
-            at = [record["global_batch_size"] for record in done]
-            low, high = (
-                [record["images_per_second"][which] for record in done] for which in ("min", "max")
-            )
-            look = {"color": COLORS.get(strategy, "#000000"), "marker": MARKERS.get(strategy, "o")}
-            axes.fill_between(at, low, high, color=look["color"], alpha=0.16, linewidth=0)
-            axes.vlines(at, low, high, color=look["color"], alpha=0.5, linewidth=1.5)
-            axes.plot(
-                at,
-                [rate(record) for record in done],
-                **look,
-                markersize=5.5,
-                linewidth=2,
-                label=strategy,
-            )
-    for size in sizes:
-        lost = [
-            record["strategy"]
-            for record in here
-            if record["global_batch_size"] == size and record["status"] == "oom"
-        ]
-        for number, strategy in enumerate(lost):  # one above the other
-            height = 0.04 + 0.055 * number
-            cross = {
-                **_CROSS,
-                "color": COLORS.get(strategy, "#000000"),
-                "gid": f"oom-{strategy}-{devices}-{size}",
-            }
-            axes.plot(
-                [size], [height], **cross, transform=axes.get_xaxis_transform(), clip_on=False
-            )
+        rates = [record["images_per_second"] for record in done]
+        axes.errorbar(
+            [record["global_batch_size"] for record in done],
+            [each["median"] for each in rates],
+            [
+                [each["median"] - each["min"] for each in rates],
+                [each["max"] - each["median"] for each in rates],
+            ],
+            color=color,
+            marker=MARKERS.get(strategy, "o"),
+            linewidth=2,
+            capsize=3,
+            label=strategy if done else None,
+        )
+    lost: list[int] = []
+    for record in [record for record in here if record["status"] == "oom"]:
+        size, strategy = record["global_batch_size"], record["strategy"]
+        cross = _CROSS | {"color": COLORS.get(strategy, "#000000"), "clip_on": False}
+        axes.plot(
+            [size],
+            [0.04 + 0.055 * lost.count(size)],  # one above the other
+            **cross,
+            transform=axes.get_xaxis_transform(),
+            gid=f"oom-{strategy}-{devices}-{size}",
+        )
+        lost.append(size)
     axes.set_xscale("log", base=2)
     axes.set_xticks(sizes, [str(size) for size in sizes])
     axes.minorticks_off()
     axes.set_xlim(sizes[0] / 1.25, sizes[-1] * 1.25)
+    axes.set_xlabel("global batch size")
+    axes.tick_params(labelbottom=True)
     axes.grid(alpha=0.25)
-    axes.set_title(f"{devices} device{'s' if devices > 1 else ''}", fontsize=12, loc="left")
+    axes.set_title(_devices(devices), fontsize=12, loc="left")

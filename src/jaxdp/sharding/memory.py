@@ -1,4 +1,4 @@
-"""Tells how much memory a step takes and which batch fits, by compiling it, before anything is
+"""Predicts how much memory a step takes and which batch fits, by compiling it, before anything is
 allocated.
 """
 
@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
@@ -16,16 +17,14 @@ from jaxdp.sharding.partition import bytes_per_device
 from jaxdp.sharding.strategy import Strategy
 from jaxdp.units import bytes_text
 
-# What is left for the allocator's gaps and for the programs themselves.
+# The rest is for the gaps of the allocator and for the programs themselves.
 USABLE_FRACTION = 0.92
 # An epoch of fewer steps trains badly, however much memory there is.
 MIN_STEPS_PER_EPOCH = 10
-# About so many examples on a device has the smaller one of the two steps that are compiled, the
-# other one four times as many. Where that does not take three times the working memory, four times
-# as many are tried, and so on.
-_EXAMPLES, _MORE, _GROWS, _MOST_EXAMPLES = 16, 4, 3, 1024
+FIRST_EXAMPLES = 16  # on a device, in the first step that is compiled
+KINDS = ("params", "optimizer", "statistics", "dataset", "batch", "working")
 
-# What a step takes, as shapes, for a global batch of so many examples.
+# The shapes of a step's arguments for a global batch of so many examples.
 AbstractStep = Callable[[int], tuple[Any, Any, Any]]
 
 
@@ -34,8 +33,8 @@ class StepMemory:
     """Bytes that a device holds during a training step, by kind, and what it computes.
 
     Attributes:
-        dataset: where it lies on the devices.
-        working: what XLA plans for besides: activations, gradients and copies.
+        dataset: if it lies on the devices.
+        working: what XLA plans in addition: activations, gradients and copies.
         flops: floating-point operations of the step on one device, as XLA counts them.
     """
 
@@ -49,14 +48,13 @@ class StepMemory:
 
     @property
     def total(self) -> int:
-        return (
-            self.params
-            + self.optimizer
-            + self.statistics
-            + self.dataset
-            + self.batch
-            + self.working
-        )
+        """All bytes."""
+        return sum(getattr(self, kind) for kind in KINDS)
+
+    @property
+    def fixed(self) -> int:
+        """Bytes that do not depend on the batch."""
+        return self.total - self.batch - self.working
 
 
 def compile_step(
@@ -67,22 +65,19 @@ def compile_step(
 ) -> tuple[Any, StepMemory]:
     """Compiles the step for a batch of this size.
 
-    Returns the compiled program, and what XLA plans for it.
+    Returns the compiled program, and the memory that XLA plans for it.
 
     Args:
         options: of the compiler.
 
     Raises:
-        ConfigError: for a strategy whose step is several programs.
+        ConfigError: for a strategy with a step of several programs.
     """
     # First: some strategies learn from it what their step is.
     state, batch, constants = abstract_step(global_batch_size)
     step: Any = strategy.train_step
     if not hasattr(step, "lower"):
-        remedy = (
-            "has a step of several programs, whose memory no one of them tells; plan for another"
-            " strategy"
-        )
+        remedy = "has a step of several programs; plan for another strategy"
         raise ConfigError("strategy", strategy.name, remedy)
     compiled = step.lower(state, batch, constants).compile(
         compiler_options=dict(options) if options else None
@@ -94,127 +89,124 @@ def compile_step(
         "statistics": bytes_per_device((state.batch_stats, state.ema)),
         "dataset": bytes_per_device(constants.examples),
     }
-    # What is donated is counted as argument and as output.
+    # XLA counts what is donated as an argument and as an output.
     working = (
         analysis.temp_size_in_bytes + analysis.output_size_in_bytes - analysis.alias_size_in_bytes
     )
-    # What arguments take besides is the padding of their layout, which a TPU has.
+    # The rest of the arguments is the padding of their layout on a TPU.
     others = max(analysis.argument_size_in_bytes - sum(known.values()), 0)
     batch_bytes = min(others, -(-bytes_per_device(batch) // strategy.data_shards))
-    working += others - batch_bytes
+    # XLA counts the body of a loop once.
+    loops = strategy.recipe.accumulate_steps if strategy.recipe.scan else 1
+    flops = loops * float(costs.get("flops", np.nan))
     return compiled, StepMemory(
-        **known, batch=batch_bytes, working=working, flops=float(costs.get("flops", np.nan))
+        **known, batch=batch_bytes, working=working + others - batch_bytes, flops=flops
     )
 
 
-def step_memory(
-    strategy: Strategy, abstract_step: AbstractStep, global_batch_size: int
-) -> StepMemory:
-    """Compiles the step for a batch of this size, and reads what XLA plans.
-
-    Raises:
-        ConfigError: for a strategy whose step is several programs.
-    """
-    return compile_step(strategy, abstract_step, global_batch_size)[1]
-
-
 @dataclasses.dataclass(frozen=True)
-class Forecast:
-    """Memory and operations as straight lines over the examples of a device, through two compiled
-    steps.
+class LargestBatch:
+    """The largest batch that fits a device, as compiled steps show.
+
+    Attributes:
+        examples: on a device, a power of 2 of the fewest that there can be; 0 if none fits.
+        tried: bytes of a step by its examples on a device; infinity for a step that the compiler
+            refused; for 0 examples the bytes that do not depend on the batch.
     """
 
-    examples: tuple[int, int]
-    steps: tuple[StepMemory, StepMemory]
+    examples: int
+    tried: Mapping[int, int | float]
 
-    def at(self, examples: int, kind: str = "total") -> float:
-        """Returns one of the figures of `StepMemory` for so many examples on a device."""
-        return getattr(self.steps[0], kind) + self.slope(kind) * (examples - self.examples[0])
-
-    def slope(self, kind: str = "total") -> float:
-        first, second = (getattr(step, kind) for step in self.steps)
-        return (second - first) / (self.examples[1] - self.examples[0])
-
-    def largest(self, limit: float) -> int:
-        """Returns how many examples a device can take with so many bytes, 0 if none."""
-        return max(int((limit - self.at(0)) / max(self.slope(), 1.0)), 0)
+    @property
+    def bytes_per_example(self) -> float:
+        """The growth between the two largest steps that were compiled."""
+        first, second = sorted(count for count, size in self.tried.items() if size < math.inf)[-2:]
+        return (self.tried[second] - self.tried[first]) / (second - first)
 
 
-def forecast(strategy: Strategy, abstract_step: AbstractStep) -> Forecast:
-    """Forecasts the memory of a step of any batch size from steps compiled at two sizes."""
+def find_largest(
+    strategy: Strategy,
+    abstract_step: AbstractStep,
+    limit: int | float,
+    *,
+    known: Mapping[int, StepMemory] | None = None,
+    most: int | float = math.inf,
+    options: Mapping[str, Any] | None = None,
+) -> LargestBatch:
+    """Finds the largest batch that fits devices with so many bytes, by compiling a few steps.
 
-    def at(count: int) -> StepMemory:
-        return step_memory(strategy, abstract_step, count * strategy.data_shards)
-
+    Args:
+        known: steps by examples on a device that were compiled already.
+        most: examples on a device that may be tried.
+        options: of the compiler.
+    """
     unit = fewest_examples(strategy)
-    count = -(-_EXAMPLES // unit) * unit
-    steps = at(count), at(_MORE * count)
-    while hides_growth(*steps, count):
-        count *= _MORE
-        steps = steps[1], at(_MORE * count)
-    return Forecast((count, _MORE * count), steps)
+    steps = dict(known or {})
+
+    def bytes_of(examples: int) -> int | float:
+        try:
+            shards = strategy.data_shards
+            steps[examples] = compile_step(strategy, abstract_step, examples * shards, options)[1]
+        except RuntimeError as error:
+            if "RESOURCE_EXHAUSTED" not in str(error):
+                raise
+            return math.inf
+        return steps[examples].total
+
+    first = max(unit, int(min(FIRST_EXAMPLES, most)) // unit * unit)
+    while not steps:
+        if bytes_of(first) == math.inf:
+            if first == unit:
+                return LargestBatch(0, {})
+            first = max(unit, first // 2 // unit * unit)
+    tried: dict[int, int | float] = {0: next(iter(steps.values())).fixed}
+    tried |= {examples: step.total for examples, step in steps.items()}
+    return largest_fitting(bytes_of, tried, unit, USABLE_FRACTION * limit, most)
 
 
 def largest_fitting(
     bytes_of: Callable[[int], int | float],
     known: Mapping[int, int | float],
     unit: int,
-    usable: float,
-) -> int:
-    """Returns the largest number of examples that fits, a power of 2 of units, 0 if not even one
-    unit does.
+    usable: int | float,
+    most: int | float = math.inf,
+) -> LargestBatch:
+    """Returns the largest number of examples that fits: a power of 2 of units, or 0.
 
-    A straight line through what is known tells which number to try next; only what was tried counts
-    as fitting.
+    A straight line through the known numbers gives the next number to try; only numbers that were
+    tried count as fitting.
 
     Args:
-        bytes_of: tells what so many examples take; infinity for what cannot be compiled.
+        bytes_of: returns the bytes of so many examples; infinity if they cannot be compiled.
         known: bytes by examples, for none and for one number at least.
         unit: fewest examples.
         usable: bytes that there are.
+        most: examples that may be tried.
     """
     tried = dict(known)
 
     def power(examples: int | float) -> int:
-        return unit * power_of_two(int(examples // unit)) if examples >= unit else 0
+        count = int(min(examples, max(most, unit)) // unit)
+        return unit * power_of_two(count) if count > 0 else 0
 
     while True:
-        best = power(
-            max((examples for examples, each in tried.items() if each <= usable), default=0)
-        )
-        fails = min(
-            (examples for examples, each in tried.items() if each > usable), default=math.inf
-        )
-        first, second = sorted(examples for examples, each in tried.items() if each < math.inf)[-2:]
+        best = power(max((count for count, size in tried.items() if size <= usable), default=0))
+        fails = min((count for count, size in tried.items() if size > usable), default=math.inf)
+        first, second = sorted(count for count, size in tried.items() if size < math.inf)[-2:]
         slope = max((tried[second] - tried[first]) / (second - first), 1.0)
         guess = power(second + (usable - tried[second]) / slope)
-        # Of small steps the line is too steep: memory for gradients serves activations before.
+        # The line of small steps is too steep: memory for gradients serves activations before.
         if len(tried) <= len(known) or fails < math.inf:
-            guess = max(guess, 2 * best)
+            guess = max(guess, power(2 * best))
         if guess >= fails:
             guess = power(fails - 1)
-        if guess <= best:
-            return best
+        if guess <= best or guess in tried:
+            return LargestBatch(best, tried)
         tried[guess] = bytes_of(guess)
 
 
-def hides_growth(first: StepMemory, second: StepMemory, examples: int) -> bool:
-    """Returns whether two steps are too small to show what a larger batch takes, and larger ones
-    are worth compiling.
-
-    Memory for gradients serves activations before: with few examples one may see no more than that
-    of the gradients.
-
-    Args:
-        first: a step.
-        second: one of four times as many examples.
-        examples: how many the first one has; where they are many the two have to do.
-    """
-    return second.working < _GROWS * first.working and examples < _MOST_EXAMPLES
-
-
 def fewest_examples(strategy: Strategy) -> int:
-    """Returns what the examples on a device must be a multiple of, so that microbatches consist of
+    """Returns the number that divides the examples on a device, so that microbatches consist of
     whole groups of batch norm.
     """
     group = strategy.recipe.batch_norm.group_size or 1
@@ -226,26 +218,51 @@ def power_of_two(count: int) -> int:
     return 1 << (count.bit_length() - 1)
 
 
-def largest_batch(strategy: Strategy, abstract_step: AbstractStep, num_examples: int) -> int:
+def automatic_batch(strategy: Strategy, abstract_step: AbstractStep, num_examples: int) -> int:
     """Returns the largest global batch that fits the devices and leaves an epoch of a few steps.
 
-    Each device gets a power of two of examples, or of as many as parts of the batch and groups of
+    Each device gets a power of 2 of examples, or of the number that microbatches and groups of
     batch norm need.
 
     Raises:
-        ConfigError: if not even those fit.
+        ConfigError: if not even these fit.
     """
-    limit = platform.device_memory_bytes(strategy.devices)
-    fitting = forecast(strategy, abstract_step).largest(USABLE_FRACTION * limit)
-    unit = fewest_examples(strategy)
-    if fitting < unit:
+    # Every process compiles the same steps: the smallest memory decides, wherever it is.
+    limit = np.asarray(float(platform.device_memory_bytes(strategy.devices)))
+    limit = float(np.min(multihost_utils.process_allgather(limit)))
+    most = num_examples // (MIN_STEPS_PER_EPOCH * strategy.data_shards)
+    largest = find_largest(strategy, abstract_step, limit, most=most)
+    if not largest.examples:
+        unit = fewest_examples(strategy)
         least = "one example" if unit == 1 else f"{unit} examples"
         remedy = (
             f"a step of {least} on each device does not fit {bytes_text(limit)}; see python -m"
             " jaxdp.plan"
         )
         raise ConfigError("global_batch_size", "auto", remedy)
-    sensible = num_examples // (MIN_STEPS_PER_EPOCH * strategy.data_shards)
-    size = strategy.data_shards * unit * power_of_two(max(min(fitting, sensible) // unit, 1))
-    # The devices of some processes may have less memory than those of others.
-    return int(np.min(multihost_utils.process_allgather(np.asarray(size))))
+    return strategy.data_shards * largest.examples
+
+
+def bytes_by_device(tree: Any) -> dict[int, int]:
+    """Returns the bytes of a tree of arrays on each device of this process, with copies."""
+    held: dict[int, int] = {}
+    for leaf in jax.tree.leaves(tree):
+        for shard in leaf.addressable_shards:
+            held[shard.device.id] = held.get(shard.device.id, 0) + shard.data.nbytes
+    return held
+
+
+def largest_array(tree: Any) -> dict[str, Any]:
+    """Returns the largest array of a tree, and the part of it that each of its devices holds."""
+    path, leaf = max(jax.tree.leaves_with_path(tree), key=lambda pair: pair[1].nbytes)
+    return {
+        "name": jax.tree_util.keystr(path, simple=True, separator="/"),
+        "shape": list(leaf.shape),
+        "dtype": str(leaf.dtype),
+        "bytes": leaf.nbytes,
+        "spec": [
+            str(axis) if axis is not None else None for axis in getattr(leaf.sharding, "spec", ())
+        ],
+        "shard_shape": list(leaf.sharding.shard_shape(leaf.shape)),
+        "devices": len(leaf.sharding.device_set),
+    }

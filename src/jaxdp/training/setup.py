@@ -510,7 +510,7 @@ def create_setup(
         if training and config.resume != "must" and not will_resume(config):
             _ = setup.initial_weights  # finds what does not fit
         return setup
-    size = memory.largest_batch(strategy, setup.abstract_step, len(dataset.train))
+    size = memory.automatic_batch(strategy, setup.abstract_step, len(dataset.train))
     chosen = asked.replace(global_batch_size=size)
     return create_setup(chosen, objects, training=training, dtype=dtype, advance=advance)
 

@@ -13,7 +13,7 @@ from jaxdp import bench
 from jaxdp.registry import ConfigError
 from jaxdp.reporting import benchmarks
 from jaxdp.runtime import trial
-from jaxdp.tools import throughput
+from jaxdp.training import throughput
 
 Record = dict[str, Any]
 OOM: Record = {"status": "oom", "reason": "out of memory: RESOURCE_EXHAUSTED: too much"}
@@ -65,8 +65,8 @@ def fake_cells(
     return ran
 
 
-def run(*flags: str) -> int:
-    return bench.main(["--model", "cnn", *flags])
+def run(flags: str) -> int:
+    return bench.main(["--model", "cnn", *flags.split()])
 
 
 def lines(path: str = "bench/bench.jsonl") -> list[Record]:
@@ -127,19 +127,8 @@ def test_a_grid_is_measured_written_and_drawn(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     ran = fake_cells(monkeypatch, {("pmap", 2, 64): OOM, ("pmap", 2, 32): ok(150.0)})
-    assert (
-        run(
-            "--strategies",
-            "single,pmap",
-            "--batch-sizes",
-            "64,32,33",
-            "--devices",
-            "1,2",
-            "--remat",
-            "full",
-        )
-        == 0
-    )
+    grid = "--strategies single,pmap --batch-sizes 64,32,33 --devices 1,2 --remat full"
+    assert run(grid) == 0
     assert ran == [
         ("single", 1, 32),
         ("single", 1, 33),
@@ -167,7 +156,7 @@ def test_a_grid_is_measured_written_and_drawn(
     assert "oom-pmap-2-64" in svg
     assert "oom-pmap-2-32" not in svg
     assert "simulated devices share the" in svg
-    assert run("--strategies", "pmap", "--batch-sizes", "32", "--devices", "1") == 0
+    assert run("--strategies pmap --batch-sizes 32 --devices 1") == 0
     assert len(lines()) == 9  # it grows
 
 
@@ -175,7 +164,7 @@ def test_an_interrupt_leaves_what_there_is(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     ran = fake_cells(monkeypatch, {("pmap", 1, 64): KeyboardInterrupt()})
-    assert run("--strategies", "pmap", "--batch-sizes", "32,64,128", "--devices", "1") == 1
+    assert run("--strategies pmap --batch-sizes 32,64,128 --devices 1") == 1
     assert len(ran) == 2
     assert len(lines()) == 1
     said = capsys.readouterr()
@@ -187,25 +176,25 @@ def test_an_interrupt_leaves_what_there_is(
 def test_a_mistake_of_all_cells_ends_the_bench_and_one_of_a_cell_does_not(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    grid = ["--strategies", "pmap", "--batch-sizes", "32,64", "--devices", "1"]
+    grid = "--strategies pmap --batch-sizes 32,64 --devices 1"
     too_large = {
         "status": "refused",
         "reason": "--global-batch-size 64: larger than the training set",
     }
     fake_cells(monkeypatch, {("pmap", 1, 64): too_large})
-    assert run(*grid) == 0
+    assert run(grid) == 0
     assert (
         "left out: pmap on 1 device, batch 64: --global-batch-size 64: larger"
         in capsys.readouterr().err
     )
     assert len(lines()) == 1
     fake_cells(monkeypatch, {("pmap", 1, size): too_large for size in (32, 64)})
-    assert run(*grid) == 2
+    assert run(grid) == 2
     ran = fake_cells(
         monkeypatch,
         {("pmap", 1, 32): {"status": "refused", "reason": "--model cnm: unknown model"}},
     )
-    assert run(*grid) == 2
+    assert run(grid) == 2
     assert len(ran) == 1
     assert (
         capsys.readouterr().err.splitlines()[-1] == "jaxdp.bench: error: --model cnm: unknown model"
@@ -213,31 +202,31 @@ def test_a_mistake_of_all_cells_ends_the_bench_and_one_of_a_cell_does_not(
     fake_cells(
         monkeypatch, {("pmap", 1, size): {"status": "failed", "reason": "so"} for size in (32, 64)}
     )
-    assert run(*grid) == 1
+    assert run(grid) == 1
 
 
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--strategies", "pmap,pnap"], "--strategies pnap: unknown strategy; did you mean pmap?"),
-        (["--strategies", ","], "--strategies ,: names nothing"),
-        (["--batch-sizes", "32,many"], "--batch-sizes 32,many: many is no number"),
-        (["--devices", "0"], "--devices 0: 0 is no number"),
-        (["--repeats", "0"], "--repeats 0: must be greater than 0"),
-        (["--compare", "none.jsonl"], "--compare: was removed in 0.3.0: name both folders to"),
-        (["--target", "tpu:v5e:2x2"], "--target: was removed in 0.3.0: use python -m jaxdp.plan"),
-        (["--quick"], "--quick: was removed in 0.3.0: use python -m jaxdp.plan"),
-        (["--strategies", "single", "--devices", "2"], "no cell of the grid is left"),
-        (["--strategies", "central", "--shard-params"], "no cell of the grid is left"),
-        (["--strategy", "single"], "--strategy: unknown flag; did you mean --strategies?"),
-        (["--global-batch-size", "32"], "--global-batch-size: unknown flag"),
-        (["--epochs", "3"], "--epochs: unknown flag"),
+        ("--strategies pmap,pnap", "--strategies pnap: unknown strategy; did you mean pmap?"),
+        ("--strategies ,", "--strategies ,: names nothing"),
+        ("--batch-sizes 32,many", "--batch-sizes 32,many: many is no number from 1"),
+        ("--devices 0", "--devices 0: 0 is no number from 1"),
+        ("--repeats 0", "--repeats 0: must be greater than 0"),
+        ("--compare none.jsonl", "--compare: was removed in 0.3.0: name both folders to"),
+        ("--target tpu:v5e:2x2", "--target: was removed in 0.3.0: use python -m jaxdp.plan"),
+        ("--quick", "--quick: was removed in 0.3.0: use python -m jaxdp.plan"),
+        ("--strategies single --devices 2", "no cell of the grid is left"),
+        ("--strategies central --shard-params", "no cell of the grid is left"),
+        ("--strategy single", "--strategy: unknown flag; did you mean --strategies?"),
+        ("--global-batch-size 32", "--global-batch-size: unknown flag"),
+        ("--epochs 3", "--epochs: unknown flag"),
     ],
 )
 def test_mistakes_are_one_line(
-    flags: list[str], message: str, capsys: pytest.CaptureFixture[str]
+    flags: str, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(*flags) == 2
+    assert run(flags) == 2
     assert message in capsys.readouterr().err.splitlines()[-1]
 
 
@@ -253,21 +242,8 @@ def test_a_repetition_takes_about_a_second() -> None:
 
 
 def test_a_real_cell(capsys: pytest.CaptureFixture[str]) -> None:
-    assert (
-        run(
-            "--strategies",
-            "pmap",
-            "--batch-sizes",
-            "8",
-            "--devices",
-            "2",
-            "--steps",
-            "3",
-            "--repeats",
-            "2",
-        )
-        == 0
-    )
+    flags = "--strategies pmap --batch-sizes 8 --devices 2 --steps 3 --repeats 2"
+    assert run(flags) == 0
     (record,) = lines()
     assert record["status"] == "ok"
     assert (record["platform"], record["steps"], record["repeats"]) == ("cpu", 3, 2)

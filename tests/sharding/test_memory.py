@@ -32,7 +32,8 @@ def test_the_largest_batch_is_the_largest_that_fits() -> None:
             return tried[examples]
 
         start = unit * drawn.choice([1, 4, 100])
-        found = largest_fitting(bytes_of, {0: fixed, start: takes(start)}, unit, usable)
-        fits = [count for power in range(60) if takes(count := unit * 2**power) <= usable]
-        assert found == max(fits, default=0)
+        most = drawn.choice([math.inf, unit * 40])
+        found = largest_fitting(bytes_of, {0: fixed, start: takes(start)}, unit, usable, most)
+        sizes = [unit * 2**power for power in range(60) if unit * 2**power <= most]
+        assert found.examples == max((size for size in sizes if takes(size) <= usable), default=0)
         assert len(tried) <= 7

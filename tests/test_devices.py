@@ -1,6 +1,4 @@
-"""The bytes on each device agree with sizes that are computed from shapes alone, and pictures with
-the shardings they show.
-"""
+"""The bytes on each device agree with sizes that are computed from shapes alone."""
 
 import json
 import math
@@ -15,7 +13,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jaxdp import devices
 from jaxdp.config import TrainConfig
-from jaxdp.tools import device_survey, device_tables
+from jaxdp.sharding.memory import bytes_by_device, largest_array
 from jaxdp.training.setup import create_setup
 
 MODEL: dict[str, Any] = {
@@ -86,9 +84,9 @@ def test_each_device_holds_what_shapes_say(
     assert placed["parameters"] == sum(
         math.prod(leaf.shape) for leaf in jax.tree.leaves(state.params)
     )
-    (whole,) = placed["largest_parameter"]["parts"]
-    assert whole["devices"] == list(range(count))
-    assert len(placed["largest_of_batch"]["parts"]) == count
+    parameter, batch = placed["largest_parameter"], placed["largest_of_batch"]
+    assert (parameter["shard_shape"], parameter["devices"]) == (parameter["shape"], count)
+    assert (batch["shard_shape"][0] * count, batch["devices"]) == (batch["shape"][0], count)
     assert list(pathlib.Path().iterdir()) == []
 
 
@@ -108,43 +106,34 @@ def test_tables(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPa
         "pyramidnet on digits, pmap, 64 examples a step: bytes on each device, activations left out"
         in text
     )
-    assert "whole on each of 8 devices" in text
-    assert "| 0 | 1 | 2 | 3 | 4 | 5 | 6 | 7 |" in text
+    assert ": whole on each of 8 devices" in text
+    assert "images uint8(8, 8, 8, 8, 1), 4.0 KiB: (1, 8, 8, 8, 1) on each of 8 devices" in text
     assert "CPU devices share the machine's memory" in text
     assert "dataset" not in text
 
 
 @pytest.mark.parametrize(
-    ("spec", "lines"),
+    ("spec", "shard"),
     [
-        ((), ["whole on each of 8 devices"]),
-        (("rows",), ["dim 0 in 2", "| 0-3 | 4-7 |"]),
-        ((None, "columns"), ["dim 1 in 4", "| 0,4 | 1,5 | 2,6 | 3,7 |"]),
-        (
-            ("rows", "columns"),
-            ["dim 0 in 2 and dim 1 in 4", "| 0 | 1 | 2 | 3 |", "| 4 | 5 | 6 | 7 |"],
-        ),
-        ((("columns", "rows"),), ["dim 0 in 8", "| 0 | 4 | 1 | 5 | 2 | 6 | 3 | 7 |"]),
+        ((), [16, 8]),
+        (("rows",), [8, 8]),
+        ((None, "columns"), [16, 2]),
+        (("rows", "columns"), [8, 2]),
+        ((("columns", "rows"),), [2, 8]),
     ],
 )
-def test_pictures(spec: tuple[Any, ...], lines: list[str]) -> None:
+def test_the_largest_array_is_shown_as_it_is_sharded(
+    spec: tuple[Any, ...], shard: list[int]
+) -> None:
     mesh = Mesh(np.array(jax.devices()).reshape(2, 4), ("rows", "columns"))
     sharding = NamedSharding(mesh, PartitionSpec(*spec))
-    tree = {
-        "small": np.zeros(3),
-        "dense": {"kernel": jax.device_put(np.zeros((16, 8), np.float32), sharding)},
-    }
-    tree["small"] = jax.device_put(tree["small"], mesh.devices[0, 0])
-    divided = device_survey.division(tree)
-    drawn = device_tables.draw(divided)
-    assert drawn[0].startswith(f"dense/kernel float32(16, 8), 512 B: {lines[0]}")
-    assert drawn[1:] == lines[1:]
-    held = device_survey.bytes_by_device(tree["dense"])
-    assert held == dict.fromkeys(range(8), 512 // len(divided["parts"]))
-    assert (
-        sum(math.prod(stop - start for start, stop in part["index"]) for part in divided["parts"])
-        == 16 * 8
-    )
+    kernel = jax.device_put(np.zeros((16, 8), np.float32), sharding)
+    small = jax.device_put(np.zeros(3), NamedSharding(mesh, PartitionSpec()))
+    array = largest_array({"small": small, "dense": {"kernel": kernel}})
+    assert (array["name"], array["shape"], array["bytes"]) == ("dense/kernel", [16, 8], 512)
+    assert (array["shard_shape"], array["devices"]) == (shard, 8)
+    assert len(array["spec"]) == len(spec)
+    assert bytes_by_device(kernel) == dict.fromkeys(range(8), 4 * math.prod(shard))
 
 
 def test_what_an_accelerator_tells_is_shown(
@@ -168,7 +157,7 @@ def test_what_an_accelerator_tells_is_shown(
         memory_stats=lambda: stats,
     )
     monkeypatch.setenv("COLUMNS", "150")
-    monkeypatch.setattr(device_survey.platform, "select_devices", lambda count: [other, chip])
+    monkeypatch.setattr(devices.platform, "select_devices", lambda count: [other, chip])
     assert devices.main([]) == 0
     (row,) = [line for line in capsys.readouterr().out.splitlines() if "TPU v4" in line]
     for text in ("│ 5 ", "[0, 1, 0]", "│ 1 ", "2.3 GiB", "7.0 GiB", "9.3 GiB"):
@@ -190,7 +179,7 @@ def test_hidden_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible or "")
         if visible is None:
             monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
-        assert device_survey.hidden_gpus() == hidden, (platforms, visible)
+        assert devices.hidden_gpus() == hidden, (platforms, visible)
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,12 @@
-"""The list of a cluster tells for how many workers there is room: what they need must be on one
-node.
+"""The list of a cluster shows for how many workers it has capacity: one node has all that a worker
+needs.
 """
 
 import pytest
 
+from jaxdp import devices
 from jaxdp.runtime import ray_cluster
 from jaxdp.runtime.ray_cluster import Node, needs_text
-from jaxdp.tools import device_cluster
 
 
 def node(name: str, cpus: float, gpus: float = 0.0, *, alive: bool = True) -> Node:
@@ -29,20 +29,24 @@ def node(name: str, cpus: float, gpus: float = 0.0, *, alive: bool = True) -> No
         (
             [node("a", 4), node("b", 2.5), node("c", 0.5)],
             [4, 2, 0],
-            "room for 6 workers of 1 CPU each",
+            "capacity for 6 workers of 1 CPU each",
         ),
         # Of 17 and 6.
         (
             [node("a", 8, 2), node("b", 8), node("c", 1, 4)],
             [2, 0, 1],
-            "room for 3 workers of 1 CPU and 1 GPU each",
+            "capacity for 3 workers of 1 CPU and 1 GPU each",
         ),
         # Its GPUs are gone.
-        ([node("a", 1), node("b", 8, 8, alive=False)], [1, 0], "room for 1 worker of 1 CPU each"),
-        ([node("a", 0)], [0], "room for 0 workers of 1 CPU each"),
+        (
+            [node("a", 1), node("b", 8, 8, alive=False)],
+            [1, 0],
+            "capacity for 1 worker of 1 CPU each",
+        ),
+        ([node("a", 0)], [0], "capacity for 0 workers of 1 CPU each"),
     ],
 )
-def test_room_is_counted_node_by_node(
+def test_capacity_is_counted_node_by_node(
     nodes: list[Node],
     workers: list[int],
     text: str,
@@ -50,11 +54,11 @@ def test_room_is_counted_node_by_node(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setenv("COLUMNS", "120")
-    found = device_cluster.described(nodes)
+    found = devices.describe_cluster(nodes)
     assert [each["workers"] for each in found["nodes"]] == workers
-    device_cluster.print_cluster(found | {"free": {"cpus": 1.0, "gpus": 0.0}})
+    devices.print_cluster(found | {"free": {"cpus": 1.0, "gpus": 0.0}})
     printed = capsys.readouterr().out
-    assert f"\n{text}, if nobody else uses the cluster\n" in printed
+    assert f"\n{text}, if the cluster has no other users\n" in printed
     assert "workers" in printed.splitlines()[1]
 
 

@@ -46,7 +46,7 @@ def benchmark_training(setup: Setup, *, steps: int | None, repeats: int) -> dict
     dispatch, whole = training.run_apart(min(count, _PARTED))
     peak_memory = _peak_memory(strategy.devices)
     planned = (
-        memory.step_memory(strategy, setup.abstract_step, batch_size)
+        memory.compile_step(strategy, setup.abstract_step, batch_size)[1]
         if hasattr(strategy.train_step, "lower")
         else None
     )

@@ -1,0 +1,268 @@
+"""A plan agrees with shapes and with steps compiled at the size it names; for accelerators that are
+not here it follows from the compiled program and the data sheet.
+"""
+
+import json
+import types
+from typing import Any
+
+import jax
+import pytest
+
+from jaxdp import plan
+from jaxdp.config import TrainConfig
+from jaxdp.registry import ConfigError
+from jaxdp.reporting import plans
+from jaxdp.runtime.targets import Target
+from jaxdp.sharding import memory, program
+from jaxdp.sharding.memory import StepMemory
+from jaxdp.sharding.program import Collective
+from jaxdp.sharding.strategy import Strategy
+from jaxdp.training.setup import create_setup
+
+FLAGS = ["--model", "cnn", "--image-size", "16"]
+TARGET = ["--model", "cnn", "--target", "tpu:v5e:2x2", "--global-batch-size", "64"]
+
+
+def created(**settings: Any) -> Any:
+    return create_setup(TrainConfig.of(model="cnn", image_size="16", **settings))
+
+
+def planned(capsys: pytest.CaptureFixture[str], *flags: str) -> Any:
+    assert plan.main([*flags, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def total(setup: Any, examples: int) -> int:
+    shards = setup.strategy.data_shards
+    return memory.compile_step(setup.strategy, setup.abstract_step, shards * examples)[1].total
+
+
+@pytest.fixture
+def _as_configured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plan, "variants", lambda config, devices: {})
+
+
+# Small batches of the second net show the memory of gradients alone; that of large ones is no
+# straight line.
+@pytest.mark.usefixtures("_as_configured")
+@pytest.mark.parametrize(
+    ("hidden", "mebibytes"), [(128, 40), pytest.param(4096, 250, marks=pytest.mark.slow)]
+)
+def test_the_largest_batch_fits_and_twice_as_many_examples_do_not(
+    hidden: int, mebibytes: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = ["--devices", "2", "--device-memory", f"{mebibytes}MiB"]
+    found = planned(capsys, *FLAGS, *flags, "--model-kwargs", f"hidden={hidden}")
+    largest = found["variants"]["as configured"]["largest_per_device"]
+    setup = created(devices=2, model_kwargs={"hidden": hidden}, batch_norm="replica")
+    usable = memory.USABLE_FRACTION * mebibytes * 2**20
+    assert total(setup, largest) <= usable < total(setup, 2 * largest)
+    state = setup.create_state()
+    sizes = {
+        name: sum(leaf.nbytes for leaf in jax.tree.leaves(getattr(state, name)))
+        for name in ("params", "batch_stats")
+    }
+    assert found["bytes"]["params"] == sizes["params"] == 4 * found["parameters"]
+    assert found["bytes"]["statistics"] == sizes["batch_stats"]
+    assert found["bytes"]["dataset"] == 1437 * (16 * 16 + 4 + 4)  # pixels, label and weight
+    assert found["bytes"]["total"] == sum(found["bytes"][kind] for kind in memory.KINDS)
+
+
+def test_the_batch_that_fits_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory.platform, "device_memory_bytes", lambda devices: 4 * 2**20)
+    config: Any = {"devices": 4, "global_batch_size": "auto"}
+    setup = created(**config)
+    each = setup.global_batch_size // 4
+    assert each & (each - 1) == 0
+    limit = memory.USABLE_FRACTION * 4 * 2**20
+    assert total(setup, each) <= limit < total(setup, 2 * each)
+    monkeypatch.setattr(memory.platform, "device_memory_bytes", lambda devices: 2**40)
+    # More would leave fewer than ten steps an epoch of 1,437.
+    assert created(**config).global_batch_size == 128
+    monkeypatch.setattr(memory.platform, "device_memory_bytes", lambda devices: 2**16)
+    with pytest.raises(ConfigError, match="--global-batch-size auto: a step of one example"):
+        created(**config)
+
+
+def test_microbatches_and_groups_of_batch_norm_divide_the_batch_that_is_chosen(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(memory.platform, "device_memory_bytes", lambda devices: 2**40)
+    # 1,437 images over 2 devices, at least ten steps an epoch: at most 71 on each, in units of 2
+    # parts of 12.
+    setup = created(devices=2, batch_norm="group:12", accumulate_steps=2, global_batch_size="auto")
+    assert setup.global_batch_size == 2 * 48
+
+
+@pytest.mark.usefixtures("_as_configured")
+def test_a_plan_needs_no_batch_that_divides(capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["--devices", "3", "--batch-norm", "group:24", "--device-memory", "40MiB"]
+    found = planned(capsys, *FLAGS, *flags)
+    # A third of the default 128, in whole groups: 8 on each device make one.
+    assert found["examples_per_device"] == 48
+
+
+@pytest.mark.parametrize(
+    ("largest", "expected"),
+    [
+        (
+            {"as configured": 256, "--remat blocks": 512, "--precision bfloat16": 256},
+            "512 examples on a device do not fit 1.0 GiB; 256 do; 512 do with --remat blocks.",
+        ),
+        ({"as configured": 0, "--remat full": 0}, "1 examples on a device do not fit 1.0 GiB."),
+    ],
+)
+def test_the_verdict_names_what_helps(largest: dict[str, int], expected: str) -> None:
+    found = {
+        "device_memory": 2**30,
+        "variants": {name: {"largest_per_device": count} for name, count in largest.items()},
+    }
+    assert plans.verdict(found) == expected
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ("--device-memory 11apples", "--device-memory 11apples: must be a size, e.g. 11GiB or"),
+        ("--global-batch-size autoo", "--global-batch-size autoo: must be an integer"),
+        ("--strategy central --devices 2", "--strategy central: has a step of several programs"),
+        ("--target tpu:v9:2x2", "--target tpu:v9:2x2: there are"),
+        ("--target tpu:v5e:2x2 --devices 1,x", "--devices 1,x: x is no number from 1"),
+        ("--target tpu:v5e:2x2 --devices 4,512", "a slice of v5e has at most 256"),
+        ("--target tpu:v5e:2x2 --output a.png", "--output: was removed in 0.3.0: use the table"),
+        ("--devices 1,2", "--devices 1,2: several numbers are for --target"),
+        ("--quick", "--quick: is for --target"),
+    ],
+)
+def test_usage_errors_are_one_line(
+    flags: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert plan.main([*FLAGS, *flags.split()]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert message in line
+
+
+GRADIENTS = Collective("all-reduce", 0, 1, 4 * 10**8, 0, 0)
+TEN_MILLISECONDS = 1970 * 10**9  # operations of a v5e
+
+
+class Described(Strategy):
+    """Devices that are described only."""
+
+    name = "described"
+
+    def __init__(self, count: int) -> None:
+        self.devices, self.data_shards, self.num_devices = [], count, count
+
+    def _build(self) -> None: ...
+
+
+@pytest.fixture
+def compiled(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """Stands in for the compiler; holds devices and examples of each step that was compiled."""
+    asked: list[tuple[int, int]] = []
+
+    def setup(config: TrainConfig, target: Any) -> Any:
+        return types.SimpleNamespace(
+            global_batch_size=config.global_batch_size or 16 * target.count,
+            strategy=Described(target.count),
+            shapes=types.SimpleNamespace(params={}),
+            dataset=types.SimpleNamespace(image_shape=(32, 32, 3)),
+            config=config,
+            abstract_step=lambda batch: ((), (), ()),
+        )
+
+    def compile_step(strategy: Any, _: Any, batch: int, options: Any = None) -> Any:
+        examples = batch // strategy.data_shards
+        asked.append((strategy.data_shards, examples))
+        if examples > 64:
+            raise RuntimeError(
+                "RESOURCE_EXHAUSTED: XLA:TPU compile permanent error. Ran out of memory on HBM"
+            )
+        step = StepMemory(10, 10, 0, 0, examples, 10**8 * examples, flops=1.0)
+        return types.SimpleNamespace(as_text=lambda: ""), step
+
+    monkeypatch.setattr(plan, "_create_setup", setup)
+    monkeypatch.setattr(memory, "fewest_examples", lambda strategy: 1)
+    monkeypatch.setattr(memory, "compile_step", compile_step)
+    monkeypatch.setattr(program.Program, "collectives", lambda self: [GRADIENTS])
+    monkeypatch.setattr(
+        plan, "_count_flops", lambda config, examples, setup: examples * TEN_MILLISECONDS / 16
+    )
+    return asked
+
+
+def test_a_plan_for_a_target_is_idealized(
+    compiled: list[Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = planned(capsys, *TARGET)
+    # 155 would fit by bytes, of powers of two 128; that does not compile, and 64 does.
+    assert compiled == [(4, 16), (4, 128), (4, 64)]
+    assert found["variants"]["as configured"]["largest_per_device"] == 64
+    ideal = found["idealized"]
+    # All-reduce of 400 MB over 4 chips at 200 GB/s; nothing hides it.
+    assert ideal["network_seconds"] == pytest.approx(2 * 3 / 4 * 4e8 / 200e9)
+    # 1.6 GB are moved in and out at 819 GB/s.
+    assert ideal["memory_seconds"] == pytest.approx((2 * 16e8 + 56) / 819e9)
+    assert ideal["step_seconds"] == pytest.approx(0.010 + 0.003, rel=1e-6)
+    assert ideal["images_per_second"] == pytest.approx(64 / 0.013, rel=1e-6)
+    assert ideal["bound"] == "compute"
+    assert plan.main(TARGET) == 0
+    out = capsys.readouterr().out
+    assert "idealized" in out
+    assert "128 examples on a device do not fit 15.8 GiB; 64 do." in out
+
+
+@pytest.mark.parametrize(
+    ("mode", "hint"),
+    [("group:32", True), ("global", True), ("group:16", False), ("replica", False)],
+)
+def test_many_collectives_are_pointed_out(
+    mode: str,
+    hint: bool,
+    compiled: list[Any],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    flags = [*TARGET, "--batch-norm", mode]
+    assert plan.main(flags) == 0
+    assert "latency. " not in capsys.readouterr().out
+    many = Collective("all-gather", 0, 100, 4 * 10**3, 0, 0)
+    monkeypatch.setattr(program.Program, "collectives", lambda self: [GRADIENTS, many])
+    assert plan.main(flags) == 0
+    out = capsys.readouterr().out
+    assert "101 collectives a step: each has latency" in out
+    assert ("--batch-norm group:16 has none" in out) is hint
+
+
+def test_a_step_that_does_not_fit_says_so(
+    compiled: list[Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert plan.main([*TARGET[:-1], "400"]) == 0
+    out = capsys.readouterr().out
+    assert "does not compile:\nRan out of memory on HBM" in out
+
+
+def test_the_scaling_curve(compiled: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
+    """One chip has no network; more add an all-reduce that grows to 2 x 400 MB over the links."""
+    flags = ["--model", "cnn", "--target", "tpu:v5e:2x2", "--devices", "1,4,64"]
+    weak = planned(capsys, *flags)
+    assert compiled == [(1, 16), (4, 16), (64, 16)]
+    assert [record["idealized"]["efficiency"] for record in weak] == pytest.approx(
+        [1, 10 / 13, 10 / (10 + 4 * 63 / 64)], rel=1e-6
+    )
+    strong = planned(capsys, *flags, "--global-batch-size", "64")
+    assert [record["examples_per_device"] for record in strong] == [64, 16, 1]
+    assert plan.main(flags) == 0
+    assert capsys.readouterr().out.count("idealized") == 1
+
+
+def test_workers_on_cpus_have_no_target(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plan.platform, "describe_only", lambda: None)
+    monkeypatch.setattr(Target, "devices", lambda self: jax.devices()[: self.count])
+    assert plan.main(["--model", "cnn", "--target", "cuda:h100:2", "--strategy", "exact"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "--strategy exact" in line
