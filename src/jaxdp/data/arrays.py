@@ -98,7 +98,7 @@ def from_arrays(  # noqa: PLR0913 - each keyword says one more thing about the a
 
 
 def _share(name: str, validation: Any) -> str | None:
-    value = validation.item() if isinstance(validation, np.generic) else validation
+    value: Any = validation.item() if isinstance(validation, np.number) else validation
     if not isinstance(value, bool | int | float):
         return None
     if isinstance(value, bool) or not 0 < value < 1:

@@ -12,12 +12,13 @@ import dataclasses
 import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
+from jaxdp.config.values import Range
 from jaxdp.parsing import is_count
 from jaxdp.registry import ConfigError, Registry
 
@@ -32,7 +33,6 @@ _KINDS = {
     "border_weights": jnp.float32,
     "targets": jnp.float32,
 }
-_BLOCK = 4  # examples: of 500x375 pixels 2 to 8 are as fast; a single one is rounded otherwise
 TARGET_MAX = 255.0  # regression targets are stored as uint8 and learned as fractions of this
 
 
@@ -74,8 +74,33 @@ class Shaped(Protocol):
 
 
 _augmentations: Registry[Callable[..., Any]] = Registry("augment", "jaxdp.data.augment")
-register = _augmentations.register
 names = _augmentations.entries
+
+Kind = TypeVar("Kind", bound=Callable[..., Any])
+# What the number of an augmentation must be.
+PIXELS = Range(
+    "be a whole number of pixels, 1 or more", lambda value: isinstance(value, int) and value >= 1
+)
+POSITIVE = Range("be a number above 0", lambda value: 0 < value < math.inf)
+FRACTION = Range("be above 0 and at most 1", lambda value: 0 < value <= 1)
+DEGREES = Range("be a number of degrees above 0 and at most 180", lambda value: 0 < value <= 180)
+
+
+def register(name: str, number: Range | None = None) -> Callable[[Kind], Kind]:
+    """Decorator that registers an augmentation under `name` and returns it unchanged.
+
+    Args:
+        number: what the number in its word must be.
+    """
+
+    def add(kind: Kind) -> Kind:
+        _ranges[name] = number
+        return _augmentations.register(name)(kind)
+
+    return add
+
+
+_ranges: dict[str, Range | None] = {}
 
 
 def create(word: str) -> Any:
@@ -97,6 +122,9 @@ def create(word: str) -> Any:
         number = int(argument) if is_count(argument.removeprefix("-")) else float(argument)
     except ValueError:
         raise ConfigError("augment", word, f"must be {name}:NUMBER") from None
+    allowed = _ranges.get(name)
+    if allowed is not None:
+        require(allowed.holds(number), word, f"must {allowed.text}")
     return kind(number)
 
 
@@ -104,6 +132,17 @@ def require(condition: bool, word: str, remedy: str) -> None:
     """Raises ConfigError that names an augmentation by its word, unless the condition holds."""
     if not condition:
         raise ConfigError("augment", word, remedy)
+
+
+def check_side(name: str, number: float | int, image_shape: Shape) -> Shape:
+    """Returns the shape of images whose sides are larger than the number of an augmentation.
+
+    Raises ConfigError for others.
+    """
+    smallest = min(image_shape[:2])
+    remedy = f"must be less than the {smallest} pixels of an image's side"
+    require(number < smallest, f"{name}:{number}", remedy)
+    return image_shape
 
 
 def numbers(batch: Batch, prefix: str = "") -> Array:
@@ -153,9 +192,6 @@ class Preprocess:
         per_image: whether to normalize each image by its own mean and standard deviation instead.
         pixel_range: the stored values that become 0 and 255 first, linearly and without clipping;
             None for pixels of uint8.
-        in_blocks: whether a CPU may augment a few examples after the others, where an augmentation
-            is faster so. Not where examples are on several devices of one program: each block would
-            be on one of them.
     """
 
     mean: tuple[float, ...]
@@ -163,7 +199,6 @@ class Preprocess:
     augmentations: tuple[Any, ...] = ()
     per_image: bool = False
     pixel_range: tuple[float, float] | None = None
-    in_blocks: bool = True
 
     @property
     def mixings(self) -> tuple[Mixing, ...]:
@@ -194,13 +229,12 @@ class Preprocess:
         output_shape(self.augmentations, (height, width, channels))
         keys = keys_of(numbers(batch))
         if not self.mixings:
-            return out | self._over_examples(
-                lambda *example: self._normalized(self._augment(*example)), _pixels(batch), keys
+            return out | jax.vmap(lambda *example: self._normalized(self._augment(*example)))(
+                _pixels(batch), keys
             )
-        out |= self._over_examples(self._augment, _pixels(batch), keys)
-        partners = self._over_examples(
-            self._augment, _pixels(batch, "partner_"), keys_of(numbers(batch, "partner_"))
-        )
+        augment = jax.vmap(self._augment)
+        out |= augment(_pixels(batch), keys)
+        partners = augment(_pixels(batch, "partner_"), keys_of(numbers(batch, "partner_")))
         mixed = jax.vmap(self._mix)({"images": out["images"]}, partners, keys)
         usable = batch["partner_weights"] > 0
         out["images"] = jnp.where(usable[:, None, None, None], mixed[0], out["images"])
@@ -237,23 +271,6 @@ class Preprocess:
     def _normalized(self, examples: Example) -> Example:
         out = examples | {"images": self.normalize(examples["images"])}
         return out | ({"targets": out["targets"] / TARGET_MAX} if "targets" in out else {})
-
-    def _over_examples(
-        self, function: Callable[..., Example], pixels: Example, keys: Key[Array, "batch"]
-    ) -> Example:
-        """Maps a function of one example and its key over a batch."""
-        whole = jax.vmap(function)
-        if not self.in_blocks or not any(
-            getattr(item, "in_blocks", False) for item in self.augmentations
-        ):
-            return whole(pixels, keys)
-
-        def by_block(pixels: Example, keys: Key[Array, "batch"]) -> Example:
-            return jax.lax.map(
-                lambda example: function(*example), (pixels, keys), batch_size=_BLOCK
-            )
-
-        return jax.lax.platform_dependent(pixels, keys, cpu=by_block, default=whole)
 
     def _augment(self, pixels: Example, key: Key[Array, ""]) -> Example:
         example = self._floats(pixels)
@@ -300,8 +317,8 @@ def create_preprocess(
         per_image: whether to normalize each image by its own mean and standard deviation instead.
         dense: whether targets are images, too, which the mixings cannot mix.
         pixel_range: the stored values that become 0 and 255; None for pixels of uint8.
-        padded: whether images were filled up to one size, which crops then leave out as far as they
-            can.
+        padded: whether images were padded to one size; crops then leave the padding out as far as
+            they can.
 
     Raises:
         ConfigError: for a word that cannot be used.
@@ -322,6 +339,6 @@ def create_preprocess(
         )
     if padded:
         augmentations = tuple(
-            item.inside() if hasattr(item, "inside") else item for item in augmentations
+            item.within_valid() if hasattr(item, "within_valid") else item for item in augmentations
         )
     return Preprocess(mean, std, augmentations, per_image, pixel_range)
