@@ -25,9 +25,8 @@ _ROUNDS_AT_ONCE = 256
 class TrainingOrder:
     """A new seeded permutation each epoch, split into global batches.
 
-    What an epoch has beyond whole batches is dropped.
-
-    Indexing with a step returns the example numbers of its global batch.
+    What an epoch has beyond whole batches is dropped. Indexing with a step returns the example
+    numbers of its global batch.
     """
 
     num_examples: int
@@ -149,10 +148,7 @@ class CallOrder:
 
 @dataclasses.dataclass(frozen=True)
 class EvaluationOrder:
-    """Every example once, in order.
-
-    The last batch is filled up with -1, which becomes an example of weight 0.
-    """
+    """Every example once, in order. The last batch is padded with -1: an example of weight 0."""
 
     num_examples: int
     global_batch_size: int
@@ -167,7 +163,7 @@ class EvaluationOrder:
 
 @dataclasses.dataclass(frozen=True)
 class SingleOrder:
-    """Each example in a batch of its own, in order, filled up with -1."""
+    """Each example in a batch of its own, in order, padded with -1."""
 
     num_examples: int
     global_batch_size: int
@@ -180,7 +176,7 @@ class SingleOrder:
 
 
 def load(source: Split, numbers: np.ndarray) -> HostBatch:
-    """Reads the examples of these numbers into one batch; -1 stands for padding."""
+    """Reads examples into one batch; -1 stands for padding."""
     batch = source.read([max(int(number), 0) for number in numbers])
     return batch | index_batch(numbers) | {"weights": batch["weights"] * (numbers >= 0)}
 

@@ -8,7 +8,8 @@ from collections.abc import Mapping
 import numpy as np
 
 from jaxdp.data import sources
-from jaxdp.data.arrays import array_dataset, array_source
+from jaxdp.data.array_source import array_source
+from jaxdp.data.arrays import array_dataset
 from jaxdp.data.dataset import TARGET_FIELDS, ArraySource, Dataset
 from jaxdp.data.measure import check_sizes
 from jaxdp.data.npz_file import NpzFile
