@@ -33,7 +33,7 @@ def from_arrays(  # noqa: PLR0913 - each keyword says one more thing about the a
 ) -> Dataset:
     """Makes a dataset of arrays, of NumPy or whatever else `numpy.asarray` takes.
 
-    Mean and standard deviation are those of the images that are left for training.
+    Mean and standard deviation are taken over the images that are left for training.
 
     Args:
         images: uint8, uint16 or float32 (N, H, W, C), or (N, H, W) for grey ones.
@@ -93,7 +93,7 @@ def from_arrays(  # noqa: PLR0913 - each keyword says one more thing about the a
 
 
 def _check_masks(dataset: Dataset) -> None:
-    """Raises BadExample for a mask with other classes than were found in those of training."""
+    """Raises BadExample for a mask with classes that the training masks do not have."""
     for source in dataset.splits().values():
         for index in range(len(source)):
             _ = source[index]
@@ -136,7 +136,7 @@ def _array_splits(
 def array_dataset(
     splits: dict[str, ArraySource], class_names: tuple[str, ...], request: Request
 ) -> Dataset:
-    """Returns a dataset of arrays whose statistics, and classes of masks, are still to be measured.
+    """Returns a dataset of arrays. Its statistics, and its classes of masks, are still unknown.
 
     Raises:
         ConfigError: for instances of anything but masks.

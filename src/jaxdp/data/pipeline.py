@@ -15,8 +15,8 @@ from jaxdp.data.split import Split
 
 HostBatch = dict[str, np.ndarray]
 
-# Of random numbers: those of the order are drawn from (seed, epoch), and those of validation data
-# from (seed, label, 1).
+# Streams of random numbers. The order is drawn from (seed, epoch), and validation data from (seed,
+# label, 1).
 _ROUNDS, _TURNS = 2, 3
 _ROUNDS_AT_ONCE = 256
 
@@ -25,8 +25,8 @@ _ROUNDS_AT_ONCE = 256
 class TrainingOrder:
     """A new seeded permutation each epoch, split into global batches.
 
-    What an epoch has beyond whole batches is dropped. Indexing with a step returns the example
-    numbers of its global batch.
+    Examples beyond the last whole batch of an epoch are dropped. Indexing with a step returns the
+    example numbers of its global batch.
     """
 
     num_examples: int
@@ -182,7 +182,7 @@ def load(source: Split, numbers: np.ndarray) -> HostBatch:
 
 
 def index_batch(numbers: np.ndarray) -> HostBatch:
-    """Returns what is left of a batch whose examples are on the devices already."""
+    """Returns the rest of a batch if its examples are on the devices already."""
     return {
         "indices": np.maximum(numbers, 0).astype(np.int32),
         "weights": (numbers >= 0).astype(np.float32),

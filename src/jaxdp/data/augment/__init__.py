@@ -47,8 +47,8 @@ TARGET_MAX = 255.0  # regression targets are stored as uint8 and learned as frac
 
 
 def numbers(batch: Batch, prefix: str = "") -> Array:
-    """Returns what random keys are made from: the indices of the examples, or `draws`, which tells
-    copies of one apart.
+    """Returns what random keys are made from: the indices of the examples, or `draws`, in which
+    copies of an example differ.
     """
     return batch.get(prefix + "draws", batch[prefix + "indices"])
 

@@ -205,7 +205,7 @@ def _valid_corners(valid_mask: Bool[Array, "height width"], size: int) -> tuple[
 
 
 def _resized_by_products(image: Array, corner: Array, sides: Array, *, size: int) -> Array:
-    """Returns a part of an image at `size` x `size` pixels by two matrix products, whose factors
+    """Returns a part of an image at `size` x `size` pixels by two products of matrices that
     are mostly 0.
     """
     down, across = (
@@ -222,7 +222,7 @@ def _resized_by_taps(image: Array, corner: Array, sides: Array, *, size: int) ->
     for dim, length in enumerate(image.shape[:2]):
         start, scale = corner[dim], sides[dim] / size
         taps = min(math.ceil(2 * max(length / size, 1.0)) + 1, length)
-        # The first pixel whose middle is less than the triangle's half width away.
+        # The first pixel with its middle less than the triangle's half width away.
         first = (
             jnp.floor(
                 start + (jnp.arange(size) + 0.5) * scale - jnp.maximum(scale, 1.0) - 0.5

@@ -40,8 +40,8 @@ class Mixup:
 @augment.register("cutmix", POSITIVE)
 @dataclasses.dataclass(frozen=True)
 class Cutmix:
-    """Pastes a random rectangle of the partner, whose share of the area is drawn from Beta(`alpha`,
-    `alpha`): uniform at 1.
+    """Pastes a random rectangle of the partner. Its share of the area is drawn from Beta(`alpha`,
+    `alpha`), which is uniform at 1.
 
     The rectangle has whole pixels and is clipped at the border; its share is counted after that.
 

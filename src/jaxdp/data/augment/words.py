@@ -19,7 +19,7 @@ DENSE = ("masks", "border_weights", "targets")
 
 @runtime_checkable
 class Augmentation(Protocol):
-    """A random change of one example: a frozen dataclass, whose only field, if any, is the number
+    """A random change of one example: a frozen dataclass. Its only field, if any, is the number
     after the colon of its word.
     """
 
@@ -58,7 +58,7 @@ _augmentations: Registry[Callable[..., Any]] = Registry("augment", "jaxdp.data.a
 names = _augmentations.entries
 
 Kind = TypeVar("Kind", bound=Callable[..., Any])
-# What the number of an augmentation must be.
+# Ranges of the numbers of augmentations.
 PIXELS = Range(
     "be a whole number of pixels, 1 or more", lambda value: isinstance(value, int) and value >= 1
 )
@@ -116,7 +116,7 @@ def require(condition: bool, word: str, remedy: str) -> None:
 
 
 def check_side(name: str, number: float | int, image_shape: Shape) -> Shape:
-    """Returns the shape of images whose sides are larger than the number of an augmentation.
+    """Returns the shape of images, if their sides are larger than the number of an augmentation.
 
     Raises ConfigError for others.
     """

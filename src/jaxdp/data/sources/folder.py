@@ -109,7 +109,7 @@ class FolderSource(BaseSource):
         return self.scan.sizes
 
     def resized_to(self, resize: Resize | None) -> "FolderSource":
-        has_masks = self.labels() is None  # whose images are resized from their full size
+        has_masks = self.labels() is None  # their images are resized from their full size
         return dataclasses.replace(self, resize=None if has_masks else resize)
 
     def stored_mask(self, index: int) -> tuple[np.ndarray, str]:
@@ -175,8 +175,8 @@ def _split_folders(request: Request, path: Path) -> dict[str, Path]:
 def _labelled(
     request: Request, folders: Mapping[str, Path]
 ) -> tuple[dict[str, list[Row]], tuple[str, ...]]:
-    """Returns the files of each folder with their labels, and the names of the classes, which are
-    those of the first folder.
+    """Returns the files of each folder with their labels, and the names of the classes, which the
+    first folder decides.
     """
     found: dict[str, dict[str, list[Path]]] = {}
     for split, folder in folders.items():

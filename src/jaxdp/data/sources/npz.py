@@ -27,8 +27,8 @@ _FORM = (
 
 @sources.register("npz")
 def npz(request: Request) -> Dataset:
-    """Returns the splits that the names of the arrays say; a file that is not split is one of which
-    a tenth is held out.
+    """Returns the splits that the names of the arrays say; if a file is not split, a
+    tenth is held out.
 
     Images are uint8, uint16 or float32 (N, H, W, C) or (N, H, W); labels integers (N,), masks
     integers (N, H, W), targets uint8 images. The spelling x_train, y_train, x_test, y_test will do
