@@ -100,7 +100,9 @@ def _check_masks(dataset: Dataset) -> None:
 
 
 def _share(name: str, validation: Any) -> str | None:
-    value: Any = validation.item() if isinstance(validation, np.number) else validation
+    value: Any = validation
+    if isinstance(validation, np.number):
+        value = cast(Any, validation).item()
     if not isinstance(value, bool | int | float):
         return None
     if isinstance(value, bool) or not 0 < value < 1:

@@ -113,9 +113,8 @@ def _held_out(source: BaseSource, task: str, request: Request) -> np.ndarray:
     labels = _labels(source, task)[first]
     is_test = stratified(labels, max(round(len(labels) / _HELD_OUT), 1))
     lost = ~np.isin(labels, labels[~is_test])
-    if lost.any():
-        index = int(first[np.argmax(lost)])
-        name = groups[index] if groups is not None else source.name(index)
+    if groups is not None and lost.any():
+        name = groups[int(first[np.argmax(lost)])]
         remedy = (
             "the only file of its class; add others, or divide them by folders train/ and test/"
         )
