@@ -17,24 +17,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
-from jaxdp.data.augment.words import DEGREES as DEGREES
-from jaxdp.data.augment.words import DENSE as DENSE
-from jaxdp.data.augment.words import FRACTION as FRACTION
-from jaxdp.data.augment.words import PIXELS as PIXELS
-from jaxdp.data.augment.words import POSITIVE as POSITIVE
 from jaxdp.data.augment.words import Augmentation as Augmentation
-from jaxdp.data.augment.words import Example as Example
-from jaxdp.data.augment.words import Mixing as Mixing
-from jaxdp.data.augment.words import Shape as Shape
+from jaxdp.data.augment.words import Example, Mixing, create, output_shape, require
 from jaxdp.data.augment.words import Shaped as Shaped
-from jaxdp.data.augment.words import check_side as check_side
-from jaxdp.data.augment.words import create as create
-from jaxdp.data.augment.words import is_dense as is_dense
-from jaxdp.data.augment.words import map_grid as map_grid
 from jaxdp.data.augment.words import names as names
-from jaxdp.data.augment.words import output_shape as output_shape
 from jaxdp.data.augment.words import register as register
-from jaxdp.data.augment.words import require as require
 
 Batch = Mapping[str, Array]
 _KINDS = {

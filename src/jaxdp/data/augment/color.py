@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Key
 
 from jaxdp.data import augment
-from jaxdp.data.augment import FRACTION, Example
+from jaxdp.data.augment.words import FRACTION, Example
 
 
 @augment.register("brightness", FRACTION)

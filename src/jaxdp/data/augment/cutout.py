@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Key
 
 from jaxdp.data import augment
-from jaxdp.data.augment import PIXELS, Example, Shape, check_side
+from jaxdp.data.augment.words import PIXELS, Example, Shape, check_side
 
 
 @augment.register("cutout", PIXELS)

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Key
 
 from jaxdp.data import augment
-from jaxdp.data.augment import PIXELS, Example, Shape, check_side, is_dense, map_grid, require
+from jaxdp.data.augment.words import PIXELS, Example, Shape, check_side, is_dense, map_grid, require
 from jaxdp.data.dataset import IGNORE_LABEL
 
 _TRIES = 10

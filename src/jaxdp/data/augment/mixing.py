@@ -11,8 +11,8 @@ import numpy as np
 from jaxtyping import Array, Float, Key
 
 from jaxdp.data import augment
-from jaxdp.data.augment import POSITIVE, Example
 from jaxdp.data.augment.cutout import rectangle
+from jaxdp.data.augment.words import POSITIVE, Example
 
 _QUANTILES = 4096
 

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key, Shaped
 
 from jaxdp.data import augment
-from jaxdp.data.augment import (
+from jaxdp.data.augment.words import (
     DEGREES,
     FRACTION,
     POSITIVE,
