@@ -66,9 +66,13 @@ def marks(request):
     )
     for number, region in enumerate(MARKS.values()):
         images[:, *region] += 90 * present[:, number, None, None, None]
-    return sources.Dataset(  # the source that fits in memory comes with jaxdp
-        sources.ArraySource(images[:1024], present[:1024], "present"),
-        sources.ArraySource(images[1024:], present[1024:], "present"),
+    train, test = (  # the source that fits in memory comes with jaxdp
+        sources.ArraySource(images[part], present[part], "present")
+        for part in (np.s_[:1024], np.s_[1024:])
+    )
+    return sources.Dataset(
+        train,
+        test,
         num_classes=len(MARKS),
         image_shape=(16, 16, 1),
         mean=(60.0,),

@@ -547,9 +547,7 @@ def test_masks_that_are_asked_about_name_the_flag() -> None:
     many = np.zeros((12, 24, 24), np.uint16)
     for number in range(12):
         many[number].ravel()[: 2 * (9 + number)] = np.repeat(np.arange(1, 10 + number), 2)
-    with pytest.raises(
-        ConfigError, match=r"like numbers of objects; .*--instances to tell them apart"
-    ):
+    with pytest.raises(ConfigError, match=r"or numbers of objects; .*--instances for objects"):
         data.from_arrays(np.zeros((12, 24, 24), np.uint8), many.astype(np.uint8))
     with pytest.raises(ConfigError, match="--instances for numbers of objects"):
         data.from_arrays(np.zeros((12, 24, 24), np.uint8), many + 300)
@@ -621,7 +619,7 @@ def test_masks_that_are_no_numbers_of_objects_are_bad_examples(tmp_path: pathlib
         (np.full((4, 4), -1), "has values from -1 to 0; numbers of objects are 0 to 16777215"),
     ]:
         with pytest.raises(BadExample, match=problem):
-            targets_of.object_numbers(stored, "a.png")
+            targets_of.instance_labels(stored, "a.png")
     with pytest.raises(ConfigError, match="leave class_names out"):
         arrays(class_names=["a", "b", "c"])
     with pytest.raises(ConfigError, match="takes masks of object numbers"):

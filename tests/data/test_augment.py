@@ -89,27 +89,6 @@ def test_every_augmentation_changes_images_and_keeps_their_kind(
         assert unmoved == (name in IN_PLACE)
 
 
-@pytest.mark.parametrize(
-    "words", ["random_resized_crop:7 flip brightness", "random_resized_crop:7 mixup"]
-)
-@pytest.mark.parametrize("examples", [8, 6, 3])
-def test_a_cpu_crops_photos_block_by_block_to_the_same_pixels(words: str, examples: int) -> None:
-    preprocess = dataclasses.replace(preprocess_of(words), per_image=True)
-    whole = dataclasses.replace(preprocess, in_blocks=False)
-    batch = create_batch(examples, partners=True)
-    programs = [
-        jax.jit(lambda batch, each=each: each(batch, keys_of)) for each in (preprocess, whole)
-    ]
-    assert ["scan[" in str(jax.make_jaxpr(program)(batch)) for program in programs] == [
-        examples > 4,
-        False,
-    ]
-    found, wanted = (program(batch) for program in programs)
-    assert found.keys() == wanted.keys()
-    for name in found:
-        np.testing.assert_allclose(found[name], wanted[name], rtol=1e-5, atol=1e-5)
-
-
 @pytest.mark.parametrize("name", sorted(set(WORDS) - OF_CLASSES - IN_PLACE))
 def test_masks_and_targets_move_with_their_image(name: str) -> None:
     rows, columns = np.mgrid[:32, :32]

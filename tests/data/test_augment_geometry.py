@@ -10,7 +10,6 @@ import pytest
 from PIL import Image, ImageOps
 
 from jaxdp.data.augment import create, geometry
-from jaxdp.ops import window
 
 KEY = jax.random.key(0)
 IMAGE = np.arange(1, 31, dtype=np.float32).reshape(6, 5, 1)  # all pixels differ
@@ -80,7 +79,7 @@ def test_crop_of_images_that_were_filled_up_lies_on_what_is_real() -> None:
     image = np.arange(120, dtype=np.float32).reshape(12, 10, 1)
 
     def cropped(word: str, mask: np.ndarray) -> dict[str, np.ndarray]:
-        keys, crop = jax.random.split(jax.random.key(0), 2000), create(word).inside()
+        keys, crop = jax.random.split(jax.random.key(0), 2000), create(word).within_valid()
         moved = jax.jit(jax.vmap(crop, (None, 0)))(
             {"images": jnp.asarray(image), "masks": jnp.asarray(mask)}, keys
         )
@@ -153,31 +152,6 @@ def test_random_resized_crop_draws_as_torchvision_does(shape: tuple[int, int]) -
             np.percentile(other, (10, 50, 90)),
             atol=max(0.25 * spread, 1),
         )
-
-
-@pytest.mark.parametrize("dtype", [np.float32, np.int32])
-def test_both_forms_of_a_window_read_the_same(dtype: Any) -> None:
-    pixels = np.random.default_rng(0).normal(0, 100, (9, 12, 3)).astype(dtype)
-    for row, column in [(0, 0), (2, 5), (3, 7), (1, 6)]:
-        expected = pixels[row : row + 6, column : column + 5]
-        for form in (window.selected, window.sliced):
-            np.testing.assert_array_equal(
-                form(jnp.asarray(pixels), jnp.array([row, column]), 6, 5), expected
-            )
-
-
-@pytest.mark.parametrize(
-    ("platform", "side", "gathers"),
-    [("tpu", 32, False), ("tpu", 128, True), ("cpu", 32, True), ("cuda", 32, True)],
-)
-def test_small_windows_are_selected_on_a_tpu(platform: str, side: int, gathers: bool) -> None:
-    crop = jax.jit(jax.vmap(lambda pixels, corner: window.window(pixels, corner, side, side)))
-    shapes = (
-        jax.ShapeDtypeStruct((4, side + 8, side + 8, 3), np.float32),
-        jax.ShapeDtypeStruct((4, 2), np.int32),
-    )
-    text = crop.trace(*shapes).lower(lowering_platforms=(platform,)).as_text()
-    assert ("gather" in text) == gathers
 
 
 @pytest.mark.parametrize(

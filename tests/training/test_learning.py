@@ -25,6 +25,7 @@ from jaxdp.registry import ConfigError
 from jaxdp.rundir.read import read_lines
 from jaxdp.step.step import example_keys
 from jaxdp.tasks.classification import Classification
+from jaxdp.training import class_weights as weights
 from jaxdp.training.setup import create_setup
 
 RNG = np.random.default_rng(0)
@@ -128,7 +129,7 @@ def test_balanced_weights_are_those_of_scikit_learn(dataset: data.Dataset) -> No
     values = values[values != 255]
     expected = compute_class_weight("balanced", classes=np.unique(values), y=values)
     np.testing.assert_allclose(
-        class_weights.balanced_weights(class_weights.count(dataset), "abc"), expected, rtol=1e-12
+        weights.balanced_weights(weights.count(dataset), "abc"), expected, rtol=1e-12
     )
     made = setup_of(dataset, model=_model(dataset), class_weights="balanced").recipe.task
     np.testing.assert_allclose(made.class_weights, expected, rtol=1e-12)

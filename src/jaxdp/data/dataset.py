@@ -15,7 +15,7 @@ Example = dict[str, Any]
 Size = tuple[int, int]  # height, width
 IGNORE_LABEL = 255  # pixels of a mask that count neither in the loss nor in the metrics
 PAD_LABEL = -1  # instance label of pixels beyond the border of an image that was padded
-DTYPES = ("uint8", "uint16", "float32")  # of pixels, from narrow to wide
+DTYPES = ("uint8", "uint16", "float32")  # of pixels, in ascending order of size
 TARGET_FIELDS = {"classification": "labels", "segmentation": "masks", "regression": "targets"}
 
 
@@ -43,7 +43,7 @@ def commonest(problems: Sequence[BadExample]) -> str:
 
 
 def by_reason(problems: Sequence[BadExample]) -> dict[str, int]:
-    """Returns how many of these examples have each problem, the commonest first.
+    """Returns how many of these examples have each problem, the most common first.
 
     Problems that differ only in numbers, such as the sizes of masks, are one, in which `N` stands
     for the numbers that differ.
@@ -168,7 +168,7 @@ class ArraySource(BaseSource):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DatasetInfo:
-    """What a model needs to know of its dataset. Zeros and empty tuples are unknown: `open_dataset`
+    """Facts of a dataset that a model needs. Zeros and empty tuples are unknown: `open_dataset`
     measures them.
 
     Attributes:
@@ -201,9 +201,7 @@ class DatasetInfo:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Description(DatasetInfo):
-    """What a trained model needs to know of its dataset when the dataset itself is elsewhere:
-    `dataset.json` of a run.
-    """
+    """Facts of a dataset that a trained model needs without it: `dataset.json` of a run."""
 
     examples: dict[str, int]
 
@@ -214,12 +212,12 @@ class Description(DatasetInfo):
 
     @property
     def final_split(self) -> str:
-        """The split whose metrics are the result: test, or validation if there are no test data."""
+        """The split that gives the result: test, or validation if there are no test data."""
         return "test" if "test" in self.examples else "validation"
 
     @property
     def answer(self) -> str:
-        """The task whose predictions have the form of this one's: classes, masks or images."""
+        """The task of the three here that predicts in the same form: classes, masks or images."""
         return self.kind or self.task
 
 
@@ -291,5 +289,5 @@ class Dataset(DatasetInfo):
             "regression": ((*grid, self.num_classes), np.uint8),
         }
         weights = {"border_weights": (grid, np.float16)} if self.instances else {}
-        # The fields of a plugin's task may be known to whoever trains alone.
+        # For a plugin's task, the fields may be known only when its kind is.
         return images | ({TARGET_FIELDS[kind]: target[kind]} if kind in target else {}) | weights

@@ -29,8 +29,7 @@ def is_hidden(name: str) -> bool:
 
 
 def find_images(folder: pathlib.Path) -> list[pathlib.Path]:
-    """Returns the images at any depth, those of a folder before those of its folders, each in the
-    order of their names.
+    """Returns the images at any depth, in the order of their names, a folder before its subfolders.
 
     Hidden files and folders, files of other kinds, pipes and the like do not count. Links are
     followed, except to what is looked through anyway: no image counts twice because of them.

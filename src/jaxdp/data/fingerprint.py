@@ -1,4 +1,4 @@
-"""Compares the examples of a dataset with those of an earlier run, by a sample of them."""
+"""Fingerprints the examples of a split, by which a run notices that they have changed."""
 
 import hashlib
 

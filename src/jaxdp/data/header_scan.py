@@ -1,4 +1,4 @@
-"""What the headers of all image files of a folder say together: channels, depth and sizes."""
+"""Reads the headers of all image files of a folder: channels, depth and sizes."""
 
 import collections
 import dataclasses
@@ -22,7 +22,7 @@ Row = tuple[Any, Any]  # an image and its label or mask; None for a partner that
 
 @dataclasses.dataclass(frozen=True)
 class HeaderScan:
-    """What the headers of all images of a folder say together.
+    """The headers of all images of a folder.
 
     Attributes:
         headers: of each file; None for a file that cannot be read.
@@ -79,7 +79,7 @@ class HeaderScan:
         return list(zip(images or [None] * count, masks or [None] * count, strict=True))
 
     def check_dtype(self, picture: Picture) -> None:
-        """Raises BadExample for an image whose depth is not that of most others."""
+        """Raises BadExample for an image that has another depth than most others."""
         header = self.headers.get(picture.path)
         if header is None or header.dtype == self.dtype:
             return

@@ -22,7 +22,7 @@ from jaxdp.data.resize import Resize
 # An error says in one line what is wrong with a file.
 logging.getLogger("PIL").setLevel(logging.CRITICAL)
 
-# What may happen to an image on the way to a model.
+# Notes on what happened to an image on the way to a model.
 GREYED = "in colour: made grey, as the model wants it"
 COLOURED = "grey: given three equal channels, as the model wants it"
 FLATTENED = "transparent: laid on black"

@@ -1,5 +1,5 @@
-"""Objects told apart: what a network learns of masks of object numbers, a class and a weight for
-each pixel.
+"""Instance segmentation: the class and the weight of each pixel that a network learns from instance
+labels.
 """
 
 import zlib

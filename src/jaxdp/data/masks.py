@@ -23,7 +23,7 @@ _NOT_GIVEN = "(not given)"
 
 @dataclasses.dataclass(frozen=True)
 class UniqueMaskValues:
-    """What a mask holds.
+    """The values of a mask.
 
     Attributes:
         values: in ascending order: numbers from 0 to 65535, or colours as 0xRRGGBB.
@@ -81,7 +81,7 @@ class ClassFinder:
         are not the classes.
 
         Raises:
-            ConfigError: for masks of one class, or whose values may mean several things.
+            ConfigError: for masks of one class, or with values that may mean several things.
         """
         config = self._request.config
         values, given = config.mask_values, config.num_classes
@@ -129,7 +129,7 @@ class ClassFinder:
 
         Raises:
             ConfigError: for one class, numbers with gaps, and so many numbers that they may be
-                those of objects.
+                instance labels.
         """
         where, wide = self._request.config.dataset, numbers[-1] > IGNORE_LABEL
         classes = [number for number in numbers if wide or number != IGNORE_LABEL]
@@ -201,7 +201,7 @@ def to_class_numbers(stored: np.ndarray, values: MaskValues | None, where: objec
             stored = stored & 0xFF
     else:
         _check_numbers(stored, where, _HIGHEST)
-        if values.colours:  # grey is a colour, too
+        if values.colours:  # grey is also a colour
             _check_numbers(stored, where, 255)
             stored = stored.astype(np.uint32) * np.uint32(0x010101)
     if values.values is None:

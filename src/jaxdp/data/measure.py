@@ -78,7 +78,7 @@ def count_classes(
         source, indices: examples to train on, before validation data are drawn from them.
 
     Raises:
-        ConfigError: for settings that do not fit, and masks whose classes are not clear.
+        ConfigError: for settings that do not fit, and masks without clear classes.
         BadExample: for a mask that cannot be read, unless bad examples are left out.
     """
     config, task, table = request.config, dataset.kind or dataset.task, None
@@ -159,8 +159,8 @@ def measure_pixels(dataset: Dataset, splits: Mapping[str, Split], request: Reque
     as far as they are not known.
 
     Raises:
-        ConfigError: for images of several sizes that nothing makes one, or a split of which nothing
-            can be read.
+        ConfigError: for images of several sizes that nothing makes one, or a split without a
+            readable example.
         BadExample: for an image that cannot be read, unless bad examples are left out.
     """
     resize = splits["train"].resize

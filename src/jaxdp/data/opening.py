@@ -33,7 +33,7 @@ def complete(dataset: Dataset, parts: Mapping[str, Part], request: Request) -> D
     source, indices = parts["train"]
     indices = np.arange(len(source)) if indices is None else indices
     drawn_from, drawn = parts.get("validation", (None, None))
-    if drawn_from is source and drawn is not None:  # validation data count as classes, too
+    if drawn_from is source and drawn is not None:  # validation data also have classes
         indices = np.sort(np.concatenate([indices, drawn]))
     dataset, mask_table = count_classes(dataset, source, indices, request)
     dataset = _with_class_names(dataset, request)

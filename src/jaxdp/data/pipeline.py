@@ -15,8 +15,8 @@ from jaxdp.data.split import Split
 
 HostBatch = dict[str, np.ndarray]
 
-# Of random numbers: those of the order are drawn from (seed, epoch), and those of validation data
-# from (seed, label, 1).
+# Streams of random numbers. The order is drawn from (seed, epoch), and validation data from (seed,
+# label, 1).
 _ROUNDS, _TURNS = 2, 3
 _ROUNDS_AT_ONCE = 256
 
@@ -25,9 +25,8 @@ _ROUNDS_AT_ONCE = 256
 class TrainingOrder:
     """A new seeded permutation each epoch, split into global batches.
 
-    What an epoch has beyond whole batches is dropped.
-
-    Indexing with a step returns the example numbers of its global batch.
+    Examples beyond the last whole batch of an epoch are dropped. Indexing with a step returns the
+    example numbers of its global batch.
     """
 
     num_examples: int
@@ -149,10 +148,7 @@ class CallOrder:
 
 @dataclasses.dataclass(frozen=True)
 class EvaluationOrder:
-    """Every example once, in order.
-
-    The last batch is filled up with -1, which becomes an example of weight 0.
-    """
+    """Every example once, in order. The last batch is padded with -1: an example of weight 0."""
 
     num_examples: int
     global_batch_size: int
@@ -167,7 +163,7 @@ class EvaluationOrder:
 
 @dataclasses.dataclass(frozen=True)
 class SingleOrder:
-    """Each example in a batch of its own, in order, filled up with -1."""
+    """Each example in a batch of its own, in order, padded with -1."""
 
     num_examples: int
     global_batch_size: int
@@ -180,13 +176,13 @@ class SingleOrder:
 
 
 def load(source: Split, numbers: np.ndarray) -> HostBatch:
-    """Reads the examples of these numbers into one batch; -1 stands for padding."""
+    """Reads examples into one batch; -1 stands for padding."""
     batch = source.read([max(int(number), 0) for number in numbers])
     return batch | index_batch(numbers) | {"weights": batch["weights"] * (numbers >= 0)}
 
 
 def index_batch(numbers: np.ndarray) -> HostBatch:
-    """Returns what is left of a batch whose examples are on the devices already."""
+    """Returns the rest of a batch if its examples are on the devices already."""
     return {
         "indices": np.maximum(numbers, 0).astype(np.int32),
         "weights": (numbers >= 0).astype(np.float32),

@@ -23,7 +23,7 @@ _CHUNK = 256  # examples read at a time
 # other; of any others XLA stores the first dim innermost, to waste no memory, and then copies the
 # whole array into the layout that a gather needs, in every step.
 _LANES = 128
-# XLA:TPU cuts an array with longer rows into several, which copies it, too (of 16 to 29 KiB, libtpu
+# XLA:TPU cuts an array with longer rows into several, which also copies it (of 16 to 29 KiB, libtpu
 # 0.0.42).
 _MOST_ROW_BYTES = 16 * 1024
 
@@ -120,7 +120,7 @@ def read_all(
     """Reads every example of a split; `weights` are 0 for those that were left out.
 
     Args:
-        advance: is told how many examples are read, and how many there are.
+        advance: progress callback(done, total).
         threads: that read.
     """
     arrays: dict[str, np.ndarray] = {}

@@ -1,4 +1,4 @@
-"""Processes that read examples, for sources whose code holds the interpreter's lock.
+"""Processes that read examples, for sources that hold the GIL.
 
 A thread that needs a batch hands its numbers to one of them and waits; checking, counting and
 placing stay with the threads. The processes are loky's: those of `concurrent.futures` and Grain run
@@ -35,7 +35,7 @@ class ReadingProcesses:
     As a context it ends those that were started in it; without one they end with this process.
 
     Args:
-        splits: by name; those whose sources do not ask for processes are left out.
+        splits: by name; others than those with sources that ask for processes are left out.
     """
 
     def __init__(self, splits: Mapping[str, Source]) -> None:
@@ -53,8 +53,8 @@ class ReadingProcesses:
             _pickled(name, split)
 
     def reader(self, split: str, count: int) -> Read | None:
-        """Returns what reads the examples of some numbers in processes, with its error in place of
-        a bad one.
+        """Returns a function that reads examples in processes; for a bad example it returns the
+        error.
 
         It raises ConfigError if a process has ended, or cannot make the source from what it was
         sent, and what the source raises.

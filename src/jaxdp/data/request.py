@@ -1,4 +1,4 @@
-"""What is asked of a dataset: the settings about data, and the tasks that would do."""
+"""The request for a dataset: the settings about data, and the tasks that would do."""
 
 import dataclasses
 
@@ -8,7 +8,7 @@ from jaxdp.registry import ConfigError
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-    """What is asked of a dataset.
+    """A request for a dataset.
 
     Attributes:
         config: every setting about data.

@@ -63,7 +63,7 @@ class Resize:
     def of(cls, config: DataConfig, task: str) -> "Resize | None":
         """Returns what `--image-size` asks for, if it is set.
 
-        Raises ConfigError for a task whose answers are images, which have the size of the original.
+        Raises ConfigError for a task with answers of the size of the original image.
         """
         if config.image_size is None:
             return None
@@ -115,14 +115,14 @@ class Resize:
         return new if height <= width else (new[1], new[0])
 
     def apply_to(self, example: Example) -> Example:
-        """Returns an example whose image, mask and target have the size."""
+        """Returns an example with image, mask and target of the size."""
         pictures = {name for name in ("images", "masks", "targets") if name in example}
         return example | {
             name: self.apply(example[name], mask=name == "masks") for name in pictures
         }
 
     def apply(self, pixels: np.ndarray, *, mask: bool = False) -> np.ndarray:
-        """Returns pixels (H, W, C) or (H, W) at the size; those of a mask are not interpolated.
+        """Returns pixels (H, W, C) or (H, W) at the size; a mask is not interpolated.
 
         Source: for `resize_crop` the arithmetic of torchvision's Resize(N) and CenterCrop(N).
         """

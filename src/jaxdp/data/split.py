@@ -143,8 +143,8 @@ class Split:
         return labels
 
     def read_by(self, read: Read | None) -> "Split":
-        """Returns this split, whose batches `read` reads unless it is None. Both know what is left
-        out.
+        """Returns this split with another reader of batches, unless `read` is None. Both know the
+        examples that are left out.
 
         Args:
             read: returns the examples of some indices, or the errors of bad ones.

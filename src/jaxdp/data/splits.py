@@ -14,7 +14,7 @@ from jaxdp.registry import ConfigError
 _HELD_OUT = 10  # one in so many examples, of a set that comes without a test split
 _SECTIONS = 10  # of consecutive pages, if one file holds all
 _STREAM = 1  # of random numbers; the order of training is drawn from (seed, epoch)
-# What a dataset may call its splits.
+# Usual names of splits.
 _NAMES = {"train": ("train",), "validation": ("val", "validation"), "test": ("test",)}
 
 # A source, and the indices of its examples that a split has; None for all.
@@ -33,7 +33,7 @@ def name_splits(request: Request, available: Collection[str]) -> dict[str, str]:
     }
     chosen: dict[str, str] = {}
     for split, name in named.items():
-        # What trains may be named as test data, too; nothing else is used twice.
+        # Training data may also be named as test data; nothing else is used twice.
         taken = () if split == "train" else named.values()
         usual = [each for each in _NAMES[split] if each in available and each not in taken]
         if name or (usual and not (split == "validation" and config.validation == "none")):
@@ -113,9 +113,8 @@ def _held_out(source: BaseSource, task: str, request: Request) -> np.ndarray:
     labels = _labels(source, task)[first]
     is_test = stratified(labels, max(round(len(labels) / _HELD_OUT), 1))
     lost = ~np.isin(labels, labels[~is_test])
-    if lost.any():
-        index = int(first[np.argmax(lost)])
-        name = groups[index] if groups is not None else source.name(index)
+    if groups is not None and lost.any():
+        name = groups[int(first[np.argmax(lost)])]
         remedy = (
             "the only file of its class; add others, or divide them by folders train/ and test/"
         )
@@ -136,7 +135,7 @@ def _drawn(part: Part, task: str, share: float, request: Request) -> tuple[Part,
     files = _numbered(groups, len(source))[indices]
     if groups is not None and len(np.unique(files)) == 1:
         files, unit = np.arange(len(indices)) * _SECTIONS // len(indices), "section"
-    # What cannot be read stays in the training set, which reports it.
+    # An example that cannot be read stays in the training set, which reports it.
     known = np.flatnonzero(labels >= 0)
     _, first, belongs = np.unique(files[known], return_index=True, return_inverse=True)
     together = len(first) < len(known)

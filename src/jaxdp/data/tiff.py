@@ -138,7 +138,7 @@ def _used(file: Any) -> list[Any]:
 
 def _planes_of(file: Any, number: int, series: Any, choice: str | None) -> list[Plane]:
     page = series.keyframe
-    # Where planes are pages, what is stored as separate samples is pages, too.
+    # Where planes are pages, separate samples are also pages.
     apart = choice == "pages" and page.axes.startswith("S")
     axes, shape = (page.axes[1:], page.shape[1:]) if apart else (page.axes, page.shape)
     count = math.prod(series.shape) // math.prod(shape)

@@ -67,7 +67,7 @@ def find(
                 raise ConfigError(
                     "",
                     path,
-                    f"{path}: no images in that folder; they are told by {' '.join(SUFFIXES)}",
+                    f"{path}: no images in that folder; known suffixes: {' '.join(SUFFIXES)}",
                 )
             files = [ImageFile(inner, inner.relative_to(path).with_suffix("")) for inner in inside]
         elif path.exists() and not path.is_file():
@@ -140,7 +140,7 @@ def read(
 
 @dataclasses.dataclass(frozen=True)
 class SurveyedImage:
-    """What is known of a file once it was read.
+    """Facts of a file that was read.
 
     Attributes:
         size: height and width.
@@ -169,7 +169,7 @@ def survey(
     """Reads every file once, so that a broken one is known before anything is computed or written.
 
     Args:
-        left_out: is told of each file that cannot be used; None to raise.
+        left_out: callback for each file that cannot be used; None to raise.
 
     Raises:
         BadExample: for the first such file.

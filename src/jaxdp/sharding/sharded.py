@@ -70,9 +70,7 @@ class Sharded(strategy.Strategy):
         self, placed: Any, replicas: Replicas, whole: Callable[[TrainState], TrainState]
     ) -> None:
         everywhere, split = mesh.replicated(self.mesh), mesh.split_over_data(self.mesh)
-        recipe = dataclasses.replace(
-            self.recipe, preprocess=dataclasses.replace(self.recipe.preprocess, in_blocks=False)
-        )
+        recipe = self.recipe
         gather: Callable[[Batch, Batch], Batch] = gather_examples
         if mesh.SPACE_AXIS in self.mesh.axis_names:
             # Once after examples are gathered from the dataset, and once after augmentation, which

@@ -19,7 +19,7 @@ def resolve(config: TrainConfig, dataset: Dataset) -> tuple[float, ...]:
     """Returns what `--class-weights` comes to: a weight for each class, or nothing where it is not
     given.
 
-    Where objects are told apart the classes are balanced, unless weights are given: the first term
+    For instance segmentation the classes are balanced, unless weights are given: the first term
     of equation 2 of the U-Net paper.
 
     Raises:

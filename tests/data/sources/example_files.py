@@ -3,9 +3,13 @@
 import gzip
 import io
 import pathlib
+from typing import Any
 
 import numpy as np
 from PIL import Image
+
+from jaxdp.config import DataConfig
+from jaxdp.data.sources import Dataset, Split, open_dataset
 
 
 def png(pixels: np.ndarray, kind: str = "PNG") -> io.BytesIO:
@@ -25,3 +29,14 @@ def read_idx(path: pathlib.Path) -> np.ndarray:
     return np.frombuffer(raw, np.uint8, offset=4 + 4 * raw[3]).reshape(
         np.frombuffer(raw, ">i4", raw[3], 4)
     )
+
+
+def opened(root: pathlib.Path, **settings: Any) -> Dataset:
+    """Opens a folder."""
+    return open_dataset(DataConfig.of(dataset=f"folder:{root}", **settings))
+
+
+def read(source: Any) -> dict[str, np.ndarray]:
+    """Reads all examples of a split."""
+    assert isinstance(source, Split)
+    return source.read(range(len(source)))

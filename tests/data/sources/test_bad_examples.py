@@ -9,11 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from example_files import noise
+from example_files import noise, opened, read
 from PIL import Image
 
-from jaxdp.config import DataConfig
-from jaxdp.data.sources import BadExample, Dataset, Split, open_dataset
+from jaxdp.data.sources import BadExample, Split
 from jaxdp.registry import ConfigError
 
 COUNT, BROKEN = 30, 13
@@ -54,15 +53,6 @@ def save(*args: Any, mask: bool = False) -> Callable[[pathlib.Path], None]:
         Image.new(*args).save(path.parent.parent / "masks" / path.name if mask else path)
 
     return change
-
-
-def opened(root: pathlib.Path, **settings: Any) -> Dataset:
-    return open_dataset(DataConfig(dataset=f"folder:{root}", **settings))
-
-
-def read(source: Any) -> dict[str, np.ndarray]:
-    assert isinstance(source, Split)
-    return source.read(range(len(source)))
 
 
 @pytest.mark.parametrize(

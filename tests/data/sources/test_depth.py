@@ -3,30 +3,25 @@ set becomes 0 to 255.
 """
 
 import pathlib
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import tifffile
+from example_files import read
 from PIL import Image
 
 from jaxdp import data
 from jaxdp.config import DataConfig
 from jaxdp.data.augment import Preprocess
-from jaxdp.data.sources import BadExample, Dataset, Split, open_dataset
+from jaxdp.data.sources import BadExample, Dataset, open_dataset
 from jaxdp.registry import ConfigError
 
 RNG = np.random.default_rng(0)
 LABELS = np.arange(40) % 2
 DEEP = (RNG.gamma(2.0, 900.0, (40, 9, 8, 2)) + 300).clip(0, 65535).astype(np.uint16)
 FLOATS = (RNG.normal(3.0, 0.1, (40, 9, 8, 1))).astype(np.float32)
-
-
-def read(source: Any) -> dict[str, np.ndarray]:
-    assert isinstance(source, Split)
-    return source.read(range(len(source)))
 
 
 def mapped(images: np.ndarray, dataset: Dataset) -> np.ndarray:

@@ -8,11 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from example_files import noise
+from example_files import noise, opened, read
 from PIL import Image
 
-from jaxdp.config import DataConfig
-from jaxdp.data.sources import Dataset, Split, open_dataset
+from jaxdp.data.sources import open_dataset
 from jaxdp.registry import ConfigError
 
 
@@ -33,15 +32,6 @@ def classes(
 ) -> dict[str, np.ndarray]:
     files = [f"{split}{name}/{number:02d}.png" for name in names for number in range(count)]
     return {file: noise(seed, *size, 3) for seed, file in enumerate(files)}
-
-
-def opened(path: pathlib.Path, **settings: Any) -> Dataset:
-    return open_dataset(DataConfig(dataset=f"folder:{path}", **settings))
-
-
-def read(source: Any) -> dict[str, np.ndarray]:
-    assert isinstance(source, Split)
-    return source.read(range(len(source)))
 
 
 @pytest.mark.parametrize(

@@ -7,26 +7,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from example_files import noise
+from example_files import noise, opened, read
 from PIL import Image
 
 from jaxdp.config import DataConfig
-from jaxdp.data.sources import Dataset, Split, open_dataset
+from jaxdp.data.sources import open_dataset
 from jaxdp.inference import files
 from jaxdp.registry import ConfigError
 
 COLOUR = Image.fromarray(noise(0, 8, 8, 3))
 GREY = Image.fromarray(noise(1, 8, 8))
 ALPHA = Image.fromarray(noise(2, 8, 8))
-
-
-def opened(root: pathlib.Path, **settings: Any) -> Dataset:
-    return open_dataset(DataConfig(dataset=f"folder:{root}", **settings))
-
-
-def read(source: Any) -> dict[str, np.ndarray]:
-    assert isinstance(source, Split)
-    return source.read(range(len(source)))
 
 
 def photos(

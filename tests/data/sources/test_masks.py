@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tifffile
-from example_files import noise
+from example_files import noise, opened
 from PIL import Image, ImageColor
 
 from jaxdp.config import DataConfig, TrainConfig, defining, run_hash
@@ -22,10 +22,6 @@ from jaxdp.registry import ConfigError
 COLOURS = ("black", "red", "lime", "blue")
 HEX = "000000,ff0000,00ff00,0000ff"
 NUMBERS = np.arange(48, dtype=np.uint8).reshape(6, 8) % 4
-
-
-def opened(root: pathlib.Path, **settings: Any) -> Dataset:
-    return open_dataset(DataConfig.of(dataset=f"folder:{root}", **settings))
 
 
 def write(root: pathlib.Path, masks: list[Any], suffix: str = "png") -> pathlib.Path:

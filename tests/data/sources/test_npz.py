@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from example_files import noise
+from example_files import noise, read
 
 from jaxdp.config import DataConfig
-from jaxdp.data.sources import Dataset, Split, open_dataset
+from jaxdp.data.sources import Dataset, open_dataset
 from jaxdp.registry import ConfigError
 
 LABELS = np.arange(20) % 2
@@ -20,11 +20,6 @@ def opened(arrays: dict[str, Any], **settings: Any) -> Dataset:
         warnings.simplefilter("ignore")  # NumPy's own, of objects that have to be pickled
         np.savez("set.npz", **arrays)
     return open_dataset(DataConfig(dataset="npz:set.npz", **settings))
-
-
-def read(source: Any) -> dict[str, np.ndarray]:
-    assert isinstance(source, Split)
-    return source.read(range(len(source)))
 
 
 def split(images: np.ndarray, targets: np.ndarray, field: str = "labels") -> dict[str, np.ndarray]:

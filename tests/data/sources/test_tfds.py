@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from example_files import noise, png, read_idx
+from example_files import noise, png, read, read_idx
 from PIL import Image
 
 from jaxdp.config import DataConfig
@@ -44,11 +44,6 @@ def opened(
     **settings: Any,
 ) -> Dataset:
     return open_dataset(DataConfig(dataset=dataset, data_dir=str(data_dir), **settings), tasks)
-
-
-def read(source: Any) -> dict[str, np.ndarray]:
-    assert isinstance(source, Split)
-    return source.read(range(len(source)))
 
 
 def pairs(images: np.ndarray, targets: np.ndarray) -> collections.Counter[tuple[bytes, bytes]]:

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 import tifffile
+from example_files import opened, read
 from PIL import Image
 
-from jaxdp.config import DataConfig
 from jaxdp.data.image_file import Picture, decode_mask, pages_of, read_header, read_image
-from jaxdp.data.sources import BadExample, Dataset, Split, open_dataset
+from jaxdp.data.sources import BadExample
 from jaxdp.data.splits import random_share
 from jaxdp.registry import ConfigError
 
@@ -214,15 +214,6 @@ def test_masks_are_class_numbers_of_any_depth() -> None:
         tifffile.imwrite(path, wrong, photometric="rgb" if wrong.ndim == 3 else "minisblack")
         with pytest.raises(BadExample, match=problem):
             decode_mask(path, path)
-
-
-def opened(root: pathlib.Path, **settings: Any) -> Dataset:
-    return open_dataset(DataConfig(dataset=f"folder:{root}", **settings))
-
-
-def read(source: Any) -> dict[str, np.ndarray]:
-    assert isinstance(source, Split)
-    return source.read(range(len(source)))
 
 
 def stacks(

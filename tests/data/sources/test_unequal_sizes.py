@@ -7,24 +7,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from example_files import noise
+from example_files import noise, opened, read
 from PIL import Image
 
 from jaxdp.config import DataConfig
 from jaxdp.data.resize import Resize, pad
-from jaxdp.data.sources import IGNORE_LABEL, Dataset, Split, open_dataset
+from jaxdp.data.sources import IGNORE_LABEL, open_dataset
 from jaxdp.registry import ConfigError
 
 SIZES = [(20, 30), (41, 18), (20, 33), (7, 5), (20, 30), (20, 30)]
-
-
-def opened(root: pathlib.Path, **settings: Any) -> Dataset:
-    return open_dataset(DataConfig(dataset=f"folder:{root}", **settings))
-
-
-def read(source: Any) -> dict[str, np.ndarray]:
-    assert isinstance(source, Split)
-    return source.read(range(len(source)))
 
 
 def pairs(root: pathlib.Path, sizes: list[tuple[int, int]] = SIZES) -> pathlib.Path:

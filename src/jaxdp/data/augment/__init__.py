@@ -9,136 +9,35 @@ every change of geometry.
 """
 
 import dataclasses
-import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
-from jaxdp.parsing import is_count
-from jaxdp.registry import ConfigError, Registry
+from jaxdp.data.augment.words import Augmentation as Augmentation
+from jaxdp.data.augment.words import Example, Mixing, create, output_shape, require
+from jaxdp.data.augment.words import Shaped as Shaped
+from jaxdp.data.augment.words import names as names
+from jaxdp.data.augment.words import register as register
 
-Example = dict[str, Array]
 Batch = Mapping[str, Array]
-Shape = tuple[int, int, int]  # height, width, channels
-# Fields of an example that lie on the grid of its image.
-DENSE = ("masks", "border_weights", "targets")
 _KINDS = {
     "images": jnp.float32,
     "masks": jnp.int32,
     "border_weights": jnp.float32,
     "targets": jnp.float32,
 }
-_BLOCK = 4  # examples: of 500x375 pixels 2 to 8 are as fast; a single one is rounded otherwise
 TARGET_MAX = 255.0  # regression targets are stored as uint8 and learned as fractions of this
 
 
-@runtime_checkable
-class Augmentation(Protocol):
-    """A random change of one example: a frozen dataclass, whose only field, if any, is the number
-    after the colon of its word.
-    """
-
-    def __call__(self, example: Example, key: Key[Array, ""]) -> Example:
-        """Returns the example changed at random."""
-        ...
-
-
-@runtime_checkable
-class Mixing(Protocol):
-    """An augmentation that mixes an example with another one of the batch, after both were
-    augmented.
-    """
-
-    def mix(
-        self, example: Example, partner: Example, key: Key[Array, ""]
-    ) -> tuple[Array, Float[Array, ""]]:
-        """Returns the mixed image and the partner's share in it, from 0 to 1."""
-        ...
-
-
-@runtime_checkable
-class Shaped(Protocol):
-    """An augmentation that does not fit every image, or changes its size."""
-
-    def output_shape(self, image_shape: Shape) -> Shape:
-        """Returns the (height, width, channels) of an image after this augmentation.
-
-        Raises:
-            ConfigError: if it does not fit images of this shape.
-        """
-        ...
-
-
-_augmentations: Registry[Callable[..., Any]] = Registry("augment", "jaxdp.data.augment")
-register = _augmentations.register
-names = _augmentations.entries
-
-
-def create(word: str) -> Any:
-    """Makes an augmentation from `NAME` or `NAME:NUMBER`.
-
-    Raises:
-        ConfigError: for an unknown name, a number out of range, or one too many or missing.
-    """
-    name, colon, argument = word.partition(":")
-    kind = _augmentations[name]
-    parameters = list(inspect.signature(kind).parameters.values())
-    if not colon:
-        if parameters and parameters[0].default is parameters[0].empty:
-            raise ConfigError("augment", word, f"needs a number, e.g. {name}:64")
-        return kind()
-    if not parameters:
-        raise ConfigError("augment", word, f"takes no number; write {name}")
-    try:
-        number = int(argument) if is_count(argument.removeprefix("-")) else float(argument)
-    except ValueError:
-        raise ConfigError("augment", word, f"must be {name}:NUMBER") from None
-    return kind(number)
-
-
-def require(condition: bool, word: str, remedy: str) -> None:
-    """Raises ConfigError that names an augmentation by its word, unless the condition holds."""
-    if not condition:
-        raise ConfigError("augment", word, remedy)
-
-
 def numbers(batch: Batch, prefix: str = "") -> Array:
-    """Returns what random keys are made from: the indices of the examples, or `draws`, which tells
-    copies of one apart.
+    """Returns what random keys are made from: the indices of the examples, or `draws`, in which
+    copies of an example differ.
     """
     return batch.get(prefix + "draws", batch[prefix + "indices"])
-
-
-def is_dense(example: Example) -> bool:
-    """Returns whether pixels have targets.
-
-    A border is then filled with the mirrored image, as black would need its own class.
-    """
-    return any(name in example for name in DENSE)
-
-
-def map_grid(example: Example, move: Callable[[Array], Array]) -> Example:
-    """Moves whole pixels of the image and of the targets on its grid alike.
-
-    `move` takes an array (height, width, ...).
-    """
-    return example | {name: move(example[name]) for name in ("images", *DENSE) if name in example}
-
-
-def output_shape(augmentations: Sequence[Any], image_shape: Shape) -> Shape:
-    """Returns the (height, width, channels) of training images after these augmentations.
-
-    Raises:
-        ConfigError: for the first one that does not fit the images.
-    """
-    for augmentation in augmentations:
-        if isinstance(augmentation, Shaped):
-            image_shape = augmentation.output_shape(image_shape)
-    return image_shape
 
 
 @dataclasses.dataclass(frozen=True)
@@ -153,9 +52,6 @@ class Preprocess:
         per_image: whether to normalize each image by its own mean and standard deviation instead.
         pixel_range: the stored values that become 0 and 255 first, linearly and without clipping;
             None for pixels of uint8.
-        in_blocks: whether a CPU may augment a few examples after the others, where an augmentation
-            is faster so. Not where examples are on several devices of one program: each block would
-            be on one of them.
     """
 
     mean: tuple[float, ...]
@@ -163,7 +59,6 @@ class Preprocess:
     augmentations: tuple[Any, ...] = ()
     per_image: bool = False
     pixel_range: tuple[float, float] | None = None
-    in_blocks: bool = True
 
     @property
     def mixings(self) -> tuple[Mixing, ...]:
@@ -194,13 +89,12 @@ class Preprocess:
         output_shape(self.augmentations, (height, width, channels))
         keys = keys_of(numbers(batch))
         if not self.mixings:
-            return out | self._over_examples(
-                lambda *example: self._normalized(self._augment(*example)), _pixels(batch), keys
+            return out | jax.vmap(lambda *example: self._normalized(self._augment(*example)))(
+                _pixels(batch), keys
             )
-        out |= self._over_examples(self._augment, _pixels(batch), keys)
-        partners = self._over_examples(
-            self._augment, _pixels(batch, "partner_"), keys_of(numbers(batch, "partner_"))
-        )
+        augment = jax.vmap(self._augment)
+        out |= augment(_pixels(batch), keys)
+        partners = augment(_pixels(batch, "partner_"), keys_of(numbers(batch, "partner_")))
         mixed = jax.vmap(self._mix)({"images": out["images"]}, partners, keys)
         usable = batch["partner_weights"] > 0
         out["images"] = jnp.where(usable[:, None, None, None], mixed[0], out["images"])
@@ -237,23 +131,6 @@ class Preprocess:
     def _normalized(self, examples: Example) -> Example:
         out = examples | {"images": self.normalize(examples["images"])}
         return out | ({"targets": out["targets"] / TARGET_MAX} if "targets" in out else {})
-
-    def _over_examples(
-        self, function: Callable[..., Example], pixels: Example, keys: Key[Array, "batch"]
-    ) -> Example:
-        """Maps a function of one example and its key over a batch."""
-        whole = jax.vmap(function)
-        if not self.in_blocks or not any(
-            getattr(item, "in_blocks", False) for item in self.augmentations
-        ):
-            return whole(pixels, keys)
-
-        def by_block(pixels: Example, keys: Key[Array, "batch"]) -> Example:
-            return jax.lax.map(
-                lambda example: function(*example), (pixels, keys), batch_size=_BLOCK
-            )
-
-        return jax.lax.platform_dependent(pixels, keys, cpu=by_block, default=whole)
 
     def _augment(self, pixels: Example, key: Key[Array, ""]) -> Example:
         example = self._floats(pixels)
@@ -300,8 +177,8 @@ def create_preprocess(
         per_image: whether to normalize each image by its own mean and standard deviation instead.
         dense: whether targets are images, too, which the mixings cannot mix.
         pixel_range: the stored values that become 0 and 255; None for pixels of uint8.
-        padded: whether images were filled up to one size, which crops then leave out as far as they
-            can.
+        padded: whether images were padded to one size; crops then leave the padding out as far as
+            they can.
 
     Raises:
         ConfigError: for a word that cannot be used.
@@ -322,6 +199,6 @@ def create_preprocess(
         )
     if padded:
         augmentations = tuple(
-            item.inside() if hasattr(item, "inside") else item for item in augmentations
+            item.within_valid() if hasattr(item, "within_valid") else item for item in augmentations
         )
     return Preprocess(mean, std, augmentations, per_image, pixel_range)

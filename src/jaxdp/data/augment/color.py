@@ -14,29 +14,22 @@ import jax.numpy as jnp
 from jaxtyping import Array, Key
 
 from jaxdp.data import augment
-from jaxdp.data.augment import Example, require
+from jaxdp.data.augment.words import FRACTION, Example
 
 
-@augment.register("brightness")
+@augment.register("brightness", FRACTION)
 @dataclasses.dataclass(frozen=True)
 class Brightness:
     """Multiplies an image by a factor drawn evenly from 1 - `amount` to 1 + `amount`."""
 
     amount: float | int = 0.2
 
-    def __post_init__(self) -> None:
-        require(
-            0 < self.amount <= 1,
-            f"brightness:{self.amount}",
-            "must be above 0 and at most 1, e.g. brightness:0.2",
-        )
-
     def __call__(self, example: Example, key: Key[Array, ""]) -> Example:
         factor = jax.random.uniform(key, minval=1.0 - self.amount, maxval=1.0 + self.amount)
         return example | {"images": example["images"] * factor}
 
 
-@augment.register("contrast")
+@augment.register("contrast", FRACTION)
 @dataclasses.dataclass(frozen=True)
 class Contrast:
     """Multiplies differences from the image's mean by a factor drawn evenly from 1 - `amount` to 1
@@ -46,13 +39,6 @@ class Contrast:
     """
 
     amount: float | int = 0.2
-
-    def __post_init__(self) -> None:
-        require(
-            0 < self.amount <= 1,
-            f"contrast:{self.amount}",
-            "must be above 0 and at most 1, e.g. contrast:0.2",
-        )
 
     def __call__(self, example: Example, key: Key[Array, ""]) -> Example:
         factor = jax.random.uniform(key, minval=1.0 - self.amount, maxval=1.0 + self.amount)

@@ -9,10 +9,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Key
 
 from jaxdp.data import augment
-from jaxdp.data.augment import Example, Shape, require
+from jaxdp.data.augment.words import PIXELS, Example, Shape, check_side
 
 
-@augment.register("cutout")
+@augment.register("cutout", PIXELS)
 @dataclasses.dataclass(frozen=True)
 class Cutout:
     """Paints a square of `size` x `size` pixels in the image's mean colour.
@@ -29,18 +29,8 @@ class Cutout:
 
     size: float | int = 8
 
-    def __post_init__(self) -> None:
-        whole = isinstance(self.size, int) and self.size >= 1
-        require(whole, f"cutout:{self.size}", "must be a whole number of pixels, 1 or more")
-
     def output_shape(self, image_shape: Shape) -> Shape:
-        smallest = min(image_shape[:2])
-        require(
-            self.size < smallest,
-            f"cutout:{self.size}",
-            f"must be less than the {smallest} pixels of an image's side",
-        )
-        return image_shape
+        return check_side("cutout", self.size, image_shape)
 
     def __call__(self, example: Example, key: Key[Array, ""]) -> Example:
         image = example["images"]

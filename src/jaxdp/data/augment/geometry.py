@@ -11,16 +11,15 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Key
 
 from jaxdp.data import augment
-from jaxdp.data.augment import Example, Shape, is_dense, map_grid, require
+from jaxdp.data.augment.words import PIXELS, Example, Shape, check_side, is_dense, map_grid, require
 from jaxdp.data.dataset import IGNORE_LABEL
-from jaxdp.ops.window import window
 
 _TRIES = 10
 _AREA = (0.08, 1.0)
 _RATIO = 4 / 3
 
 
-@augment.register("pad_crop")
+@augment.register("pad_crop", PIXELS)
 @dataclasses.dataclass(frozen=True)
 class PadCrop:
     """Pads each side by `pixels` and crops to the original size at one of (2 pixels + 1)^2 places,
@@ -33,18 +32,8 @@ class PadCrop:
 
     pixels: float | int = 4
 
-    def __post_init__(self) -> None:
-        whole = isinstance(self.pixels, int) and self.pixels >= 1
-        require(whole, f"pad_crop:{self.pixels}", "must be a whole number of pixels, 1 or more")
-
     def output_shape(self, image_shape: Shape) -> Shape:
-        smallest = min(image_shape[:2])
-        require(
-            self.pixels < smallest,
-            f"pad_crop:{self.pixels}",
-            f"must be less than the {smallest} pixels of an image's side",
-        )
-        return image_shape
+        return check_side("pad_crop", self.pixels, image_shape)
 
     def __call__(self, example: Example, key: Key[Array, ""]) -> Example:
         pad = int(self.pixels)
@@ -54,12 +43,12 @@ class PadCrop:
 
         def move(pixels: Array) -> Array:
             padded = jnp.pad(pixels, [(pad, pad)] * 2 + [(0, 0)] * (pixels.ndim - 2), mode=mode)
-            return window(padded, corner, height, width)
+            return _window(padded, corner, height, width)
 
         return map_grid(example, move)
 
 
-@augment.register("crop")
+@augment.register("crop", PIXELS)
 @dataclasses.dataclass(frozen=True)
 class Crop:
     """Crops a random tile of `size` x `size` pixels from a larger image.
@@ -67,16 +56,12 @@ class Crop:
     Evaluation sees whole images.
 
     Attributes:
-        real: whether the tile is to lie on pixels whose masks are not ignored, as far down and to
-            the right as there are any: the rest was filled up.
+        in_valid: whether the tile is to lie on pixels whose masks are not ignored, as far down and
+            to the right as there are any: the rest is padding.
     """
 
     size: float | int
-    real: bool = dataclasses.field(default=False, kw_only=True)
-
-    def __post_init__(self) -> None:
-        whole = isinstance(self.size, int) and self.size >= 1
-        require(whole, f"crop:{self.size}", "must be a whole number of pixels, 1 or more")
+    in_valid: bool = dataclasses.field(default=False, kw_only=True)
 
     def output_shape(self, image_shape: Shape) -> Shape:
         size, (height, width, channels) = int(self.size), image_shape
@@ -90,17 +75,17 @@ class Crop:
     def __call__(self, example: Example, key: Key[Array, ""]) -> Example:
         size, (height, width) = int(self.size), example["images"].shape[:2]
         low, high = 0, jnp.array([height - size + 1, width - size + 1])
-        if self.real and "masks" in example:
-            low, high = _real_corners(example["masks"] != IGNORE_LABEL, size)
+        if self.in_valid and "masks" in example:
+            low, high = _valid_corners(example["masks"] != IGNORE_LABEL, size)
         corner = jax.random.randint(key, (2,), low, high)
-        return map_grid(example, lambda pixels: window(pixels, corner, size, size))
+        return map_grid(example, lambda pixels: _window(pixels, corner, size, size))
 
-    def inside(self) -> "Crop":
-        """Returns the crop for images that were filled up."""
-        return dataclasses.replace(self, real=True)
+    def within_valid(self) -> "Crop":
+        """Returns the crop for images that were padded."""
+        return dataclasses.replace(self, in_valid=True)
 
 
-@augment.register("random_resized_crop")
+@augment.register("random_resized_crop", PIXELS)
 @dataclasses.dataclass(frozen=True)
 class RandomResizedCrop:
     """Crops a random part of an image and resizes it to `size` x `size` pixels, bilinearly and
@@ -116,15 +101,6 @@ class RandomResizedCrop:
 
     size: float | int
     of_classes = True
-    # On a CPU: what is between rows and columns then stays in the cache, in place of new memory for
-    # each batch.
-    in_blocks = True
-
-    def __post_init__(self) -> None:
-        whole = isinstance(self.size, int) and self.size >= 1
-        require(
-            whole, f"random_resized_crop:{self.size}", "must be a whole number of pixels, 1 or more"
-        )
 
     def output_shape(self, image_shape: Shape) -> Shape:
         return int(self.size), int(self.size), image_shape[2]
@@ -210,12 +186,18 @@ class Rotate90:
         return map_grid(example, move)
 
 
-def _real_corners(real: Bool[Array, "height width"], size: int) -> tuple[Array, Array]:
-    """Returns the first, and one more than the last, row and column at which a tile holds as much
-    that is real as it can.
+def _window(pixels: Array, corner: Array, height: int, width: int) -> Array:
+    """Returns `height` x `width` pixels of an array (rows, columns, ...) from a corner on."""
+    starts = (corner[0], corner[1], *[0] * (pixels.ndim - 2))
+    return jax.lax.dynamic_slice(pixels, starts, (height, width, *pixels.shape[2:]))
+
+
+def _valid_corners(valid_mask: Bool[Array, "height width"], size: int) -> tuple[Array, Array]:
+    """Returns the first, and one more than the last, row and column at which a tile holds as many
+    valid pixels as it can.
     """
     low, high = [], []
-    for side, present in zip(real.shape, (real.any(1), real.any(0)), strict=True):
+    for side, present in zip(valid_mask.shape, (valid_mask.any(1), valid_mask.any(0)), strict=True):
         numbers = jnp.arange(side)
         low.append(jnp.minimum(jnp.min(jnp.where(present, numbers, side)), side - size))
         high.append(jnp.maximum(jnp.max(jnp.where(present, numbers + 1, 0)) - size, low[-1]) + 1)
@@ -223,7 +205,7 @@ def _real_corners(real: Bool[Array, "height width"], size: int) -> tuple[Array, 
 
 
 def _resized_by_products(image: Array, corner: Array, sides: Array, *, size: int) -> Array:
-    """Returns a part of an image at `size` x `size` pixels by two matrix products, whose factors
+    """Returns a part of an image at `size` x `size` pixels by two products of matrices that
     are mostly 0.
     """
     down, across = (
@@ -240,7 +222,7 @@ def _resized_by_taps(image: Array, corner: Array, sides: Array, *, size: int) ->
     for dim, length in enumerate(image.shape[:2]):
         start, scale = corner[dim], sides[dim] / size
         taps = min(math.ceil(2 * max(length / size, 1.0)) + 1, length)
-        # The first pixel whose middle is less than the triangle's half width away.
+        # The first pixel with its middle less than the triangle's half width away.
         first = (
             jnp.floor(
                 start + (jnp.arange(size) + 0.5) * scale - jnp.maximum(scale, 1.0) - 0.5

@@ -4,7 +4,6 @@ The loss then mixes their labels in the same proportion.
 """
 
 import dataclasses
-import math
 
 import jax
 import jax.numpy as jnp
@@ -12,13 +11,13 @@ import numpy as np
 from jaxtyping import Array, Float, Key
 
 from jaxdp.data import augment
-from jaxdp.data.augment import Example, require
 from jaxdp.data.augment.cutout import rectangle
+from jaxdp.data.augment.words import POSITIVE, Example
 
 _QUANTILES = 4096
 
 
-@augment.register("mixup")
+@augment.register("mixup", POSITIVE)
 @dataclasses.dataclass(frozen=True)
 class Mixup:
     """Averages two images with a weight drawn from Beta(`alpha`, `alpha`): mostly near 0 or 1 at
@@ -31,13 +30,6 @@ class Mixup:
 
     alpha: float | int = 0.2
 
-    def __post_init__(self) -> None:
-        require(
-            0 < self.alpha < math.inf,
-            f"mixup:{self.alpha}",
-            "must be a number above 0, e.g. mixup:0.2",
-        )
-
     def mix(
         self, example: Example, partner: Example, key: Key[Array, ""]
     ) -> tuple[Array, Float[Array, ""]]:
@@ -45,11 +37,11 @@ class Mixup:
         return (1 - share) * example["images"] + share * partner["images"], share
 
 
-@augment.register("cutmix")
+@augment.register("cutmix", POSITIVE)
 @dataclasses.dataclass(frozen=True)
 class Cutmix:
-    """Pastes a random rectangle of the partner, whose share of the area is drawn from Beta(`alpha`,
-    `alpha`): uniform at 1.
+    """Pastes a random rectangle of the partner. Its share of the area is drawn from Beta(`alpha`,
+    `alpha`), which is uniform at 1.
 
     The rectangle has whole pixels and is clipped at the border; its share is counted after that.
 
@@ -57,13 +49,6 @@ class Cutmix:
     """
 
     alpha: float | int = 1
-
-    def __post_init__(self) -> None:
-        require(
-            0 < self.alpha < math.inf,
-            f"cutmix:{self.alpha}",
-            "must be a number above 0, e.g. cutmix:1",
-        )
 
     def mix(
         self, example: Example, partner: Example, key: Key[Array, ""]

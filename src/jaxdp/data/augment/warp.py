@@ -16,13 +16,22 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key, Shaped
 
 from jaxdp.data import augment
-from jaxdp.data.augment import Example, Shape, is_dense, require
+from jaxdp.data.augment.words import (
+    DEGREES,
+    FRACTION,
+    POSITIVE,
+    Example,
+    Shape,
+    check_side,
+    is_dense,
+    require,
+)
 
 # Rows and columns in the original, in pixels.
 Positions = tuple[Float[Array, "height width"], Float[Array, "height width"]]
 
 
-@augment.register("shift")
+@augment.register("shift", POSITIVE)
 @dataclasses.dataclass(frozen=True)
 class Shift:
     """Moves an image by up to `pixels`, fractions included, drawn evenly for each direction.
@@ -32,19 +41,8 @@ class Shift:
 
     pixels: float | int = 1.0
 
-    def __post_init__(self) -> None:
-        require(
-            0 < self.pixels < math.inf, f"shift:{self.pixels}", "must be a number of pixels above 0"
-        )
-
     def output_shape(self, image_shape: Shape) -> Shape:
-        smallest = min(image_shape[:2])
-        require(
-            self.pixels < smallest,
-            f"shift:{self.pixels}",
-            f"must be less than the {smallest} pixels of an image's side",
-        )
-        return image_shape
+        return check_side("shift", self.pixels, image_shape)
 
     def positions(self, height: int, width: int, key: Key[Array, ""]) -> Positions:
         offset = jax.random.uniform(key, (2,), minval=-self.pixels, maxval=self.pixels)
@@ -55,19 +53,12 @@ class Shift:
         return warp(example, key, self.positions)
 
 
-@augment.register("rotate")
+@augment.register("rotate", DEGREES)
 @dataclasses.dataclass(frozen=True)
 class Rotate:
     """Rotates an image about its centre by an angle drawn evenly from -`degrees` to `degrees`."""
 
     degrees: float | int = 15
-
-    def __post_init__(self) -> None:
-        require(
-            0 < self.degrees <= 180,
-            f"rotate:{self.degrees}",
-            "must be a number of degrees above 0 and at most 180",
-        )
 
     def positions(self, height: int, width: int, key: Key[Array, ""]) -> Positions:
         bound = math.radians(self.degrees)
@@ -78,7 +69,7 @@ class Rotate:
         return warp(example, key, self.positions)
 
 
-@augment.register("affine")
+@augment.register("affine", FRACTION)
 @dataclasses.dataclass(frozen=True)
 class Affine:
     """Scales, shears, rotates and translates an image about its centre, each by a random amount
@@ -90,13 +81,6 @@ class Affine:
     """
 
     strength: float | int = 0.1
-
-    def __post_init__(self) -> None:
-        require(
-            0 < self.strength <= 1,
-            f"affine:{self.strength}",
-            "must be above 0 and at most 1, e.g. affine:0.1",
-        )
 
     def positions(self, height: int, width: int, key: Key[Array, ""]) -> Positions:
         draws = jax.random.uniform(key, (6,), minval=-1.0, maxval=1.0)
@@ -111,7 +95,7 @@ class Affine:
         return warp(example, key, self.positions)
 
 
-@augment.register("elastic")
+@augment.register("elastic", POSITIVE)
 @dataclasses.dataclass(frozen=True)
 class Elastic:
     """Deforms an image by random displacements at 3 x 3 points from corner to corner, interpolated
@@ -127,13 +111,6 @@ class Elastic:
     """
 
     pixels: float | int = 10
-
-    def __post_init__(self) -> None:
-        require(
-            0 < self.pixels < math.inf,
-            f"elastic:{self.pixels}",
-            "must be a number of pixels above 0",
-        )
 
     def output_shape(self, image_shape: Shape) -> Shape:
         require(

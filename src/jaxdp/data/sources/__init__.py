@@ -1,8 +1,8 @@
 """The datasets that there are, by name: `--dataset NAME` or `--dataset NAME:ARGUMENT`, e.g.
 `folder:photos`.
 
-One file for each; it registers a function that takes a `Request` and returns a `Dataset`. What the
-dataset leaves unknown is measured.
+One file for each; it registers a function that takes a `Request` and returns a `Dataset`. What
+the dataset does not say is measured.
 """
 
 import dataclasses
@@ -37,7 +37,7 @@ def open_dataset(
     tasks: Sequence[str] = (),
     kind_of: Callable[[str], str] = lambda task: task,
 ) -> Dataset:
-    """Opens a dataset whose splits are `Split`s.
+    """Opens a dataset; its splits are `Split`s.
 
     Args:
         config: settings, or a dataset's name alone.
@@ -93,7 +93,7 @@ def from_folder(path: str | os.PathLike[str], **settings: Any) -> Dataset:
     `train` and `test` above.
 
     Args:
-        **settings: those of `load`.
+        **settings: as for `load`.
 
     Raises:
         ConfigError: as `load` does.

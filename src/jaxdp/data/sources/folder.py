@@ -84,13 +84,16 @@ class FolderSource(BaseSource):
         return len(self.rows)
 
     def __getitem__(self, index: int) -> Example:
-        image, target = self.rows[index]
-        if isinstance(target, int):
-            return {"images": self._read_image(image), "labels": target}
+        (image, target), scan = self.rows[index], self.scan
         if image is None:
             raise BadExample(target, "is a mask without an image of the same name")
-        mask = self._mask_of(index)
-        return {"masks": self._read_mask(mask), "images": self._read_image(image)}
+        if isinstance(target, int):
+            example: Example = {"labels": target}
+        else:
+            example = {"masks": self._read_mask(self._mask_of(index))}
+        scan.check_dtype(image)
+        pixels, _ = image_file.read_image(image, image, scan.channels, scan.dtype, self.resize)
+        return example | {"images": pixels}
 
     def name(self, index: int) -> str:
         image, target = self.rows[index]
@@ -109,7 +112,7 @@ class FolderSource(BaseSource):
         return self.scan.sizes
 
     def resized_to(self, resize: Resize | None) -> "FolderSource":
-        has_masks = self.labels() is None  # whose images are resized from their full size
+        has_masks = self.labels() is None  # their images are resized from their full size
         return dataclasses.replace(self, resize=None if has_masks else resize)
 
     def stored_mask(self, index: int) -> tuple[np.ndarray, str]:
@@ -117,11 +120,6 @@ class FolderSource(BaseSource):
         if config.instances or config.mask_values is not None:
             return self._read_mask(mask), str(mask)
         return image_file.read_mask(mask, mask), str(mask)
-
-    def _read_image(self, picture: Picture) -> np.ndarray:
-        scan = self.scan
-        scan.check_dtype(picture)
-        return image_file.read_image(picture, picture, scan.channels, scan.dtype, self.resize)[0]
 
     def _read_mask(self, mask: Picture) -> np.ndarray:
         config = self.scan.request.config
@@ -175,8 +173,8 @@ def _split_folders(request: Request, path: Path) -> dict[str, Path]:
 def _labelled(
     request: Request, folders: Mapping[str, Path]
 ) -> tuple[dict[str, list[Row]], tuple[str, ...]]:
-    """Returns the files of each folder with their labels, and the names of the classes, which are
-    those of the first folder.
+    """Returns the files of each folder with their labels, and the names of the classes, which the
+    first folder decides.
     """
     found: dict[str, dict[str, list[Path]]] = {}
     for split, folder in folders.items():

@@ -8,7 +8,8 @@ from collections.abc import Mapping
 import numpy as np
 
 from jaxdp.data import sources
-from jaxdp.data.arrays import array_dataset, array_source
+from jaxdp.data.array_source import array_source
+from jaxdp.data.arrays import array_dataset
 from jaxdp.data.dataset import TARGET_FIELDS, ArraySource, Dataset
 from jaxdp.data.measure import check_sizes
 from jaxdp.data.npz_file import NpzFile
@@ -26,8 +27,8 @@ _FORM = (
 
 @sources.register("npz")
 def npz(request: Request) -> Dataset:
-    """Returns the splits that the names of the arrays say; a file that is not split is one of which
-    a tenth is held out.
+    """Returns the splits that the names of the arrays say; if a file is not split, a
+    tenth is held out.
 
     Images are uint8, uint16 or float32 (N, H, W, C) or (N, H, W); labels integers (N,), masks
     integers (N, H, W), targets uint8 images. The spelling x_train, y_train, x_test, y_test will do

@@ -60,7 +60,7 @@ def prepared(builder: Any, name: str, config: DataConfig) -> Any:
         )
     tensorflow: Any = importlib.import_module("tensorflow")
     with contextlib.suppress(RuntimeError):  # TensorFlow was used before
-        tensorflow.config.set_visible_devices([], "GPU")  # whose memory JAX needs
+        tensorflow.config.set_visible_devices([], "GPU")  # JAX needs their memory
     try:
         with contextlib.redirect_stdout(sys.stderr):
             builder.download_and_prepare(file_format="array_record")

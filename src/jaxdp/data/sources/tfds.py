@@ -24,7 +24,7 @@ _TRAIN_ONLY = (
     "the set comes without a test split; hold some of it out: --validation 0.1, "
     'or --train-split "train[:90%]" --test-split "train[90%:]"'
 )
-# What suits a set, and is not to be found in TensorFlow Datasets. Mean and deviation are given
+# Settings that suit a set, which TensorFlow Datasets does not have. Mean and deviation are given
 # where the published ones were computed again.
 _KNOWN: dict[str, dict[str, Any]] = {
     "cifar10": {
@@ -37,7 +37,7 @@ _KNOWN: dict[str, dict[str, Any]] = {
     "fashion_mnist": {"augment": ("pad_crop:2", "flip")},
     "oxford_iiit_pet": {"augment": ("flip",)},
 }
-# Classes of masks whose values begin with 1.
+# Classes of masks with values from 1 on.
 _MASK_NAMES = {"oxford_iiit_pet": ("pet", "background", "border")}
 
 
@@ -79,7 +79,7 @@ def _open(request: Request, name: str) -> Dataset:
     classes, names = getattr(feature, "num_classes", 0), getattr(feature, "names", None)
     first_class = 0
     if task == "segmentation" and request.config.mask_values is not None:
-        names = ()  # whose order is that of the values
+        names = ()  # `--mask-values` has an order of its own
     elif task == "segmentation" and builder.name in _MASK_NAMES:
         names, first_class = _MASK_NAMES[builder.name], 1
         classes = len(names)
