@@ -126,7 +126,7 @@ def plan(
         limit = target.chip.memory_bytes if target else here(strategy.devices)
     least = _QUICK if target is not None and target.chip.platform == "tpu" else None
     examples, effort = _examples(setup), "least" if quick and least else "default"
-    record = _describe(setup, target, limit) | {"effort": effort}
+    record: Record = _describe(setup, target, limit) | {"effort": effort}
     try:
         compiled, step = memory.compile_step(
             strategy, setup.abstract_step, record["global_batch_size"], least if quick else None
