@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import network
 
-from jaxdp.runtime import launcher
+from jaxdp.runtime.coordinator import hold_port
 
 FLAGS = (
     "--model cnn --model-kwargs width=4 hidden=16 --global-batch-size 32 --batch-norm group:4"
@@ -86,7 +86,7 @@ class Processes:
         hosts: Sequence[network.Host] | None = None,
         coordinator: str | None = None,
     ) -> None:
-        self._port = launcher.hold_port()
+        self._port = hold_port()
         address = coordinator or (hosts[0].address if hosts else "127.0.0.1")
         coordinator = f"{address}:{self._port.getsockname()[1]}"
         self.running: list[subprocess.Popen[str]] = []

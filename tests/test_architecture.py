@@ -2,6 +2,7 @@
 
 import ast
 import pathlib
+import re
 
 import jaxdp
 
@@ -62,3 +63,14 @@ def test_collectives_and_devices_are_named_where_they_belong() -> None:
 
 def test_there_are_no_drawers_for_everything() -> None:
     assert not {"utils", "common", "helpers", "misc"} & {path.stem for path in SOURCE.rglob("*.py")}
+
+
+def test_the_places_that_the_architecture_names_are_there() -> None:
+    page = (pathlib.Path(__file__).parent.parent / "docs" / "architecture.md").read_text()
+    named = set(re.findall(r"`([a-z_/]+(?:\.py|/))`", page)) - {"tests/test_architecture.py"}
+    rooms = set(re.findall(r"[a-z]+/", page.partition("```\n")[2].partition("```")[0]))
+    assert len(rooms) >= 12
+    missing = {name for name in named | rooms if not (SOURCE / name).exists()}
+    assert not missing
+    questions = page.partition("## Where would I change")[2].count("\n| ") - 1
+    assert questions >= 10

@@ -10,9 +10,9 @@ import yaml
 
 import jaxdp
 from jaxdp import checkpoints, command_line, config, deprecation, report, train
+from jaxdp import sweep_grid as grid
 from jaxdp.registry import ConfigError
 from jaxdp.rundir.layout import RunDirectory
-from jaxdp.tools import sweep_grid as grid
 
 ROOT = pathlib.Path(__file__).parent.parent
 

@@ -76,6 +76,6 @@ def test_the_launcher_says_what_no_node_has(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(ray_cluster, "nodes", lambda: nodes)
     monkeypatch.setattr(ray_cluster.Head, "_watch", lambda self: None)
     for cpus, text in ((3, "0 workers of 3 CPUs, which no node has"), (2, "4 workers of 2 CPUs")):
-        room = ray_cluster.Room(cpus, None)
+        room = ray_cluster.ClusterCapacity(cpus, None)
         assert room.text(room.slots()) == text
     assert room.text({}) == "0 workers of 2 CPUs"  # there is no node yet

@@ -16,10 +16,14 @@ from collections.abc import Callable
 import pytest
 from process_group import environment
 
-from jaxdp import launch
+from jaxdp import launch, train
 from jaxdp.checkpoint import integrity
+from jaxdp.config import TrainConfig
+from jaxdp.exit_codes import EXIT_LOCKED, SUPERVISED
+from jaxdp.rundir.layout import RunDirectory
 from jaxdp.runtime import launcher as launcher_lib
-from jaxdp.runtime.launcher import device_shares
+from jaxdp.runtime import supervisor
+from jaxdp.runtime.launcher import LaunchConfig, device_shares
 
 FLAGS = (
     "--model-kwargs depth=8 alpha=6 --global-batch-size 32 --steps 150 --checkpoint-every 5"
@@ -27,24 +31,62 @@ FLAGS = (
 ).split()
 
 
+START = "write what to start after the flags: -- train --model pyramidnet ..."
+SLURM = "slurm --nodes 3 --gpus-per-node 4"
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["-n", "2"], "write what to start after the flags: -- train --model pyramidnet ..."),
-        (["-n", "2", "--", "evaluate", "run"], "write what to start after the flags"),
-        (["-n", "0", "--", "train"], "--num-processes 0: must be greater than 0"),
+        ("-n 2", START),
+        ("-n 2 -- evaluate run", START),
+        ("-n 0 -- train", "--num-processes 0: must be greater than 0"),
+        ("-n 2 -- train --process-id=1", "--process-id: is set by the launcher; leave it out"),
+        ("-- train", "num-processes"),
+        ("-n 2 -- train --step 3", "--step: unknown flag"),
+        ("slurm --nodes 0 --gpus-per-node 4 -- train", "--nodes 0: must be greater than 0"),
+        ("slurm --nodes 1 --gpus-per-node -1 -- train", "--gpus-per-node -1: must not be negative"),
+        ("slurm --gpus-per-node 4 -- train", "nodes"),
+        (f"{SLURM} --tasks-per-node 2 -- train", "--tasks-per-node 2: each GPU has one task"),
+        (f"{SLURM} --cpus-per-task 0 -- train", "--cpus-per-task 0: must be greater than 0"),
+        (f"{SLURM} --node 1 -- train", "--node: unknown flag"),
+        (SLURM, START),
+        (f"{SLURM} -- evaluate", START),
+        (f"{SLURM} -- train --coordinator a:1", "--coordinator: is set by the launcher"),
+        (f"{SLURM} -- train --modell cnn", "--modell: unknown flag; did you mean --model?"),
+        ("ray --workers 2", START),
+        ("ray --workers 0 -- train", "--workers 0: must be greater than 0"),
         (
-            ["-n", "2", "--", "train", "--process-id=1"],
-            "--process-id: is set by the launcher; leave it out",
+            "ray --workers 2 --min-workers 3 -- train",
+            "--min-workers 3: must not be more than --workers, which is 2",
         ),
-        (["--", "train"], "num-processes"),
+        ("ray --workers 2 -- train --process-id=1", "--process-id: is set by the launcher"),
+        ("ray --workers 2 -- train --epoch 3", "--epoch: unknown flag; did you mean --epochs?"),
+        (
+            "ray --workers 4 --min-workers 2 -- train",
+            "--global-batch-size: with --min-workers their number changes: give a number",
+        ),
+        (
+            "ray --workers 7 --min-workers 5 -- train --global-batch-size 128",
+            "no number of workers from 5 to 7 divides it",
+        ),
+        (
+            "ray --workers 4 --min-workers 2 -- train --global-batch-size 8 --batch-norm replica",
+            "--batch-norm replica: with",
+        ),
+        (
+            "ray --workers 4 --min-workers 2 -- train --global-batch-size 8 --mesh data=4",
+            "--mesh data=4: with",
+        ),
     ],
 )
-def test_mistakes_are_one_line(
-    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+def test_mistakes_are_one_line_before_anything_starts(
+    words: str, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert launch.main(words) == 2
-    (line,) = capsys.readouterr().err.splitlines()
+    assert launch.main(words.split()) == 2
+    captured = capsys.readouterr()
+    (line,) = captured.err.splitlines()
+    assert captured.out == ""
     assert line.startswith("jaxdp.launch: error: ")
     assert message in line
 
@@ -59,7 +101,7 @@ def test_gpus_are_shared_out(
     assert device_shares(2, 1) == [{name: "3"}, {name: "5"}]
     assert launch.main(["-n", "3", "--", "train"]) == 2
     assert "--num-processes 3: does not divide 4 GPUs" in capsys.readouterr().err
-    assert launch.main(["-n", "3", "--devices-per-process", "2", "--", "train"]) == 2
+    assert launch.main("-n 3 --devices-per-process 2 -- train".split()) == 2
     assert (
         "--devices-per-process 2: 3 processes need 6 GPUs; there are 4" in capsys.readouterr().err
     )
@@ -95,10 +137,11 @@ def test_logs_hold_what_each_process_prints(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("OUTCOMES", "0=0 1=1")
-    monkeypatch.setattr(launcher_lib, "_PROGRAM", ["-c", STAND_IN])
+    monkeypatch.setattr(launcher_lib, "TRAIN", ["-c", STAND_IN])
     folder = tmp_path / "new" / "logs"
     for attempt in (1, 2):
-        assert launcher_lib.launch([], 2, None, log_dir=str(folder)) == 1
+        config = LaunchConfig(num_processes=2, log_dir=str(folder))
+        assert launcher_lib.launch([], config, TrainConfig.of()) == 1
         step, words = "step 3/10 loss 0.1\n", "jaxdp.train: error: process 0 died\nsomething else\n"
         assert (folder / "process-0.log").read_text() == attempt * step
         assert (folder / "process-1.log").read_text() == attempt * (step + words)
@@ -130,23 +173,13 @@ def test_processes_are_given_the_heartbeat_timeout_to_miss_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     waited: list[float] = []
-    monkeypatch.setattr(launcher_lib._Processes, "__init__", lambda *_: None)
-    monkeypatch.setattr(
-        launcher_lib._Processes, "wait", lambda self, seconds: waited.append(seconds) or 0
-    )
-    monkeypatch.setattr(launcher_lib._Processes, "explain", lambda self: [])
+    monkeypatch.setattr(launcher_lib, "_run", lambda *given: waited.append(given[-1]) or 0)
     for flags in ([], ["--heartbeat-timeout", "100"]):
         assert launch.main(["-n", "2", "--", "train", *flags]) == 0
-    assert waited == [30 + launcher_lib.GRACE_SECONDS, 100 + launcher_lib.GRACE_SECONDS]
+    assert waited == [30 + supervisor.GRACE_SECONDS, 100 + supervisor.GRACE_SECONDS]
 
 
-def test_a_usage_error_of_train_shows_once(capsys: pytest.CaptureFixture[str]) -> None:
-    assert launch.main(["-n", "2", "--", "train", "--step", "3"]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("jaxdp.launch: error: --step: unknown flag")
-
-
-# In place of jaxdp.train: what its processes may come to.
+# Instead of jaxdp.train: how its processes may end.
 STAND_IN = """
 import os, signal, sys, time
 
@@ -177,6 +210,7 @@ main()
         ("0=0 1=0", 0, []),
         ("0=75 1=75", 75, []),
         ("0=2 1=2", 2, []),
+        ("0=1 1=73", 2, []),  # a locked folder: process 1 has said so
         (
             "0=killed 1=1 2=75",
             137,
@@ -198,7 +232,7 @@ main()
             ],
         ),
     ],
-    ids=["done", "stopped", "refused", "killed", "stuck"],
+    ids=["done", "stopped", "refused", "locked", "killed", "stuck"],
 )
 def test_the_launcher_says_who_ended_and_why(
     outcomes: str,
@@ -208,9 +242,10 @@ def test_the_launcher_says_who_ended_and_why(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setenv("OUTCOMES", outcomes)
-    monkeypatch.setattr(launcher_lib, "_PROGRAM", ["-c", STAND_IN])
-    monkeypatch.setattr(launcher_lib, "GRACE_SECONDS", 0.5)
-    assert launcher_lib.launch([], len(outcomes.split()), None, heartbeat_timeout=2.0) == code
+    monkeypatch.setattr(launcher_lib, "TRAIN", ["-c", STAND_IN])
+    monkeypatch.setattr(supervisor, "GRACE_SECONDS", 0.5)
+    config = LaunchConfig(num_processes=len(outcomes.split()))
+    assert launcher_lib.launch([], config, TrainConfig.of(heartbeat_timeout=2.0)) == code
     lines = [
         line for line in capsys.readouterr().err.splitlines() if line.startswith("jaxdp.launch: ")
     ]
@@ -219,6 +254,23 @@ def test_the_launcher_says_who_ended_and_why(
         re.sub(r" \(pid \d+ on [^)]+\)", "", line.removeprefix("jaxdp.launch: ")) for line in lines
     ]
     assert [re.sub(r"[\d.]+ s later", "LATER", line) for line in told] == expected
+
+
+def test_a_supervised_process_has_a_code_for_a_locked_folder(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Launchers and sweeps do not read its message; a command of its own exits with 2."""
+    run = RunDirectory(pathlib.Path("run"))
+    run.path.mkdir()
+    flags = "--model cnn --image-size 16 --global-batch-size 32 --steps 1 --run-dir run".split()
+    with run.exclusive():
+        for supervised, code in (("1", EXIT_LOCKED), (None, 2)):
+            if supervised:
+                monkeypatch.setenv(SUPERVISED, supervised)
+            else:
+                monkeypatch.delenv(SUPERVISED)
+            assert train.main(flags) == code
+            assert "--run-dir run: is being written by" in capsys.readouterr().err
 
 
 @pytest.mark.slow

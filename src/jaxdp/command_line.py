@@ -78,7 +78,7 @@ def parse(
         if not isinstance(value, bool):
             texts: list[str] = value if isinstance(value, list) else [value]
             value = conversion.from_words(name, texts, field.type, separator=facts.separator)
-        given[name] = conversion.convert(name, value, field.type)
+        given[name] = config_lib.convert_for(field, value)
     values = defaults | (config_lib.load(path, cls) if path else {})
     for name in config_lib.displaced_by(given.keys()) - given.keys():
         values.pop(name, None)

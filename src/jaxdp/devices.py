@@ -58,7 +58,7 @@ def _main(argv: Sequence[str]) -> int:
         DevicesConfig, argv, prog="python -m jaxdp.devices", description=DESCRIPTION
     )
     if config.address is not None:
-        with ray_cluster.connected(config.address, "jaxdp.devices"):
+        with ray_cluster.connected(config.address):
             record = describe_cluster(ray_cluster.nodes()) | {"free": ray_cluster.free()}
         show = print_cluster
     else:

@@ -2,38 +2,108 @@
 combination, and compares the runs.
 
 With `--trials 30 'learning_rate=log(1e-4,1)'` Optuna proposes the runs, and those that are worse
-than most are stopped early. Each run is a process of its own, with `--on ray` on a node of a Ray
-cluster, in a folder that its settings name: one that fails is a row of the table, and the same
-command goes on where it was stopped.
+than most are stopped early. Each run is a process with a folder of its own, on this machine or with
+`--on ray` on a node of a Ray cluster. A run that fails is a row of the table, and the same command
+continues after it was stopped.
 """
 
+import collections
 import contextlib
 import dataclasses
 import pathlib
 import sys
 from collections.abc import Iterator, Sequence
+from typing import Literal
 
-from jaxdp import command_line
+from jaxdp import command_line, source_files, sweep_grid, sweep_runs, sweep_search
 from jaxdp import config as config_lib
-from jaxdp.config import ProcessConfig, TrainConfig, fields
+from jaxdp.config import (
+    NON_NEGATIVE,
+    POSITIVE,
+    ProcessConfig,
+    Settings,
+    TrainConfig,
+    fields,
+    setting,
+)
 from jaxdp.exit_codes import EXIT_STOPPED
+from jaxdp.registry import ConfigError
+from jaxdp.rundir.layout import RunDirectory
+from jaxdp.rundir.read import DamagedFile, read_object
 from jaxdp.runtime import ray_cluster
-from jaxdp.tools import sweep_combinations, sweep_grid, sweep_ray, sweep_runs, sweep_search
-from jaxdp.tools.sweep_settings import CombinationsConfig
+from jaxdp.runtime.ray_cluster import ClusterCapacity
+from jaxdp.sweep_runs import say
 
 DESCRIPTION = "Train with every combination of some settings, or search them."
 _HIDDEN = ("run_dir", "resume", *fields(ProcessConfig))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class CombinationsConfig(Settings):
+    """Flags that choose the combinations, where and how many at once they run, and the folder."""
+
+    grid: tuple[str, ...] = setting(
+        (),
+        "settings to vary and their values as in YAML, e.g. learning_rate=0.05,0.1 seed=0,1 "
+        "or model_kwargs.depth=20,110",
+        metavar="NAME=VALUE,...",
+    )
+    trials: tuple[str, ...] = setting(
+        (),
+        "instead of a grid: how many runs Optuna proposes, and the range of each setting: "
+        "log(LOW,HIGH), uniform(LOW,HIGH), int(LOW,HIGH) or values, e.g. 30 "
+        "'learning_rate=log(1e-4,1)' optimizer=nesterov,adam. Validation data choose",
+        metavar="N NAME=RANGE",
+    )
+    at_a_time: int | None = setting(
+        None,
+        "runs at once; each gets an equal share of the GPUs (default: 1; on Ray as many as fit)",
+        POSITIVE,
+    )
+    output: str | None = setting(
+        None,
+        "folder of the sweep, with one for each run and report.html (default: sweeps/HASH, "
+        "the same for the same settings)",
+        metavar="PATH",
+    )
+    on: Literal["here", "ray"] = setting(
+        "here",
+        "run on this machine, or on the nodes of a Ray cluster; a run whose node dies goes "
+        "on elsewhere",
+    )
+    address: str | None = setting(
+        None,
+        "cluster to use with --on ray: auto for the one that this machine belongs to, or "
+        "HOST:PORT of its head (default: one on this machine alone, for this command)",
+        metavar="auto|HOST:PORT",
+    )
+    cpus_per_run: int = setting(
+        1,
+        "with --on ray, CPUs set aside for each run",
+        POSITIVE,
+    )
+    gpus_per_run: int | None = setting(
+        None,
+        "with --on ray, GPUs of each run (default: 1 where the cluster has any, otherwise 0)",
+        NON_NEGATIVE,
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.grid and self.trials:
+            remedy = "cannot be combined with --grid; a search also takes NAME=VALUE,VALUE"
+            raise ConfigError("trials", self.trials[0], remedy)
+        if self.on == "here" and self.address is not None:
+            raise ConfigError("address", self.address, "is of a Ray cluster; add --on ray")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class SweepConfig(CombinationsConfig, TrainConfig):
-    """The grid, and a training run's settings, which hold for all runs."""
+    """The settings of all runs, and how they are combined."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs `python -m jaxdp.sweep` with these arguments, by default the process's own, and returns
-    the exit code.
-    """
+    """Runs the command and returns its exit code."""
     return command_line.main(_main, argv, "jaxdp.sweep")
 
 
@@ -44,42 +114,66 @@ def _main(argv: Sequence[str]) -> int:
     config = command_line.parse(
         SweepConfig, words, prog="python -m jaxdp.sweep", description=DESCRIPTION, hidden=_HIDDEN
     )
-    shared = config.part(TrainConfig)
-    asked = config
+    shared, asked = config.part(TrainConfig), config
     given = command_line.given_flags(words)
-    words = asked.trials[1:] or asked.grid
-    name = config_lib.hash_of(
-        config_lib.defining(shared) | {"trials" if asked.trials else "grid": words}
-    )
+    varied = {"trials": asked.trials[1:]} if asked.trials else {"grid": asked.grid}
+    name = config_lib.hash_of(config_lib.defining(shared) | varied)
     folder = pathlib.Path(asked.output or f"sweeps/{name}")
-    plan: sweep_runs.Plan
     if asked.trials:
         plan = sweep_search.Search(asked.trials, shared, given, folder)
     else:
-        plan = sweep_combinations.Grid(sweep_grid.expand(asked.grid, shared, given), folder)
-    with _place(asked) as place:
-        finished = sweep_runs.run(plan, place, folder)
-    if not finished:
-        return EXIT_STOPPED
-    sweep_runs.show(plan, folder)
+        trials = sweep_grid.expand(asked.grid, shared, given)
+        plan = sweep_grid.Grid(trials, folder)
+        if plan.count < len(trials):
+            say(f"{len(trials) - plan.count} of {len(trials)} runs in {folder} are finished")
+    changed = _changed_code(folder, shared.plugins)
+    with _runner(asked) as runner:
+        if not sweep_runs.Sweep(plan, runner, asked.at_a_time, folder).run():
+            say("stopped by a signal; the same command continues")
+            return EXIT_STOPPED
+    _show(plan, folder, changed)
     return int(plan.failed)
 
 
+def _changed_code(folder: pathlib.Path, plugins: Sequence[str]) -> dict[str, str]:
+    """Returns for each run which of the user's files have changed since it began, and says so."""
+    own = [pathlib.Path(each).expanduser().parent for each in plugins]
+    folders = [*own, pathlib.Path(), *sys.path]  # as train imports
+    changed: dict[str, str] = {}
+    for file in sorted(folder.glob("*/sources.json")):
+        run, names = RunDirectory(file.parent), list[str]()
+        with contextlib.suppress(DamagedFile):  # changed_sources warns
+            names = [*read_object(file)]
+        if text := source_files.text(run.changed_sources(source_files.find(names, folders))):
+            changed[run.path.name] = text
+    for text, count in collections.Counter(changed.values()).items():
+        say(f"runs begun with other code: {count} ({text}); give another --output to train anew")
+    return changed
+
+
 @contextlib.contextmanager
-def _place(asked: CombinationsConfig) -> Iterator[sweep_runs.Place]:
+def _runner(asked: CombinationsConfig) -> Iterator[sweep_runs.Runner]:
     if asked.on == "here":
-        yield sweep_runs.Here(sweep_runs.gpu_shares(asked.at_a_time or 1))
-        return
-    with ray_cluster.connected(asked.address, "jaxdp.sweep"):
-        place = sweep_ray.OnRay(
-            asked.at_a_time, ray_cluster.Room(asked.cpus_per_run, asked.gpus_per_run)
-        )
-        try:
-            yield place
-        except ray_cluster.HeadLost as error:
-            sweep_runs.say(f"{error}; all runs save")
-            place.wait_until_saved()
-            raise
+        yield sweep_runs.LocalRunner(asked.at_a_time or 1)
+    else:
+        with ray_cluster.connected(asked.address):
+            yield sweep_runs.RayRunner(ClusterCapacity(asked.cpus_per_run, asked.gpus_per_run))
+
+
+def _show(plan: sweep_runs.Plan, folder: pathlib.Path, changed: dict[str, str]) -> None:
+    """Prints the tables of a sweep and writes its report, report.html."""
+    from jaxdp.reporting import report_page, sweeps
+
+    rows, written = [], []
+    for trial, reason, pruned in plan.results():
+        run = RunDirectory(folder / trial.name)
+        code = changed.get(trial.name, "")
+        rows.append(sweeps.row(trial.settings, run.read("summary.json"), reason, pruned, code))
+        written += [run.path] if run.file("config.yaml").is_file() else []
+    sweeps.show(rows)
+    if written:
+        report_page.write_report(written, folder / "report.html", title=f"Sweep {folder.name}")
+        say(f"{folder / 'report.html'} is written")
 
 
 if __name__ == "__main__":

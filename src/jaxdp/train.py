@@ -1,6 +1,7 @@
 """`python -m jaxdp.train`: trains a model and leaves a folder with everything about the run."""
 
 import contextlib
+import os
 import signal
 import sys
 import time
@@ -8,9 +9,16 @@ from collections.abc import Iterator
 
 from jaxdp.command_line import OF_NAMES, Exit, command
 from jaxdp.config import TrainConfig
-from jaxdp.exit_codes import EXIT_DIVERGED, EXIT_STOPPED, EXIT_USAGE_ERROR
+from jaxdp.exit_codes import (
+    EXIT_DIVERGED,
+    EXIT_LOCKED,
+    EXIT_STOPPED,
+    EXIT_USAGE_ERROR,
+    SUPERVISED,
+)
 from jaxdp.registry import ConfigError, load_plugins, with_script
 from jaxdp.rundir.layout import MovedError
+from jaxdp.rundir.lock import FolderLocked
 from jaxdp.runtime import platform, processes, streams
 from jaxdp.runtime.signals import STOPPED_AT_START, StoppedAtStart, StopSignals
 
@@ -70,6 +78,10 @@ def _peers_notified() -> Iterator[None]:
         message = f"{what}{error}" + after * (not isinstance(error, MovedError))
         processes.leave(error, 1, message)
         raise Exit(1, f"jaxdp.train: error: {message}") from error
+    except FolderLocked as error:
+        code = EXIT_LOCKED if SUPERVISED in os.environ else EXIT_USAGE_ERROR
+        processes.leave(error, code, str(error))
+        raise Exit(code, f"jaxdp.train: error: {error}") from error
     except BaseException as error:
         refused = isinstance(error, ConfigError)
         reason = str(error) if refused or isinstance(error, streams.OutputError) else None

@@ -23,7 +23,7 @@ COMMANDS = {
     "bench": ("bench", "BenchConfig"),
     "sweep": ("sweep", "SweepConfig"),
     "report": ("report", "ReportConfig"),
-    "launch": ("launch", "LaunchConfig"),
+    "launch": ("runtime.launcher", "LaunchConfig"),
     "launch slurm": ("runtime.slurm", "SlurmConfig"),
     "launch ray": ("runtime.ray_launcher", "RayConfig"),
 }

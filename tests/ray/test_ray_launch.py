@@ -7,13 +7,15 @@ import json
 import pathlib
 import re
 import signal
+import sys
 import time
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from ray_nodes import FLAGS, Command, Nodes
 
-from jaxdp import launch
+from jaxdp import devices, launch, sweep
 from jaxdp.checkpoint import integrity
 from jaxdp.config import TrainConfig
 from jaxdp.registry import ConfigError
@@ -25,65 +27,30 @@ TRAIN = [
     "--",
     "train",
     *FLAGS,
-    "--run-dir",
-    "run",
-    "--checkpoint-every",
-    "5",
-    "--heartbeat-timeout",
-    "10",
+    *"--run-dir run --checkpoint-every 5 --heartbeat-timeout 10 --steps".split(),
 ]
 
 
+def start(nodes: Nodes, workers: str, steps: int, *flags: str, **kwargs: Any) -> Command:
+    words = ["ray", "--address", nodes.address, "--workers", *workers.split(), *TRAIN, str(steps)]
+    return Command("jaxdp.launch", *words, *flags, **kwargs)
+
+
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("command", "words"),
     [
-        ("--workers 2", "write what to start after the flags: -- train"),
-        ("--workers 0 -- train", "--workers 0: must be greater than 0"),
-        (
-            "--workers 2 --min-workers 3 -- train",
-            "--min-workers 3: must not be more than --workers, which is 2",
-        ),
-        (
-            "--workers 2 -- train --process-id=1",
-            "--process-id: is set by the launcher; leave it out",
-        ),
-        ("--workers 2 -- train --epoch 3", "--epoch: unknown flag; did you mean --epochs?"),
-        (
-            "--workers 4 --min-workers 2 -- train",
-            "--global-batch-size: with --min-workers their number changes: give a number",
-        ),
-        (
-            "--workers 7 --min-workers 5 -- train --global-batch-size 128",
-            "no number of workers from 5 to 7 divides it",
-        ),
-        (
-            "--workers 4 --min-workers 2 -- train --global-batch-size 8 --batch-norm replica",
-            "--batch-norm replica: with",
-        ),
-        (
-            "--workers 4 --min-workers 2 -- train --global-batch-size 8 --mesh data=4",
-            "--mesh data=4: with",
-        ),
+        (launch, "ray --workers 2 -- train"),
+        (sweep, "--on ray --grid seed=0"),
+        (devices, "--address auto"),
     ],
 )
-def test_usage_errors_are_one_line(
-    words: str, message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert launch.main(["ray", *words.split()]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("jaxdp.launch: error: ")
-    assert message in line
-
-
 def test_without_ray_one_line_says_what_to_install(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    command: Any, words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "ray", None)
-    assert launch.main(["ray", "--workers", "2", "--", "train"]) == 2
-    assert (
-        capsys.readouterr().err
-        == "jaxdp.launch: error: this needs Ray: pip install 'jaxdp[ray]', on every node\n"
-    )
+    monkeypatch.setitem(sys.modules, "ray", None)
+    assert command.main(words.split()) == 2
+    line = "error: this needs Ray: pip install 'jaxdp[ray]', on every node\n"
+    assert capsys.readouterr().err.endswith(line)
 
 
 def test_the_width_is_the_largest_that_divides_the_batch() -> None:
@@ -121,6 +88,11 @@ def summary() -> dict[str, int]:
     return found
 
 
+def rows(folder: str, column: str) -> list[float]:
+    found = RunDirectory(pathlib.Path(folder)).read("metrics.jsonl")
+    return [row[column] for row in found if row["split"] == "train"]
+
+
 def last_checkpoint() -> int:
     return max(integrity.steps(pathlib.Path("run", "checkpoints")))
 
@@ -131,41 +103,24 @@ def continued_after(command: Command) -> int:
 
 @pytest.mark.slow
 def test_one_machine() -> None:
-    found = Command(
-        "jaxdp.launch",
-        "ray",
-        "--workers",
-        "2",
-        *TRAIN,
-        "--steps",
-        "4",
-        env={"RAY_AUTH_MODE": "disabled"},
-    )
+    words = ["ray", "--workers", "2", *TRAIN, "4"]
+    found = Command("jaxdp.launch", *words, env={"RAY_AUTH_MODE": "disabled"})
     assert found.code() == 0, found.err
     assert "[0] step 4/4" in found.err
     assert "accuracy" in found.out
     assert (summary()["processes"], summary()["steps"]) == (2, 4)
     # As without Ray: the same losses, by the launcher that was there before.
     pathlib.Path("run").rename("on-ray")
-    other = Command("jaxdp.launch", "-n", "2", *TRAIN, "--steps", "4")
+    other = Command("jaxdp.launch", "-n", "2", *TRAIN, "4")
     assert other.code() == 0, other.err
-    losses = [
-        [
-            row["loss"]
-            for row in RunDirectory(pathlib.Path(name)).read("metrics.jsonl")
-            if row["split"] == "train"
-        ]
-        for name in ("on-ray", "run")
-    ]
-    assert losses[0] == losses[1]
+    assert rows("on-ray", "loss") == rows("run", "loss")
 
 
 @pytest.mark.slow
 def test_a_killed_node_and_a_joining_one(nodes: Nodes, record_fault: Callable[..., None]) -> None:
     nodes.add()
     nodes.add()
-    words = ["ray", "--workers", "2", "--min-workers", "1", "--address", nodes.address]
-    found = Command("jaxdp.launch", *words, *TRAIN, "--steps", "400")
+    found = start(nodes, "2 --min-workers 1", 400)
     found.wait_for("[0] step 12/")
     nodes.kill(nodes.holding("--process-id 1"))
     seconds = found.wait_for("of worker 1 has")
@@ -184,11 +139,7 @@ def test_a_killed_node_and_a_joining_one(nodes: Nodes, record_fault: Callable[..
         ("started", 2), ("resumed", 1), ("stopped", 1), ("resumed", 2), ("done", 2),
     ]  # fmt: skip
     assert events[2][1] == events[3][1]  # not a step was lost
-    assert [
-        row["step"]
-        for row in RunDirectory(pathlib.Path("run")).read("metrics.jsonl")
-        if row["split"] == "train"
-    ] == [*range(1, 401)]
+    assert rows("run", "step") == [*range(1, 401)]
     outcome = f"noticed after {seconds:.0f} s; went on with fewer workers; complete"
     record_fault("a node of a Ray cluster killed", 1, outcome, 0)
     record_fault(
@@ -201,8 +152,7 @@ def test_a_killed_node_and_a_joining_one(nodes: Nodes, record_fault: Callable[..
 def test_a_pulled_cable(nodes: Nodes, record_fault: Callable[..., None], index: int) -> None:
     nodes.add()
     nodes.add()
-    words = ["ray", "--workers", "2", "--min-workers", "1", "--address", nodes.address]
-    found = Command("jaxdp.launch", *words, *TRAIN, "--steps", "60")
+    found = start(nodes, "2 --min-workers 1", 60)
     found.wait_for("[0] step 12/")
     node = nodes.holding(f"--process-id {index}")
     nodes.cut_off(node)
@@ -234,20 +184,7 @@ def test_a_killed_process_and_a_killed_launcher(
     nodes: Nodes, record_fault: Callable[..., None]
 ) -> None:
     nodes.add(num_cpus=2)
-    words = [
-        "jaxdp.launch",
-        "ray",
-        "--workers",
-        "2",
-        "--max-restarts",
-        "1",
-        "--address",
-        nodes.address,
-        *TRAIN,
-        "--steps",
-        "3000",
-    ]
-    found = Command(*words)
+    found = start(nodes, "2 --max-restarts 1", 3000)
     found.wait_for("[0] step 12/")
     nodes.kill_process("--process-id 1")
     found.wait_for("a worker ended with 137; starting all again (1 of at most 1)")
@@ -259,7 +196,7 @@ def test_a_killed_process_and_a_killed_launcher(
     while nodes.runs("--process-id"):
         assert time.monotonic() < deadline
         time.sleep(0.2)
-    again = Command(*[word.replace("3000", "60") for word in words])
+    again = start(nodes, "2 --max-restarts 1", 60)
     assert again.code() == 0, again.err
     history = RunDirectory(pathlib.Path("run")).read("history.jsonl")
     events = [(row["event"], row["step"]) for row in history]
@@ -276,18 +213,7 @@ def test_a_killed_process_and_a_killed_launcher(
 def test_a_killed_head(own_cluster: Nodes, record_fault: Callable[..., None]) -> None:
     nodes = own_cluster
     nodes.add()
-    words = [
-        "jaxdp.launch",
-        "ray",
-        "--workers",
-        "1",
-        "--address",
-        nodes.address,
-        *TRAIN,
-        "--steps",
-        "100000",
-    ]
-    found = Command(*words)
+    found = start(nodes, "1", 100_000)
     found.wait_for("[0] step 12/")
     nodes.kill_head()
     seconds = found.wait_for("the head of the cluster has not answered for 8 s; all save")
@@ -308,14 +234,13 @@ def test_a_killed_head(own_cluster: Nodes, record_fault: Callable[..., None]) ->
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_signals_and_codes(nodes: Nodes, number: int) -> None:
     nodes.add(num_cpus=2)
-    words = ["jaxdp.launch", "ray", "--workers", "2", "--address", nodes.address, *TRAIN]
-    found = Command(*words, "--steps", "1000")
+    found = start(nodes, "2", 1000)
     found.wait_for("[0] step 3/")
     found.process.send_signal(number)
     assert found.code(60) == 75
     assert "[0] stopped by a signal after saving step" in found.err
     assert json.loads(pathlib.Path("run/summary.json").read_text())["status"] == "stopped"
-    refused = Command(*words, "--steps", "1000", "--optimizer", "adamm")
+    refused = start(nodes, "2", 1000, "--optimizer", "adamm")
     assert refused.code() == 2
     assert "--optimizer adamm: unknown optimizer" in refused.err
 
@@ -323,18 +248,7 @@ def test_signals_and_codes(nodes: Nodes, number: int) -> None:
 @pytest.mark.slow
 def test_the_token_is_asked_for(nodes: Nodes) -> None:
     nodes.add()
-    words = [
-        "jaxdp.launch",
-        "ray",
-        "--workers",
-        "1",
-        "--address",
-        nodes.address,
-        *TRAIN,
-        "--steps",
-        "2",
-    ]
-    found = Command(*words, env={"RAY_AUTH_TOKEN": "wrong"})
+    found = start(nodes, "1", 2, env={"RAY_AUTH_TOKEN": "wrong"})
     assert found.code(100) == 2
     assert f"--address {nodes.address}: no Ray cluster can be used there" in found.err
     assert not pathlib.Path("run").exists()

@@ -59,8 +59,8 @@ def digest(folder: str, step: int) -> str:
 def test_exact_goes_on_to_the_same_bits(
     machines: RayHosts, record_fault: Callable[..., None]
 ) -> None:
-    words = ["jaxdp.train", *FLAGS, "--strategy", "exact", "--slices", "6", "--steps", "60"]
-    where = ["--run-dir", "run", "--workers", "3", "--ray-address", machines.address]
+    words = ["jaxdp.train", *FLAGS, *"--exchange exact --slices 6 --steps 60".split()]
+    where = [*"--run-dir run --workers 3 --ray-address".split(), machines.address]
     found = Command(*words, *where, env=machines.env, host=machines.hosts[0])
     history = pathlib.Path("run", "history.jsonl")
     found.wait_for("step 8/")
@@ -89,30 +89,14 @@ def test_exact_goes_on_to_the_same_bits(
 def test_launch_goes_on_with_fewer_workers(
     machines: RayHosts, record_fault: Callable[..., None]
 ) -> None:
-    listed = Command(
-        "jaxdp.devices",
-        "--address",
-        machines.address,
-        "--json",
-        env=machines.env,
-        host=machines.hosts[0],
-    )
+    place = {"env": machines.env, "host": machines.hosts[0]}
+    listed = Command("jaxdp.devices", "--address", machines.address, "--json", **place)
     assert listed.code() == 0, listed.err
     living = [node["address"] for node in json.loads(listed.out)["nodes"] if node["alive"]]
     assert living == [host.address for host in machines.hosts]
-    train = [
-        "--",
-        "train",
-        *FLAGS,
-        "--run-dir",
-        "run",
-        "--heartbeat-timeout",
-        "10",
-        "--steps",
-        "40",
-    ]
-    words = ["ray", "--workers", "3", "--min-workers", "2", "--address", machines.address, *train]
-    found = Command("jaxdp.launch", *words, env=machines.env, host=machines.hosts[0])
+    train = ["--", "train", *FLAGS, *"--run-dir run --heartbeat-timeout 10 --steps 40".split()]
+    words = [*"ray --workers 3 --min-workers 2 --address".split(), machines.address, *train]
+    found = Command("jaxdp.launch", *words, **place)
     found.wait_for("[0] step 12/")
     for index, host in enumerate(machines.hosts):
         assert len(running(host.pids(), f"--process-id {index}")) == 1

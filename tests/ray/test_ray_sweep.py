@@ -11,7 +11,7 @@ import optuna
 import pytest
 from ray_nodes import FLAGS, Command, Nodes, cluster
 
-from jaxdp import devices, sweep
+from jaxdp import sweep
 from jaxdp.rundir.layout import RunDirectory
 
 
@@ -38,22 +38,6 @@ def test_usage_errors_are_one_line(
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("jaxdp.sweep: error: ")
     assert message in line
-
-
-@pytest.mark.parametrize("command", [sweep, devices])
-def test_without_ray_one_line_says_what_to_install(
-    command: object, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "ray", None)
-    code = (
-        sweep.main(["--on", "ray", "--grid", "seed=0"])
-        if command is sweep
-        else devices.main(["--address", "auto"])
-    )
-    assert code == 2
-    assert (
-        "error: this needs Ray: pip install 'jaxdp[ray]', on every node" in capsys.readouterr().err
-    )
 
 
 @pytest.mark.slow
@@ -108,16 +92,7 @@ def test_a_killed_head_ends_a_search_which_continues(
         *FLAGS,
         *"--plugins slow.py --callbacks slow --steps 150 --checkpoint-every 5 --validation 0.1".split(),
     ]
-    words += [
-        "--output",
-        "out",
-        "--trials",
-        "2",
-        "learning_rate=log(1e-4,1e-1)",
-        "--on",
-        "ray",
-        "--address",
-    ]
+    words += "--output out --trials 2 learning_rate=log(1e-4,1e-1) --on ray --address".split()
     own_cluster.add(num_cpus=3)
     found = Command("jaxdp.sweep", *words, own_cluster.address)
     found.wait_for("[2/2]")

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from jaxdp.config import TrainConfig
 from jaxdp.runtime import compilation_cache, launcher
 
 COMPILE = """
@@ -332,18 +333,13 @@ def test_processes_of_a_launcher_inherit_the_choice(
 ) -> None:
     found: list[str] = []
 
-    class Processes:
-        def __init__(self, flags: object, environments: list[dict[str, str]], logs: object) -> None:
-            found.extend(each["JAX_COMPILATION_CACHE_DIR"] for each in environments)
+    def run(*given: object) -> int:
+        found.append(os.environ["JAX_COMPILATION_CACHE_DIR"])
+        return 0
 
-        def wait(self, grace_seconds: float) -> int:
-            return 0
-
-        def explain(self) -> list[str]:
-            return []
-
-    monkeypatch.setattr(launcher, "_Processes", Processes)
+    monkeypatch.setattr(launcher, "_run", run)
     folder.chmod(0o777)
-    assert launcher.launch([], 2, 1) == 0
-    assert found == ["", ""]
+    config = launcher.LaunchConfig(num_processes=2, devices_per_process=1)
+    assert launcher.launch([], config, TrainConfig.of()) == 0
+    assert found == [""]
     assert capsys.readouterr().err.count("\n") == 1

@@ -174,7 +174,7 @@ def wait(condition: Callable[[], bool], seconds: float, explain: Callable[[], st
 
 
 def submit(*flags: str, limits: Sequence[str] = ()) -> str:
-    job = ["--nodes", "1", "--gpus-per-node", "0", "--tasks-per-node", "2", *limits]
+    job = [*"--nodes 1 --gpus-per-node 0 --tasks-per-node 2".split(), *limits]
     words = ["slurm", *job, "--submit", "--", "train", *TRAIN, *flags]
     done = subprocess.run(
         [sys.executable, "-m", "jaxdp.launch", *words], capture_output=True, text=True

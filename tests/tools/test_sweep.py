@@ -15,8 +15,8 @@ from jaxdp import sweep
 from jaxdp.config import TrainConfig, to_yaml
 from jaxdp.registry import ConfigError
 from jaxdp.reporting import sweeps
-from jaxdp.tools.sweep_grid import Cell, expand
-from jaxdp.tools.sweep_runs import gpu_shares
+from jaxdp.sweep_grid import Trial, expand
+from jaxdp.sweep_runs import gpu_shares
 
 FLAGS = (
     "--model cnn --model-kwargs width=4 hidden=16 --image-size 16 --global-batch-size 64"
@@ -48,7 +48,7 @@ def run(*words: str) -> tuple[int, str, str]:
     return process.returncode, out, err
 
 
-def cells(*grid: str, **settings: Any) -> list[Cell]:
+def cells(*grid: str, **settings: Any) -> list[Trial]:
     return expand(grid, TrainConfig.of(**settings))
 
 
@@ -132,13 +132,7 @@ def test_a_failed_run_is_a_row_and_finished_ones_are_not_run_again() -> None:
     command = [
         "settings.yaml",
         *FLAGS,
-        "--output",
-        "out",
-        "--at-a-time",
-        "2",
-        "--grid",
-        "optimizer=adam,adamm",
-        "seed=0,1",
+        *"--output out --at-a-time 2 --grid optimizer=adam,adamm seed=0,1".split(),
     ]
     code, out, err = run(*command)
     assert code == 1, err
@@ -166,6 +160,22 @@ def test_a_failed_run_is_a_row_and_finished_ones_are_not_run_again() -> None:
     code, _, err = run(*command, "--learning-rate", "0.1")
     assert code == 2
     assert "--output out: holds optimizer=adam,seed=0 with learning_rate 0.01, not 0.1" in err
+
+
+def test_runs_of_other_code_are_marked() -> None:
+    """The plugin imports the file that changes; the sweep itself imports neither."""
+    pathlib.Path("mine.py").write_text("import helper\n")
+    pathlib.Path("helper.py").write_text("WIDTH = 1\n")
+    command = [*FLAGS, *"--plugins mine.py --steps 1 --output out --grid seed=0".split()]
+    code, out, err = run(*command)
+    assert code == 0, err
+    assert "code" not in out
+    pathlib.Path("helper.py").write_text("WIDTH = 2\n")
+    code, out, err = run(*command[:-1], "seed=0,1")
+    assert code == 0, err
+    changed = "helper.py has changed since the run began"
+    assert f"runs begun with other code: 1 ({changed}); give another --output" in err
+    assert out.count(changed) == 1
 
 
 @pytest.mark.slow

@@ -18,8 +18,8 @@ from jaxdp import sweep
 from jaxdp.config import TrainConfig
 from jaxdp.registry import ConfigError
 from jaxdp.rundir.layout import RunDirectory
-from jaxdp.tools.sweep_grid import Cell
-from jaxdp.tools.sweep_search import Range, Search, parse
+from jaxdp.sweep_grid import Trial
+from jaxdp.sweep_search import Search, parse_search
 
 RATE = "learning_rate=log(1e-3,1)"
 
@@ -40,7 +40,7 @@ def search(count: int, *words: str, **settings: Any) -> Search:
     )
 
 
-def evaluated(cell: Cell, accuracies: list[float], *, done: bool = True) -> None:
+def evaluated(cell: Trial, accuracies: list[float], *, done: bool = True) -> None:
     """Writes what a run would, evaluated every 10 steps."""
     directory = RunDirectory(pathlib.Path("out", cell.name))
     directory.path.mkdir(exist_ok=True)
@@ -63,7 +63,7 @@ def evaluated(cell: Cell, accuracies: list[float], *, done: bool = True) -> None
         )
 
 
-def proposed(found: Search, count: int) -> list[Cell]:
+def proposed(found: Search, count: int) -> list[Trial]:
     """Runs so many to their end; the closer to 0.1, the better."""
     cells = []
     for _ in range(count):
@@ -84,13 +84,13 @@ def test_the_space() -> None:
         "model_kwargs.width=int(4,16)",
         "optimizer=sgd,adam",
     ]
-    count, space = parse(words)
+    count, space = parse_search(words)
     assert count == 3
-    assert space == {
-        "learning_rate": Range("log", 1e-4, 1.0),
-        "weight_decay": Range("uniform", 0.0, 0.1),
-        "model_kwargs.width": Range("int", 4, 16),
-        "optimizer": ["sgd", "adam"],
+    assert {name: distribution for name, (distribution, _) in space.items()} == {
+        "learning_rate": optuna.distributions.FloatDistribution(1e-4, 1.0, log=True),
+        "weight_decay": optuna.distributions.FloatDistribution(0.0, 0.1),
+        "model_kwargs.width": optuna.distributions.IntDistribution(4, 16),
+        "optimizer": optuna.distributions.CategoricalDistribution(["sgd", "adam"]),
     }
     cell = Search(words, TrainConfig.of(model="cnn"), (), pathlib.Path("out")).next()
     assert cell is not None

@@ -34,7 +34,8 @@ class JsonLines:
             if row["step"] <= event.step
         ]
         replace_file(directory.file("metrics.jsonl"), rows_text(kept))
-        self._file = open(directory.file("metrics.jsonl"), "a", buffering=1, opener=no_link)  # noqa: SIM115
+        path = directory.file("metrics.jsonl")
+        self._file = open(path, "a", buffering=1, opener=no_link)  # noqa: SIM115
 
     def on_log(self, run: Run, event: Logged) -> None:
         """Writes a row."""

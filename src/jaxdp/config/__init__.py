@@ -1,6 +1,5 @@
 """Settings: how they are declared, converted and checked, and the files that hold them."""
 
-from jaxdp.config.conversion import convert as convert
 from jaxdp.config.data import DataConfig as DataConfig
 from jaxdp.config.devices import LayoutConfig as LayoutConfig
 from jaxdp.config.devices import ProcessConfig as ProcessConfig
@@ -19,6 +18,7 @@ from jaxdp.config.settings import OBJECT as OBJECT
 from jaxdp.config.settings import REQUIRED as REQUIRED
 from jaxdp.config.settings import Facts as Facts
 from jaxdp.config.settings import Settings as Settings
+from jaxdp.config.settings import convert_for as convert_for
 from jaxdp.config.settings import displaced_by as displaced_by
 from jaxdp.config.settings import facts_of as facts_of
 from jaxdp.config.settings import fields as fields

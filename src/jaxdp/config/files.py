@@ -9,8 +9,7 @@ from typing import Any, cast
 import yaml
 
 from jaxdp import deprecation, parsing
-from jaxdp.config.conversion import convert
-from jaxdp.config.settings import Settings, facts_of, fields
+from jaxdp.config.settings import Settings, convert_for, facts_of, fields
 from jaxdp.config.train import TrainConfig
 from jaxdp.registry import ConfigError, brief, nearest
 
@@ -78,10 +77,7 @@ def parse(
                 continue
             remedy = f"unknown setting {brief(name)!r}; {nearest(str(name), list(known))}"
             raise ConfigError("config", path, remedy)
-    return {
-        name: convert(name, value, known[name].type, numbers=facts_of(known[name]).numbers)
-        for name, value in settings.items()
-    }
+    return {name: convert_for(known[name], value) for name, value in settings.items()}
 
 
 def to_yaml(config: Settings) -> str:

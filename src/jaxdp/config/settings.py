@@ -128,8 +128,7 @@ class Settings:
             if name not in known:
                 remedy = f"unknown setting; {nearest(name, list(known))}"
                 raise ConfigError(name, shown(value), deprecation.removal(name) or remedy)
-            field = known[name]
-            converted[name] = convert(name, value, field.type, numbers=facts_of(field).numbers)
+            converted[name] = convert_for(known[name], value)
         return converted
 
     def part(self, kind: type[Some], **changed: Any) -> Some:
@@ -160,6 +159,11 @@ def fields(cls: type[Settings]) -> "Mapping[str, dataclasses.Field[Any]]":
 def facts_of(field: "dataclasses.Field[Any]") -> Facts:
     """Returns the facts that a setting was declared with."""
     return field.metadata["facts"]
+
+
+def convert_for(field: "dataclasses.Field[Any]", value: Any) -> Any:
+    """Returns a value from YAML or a program as the type of a setting; see `convert`."""
+    return convert(field.name, value, field.type, numbers=facts_of(field).numbers)
 
 
 def settings_with(cls: type[Settings], **facts: Any) -> list[str]:

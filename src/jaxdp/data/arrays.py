@@ -98,9 +98,8 @@ def from_arrays(  # noqa: PLR0913 - each keyword says one more thing about the a
 
 
 def _share(name: str, validation: Any) -> str | None:
-    value: Any = validation
-    if isinstance(validation, np.generic):
-        value = validation.item()
+    scalar = isinstance(validation, np.generic)
+    value: Any = validation.item() if scalar else validation  # pyright: ignore
     if not isinstance(value, bool | int | float):
         return None
     if isinstance(value, bool) or not 0 < value < 1:

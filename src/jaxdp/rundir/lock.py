@@ -20,12 +20,17 @@ from jaxdp.rundir.read import DamagedFile, read_object
 NAME = "writer.lock"
 
 
+class FolderLocked(ConfigError):
+    """Another process writes the folder of the run."""
+
+
 @contextlib.contextmanager
 def held(path: pathlib.Path) -> Iterator[None]:
     """Holds the lock of the folder that the file is in until the block ends.
 
     Raises:
-        ConfigError: if another process holds it, or the file cannot be written.
+        FolderLocked: if another process holds it.
+        ConfigError: if the file cannot be written.
     """
     descriptor = _take(path)
     try:
@@ -70,7 +75,7 @@ def _take(path: pathlib.Path) -> int:
             if refused or _lives(holder):
                 os.close(descriptor)
                 hint = "" if refused else f" (if it is gone, remove {path})"
-                raise ConfigError(
+                raise FolderLocked(
                     "run_dir",
                     path.parent,
                     f"is being written by {_describe(holder)}{hint}; wait for it or stop it, or"

@@ -1,5 +1,5 @@
-"""Detects what started this process as one of several: Slurm, Open MPI, Kubernetes or a TPU pod,
-which tell JAX of the others.
+"""Detects the cluster that started this process as one of several, if JAX can ask it for the
+others: Slurm, Open MPI, Kubernetes or a TPU pod.
 """
 
 import importlib.util

@@ -1,6 +1,4 @@
-"""The addresses of a run of several processes: where the coordinator, process 0, listens, and where
-others reach this host.
-"""
+"""Addresses of several processes: where the coordinator, process 0, listens, and of this host."""
 
 import contextlib
 import errno
@@ -18,41 +16,54 @@ _ANY_PORT = 9  # nothing is sent there
 
 
 def check(config: ProcessConfig) -> str | None:
-    """Checks the coordinator's address in advance: JAX aborts a process that cannot reach it, with
-    a stack trace.
+    """Checks the coordinator's address: JAX aborts a process that cannot reach it.
 
     Returns:
-        of process 0 the address at which to listen: the one that was given, where it is this
-            host's. None for all addresses of
-        this host: a name that stands for a loopback address here, as a host's own name does in
-            Debian, stands for another
-        address elsewhere, and behind an address translation there is none to listen at.
+        for process 0 the address at which to listen: the given one if it belongs to this host.
+        Otherwise None, for all addresses of this host: behind an address translation there is none
+        to listen at. A host's own name may be a loopback address here, as in Debian, and another
+        address elsewhere.
 
     Raises:
-        ConfigError: for an address of another form, one that nobody answers at in time, or a port
-            that is taken.
+        ConfigError: for an address of another form or without an answer, or a port in use.
     """
-    address, count, index = (
-        config.coordinator or "",
-        config.num_processes or 0,
-        config.process_id or 0,
-    )
+    address = config.coordinator or ""
+    count, index = config.num_processes or 0, config.process_id or 0
     if index >= count:
         raise ConfigError("process_id", index, f"must be below --num-processes, which is {count}")
-    host, _, port = address.rpartition(":")
-    if not host or not is_count(port) or not 0 < int(port) < 2**16:
-        raise ConfigError(
-            "coordinator", address, "must be HOST:PORT of process 0, e.g. 10.0.0.1:1234"
-        )
-    host = host.strip("[]")
+    parts = split_address(address)
+    if parts is None:
+        remedy = "must be HOST:PORT of process 0, e.g. 10.0.0.1:1234"
+        raise ConfigError("coordinator", address, remedy)
     if index == 0:
-        return _listening_address(config, host, int(port))
-    _wait_for(config, host, int(port))
+        return _listening_address(config, *parts)
+    _wait_for(config, *parts)
     return None
 
 
+def split_address(address: str) -> tuple[str, int] | None:
+    """Returns host and port of HOST:PORT, None for another form."""
+    host, _, port = address.rpartition(":")
+    if host and is_count(port) and 0 < int(port) < 2**16:
+        return host.strip("[]"), int(port)
+    return None
+
+
+def hold_port() -> socket.socket:
+    """Returns a socket bound to a free port, so that the system gives the port to no one else.
+
+    A second run with the same port would end both. A process that asks for the port by number can
+    listen there, since this socket does not listen.
+    """
+    held = socket.socket()
+    for option in (socket.SO_REUSEADDR, socket.SO_REUSEPORT):
+        held.setsockopt(socket.SOL_SOCKET, option, 1)
+    held.bind(("127.0.0.1", 0))
+    return held
+
+
 def own_address(coordinator: str) -> str:
-    """Returns this host's address on the way to the coordinator, "" if there is no way.
+    """Returns this host's address on the route to the coordinator, "" if there is no route.
 
     Nothing is sent.
 
@@ -65,12 +76,12 @@ def own_address(coordinator: str) -> str:
 def announced_address(own: str, all_own: Sequence[str]) -> str:
     """Returns the address at which other processes can reach this one.
 
-    The way of process 0 to itself may be a loopback one, where the name of its host stands for such
-    an address: then it is the way to a process on another host, if there is one.
+    The route of process 0 to itself may be a loopback address, by the name of its host. It then
+    takes the route to a process on another host, if there is one.
 
     Args:
-        own: what `own_address` returned here.
-        all_own: what it returned in each process.
+        own: the result of `own_address` here.
+        all_own: its result in each process.
     """
     if not own or not _is_loopback(own):
         return own
@@ -87,9 +98,7 @@ def _listening_address(config: ProcessConfig, host: str, port: int) -> str | Non
 
 
 def _own_addresses(host: str, port: int) -> Iterator[str]:
-    """Yields the addresses of a name or address that belong to this host, without what is a
-    loopback address here alone.
-    """
+    """Yields the addresses of a name that belong to this host, without unwanted loopback ones."""
     if "JAX_COORDINATOR_BIND_ADDRESS" in os.environ:  # JAX listens there
         return
     wants_loopback = host == "localhost" or (_is_address(host) and _is_loopback(host))
@@ -145,9 +154,9 @@ def _wait_for(config: ProcessConfig, host: str, port: int) -> None:
 def _address_towards(host: str) -> str:
     with contextlib.suppress(OSError):  # a name that is unknown here, or no route
         family, kind, _, _, target = socket.getaddrinfo(host, _ANY_PORT, type=socket.SOCK_DGRAM)[0]
-        with socket.socket(family, kind) as way:
-            way.connect(target)
-            return str(way.getsockname()[0])
+        with socket.socket(family, kind) as route:
+            route.connect(target)
+            return str(route.getsockname()[0])
     return ""
 
 

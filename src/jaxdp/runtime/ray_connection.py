@@ -1,10 +1,8 @@
-"""Starts Ray, or connects to a cluster that is there.
+"""Starts Ray on this machine, or connects to a cluster.
 
-Nothing listens beyond this machine unless an address is given.
-
-Ray executes whatever it is sent. What is started here listens on the loopback interface alone,
-wants a token, and has no dashboard and no usage statistics; a cluster of several machines is its
-owner's, and belongs in a trusted network.
+Ray executes whatever it receives. A Ray that is started here listens on the loopback interface
+alone, requires a token, and has no dashboard and no usage statistics. A cluster of several machines
+belongs to its owner, in a trusted network.
 """
 
 import atexit
@@ -24,43 +22,42 @@ import warnings
 from collections.abc import Iterator
 from typing import Any
 
-from jaxdp.parsing import is_count
 from jaxdp.registry import ConfigError
+from jaxdp.runtime.coordinator import split_address
 from jaxdp.runtime.platform import environment
 
 # What Ray's processes read when they start.
 _SETTINGS = {
-    "RAY_USAGE_STATS_ENABLED": "0",  # tells nobody
-    # Those of workers that nobody asked any more; the history tells who was lost.
-    "RAY_IGNORE_UNHANDLED_ERRORS": "1",
-    "RAY_prestart_worker_first_driver": "0",  # what is started beforehand is not used
-    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "1",  # who is given no GPU sees none
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_IGNORE_UNHANDLED_ERRORS": "1",  # of lost workers, which the history of the run names
+    "RAY_prestart_worker_first_driver": "0",  # workers started in advance are not used
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "1",  # without a GPU of its own a worker sees none
 }
-# "a cluster of this machine alone", on Linux too: it listens on loopback.
+# A cluster of this machine alone, which listens on loopback; despite its name also on Linux.
 _LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 _CONNECT_SECONDS = 5.0
 _AUTHENTICATION = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
 
 
 class HeadLost(OSError):
-    """The head of the cluster, which keeps its books, has died or is out of reach."""
+    """The head node, which coordinates the cluster, has died or cannot be reached."""
 
 
 def require() -> None:
-    """Raises ConfigError where Ray is not installed."""
+    """Raises ConfigError if Ray is not installed."""
     if importlib.util.find_spec("ray") is None:
         raise ConfigError("", "", "this needs Ray: pip install 'jaxdp[ray]', on every node")
 
 
 @contextlib.contextmanager
 def connected(address: str | None, *, cpus: int = 0, field: str = "address") -> Iterator[Any]:
-    """Provides Ray until the block ends, connected; a cluster that was started for it is gone then.
+    """Provides Ray, connected, until the block ends; a cluster that it started ends with it.
 
     Args:
-        address: `auto` or HOST:PORT of a cluster; None to start one of this machine. One to which
-            this process is connected already is used as it is.
-        cpus: that Ray gives out at least, where it is started here.
-        field: the setting that has the address.
+        address: `auto` or HOST:PORT of a cluster; None to start one on this machine. A cluster to
+            which this process is already connected is used as it is.
+        cpus: that Ray gives out at least, if it is started here.
+        field: the setting with the address.
 
     Raises:
         ConfigError: if there is no cluster at the address.
@@ -74,7 +71,7 @@ def connected(address: str | None, *, cpus: int = 0, field: str = "address") -> 
             and "ray" not in sys.modules
             and not _AUTHENTICATION.keys() & os.environ.keys()
         ):
-            os.environ.update(_AUTHENTICATION)  # for good, since Ray reads them but once
+            os.environ.update(_AUTHENTICATION)  # for good, since Ray reads them only once
         if address is not None and "RAY_AUTH_MODE" not in os.environ and _has_token():
             os.environ["RAY_AUTH_MODE"] = "token"  # with an address Ray would not use it by itself
         cleanup.enter_context(environment(_SETTINGS | (_LOOPBACK if address is None else {})))
@@ -96,21 +93,19 @@ def connected(address: str | None, *, cpus: int = 0, field: str = "address") -> 
 
 
 def _leave() -> None:
-    """Runs when the process exits, before what Ray does then: it would try for a minute to tell the
-    head, and abort.
-    """
+    """Runs at exit, before Ray tries to reach the lost head for a minute, and aborts."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(1)
 
 
 def _check_address(address: str, field: str) -> None:
-    """Raises ConfigError if nobody listens there: Ray would try for minutes."""
-    host, _, port = address.rpartition(":")
-    if not host or not is_count(port) or not 0 < int(port) < 2**16:
+    """Raises ConfigError if no process listens there: Ray would try for minutes."""
+    parts = split_address(address)
+    if parts is None:
         raise ConfigError(field, address, "must be auto or HOST:PORT of a head, e.g. 10.0.0.1:6379")
     try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_SECONDS).close()
+        socket.create_connection(parts, timeout=_CONNECT_SECONDS).close()
     except OSError as error:
         reason = error.strerror or str(error)
         remedy = f"cannot be reached ({reason}); is the head of a Ray cluster running there?"
@@ -140,10 +135,10 @@ def _start(
                 field, address, f"no Ray cluster can be used there ({said}); start one: ray start"
             ) from error
         return
-    # It was read when Ray was imported, which may have been before; not a public name, so that the
+    # Ray read it at import, which may have been earlier. The name is not public, so that the
     # outcome is checked below.
     ray._private.ray_constants.ENABLE_RAY_CLUSTER = False
-    # Its sockets are in this folder, and their paths must be short.
+    # The paths of Ray's sockets, which are in this folder, must be short.
     folder = tempfile.mkdtemp(
         prefix=f"jaxdp-ray-{os.getpid()}-", dir="/tmp" if pathlib.Path("/tmp").is_dir() else None
     )
@@ -167,21 +162,19 @@ def _start(
 
 @contextlib.contextmanager
 def _silent(ray: Any) -> Iterator[None]:
-    """Keeps Ray from telling on standard output, which is for results, that a worker has died: the
-    history of the run does.
-    """
+    """Keeps Ray from reporting lost workers on standard output, which is for results."""
     module, name = ray._private.worker, "print_to_stdstream"
-    said = getattr(module, name)
+    before = getattr(module, name)
     setattr(module, name, lambda *_, **__: None)
     try:
         yield
     finally:
-        setattr(module, name, said)
+        setattr(module, name, before)
 
 
 @contextlib.contextmanager
 def _handlers_kept() -> Iterator[None]:
-    """Gives back the handler of SIGTERM, which Ray takes."""
+    """Restores the handler of SIGTERM, which Ray replaces."""
     handler = signal.getsignal(signal.SIGTERM)
     yield
     if threading.current_thread() is threading.main_thread():

@@ -1,33 +1,31 @@
-"""Runs the processes of a training on the nodes of a Ray cluster, on fewer when one dies, and on
-more when one joins.
+"""Trains on the nodes of a Ray cluster: on fewer when a node dies, on more when a node joins.
 
-Each width is an attempt of its own: all processes end, and start again from the last checkpoint.
-When a node joins they are asked to save first, so that no step is lost; when one dies the others
-cannot go on, and steps after the last checkpoint are repeated.
+Each width is an attempt: all processes end, and start again from the last checkpoint. When a node
+joins, the processes first save, so that no step is lost. When a node dies, the others cannot go on,
+and the steps after the last checkpoint are repeated.
 """
 
 import collections
+import contextlib
 import dataclasses
 import signal
-import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from jaxdp.config import NON_NEGATIVE, POSITIVE, REQUIRED, Settings, TrainConfig, setting
-from jaxdp.exit_codes import EXIT_DIVERGED, EXIT_STOPPED, EXIT_USAGE_ERROR
+from jaxdp.exit_codes import EXIT_STOPPED
 from jaxdp.registry import ConfigError
-from jaxdp.runtime import launcher, ray_cluster
-from jaxdp.runtime.ray_cluster import HeadLost, Node, Room
-from jaxdp.runtime.ray_process import Lost, RemoteProcess
+from jaxdp.runtime import launcher, ray_cluster, supervisor
+from jaxdp.runtime.ray_cluster import ClusterCapacity, HeadLost, Node
+from jaxdp.runtime.ray_process import LOCKED_SECONDS, NodeLost, RemoteProcess
+from jaxdp.runtime.signals import forwarding
+from jaxdp.runtime.supervisor import FINAL, Supervisor, say
 
-# After a loss the others may still save, where the lost one does; those that cannot are killed.
+# After a loss the others may still save, if the lost process does; otherwise they are killed.
 _LOST_SECONDS = 5.0
-# Of one node: then it is not the node that dies, but Ray's process on it, of too little memory for
-# one.
+# If one node is lost this often, not the node dies but Ray's process on it, for lack of memory.
 _MOST_LOSSES = 3
-_JOIN_SECONDS = 2.0  # between looks at what the cluster has; what is there twice is there to stay
-_LOCKED_SECONDS = 180.0  # for the writer that is gone to lose its lock: NFS takes 90 s to notice
-_LOCKED = "is being written by"  # rundir.lock says so
+_JOIN_SECONDS = 2.0  # between looks at the cluster; a node that is there twice is there to stay
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -36,14 +34,14 @@ class RayConfig(Settings):
 
     workers: int = setting(
         REQUIRED,
-        "processes to train with, wherever the cluster has room",
+        "processes to train with, on the nodes that have CPUs and GPUs for them",
         POSITIVE,
     )
     min_workers: int | None = setting(
         None,
         "go on with as few as these when nodes die, and with more again when nodes join: "
         "always with the largest number that divides the batch (default: as many as "
-        "--workers; then the run waits until there is room)",
+        "--workers; then the run waits until all fit)",
         POSITIVE,
     )
     address: str | None = setting(
@@ -84,11 +82,10 @@ class RayConfig(Settings):
 
 
 def check(config: RayConfig, train: TrainConfig) -> None:
-    """Checks that a run gives the same result with any number of workers, where they may come and
-    go.
+    """Checks that the result does not depend on the number of workers, if that number changes.
 
     Raises:
-        ConfigError: if it would not.
+        ConfigError: if it does.
     """
     if config.fewest == config.workers:
         return
@@ -113,21 +110,19 @@ def check(config: RayConfig, train: TrainConfig) -> None:
         )
 
 
-def widest(room: int, config: RayConfig, train: TrainConfig, devices: int) -> int | None:
-    """Returns with how many workers to train, None if there are too few.
+def widest(capacity: int, config: RayConfig, train: TrainConfig, devices: int) -> int | None:
+    """Returns how many workers train, None if there are too few.
 
     Args:
-        room: workers that the cluster has room for.
+        capacity: workers that fit on the cluster.
         devices: of each worker.
     """
     if config.fewest == config.workers:
-        return config.workers if room >= config.workers else None
-    size, parts = (
-        train.global_batch_size,
-        devices * train.accumulate_steps,
-    )
+        return config.workers if capacity >= config.workers else None
+    size = train.global_batch_size
+    parts = devices * train.accumulate_steps
     assert isinstance(size, int)
-    widths = range(min(room, config.workers), config.fewest - 1, -1)
+    widths = range(min(capacity, config.workers), config.fewest - 1, -1)
     return next((width for width in widths if size % (width * parts) == 0), None)
 
 
@@ -136,20 +131,17 @@ def launch(flags: Sequence[str], config: RayConfig, train: TrainConfig) -> int:
 
     Args:
         flags: of `jaxdp.train`.
-        train: what they say.
+        train: the settings that they give.
 
     Returns:
-        0 if all ended well, otherwise the exit code of the first one that did not; 128 + N if
-        signal N ended it.
+        as `Supervisor.wait` does.
 
     Raises:
-        ConfigError: if Ray is missing or cannot be reached, or the run would depend on the number
-            of workers.
+        ConfigError: if Ray is missing or cannot be reached, or the result would depend on the
+            number of workers.
     """
     check(config, train)
-    with ray_cluster.connected(
-        config.address, "jaxdp.launch", cpus=config.workers * config.cpus_per_worker
-    ):
+    with ray_cluster.connected(config.address, cpus=config.workers * config.cpus_per_worker):
         return _Launch(flags, config, train).run()
 
 
@@ -157,211 +149,115 @@ class _Launch:
     """The attempts of one run."""
 
     def __init__(self, flags: Sequence[str], config: RayConfig, train: TrainConfig) -> None:
-        self._flags, self._config, self._train = flags, config, train
-        self._room = Room(config.cpus_per_worker, config.gpus_per_worker)
+        self._flags, self._train = flags, train
+        self._config = config
+        self._capacity = ClusterCapacity(config.cpus_per_worker, config.gpus_per_worker)
         self._signals: list[int] = []
-        self._attempts = self._restarts = 0
-        self._locked_until = 0.0
+        self._restarts, self._locked_until = 0, 0.0
         self._losses: collections.Counter[str] = collections.Counter()
+        self._width, self._widened = 0, False  # of the attempt; whether it ends since more fit
+        self._looked, self._seen = 0.0, 0  # when, and how many workers fitted then
+        self._head_lost: HeadLost | None = None
 
     def run(self) -> int:
-        with launcher.forwarding(self._signals.append):
-            while True:
-                places = self._wait_for_room()
-                if places is None:
-                    return EXIT_STOPPED
-                self._attempts += 1
-                attempt = _Attempt(self._flags, places, self._room, self._signals)
-                try:
-                    code = attempt.wait(lambda: self._width()[1] or 0)
-                finally:
-                    attempt.close()
+        with forwarding(self._signals.append):
+            while nodes := self._wait_for_nodes():
+                self._width, self._widened = len(nodes), False
+                self._seen = 0
+                processes = [RemoteProcess(node, self._capacity) for node in nodes]
+                attempt = Supervisor(processes, "worker", supervisor.GRACE_SECONDS)
+                with contextlib.closing(attempt):
+                    self._start(processes, attempt)
+                    code = attempt.wait(self._signals, self._watch)
+                if self._head_lost is not None:
+                    raise self._head_lost
                 if not self._starts_again(attempt, code):
                     return code
+        return EXIT_STOPPED
 
-    def _width(self) -> tuple[dict[Node, int], int | None]:
-        slots = self._room.slots()
-        devices = self._room.gpus or self._train.devices or 1
-        return slots, widest(sum(slots.values()), self._config, self._train, devices)
+    def _fitting(self) -> tuple[dict[Node, int], int]:
+        """Returns how many workers fit on each node, and how many train together, 0 for none."""
+        slots = self._capacity.slots()
+        devices = self._capacity.gpus or self._train.devices or 1
+        return slots, widest(sum(slots.values()), self._config, self._train, devices) or 0
 
-    def _wait_for_room(self) -> list[Node] | None:
-        """Returns the nodes of the workers; None if a signal came first."""
-        said = False
+    def _wait_for_nodes(self) -> list[Node]:
+        """Returns the node of each worker; none if a signal came first."""
+        waits = False
         while not self._signals:
-            slots, width = self._width()
-            if width is not None:
-                if said or self._attempts or width < self._config.workers:
+            slots, width = self._fitting()
+            if width:
+                if waits or self._width or width < self._config.workers:
                     say(f"starting with {width} of {self._config.workers} workers")
-                return ray_cluster.place(slots, width, pack=bool(self._room.gpus))
-            if not said:
+                return ray_cluster.place(slots, width, pack=bool(self._capacity.gpus))
+            if not waits:
+                there = self._capacity.text(slots)
                 say(
-                    f"the cluster has room for {self._room.text(slots)}; waiting until there is for"
+                    f"the cluster has room for {there}; waiting until there is for"
                     f" {self._config.fewest}"
                 )
-                said = True
+                waits = True
             time.sleep(0.5)
-        return None
+        return []
 
-    def _starts_again(self, attempt: "_Attempt", code: int) -> bool:
-        if code == 0 or self._signals:
-            return False
-        if attempt.lost:
-            self._locked_until = time.monotonic() + _LOCKED_SECONDS
-            for node in attempt.lost:
-                self._room.distrust(node)
-            self._losses.update(node.id for node in attempt.lost)
-            # A node that dies comes back as another.
-            return max(self._losses.values()) < _MOST_LOSSES
-        if attempt.was_widened and code == EXIT_STOPPED:
-            return True
-        if code == EXIT_USAGE_ERROR and attempt.locked and time.monotonic() < self._locked_until:
-            say("the run folder is still locked by a node that is gone; trying again")
-            time.sleep(2)
-            return True
-        if (
-            code in (EXIT_USAGE_ERROR, EXIT_DIVERGED, EXIT_STOPPED)
-            or self._restarts == self._config.max_restarts
-        ):
-            return False
-        self._restarts += 1
-        say(
-            f"a worker ended with {code}; starting all again ({self._restarts} of at most"
-            f" {self._config.max_restarts})"
-        )
-        return True
-
-
-class _Attempt:
-    """The processes of one width.
-
-    Attributes:
-        lost: nodes that have died or do not answer.
-        locked: whether the folder of the run had another writer.
-        was_widened: whether they were asked to save because there could be more.
-    """
-
-    def __init__(
-        self, flags: Sequence[str], places: Sequence[Node], room: Room, signals: list[int]
-    ) -> None:
-        self.lost: list[Node] = []
-        self.locked = self.was_widened = False
-        self._head_lost: HeadLost | None = None
-        self._codes: list[int] = []
-        self._looked, self._seen = 0.0, 0  # when, and how many workers there could be then
-        self._signals, self._sent, self._failed, self._deadline = signals, 0, 0, float("inf")
-        self._processes = [RemoteProcess(node, room) for node in places]
-        self._running = dict(enumerate(self._processes))
+    def _start(self, processes: Sequence[RemoteProcess], attempt: Supervisor) -> None:
+        # All actors first: the process that starts first does not wait long for the others.
         addresses: list[tuple[str, int]] = []
-        for index, process in enumerate(
-            self._processes
-        ):  # until all are there: what starts first does not wait long for the others
+        for index, process in enumerate(processes):
             try:
                 addresses.append(process.address())
-            except Lost as loss:
-                self._lose(index, loss)
-        if self.lost:
-            self.close()
+            except NodeLost as loss:
+                attempt.lose(index, loss)
+        if attempt.lost:
+            attempt.close()
             return
-        where = [
-            "--coordinator",
-            "{}:{}".format(*addresses[0]),
-            "--num-processes",
-            str(len(places)),
-        ]
-        for index, process in enumerate(self._processes):
-            process.start(["-m", "jaxdp.train", *flags, *where, "--process-id", str(index)])
+        address = "{}:{}".format(*addresses[0])
+        group = ["--coordinator", address, "--num-processes", str(len(processes))]
+        for index, process in enumerate(processes):
+            process.start([*launcher.TRAIN, *self._flags, *group, "--process-id", str(index)])
 
-    def wait(self, could_be: Callable[[], int]) -> int:
-        """Waits until all have ended, and returns the exit code of the run.
-
-        Args:
-            could_be: returns how many workers there could be now.
-
-        Raises:
-            HeadLost: once they have saved, where the head of the cluster has died.
-        """
-        while self._running:
-            time.sleep(0.1)
-            for index, process in [*self._running.items()]:
-                self._poll(index, process)
-            self._pass_signals_on()
-            self._look_at_cluster(could_be)
-            if time.monotonic() > self._deadline:
-                self._send(signal.SIGKILL)
-                if self._head_lost is not None:
-                    break
-        if self._head_lost is not None:
-            raise self._head_lost
-        code = self._failed or max(self._codes, default=0) or int(bool(self.lost))
-        return code if code >= 0 else 128 - code
-
-    def _poll(self, index: int, process: RemoteProcess) -> None:
-        try:
-            code = process.poll()
-        except Lost as loss:
-            self._lose(index, loss)
-            return
-        self._show(index, process)
-        if code is not None:
-            del self._running[index]
-            self._codes.append(code)
-            if code not in (0, EXIT_STOPPED) and not self._failed:
-                self._failed = code
-                self._deadline = min(self._deadline, time.monotonic() + launcher.GRACE_SECONDS)
-
-    def _lose(self, index: int, loss: Lost) -> None:
-        process = self._running.pop(index)
-        if process.node not in self.lost:
-            self.lost.append(process.node)
-            say(f"node {process.node.address} of worker {index} {loss}")
-        process.close()
-        self._deadline = min(self._deadline, time.monotonic() + _LOST_SECONDS)
-
-    def _pass_signals_on(self) -> None:
-        for number in self._signals[self._sent :]:
-            self._send(number)
-            self._sent += 1
-
-    def _look_at_cluster(self, could_be: Callable[[], int]) -> None:
-        """Has all save if there could be more of them, or if the head is gone, without which Ray
-        ends them a minute later.
-        """
+    def _watch(self, attempt: Supervisor) -> None:
+        """Has all processes save if more fit, or if the head is lost: Ray would end them soon."""
+        if attempt.lost:
+            attempt.limit(_LOST_SECONDS)
         if self._head_lost is not None or time.monotonic() - self._looked < _JOIN_SECONDS:
             return
         self._looked = time.monotonic()
         try:
-            before, self._seen = self._seen, could_be()
+            before, self._seen = self._seen, self._fitting()[1]
         except HeadLost as error:
             self._head_lost = error
             say(f"{error}; all save")
-            self._send(signal.SIGTERM)
-            self._deadline = min(self._deadline, time.monotonic() + launcher.GRACE_SECONDS)
+            attempt.send(signal.SIGTERM)
+            attempt.limit(supervisor.GRACE_SECONDS)
             return
-        if min(before, self._seen) > len(self._processes) and not (
-            self.was_widened or self._sent or self.lost or self._failed
-        ):
-            self.was_widened = True
+        disturbed = self._widened or self._signals or attempt.lost or attempt.failures()
+        if min(before, self._seen) > self._width and not disturbed:
+            self._widened = True
             say("the cluster has room for more workers; all save and start again")
-            self._send(signal.SIGTERM)
+            attempt.send(signal.SIGTERM)
 
-    def _send(self, number: int) -> None:
-        for process in self._running.values():
-            process.send_signal(number)
-
-    def _show(self, index: int, process: RemoteProcess) -> None:
-        for is_error, line in process.lines():
-            self.locked |= _LOCKED in line
-            prefix = f"[{index}] " if is_error or index else ""
-            print(
-                f"{prefix}{line}", end="", file=sys.stderr if is_error else sys.stdout, flush=True
-            )
-
-    def close(self) -> None:
-        """Gives back what the processes have; those that run save if they can."""
-        while self._running:
-            self._running.popitem()[1].close()
-
-
-def say(message: str) -> None:
-    """Prints a message of the launcher on standard error."""
-    print(f"jaxdp.launch: {message}", file=sys.stderr, flush=True)
+    def _starts_again(self, attempt: Supervisor, code: int) -> bool:
+        if code == 0 or self._signals:
+            return False
+        if attempt.lost:
+            self._locked_until = time.monotonic() + LOCKED_SECONDS
+            for node in {each.node for each in attempt.lost if isinstance(each, RemoteProcess)}:
+                self._capacity.exclude(node)
+                self._losses[node.id] += 1
+            # A node that dies comes back as another one.
+            return max(self._losses.values()) < _MOST_LOSSES
+        if self._widened and code == EXIT_STOPPED:
+            return True
+        if attempt.locked and time.monotonic() < self._locked_until:
+            say("the run folder is still locked by a node that is gone; trying again")
+            time.sleep(2)
+            return True
+        for line in attempt.explain():
+            say(line)
+        if code in FINAL or self._restarts == self._config.max_restarts:
+            return False
+        self._restarts += 1
+        again = f"starting all again ({self._restarts} of at most {self._config.max_restarts})"
+        say(f"a worker ended with {code}; {again}")
+        return True

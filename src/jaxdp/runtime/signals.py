@@ -1,7 +1,7 @@
-"""Turns the signals that would end a process into a request to stop after the current step.
+"""Signals that would end a process: a request to stop after the current step, or passed on.
 
-A handler only sets a flag: an exception raised in it could surface anywhere, in a callback of JAX
-that swallows it or in the middle of a save.
+A handler only sets a flag. An exception raised in it could surface anywhere: in a callback of JAX
+that swallows it, or in the middle of a save.
 """
 
 import contextlib
@@ -9,9 +9,10 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 STOPPED_AT_START = "stopped by a signal before the first step; the same command begins again"
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)  # what launchers pass on
 _START_UP_SECONDS = 5.0
 
 
@@ -22,14 +23,14 @@ class StoppedAtStart(Exception):
 class StopSignals:
     """Receives signals while a run is set up and trained.
 
-    While the run is set up, `check` raises at the next safe place; where none is reached within a
-    few seconds, the process ends with `exit_code`. A second interrupt raises KeyboardInterrupt, and
-    so does one before training.
+    While the run is set up, `check` raises at the next safe place. If none is reached within a few
+    seconds, the process ends with `exit_code`. A second interrupt raises KeyboardInterrupt, as does
+    an interrupt before training.
 
     Args:
-        numbers: the signals; one that is ignored, as nohup does with SIGHUP, stays ignored.
+        numbers: the signals; an ignored one stays ignored, as SIGHUP under nohup.
         exit_code: of a process that is stuck in its start-up; None to let it go on.
-        message: what that process says.
+        message: printed by that process.
 
     Attributes:
         training: whether there is a state that can be saved.
@@ -43,15 +44,16 @@ class StopSignals:
         message: str = "",
     ) -> None:
         self.training = False
-        self._numbers, self._exit_code, self._message = numbers, exit_code, message
+        self._numbers = numbers
+        self._exit_code, self._message = exit_code, message
         self._received: list[int] = []
 
     def requested(self, number: int | None = None) -> bool:
-        """Whether this signal has come; for None, whether any has."""
+        """Whether this signal, or for None any signal, has come."""
         return bool(self._received) if number is None else number in self._received
 
     def check(self) -> None:
-        """Raises StoppedAtStart if a signal has come; for places where nothing is half done."""
+        """Raises StoppedAtStart if a signal has come; for places where no work is half done."""
         if self._received and not self.training:
             raise StoppedAtStart
 
@@ -71,7 +73,7 @@ class StopSignals:
         try:
             yield
         finally:
-            self.training = True  # a timer that is left finds nothing to do
+            self.training = True  # a timer that still runs does nothing
             for number, handler in previous.items():
                 signal.signal(number, handler)
 
@@ -88,3 +90,16 @@ class StopSignals:
         if not self.training:
             print(self._message, file=sys.stderr, flush=True)
             os._exit(self._exit_code or 0)
+
+
+@contextlib.contextmanager
+def forwarding(send: Callable[[int], None]) -> Iterator[None]:
+    """Calls `send` with the signals that would stop this process, until the block ends."""
+    previous = {
+        number: signal.signal(number, lambda received, frame: send(received)) for number in ENDING
+    }
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)

@@ -1,31 +1,20 @@
-"""Writes the batch script with which Slurm runs a training command, and runs it again after a
-requeue; submits it.
+"""Writes and submits the batch script with which Slurm runs a training command, also again after a
+requeue.
 
-The script starts one task per GPU with srun; in each, JAX finds the others from Slurm's variables
-and takes the GPU of its own number (SLURM_LOCALID), so the tasks of a node must all see all its
-GPUs: no --gpus-per-task, no --gpu-bind.
+The script starts one task per GPU with srun. In each task, JAX finds the others from Slurm's
+variables and takes the GPU of its own number (SLURM_LOCALID). All tasks of a node must therefore
+see all its GPUs: no --gpus-per-task, no --gpu-bind. sbatch checks times and names.
 """
 
 import dataclasses
-import re
 import shlex
 import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
 
-from jaxdp.config import POSITIVE, REQUIRED, Settings, setting
+from jaxdp.config import POSITIVE, REQUIRED, Settings, TrainConfig, setting
 from jaxdp.registry import ConfigError
-
-_FORMATS = "MINUTES, HH:MM:SS or DAYS-HH:MM:SS, e.g. 04:00:00"
-# As in sbatch's manual: minutes, minutes:seconds, hours:minutes:seconds,
-# days-hours[:minutes[:seconds]].
-_TIME = re.compile(
-    r"(?:(?P<days>\d+)-(?P<dh>\d+)(?::(?P<dm>\d+))?(?::(?P<ds>\d+))?"
-    r"|(?:(?P<h>\d+):(?=\d+:))?(?P<m>\d+)(?::(?P<s>\d+))?)"
-)
-# Slurm looks at its clock so seldom that the signal can come this much earlier than asked for.
-_SIGNAL_SLACK_SECONDS = 60
 
 _TEMPLATE = """\
 #!/bin/bash
@@ -80,8 +69,8 @@ class SlurmConfig(Settings):
     )
     save_seconds: int = setting(
         120,
-        "how long before the limit the run is told to save and make room; enough for a step "
-        "and a checkpoint",
+        "how long before the limit, or up to a minute earlier, the run saves and ends; "
+        "enough for a step and a checkpoint, and well below --time",
         POSITIVE,
     )
     partition: str | None = setting(
@@ -105,45 +94,26 @@ class SlurmConfig(Settings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._check_tasks()
-        self._check_words()
-
-    def _check_tasks(self) -> None:
         if self.gpus_per_node < 0:
-            raise ConfigError(
-                "gpus_per_node", self.gpus_per_node, "must not be negative; 0 for a run on CPUs"
-            )
+            remedy = "must not be negative; 0 for a run on CPUs"
+            raise ConfigError("gpus_per_node", self.gpus_per_node, remedy)
         if self.gpus_per_node and self.tasks_per_node is not None:
-            raise ConfigError(
-                "tasks_per_node",
-                self.tasks_per_node,
-                "each GPU has one task; leave it out, or use --gpus-per-node 0",
-            )
-
-    def _check_words(self) -> None:
-        for name in ("partition", "account", "job_name"):
-            value = getattr(self, name)
-            if value is not None and not re.fullmatch(r"[\w.,+@:=][\w.,+@:=-]*", value, re.ASCII):
-                raise ConfigError(
-                    name, value, "must be a name of letters, digits and -_.,+@:= without spaces"
-                )
-        if (
-            self.time is not None
-            and _seconds(self.time) <= self.save_seconds + _SIGNAL_SLACK_SECONDS
-        ):
-            remedy = (
-                f"must be longer than --save-seconds and the {_SIGNAL_SLACK_SECONDS} s that Slurm"
-                " may be early"
-            )
-            raise ConfigError(
-                "time",
-                self.time,
-                f"{remedy}: more than {self.save_seconds + _SIGNAL_SLACK_SECONDS} s",
-            )
+            remedy = "each GPU has one task; leave it out, or use --gpus-per-node 0"
+            raise ConfigError("tasks_per_node", self.tasks_per_node, remedy)
 
 
-def script(config: SlurmConfig, flags: Sequence[str]) -> str:
-    """Returns the batch script that trains with `flags`."""
+def launch(flags: Sequence[str], config: SlurmConfig, train: TrainConfig) -> int:
+    """Prints the batch script that runs `jaxdp.train` with these flags, or submits it.
+
+    Raises:
+        ConfigError: if it is to be submitted and there is no sbatch, or sbatch refuses.
+    """
+    text = _script(config, flags)
+    print(_submit(text) if config.submit else text, end="")
+    return 0
+
+
+def _script(config: SlurmConfig, flags: Sequence[str]) -> str:
     directives = {
         "job-name": config.job_name,
         "nodes": config.nodes,
@@ -158,7 +128,11 @@ def script(config: SlurmConfig, flags: Sequence[str]) -> str:
         # Without "B:" it goes to the tasks, not to this shell.
         "signal": f"USR1@{config.save_seconds}",
     }
-    lines = [f"#SBATCH --{name}={value}" for name, value in directives.items() if value is not None]
+    lines = [
+        f"#SBATCH --{name}={shlex.quote(str(value))}"
+        for name, value in directives.items()
+        if value is not None
+    ]
     return _TEMPLATE.format(
         directives="\n".join([*lines, "#SBATCH --requeue"]),
         # Since Slurm 22.05 srun does not take this over from the job.
@@ -167,39 +141,14 @@ def script(config: SlurmConfig, flags: Sequence[str]) -> str:
     )
 
 
-def submit(text: str) -> str:
-    """Hands a script to sbatch and returns its answer.
-
-    Raises:
-        ConfigError: if there is no sbatch, or it refuses.
-    """
+def _submit(text: str) -> str:
+    """Passes a script to sbatch and returns its answer."""
     if shutil.which("sbatch") is None:
-        raise ConfigError(
-            "submit",
-            "",
-            "there is no sbatch here; leave --submit out, and run sbatch on what is printed where"
-            " there is",
-        )
+        remedy = "leave --submit out, and run sbatch on the printed script on the cluster"
+        raise ConfigError("submit", "", f"there is no sbatch here; {remedy}")
     answer = subprocess.run(["sbatch"], input=text, capture_output=True, text=True)
     if answer.returncode:
-        reason = (
-            "; ".join(answer.stderr.split("\n")).strip("; ") or f"exit code {answer.returncode}"
-        )
+        reason = "; ".join(answer.stderr.split("\n")).strip("; ")
+        reason = reason or f"exit code {answer.returncode}"
         raise ConfigError("submit", "", f"sbatch refuses: {reason}")
     return answer.stdout
-
-
-def _seconds(time: str) -> int:
-    """Raises ConfigError for what is not one of Slurm's formats, or not a limit."""
-    match = _TIME.fullmatch(time)
-    if match is None:
-        raise ConfigError("time", time, f"must be {_FORMATS}")
-    part = {name: int(value or 0) for name, value in match.groupdict().items()}
-    hours, minutes, seconds = (
-        part["dh"] + part["h"],
-        part["dm"] + part["m"],
-        part["ds"] + part["s"],
-    )
-    if (match["h"] or match["days"]) and (minutes > 59 or seconds > 59):
-        raise ConfigError("time", time, f"must be {_FORMATS}")
-    return ((part["days"] * 24 + hours) * 60 + minutes) * 60 + seconds

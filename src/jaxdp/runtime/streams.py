@@ -1,6 +1,4 @@
-"""Standard output and standard error: closed ones, full ones, and what a run can lose without
-ending.
-"""
+"""Standard output and standard error: closed or full ones, and output that a run may lose."""
 
 import contextlib
 import io
@@ -11,34 +9,43 @@ from typing import Any
 
 
 class OutputError(Exception):
-    """Standard output cannot be written: no other file, whatever the system's error says."""
+    """Standard output cannot be written, which the system's error does not say."""
 
 
-class StandardOutput:
-    """A text stream that raises OutputError in place of an OSError, but for a reader that has
-    gone.
-    """
+class BestEffortStream:
+    """A text stream that raises no OSError: the output is lost, and the run continues."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
 
     def write(self, text: str) -> int:
-        with _as_output_error():
-            return self._stream.write(text)
+        with self._guarded():
+            self._stream.write(text)
+        return len(text)
 
     def flush(self) -> None:
-        with _as_output_error():
+        with self._guarded():
             self._stream.flush()
+
+    def _guarded(self) -> contextlib.AbstractContextManager[None]:
+        return contextlib.suppress(OSError)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
+
+
+class StandardOutput(BestEffortStream):
+    """A text stream that raises OutputError instead of OSError, except for a closed pipe."""
+
+    def _guarded(self) -> contextlib.AbstractContextManager[None]:
+        return _as_output_error()
 
 
 @contextlib.contextmanager
 def standard_output() -> Iterator[None]:
     """Inside the block sys.stdout is a StandardOutput.
 
-    A stream that replaces it there, as capturing native output does, stays.
+    A stream that replaces it meanwhile stays, as capturing native output does.
     """
     own: Any = StandardOutput(sys.stdout)
     before, sys.stdout = sys.stdout, own
@@ -62,11 +69,9 @@ def _as_output_error() -> Iterator[None]:
 
 
 def complete() -> None:
-    """Opens what is closed of standard input, output and error, and makes output take names that
-    are no UTF-8.
+    """Opens standard input, output and error if they are closed; output accepts any file name.
 
-    Otherwise the next files that are opened would get their numbers, and what libraries print would
-    go into these.
+    Otherwise the next files would get their numbers, and libraries would print into these files.
     """
     for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
         try:
@@ -80,28 +85,6 @@ def complete() -> None:
 
 
 def give_up() -> None:
-    """Sends what is left for standard output nowhere: at exit Python would try again."""
+    """Discards the rest of standard output, which Python would write again at exit."""
     with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-class BestEffortStream:
-    """A text stream that raises no OSError: what cannot be written is lost, and the run
-    continues.
-    """
-
-    def __init__(self, stream: Any) -> None:
-        self._stream = stream
-
-    def write(self, text: str) -> int:
-        try:
-            return self._stream.write(text)
-        except OSError:
-            return len(text)
-
-    def flush(self) -> None:
-        with contextlib.suppress(OSError):
-            self._stream.flush()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)

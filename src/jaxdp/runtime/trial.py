@@ -1,6 +1,4 @@
-"""Measures training in a process of its own: what happens to it, out of memory for instance, is a
-result and no end.
-"""
+"""Measures training in a process of its own, so that its end, for lack of memory, is a result."""
 
 import contextlib
 import json
@@ -19,54 +17,47 @@ _REASON_LENGTH = 300
 
 
 def run(request: dict[str, Any], cache: str) -> Record:
-    """Measures what is asked for, and returns what is said, with `status` ok, oom, failed or
-    refused, and the `reason` in one line.
+    """Runs a measurement, and returns its result, with `status` ok, oom, failed or refused, and the
+    `reason` in one line.
 
     Args:
         request: for `bench_cell.answer`.
-        cache: folder of compiled programs: empty at first, so that compiling is measured, and yet
+        cache: folder of compiled programs. It is empty at first, so that compiling is measured, but
             no program is compiled twice.
     """
     environment = os.environ | {
         "JAX_COMPILATION_CACHE_DIR": cache,
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
     }
-    process = subprocess.Popen(
+    process = subprocess.run(
         COMMAND,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        input=json.dumps(request),
+        capture_output=True,
         text=True,
         errors="replace",
         env=environment,
     )
-    try:
-        written, errors = process.communicate(json.dumps(request))
-    finally:  # interrupted, it must not go on
-        process.kill()
-        process.wait()
-    found: Record = {"status": "", "reason": None}
-    for line in written.splitlines():
-        with contextlib.suppress(ValueError):  # libraries print, too
-            said = json.loads(line)
-            found |= said if isinstance(said, dict) else {}
-    if found["status"]:
-        return found
+    record: Record = {"status": "", "reason": None}
+    for line in process.stdout.splitlines():
+        with contextlib.suppress(ValueError):  # libraries print as well
+            printed = json.loads(line)
+            record |= printed if isinstance(printed, dict) else {}
+    if record["status"]:
+        return record
     if process.returncode == -signal.SIGKILL:  # by the kernel, when the machine has no memory left
-        return found | {"status": "oom", "reason": "out of memory: killed"}
-    lines = [line.strip() for line in errors.splitlines() if line.strip()]
+        return record | {"status": "oom", "reason": "out of memory: killed"}
+    lines = [line.strip() for line in process.stderr.splitlines() if line.strip()]
     ended = (
         f"ended by signal {-process.returncode}"
         if process.returncode < 0
         else f"ended with {process.returncode}"
     )
-    return found | failure(lines[-1] if lines else ended, errors)
+    return record | failure(lines[-1] if lines else ended, process.stderr)
 
 
 def failure(reason: str, text: str) -> Record:
-    """Returns status and reason of a trial that failed, given all that it said."""
-    # A traceback's lines of source, which are indented, may speak of memory before the error itself
-    # does.
+    """Returns status and reason of a failed trial from its output."""
+    # A traceback's lines of source, which are indented, may mention memory before the error does.
     text = "\n".join(line for line in text.splitlines() if not line.startswith(" "))
     match = _OUT_OF_MEMORY.search(text)
     line = (text[match.start() :] if match else reason).splitlines()[0][:_REASON_LENGTH]

@@ -52,7 +52,8 @@ def read() -> tuple[np.ndarray, np.ndarray]:
     from sklearn.datasets import load_digits
 
     bunch = load_digits()
-    return bunch.images[..., None].astype(np.uint8), bunch.target.astype(np.int32)  # pyright: ignore
+    images, labels = bunch.images, bunch.target  # pyright: ignore
+    return images[..., None].astype(np.uint8), labels.astype(np.int32)
 
 
 @sources.register("digits-denoise")

@@ -1,0 +1,282 @@
+"""The runs of a sweep that Optuna proposes: `--trials 30 'learning_rate=log(1e-4,1)'`.
+
+The study is study.db in the folder of the sweep, so that the same command continues. It maximizes
+the metric by which sweeps rank, of the validation data, with its sign changed if smaller is better.
+The first finished run says which metric that is.
+"""
+
+import math
+import pathlib
+import re
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+import numpy as np
+
+from jaxdp import config as config_lib
+from jaxdp import parsing, sweep_grid
+from jaxdp.config import TrainConfig
+from jaxdp.exit_codes import EXIT_DIVERGED, EXIT_STOPPED
+from jaxdp.registry import ConfigError, shown
+from jaxdp.rundir.layout import RunDirectory
+from jaxdp.sweep_grid import Result, Settings, Trial
+
+Dimension = tuple[Any, Callable[[Any], Any]]  # Optuna's distribution; from its value to ours
+
+_RANGE = re.compile(r"(?P<kind>log|uniform|int)\((?P<low>[^,()]+),(?P<high>[^,()]+)\)")
+_EXAMPLE = (
+    "e.g. --trials 30 'learning_rate=log(1e-4,1)' 'model_kwargs.width=int(8,32)'"
+    " optimizer=nesterov,adam"
+)
+_DIGITS = 4  # of a proposed number, which is in the name of a folder
+_NO_VALIDATION = (
+    "a search chooses by validation data, and there are none; set some apart, e.g. --validation 0.1"
+)
+
+
+def parse_search(words: Sequence[str]) -> tuple[int, dict[str, Dimension]]:
+    """Reads `["30", "learning_rate=log(1e-4,1)", "optimizer=nesterov,adam"]`.
+
+    Returns:
+        the number of trials, and the dimension of each setting.
+
+    Raises:
+        ConfigError: for a number, a name or a range that cannot be read.
+    """
+    if not words or not parsing.is_count(words[0]) or not int(words[0]):
+        remedy = f"begin with the number of trials, {_EXAMPLE}"
+        raise ConfigError("trials", words[0] if words else "", remedy)
+    if not words[1:]:
+        raise ConfigError("trials", words[0], f"say what to vary, {_EXAMPLE}")
+    lists, kinds = list[str](), list[str]()
+    for word in words[1:]:
+        setting, _, text = word.partition("=")
+        match = _RANGE.fullmatch(text)
+        if match is None and re.match(r"(log|uniform|int)\(", text):
+            remedy = "write log(LOW,HIGH), uniform(LOW,HIGH) or int(LOW,HIGH) without spaces"
+            raise ConfigError("trials", word, remedy)
+        lists.append(f"{setting}={match['low']},{match['high']}" if match else word)
+        kinds.append(match["kind"] if match else "")
+    grid = sweep_grid.parse(lists, "trials")
+    return int(words[0]), {
+        name: _range(word, name, kind, *values) if kind else _choice(values)
+        for word, kind, (name, values) in zip(words[1:], kinds, grid.items(), strict=True)
+    }
+
+
+def _choice(values: Sequence[Any]) -> Dimension:
+    by_text = {shown(value): value for value in values}
+    return _import_optuna().distributions.CategoricalDistribution([*by_text]), by_text.__getitem__
+
+
+def _range(word: str, name: str, kind: str, low: Any, high: Any) -> Dimension:
+    kinds = [type(each) for each in (low, high)]
+    problem = ""
+    if not set(kinds) <= {int, float} or not low < high:
+        problem = "must be two numbers, the smaller one first"
+    elif kind == "log" and low <= 0:
+        problem = "on a logarithmic scale both must be greater than 0"
+    elif kind == "int" and kinds != [int, int]:
+        problem = "both must be whole numbers; use uniform(LOW,HIGH) or log(LOW,HIGH) for others"
+    elif kind != "int" and "." not in name and int in kinds:
+        problem = f"{name} takes whole numbers; use int(LOW,HIGH), or list the values"
+    if problem:
+        raise ConfigError("trials", word, problem)
+    distributions = _import_optuna().distributions
+    if kind == "int":
+        return distributions.IntDistribution(low, high), int
+
+    def rounded(value: float) -> float:
+        return min(max(float(f"{value:.{_DIGITS}g}"), low), high)
+
+    return distributions.FloatDistribution(low, high, log=kind == "log"), rounded
+
+
+class Search:
+    """The runs that Optuna proposes; the methods are those of `Grid`.
+
+    Args:
+        words: as for `--trials`.
+        config: the settings of all runs; its seed is also the seed of the search.
+        given: the flags of the command line.
+        folder: of the sweep.
+
+    Attributes:
+        count: how many runs were to come when the search began.
+        failed: whether a run has ended with an error; divergence is a result, not an error.
+
+    Raises:
+        ConfigError: if Optuna is missing, the space cannot be read, or the folder holds another
+            search or cannot be written.
+    """
+
+    def __init__(
+        self,
+        words: Sequence[str],
+        config: TrainConfig,
+        given: Collection[str],
+        folder: pathlib.Path,
+    ) -> None:
+        self._total, self._space = parse_search(words)
+        self._optuna = _import_optuna()
+        self._states = self._optuna.trial.TrialState
+        self._shared = sweep_grid.shared_settings(config, self._space, given)
+        self._folder, self._seed = folder, config.seed
+        for end in (0, -1):  # an end that is out of range shows before anything starts
+            self._trial({name: _ends(each)[end] for name, (each, _) in self._space.items()})
+        if config.validation == "none":
+            raise ConfigError("validation", "none", _NO_VALIDATION)
+        sweep_grid.create_folder(folder)
+        self._study = self._open({"space": [*words[1:]], "settings": config_lib.defining(config)})
+        self._running: dict[str, Any] = {}  # Optuna's trials, by the name of their run
+        self._reported: dict[str, int] = {}  # the last step
+        self._pruned: set[str] = set()
+        self.failed = False
+        settled = self._in_state(self._states.COMPLETE, self._states.PRUNED)
+        self._again = self._interrupted([trial.params for trial in settled])
+        self._asked = len(settled)
+        self.count = max(self._total - self._asked, 0)
+
+    def _open(self, search: dict[str, Any]) -> Any:
+        """Opens the study in the folder, or begins one; only the number of trials may change."""
+        from sqlalchemy.engine import URL
+        from sqlalchemy.pool import NullPool
+
+        file = parsing.resolved(self._folder) / "study.db"
+        storage = self._optuna.storages.RDBStorage(
+            URL.create("sqlite", database=str(file)).render_as_string(),
+            engine_kwargs={"poolclass": NullPool},  # a pool would never close its connections
+        )
+        study = self._optuna.create_study(
+            storage=storage,
+            study_name="sweep",
+            direction="maximize",
+            load_if_exists=True,
+            pruner=self._optuna.pruners.MedianPruner(),
+        )
+        held = study.user_attrs.get("search", search)
+        ours, theirs = ({"trials": each["space"]} | each["settings"] for each in (search, held))
+        sweep_grid.check_same(self._folder, "a search", ours, theirs)
+        study.set_user_attr("search", search)
+        return study
+
+    def _in_state(self, *states: Any) -> list[Any]:
+        return self._study.get_trials(deepcopy=False, states=states)
+
+    def _interrupted(self, settled: list[Settings]) -> list[Settings]:
+        """Returns the parameters of trials without an end, which run again from a checkpoint."""
+        again: list[Settings] = []
+        for trial in self._in_state(self._states.RUNNING, self._states.FAIL):
+            if trial.state == self._states.RUNNING:
+                self._study.tell(trial.number, state=self._states.FAIL)
+            if trial.params not in [*settled, *again]:
+                again.append(trial.params)
+        return again
+
+    def next(self) -> Trial | None:
+        while self._asked < self._total:
+            if self._again:
+                self._study.enqueue_trial(self._again.pop(0))
+            # One sampler for all trials would propose the same again in a second session.
+            seed = int(np.random.SeedSequence([self._seed, self._asked]).generate_state(1)[0])
+            self._study.sampler = self._optuna.samplers.TPESampler(seed=seed)
+            proposed = self._study.ask({name: each for name, (each, _) in self._space.items()})
+            self._asked += 1
+            trial = self._trial(proposed.params)
+            if trial.name in self._running:  # few values; it is asked for again in the next session
+                self._study.tell(proposed, state=self._states.FAIL)
+                continue
+            self._running[trial.name] = proposed
+            if not self._directory(trial).is_done():
+                return trial
+            self.ended(trial, 0, "")  # an earlier trial proposed this run: both have its result
+        return None
+
+    def _trial(self, params: Settings) -> Trial:
+        settings = {name: value(params[name]) for name, (_, value) in self._space.items()}
+        return sweep_grid.create_trial(settings, self._shared)
+
+    def _directory(self, trial: Trial) -> RunDirectory:
+        return RunDirectory(self._folder / trial.name)
+
+    def should_stop(self, trial: Trial) -> bool:
+        """Whether a run is worse than the median of the others at its latest evaluation.
+
+        Raises:
+            ConfigError: if it has no validation data.
+        """
+        run = self._directory(trial)
+        if (
+            run.file("dataset.json").is_file()
+            and "validation" not in run.read("dataset.json")["examples"]
+        ):
+            raise ConfigError("validation", "", _NO_VALIDATION)
+        if trial.name in self._pruned or not self._report(trial):
+            return False
+        if not self._running[trial.name].should_prune():
+            return False
+        self._pruned.add(trial.name)
+        return True
+
+    def _report(self, trial: Trial) -> bool:
+        """Reports new evaluations of a run; returns whether there are any."""
+        name, sign = self._study.user_attrs.get("metric", ("", 0))
+        last = self._reported.get(trial.name, -1)
+        for row in self._directory(trial).read("metrics.jsonl"):
+            if row["split"] == "validation" and name in row and row["step"] > last:
+                self._running[trial.name].report(sign * row[name], row["step"])
+                self._reported[trial.name] = row["step"]
+        return self._reported.get(trial.name, -1) > last
+
+    def ended(self, trial: Trial, code: int, reason: str) -> str:
+        summary = None if code else self._directory(trial).read("summary.json")
+        sign, value = 1, math.nan
+        if summary is not None:
+            best = summary["best_metric"]
+            sign = 1 if best["larger_is_better"] else -1
+            self._study.set_user_attr("metric", [best["name"], sign])
+            value = sign * summary["metrics"]["validation"][best["name"]]
+        self._report(trial)
+        pruned = trial.name in self._pruned and code == EXIT_STOPPED
+        if not code and not math.isfinite(value):
+            code, reason = EXIT_DIVERGED, f"its metric of the validation data is {sign * value}"
+        proposed = self._running.pop(trial.name)
+        self._reported.pop(trial.name, None)
+        if not code:
+            self._study.tell(proposed, value)
+            return "done"
+        if not pruned:
+            proposed.set_user_attr("failed", reason)
+        # A run that diverged would do so again, and shows the search where not to look.
+        settled = pruned or code == EXIT_DIVERGED
+        self.failed |= not settled
+        state = self._states.PRUNED if settled else self._states.FAIL
+        self._study.tell(proposed, state=state)
+        return "pruned" if pruned else f"failed: {reason}"
+
+    def results(self) -> list[Result]:
+        results: dict[str, Result] = {}
+        for each in self._in_state(self._states.COMPLETE, self._states.PRUNED, self._states.FAIL):
+            trial, reason = self._trial(each.params), each.user_attrs.get("failed")
+            if each.state == self._states.FAIL and reason is None:
+                continue  # was interrupted, and has run again since
+            pruned = each.state == self._states.PRUNED and reason is None
+            results[trial.name] = (trial, reason, each.last_step if pruned else None)
+        return list(results.values())
+
+
+def _ends(distribution: Any) -> Sequence[Any]:
+    """Returns the lowest and the highest value, or all choices."""
+    choices = getattr(distribution, "choices", None)
+    return choices or (distribution.low, distribution.high)
+
+
+def _import_optuna() -> Any:
+    try:
+        import optuna
+    except ImportError as error:
+        raise ConfigError(
+            "trials", "", "a search needs Optuna: pip install 'jaxdp[optuna]'"
+        ) from error
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    return optuna
