@@ -116,41 +116,20 @@ def plan(
         ConfigError: for a run that could not be trained.
     """
     setup = _create_setup(config, target)
-    import jax
-
     from jaxdp.sharding import memory
     from jaxdp.sharding.program import Program
     from jaxdp.sharding.roofline import idealize
 
-    strategy, config, devices = setup.strategy, setup.config, setup.strategy.devices
+    strategy, config = setup.strategy, setup.config
     if limit is None:
-        limit = target.chip.memory_bytes if target else platform.device_memory_bytes(devices)
-    examples = _examples(setup)
-    is_tpu = target is not None and target.chip.platform == "tpu"
-    record: Record = {
-        "model": config.model,
-        "dataset": config.dataset,
-        "image_shape": list(setup.dataset.image_shape),
-        "precision": config.precision,
-        "batch_norm": str(config.batch_norm),
-        "strategy": config.strategy,
-        "platform": str(target.chip) if target else devices[0].platform,
-        "target": str(target) if target else None,
-        "devices": strategy.num_devices,
-        "parameters": sum(leaf.size for leaf in jax.tree.leaves(setup.shapes.params)),
-        "device_memory": limit,
-        "usable_bytes": int(memory.USABLE_FRACTION * limit),
-        "examples_per_device": examples,
-        "examples_at_once": examples // config.accumulate_steps,
-        "global_batch_size": examples * strategy.data_shards,
-        "effort": "least" if quick and is_tpu else "default",
-    }
+        here = platform.device_memory_bytes
+        limit = target.chip.memory_bytes if target else here(strategy.devices)
+    least = _QUICK if target is not None and target.chip.platform == "tpu" else None
+    examples, effort = _examples(setup), "least" if quick and least else "default"
+    record: Record = _describe(setup, target, limit) | {"effort": effort}
     try:
         compiled, step = memory.compile_step(
-            strategy,
-            setup.abstract_step,
-            examples * strategy.data_shards,
-            _QUICK if quick and is_tpu else None,
+            strategy, setup.abstract_step, record["global_batch_size"], least if quick else None
         )
     except RuntimeError as error:
         text = " ".join(str(error).split())
@@ -173,8 +152,35 @@ def plan(
         setups = {"as configured": setup} | {
             name: _create_setup(each, target) for name, each in others.items()
         }
-        record["variants"] = _search(setups, step, limit, _QUICK if is_tpu else None)
+        record["variants"] = _search(setups, step, limit, least)
     return record
+
+
+def _describe(setup: Any, target: Target | None, limit: int) -> Record:
+    """Returns the facts of a step that are known before it is compiled."""
+    import jax
+
+    from jaxdp.sharding.memory import USABLE_FRACTION
+
+    strategy, config = setup.strategy, setup.config
+    examples = _examples(setup)
+    return {
+        "model": config.model,
+        "dataset": config.dataset,
+        "image_shape": list(setup.dataset.image_shape),
+        "precision": config.precision,
+        "batch_norm": str(config.batch_norm),
+        "strategy": config.strategy,
+        "platform": str(target.chip) if target else strategy.devices[0].platform,
+        "target": str(target) if target else None,
+        "devices": strategy.num_devices,
+        "parameters": sum(leaf.size for leaf in jax.tree.leaves(setup.shapes.params)),
+        "device_memory": limit,
+        "usable_bytes": int(USABLE_FRACTION * limit),
+        "examples_per_device": examples,
+        "examples_at_once": examples // config.accumulate_steps,
+        "global_batch_size": examples * strategy.data_shards,
+    }
 
 
 def _create_setup(config: TrainConfig, target: Target | None) -> Any:
