@@ -459,10 +459,10 @@ def test_large_pictures_are_made_smaller() -> None:
 
 
 def test_curves_of_many_points_are_short_and_keep_their_extremes() -> None:
-    folder = write_run("run", summary={"steps": 10_000})
+    folder = write_run("run", summary={"steps": 20_000})
     rows = (
-        {"step": step, "split": "train", "loss": 1.5 if step == 7_777 else 1 + step % 2 / 10}
-        for step in range(10_000)
+        {"step": step, "split": "train", "loss": 1.5 if step == 15_555 else 1 + step % 2 / 10}
+        for step in range(20_000)
     )
     (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     written(folder)

@@ -145,13 +145,14 @@ def _section(runs: Sequence[RunRecord]) -> dict[str, Any]:
     ]
     settings = next((run.settings for run in runs if run.settings), {})
     x_axes = _x_axes(runs)
+    evaluated = {run.held_out for run in runs}
     kinds = {mark.kind for run in runs for mark in run.marks}
     return {
         "runs": runs,
         "names": {run.name: run.color for run in runs},
         "dataset": runs[0].fact("dataset"),
         "metric": runs[0].metric,
-        "splits": [split for split in SPLITS if any(run.has(split) for run in runs)],
+        "splits": [split for split in SPLITS if split in {"train", "test"} | evaluated],
         "differing": _differing(runs),
         "shared": {
             name: value

@@ -105,14 +105,11 @@ class RunRecord:
         seen = (int(row["step"]) for row in (*self.rows, *self.history))
         return self.summary["steps"] or max(seen, default=0)
 
-    def has(self, split: str) -> bool:
-        """Whether there are rows of a split; nearly every run has the others than validation."""
-        return split != "validation" or any(row.get("split") == split for row in self.rows)
-
-    @property
+    @functools.cached_property
     def held_out(self) -> str:
         """The split by which runs are compared: validation, or test where there is none."""
-        return "validation" if self.has("validation") else "test"
+        splits = {row.get("split") for row in self.rows}
+        return "validation" if "validation" in splits else "test"
 
     def series(self, split: str, name: str) -> tuple[list[float], list[float]]:
         """Returns the steps and values of the rows that have one.
@@ -140,7 +137,7 @@ class RunRecord:
             return values[-1] if values else None
         return (max if self.larger_is_better else min)(values, default=None)
 
-    @property
+    @functools.cached_property
     def metrics(self) -> dict[str, dict[str, Any]]:
         """Metrics by split at the end, or so far, and those of another step that was the best."""
         evaluated = [row for row in self.rows if row.get("split") == self.held_out]
