@@ -23,11 +23,9 @@ _LINE_SECONDS = 30  # between lines of progress where there is no terminal
 _LEAST_SHARE = 0.0005  # of the pixels of a class that the table names; less would read 0.0%
 
 
-def likeliest(probabilities: np.ndarray, class_names: Sequence[str], top_k: int) -> Row:
-    """Returns the `top_k` likeliest classes of an image with their probabilities, the likeliest
-    first.
-    """
-    best = np.argsort(-probabilities, kind="stable")[:top_k]
+def top_k(probabilities: np.ndarray, class_names: Sequence[str], count: int) -> Row:
+    """Returns the most likely classes of an image with their probabilities."""
+    best = np.argsort(-probabilities, kind="stable")[:count]
     return {
         "classes": [
             {"class": class_names[index], "probability": round(float(probabilities[index]), 6)}
@@ -78,49 +76,45 @@ def print_table(rows: Sequence[Row]) -> None:
     """Prints a table with a row for each image; long names are wrapped, never shortened."""
     table = rich.table.Table()
     table.add_column("file", overflow="fold")
-    if "classes" in rows[0]:
-        places = ("likeliest class", "second", "third")
-        for number in range(len(rows[0]["classes"])):
-            table.add_column(
-                places[number] if number < len(places) else f"{number + 1}th", overflow="fold"
-            )
-        for row in rows:
-            cells = [
-                f"{rich.markup.escape(item['class'])}: [bold]{item['probability']:.1%}[/bold]"
-                for item in row["classes"]
-            ]
-            table.add_row(rich.markup.escape(printable(row["file"])), *cells)
-    else:
-        table.add_column("size", justify="right", no_wrap=True)
-        if "objects" in rows[0]:
-            table.add_column("objects", justify="right", no_wrap=True)
-            table.add_column("mean area in pixels", justify="right")
-        elif "shares" in rows[0]:
-            table.add_column("share of the pixels", overflow="fold")
+    cells = [_cells(row) for row in rows]
+    for title, text in cells[0].items():
+        if "[bold]" in text or "share" in title:
+            table.add_column(title, overflow="fold")
         else:
-            for name in ("mean", "lowest", "highest"):
-                table.add_column(name, justify="right", no_wrap=True)
-        for row in rows:
-            height, width = row["size"]
-            table.add_row(
-                rich.markup.escape(printable(row["file"])), f"{height}x{width}", *_dense_cells(row)
-            )
+            table.add_column(title, justify="right", no_wrap=True)
+    for row, texts in zip(rows, cells, strict=True):
+        table.add_row(rich.markup.escape(printable(row["file"])), *texts.values())
     rich.console.Console(highlight=False, emoji=False).print(table)
 
 
-def _dense_cells(row: Row) -> list[str]:
+def _cells(row: Row) -> dict[str, str]:
+    """Returns what a table says of an image, by the titles of its columns."""
+
+    def named(name: str, share: float) -> str:
+        return f"{rich.markup.escape(name)}: [bold]{share:.1%}[/bold]"
+
+    if "classes" in row:
+        titles = ("likeliest class", "second", "third")
+        return {
+            titles[index] if index < 3 else f"{index + 1}th": named(
+                item["class"], item["probability"]
+            )
+            for index, item in enumerate(row["classes"])
+        }
+    height, width = row["size"]
+    size = {"size": f"{height}x{width}"}
     if "objects" in row:
-        return [f"{row['objects']:,}", f"{row['mean_area_pixels']:.1f}"]
-    if "shares" not in row:
-        return [f"{row['mean']:.1f}", str(row["lowest"]), str(row["highest"])]
-    shares = sorted(row["shares"].items(), key=lambda item: -item[1])
-    return [
-        ", ".join(
-            f"{rich.markup.escape(name)}: [bold]{share:.1%}[/bold]"
-            for name, share in shares
-            if share >= _LEAST_SHARE
-        )
-    ]
+        area = f"{row['mean_area_pixels']:.1f}"
+        return size | {"objects": f"{row['objects']:,}", "mean area in pixels": area}
+    if "shares" in row:
+        shares = sorted(row["shares"].items(), key=lambda item: -item[1])
+        texts = (named(name, share) for name, share in shares if share >= _LEAST_SHARE)
+        return size | {"share of the pixels": ", ".join(texts)}
+    return size | {
+        "mean": f"{row['mean']:.1f}",
+        "lowest": str(row["lowest"]),
+        "highest": str(row["highest"]),
+    }
 
 
 def write_csv(
@@ -134,17 +128,15 @@ def write_csv(
         (file, *(f"{value:.6f}" for value in values))
         for file, values in zip(files, shares, strict=True)
     ]
-    _write_table(path, [("file", *class_names), *lines])
+    # A link that the user names stays a link.
+    replace_file(resolved(path), csv_text.write([("file", *class_names), *lines]))
 
 
 def write_object_csv(path: pathlib.Path, rows: Sequence[Row]) -> None:
-    """Writes a line for each image: how many objects are in it, and their mean area in pixels."""
+    """Writes a line for each image: the number of instances and their mean area in pixels."""
     names = ("file", "objects", "mean_area_pixels")
-    _write_table(path, [names, *([row[name] for name in names] for row in rows)])
-
-
-def _write_table(path: pathlib.Path, rows: Sequence[Sequence[object]]) -> None:
-    replace_file(resolved(path), csv_text.write(rows))  # a link that the user names stays one
+    lines = [[row[name] for name in names] for row in rows]
+    replace_file(resolved(path), csv_text.write([names, *lines]))
 
 
 def write_objects(
@@ -185,35 +177,25 @@ def write_mask(
     Returns:
         The two paths, for the row of the image.
     """
-    stored = range(len(names))
-    if values is not None and values.values is not None and not values.colours:
-        stored = values.values
-        picture = Image.fromarray(
-            np.array(stored, np.uint8 if max(stored) < 256 else np.uint16)[mask]
-        )
+    stored: Sequence[Any] = range(len(names))
+    given = None if values is None else values.values
+    if values is not None and given is not None and not values.colours:
+        stored = given
+        dtype = np.uint8 if max(stored) < 256 else np.uint16
+        picture = Image.fromarray(np.array(stored, dtype)[mask])
     else:
         picture = Image.fromarray(mask)
-        colours = np.array(values.values if values is not None and values.colours else (), ">u4")
-        palette = (
-            colours.view(np.uint8).reshape(-1, 4)[:, 1:]
-            if len(colours)
-            else pictures.class_colors(len(names))
-        )
+        palette = pictures.class_colors(len(names))
+        if values is not None and values.colours:
+            palette = np.array(given, ">u4").view(np.uint8).reshape(-1, 4)[:, 1:]
         picture.putpalette(palette.tobytes())
     about = PngInfo()
-    about.add_text(
-        "Description",
-        ", ".join(f"{value}: {each}" for value, each in zip(stored, names, strict=True)),
-    )
-    shown = pictures.by_rows(
-        lambda pixels, labels: pictures.overlay(pixels, labels, len(names)),
-        pictures.stretch(image),
-        mask,
-    )
-    above = Image.fromarray(shown)
+    described = (f"{value}: {name}" for value, name in zip(stored, names, strict=True))
+    about.add_text("Description", ", ".join(described))
+    shown = pictures.overlay(pictures.stretch(image), mask, len(names))
     return {
         "mask": _save(picture, directory / f"{name}-mask.png", about),
-        "overlay": _save(above, directory / f"{name}-overlay.png"),
+        "overlay": _save(Image.fromarray(shown), directory / f"{name}-overlay.png"),
     }
 
 
