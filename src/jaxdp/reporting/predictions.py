@@ -3,6 +3,7 @@
 import pathlib
 import time
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import rich.console
