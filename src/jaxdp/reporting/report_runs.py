@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxdp import tasks
+from jaxdp import deprecation, tasks
 from jaxdp.config import OF_ONE_COMMAND, TrainConfig
 from jaxdp.parsing import is_finite, parse_yaml
 from jaxdp.registry import ConfigError
@@ -314,5 +314,6 @@ def _read_settings(path: pathlib.Path) -> tuple[str, dict[str, Any]]:
     content = parse_yaml(text)
     if not isinstance(content, dict):
         raise DamagedFile(path, "it holds no settings")
-    settings = TrainConfig().plain() | {str(name): value for name, value in content.items()}
+    stored = {str(name): value for name, value in content.items()}
+    settings = TrainConfig().plain() | deprecation.drop_removed(stored)
     return text, {name: value for name, value in settings.items() if name not in OF_ONE_COMMAND}

@@ -103,8 +103,9 @@ def changes(run: RunRecord) -> list[tuple[str, int, Any, Any]]:
 def work(run: RunRecord) -> dict[str, str]:
     """Returns what a run with workers cost in addition to its steps."""
 
-    def total(name: str) -> float:
-        return sum(float(row[name]) for row in run.rows if is_finite(row.get(name)))
+    def total(*names: str) -> float:
+        values = (row.get(name) for row in run.rows for name in names)
+        return sum((float(value) for value in values if is_finite(value)), 0.0)
 
     if run.about("workers") is None:
         return {}
@@ -112,7 +113,7 @@ def work(run: RunRecord) -> dict[str, str]:
     return {
         "workers lost": str(sum(event["event"] == "worker lost" for event in run.history)),
         "slices given out again": f"{again}, of which {twice:,.0f} came twice" if twice else again,
-        "moved to and from workers": bytes_text(total("exchange_bytes")),
+        "moved to and from workers": bytes_text(total("worker_bytes", "exchange_bytes")),
         "workers waited": f"{total('worker_idle_seconds'):,.1f} s in all",
     }
 
