@@ -67,7 +67,7 @@ def write_report(
     folders = list(dict.fromkeys(map(resolved, folders)))
     runs: list[RunRecord] = []
     grids: dict[str, list[dict[str, Any]]] = {}
-    for folder, name in zip(folders, report_runs.names_of(folders), strict=True):
+    for folder, name in zip(folders, _names_of(folders), strict=True):
         if report_runs.is_run(folder):
             runs.append(report_runs.read(folder, name))
         if (folder / "bench.jsonl").is_file():
@@ -82,6 +82,15 @@ def write_report(
         replace_file(resolved(output), page.encode(errors="replace"))
     except OSError as error:
         raise ConfigError("output", output, f"cannot be written: {error.strerror}") from error
+
+
+def _names_of(folders: Sequence[pathlib.Path]) -> list[str]:
+    """Returns the shortest ends of paths that differ from each other."""
+    for depth in range(1, max(len(folder.parts) for folder in folders)):
+        names = ["/".join(folder.parts[-depth:]) for folder in folders]
+        if len(set(names)) == len(names):
+            return names
+    return [str(folder) for folder in folders]
 
 
 def _page(
@@ -217,7 +226,11 @@ def _curves(runs: Sequence[RunRecord], name: str, splits: Sequence[str]) -> list
         for split in splits:
             steps, values = run.series(split, name)
             dotted = len(values) == 1 or (split != "train" and len(values) <= _DOTTED)
-            look = {"linestyle": _LINE_STYLES[split], "marker": "o" if dotted else None}
+            look = {
+                "linestyle": _LINE_STYLES[split],
+                "linewidth": 1 if run.color == len(COLORS) else 1.8,  # the grey ones are many
+                "marker": "o" if dotted else None,
+            }
             scaled = [value / unit for value in values]
             label = f"{run.name}, {split}"
             curves.append(Line(label, run.color, run.to_x, steps, scaled, look))

@@ -3,10 +3,9 @@
 import contextlib
 import dataclasses
 import functools
-import itertools
 import pathlib
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -158,17 +157,6 @@ class RunRecord:
         }
         return {split: values for split, values in shown.items() if values}
 
-    @property
-    def metric_names(self) -> dict[str, list[str]]:
-        """The names of metrics, and kinds and classes in the names of those of a single class."""
-        names = dict.fromkeys(itertools.chain(*self.metrics.values()))
-        of_classes = [name.partition("/") for name in names if "/" in name]
-        return {
-            "whole": [name for name in names if "/" not in name],
-            "kinds": list(dict.fromkeys(kind for kind, _, _ in of_classes)),
-            "classes": list(dict.fromkeys(name for _, _, name in of_classes)),
-        }
-
     @functools.cached_property
     def to_x(self) -> ToX:
         """How steps become epochs and seconds, as far as the folder says it.
@@ -242,15 +230,6 @@ def is_run(folder: pathlib.Path) -> bool:
     """Whether a folder holds the settings, metrics or summary of a run."""
     names = ("config.yaml", "metrics.jsonl", "summary.json")
     return any((folder / name).is_file() for name in names)
-
-
-def names_of(folders: Sequence[pathlib.Path]) -> list[str]:
-    """Returns the shortest ends of paths that differ from each other."""
-    for depth in range(1, max(len(folder.parts) for folder in folders)):
-        names = ["/".join(folder.parts[-depth:]) for folder in folders]
-        if len(set(names)) == len(names):
-            return names
-    return [str(folder) for folder in folders]
 
 
 def read(folder: pathlib.Path, name: str) -> RunRecord:

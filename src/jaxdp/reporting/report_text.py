@@ -2,6 +2,7 @@
 
 import base64
 import io
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -72,6 +73,17 @@ FILTERS = {
     "speed": speed_text,
     "time": time_text,
 }
+
+
+def metric_names(run: RunRecord) -> dict[str, list[str]]:
+    """Returns the names of metrics, and kinds and classes of the metrics of a single class."""
+    names = dict.fromkeys(itertools.chain(*run.metrics.values()))
+    of_classes = [name.partition("/") for name in names if "/" in name]
+    return {
+        "whole": [name for name in names if "/" not in name],
+        "kinds": list(dict.fromkeys(kind for kind, _, _ in of_classes)),
+        "classes": list(dict.fromkeys(name for _, _, name in of_classes)),
+    }
 
 
 def mistakes(run: RunRecord) -> list[tuple[str, float | None, int, str]]:
