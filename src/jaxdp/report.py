@@ -1,6 +1,4 @@
-"""`python -m jaxdp.report RUN_DIR...`: shows how runs went and what sets them apart, in one HTML
-file to keep, print or send.
-"""
+"""`python -m jaxdp.report RUN_DIR...`: compares runs in one HTML file to keep, print or send."""
 
 import dataclasses
 import pathlib
@@ -20,7 +18,7 @@ DESCRIPTION = "Write one HTML page about runs and benchmarks, to read anywhere."
 
 @dataclasses.dataclass(frozen=True)
 class ReportConfig(Settings):
-    """What `python -m jaxdp.report` takes."""
+    """Settings of `python -m jaxdp.report`."""
 
     run_dirs: Annotated[
         tuple[str, ...],
@@ -31,7 +29,7 @@ class ReportConfig(Settings):
     output: Annotated[str, tyro.conf.arg(metavar="FILE")] = "report.html"
     """where to write the page"""
     title: Annotated[str | None, tyro.conf.arg(metavar="TEXT", help_behavior_hint="")] = None
-    """what stands above it (default: models and datasets)"""
+    """title of the page (default: models and datasets)"""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -40,8 +38,9 @@ class ReportConfig(Settings):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs `python -m jaxdp.report` with these arguments, by default the process's own, and returns
-    the exit code.
+    """Runs the command with these arguments, by default those of the process.
+
+    Returns the exit code.
     """
     return command_line.main(_main, argv, "jaxdp.report")
 

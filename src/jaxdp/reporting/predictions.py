@@ -20,8 +20,8 @@ from jaxdp.reporting import pictures
 from jaxdp.run_directory import Row
 from jaxdp.run_files import replace_file, replacing
 
-_LINE_SECONDS = 30  # between lines of progress where there is no terminal
-_LEAST_SHARE = 0.0005  # of the pixels of a class that the table names; less would read 0.0%
+_LINE_SECONDS = 30  # between lines of progress if there is no terminal
+_LEAST_SHARE = 0.0005  # of pixels, for a class in the table; a smaller one would read 0.0%
 
 
 def top_k(probabilities: np.ndarray, class_names: Sequence[str], count: int) -> Row:
@@ -52,9 +52,7 @@ def shares(mask: np.ndarray, class_names: Sequence[str]) -> Row:
 
 
 def count_objects(objects: np.ndarray) -> Row:
-    """Returns the size of a mask of object numbers, how many objects are in it, and their mean
-    area.
-    """
+    """Returns the size of instance labels (H, W), the number of instances and their mean area."""
     count, pixels = int(objects.max(initial=0)), int(np.count_nonzero(objects))
     return {
         "size": list(objects.shape),
@@ -95,7 +93,7 @@ def _cells(row: Row) -> dict[str, str]:
         return f"{rich.markup.escape(name)}: [bold]{share:.1%}[/bold]"
 
     if "classes" in row:
-        titles = ("likeliest class", "second", "third")
+        titles = ("most likely class", "second", "third")
         return {
             titles[index] if index < 3 else f"{index + 1}th": named(
                 item["class"], item["probability"]
@@ -143,8 +141,8 @@ def write_object_csv(path: pathlib.Path, rows: Sequence[Row]) -> None:
 def write_objects(
     directory: pathlib.Path, name: pathlib.PurePath, image: np.ndarray, objects: np.ndarray
 ) -> Row:
-    """Writes the numbers of objects as a picture of 16 bits, and the image overlaid with the
-    objects and their outlines.
+    """Writes instance labels as a picture of 16 bits, and the image overlaid with the instances and
+    their outlines.
 
     Args:
         image: uint8 (H, W, 1 or 3).
@@ -166,14 +164,14 @@ def write_mask(
     names: Sequence[str],
     values: MaskValues | None = None,
 ) -> Row:
-    """Writes a mask with the values that masks of training have, and the image overlaid with it.
+    """Writes a mask with the values of masks in training, and the image overlaid with the mask.
 
     Args:
         image: uint8 (H, W, 1 or 3).
         mask: class numbers, uint8 (H, W).
         names: of the classes; the PNG file has them as its description.
-        values: of `--mask-values`: numbers are what is written; colours are the palette of the
-            class numbers. Otherwise the palette is only to look at.
+        values: of `--mask-values`: numbers are written as they are; colours are the palette of the
+            class numbers. Without values, the palette is for viewing.
 
     Returns:
         The two paths, for the row of the image.
@@ -214,13 +212,12 @@ def _save(picture: Image.Image, path: pathlib.Path, about: PngInfo | None = None
 
 
 class Progress:
-    """Progress on standard error: on a terminal a bar that vanishes at the end, elsewhere a line
-    every 30 seconds.
+    """Progress on standard error: a bar that vanishes at the end, or a line every 30 seconds if
+    there is no terminal.
 
     Args:
         total: number of images.
-        hidden: whether to show no bar, because it would disturb results that go to the same
-            terminal.
+        hidden: whether to show no bar, which would disturb results on the same terminal.
     """
 
     def __init__(self, total: int, *, hidden: bool = False) -> None:
@@ -241,7 +238,7 @@ class Progress:
         self._task = self._bar.add_task("", total=total)
 
     def advance(self, images: float) -> None:
-        """Adds to the number of images that are done, of a large one the share of its tiles."""
+        """Adds to the number of images that are done; a tile is a part of an image."""
         self._done += images
         self._bar.update(self._task, completed=self._done)
         if not self._console.is_terminal and time.monotonic() - self._said > _LINE_SECONDS:
