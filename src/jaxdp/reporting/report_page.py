@@ -61,14 +61,14 @@ def write_report(
         ConfigError: if a folder has neither, or the file cannot be written.
     """
     for folder in folders:
-        if not report_runs.is_run(folder) and not (folder / "bench.jsonl").is_file():
+        if not _is_run(folder) and not (folder / "bench.jsonl").is_file():
             what = "holds neither a run nor a bench.jsonl" if folder.is_dir() else "is no folder"
             raise ConfigError("run_dir", folder, f"{what}; give folders of runs")
     folders = list(dict.fromkeys(map(resolved, folders)))
     runs: list[RunRecord] = []
     grids: dict[str, list[dict[str, Any]]] = {}
     for folder, name in zip(folders, _names_of(folders), strict=True):
-        if report_runs.is_run(folder):
+        if _is_run(folder):
             runs.append(report_runs.read(folder, name))
         if (folder / "bench.jsonl").is_file():
             grids[name] = report_benchmarks.grids(benchmarks.read(str(folder / "bench.jsonl")))
@@ -82,6 +82,12 @@ def write_report(
         replace_file(resolved(output), page.encode(errors="replace"))
     except OSError as error:
         raise ConfigError("output", output, f"cannot be written: {error.strerror}") from error
+
+
+def _is_run(folder: pathlib.Path) -> bool:
+    """Whether a folder holds the settings, metrics or summary of a run."""
+    names = ("config.yaml", "metrics.jsonl", "summary.json")
+    return any((folder / name).is_file() for name in names)
 
 
 def _names_of(folders: Sequence[pathlib.Path]) -> list[str]:

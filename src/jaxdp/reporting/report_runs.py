@@ -209,7 +209,8 @@ class RunRecord:
         marks: list[Mark] = []
         before = None
         for index, event in enumerate(self.history):
-            kind, step, processes = event["event"], event["step"], event.get("processes")
+            kind, step = event["event"], event["step"]
+            processes = event.get("processes")
             reason = f": {event['reason']}" if "reason" in event else ""
             if kind in ("started", "resumed"):
                 if index:
@@ -224,12 +225,6 @@ class RunRecord:
             elif kind in ("stopped", "diverged") and index + 1 == len(self.history):
                 marks.append(Mark(kind, step, f"{kind} at step {step}{reason}"))
         return marks
-
-
-def is_run(folder: pathlib.Path) -> bool:
-    """Whether a folder holds the settings, metrics or summary of a run."""
-    names = ("config.yaml", "metrics.jsonl", "summary.json")
-    return any((folder / name).is_file() for name in names)
 
 
 def read(folder: pathlib.Path, name: str) -> RunRecord:
@@ -268,9 +263,7 @@ def read(folder: pathlib.Path, name: str) -> RunRecord:
         if not isinstance(summary.get(field), kind):
             summary[field] = empty
     task = summary.get("task") or dataset.get("task") or settings.get("task") or ""
-    metric, larger_is_better = "loss", False
-    with contextlib.suppress(ConfigError):  # a task of another package, or none
-        metric, larger_is_better = tasks.create(str(task), num_classes=2).best_metric
+    metric, larger_is_better = _ranking(str(task))
     return RunRecord(
         name,
         folder,
@@ -285,6 +278,13 @@ def read(folder: pathlib.Path, name: str) -> RunRecord:
         metric,
         larger_is_better,
     )
+
+
+def _ranking(task: str) -> tuple[str, bool]:
+    """Returns the metric by which runs of a task are ranked, and whether larger is better."""
+    with contextlib.suppress(ConfigError):  # a task of another package, or none
+        return tasks.create(task, num_classes=2).best_metric
+    return "loss", False
 
 
 def _read_settings(path: pathlib.Path) -> tuple[str, dict[str, Any]]:
