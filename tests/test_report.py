@@ -86,8 +86,13 @@ class Page(html.parser.HTMLParser):
 
     @property
     def run_tables(self) -> list[list[dict[str, str]]]:
-        tables = [table for table in self.tables if table[0][0] == "run"]
-        return [[dict(zip(head, row, strict=True)) for row in rows] for head, *rows in tables]
+        return [
+            [dict(zip(head, row, strict=True)) for row in rows]
+            for head, *rows in self.tables_of("run")
+        ]
+
+    def tables_of(self, first: str) -> list[list[list[str]]]:
+        return [table for table in self.tables if table[0][0] == first]
 
     @property
     def figures(self) -> list[str]:
@@ -134,7 +139,7 @@ def write_run(
         for number in range(rows)
         for split in ("train", "test")
     ]
-    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    write_lines(folder / "metrics.jsonl", *lines)
     content = {
         "model": config["model"],
         "dataset": config["dataset"],
@@ -156,12 +161,16 @@ def write_run(
     return folder
 
 
+def write_lines(path: pathlib.Path, *rows: dict[str, Any], mode: str = "w") -> None:
+    with path.open(mode) as file:
+        file.writelines(json.dumps(row) + "\n" for row in rows)
+
+
 def write_history(folder: pathlib.Path, *events: tuple[str, int], **facts: Any) -> None:
-    lines = [
-        {"time": "2026-01-01T00:00:00+00:00", "event": event, "step": step} | facts
-        for event, step in events
-    ]
-    (folder / "history.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    write_lines(
+        folder / "history.jsonl",
+        *({"event": event, "step": step} | facts for event, step in events),
+    )
 
 
 def written(*folders: str | pathlib.Path) -> Page:
@@ -338,13 +347,8 @@ def test_broken_runs_are_shown_with_what_there_is() -> None:
 
 def test_what_befell_a_run_is_marked_on_its_curves() -> None:
     folder = write_run("run", summary={"skipped_updates": 2, "status": "stopped"})
-    with (folder / "metrics.jsonl").open("a") as file:
-        file.write(
-            json.dumps(
-                {"step": 50, "split": "train", "loss": 1.0, "skipped_updates": 2, "overflows": 1}
-            )
-            + "\n"
-        )
+    row = {"step": 50, "split": "train", "loss": 1.0, "skipped_updates": 2, "overflows": 1}
+    write_lines(folder / "metrics.jsonl", row, mode="a")
     events: list[dict[str, Any]] = [
         {"event": "started", "step": 0},
         {"event": "stopped", "step": 20},
@@ -352,7 +356,7 @@ def test_what_befell_a_run_is_marked_on_its_curves() -> None:
         {"event": "rollback", "step": 33, "to_step": 30, "reason": "the loss of step 33 is nan"},
         {"event": "diverged", "step": 50},
     ]
-    (folder / "history.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
+    write_lines(folder / "history.jsonl", *events)
     page = written(folder)
     for text in (
         "run: resumed after step 20",
@@ -431,11 +435,9 @@ def test_a_grid_of_benchmarks_has_its_table_and_figure() -> None:
             named | where | (rates if rate else {"status": "oom", "reason": "out of memory: <b>"})
         )
     pathlib.Path("bench").mkdir()
-    pathlib.Path("bench/bench.jsonl").write_text(
-        "".join(json.dumps(record) + "\n" for record in records)
-    )
+    write_lines(pathlib.Path("bench/bench.jsonl"), *records)
     page = written("bench", write_run("run"))
-    (table,) = [table for table in page.tables if table[0][0] == "strategy"]
+    (table,) = page.tables_of("strategy")
     assert table[0] == ["strategy", "devices", "batch", "images/s", "±%", "strong"]
     assert [row[3] for row in table[1:]] == ["100", "150", "OOM"]
     assert [figure for figure in page.figures if figure.startswith("images per second")] == [
@@ -459,12 +461,12 @@ def test_large_pictures_are_made_smaller() -> None:
 
 
 def test_curves_of_many_points_are_short_and_keep_their_extremes() -> None:
-    folder = write_run("run", summary={"steps": 10_000})
+    folder = write_run("run", summary={"steps": 20_000})
     rows = (
-        {"step": step, "split": "train", "loss": 1.5 if step == 7_777 else 1 + step % 2 / 10}
-        for step in range(10_000)
+        {"step": step, "split": "train", "loss": 1.5 if step == 15_555 else 1 + step % 2 / 10}
+        for step in range(20_000)
     )
-    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_lines(folder / "metrics.jsonl", *rows)
     written(folder)
     (line,) = lines(caption="loss")
     assert len(line) < 1000
@@ -474,12 +476,9 @@ def test_curves_of_many_points_are_short_and_keep_their_extremes() -> None:
 def test_validation_is_a_curve_of_its_own_and_ranks_an_unfinished_run() -> None:
     folder = write_run("run")
     (folder / "summary.json").unlink()
-    with (folder / "metrics.jsonl").open("a") as file:
-        for step, accuracy in ((10, 0.7), (20, 0.8)):
-            file.write(
-                json.dumps({"step": step, "split": "validation", "loss": 0.4, "accuracy": accuracy})
-                + "\n"
-            )
+    for step, accuracy in ((10, 0.7), (20, 0.8)):
+        row = {"step": step, "split": "validation", "loss": 0.4, "accuracy": accuracy}
+        write_lines(folder / "metrics.jsonl", row, mode="a")
     page = written(folder)
     # Of the validation split, not of the test split.
     assert page.run_tables[0][0]["best validation accuracy"] == "80.00%"
@@ -664,7 +663,7 @@ def test_metrics_of_classes_are_a_table_with_a_row_for_each(count: int) -> None:
         summary={"metrics": {"train": figures, "test": figures | of_classes}, "best": None},
     )
     page = written(folder)
-    (table,) = [table for table in page.tables if table[0][0] == "class"]
+    (table,) = page.tables_of("class")
     assert table[0] == ["class", "iou, train", "iou, test", "dice, train", "dice, test"]
     assert [row[0] for row in table[1:]] == names
     assert table[3] == ["種2/a b", "–", "0.0200", "–", "0.0300"]
@@ -682,7 +681,7 @@ def test_accuracy_of_each_class_comes_from_the_confusion_matrix() -> None:
     folder, names = write_run("run"), ["cat", 'dog, "small"', "鳥", "never seen"]
     counts = np.array([[8.0, 2, 0, 0], [0, 5, 0, 0], [1, 3, 6, 0], [0, 0, 0, 0]])
     confusion.write(counts, names, folder / "plots/confusion.csv")
-    (table,) = [table for table in written(folder).tables if table[0][0] == "class"]
+    (table,) = written(folder).tables_of("class")
     assert table == [
         ["class", "accuracy, test", "images", "most often mistaken for"],
         ["cat", "80.00%", "10", 'dog, "small" (2)'],
@@ -695,7 +694,7 @@ def test_accuracy_of_each_class_comes_from_the_confusion_matrix() -> None:
     assert sum(int(row["images"]) for row in rows) == 25
     for broken in (b"\xff\xfe", b"actual,predicted,images\na,b\n", b"x\n", b""):
         (folder / "plots/confusion.csv").write_bytes(broken)
-        assert not [table for table in written(folder).tables if table[0][0] == "class"]
+        assert not written(folder).tables_of("class")
 
 
 def test_settings_changed_on_resuming_are_told() -> None:
@@ -710,8 +709,8 @@ def test_settings_changed_on_resuming_are_told() -> None:
         {"event": "started", "step": 0}, {"event": "resumed", "step": 20, "changed": changed},
         {"event": "resumed", "step": 1000, "changed": "?"}, {"event": "done", "step": 1040},
     ]  # fmt: skip
-    (folder / "history.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
-    (table,) = [table for table in written(folder).tables if table[0][0] == "setting"]
+    write_lines(folder / "history.jsonl", *events)
+    (table,) = written(folder).tables_of("setting")
     assert table == [
         ["setting", "after step", "before", "since"],
         ["learning rate", "20", "0.1", "0.05"],
@@ -719,7 +718,7 @@ def test_settings_changed_on_resuming_are_told() -> None:
         ["epochs", "20", "20", "default"],
     ]
     write_history(folder, ("started", 0), ("resumed", 20), ("done", 40))
-    assert not [table for table in written(folder).tables if table[0][0] == "setting"]
+    assert not written(folder).tables_of("setting")
 
 
 def test_wide_tables_can_be_reached_with_the_keyboard_and_have_names() -> None:
@@ -756,7 +755,7 @@ def test_curves_are_drawn_over_steps_epochs_and_time() -> None:
         [row for row in rows if row["split"] == "train"], (1.0, 1.0, 4.0, 2.0, 1.0), strict=True
     ):
         row["step_seconds"] = seconds
-    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_lines(folder / "metrics.jsonl", *rows)
     page = written(folder)
     chosen = [attributes for name, attributes in page.elements if name == "input"]
     assert [(each["value"], "checked" in each) for each in chosen] == [
@@ -800,3 +799,68 @@ def test_an_axis_that_is_not_known_of_a_run_is_not_offered_or_says_so() -> None:
     ]
     assert "Unknown for bare." in page.text
     assert len(lines("base")) == 2 * len(lines("epoch"))
+
+
+def one_killed() -> pathlib.Path:
+    """Writes a run with three workers, of which the last was lost and replaced."""
+    where = {"exchange": "exact", "workers": 3}
+    folder = write_run("run", rows=0, summary={"steps": 40, "devices": 1} | where, **where)
+    row = {
+        "split": "train",
+        "loss": 1.0,
+        "accuracy": 0.5,
+        "worker_slices": [30, 10, 20],
+        "recomputed_slices": 1,
+        "dropped_slices": 0,
+        "workers": 3,
+        "exchange_bytes": 1024,
+        "worker_idle_seconds": 0.5,
+    }
+    rows = [row | {"step": step, "elapsed_seconds": 1.25 * step} for step in (10, 30, 40)]
+    write_lines(folder / "metrics.jsonl", *rows)
+    events = [{"event": "started", "step": 0, "devices": 1, "processes": 1} | where]
+    for name, worker in (("joined", 0), ("joined", 1), ("joined", 2), ("lost", 2), ("joined", 2)):
+        events.append({"event": f"worker {name}", "step": 1, "seconds": 10.0, "worker": worker})
+    write_lines(folder / "history.jsonl", *events)
+    return folder
+
+
+def test_a_run_with_workers_does_not_say_that_it_had_one_device() -> None:
+    page = written(one_killed(), write_run("other"))
+    rows = {row["run"]: row for row in page.run_tables[0]}
+    assert (rows["run"]["devices"], rows["run"]["strategy"]) == ("3 workers", "exact")
+    assert (rows["other"]["devices"], rows["other"]["strategy"]) == ("2", "pmap")
+    assert not {"exchange", "workers"} & set(rows["run"])  # said already
+    assert "3 workers, one CPU core each" in page.text
+    assert "1 x cpu" not in page.text
+    assert not [figure for figure in page.figures if "worker" in figure]
+    for fact in (
+        "workers lost1",
+        "slices given out again3",
+        "moved to and from workers3.0 KiB",
+        "workers waited1.5 s in all",
+    ):
+        assert fact in re.sub(r"\s*\n\s*", "", page.text)
+
+
+def test_a_run_whose_width_changed_shows_its_parts() -> None:
+    folder = write_run("run")
+    events = [
+        {"event": "started", "step": 0, "processes": 4},
+        {"event": "resumed", "step": 10, "processes": 2},
+        {"event": "resumed", "step": 10, "processes": 1},
+        {"event": "stopped", "step": 20, "processes": 1},
+        {"event": "resumed", "step": 20, "processes": 4},
+        {"event": "done", "step": 40, "processes": 4},
+    ]
+    write_lines(folder / "history.jsonl", *events)
+    page = written(folder)
+    assert "resumed after step 10, on 2 processes instead of 4" in page.text
+    assert "resumed after step 20, on 4 processes instead of 1" in page.text
+    (points,) = lines(caption="processes")
+    assert [40 * x for x, _ in points] == pytest.approx([0, 10, 10, 20, 20, 40], abs=0.1)
+    assert [4 * y / points[0][1] for _, y in points] == pytest.approx([4, 4, 1, 1, 4, 4], abs=0.01)
+    write_lines(folder / "history.jsonl", *(event | {"processes": 4} for event in events))
+    page = written(folder)
+    assert "processes" not in page.figures
+    assert "instead of" not in page.text

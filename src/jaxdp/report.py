@@ -1,6 +1,4 @@
-"""`python -m jaxdp.report RUN_DIR...`: shows how runs went and what sets them apart, in one HTML
-file to keep, print or send.
-"""
+"""`python -m jaxdp.report RUN_DIR...`: compares runs in one HTML file to keep, print or send."""
 
 import dataclasses
 import pathlib
@@ -17,7 +15,7 @@ DESCRIPTION = "Write one HTML page about runs and benchmarks, to read anywhere."
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ReportConfig(Settings):
-    """What `python -m jaxdp.report` takes."""
+    """Settings of `python -m jaxdp.report`."""
 
     run_dirs: tuple[str, ...] = setting(
         REQUIRED,
@@ -32,7 +30,7 @@ class ReportConfig(Settings):
     )
     title: str | None = setting(
         None,
-        "what stands above it (default: models and datasets)",
+        "title of the page (default: models and datasets)",
         metavar="TEXT",
     )
 
@@ -43,8 +41,9 @@ class ReportConfig(Settings):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs `python -m jaxdp.report` with these arguments, by default the process's own, and returns
-    the exit code.
+    """Runs the command with these arguments, by default those of the process.
+
+    Returns the exit code.
     """
     return command_line.main(_main, argv, "jaxdp.report")
 

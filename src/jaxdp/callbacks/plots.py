@@ -1,6 +1,4 @@
-"""Draws what a finished run looks like: its curves, and a confusion matrix or predictions beside
-the truth.
-"""
+"""Draws the plots of a finished run: curves, and a confusion matrix or predictions."""
 
 import sys
 
@@ -14,12 +12,12 @@ from jaxdp.rundir.layout import RunDirectory
 class Plots:
     """Draws into the folder `plots` of the run directory.
 
-    What cannot be drawn is a warning, not the end of a run.
+    A plot that cannot be drawn is a warning, not the end of a run.
     """
 
     def on_end(self, run: Run, event: Ended) -> None:
         """Draws, and adds the images to `event.images`."""
-        # With Matplotlib, for which the first step need not wait.
+        # They import Matplotlib, for which the first step need not wait.
         from jaxdp.reporting import outcome, plots
 
         assert run.folder is not None

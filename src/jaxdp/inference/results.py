@@ -83,7 +83,7 @@ class Results:
         self._shares.append([float(value) for value in probabilities])
         return self._add(
             file,
-            predictions.likeliest(probabilities, self._description.class_names, self._config.top_k),
+            predictions.top_k(probabilities, self._description.class_names, self._config.top_k),
         )
 
     def add_pixels(self, file: ImageFile, image: np.ndarray, strips: Iterator[np.ndarray]) -> Row:

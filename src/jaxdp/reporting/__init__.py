@@ -1,6 +1,4 @@
-"""Presents runs, predictions, sweeps and benchmarks to people: as text, tables, plots and one
-page.
-"""
+"""Presents runs, predictions, sweeps and benchmarks as text, tables, plots and one page."""
 
 import errno
 import os
@@ -9,9 +7,7 @@ from jaxdp.rundir.read import warn
 
 
 def _ignore_loops() -> None:
-    """Removes variables that name a link to itself, with which Python 3.12 cannot import
-    Matplotlib.
-    """
+    """Removes variables that name a link to itself: Python 3.12 cannot import Matplotlib then."""
     for name in ("MPLCONFIGDIR", "XDG_CACHE_HOME", "XDG_CONFIG_HOME"):
         try:
             os.stat(os.environ.get(name) or ".")

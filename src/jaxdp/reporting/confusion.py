@@ -1,6 +1,4 @@
-"""A classifier's confusion matrix: as a figure for few classes or many, and as a table of counts,
-`confusion.csv`.
-"""
+"""A classifier's confusion matrix: a figure, and a table of counts, `confusion.csv`."""
 
 import pathlib
 import textwrap
@@ -18,7 +16,7 @@ from jaxdp.rundir.read import read_text
 from jaxdp.rundir.write import replace_file
 
 _MOST_NUMBERS = 30  # classes whose counts are legible in the cells
-_LONGEST_NAME = 24  # characters beside a matrix
+_LONGEST_NAME = 24  # characters of a name next to the matrix
 _INCHES_OF_MANY = 13.0  # side of the figure; the report shows it in nearly full size
 _LETTERS_AN_INCH = 10  # of the title
 _STEPS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)  # between the classes that are named
@@ -32,28 +30,34 @@ def plot(
 
     Returns the drawing as uint8 (H, W, 3).
 
-    Up to 30 classes have their counts in the cells. With more of them the counts are left out, as
-    many names as are legible are kept, and a line beneath says so.
+    Up to 30 classes have their counts in the cells. For more classes the figure has no counts and
+    as many names as are legible, and a line below says so.
     """
     count = len(class_names)
-    names, notes = _labels(class_names)
     few = count <= _MOST_NUMBERS
     side = min(max(4.0, 0.5 * count + 2.0), 15.0) if few else _INCHES_OF_MANY
-    every = (
-        1
-        if few
-        else next((step for step in _STEPS if 72 * 0.75 * side * step / count >= 11), count)
-    )
+    every, notes = 1, []
     if not few:
-        which = "" if every == 1 else f"every {every}{'nd' if every == 2 else 'th'} is named, "
-        notes.insert(
-            0,
+        every = next((step for step in _STEPS if 72 * 0.75 * side * step / count >= 11), count)
+        which = f"every {every}{'nd' if every == 2 else 'th'} is named, " if every > 1 else ""
+        notes.append(
             f"{count} classes: {which}counts are left out (confusion.csv beside this figure has"
-            " them)",
+            " them)"
         )
-    room = 0.09 * max(map(len, names)) if few else 0.0  # for the names
+    names = [
+        name if len(name) <= _LONGEST_NAME else name[: _LONGEST_NAME - 1] + "…"
+        for name in class_names
+    ]
+    if any(map(fonts.missing, class_names)):
+        notes.append("numbers from 0 stand for names that Matplotlib's fonts cannot show")
+    labels = [
+        str(index) if fonts.missing(class_names[index]) else fonts.drawn(name)
+        for index, name in enumerate(names)
+    ]
+    margin = 0.09 * max(map(len, labels)) if few else 0.0  # for the names
+    width = side + margin + 0.8
     with matplotlib.rc_context({"font.size": 11 if few else 13}):
-        figure = Figure(figsize=(side + room + 0.8, side + 0.7 * room), layout="constrained")
+        figure = Figure(figsize=(width, side + 0.7 * margin), layout="constrained")
         axes = figure.subplots()
         shares = confusion / np.maximum(confusion.sum(1, keepdims=True), 1)
         # Of many classes each is confused with few others and rarely: a linear scale would show the
@@ -61,55 +65,34 @@ def plot(
         shown = axes.imshow(shares, cmap="Blues", norm=PowerNorm(1.0 if few else 0.4, 0, 1))
         ticks = None if few else [0, 0.01, 0.05, 0.1, 0.2, 0.5, 1]
         figure.colorbar(shown, ax=axes, label="share of the actual class", shrink=0.85, ticks=ticks)
-        figure.suptitle(
-            textwrap.fill(fonts.drawn(title), int(_LETTERS_AN_INCH * (side + room + 0.8))),
-            fontsize=12,
-        )
+        wrapped = textwrap.fill(fonts.drawn(title), int(_LETTERS_AN_INCH * width))
+        figure.suptitle(wrapped, fontsize=12)
         axes.set(xlabel="predicted class", ylabel="actual class")
         if notes:
             figure.supxlabel("; ".join(notes), fontsize=10 if few else 11, wrap=True)
-        _ticks(axes, names, every, few=few)
+        _name_classes(axes, labels, every, few=few)
         if few:
-            for row, column in np.argwhere(confusion > 0):
-                color = "white" if shares[row, column] > 0.5 else "black"
-                text = f"{confusion[row, column]:.0f}"
-                axes.text(
-                    column,
-                    row,
-                    text,
-                    ha="center",
-                    va="center",
-                    color=color,
-                    fontsize=11 if count <= 12 else 8,
-                )
+            _write_counts(axes, confusion, shares)
         return pictures.save(figure, path)
 
 
-def _labels(class_names: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Returns the classes' labels, and what to say of labels that are not the names."""
-    unshown = [bool(fonts.missing(name)) for name in class_names]
-    short = [
-        name if len(name) <= _LONGEST_NAME else name[: _LONGEST_NAME - 1] + "…"
-        for name in class_names
-    ]
-    labels = [
-        str(index) if hidden else fonts.drawn(name)
-        for index, (name, hidden) in enumerate(zip(short, unshown, strict=True))
-    ]
-    note = "numbers from 0 stand for names that Matplotlib's fonts cannot show"
-    return labels, [note] if any(unshown) else []
-
-
-def _ticks(axes: Axes, names: Sequence[str], every: int, *, few: bool) -> None:
-    at, chosen = range(0, len(names), every), names[::every]
-    longest = max(map(len, chosen))
+def _name_classes(axes: Axes, labels: Sequence[str], every: int, *, few: bool) -> None:
+    at, chosen = range(0, len(labels), every), labels[::every]
     axes.set_yticks(at, chosen, fontsize=None if few else 9)
     if not few:
         axes.set_xticks(at, chosen, rotation=90, fontsize=9)
-    elif longest > 2:
+    elif max(map(len, chosen)) > 2:
         axes.set_xticks(at, chosen, rotation=45, ha="right", rotation_mode="anchor")
     else:
         axes.set_xticks(at, chosen)
+
+
+def _write_counts(axes: Axes, confusion: np.ndarray, shares: np.ndarray) -> None:
+    size = 11 if len(confusion) <= 12 else 8
+    for row, column in np.argwhere(confusion > 0):
+        color = "white" if shares[row, column] > 0.5 else "black"
+        text = f"{confusion[row, column]:.0f}"
+        axes.text(column, row, text, ha="center", va="center", color=color, fontsize=size)
 
 
 def write(confusion: np.ndarray, class_names: Sequence[str], path: pathlib.Path) -> None:
@@ -126,7 +109,7 @@ def write(confusion: np.ndarray, class_names: Sequence[str], path: pathlib.Path)
 
 
 def read(path: pathlib.Path) -> dict[str, dict[str, int]]:
-    """Returns what `write` wrote: of each actual class the number of images by predicted class.
+    """Returns what `write` wrote: the number of images by actual and predicted class.
 
     Raises:
         ValueError: if the file cannot be read or holds something else.

@@ -1,4 +1,4 @@
-"""Fits texts of figures to the fonts of Matplotlib: its own has no Chinese, Japanese or Korean."""
+"""Fits text to the fonts of Matplotlib; its own has no Chinese, Japanese or Korean."""
 
 import matplotlib
 from matplotlib import font_manager

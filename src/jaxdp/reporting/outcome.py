@@ -1,7 +1,8 @@
-"""Draws the pictures of a finished run: a classifier's confusion matrix, or else images, truth and
-predictions.
+"""Draws the pictures of a finished run: a classifier's confusion matrix, or images with truth and
+prediction.
 """
 
+import functools
 import pathlib
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -12,7 +13,7 @@ from jaxdp.data.sources import IGNORE_LABEL, TARGET_FIELDS
 from jaxdp.reporting import confusion, pictures
 from jaxdp.tasks.segmentation import center_crop
 
-ROWS = 3  # pictures shown, evenly spaced over the test set
+ROWS = 3  # examples shown, evenly spaced over the test set
 
 
 def draw(
@@ -31,51 +32,42 @@ def draw(
         source: the test split.
         predict: from stored pixels to the model's outputs.
         sums: of the evaluation.
-        separate: from the outputs for an image to the numbers of its objects, where objects are
-            told apart.
+        separate: from the outputs for an image to instance labels, for instance segmentation.
     """
-    if getattr(task, "target", None):  # a task from outside that learns something else
+    if getattr(task, "target", None):  # a task of another package that learns something else
         return {}
     kind = task.name if task.name in TARGET_FIELDS else getattr(task, "kind", "classification")
-    if kind == "classification" and "confusion" not in sums:
-        return {}
     if kind == "classification":
+        if "confusion" not in sums:
+            return {}
         counts = np.asarray(sums["confusion"])
         drawing = confusion.plot(counts, task.class_names, directory / "confusion.png", title=title)
         confusion.write(counts, task.class_names, directory / "confusion.csv")
         return {"confusion": drawing}
-    numbers = np.linspace(0, len(source) - 1, min(ROWS, len(source))).round().astype(int)
-    examples = source.read(numbers.tolist())
+    indices = np.linspace(0, len(source) - 1, min(ROWS, len(source))).round().astype(int).tolist()
+    examples = source.read(indices)
     outputs = np.asarray(predict(examples["images"]))
-    images = np.asarray(center_crop(examples["images"], outputs.shape[1:3]))
+    color: Callable[[np.ndarray], np.ndarray] = np.asarray
     if separate is not None:
-        actual = np.stack([source.unchecked(number)["masks"] for number in numbers.tolist()])
-        truths = [
-            pictures.color_objects(objects)
-            for objects in np.asarray(center_crop(actual, outputs.shape[1:3]))
-        ]
-        found = [pictures.color_objects(separate(output)) for output in outputs]
+        truths = np.stack([source.unchecked(index)["masks"] for index in indices])
+        predicted = [separate(output) for output in outputs]
+        color = pictures.color_objects
     elif kind == "segmentation":
-        masks = np.asarray(center_crop(examples["masks"], outputs.shape[1:3]))
-        truths, found = (
-            [
-                pictures.color_mask(
-                    mask, task.num_classes, getattr(task, "ignore_label", IGNORE_LABEL)
-                )
-                for mask in many
-            ]
-            for many in (masks, outputs.argmax(-1).astype(np.uint8))
+        truths, predicted = examples["masks"], outputs.argmax(-1).astype(np.uint8)
+        ignore_label = getattr(task, "ignore_label", IGNORE_LABEL)
+        color = functools.partial(
+            pictures.color_mask, num_classes=task.num_classes, ignore_label=ignore_label
         )
     else:
-        truths = list(np.asarray(center_crop(examples["targets"], outputs.shape[1:3])))
-        found = list((outputs.clip(0, 1) * 255).round().astype(np.uint8))
-    shown = [
-        pictures.stretch(pictures.as_picture(image, getattr(source, "pixel_range", None)))
-        for image in images
+        truths = examples["targets"]
+        predicted = (outputs.clip(0, 1) * 255).round().astype(np.uint8)
+    pixel_range = getattr(source, "pixel_range", None)
+    images, truths = (
+        np.asarray(center_crop(each, outputs.shape[1:3])) for each in (examples["images"], truths)
+    )
+    rows = [
+        [pictures.stretch(pictures.as_picture(image, pixel_range)), color(truth), color(found)]
+        for image, truth, found in zip(images, truths, predicted, strict=True)
     ]
-    rows = [list(row) for row in zip(shown, truths, found, strict=True)]
-    return {
-        "predictions": pictures.plot_rows(
-            rows, ("image", "truth", "prediction"), directory / "predictions.png"
-        )
-    }
+    path = directory / "predictions.png"
+    return {"predictions": pictures.plot_rows(rows, ("image", "truth", "prediction"), path)}

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from jaxdp.rundir.write import replacing
 
 _STYLE: Any = {"font.size": 11}
-_COLORS = 18  # of objects, which they take in turn
+_COLORS = 18  # of instances, which take them in turn
 
 
 def class_colors(count: int) -> np.ndarray:
@@ -32,48 +32,43 @@ def color_mask(mask: np.ndarray, num_classes: int, ignore_label: int = 255) -> n
     return np.where((mask == ignore_label)[..., None], np.uint8(128), colored)
 
 
-def overlay(image: np.ndarray, mask: np.ndarray, num_classes: int) -> np.ndarray:
-    """Returns an image (H, W, 1 or 3), uint8, covered by the colors of all classes but the
-    first.
-    """
-    base = np.broadcast_to(image, (*image.shape[:2], 3)).astype(np.float32)
-    mixed = np.where(
-        (mask > 0)[..., None], 0.55 * base + 0.45 * color_mask(mask, num_classes), base
-    )
-    return mixed.round().astype(np.uint8)
+def color_objects(objects: np.ndarray) -> np.ndarray:
+    """Returns instance labels (H, W), positive for instances, as uint8 (H, W, 3)."""
+    return color_mask(_cycled(objects), _COLORS + 1)
 
 
-def _color_numbers(objects: np.ndarray) -> np.ndarray:
+def _cycled(objects: np.ndarray) -> np.ndarray:
     return np.where(objects > 0, (objects - 1) % _COLORS + 1, 0).astype(np.uint8)
 
 
-def color_objects(objects: np.ndarray) -> np.ndarray:
-    """Returns numbers of objects (H, W), of which those up to 0 are none, as uint8 (H, W, 3)."""
-    return color_mask(_color_numbers(objects), _COLORS + 1)
+def overlay(
+    image: np.ndarray, mask: np.ndarray, num_classes: int, outline: np.ndarray | bool = False
+) -> np.ndarray:
+    """Returns an image (H, W, 1 or 3), uint8, covered by the colors of all classes but the first.
+
+    Args:
+        outline: pixels (H, W) where the colors hide the image.
+    """
+
+    def draw(image: np.ndarray, mask: np.ndarray, outline: np.ndarray) -> np.ndarray:
+        base = np.broadcast_to(image, (*image.shape[:2], 3)).astype(np.float32)
+        colors = color_mask(mask, num_classes)
+        mixed = np.where((mask > 0)[..., None], 0.55 * base + 0.45 * colors, base)
+        return np.where(outline[..., None], colors, mixed.round().astype(np.uint8))
+
+    return by_rows(draw, image, mask, np.broadcast_to(outline, mask.shape))
 
 
 def overlay_objects(image: np.ndarray, objects: np.ndarray) -> np.ndarray:
-    """Returns an image (H, W, 1 or 3), uint8, covered by the colors of objects, whose outlines hide
-    it.
+    """Returns an image (H, W, 1 or 3), uint8, covered by the colors of instances, whose outlines
+    hide it.
     """
-    numbers = _color_numbers(objects)
+    padded = np.pad(objects, 1, mode="edge")
+    neighbors = (padded[:-2, 1:-1], padded[2:, 1:-1], padded[1:-1, :-2], padded[1:-1, 2:])
     outline = np.zeros(objects.shape, bool)
-    for axis in (0, 1):
-        changes = np.diff(objects, axis=axis) != 0
-        for before, after in ((0, 1), (1, 0)):
-            outline |= np.pad(
-                changes, [(before, after) if axis == other else (0, 0) for other in (0, 1)]
-            )
-    outline &= objects > 0
-
-    def draw(pixels: np.ndarray, numbers: np.ndarray, outline: np.ndarray) -> np.ndarray:
-        return np.where(
-            outline[..., None],
-            color_mask(numbers, _COLORS + 1),
-            overlay(pixels, numbers, _COLORS + 1),
-        )
-
-    return by_rows(draw, image, numbers, outline)
+    for neighbor in neighbors:
+        outline |= neighbor != objects
+    return overlay(image, _cycled(objects), _COLORS + 1, outline & (objects > 0))
 
 
 def as_picture(image: np.ndarray, pixel_range: tuple[float, float] | None = None) -> np.ndarray:
@@ -85,11 +80,8 @@ def as_picture(image: np.ndarray, pixel_range: tuple[float, float] | None = None
     """
     if pixel_range is not None:
         low, high = pixel_range
-        image = (
-            np.clip((image.astype(np.float32) - low) * (255 / (high - low)), 0, 255)
-            .round()
-            .astype(np.uint8)
-        )
+        scaled = (image.astype(np.float32) - low) * (255 / (high - low))
+        image = np.clip(scaled, 0, 255).round().astype(np.uint8)
     if image.shape[-1] == 2:
         return image.mean(-1, keepdims=True).round().astype(np.uint8)
     return image if image.shape[-1] in (1, 3) else image[..., :3]
@@ -98,8 +90,8 @@ def as_picture(image: np.ndarray, pixel_range: tuple[float, float] | None = None
 def by_rows(
     function: Callable[..., np.ndarray], *images: np.ndarray, rows: int = 256
 ) -> np.ndarray:
-    """Returns what a function of each pixel gives, of a few rows at a time: in between it may take
-    many bytes a pixel.
+    """Returns a function of each pixel, computed for a few rows at a time, since it may need many
+    bytes a pixel.
     """
     parts = [
         function(*(image[top : top + rows] for image in images))
@@ -121,23 +113,15 @@ def plot_rows(
 
     Returns the drawing as uint8 (H, W, 3).
     """
+    height, width = rows[0][0].shape[:2]
+    side = 2.6
+    size = (side * len(titles), side * height / width * len(rows) + 0.4)
     with matplotlib.rc_context(_STYLE):
-        height, width = rows[0][0].shape[:2]
-        side = 2.6
-        figure = Figure(
-            figsize=(side * len(titles), side * height / width * len(rows) + 0.4),
-            layout="constrained",
-        )
+        figure = Figure(figsize=size, layout="constrained")
         grid = figure.subplots(len(rows), len(titles), squeeze=False)
-        for axes_row, pictures in zip(grid, rows, strict=True):
-            for axes, picture in zip(axes_row, pictures, strict=True):
-                axes.imshow(
-                    picture.squeeze(-1) if picture.shape[-1] == 1 else picture,
-                    cmap="gray",
-                    vmin=0,
-                    vmax=255,
-                )
-                axes.set_axis_off()
+        for axes, picture in zip(grid.flat, [each for row in rows for each in row], strict=True):
+            axes.imshow(picture, cmap="gray", vmin=0, vmax=255)
+            axes.set_axis_off()
         for axes, title in zip(grid[0], titles, strict=True):
             axes.set_title(title, fontsize=12)
         return save(figure, path)

@@ -27,36 +27,27 @@ def curves_figure(rows: Sequence[dict[str, Any]], *, title: str, metric_name: st
     """Draws loss and one metric over the steps, with a curve for each split that has rows.
 
     Args:
-        metric_name: the metric beside the loss, e.g. `accuracy`.
+        metric_name: the metric next to the loss, e.g. `accuracy`.
 
     Returns:
-        A figure that Jupyter shows where it is the value of a cell, and that pyplot knows nothing
-        of.
+        A figure that Jupyter shows as the value of a cell, and that pyplot does not know.
     """
-    named = fonts.drawn(metric_name)
     with matplotlib.rc_context(_STYLE):
         figure = Figure(figsize=(9, 3.6), layout="constrained")
         for axes, name in zip(figure.subplots(1, 2), ("loss", metric_name), strict=True):
             for split, color in COLORS.items():
-                of_split = [row for row in rows if row["split"] == split and name in row]
                 points = [
                     (row["step"], row[name])
-                    for row in of_split
-                    if is_finite(row.get("loss")) and is_finite(row[name])
+                    for row in rows
+                    if row["split"] == split
+                    and is_finite(row.get("loss"))
+                    and is_finite(row.get(name))
                 ]
                 if points:
-                    steps, values = zip(*points, strict=True)
                     marker = "o" if split != "train" or len(points) == 1 else None
-                    axes.plot(
-                        steps,
-                        values,
-                        color=color,
-                        label=split,
-                        marker=marker,
-                        markersize=3.5,
-                        linewidth=1.8,
-                    )
-            axes.set(xlabel="step", ylabel="loss" if name == "loss" else named)
+                    look = {"marker": marker, "markersize": 3.5, "linewidth": 1.8}
+                    axes.plot(*zip(*points, strict=True), color=color, label=split, **look)
+            axes.set(xlabel="step", ylabel=fonts.drawn(name))
             axes.grid(alpha=0.25)
             if name == "loss":
                 axes.set_yscale("log")

@@ -3,6 +3,7 @@
 import pathlib
 import time
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import rich.console
@@ -19,15 +20,13 @@ from jaxdp.reporting import pictures
 from jaxdp.rundir.read import Row
 from jaxdp.rundir.write import replace_file, replacing
 
-_LINE_SECONDS = 30  # between lines of progress where there is no terminal
-_LEAST_SHARE = 0.0005  # of the pixels of a class that the table names; less would read 0.0%
+_LINE_SECONDS = 30  # between lines of progress if there is no terminal
+_LEAST_SHARE = 0.0005  # of pixels, for a class in the table; a smaller one would read 0.0%
 
 
-def likeliest(probabilities: np.ndarray, class_names: Sequence[str], top_k: int) -> Row:
-    """Returns the `top_k` likeliest classes of an image with their probabilities, the likeliest
-    first.
-    """
-    best = np.argsort(-probabilities, kind="stable")[:top_k]
+def top_k(probabilities: np.ndarray, class_names: Sequence[str], count: int) -> Row:
+    """Returns the most likely classes of an image with their probabilities."""
+    best = np.argsort(-probabilities, kind="stable")[:count]
     return {
         "classes": [
             {"class": class_names[index], "probability": round(float(probabilities[index]), 6)}
@@ -53,9 +52,7 @@ def shares(mask: np.ndarray, class_names: Sequence[str]) -> Row:
 
 
 def count_objects(objects: np.ndarray) -> Row:
-    """Returns the size of a mask of object numbers, how many objects are in it, and their mean
-    area.
-    """
+    """Returns the size of instance labels (H, W), the number of instances and their mean area."""
     count, pixels = int(objects.max(initial=0)), int(np.count_nonzero(objects))
     return {
         "size": list(objects.shape),
@@ -78,49 +75,45 @@ def print_table(rows: Sequence[Row]) -> None:
     """Prints a table with a row for each image; long names are wrapped, never shortened."""
     table = rich.table.Table()
     table.add_column("file", overflow="fold")
-    if "classes" in rows[0]:
-        places = ("likeliest class", "second", "third")
-        for number in range(len(rows[0]["classes"])):
-            table.add_column(
-                places[number] if number < len(places) else f"{number + 1}th", overflow="fold"
-            )
-        for row in rows:
-            cells = [
-                f"{rich.markup.escape(item['class'])}: [bold]{item['probability']:.1%}[/bold]"
-                for item in row["classes"]
-            ]
-            table.add_row(rich.markup.escape(printable(row["file"])), *cells)
-    else:
-        table.add_column("size", justify="right", no_wrap=True)
-        if "objects" in rows[0]:
-            table.add_column("objects", justify="right", no_wrap=True)
-            table.add_column("mean area in pixels", justify="right")
-        elif "shares" in rows[0]:
-            table.add_column("share of the pixels", overflow="fold")
+    cells = [_cells(row) for row in rows]
+    for title, text in cells[0].items():
+        if "[bold]" in text or "share" in title:
+            table.add_column(title, overflow="fold")
         else:
-            for name in ("mean", "lowest", "highest"):
-                table.add_column(name, justify="right", no_wrap=True)
-        for row in rows:
-            height, width = row["size"]
-            table.add_row(
-                rich.markup.escape(printable(row["file"])), f"{height}x{width}", *_dense_cells(row)
-            )
+            table.add_column(title, justify="right", no_wrap=True)
+    for row, texts in zip(rows, cells, strict=True):
+        table.add_row(rich.markup.escape(printable(row["file"])), *texts.values())
     rich.console.Console(highlight=False, emoji=False).print(table)
 
 
-def _dense_cells(row: Row) -> list[str]:
+def _cells(row: Row) -> dict[str, str]:
+    """Returns what a table says of an image, by the titles of its columns."""
+
+    def named(name: str, share: float) -> str:
+        return f"{rich.markup.escape(name)}: [bold]{share:.1%}[/bold]"
+
+    if "classes" in row:
+        titles = ("most likely class", "second", "third")
+        return {
+            titles[index] if index < 3 else f"{index + 1}th": named(
+                item["class"], item["probability"]
+            )
+            for index, item in enumerate(row["classes"])
+        }
+    height, width = row["size"]
+    size = {"size": f"{height}x{width}"}
     if "objects" in row:
-        return [f"{row['objects']:,}", f"{row['mean_area_pixels']:.1f}"]
-    if "shares" not in row:
-        return [f"{row['mean']:.1f}", str(row["lowest"]), str(row["highest"])]
-    shares = sorted(row["shares"].items(), key=lambda item: -item[1])
-    return [
-        ", ".join(
-            f"{rich.markup.escape(name)}: [bold]{share:.1%}[/bold]"
-            for name, share in shares
-            if share >= _LEAST_SHARE
-        )
-    ]
+        area = f"{row['mean_area_pixels']:.1f}"
+        return size | {"objects": f"{row['objects']:,}", "mean area in pixels": area}
+    if "shares" in row:
+        shares = sorted(row["shares"].items(), key=lambda item: -item[1])
+        texts = (named(name, share) for name, share in shares if share >= _LEAST_SHARE)
+        return size | {"share of the pixels": ", ".join(texts)}
+    return size | {
+        "mean": f"{row['mean']:.1f}",
+        "lowest": str(row["lowest"]),
+        "highest": str(row["highest"]),
+    }
 
 
 def write_csv(
@@ -134,24 +127,22 @@ def write_csv(
         (file, *(f"{value:.6f}" for value in values))
         for file, values in zip(files, shares, strict=True)
     ]
-    _write_table(path, [("file", *class_names), *lines])
+    # A link that the user names stays a link.
+    replace_file(resolved(path), csv_text.write([("file", *class_names), *lines]))
 
 
 def write_object_csv(path: pathlib.Path, rows: Sequence[Row]) -> None:
-    """Writes a line for each image: how many objects are in it, and their mean area in pixels."""
+    """Writes a line for each image: the number of instances and their mean area in pixels."""
     names = ("file", "objects", "mean_area_pixels")
-    _write_table(path, [names, *([row[name] for name in names] for row in rows)])
-
-
-def _write_table(path: pathlib.Path, rows: Sequence[Sequence[object]]) -> None:
-    replace_file(resolved(path), csv_text.write(rows))  # a link that the user names stays one
+    lines = [[row[name] for name in names] for row in rows]
+    replace_file(resolved(path), csv_text.write([names, *lines]))
 
 
 def write_objects(
     directory: pathlib.Path, name: pathlib.PurePath, image: np.ndarray, objects: np.ndarray
 ) -> Row:
-    """Writes the numbers of objects as a picture of 16 bits, and the image overlaid with the
-    objects and their outlines.
+    """Writes instance labels as a picture of 16 bits, and the image overlaid with the instances and
+    their outlines.
 
     Args:
         image: uint8 (H, W, 1 or 3).
@@ -173,47 +164,37 @@ def write_mask(
     names: Sequence[str],
     values: MaskValues | None = None,
 ) -> Row:
-    """Writes a mask with the values that masks of training have, and the image overlaid with it.
+    """Writes a mask with the values of masks in training, and the image overlaid with the mask.
 
     Args:
         image: uint8 (H, W, 1 or 3).
         mask: class numbers, uint8 (H, W).
         names: of the classes; the PNG file has them as its description.
-        values: of `--mask-values`: numbers are what is written; colours are the palette of the
-            class numbers. Otherwise the palette is only to look at.
+        values: of `--mask-values`: numbers are written as they are; colours are the palette of the
+            class numbers. Without values, the palette is for viewing.
 
     Returns:
         The two paths, for the row of the image.
     """
-    stored = range(len(names))
-    if values is not None and values.values is not None and not values.colours:
-        stored = values.values
-        picture = Image.fromarray(
-            np.array(stored, np.uint8 if max(stored) < 256 else np.uint16)[mask]
-        )
+    stored: Sequence[Any] = range(len(names))
+    given = None if values is None else values.values
+    if values is not None and given is not None and not values.colours:
+        stored = given
+        dtype = np.uint8 if max(stored) < 256 else np.uint16
+        picture = Image.fromarray(np.array(stored, dtype)[mask])
     else:
         picture = Image.fromarray(mask)
-        colours = np.array(values.values if values is not None and values.colours else (), ">u4")
-        palette = (
-            colours.view(np.uint8).reshape(-1, 4)[:, 1:]
-            if len(colours)
-            else pictures.class_colors(len(names))
-        )
+        palette = pictures.class_colors(len(names))
+        if values is not None and values.colours:
+            palette = np.array(given, ">u4").view(np.uint8).reshape(-1, 4)[:, 1:]
         picture.putpalette(palette.tobytes())
     about = PngInfo()
-    about.add_text(
-        "Description",
-        ", ".join(f"{value}: {each}" for value, each in zip(stored, names, strict=True)),
-    )
-    shown = pictures.by_rows(
-        lambda pixels, labels: pictures.overlay(pixels, labels, len(names)),
-        pictures.stretch(image),
-        mask,
-    )
-    above = Image.fromarray(shown)
+    described = (f"{value}: {name}" for value, name in zip(stored, names, strict=True))
+    about.add_text("Description", ", ".join(described))
+    shown = pictures.overlay(pictures.stretch(image), mask, len(names))
     return {
         "mask": _save(picture, directory / f"{name}-mask.png", about),
-        "overlay": _save(above, directory / f"{name}-overlay.png"),
+        "overlay": _save(Image.fromarray(shown), directory / f"{name}-overlay.png"),
     }
 
 
@@ -231,13 +212,12 @@ def _save(picture: Image.Image, path: pathlib.Path, about: PngInfo | None = None
 
 
 class Progress:
-    """Progress on standard error: on a terminal a bar that vanishes at the end, elsewhere a line
-    every 30 seconds.
+    """Progress on standard error: a bar that vanishes at the end, or a line every 30 seconds if
+    there is no terminal.
 
     Args:
         total: number of images.
-        hidden: whether to show no bar, because it would disturb results that go to the same
-            terminal.
+        hidden: whether to show no bar, which would disturb results on the same terminal.
     """
 
     def __init__(self, total: int, *, hidden: bool = False) -> None:
@@ -258,7 +238,7 @@ class Progress:
         self._task = self._bar.add_task("", total=total)
 
     def advance(self, images: float) -> None:
-        """Adds to the number of images that are done, of a large one the share of its tiles."""
+        """Adds to the number of images that are done; a tile is a part of an image."""
         self._done += images
         self._bar.update(self._task, completed=self._done)
         if not self._console.is_terminal and time.monotonic() - self._said > _LINE_SECONDS:

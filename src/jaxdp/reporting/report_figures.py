@@ -29,7 +29,10 @@ Number = float | int
 ToX = Mapping[str, Callable[[Any], Any]]  # by key of an x axis: from steps to positions on it
 Panel = tuple[str, list[Markup]]  # caption, and a drawing over each x axis
 # Colors that stand for variables of the page's style sheet.
-_TEXT, _NAME, _GRID, _RUN = "#000001", "#000002", "#000003", "#000004"
+_TEXT = "#000001"
+_NAME = "#000002"
+_GRID = "#000003"
+_RUN = "#000004"
 _VARIABLES = {_TEXT: "soft", _NAME: "ink", _GRID: "line", _RUN: "k"}
 _STYLE: Any = {
     "font.size": 11,
@@ -49,7 +52,12 @@ _STYLE: Any = {
     "xtick.labelcolor": _TEXT,
     "ytick.labelcolor": _TEXT,
 }
-_WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 376, 218, 60, 10, 14, 30
+_WIDTH = 376
+_HEIGHT = 218
+_LEFT = 60  # margins of the panel
+_RIGHT = 10
+_TOP = 14
+_BOTTOM = 30
 _ROW = 30  # height of a run in a timeline
 _ROUND = [1, 2, 2.5, 5, 10]  # distances of ticks, apart from powers of ten
 

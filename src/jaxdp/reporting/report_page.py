@@ -61,14 +61,14 @@ def write_report(
         ConfigError: if a folder has neither, or the file cannot be written.
     """
     for folder in folders:
-        if not report_runs.is_run(folder) and not (folder / "bench.jsonl").is_file():
+        if not _is_run(folder) and not (folder / "bench.jsonl").is_file():
             what = "holds neither a run nor a bench.jsonl" if folder.is_dir() else "is no folder"
             raise ConfigError("run_dir", folder, f"{what}; give folders of runs")
     folders = list(dict.fromkeys(map(resolved, folders)))
     runs: list[RunRecord] = []
     grids: dict[str, list[dict[str, Any]]] = {}
-    for folder, name in zip(folders, report_runs.names_of(folders), strict=True):
-        if report_runs.is_run(folder):
+    for folder, name in zip(folders, _names_of(folders), strict=True):
+        if _is_run(folder):
             runs.append(report_runs.read(folder, name))
         if (folder / "bench.jsonl").is_file():
             grids[name] = report_benchmarks.grids(benchmarks.read(str(folder / "bench.jsonl")))
@@ -82,6 +82,21 @@ def write_report(
         replace_file(resolved(output), page.encode(errors="replace"))
     except OSError as error:
         raise ConfigError("output", output, f"cannot be written: {error.strerror}") from error
+
+
+def _is_run(folder: pathlib.Path) -> bool:
+    """Whether a folder holds the settings, metrics or summary of a run."""
+    names = ("config.yaml", "metrics.jsonl", "summary.json")
+    return any((folder / name).is_file() for name in names)
+
+
+def _names_of(folders: Sequence[pathlib.Path]) -> list[str]:
+    """Returns the shortest ends of paths that differ from each other."""
+    for depth in range(1, max(len(folder.parts) for folder in folders)):
+        names = ["/".join(folder.parts[-depth:]) for folder in folders]
+        if len(set(names)) == len(names):
+            return names
+    return [str(folder) for folder in folders]
 
 
 def _page(
@@ -145,13 +160,14 @@ def _section(runs: Sequence[RunRecord]) -> dict[str, Any]:
     ]
     settings = next((run.settings for run in runs if run.settings), {})
     x_axes = _x_axes(runs)
+    evaluated = {run.held_out for run in runs}
     kinds = {mark.kind for run in runs for mark in run.marks}
     return {
         "runs": runs,
         "names": {run.name: run.color for run in runs},
         "dataset": runs[0].fact("dataset"),
         "metric": runs[0].metric,
-        "splits": [split for split in SPLITS if any(run.has(split) for run in runs)],
+        "splits": [split for split in SPLITS if split in {"train", "test"} | evaluated],
         "differing": _differing(runs),
         "shared": {
             name: value
@@ -216,7 +232,11 @@ def _curves(runs: Sequence[RunRecord], name: str, splits: Sequence[str]) -> list
         for split in splits:
             steps, values = run.series(split, name)
             dotted = len(values) == 1 or (split != "train" and len(values) <= _DOTTED)
-            look = {"linestyle": _LINE_STYLES[split], "marker": "o" if dotted else None}
+            look = {
+                "linestyle": _LINE_STYLES[split],
+                "linewidth": 1 if run.color == len(COLORS) else 1.8,  # the grey ones are many
+                "marker": "o" if dotted else None,
+            }
             scaled = [value / unit for value in values]
             label = f"{run.name}, {split}"
             curves.append(Line(label, run.color, run.to_x, steps, scaled, look))

@@ -3,10 +3,9 @@
 import contextlib
 import dataclasses
 import functools
-import itertools
 import pathlib
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -103,14 +102,11 @@ class RunRecord:
         seen = (int(row["step"]) for row in (*self.rows, *self.history))
         return self.summary["steps"] or max(seen, default=0)
 
-    def has(self, split: str) -> bool:
-        """Whether there are rows of a split; nearly every run has the others than validation."""
-        return split != "validation" or any(row.get("split") == split for row in self.rows)
-
-    @property
+    @functools.cached_property
     def held_out(self) -> str:
         """The split by which runs are compared: validation, or test where there is none."""
-        return "validation" if self.has("validation") else "test"
+        splits = {row.get("split") for row in self.rows}
+        return "validation" if "validation" in splits else "test"
 
     def series(self, split: str, name: str) -> tuple[list[float], list[float]]:
         """Returns the steps and values of the rows that have one.
@@ -138,7 +134,7 @@ class RunRecord:
             return values[-1] if values else None
         return (max if self.larger_is_better else min)(values, default=None)
 
-    @property
+    @functools.cached_property
     def metrics(self) -> dict[str, dict[str, Any]]:
         """Metrics by split at the end, or so far, and those of another step that was the best."""
         evaluated = [row for row in self.rows if row.get("split") == self.held_out]
@@ -158,17 +154,6 @@ class RunRecord:
             for split, values in found.items()
         }
         return {split: values for split, values in shown.items() if values}
-
-    @property
-    def metric_names(self) -> dict[str, list[str]]:
-        """The names of metrics, and kinds and classes in the names of those of a single class."""
-        names = dict.fromkeys(itertools.chain(*self.metrics.values()))
-        of_classes = [name.partition("/") for name in names if "/" in name]
-        return {
-            "whole": [name for name in names if "/" not in name],
-            "kinds": list(dict.fromkeys(kind for kind, _, _ in of_classes)),
-            "classes": list(dict.fromkeys(name for _, _, name in of_classes)),
-        }
 
     @functools.cached_property
     def to_x(self) -> ToX:
@@ -222,7 +207,8 @@ class RunRecord:
         marks: list[Mark] = []
         before = None
         for index, event in enumerate(self.history):
-            kind, step, processes = event["event"], event["step"], event.get("processes")
+            kind, step = event["event"], event["step"]
+            processes = event.get("processes")
             reason = f": {event['reason']}" if "reason" in event else ""
             if kind in ("started", "resumed"):
                 if index:
@@ -237,21 +223,6 @@ class RunRecord:
             elif kind in ("stopped", "diverged") and index + 1 == len(self.history):
                 marks.append(Mark(kind, step, f"{kind} at step {step}{reason}"))
         return marks
-
-
-def is_run(folder: pathlib.Path) -> bool:
-    """Whether a folder holds the settings, metrics or summary of a run."""
-    names = ("config.yaml", "metrics.jsonl", "summary.json")
-    return any((folder / name).is_file() for name in names)
-
-
-def names_of(folders: Sequence[pathlib.Path]) -> list[str]:
-    """Returns the shortest ends of paths that differ from each other."""
-    for depth in range(1, max(len(folder.parts) for folder in folders)):
-        names = ["/".join(folder.parts[-depth:]) for folder in folders]
-        if len(set(names)) == len(names):
-            return names
-    return [str(folder) for folder in folders]
 
 
 def read(folder: pathlib.Path, name: str) -> RunRecord:
@@ -291,9 +262,7 @@ def read(folder: pathlib.Path, name: str) -> RunRecord:
         if not isinstance(summary.get(field), kind):
             summary[field] = empty
     task = summary.get("task") or dataset.get("task") or settings.get("task") or ""
-    metric, larger_is_better = "loss", False
-    with contextlib.suppress(ConfigError):  # a task of another package, or none
-        metric, larger_is_better = tasks.create(str(task), num_classes=2).best_metric
+    metric, larger_is_better = _ranking(str(task))
     return RunRecord(
         name,
         folder,
@@ -308,6 +277,13 @@ def read(folder: pathlib.Path, name: str) -> RunRecord:
         metric,
         larger_is_better,
     )
+
+
+def _ranking(task: str) -> tuple[str, bool]:
+    """Returns the metric by which runs of a task are ranked, and whether larger is better."""
+    with contextlib.suppress(ConfigError):  # a task of another package, or none
+        return tasks.create(task, num_classes=2).best_metric
+    return "loss", False
 
 
 def _read_settings(path: pathlib.Path) -> tuple[str, dict[str, Any]]:

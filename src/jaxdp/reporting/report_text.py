@@ -2,6 +2,7 @@
 
 import base64
 import io
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -74,6 +75,17 @@ FILTERS = {
 }
 
 
+def metric_names(run: RunRecord) -> dict[str, list[str]]:
+    """Returns the names of metrics, and kinds and classes of the metrics of a single class."""
+    names = dict.fromkeys(itertools.chain(*run.metrics.values()))
+    of_classes = [name.partition("/") for name in names if "/" in name]
+    return {
+        "whole": [name for name in names if "/" not in name],
+        "kinds": list(dict.fromkeys(kind for kind, _, _ in of_classes)),
+        "classes": list(dict.fromkeys(name for _, _, name in of_classes)),
+    }
+
+
 def mistakes(run: RunRecord) -> list[tuple[str, float | None, int, str]]:
     """Returns name, accuracy, images and most frequent mistake of each class."""
     try:
@@ -103,8 +115,9 @@ def changes(run: RunRecord) -> list[tuple[str, int, Any, Any]]:
 def work(run: RunRecord) -> dict[str, str]:
     """Returns what a run with workers cost in addition to its steps."""
 
-    def total(name: str) -> float:
-        return sum(float(row[name]) for row in run.rows if is_finite(row.get(name)))
+    def total(*names: str) -> float:
+        values = (row.get(name) for row in run.rows for name in names)
+        return sum((float(value) for value in values if is_finite(value)), 0.0)
 
     if run.about("workers") is None:
         return {}
@@ -113,7 +126,7 @@ def work(run: RunRecord) -> dict[str, str]:
     return {
         "workers lost": str(sum(event["event"] == "worker lost" for event in run.history)),
         "slices given out again": f"{again}, of which {twice:,.0f} came twice" if twice else again,
-        "moved to and from workers": bytes_text(moved),
+        "moved to and from workers": bytes_text(total("worker_bytes", "exchange_bytes")),
         "workers waited": f"{total('worker_idle_seconds'):,.1f} s in all",
     }
 
