@@ -17,7 +17,7 @@ from process_group import environment
 
 from jaxdp import evaluate, train
 from jaxdp.callbacks.progress import Progress
-from jaxdp.checkpoint import restore
+from jaxdp.checkpoint import stored
 from jaxdp.checkpoint.restore import SavedCheckpoints
 from jaxdp.rundir.read import Row, read_lines
 from jaxdp.training import setup
@@ -269,7 +269,7 @@ def test_a_signal_while_a_checkpoint_is_read_is_no_damage(
     assert train.main([*flags, "--steps", "2"]) == 0
     capsys.readouterr()
     with monkeypatch.context() as patch:
-        orbax = restore.orbax()
+        orbax = stored.orbax()
         metadata = orbax.metadata
 
         def interrupted(path: pathlib.Path) -> Any:

@@ -33,7 +33,8 @@ class Profiler:
                 {"first": first, "last": last},
                 "steps are counted from 1, and the last not before the first",
             )
-        self._first, self._last, self._records = first, last, False
+        self._first, self._last = first, last
+        self._records = False
 
     def on_step_begin(self, run: Run, event: StepBegin) -> None:
         """Starts to record before the first of the steps."""

@@ -8,7 +8,7 @@ import time
 from typing import Any
 
 from jaxdp.callbacks import register
-from jaxdp.callbacks.json_lines import metrics_of
+from jaxdp.callbacks.tracking import metrics_of
 from jaxdp.events import Ended, Logged, RolledBack, Run, Started
 from jaxdp.registry import ConfigError
 
@@ -32,8 +32,8 @@ class _WithoutTorch:
 
 @register("tensorboard")
 class TensorBoard:
-    """Writes in this thread: that of `SummaryWriter` dies of a full disk, and then `add_scalar`
-    waits forever.
+    """Writes in this thread: the thread of `SummaryWriter` dies of a full disk, after which
+    `add_scalar` waits forever.
     """
 
     def __init__(self) -> None:

@@ -1,6 +1,4 @@
-"""Finds the checkpoints on disk, ranks them, and tells whether each still is what was saved.
-
-A list of a checkpoint's files with their SHA-256 stands beside it, and is compared.
+"""Finds the checkpoints on disk, ranks them, and compares each with the checksums of its files.
 
     RUN_DIR/checkpoints/STEP/       as Orbax wrote it
     RUN_DIR/checksums/STEP.json     written once the save is complete
@@ -33,8 +31,8 @@ from jaxdp.rundir.write import replace_file
 # time.
 _SMALL = 64 * 1024
 _BLOCK = 1024 * 1024
-# A checkpoint that lacks files while its run goes on is most likely being removed: so long that may
-# take.
+# A checkpoint that lacks files while its run goes on is most likely being removed: this long that
+# may take.
 _LIVE_SECONDS, _ENDED_SECONDS = 5.0, 0.1
 _SYSTEM_ERRORS = (
     errno.ENOSPC,
@@ -56,8 +54,8 @@ class Verdict:
     """The result of examining a checkpoint.
 
     Attributes:
-        state: "unverified" where no checksums were written: the run was killed right after the
-            save, or is older than they are.
+        state: "unverified" if no checksums were written: the run was killed right after the save,
+            or is older than they are.
         problem: the file and what is wrong with it; empty unless damaged.
     """
 
@@ -98,12 +96,15 @@ def rank(metrics: Mapping[str, float], best_metric: BestMetric) -> float:
     return -math.inf if math.isnan(value) else value
 
 
-def ranked(metrics: Mapping[int, Mapping[str, float]], best_metric: BestMetric) -> list[int]:
+def ranked(metrics: Mapping[int, Mapping[str, float]], best_metric: BestMetric | None) -> list[int]:
     """Returns the steps that have the metric, the best first; of equals the newest.
 
     Args:
-        metrics: those of each step.
+        metrics: of each step.
+        best_metric: None if nothing ranks them.
     """
+    if best_metric is None:
+        return []
     known = [step for step in metrics if best_metric[0] in metrics[step]]
     return sorted(known, key=lambda step: (rank(metrics[step], best_metric), step), reverse=True)
 
@@ -189,9 +190,7 @@ def examine(checkpoints: pathlib.Path, step: int, *, thorough: bool) -> Verdict:
 
 
 def _without_list(folder: pathlib.Path) -> Verdict:
-    """Tells of a checkpoint without checksums what shows by itself: to read a pipe would never
-    end.
-    """
+    """Examines a checkpoint without checksums for files that cannot be read: a pipe never ends."""
     for path in folder.rglob("*"):
         if not path.is_file() and not path.is_dir() and path.exists():
             return Verdict(
