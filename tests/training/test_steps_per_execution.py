@@ -1,5 +1,6 @@
 """Several steps in one call to the devices are the same steps."""
 
+import pathlib
 from typing import Any
 
 import jax
@@ -8,6 +9,7 @@ import pytest
 
 from jaxdp import train
 from jaxdp.config import TrainConfig
+from jaxdp.rundir.read import read_lines
 from jaxdp.training.intervals import Intervals
 from jaxdp.training.setup import Setup, create_setup
 
@@ -111,3 +113,15 @@ def test_what_takes_one_step_a_call(
     assert train.main(["--model", "cnn", "--steps-per-execution", "2", *flags]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert message in line
+
+
+def test_a_call_of_several_steps_has_a_row_for_each(no_pictures: None) -> None:
+    """Also the first one, whose steps share the time of compiling."""
+    flags = "--model cnn --model-kwargs width=4 hidden=16 --devices 1 --global-batch-size 160"
+    flags += " --steps 4 --eval-every 4 --steps-per-execution 2 --log-every 1 --run-dir run"
+    assert train.main(flags.split()) == 0
+    rows = read_lines(pathlib.Path("run", "metrics.jsonl"))
+    first, second, *_ = times = [row["step_seconds"] for row in rows if row["split"] == "train"]
+    assert len(times) == 4
+    assert first == pytest.approx(second)
+    assert all(seconds > 0 for seconds in times)
