@@ -61,7 +61,7 @@ class Progress:
 
 
 def in_notebook() -> bool:
-    """Whether this is the kernel of a notebook, whose cells show what updates."""
+    """Whether this is the kernel of a notebook, in which a line can update in place."""
     ipython: Any = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None else None
     return type(shell).__name__ == "ZMQInteractiveShell"

@@ -1,4 +1,4 @@
-"""What loggers share: flat names of metrics, settings, and identifiers that a run keeps."""
+"""Flat names of metrics, settings, and identifiers that a run keeps, for all loggers."""
 
 import importlib
 from typing import Any, cast

@@ -70,7 +70,7 @@ class Verdict:
 def steps(checkpoints: pathlib.Path) -> list[int]:
     """Returns the steps of complete saves, ascending.
 
-    What a killed save leaves has another name.
+    The remains of a killed save have another name.
     """
     return saved_steps(checkpoints)
 
@@ -89,7 +89,7 @@ def read_metrics(checkpoints: pathlib.Path, step: int) -> dict[str, float] | Non
 def rank(metrics: Mapping[str, float], best_metric: BestMetric) -> float:
     """Returns a number that is the larger the better the metrics are.
 
-    What is not a number is the worst.
+    A value that is not a number is the worst.
     """
     name, larger_is_better = best_metric
     value = metrics[name] if larger_is_better else -metrics[name]
@@ -122,7 +122,7 @@ def size(checkpoints: pathlib.Path, step: int) -> int:
 
 
 def record(checkpoints: pathlib.Path, step: int) -> None:
-    """Writes the checksums of a checkpoint that was just saved, and removes those of checkpoints
+    """Writes the checksums of a checkpoint that was just saved, and removes the checksums of checkpoints
     that are gone.
     """
     folder = checkpoints / str(step)
@@ -142,7 +142,7 @@ def record(checkpoints: pathlib.Path, step: int) -> None:
 
 
 def forget(checkpoints: pathlib.Path, step: int | None = None) -> None:
-    """Removes the checksums of a step, and those of checkpoints that are gone: a step may be saved
+    """Removes the checksums of a step, and of checkpoints that are gone: a step may be saved
     again, with other bytes.
     """
     known = set(steps(checkpoints)) - {step}

@@ -81,8 +81,8 @@ class SavedCheckpoints:
         """Returns a checkpoint's step and what `read` makes of it: this one, or for None the best
         usable one, or else the newest.
 
-        Those that are passed over are named on standard error. Of a run that goes on, one may be
-        removed while it is read: the choice then starts over.
+        Checkpoints that are passed over are named on standard error. A run that goes on may remove
+        one while it is read: the choice then starts over.
 
         Returns:
             None if there is no checkpoint.
@@ -182,7 +182,7 @@ class SavedCheckpoints:
                 arrays.
 
         Raises:
-            ConfigError: if there is no such step, or the arrays in it are not those of `like`.
+            ConfigError: if there is no such step, or the arrays in it do not fit `like`.
         """
         with self._reading(step) as stored:
             stored.check_fit(like, "this model and optimizer")
@@ -194,15 +194,15 @@ class SavedCheckpoints:
         """Returns what a saved state evaluates with: step, parameters, batch statistics and
         averages, as NumPy arrays.
 
-        The optimizer's state is neither read nor returned (it is None, as is the loss scale), so
-        that any optimizer, or none, will do, and a third or so of the bytes.
+        The optimizer's state and the loss scale are neither read nor returned (both are None): any
+        optimizer will do, and a third or so of the bytes suffices.
 
         Args:
             like: a state of the same shapes; its optimizer's state does not matter.
 
         Raises:
-            ConfigError: if there is no such step, or the model's arrays in it are not those of
-                `like`, whose dtypes they are cast to.
+            ConfigError: if there is no such step, or the model's arrays in it do not fit `like`, to
+                whose dtypes they are cast.
         """
         like = dataclasses.replace(like, opt_state=None, loss_scale=None)
         with self._reading(step) as stored:

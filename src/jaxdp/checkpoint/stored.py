@@ -18,7 +18,7 @@ SHAPES = "shapes_without_padding"  # next to the position
 
 
 @functools.cache
-def orbax() -> Any:  # its annotations are narrower than what it takes
+def orbax() -> Any:  # its annotations refuse what it accepts
     """Returns Orbax, which is imported where it is needed: a run without a folder needs none."""
     from orbax.checkpoint import v1
 
@@ -103,7 +103,7 @@ class Stored:
     def check_fit(
         self, like: TrainState, what: str, is_wanted: Callable[[str], bool] = lambda name: True
     ) -> None:
-        """Raises ConfigError if the arrays with these names are not those of a state."""
+        """Raises ConfigError if the arrays with these names do not fit a state."""
         saved = {name: shape for name, shape in self.shapes.items() if is_wanted(name)}
         expected = {name: np.shape(leaf) for name, leaf in flatten(like).items()}
         wrong = sorted(saved.keys() ^ expected.keys())

@@ -145,8 +145,8 @@ class RunDirectory:
         replace_file(self.file("config.yaml"), config_lib.to_yaml(kept))
 
     def changed_settings(self, now: TrainConfig) -> dict[str, list[object]]:
-        """Returns the settings of training that differ from those of the run, each with its old and
-        its new value.
+        """Returns the settings of training that differ from the run's, each with its old and its new
+        value.
         """
         if not self.file("config.yaml").exists():  # the old values are unknown
             return {}
@@ -158,9 +158,7 @@ class RunDirectory:
         }
 
     def changes_text(self, now: TrainConfig) -> str:
-        """Returns in words which settings of training differ from those of the run; nothing if none
-        do.
-        """
+        """Returns in words which settings of training differ from the run's; nothing if none do."""
         texts = list[str]()
         for name, values in self.changed_settings(now).items():
             before, after = ("none" if value is None else brief(value) for value in values)

@@ -1,4 +1,4 @@
-"""What each file of a run must hold, as types, and the check of a JSON value against a type."""
+"""The types that the files of a run must have, and the check of a JSON value against a type."""
 
 import re
 import types
@@ -15,7 +15,7 @@ Digest = Annotated[str, re.compile("[0-9a-f]{64}").fullmatch]
 
 
 class Dataset(TypedDict):
-    """What the model knows of its dataset."""
+    """The dataset, as its model knows it."""
 
     task: str
     num_classes: Classes
