@@ -122,9 +122,7 @@ def size(checkpoints: pathlib.Path, step: int) -> int:
 
 
 def record(checkpoints: pathlib.Path, step: int) -> None:
-    """Writes the checksums of a checkpoint that was just saved, and removes the checksums of checkpoints
-    that are gone.
-    """
+    """Writes the checksums of a new checkpoint, and removes those that have no checkpoint now."""
     folder = checkpoints / str(step)
     if folder.is_dir():
         files = sorted(path for path in folder.rglob("*") if path.is_file())

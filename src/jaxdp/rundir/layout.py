@@ -145,9 +145,7 @@ class RunDirectory:
         replace_file(self.file("config.yaml"), config_lib.to_yaml(kept))
 
     def changed_settings(self, now: TrainConfig) -> dict[str, list[object]]:
-        """Returns the settings of training that differ from the run's, each with its old and its new
-        value.
-        """
+        """Returns the settings of training that differ from the run's, with old and new values."""
         if not self.file("config.yaml").exists():  # the old values are unknown
             return {}
         old, new = self.load_config().plain(), now.plain()
