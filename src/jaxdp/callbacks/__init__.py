@@ -59,7 +59,6 @@ HOOKS = (
     "on_log",
     "on_evaluate",
     "on_save",
-    "on_rollback",
     "on_end",
 )
 _MODULES = {

@@ -3,7 +3,7 @@
 from typing import TextIO
 
 from jaxdp.callbacks import register
-from jaxdp.events import Logged, RolledBack, Run, Started
+from jaxdp.events import Logged, Run, Started
 from jaxdp.registry import ConfigError
 from jaxdp.rundir.write import keep_readable, no_link, replace_file, rows_text
 
@@ -25,7 +25,6 @@ class JsonLines:
             raise ConfigError(
                 "callbacks", "json_lines", "writes into the run directory; give run_dir"
             )
-        self.close()
         file = run.folder / "metrics.jsonl"
         kept = [row for row in keep_readable(file, torn=False) if row["step"] <= event.step]
         replace_file(file, rows_text(kept))
@@ -35,10 +34,6 @@ class JsonLines:
         """Writes a row."""
         assert self._file is not None
         self._file.write(rows_text([event.row]))
-
-    def on_rollback(self, run: Run, event: RolledBack) -> None:
-        """Closes the file, which the next start opens again."""
-        self.close()
 
     def close(self) -> None:
         """Closes the file."""

@@ -39,9 +39,7 @@ class MLflow:
         self._client: Any = None
 
     def on_start(self, run: Run, event: Started) -> None:
-        """Begins or resumes the MLflow run, once."""
-        if self._run_id:
-            return
+        """Begins or resumes the MLflow run."""
         client = self._client = self._mlflow.MlflowClient(tracking_uri=self._tracking_uri or None)
         self._run_id = read_identifier(run, _FILE)
         if self._run_id:

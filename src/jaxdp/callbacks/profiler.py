@@ -7,7 +7,7 @@ open.
 import jax
 
 from jaxdp.callbacks import register
-from jaxdp.events import RolledBack, Run, StepBegin, StepEnd
+from jaxdp.events import Run, StepBegin, StepEnd
 from jaxdp.registry import ConfigError
 
 
@@ -54,10 +54,6 @@ class Profiler:
         if self._records and event.step >= self._last:
             with run.paused():
                 self.close()
-
-    def on_rollback(self, run: Run, event: RolledBack) -> None:
-        """Ends the recording."""
-        self.close()
 
     def close(self) -> None:
         """Ends the recording, if there is one."""

@@ -12,7 +12,7 @@ import rich.console
 import rich.progress
 
 from jaxdp.callbacks import register
-from jaxdp.events import Logged, RolledBack, Run, Started, StepEnd
+from jaxdp.events import Logged, Run, Started, StepEnd
 from jaxdp.parsing import printable
 from jaxdp.reporting.progress import metrics_text, state_bytes_text
 from jaxdp.rundir.read import Row
@@ -27,7 +27,6 @@ class Progress:
 
     def on_start(self, run: Run, event: Started) -> None:
         """Begins to show."""
-        self.close()
         if in_notebook():
             kind = _Notebook
         else:
@@ -48,10 +47,6 @@ class Progress:
         """Shows a row."""
         assert self._display is not None
         self._display.write(event.row)
-
-    def on_rollback(self, run: Run, event: RolledBack) -> None:
-        """Ends the bar; the next start begins another one."""
-        self.close()
 
     def close(self) -> None:
         """Ends the bar."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from jaxdp import source_files
 from jaxdp.data.fingerprint import fingerprint
-from jaxdp.events import Ended, RolledBack, Run, Started
+from jaxdp.events import Ended, Run, Started
 from jaxdp.registry import ConfigError
 from jaxdp.rundir.layout import RunDirectory
 from jaxdp.rundir.read import warn, warn_again
@@ -15,20 +15,14 @@ from jaxdp.rundir.read import warn, warn_again
 
 class RunRecord:
     """Writes config.yaml, dataset.json, sources.json, history.jsonl and summary.json, also
-    rollbacks.json after a rollback and skipped.csv if examples were left out.
+    skipped.csv if examples were left out.
     """
 
-    def __init__(self) -> None:
-        self._started = False
-
     def on_start(self, run: Run, event: Started) -> None:
-        """Writes settings, the dataset's description and digests of source files, once.
+        """Writes settings, the dataset's description and digests of source files.
 
         The history then says that the run has started or resumed, and what has changed.
         """
-        if self._started:
-            return
-        self._started = True
         directory, setup = _directory(run), run.setup
         examples, sources = fingerprint(setup.dataset.train), source_files.digests()
         facts: dict[str, Any] = {}
@@ -47,14 +41,6 @@ class RunRecord:
         name = "resumed" if event.resumed else "started"
         directory.record(name, event.step, **run.where(), **facts)
         directory.write("sources.json", sources)  # last: a kill before it loses no event
-
-    def on_rollback(self, run: Run, event: RolledBack) -> None:
-        """Counts the rollback, which halves the learning rate of a run that resumes."""
-        directory = _directory(run)
-        directory.write("rollbacks.json", {"rollbacks": event.count})
-        directory.record(
-            "rollback", event.step, to_step=event.to_step, reason=event.reason, **run.where()
-        )
 
     def on_end(self, run: Run, event: Ended) -> None:
         """Writes how the run ended."""

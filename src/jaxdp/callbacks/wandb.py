@@ -42,9 +42,7 @@ class WandB:
         self._run: Any = None
 
     def on_start(self, run: Run, event: Started) -> None:
-        """Begins or resumes the W&B run, once."""
-        if self._run is not None:
-            return
+        """Begins or resumes the W&B run."""
         identifier = read_identifier(run, _FILE) or secrets.token_hex(4)
         self._run = self._wandb.init(
             project=self._project,

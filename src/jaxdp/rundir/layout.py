@@ -82,7 +82,7 @@ class RunDirectory:
         """Adds a line to history.jsonl: what became of the run at a step, and when.
 
         Args:
-            event: started, resumed, rollback, stopped, diverged or done; also worker joined, worker
+            event: started, resumed, stopped, diverged or done; also worker joined, worker
                 lost or server lost.
             **facts: what else there is to say, as plain values: e.g. of a resumed run which
                 settings `changed`, each with its old and its new value.
@@ -94,15 +94,6 @@ class RunDirectory:
         """Whether the run came to its end."""
         summary = self.read("summary.json")
         return summary is not None and summary["status"] == "done"
-
-    def read_rollbacks(self) -> int:
-        """Returns how often the run went back to a checkpoint, including the times after which
-        nothing was saved.
-        """
-        content = self.read("rollbacks.json")
-        if content is not None:
-            return content["rollbacks"]
-        return sum(row["event"] == "rollback" for row in self.read("history.jsonl"))
 
     def load_config(self) -> TrainConfig:
         """Returns the settings of the run.

@@ -46,12 +46,6 @@ class Summary(TypedDict):
     ended_early: NotRequired[EndedEarly]
 
 
-class Rollbacks(TypedDict):
-    """How often a run went back to a checkpoint."""
-
-    rollbacks: Count
-
-
 class MetricsRow(TypedDict):
     """A line of metrics.jsonl."""
 
@@ -91,9 +85,6 @@ KINDS = {
     "dataset.json": FileKind("what the model knows of its dataset", _AGAIN, Dataset),
     "summary.json": FileKind("the result", _AGAIN, Summary),
     "sources.json": FileKind("digests of the user's source files", _AGAIN, dict[str, Digest]),
-    "rollbacks.json": FileKind(
-        "how often the run went back", "they are counted in history.jsonl", Rollbacks
-    ),
     "wandb-id.txt": FileKind(
         "the name of the run at Weights & Biases", "another one is begun there"
     ),

@@ -89,7 +89,6 @@ class Reader:
         now = time.perf_counter()
         seconds, self._clock = now - self._clock, now
         counters = self._counters
-        # After a rollback this is not the first one.
         if not compiled and not counters.first_step_done:
             counters.first_step_seconds, counters.first_step_done = seconds, now
         for number, step in enumerate(call):

@@ -99,7 +99,6 @@ def _skipped(setup: Setup, counters: Counters) -> dict[str, Any]:
         "skipped_examples": {split: len(errors) for split, errors in skipped.items()},
         "skipped_reasons": {split: by_reason(errors) for split, errors in skipped.items()},
         "skipped_updates": counters.skipped_updates,
-        "rollbacks": counters.rollbacks,
     }
 
 
