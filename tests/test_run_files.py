@@ -283,11 +283,6 @@ def test_each_setting_of_training_that_is_another_is_said() -> None:
         assert RUN.changes_text(config.replace(**{name: value})) == f"{name} {says}"
 
 
-def test_another_batch_norm_is_another_run(capsys: pytest.CaptureFixture[str]) -> None:
-    assert train.main([*FLAGS, "--steps", "6", "--batch-norm", "global"]) == 2
-    assert "--batch-norm global: the run in run has " in capsys.readouterr().err
-
-
 def test_pipes_in_a_checkpoint_are_not_waited_for(capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("checksums/4.json", "checkpoints/4/metrics/metrics"):
         path = RUN.path / name

@@ -201,6 +201,7 @@ def test_a_run_directory_keeps_its_contract(capsys: pytest.CaptureFixture[str]) 
         (["--model-kwargs", "width=8"], "--model-kwargs width=8: the run in run has width=4"),
         (["--optimizer", "sgd"], "--optimizer sgd: the run in run has adam"),
         (["--seed", "1"], "--seed 1: the run in run has 0"),
+        (["--batch-norm", "global"], "--batch-norm global: the run in run has "),
         (["--ema-decay", "0"], "--ema-decay 0.0: the run in run has 0.9"),
         (["--resume", "never"], "--resume never: run already holds a run"),
     ):

@@ -76,7 +76,7 @@ def test_several_steps_in_one_call_are_the_same_steps(settings: dict[str, Any]) 
 
 
 @pytest.mark.parametrize(
-    ("start", "cuts", "expected"),
+    ("start", "boundaries", "expected"),
     [
         (0, (), [(0, 3), (3, 6), (6, 7), (7, 10), (10, 12), (12, 14), (14, 15)]),
         (5, (), [(5, 7), (7, 10), (10, 12), (12, 14), (14, 15)]),
@@ -85,12 +85,18 @@ def test_several_steps_in_one_call_are_the_same_steps(settings: dict[str, Any]) 
     ],
 )
 def test_no_call_goes_across_what_happens_between_steps(
-    start: int, cuts: tuple[int, ...], expected: list[Any]
+    start: int, boundaries: tuple[int, ...], expected: list[Any]
 ) -> None:
     plan = Intervals(
-        15, 7, log_every=2, eval_every=7, checkpoint_every=12, steps_per_execution=3, cuts=cuts
+        15,
+        7,
+        log_every=2,
+        eval_every=7,
+        checkpoint_every=12,
+        steps_per_execution=3,
+        boundaries=boundaries,
     )
-    assert [(call.start, call.stop) for call in plan.calls(start)] == expected
+    assert [(call.start, call.stop) for call in plan.executions(start)] == expected
 
 
 @pytest.mark.parametrize(

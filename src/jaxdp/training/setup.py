@@ -294,7 +294,7 @@ class Setup:
             return iter(range(start, self.intervals.total_steps))
         order: Any = self.train_order
         if self.intervals.steps_per_execution > 1:
-            order, start = pipeline.CallOrder(order, self.intervals.calls(start)), 0
+            order, start = pipeline.CallOrder(order, self.intervals.executions(start)), 0
         layout = self.strategy.order_in_batch(self.global_batch_size)
         return self._batches(
             "train", order, start, paired=bool(self.recipe.preprocess.mixings), layout=layout
