@@ -147,3 +147,21 @@ def test_a_removed_callback_is_one_line(capsys: pytest.CaptureFixture[str]) -> N
     line = capsys.readouterr().err.splitlines()[-1]
     assert "--callbacks learning_rate_monitor: was removed in 0.3.0: rows have the learning" in line
     assert not pathlib.Path("run").exists()
+
+
+def test_rollback_is_refused_in_one_line_and_a_run_that_had_it_is_read(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    sentence = "was removed in 0.3.0: use skip, or stop and resume with a smaller --learning-rate"
+    assert train.main(["--on-divergence", "rollback", "--run-dir", "run"]) == 2
+    assert capsys.readouterr().err == (
+        f"jaxdp.train: error: --on-divergence rollback: {sentence}\n"
+    )
+    assert not pathlib.Path("run").exists()
+    pathlib.Path("run").mkdir()
+    pathlib.Path("run/config.yaml").write_text("seed: 3\non_divergence: rollback\n")
+    assert RunDirectory(pathlib.Path("run")).load_config().on_divergence == "stop"
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line == f"warning: run/config.yaml has on_divergence: rollback, which {sentence}"
+    assert train.main(["--config", "run/config.yaml"]) == 2
+    assert capsys.readouterr().err.rstrip().endswith(sentence)

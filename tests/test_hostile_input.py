@@ -252,10 +252,6 @@ def test_nul_and_names_that_no_file_can_have(capsys: pytest.CaptureFixture[str])
             lambda: train.main(["--model", "unet", "--model-kwargs", "levels=1000"]),
             "levels=1000: must be at most 12",
         ),
-        (
-            lambda: train.main(["--on-divergence", "rollback", "--max-divergences", "60"]),
-            "--max-divergences 60: each rollback halves the learning rate",
-        ),
     ],
 )
 def test_numbers_that_would_take_everything(

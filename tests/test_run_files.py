@@ -135,8 +135,6 @@ def test_any_damage_is_one_line(content: bytes) -> None:
         assert len(str(caught.value)) < 400
     RUN.file("summary.json").write_bytes(content)
     assert RUN.read("summary.json") is None
-    (RUN.path / "rollbacks.json").write_bytes(content)
-    assert RUN.read_rollbacks() == 0
 
 
 def test_training_writes_a_damaged_summary_again(capsys: pytest.CaptureFixture[str]) -> None:
@@ -156,15 +154,6 @@ def test_settings_moved_away_are_written_again() -> None:
     RUN.file("config.yaml").unlink()
     assert train.main([*FLAGS, "--steps", "6"]) == 0
     assert RUN.file("config.yaml").read_text() == before.replace("steps: 4", "steps: 6")
-
-
-def test_rollbacks_are_counted_in_the_history() -> None:
-    for _ in range(3):
-        RUN.record("rollback", 2, to_step=0, reason="the loss is nan")
-    (RUN.path / "rollbacks.json").write_text("{}")
-    assert RUN.read_rollbacks() == 3
-    RUN.write("rollbacks.json", {"rollbacks": 4})
-    assert RUN.read_rollbacks() == 4
 
 
 def test_rows_that_cannot_be_read_are_kept_aside(capsys: pytest.CaptureFixture[str]) -> None:
@@ -294,11 +283,6 @@ def test_each_setting_of_training_that_is_another_is_said() -> None:
         assert RUN.changes_text(config.replace(**{name: value})) == f"{name} {says}"
 
 
-def test_another_batch_norm_is_another_run(capsys: pytest.CaptureFixture[str]) -> None:
-    assert train.main([*FLAGS, "--steps", "6", "--batch-norm", "global"]) == 2
-    assert "--batch-norm global: the run in run has " in capsys.readouterr().err
-
-
 def test_pipes_in_a_checkpoint_are_not_waited_for(capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("checksums/4.json", "checkpoints/4/metrics/metrics"):
         path = RUN.path / name
@@ -411,7 +395,7 @@ def test_reading_a_run_writes_nothing_in_its_folder(state: str) -> None:
 
 
 WRITTEN = (
-    "config.yaml dataset.json metrics.jsonl history.jsonl summary.json rollbacks.json skipped.csv"
+    "config.yaml dataset.json metrics.jsonl history.jsonl summary.json skipped.csv"
     " writer.lock wandb-id.txt hang-0.txt checkpoints checksums damaged plots tensorboard profile"
     " plots/curves.png checksums/4.json checkpoints/4"
 ).split()

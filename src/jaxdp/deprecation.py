@@ -14,8 +14,8 @@ class Removed:
         remedy: what to use instead, or why nothing is needed.
         default: its last default value. A file of an earlier version may hold it.
         names_run: whether the setting is part of the hash that names a run's folder.
-        command: the command that had it, or `callbacks` for a callback; empty for a setting of
-            training.
+        command: the command that had it, or the setting with this value, such as `callbacks`;
+            empty for a setting of training.
     """
 
     name: str
@@ -43,6 +43,11 @@ REMOVED = (
         "rows have the learning rate of an optimizer given by name",
         command="callbacks",
     ),
+    Removed(
+        "rollback",
+        "use skip, or stop and resume with a smaller --learning-rate",
+        command="on_divergence",
+    ),
     Removed("target", "use python -m jaxdp.plan --target", command="bench"),
     Removed("quick", "use python -m jaxdp.plan --target ... --quick", command="bench"),
     Removed("output", "use the table, or --json", command="plan"),
@@ -69,8 +74,8 @@ def removal(name: str, command: str = "") -> str | None:
 
     Args:
         name: of a setting that does not exist.
-        command: the command whose flags are meant, in addition to the settings of training; or
-            `callbacks`.
+        command: the command with these flags, in addition to the settings of training; or the
+            setting with this value.
     """
     for each in REMOVED:
         if each.name == name and each.command in ("", command):

@@ -1,9 +1,8 @@
 """Typed events of a run, which callbacks receive in the order in which they happen.
 
 A run begins (`Started`), gives steps to the devices (`StepBegin`, `StepEnd`), reads their metrics
-(`Logged`), evaluates (`Evaluated`), hands out a state to be saved (`Saving`), may go back to a
-checkpoint (`RolledBack`), and ends (`Ended`). `Activity` tells in between what the process is busy
-with.
+(`Logged`), evaluates (`Evaluated`), hands out a state to be saved (`Saving`), and ends (`Ended`).
+`Activity` names in between what the process is busy with.
 """
 
 import contextlib
@@ -17,7 +16,7 @@ from jaxdp.rundir.read import Row
 
 @dataclasses.dataclass(frozen=True)
 class Started:
-    """The run is about to give its first step to the devices; after a rollback it starts once more.
+    """The run is about to give its first step to the devices.
 
     Attributes:
         step: how many steps are done already.
@@ -104,16 +103,6 @@ class Saving:
     state: Any
     position: Mapping[str, Any]
     metrics: Mapping[str, float] | None
-
-
-@dataclasses.dataclass(frozen=True)
-class RolledBack:
-    """The step `step` diverged, and the run goes back to the checkpoint of `to_step`."""
-
-    step: int
-    to_step: int
-    reason: str
-    count: int
 
 
 @dataclasses.dataclass(frozen=True)

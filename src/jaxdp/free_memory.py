@@ -22,10 +22,10 @@ def check_memory(wanted: int) -> None:
 
 
 def available_memory_bytes() -> int:
-    """Returns how much memory this process can still take without that others are swapped out or
+    """Returns how much memory this process can still take before others are swapped out or
     killed.
 
-    A container's limit counts, and that of the process itself (`ulimit -v`).
+    The limits of a container and of the process itself (`ulimit -v`) count.
     """
     free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     with contextlib.suppress(OSError, StopIteration):  # Linux only

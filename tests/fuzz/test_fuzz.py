@@ -100,7 +100,6 @@ def whole(tmp_path_factory: pytest.TempPathFactory, runner: fuzz_cases.Runner) -
     (folder / "run" / "writer.lock").write_text(
         '{"host": "elsewhere", "pid": 1, "started": "2026-01-01T00:00:00+00:00"}'
     )
-    (folder / "run" / "rollbacks.json").write_text('{"rollbacks": 1}\n')
     (folder / "run" / "skipped.csv").write_text("split,example,reason\ntrain,a.png,is cut\n")
     (folder / "empty").mkdir()
     for name in "ab":

@@ -23,7 +23,8 @@ from process_group import Processes
 
 from jaxdp import train
 from jaxdp.checkpoint.checkpoints import Checkpoints
-from jaxdp.checkpoint.restore import SavedCheckpoints, flatten
+from jaxdp.checkpoint.restore import SavedCheckpoints
+from jaxdp.checkpoint.stored import flatten
 from jaxdp.config import TrainConfig
 from jaxdp.data import placement
 from jaxdp.registry import ConfigError
@@ -355,7 +356,7 @@ import jax, numpy as np, tensorstore
 from jax.experimental import multihost_utils
 from jaxdp.sharding.sharded import Sharded
 from jaxdp.checkpoint.checkpoints import Checkpoints
-from jaxdp.checkpoint.restore import flatten
+from jaxdp.checkpoint.stored import flatten
 gather, to_save, restore = multihost_utils.process_allgather, Sharded.to_save, Checkpoints.restore
 def forbidden(*args, **kwargs):
     raise AssertionError("arrays are put together to be saved")

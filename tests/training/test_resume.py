@@ -17,7 +17,7 @@ from process_group import environment
 
 from jaxdp import evaluate, train
 from jaxdp.callbacks.progress import Progress
-from jaxdp.checkpoint import restore
+from jaxdp.checkpoint import stored
 from jaxdp.checkpoint.restore import SavedCheckpoints
 from jaxdp.rundir.read import Row, read_lines
 from jaxdp.training import setup
@@ -201,6 +201,7 @@ def test_a_run_directory_keeps_its_contract(capsys: pytest.CaptureFixture[str]) 
         (["--model-kwargs", "width=8"], "--model-kwargs width=8: the run in run has width=4"),
         (["--optimizer", "sgd"], "--optimizer sgd: the run in run has adam"),
         (["--seed", "1"], "--seed 1: the run in run has 0"),
+        (["--batch-norm", "global"], "--batch-norm global: the run in run has "),
         (["--ema-decay", "0"], "--ema-decay 0.0: the run in run has 0.9"),
         (["--resume", "never"], "--resume never: run already holds a run"),
     ):
@@ -269,7 +270,7 @@ def test_a_signal_while_a_checkpoint_is_read_is_no_damage(
     assert train.main([*flags, "--steps", "2"]) == 0
     capsys.readouterr()
     with monkeypatch.context() as patch:
-        orbax = restore.orbax()
+        orbax = stored.orbax()
         metadata = orbax.metadata
 
         def interrupted(path: pathlib.Path) -> Any:

@@ -1,5 +1,6 @@
 """Several steps in one call to the devices are the same steps."""
 
+import pathlib
 from typing import Any
 
 import jax
@@ -8,6 +9,7 @@ import pytest
 
 from jaxdp import train
 from jaxdp.config import TrainConfig
+from jaxdp.rundir.read import read_lines
 from jaxdp.training.intervals import Intervals
 from jaxdp.training.setup import Setup, create_setup
 
@@ -74,7 +76,7 @@ def test_several_steps_in_one_call_are_the_same_steps(settings: dict[str, Any]) 
 
 
 @pytest.mark.parametrize(
-    ("start", "cuts", "expected"),
+    ("start", "boundaries", "expected"),
     [
         (0, (), [(0, 3), (3, 6), (6, 7), (7, 10), (10, 12), (12, 14), (14, 15)]),
         (5, (), [(5, 7), (7, 10), (10, 12), (12, 14), (14, 15)]),
@@ -83,12 +85,18 @@ def test_several_steps_in_one_call_are_the_same_steps(settings: dict[str, Any]) 
     ],
 )
 def test_no_call_goes_across_what_happens_between_steps(
-    start: int, cuts: tuple[int, ...], expected: list[Any]
+    start: int, boundaries: tuple[int, ...], expected: list[Any]
 ) -> None:
     plan = Intervals(
-        15, 7, log_every=2, eval_every=7, checkpoint_every=12, steps_per_execution=3, cuts=cuts
+        15,
+        7,
+        log_every=2,
+        eval_every=7,
+        checkpoint_every=12,
+        steps_per_execution=3,
+        boundaries=boundaries,
     )
-    assert [(call.start, call.stop) for call in plan.calls(start)] == expected
+    assert [(call.start, call.stop) for call in plan.executions(start)] == expected
 
 
 @pytest.mark.parametrize(
@@ -111,3 +119,15 @@ def test_what_takes_one_step_a_call(
     assert train.main(["--model", "cnn", "--steps-per-execution", "2", *flags]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert message in line
+
+
+def test_a_call_of_several_steps_has_a_row_for_each(no_pictures: None) -> None:
+    """Also the first one, whose steps share the time of compiling."""
+    flags = "--model cnn --model-kwargs width=4 hidden=16 --devices 1 --global-batch-size 160"
+    flags += " --steps 4 --eval-every 4 --steps-per-execution 2 --log-every 1 --run-dir run"
+    assert train.main(flags.split()) == 0
+    rows = read_lines(pathlib.Path("run", "metrics.jsonl"))
+    first, second, *_ = times = [row["step_seconds"] for row in rows if row["split"] == "train"]
+    assert len(times) == 4
+    assert first == pytest.approx(second)
+    assert all(seconds > 0 for seconds in times)

@@ -1,4 +1,4 @@
-"""Callbacks: what shows, records, saves or steers a run, one file each.
+"""Callbacks, which show, record, save or steer a run, one file each.
 
 A callback is an object with any of the methods in `HOOKS`, for example
 
@@ -59,11 +59,19 @@ HOOKS = (
     "on_log",
     "on_evaluate",
     "on_save",
-    "on_rollback",
     "on_end",
 )
-# Others are the name in snake case.
-_MODULES = {"MLflow": "mlflow", "TensorBoard": "tensorboard", "WandB": "wandb"}
+_MODULES = {
+    "DeviceMonitor": "device_monitor",
+    "EarlyStopping": "early_stopping",
+    "JsonLines": "json_lines",
+    "MLflow": "mlflow",
+    "Profiler": "profiler",
+    "Progress": "progress",
+    "TensorBoard": "tensorboard",
+    "WandB": "wandb",
+    "Watchdog": "watchdog",
+}
 
 _callbacks: Registry[Callable[..., Any]] = Registry("callbacks", "jaxdp.callbacks")
 register = _callbacks.register
@@ -71,12 +79,9 @@ names = _callbacks.entries
 
 
 def __getattr__(name: str) -> Any:
-    if name not in __all__:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    snake = "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name).lstrip(
-        "_"
-    )
-    return getattr(importlib.import_module(f"{__name__}.{_MODULES.get(name, snake)}"), name)
+    return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
 
 
 def create(callback: Any) -> Any:
@@ -88,25 +93,10 @@ def create(callback: Any) -> Any:
             of a callback.
     """
     if isinstance(callback, str):
-        name, _, keywords = callback.partition(":")
-        if name not in names() and (sentence := deprecation.removal(name, "callbacks")):
-            raise ConfigError("callbacks", name, sentence)
-        kind = _callbacks[name]
-        try:
-            given = parse_keywords(keywords.split(",")) if keywords else {}
-        except ConfigError as error:
-            raise ConfigError(
-                "callbacks", callback, f"write NAME:KEYWORD=VALUE,KEYWORD=VALUE; {error.remedy}"
-            ) from error
-        check_keywords("callbacks", kind, given, reserved=())
-        try:
-            return kind(**given)
-        except TypeError as error:  # a keyword that has no default is missing
-            raise ConfigError("callbacks", callback, " ".join(str(error).split())) from error
+        return _parse(callback)
     if isinstance(callback, type):
-        raise ConfigError(
-            "callbacks", callback.__name__, f"is a class; give an object: {callback.__name__}(...)"
-        )
+        name = callback.__name__
+        raise ConfigError("callbacks", name, f"is a class; give an object: {name}(...)")
     if not any(callable(getattr(callback, hook, None)) for hook in HOOKS):
         raise ConfigError(
             "callbacks",
@@ -114,6 +104,23 @@ def create(callback: Any) -> Any:
             f"is no callback: it has none of the methods {', '.join(HOOKS)}",
         )
     return callback
+
+
+def _parse(text: str) -> Any:
+    name, _, words = text.partition(":")
+    if name not in names() and (sentence := deprecation.removal(name, "callbacks")):
+        raise ConfigError("callbacks", name, sentence)
+    kind = _callbacks[name]
+    try:
+        keywords = parse_keywords(words.split(",")) if words else {}
+    except ConfigError as error:
+        remedy = f"write NAME:KEYWORD=VALUE,KEYWORD=VALUE; {error.remedy}"
+        raise ConfigError("callbacks", text, remedy) from error
+    check_keywords("callbacks", kind, keywords, reserved=())
+    try:
+        return kind(**keywords)
+    except TypeError as error:  # a keyword that has no default is missing
+        raise ConfigError("callbacks", text, " ".join(str(error).split())) from error
 
 
 class CallbackError(RuntimeError):
@@ -142,9 +149,7 @@ class CallbackList:
         self.current: Any = None
 
     def has(self, hook: str) -> bool:
-        """Whether any callback has a method of this name, so that an event need not be made for
-        nobody.
-        """
+        """Whether any callback has a method of this name, and an event must be made."""
         return bool(self._methods[hook])
 
     def call(self, hook: str, run: Run, event: Any) -> None:

@@ -5,7 +5,7 @@ from jaxdp.events import Run, Saving
 
 
 class CheckpointWriter:
-    """Starts to save a state; the writing goes on beside the training.
+    """Starts to save a state; the writing goes on during training.
 
     Args:
         checkpoints: of the run.

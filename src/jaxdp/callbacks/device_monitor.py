@@ -21,12 +21,11 @@ class DeviceMonitor:
         self._monitor: monitor.Monitor | None = None
 
     def on_start(self, run: Run, event: Started) -> None:
-        """Meets the other processes, once."""
-        if self._monitor is None:
-            setup = run.setup
-            self._monitor = monitor.Monitor(
-                setup.strategy.devices, run.group, setup.config.distributed_timeout
-            )
+        """Meets the other processes."""
+        setup = run.setup
+        self._monitor = monitor.Monitor(
+            setup.strategy.devices, run.group, setup.config.distributed_timeout
+        )
 
     def on_row(self, run: Run, row: Row) -> None:
         """Adds `device_...` and `host_...` to a training row."""

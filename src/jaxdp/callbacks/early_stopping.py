@@ -7,6 +7,7 @@ from jaxdp.events import Evaluated, Run, Started
 from jaxdp.registry import ConfigError, nearest
 
 _LOWER_IS_BETTER = ("loss", "mse", "mae")
+_STATE = ("best", "best_step", "evaluations_since_best")
 
 
 @register("early_stopping")
@@ -44,18 +45,16 @@ class EarlyStopping:
             )
         if min_delta < 0:
             raise ConfigError("callbacks", {"min_delta": min_delta}, "must not be negative")
-        self.metric, self.patience, self.min_delta, self.larger_is_better = (
-            metric,
-            int(patience),
-            min_delta,
-            larger_is_better,
-        )
+        self.metric = metric
+        self.patience = int(patience)
+        self.min_delta = min_delta
+        self.larger_is_better = larger_is_better
+        self._is_loaded = False
         self._begin()
 
     def _begin(self) -> None:
         self.best: float | None = None
         self.best_step = self.evaluations_since_best = 0
-        self._is_loaded = False
 
     def on_start(self, run: Run, event: Started) -> None:
         """Begins anew, unless a checkpoint held a state: this object may have watched another run.
@@ -67,11 +66,12 @@ class EarlyStopping:
             self._begin()
         self._is_loaded = False
         if run.setup.evaluation_split != "validation":
-            remedy = (
+            raise ConfigError(
+                "callbacks",
+                "early_stopping",
                 "stops by validation data, and this dataset has none; set some apart, e.g. with"
-                " --validation 0.1"
+                " --validation 0.1",
             )
-            raise ConfigError("callbacks", "early_stopping", remedy)
 
     def on_evaluate(self, run: Run, event: Evaluated) -> None:
         """Compares the metric with the best value so far."""
@@ -85,7 +85,8 @@ class EarlyStopping:
         value = float(event.metrics[self.metric])
         sign = 1 if self._larger_is_better(run) else -1
         if self.best is None or sign * (value - self.best) > self.min_delta:
-            self.best, self.best_step, self.evaluations_since_best = value, event.step, 0
+            self.best, self.best_step = value, event.step
+            self.evaluations_since_best = 0
             return
         self.evaluations_since_best += 1
         if self.evaluations_since_best >= self.patience:
@@ -102,14 +103,10 @@ class EarlyStopping:
 
     def state_dict(self) -> dict[str, Any]:
         """Returns what a checkpoint keeps."""
-        return {
-            "best": self.best,
-            "best_step": self.best_step,
-            "evaluations_since_best": self.evaluations_since_best,
-        }
+        return {name: getattr(self, name) for name in _STATE}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continues from what a checkpoint kept."""
-        self.best, self.best_step = state["best"], state["best_step"]
-        self.evaluations_since_best = state["evaluations_since_best"]
+        for name in _STATE:
+            setattr(self, name, state[name])
         self._is_loaded = True

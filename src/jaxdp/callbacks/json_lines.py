@@ -1,11 +1,10 @@
 """Writes metrics.jsonl, the rows of a run for programs: one JSON object a line."""
 
-from typing import Any, TextIO, cast
+from typing import TextIO
 
 from jaxdp.callbacks import register
-from jaxdp.events import Logged, RolledBack, Run, Started
+from jaxdp.events import Logged, Run, Started
 from jaxdp.registry import ConfigError
-from jaxdp.rundir.layout import RunDirectory
 from jaxdp.rundir.write import keep_readable, no_link, replace_file, rows_text
 
 
@@ -26,45 +25,18 @@ class JsonLines:
             raise ConfigError(
                 "callbacks", "json_lines", "writes into the run directory; give run_dir"
             )
-        self.close()
-        directory = RunDirectory(run.folder)
-        kept = [
-            row
-            for row in keep_readable(directory.file("metrics.jsonl"), torn=False)
-            if row["step"] <= event.step
-        ]
-        replace_file(directory.file("metrics.jsonl"), rows_text(kept))
-        path = directory.file("metrics.jsonl")
-        self._file = open(path, "a", buffering=1, opener=no_link)  # noqa: SIM115
+        file = run.folder / "metrics.jsonl"
+        kept = [row for row in keep_readable(file, torn=False) if row["step"] <= event.step]
+        replace_file(file, rows_text(kept))
+        self._file = open(file, "a", buffering=1, opener=no_link)  # noqa: SIM115
 
     def on_log(self, run: Run, event: Logged) -> None:
         """Writes a row."""
         assert self._file is not None
         self._file.write(rows_text([event.row]))
 
-    def on_rollback(self, run: Run, event: RolledBack) -> None:
-        """Closes the file, which the next start opens again."""
-        self.close()
-
     def close(self) -> None:
         """Closes the file."""
         if self._file is not None:
             self._file, file = None, self._file
             file.close()
-
-
-def metrics_of(row: dict[str, Any]) -> dict[str, Any]:
-    """Returns the numbers of a row under flat names: `train/loss`, and `device/0/memory_bytes` for
-    a list of one per device.
-    """
-    found: dict[str, Any] = {}
-    for name, value in row.items():
-        if isinstance(value, list):
-            of_what, _, metric = name.partition("_")
-            found |= {
-                f"{of_what}/{number}/{metric}": each
-                for number, each in enumerate(cast(list[Any], value))
-            }
-        elif name not in ("step", "split"):
-            found[f"{row['split']}/{name}"] = value
-    return found

@@ -4,11 +4,16 @@ import math
 from typing import Any
 
 from jaxdp.callbacks import register
-from jaxdp.callbacks.json_lines import metrics_of
-from jaxdp.callbacks.wandb import import_extra, settings_of
+from jaxdp.callbacks.tracking import (
+    import_extra,
+    keep_identifier,
+    metrics_of,
+    read_identifier,
+    settings_of,
+)
 from jaxdp.events import Ended, Logged, Run, Started
-from jaxdp.rundir.read import read_line
-from jaxdp.rundir.write import replace_file
+
+_FILE = "mlflow-id.txt"
 
 
 @register("mlflow")
@@ -29,32 +34,27 @@ class MLflow:
 
     def __init__(self, experiment: str = "jaxdp", tracking_uri: str = "") -> None:
         self._mlflow: Any = import_extra("mlflow")
-        self._experiment, self._tracking_uri, self._run_id = experiment, tracking_uri, ""
+        self._experiment, self._tracking_uri = experiment, tracking_uri
+        self._run_id = ""
         self._client: Any = None
 
     def on_start(self, run: Run, event: Started) -> None:
-        """Begins or resumes the MLflow run, once."""
-        if self._run_id:
-            return
+        """Begins or resumes the MLflow run."""
         client = self._client = self._mlflow.MlflowClient(tracking_uri=self._tracking_uri or None)
-        known = run.folder / "mlflow-id.txt" if run.folder is not None else None
-        self._run_id = read_line(known) if known is not None else ""
+        self._run_id = read_identifier(run, _FILE)
         if self._run_id:
             client.set_terminated(self._run_id, "RUNNING")
             return
         experiment = client.get_experiment_by_name(self._experiment)
-        identifier = (
-            experiment.experiment_id
-            if experiment is not None
-            else client.create_experiment(self._experiment)
+        number = experiment.experiment_id if experiment else None
+        name = run.folder.name if run.folder is not None else None
+        created = client.create_run(
+            number or client.create_experiment(self._experiment), run_name=name
         )
-        self._run_id = client.create_run(
-            identifier, run_name=run.folder.name if run.folder is not None else None
-        ).info.run_id
-        for name, value in settings_of(run).items():
-            client.log_param(self._run_id, name, str(value)[:500])
-        if known is not None:
-            replace_file(known, self._run_id + "\n")
+        self._run_id = created.info.run_id
+        for setting, value in settings_of(run).items():
+            client.log_param(self._run_id, setting, str(value)[:500])
+        keep_identifier(run, _FILE, self._run_id)
 
     def on_log(self, run: Run, event: Logged) -> None:
         """Logs a row at its step."""
@@ -67,13 +67,13 @@ class MLflow:
         for name, image in event.images.items():
             self._client.log_image(self._run_id, image, artifact_file=f"{name}.png")
         self._client.set_tag(self._run_id, "status", event.status)
-        self._client.set_terminated(
-            self._run_id, {"done": "FINISHED", "stopped": "KILLED"}.get(event.status, "FAILED")
-        )
-        self._run_id = ""
+        self._terminate({"done": "FINISHED", "stopped": "KILLED"}.get(event.status, "FAILED"))
 
     def close(self) -> None:
         """Marks a run that ended by an error as failed."""
         if self._run_id:
-            self._client.set_terminated(self._run_id, "FAILED")
-            self._run_id = ""
+            self._terminate("FAILED")
+
+    def _terminate(self, status: str) -> None:
+        self._client.set_terminated(self._run_id, status)
+        self._run_id = ""

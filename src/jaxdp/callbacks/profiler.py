@@ -7,7 +7,7 @@ open.
 import jax
 
 from jaxdp.callbacks import register
-from jaxdp.events import RolledBack, Run, StepBegin, StepEnd
+from jaxdp.events import Run, StepBegin, StepEnd
 from jaxdp.registry import ConfigError
 
 
@@ -33,7 +33,8 @@ class Profiler:
                 {"first": first, "last": last},
                 "steps are counted from 1, and the last not before the first",
             )
-        self._first, self._last, self._records = first, last, False
+        self._first, self._last = first, last
+        self._records = False
 
     def on_step_begin(self, run: Run, event: StepBegin) -> None:
         """Starts to record before the first of the steps."""
@@ -53,10 +54,6 @@ class Profiler:
         if self._records and event.step >= self._last:
             with run.paused():
                 self.close()
-
-    def on_rollback(self, run: Run, event: RolledBack) -> None:
-        """Ends the recording."""
-        self.close()
 
     def close(self) -> None:
         """Ends the recording, if there is one."""

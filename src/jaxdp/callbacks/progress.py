@@ -6,13 +6,13 @@ elsewhere.
 # IPython need not be there to check types
 
 import sys
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import rich.console
 import rich.progress
 
 from jaxdp.callbacks import register
-from jaxdp.events import Logged, RolledBack, Run, Started, StepEnd
+from jaxdp.events import Logged, Run, Started, StepEnd
 from jaxdp.parsing import printable
 from jaxdp.reporting.progress import metrics_text, state_bytes_text
 from jaxdp.rundir.read import Row
@@ -23,25 +23,15 @@ class Progress:
     """Shows loss, one more metric and the speed on standard error."""
 
     def __init__(self) -> None:
-        self._display: _Display | None = None
+        self._display: _Lines | None = None
 
     def on_start(self, run: Run, event: Started) -> None:
         """Begins to show."""
-        self.close()
-        intervals = run.setup.intervals
-        kind = (
-            _Notebook
-            if in_notebook()
-            else _Bar
-            if rich.console.Console(stderr=True).is_terminal
-            else _Lines
-        )
-        self._display = kind(
-            event.step,
-            intervals.total_steps,
-            intervals.steps_per_epoch,
-            run.setup.recipe.task.best_metric[0],
-        )
+        if in_notebook():
+            kind = _Notebook
+        else:
+            kind = _Bar if rich.console.Console(stderr=True).is_terminal else _Lines
+        self._display = kind(event.step, run.setup.intervals, run.setup.recipe.task.best_metric[0])
         if event.message:
             self._display.say(event.message)
         sizes = run.setup.strategy.state_bytes(run.setup.shapes)
@@ -58,10 +48,6 @@ class Progress:
         assert self._display is not None
         self._display.write(event.row)
 
-    def on_rollback(self, run: Run, event: RolledBack) -> None:
-        """Ends the bar; the next start begins another one."""
-        self.close()
-
     def close(self) -> None:
         """Ends the bar."""
         if self._display is not None:
@@ -70,57 +56,43 @@ class Progress:
 
 
 def in_notebook() -> bool:
-    """Whether this is the kernel of a notebook, whose cells show what updates."""
+    """Whether this is the kernel of a notebook, in which a line can update in place."""
     ipython: Any = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None else None
     return type(shell).__name__ == "ZMQInteractiveShell"
 
 
-@runtime_checkable
-class _Display(Protocol):
-    def advance(self, step: int) -> None: ...
-    def write(self, row: Row) -> None: ...
-    def say(self, text: str) -> None: ...
-    def close(self) -> None: ...
-
-
 class _Lines:
-    """A line per row."""
+    """A line for each row."""
 
-    def __init__(self, start: int, total_steps: int, steps_per_epoch: int, metric: str) -> None:
+    def __init__(self, start: int, intervals: Any, metric: str) -> None:
         self._console = rich.console.Console(stderr=True, emoji=False)
-        self._total_steps, self._steps_per_epoch, self._names = (
-            total_steps,
-            steps_per_epoch,
-            ("loss", metric),
-        )
-        self._epochs = -(-total_steps // steps_per_epoch)
+        self._intervals = intervals
+        self._names = tuple(dict.fromkeys(("loss", metric)))
         self._shown = {"train": "compiling", "evaluation": ""}
 
     def _epoch(self, step: int) -> str:
-        return f"{max(step - 1, 0) // self._steps_per_epoch + 1}/{self._epochs}"
+        epochs = -(-self._intervals.total_steps // self._intervals.steps_per_epoch)
+        return f"{self._intervals.epoch(step)}/{epochs}"
+
+    def _position(self, row: Row) -> str:
+        step = row["step"]
+        return f"step {step}/{self._intervals.total_steps}  epoch {self._epoch(step)}  "
 
     def advance(self, step: int) -> None:
         pass
 
     def write(self, row: Row) -> None:
-        place = (
-            f"step {row['step']}/{self._total_steps}  epoch {row['epoch']}/{self._epochs} "
-            f" {row['split']:<5}  "
-        )
-        self.say(
-            place
-            + metrics_text({name: row[name] for name in dict.fromkeys(self._names)})
-            + _speed(row)
-        )
+        shown = metrics_text({name: row[name] for name in self._names})
+        self.say(f"{self._position(row)}{row['split']:<5}  {shown}{_speed(row)}")
 
     def _shorten(self, row: Row) -> str:
-        """Keeps the newest training row and evaluation as text short enough for a terminal of 80
+        """Returns the newest training row and evaluation, short enough for a terminal of 80
         columns.
         """
         if row["split"] == "train":
-            shown = {name: row[name] for name in dict.fromkeys(self._names)}
-            self._shown["train"] = metrics_text(shown, digits=1).replace(",", "") + _speed(row)
+            shown = metrics_text({name: row[name] for name in self._names}, digits=1)
+            self._shown["train"] = shown.replace(",", "") + _speed(row)
         else:
             name = self._names[-1]
             text = metrics_text({name: row[name]}, digits=1).removeprefix(f"{name} ")
@@ -138,8 +110,8 @@ class _Lines:
 class _Bar(_Lines):
     """A bar on a terminal."""
 
-    def __init__(self, start: int, total_steps: int, steps_per_epoch: int, metric: str) -> None:
-        super().__init__(start, total_steps, steps_per_epoch, metric)
+    def __init__(self, start: int, intervals: Any, metric: str) -> None:
+        super().__init__(start, intervals, metric)
         self._bar = rich.progress.Progress(
             rich.progress.TextColumn("epoch {task.fields[epoch]}"),
             rich.progress.BarColumn(bar_width=None),  # what the others leave
@@ -152,7 +124,7 @@ class _Bar(_Lines):
         )
         self._task = self._bar.add_task(
             "",
-            total=total_steps,
+            total=intervals.total_steps,
             completed=start,
             epoch=self._epoch(start),
             shown=self._shown["train"],
@@ -172,24 +144,16 @@ class _Bar(_Lines):
 class _Notebook(_Lines):
     """One line in the output of a cell, which updates in place."""
 
-    def __init__(self, start: int, total_steps: int, steps_per_epoch: int, metric: str) -> None:
-        super().__init__(start, total_steps, steps_per_epoch, metric)
+    def __init__(self, start: int, intervals: Any, metric: str) -> None:
+        super().__init__(start, intervals, metric)
         from IPython import display  # pyright: ignore[reportMissingImports] - the kernel has it
 
-        self._handle: Any = display.display(
-            self._content(self._shown["train"]), raw=True, display_id=True
-        )
-
-    @staticmethod
-    def _content(text: str) -> Any:
-        return {"text/plain": text}
+        content = {"text/plain": self._shown["train"]}
+        self._handle: Any = display.display(content, raw=True, display_id=True)
 
     def write(self, row: Row) -> None:
-        text = (
-            f"step {row['step']}/{self._total_steps}  epoch {row['epoch']}/{self._epochs} "
-            f" {self._shorten(row)}"
-        )
-        self._handle.update(self._content(text), raw=True)
+        content = {"text/plain": self._position(row) + self._shorten(row)}
+        self._handle.update(content, raw=True)
 
 
 def _speed(row: Row) -> str:

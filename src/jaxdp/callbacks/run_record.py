@@ -3,87 +3,68 @@ result.
 """
 
 import contextlib
+from typing import Any
 
 from jaxdp import source_files
 from jaxdp.data.fingerprint import fingerprint
-from jaxdp.events import Ended, RolledBack, Run, Started
+from jaxdp.events import Ended, Run, Started
 from jaxdp.registry import ConfigError
 from jaxdp.rundir.layout import RunDirectory
 from jaxdp.rundir.read import warn, warn_again
 
 
 class RunRecord:
-    """Writes config.yaml, dataset.json, sources.json, history.jsonl and summary.json.
-
-    Where there is something to say, also rollbacks.json and skipped.csv.
+    """Writes config.yaml, dataset.json, sources.json, history.jsonl and summary.json, also
+    skipped.csv if examples were left out.
     """
 
-    def __init__(self) -> None:
-        self._started = False
-
     def on_start(self, run: Run, event: Started) -> None:
-        """Writes settings, the dataset's description and digests of source files, once.
+        """Writes settings, the dataset's description and digests of source files.
 
         The history then says that the run has started or resumed, and what has changed.
         """
-        if not self._started:
-            self._started = True
-            directory, setup = _directory(run), run.setup
-            facts, examples, sources = {}, fingerprint(setup.dataset.train), source_files.digests()
-            if event.resumed:
-                changed = directory.changed_settings(setup.config)
-                if (before := _known_examples(directory)) not in (None, examples):
-                    changed["examples"] = [before, examples]
-                    warn(
-                        f"{setup.config.dataset} has other examples than when {directory.path}"
-                        " began, though as many"
-                    )
-                if files := directory.changed_sources(sources):
-                    text = source_files.text(files)
-                    warn_again(f"{directory.path}: {text}; its weights go on under the new code")
-                changed |= files
-                facts = {"changed": changed} if changed else {}
-            elif setup.initial_weights is not None:
-                facts = {"initial_weights": setup.initial_weights.facts()}
-            directory.write_config(setup.config)
-            directory.write("dataset.json", {**run.description, "fingerprint": examples})
-            directory.record(
-                "resumed" if event.resumed else "started", event.step, **run.where(), **facts
-            )
-            directory.write("sources.json", sources)  # last: a kill before it loses no event
-
-    def on_rollback(self, run: Run, event: RolledBack) -> None:
-        """Counts the rollback, which halves the learning rate of whatever resumes the run."""
-        directory = _directory(run)
-        directory.write("rollbacks.json", {"rollbacks": event.count})
-        directory.record(
-            "rollback", event.step, to_step=event.to_step, reason=event.reason, **run.where()
-        )
+        directory, setup = _directory(run), run.setup
+        examples, sources = fingerprint(setup.dataset.train), source_files.digests()
+        facts: dict[str, Any] = {}
+        if event.resumed:
+            changed = directory.changed_settings(setup.config)
+            changed |= _changed_examples(directory, setup.config.dataset, examples)
+            if files := directory.changed_sources(sources):
+                text = source_files.text(files)
+                warn_again(f"{directory.path}: {text}; its weights go on under the new code")
+            changed |= files
+            facts = {"changed": changed} if changed else {}
+        elif setup.initial_weights is not None:
+            facts = {"initial_weights": setup.initial_weights.facts()}
+        directory.write_config(setup.config)
+        directory.write("dataset.json", {**run.description, "fingerprint": examples})
+        name = "resumed" if event.resumed else "started"
+        directory.record(name, event.step, **run.where(), **facts)
+        directory.write("sources.json", sources)  # last: a kill before it loses no event
 
     def on_end(self, run: Run, event: Ended) -> None:
         """Writes how the run ended."""
         directory = _directory(run)
-        directory.record(
-            event.status,
-            event.step,
-            **({"reason": event.reason} if event.reason else {}),
-            **run.where(),
-        )
-        lost = run.setup.skipped().items()
+        facts = {"reason": event.reason} if event.reason else {}
+        directory.record(event.status, event.step, **facts, **run.where())
         directory.write_skipped(
-            (split, error.where, error.problem) for split, errors in lost for error in errors
+            (split, error.where, error.problem)
+            for split, errors in run.setup.skipped().items()
+            for error in errors
         )
-        directory.write("summary.json", dict(event.summary))
+        directory.write("summary.json", event.summary)
 
 
-def _known_examples(directory: RunDirectory) -> str | None:
-    """Returns the fingerprint of the examples that the run was trained on so far.
-
-    None where nobody knows it.
+def _changed_examples(directory: RunDirectory, dataset: str, now: str) -> dict[str, list[object]]:
+    """Returns the fingerprints of the examples that the run was trained on and of the present ones,
+    with a warning if they differ.
     """
-    with contextlib.suppress(ConfigError):
-        return directory.read("dataset.json").get("fingerprint")
-    return None
+    with contextlib.suppress(ConfigError):  # no file has the former fingerprint
+        before = directory.read("dataset.json").get("fingerprint")
+        if before not in (None, now):
+            warn(f"{dataset} has other examples than when {directory.path} began, though as many")
+            return {"examples": [before, now]}
+    return {}
 
 
 def _directory(run: Run) -> RunDirectory:

@@ -8,8 +8,8 @@ import time
 from typing import Any
 
 from jaxdp.callbacks import register
-from jaxdp.callbacks.json_lines import metrics_of
-from jaxdp.events import Ended, Logged, RolledBack, Run, Started
+from jaxdp.callbacks.tracking import metrics_of
+from jaxdp.events import Ended, Logged, Run, Started
 from jaxdp.registry import ConfigError
 
 
@@ -32,8 +32,8 @@ class _WithoutTorch:
 
 @register("tensorboard")
 class TensorBoard:
-    """Writes in this thread: that of `SummaryWriter` dies of a full disk, and then `add_scalar`
-    waits forever.
+    """Writes in this thread: the thread of `SummaryWriter` dies of a full disk, after which
+    `add_scalar` waits forever.
     """
 
     def __init__(self) -> None:
@@ -46,7 +46,6 @@ class TensorBoard:
             raise ConfigError(
                 "callbacks", "tensorboard", "writes into the run directory; give run_dir"
             )
-        self.close()
         directory = run.folder / "tensorboard"
         resumed = directory.exists() and any(directory.iterdir())
         directory.mkdir(parents=True, exist_ok=True)
@@ -63,10 +62,6 @@ class TensorBoard:
         for name, value in metrics_of(event.row).items():
             self._add(event.row["step"], summary=self._library.summary.scalar(name, value))
         self._writer.flush()
-
-    def on_rollback(self, run: Run, event: RolledBack) -> None:
-        """Closes the file."""
-        self.close()
 
     def on_end(self, run: Run, event: Ended) -> None:
         """Adds the images that were drawn."""

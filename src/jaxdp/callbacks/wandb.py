@@ -1,15 +1,19 @@
 """Logs a run to Weights & Biases."""
 
-import importlib
 import secrets
 from typing import Any
 
 from jaxdp.callbacks import register
-from jaxdp.callbacks.json_lines import metrics_of
+from jaxdp.callbacks.tracking import (
+    import_extra,
+    keep_identifier,
+    metrics_of,
+    read_identifier,
+    settings_of,
+)
 from jaxdp.events import Ended, Logged, Run, Started
-from jaxdp.registry import ConfigError
-from jaxdp.rundir.read import read_line
-from jaxdp.rundir.write import replace_file
+
+_FILE = "wandb-id.txt"
 
 
 @register("wandb")
@@ -32,68 +36,42 @@ class WandB:
 
     def __init__(self, project: str = "jaxdp", name: str = "", mode: str = "") -> None:
         self._wandb: Any = import_extra("wandb")
-        self._project, self._name, self._mode, self._run = project, name, mode, None
+        self._project = project
+        self._name = name
+        self._mode = mode
+        self._run: Any = None
 
     def on_start(self, run: Run, event: Started) -> None:
-        """Begins or resumes the W&B run, once."""
-        if self._run is not None:
-            return
-        folder = run.folder
-        known = folder / "wandb-id.txt" if folder is not None else None
-        identifier = (read_line(known) if known is not None else "") or secrets.token_hex(4)
+        """Begins or resumes the W&B run."""
+        identifier = read_identifier(run, _FILE) or secrets.token_hex(4)
         self._run = self._wandb.init(
             project=self._project,
-            name=self._name or (folder.name if folder is not None else None),
+            name=self._name or (run.folder.name if run.folder is not None else None),
             id=identifier,
             resume="allow",
             mode=self._mode or None,
             config=settings_of(run),
-            dir=str(folder) if folder is not None else None,
+            dir=str(run.folder) if run.folder is not None else None,
         )
-        if known is not None:
-            replace_file(known, identifier + "\n")
+        keep_identifier(run, _FILE, identifier)
 
     def on_log(self, run: Run, event: Logged) -> None:
         """Logs a row at its step; W&B takes no steps that lie before one it has seen."""
-        self._running().log(metrics_of(event.row), step=event.row["step"])
+        self._run.log(metrics_of(event.row), step=event.row["step"])
 
     def on_end(self, run: Run, event: Ended) -> None:
         """Logs the images and the summary."""
-        running = self._running()
         if event.images:
-            running.log(
+            self._run.log(
                 {name: self._wandb.Image(image) for name, image in event.images.items()},
                 step=event.step,
             )
-        running.summary.update({"status": event.status, "parameters": event.summary["parameters"]})
-
-    def _running(self) -> Any:
-        assert self._run is not None
-        return self._run
+        self._run.summary.update(
+            {"status": event.status, "parameters": event.summary["parameters"]}
+        )
 
     def close(self) -> None:
         """Ends the W&B run."""
         if self._run is not None:
             self._run, running = None, self._run
             running.finish()
-
-
-def import_extra(name: str) -> Any:
-    """Imports an optional dependency; raises ConfigError that says how to install it."""
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        raise ConfigError(
-            "callbacks", name, f"needs the package {name}: pip install 'jaxdp[{name}]'"
-        ) from error
-
-
-def settings_of(run: Run) -> dict[str, Any]:
-    """Returns the settings that are not left to a default, and the number of devices and
-    processes.
-    """
-    config = run.setup.config
-    given = config.plain()
-    return {
-        name: value for name, value in given.items() if value not in (None, (), {}, "")
-    } | run.where()

@@ -1,8 +1,8 @@
 """Ends a run that no longer moves, and names the process that the others wait for.
 
-A thread looks once a second. Where nothing was done for too long it writes where each thread of
-this process stands to `hang-PROCESS.txt` in the run directory, names the processes that are behind,
-and ends this one. It also sees when another process has left.
+A thread looks once a second. If nothing was done for too long it writes the position of each thread
+of this process to `hang-PROCESS.txt` in the run directory, names the processes that are behind, and
+ends this one. It also sees when another process has left.
 """
 
 import collections
@@ -26,13 +26,12 @@ from jaxdp.runtime.processes import Group
 # least: a slow disk is no hang.
 PATIENCE, MIN_TIMEOUT_SECONDS = 30, 300.0
 _LOOK_SECONDS = 1.0
-# For the others to write down where they stand, before this process leaves and takes them along.
+# For the others to write down their positions, before this process leaves and ends them.
 _GRACE_SECONDS = 5.0
 
 
 class Watchdog:
-    """Ends the process (`os._exit`) when it hangs: made by commands, and only on request by a
-    program of one's own.
+    """Ends the process (`os._exit`) when it hangs. Commands have one, other programs on request.
 
     Args:
         group: the processes of the run.
@@ -47,7 +46,9 @@ class Watchdog:
     def __init__(self, group: Group, timeout_seconds: float | None) -> None:
         self.folder = pathlib.Path()
         self._group, self._given = group, timeout_seconds
-        self._activity, self._step, self._limited = "starting", 0, False
+        self._activity = "starting"
+        self._step = 0
+        self._limited = False
         self._since = self._step_began = time.monotonic()
         self._durations: collections.deque[float] = collections.deque(maxlen=50)
         self._ended = threading.Event()
@@ -72,23 +73,23 @@ class Watchdog:
         self.note(event.name, event.step, limited=event.limited)
 
     def note(self, activity: str, step: int, *, limited: bool = True) -> None:
-        """Tells what this process does from now on, which is a sign of life.
+        """Notes what this process does from now on, which is a sign of life.
 
         Args:
             step: the last one that was dispatched.
-            limited: whether it may only last as long as a step; not so what compiles, or writes to
-                a disk.
+            limited: whether it may only last as long as a step, unlike compiling or saving.
         """
         now = time.monotonic()
         if step > self._step:
             if self._limited:
                 self._durations.append(now - self._step_began)
             self._step_began = now
-        self._activity, self._step, self._limited, self._since = activity, step, limited, now
+        self._activity, self._limited = activity, limited
+        self._step, self._since = step, now
 
     @property
     def timeout_seconds(self) -> float:
-        """How long nothing may happen now."""
+        """The longest time without any sign of life, as of now."""
         if self._given is not None:
             return self._given
         durations = list(self._durations)
@@ -117,12 +118,8 @@ class Watchdog:
         self._group.put(f"progress/{self._group.index}", json.dumps(where))
         for index, left in self._group.last_words().items():
             if not self._ended.is_set():
-                message = (
-                    left["message"]
-                    if left["hangs"]
-                    else f"{self._group.members[index]} has left: {left['message']}"
-                )
-                self._leave(message, hangs=left["hangs"], first=False)
+                where = "" if left["hangs"] else f"{self._group.members[index]} has left: "
+                self._leave(where + left["message"], hangs=left["hangs"], first=False)
 
     def _leave(self, message: str, *, hangs: bool, first: bool = True) -> None:
         try:
@@ -134,7 +131,7 @@ class Watchdog:
                 message += f"; where each thread stands: {self._write(message)}"
             print(f"jaxdp.train: error: {message}", file=sys.stderr, flush=True)
             native_output.said_why()
-            # Process 0 last: without it nobody can read anything any more.
+            # Process 0 last: without it no process can read anything any more.
             if self._group.count > 1:
                 time.sleep(_GRACE_SECONDS if self._group.index == 0 else _GRACE_SECONDS / 2)
         finally:
@@ -146,21 +143,17 @@ class Watchdog:
             found = {
                 index: json.loads(text) for index, text in self._group.get_all("progress").items()
             }
-        except (
-            Exception
-        ):  # the runtime's only class of errors: the coordinator is gone, and nobody can be asked
+        except Exception:  # the runtime's only class of errors: the coordinator is gone
             return ""
         found[self._group.index] = {"step": self._step, "activity": self._activity}
-        last, first = (
-            min(place["step"] for place in found.values()),
-            max(place["step"] for place in found.values()),
-        )
-        if last == first:
-            return f"all processes stand at step {last}"
+        steps = [progress["step"] for progress in found.values()]
+        if min(steps) == max(steps):
+            return f"all processes stand at step {steps[0]}"
         names = [
-            f"{self._group.members[index]} is behind, at step {place['step']} ({place['activity']})"
-            for index, place in sorted(found.items())
-            if place["step"] == last
+            f"{self._group.members[index]} is behind, at step {progress['step']}"
+            f" ({progress['activity']})"
+            for index, progress in sorted(found.items())
+            if progress["step"] == min(steps)
         ]
         return " and ".join(names)
 

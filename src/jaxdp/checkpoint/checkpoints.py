@@ -1,5 +1,5 @@
 """Saves a run's state with Orbax: a folder for each step, complete or not there at all, with
-checksums beside it.
+checksums next to it.
 """
 
 import contextlib
@@ -17,15 +17,8 @@ from jax.experimental import multihost_utils
 
 from jaxdp.checkpoint import integrity
 from jaxdp.checkpoint.integrity import BestMetric
-from jaxdp.checkpoint.restore import (
-    SHAPES,
-    Position,
-    SavedCheckpoints,
-    damage_text,
-    flatten,
-    orbax,
-    orbax_errors,
-)
+from jaxdp.checkpoint.restore import SavedCheckpoints, damage_text
+from jaxdp.checkpoint.stored import SHAPES, Position, flatten, orbax, orbax_errors
 from jaxdp.registry import ConfigError
 from jaxdp.step.state import TrainState
 
@@ -45,7 +38,7 @@ class Checkpoints(SavedCheckpoints):
         directory: its subfolders are named by step.
         keep: how many of the newest stay.
         best_metric: name of the metric that ranks checkpoints, and whether larger is better; None
-            where nothing ranks them.
+            if nothing ranks them.
 
     Raises:
         ConfigError: if all checkpoints are damaged. Where some are, they are set aside, with a line
@@ -58,7 +51,7 @@ class Checkpoints(SavedCheckpoints):
         super().__init__(directory, best_metric=best_metric)
         self._response: Any = None  # of Orbax, to the save under way
         self._unsealed: int | None = None  # the step that is being saved, and has no checksums yet
-        self._given_up = False  # Orbax waits for processes whose saves have failed, too
+        self._given_up = False  # Orbax also waits for processes whose saves have failed
         self._set_damaged_aside(keep)
         _LateReportsHidden.install()
         self._orbax = self._open(keep)
@@ -75,8 +68,8 @@ class Checkpoints(SavedCheckpoints):
                     keep_checkpoints_without_metrics=False,
                 )
             )
-        # While `save` waits: it takes no time, and where it fails in the background the threads
-        # that wait for the folders go on waiting for ten minutes, and keep the process from ending.
+        # While `save` waits, which takes no time: after a failure in the background the threads
+        # that wait for the folders would keep the process from ending for ten minutes.
         folders_first = orbax().options.AsyncOptions(create_directories_asynchronously=False)
         return orbax().training.Checkpointer(
             self._directory,
@@ -105,23 +98,26 @@ class Checkpoints(SavedCheckpoints):
             NotSavedError: if this or the earlier save cannot be written.
         """
         self.wait()
-        metrics, arrays = dict(metrics) if metrics else None, flatten(state)
-        known = flatten(shapes) if shapes is not None else {}
+        arrays = flatten(state)
         padded = {
             name: list(leaf.shape)
-            for name, leaf in known.items()
+            for name, leaf in (flatten(shapes) if shapes is not None else {}).items()
             if leaf.shape != np.shape(arrays[name])
         }
         about = position | {SHAPES: padded} if padded else position
         with self._saving(step):
-            # Orbax would make another one, with nothing else of the run beside it.
+            # Orbax would make another one, with nothing else of the run next to it.
             if not self._directory.is_dir():
                 raise FileNotFoundError(os.strerror(errno.ENOENT))
             if jax.process_index() == 0:
                 integrity.forget(self._directory, step)
             orbax_errors.background = None
             self._response = self._orbax.save_async(
-                step, arrays, force=True, metrics=metrics, custom_metadata=about
+                step,
+                arrays,
+                force=True,
+                metrics=dict(metrics) if metrics else None,
+                custom_metadata=about,
             )
         self._unsealed = step
 
@@ -133,10 +129,8 @@ class Checkpoints(SavedCheckpoints):
         Raises:
             NotSavedError: if the save under way could not be written.
         """
-        (step, self._unsealed), (response, self._response) = (
-            (self._unsealed, None),
-            (self._response, None),
-        )
+        step, self._unsealed = self._unsealed, None
+        response, self._response = self._response, None
         with self._saving(step):
             try:
                 if response is not None:
@@ -151,10 +145,8 @@ class Checkpoints(SavedCheckpoints):
             try:
                 integrity.record(self._directory, step)
             except OSError as error:
-                text = (
-                    f"the checkpoint of step {step} is complete, but has no checksums:"
-                    f" {integrity.reason_text(error)}"
-                )
+                reason = integrity.reason_text(error)
+                text = f"the checkpoint of step {step} is complete, but has no checksums: {reason}"
                 print(f"warning: {text}", file=sys.stderr)
 
     def _finish(self, response: Any) -> None:
@@ -191,11 +183,11 @@ class Checkpoints(SavedCheckpoints):
                     self._orbax.close()
 
     def _set_damaged_aside(self, keep: int) -> None:
-        """Runs before Orbax looks: it fails at a damaged file of metrics, and would not save a step
-        that is there.
+        """Runs before Orbax looks, which fails at a damaged file of metrics, and would not save a
+        step that is there.
 
-        Orbax removes an old checkpoint file by file: what a kill on the way has left of one that
-        was not to be kept is removed.
+        Orbax removes an old checkpoint file by file: the rest of one that was not to be kept, after
+        a kill on the way, is removed.
         """
         steps, problems, best = self.steps(), integrity.find_damaged(self._directory), self.best()
         _synchronize("damaged-found")  # no process looks while the first one moves
@@ -242,8 +234,8 @@ class _LateReportsHidden:
     """A `sys.unraisablehook` that leaves out what follows from a failed save and says nothing new.
 
     When one array of a checkpoint cannot be written, Orbax closes its event loop while others are
-    still being written. TensorStore's threads then tell a loop that is closed that they are done;
-    what that raises nobody catches.
+    still being written. TensorStore's threads then report to a closed loop, which raises errors
+    that no code catches.
     """
 
     def __init__(self, following: Any) -> None:
@@ -260,7 +252,7 @@ class _LateReportsHidden:
 
     @classmethod
     def install(cls) -> None:
-        """It stays: when the last of these writes ends nobody knows."""
+        """Stays for the rest of the process, since the end of the last write is unknown."""
         if not isinstance(sys.unraisablehook, cls):
             sys.unraisablehook = cls(sys.unraisablehook)
 

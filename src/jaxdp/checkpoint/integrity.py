@@ -1,6 +1,4 @@
-"""Finds the checkpoints on disk, ranks them, and tells whether each still is what was saved.
-
-A list of a checkpoint's files with their SHA-256 stands beside it, and is compared.
+"""Finds the checkpoints on disk, ranks them, and compares each with the checksums of its files.
 
     RUN_DIR/checkpoints/STEP/       as Orbax wrote it
     RUN_DIR/checksums/STEP.json     written once the save is complete
@@ -33,8 +31,8 @@ from jaxdp.rundir.write import replace_file
 # time.
 _SMALL = 64 * 1024
 _BLOCK = 1024 * 1024
-# A checkpoint that lacks files while its run goes on is most likely being removed: so long that may
-# take.
+# A checkpoint that lacks files while its run goes on is most likely being removed: this long that
+# may take.
 _LIVE_SECONDS, _ENDED_SECONDS = 5.0, 0.1
 _SYSTEM_ERRORS = (
     errno.ENOSPC,
@@ -56,8 +54,8 @@ class Verdict:
     """The result of examining a checkpoint.
 
     Attributes:
-        state: "unverified" where no checksums were written: the run was killed right after the
-            save, or is older than they are.
+        state: "unverified" if no checksums were written: the run was killed right after the save,
+            or is older than they are.
         problem: the file and what is wrong with it; empty unless damaged.
     """
 
@@ -72,7 +70,7 @@ class Verdict:
 def steps(checkpoints: pathlib.Path) -> list[int]:
     """Returns the steps of complete saves, ascending.
 
-    What a killed save leaves has another name.
+    The remains of a killed save have another name.
     """
     return saved_steps(checkpoints)
 
@@ -91,19 +89,22 @@ def read_metrics(checkpoints: pathlib.Path, step: int) -> dict[str, float] | Non
 def rank(metrics: Mapping[str, float], best_metric: BestMetric) -> float:
     """Returns a number that is the larger the better the metrics are.
 
-    What is not a number is the worst.
+    A value that is not a number is the worst.
     """
     name, larger_is_better = best_metric
     value = metrics[name] if larger_is_better else -metrics[name]
     return -math.inf if math.isnan(value) else value
 
 
-def ranked(metrics: Mapping[int, Mapping[str, float]], best_metric: BestMetric) -> list[int]:
+def ranked(metrics: Mapping[int, Mapping[str, float]], best_metric: BestMetric | None) -> list[int]:
     """Returns the steps that have the metric, the best first; of equals the newest.
 
     Args:
-        metrics: those of each step.
+        metrics: of each step.
+        best_metric: None if nothing ranks them.
     """
+    if best_metric is None:
+        return []
     known = [step for step in metrics if best_metric[0] in metrics[step]]
     return sorted(known, key=lambda step: (rank(metrics[step], best_metric), step), reverse=True)
 
@@ -121,9 +122,7 @@ def size(checkpoints: pathlib.Path, step: int) -> int:
 
 
 def record(checkpoints: pathlib.Path, step: int) -> None:
-    """Writes the checksums of a checkpoint that was just saved, and removes those of checkpoints
-    that are gone.
-    """
+    """Writes the checksums of a new checkpoint, and removes those that have no checkpoint now."""
     folder = checkpoints / str(step)
     if folder.is_dir():
         files = sorted(path for path in folder.rglob("*") if path.is_file())
@@ -141,7 +140,7 @@ def record(checkpoints: pathlib.Path, step: int) -> None:
 
 
 def forget(checkpoints: pathlib.Path, step: int | None = None) -> None:
-    """Removes the checksums of a step, and those of checkpoints that are gone: a step may be saved
+    """Removes the checksums of a step, and of checkpoints that are gone: a step may be saved
     again, with other bytes.
     """
     known = set(steps(checkpoints)) - {step}
@@ -189,9 +188,7 @@ def examine(checkpoints: pathlib.Path, step: int, *, thorough: bool) -> Verdict:
 
 
 def _without_list(folder: pathlib.Path) -> Verdict:
-    """Tells of a checkpoint without checksums what shows by itself: to read a pipe would never
-    end.
-    """
+    """Examines a checkpoint without checksums for files that cannot be read: a pipe never ends."""
     for path in folder.rglob("*"):
         if not path.is_file() and not path.is_dir() and path.exists():
             return Verdict(

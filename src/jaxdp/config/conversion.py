@@ -5,6 +5,7 @@ import typing
 from collections.abc import Sequence
 from typing import Any, Literal
 
+from jaxdp import deprecation
 from jaxdp.config.values import ClassWeights, number, parse_keywords
 from jaxdp.parsing import is_finite
 from jaxdp.registry import ConfigError, nearest
@@ -122,7 +123,8 @@ def _check_type(name: str, value: Any, kinds: tuple[Any, ...]) -> None:
     if listed and value in listed:
         return
     if listed and not others:
-        raise ConfigError(name, value, nearest(str(value), list(map(str, listed))))
+        remedy = nearest(str(value), list(map(str, listed)))
+        raise ConfigError(name, value, deprecation.removal(str(value), name) or remedy)
     allowed = _origins(kinds)
     accepted = (*allowed, int) if float in allowed else allowed
     if not isinstance(value, accepted) or (isinstance(value, bool) and bool not in allowed):

@@ -67,8 +67,9 @@ def parse(
     known = fields(cls)
     settings = deprecation.drop_removed(cast(dict[str, Any], content))
     for name, value in list(settings.items()):
-        if name not in known:
-            if sentence := deprecation.removal(name):
+        removed_value = deprecation.removal(value, name) if isinstance(value, str) else None
+        if name not in known or removed_value:
+            if sentence := removed_value or deprecation.removal(name):
                 remedy = f"has {name}: {brief(value)}, which {sentence}"
                 if warn is None:
                     raise ConfigError("config", path, remedy)

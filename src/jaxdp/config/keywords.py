@@ -72,7 +72,7 @@ class TrainKeywords(TypedDict, total=False):
     keep: int
     log_every: int
     steps_per_execution: int
-    on_divergence: Literal["stop", "skip", "rollback"]
+    on_divergence: Literal["stop", "skip"]
     max_divergences: int
     early_stop: int | None
     profile: str | None

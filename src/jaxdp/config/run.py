@@ -5,9 +5,6 @@ from typing import Literal
 
 from jaxdp.config.settings import Settings, setting
 from jaxdp.config.values import POSITIVE, ProfileRange
-from jaxdp.registry import ConfigError
-
-_MOST_ROLLBACKS = 20
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -70,17 +67,16 @@ class RunConfig(Settings):
         resume="free",
         names_run="never",
     )
-    on_divergence: Literal["stop", "skip", "rollback"] = setting(
+    on_divergence: Literal["stop", "skip"] = setting(
         "stop",
-        "when the loss or the gradients are no longer finite: stop (exit code 3), skip the "
-        "update, or roll back to the last checkpoint and continue from there with half the "
-        "learning rate",
+        "when the loss or the gradients are no longer finite: stop (exit code 3), or skip the "
+        "update",
         resume="free",
         names_run="never",
     )
     max_divergences: int = setting(
         5,
-        "stop nevertheless after this many skipped updates in a row, or this many rollbacks",
+        "stop nevertheless after this many skipped updates in a row",
         POSITIVE,
         resume="free",
         program=False,
@@ -124,12 +120,3 @@ class RunConfig(Settings):
         metavar="SECONDS",
         saved=False,
     )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.on_divergence == "rollback" and self.max_divergences > _MOST_ROLLBACKS:
-            remedy = (
-                f"each rollback halves the learning rate, after {_MOST_ROLLBACKS} nothing would be"
-                " learned; give at most that"
-            )
-            raise ConfigError("max_divergences", self.max_divergences, remedy)

@@ -82,7 +82,7 @@ class RunDirectory:
         """Adds a line to history.jsonl: what became of the run at a step, and when.
 
         Args:
-            event: started, resumed, rollback, stopped, diverged or done; also worker joined, worker
+            event: started, resumed, stopped, diverged or done; also worker joined, worker
                 lost or server lost.
             **facts: what else there is to say, as plain values: e.g. of a resumed run which
                 settings `changed`, each with its old and its new value.
@@ -94,15 +94,6 @@ class RunDirectory:
         """Whether the run came to its end."""
         summary = self.read("summary.json")
         return summary is not None and summary["status"] == "done"
-
-    def read_rollbacks(self) -> int:
-        """Returns how often the run went back to a checkpoint, including the times after which
-        nothing was saved.
-        """
-        content = self.read("rollbacks.json")
-        if content is not None:
-            return content["rollbacks"]
-        return sum(row["event"] == "rollback" for row in self.read("history.jsonl"))
 
     def load_config(self) -> TrainConfig:
         """Returns the settings of the run.
@@ -145,9 +136,7 @@ class RunDirectory:
         replace_file(self.file("config.yaml"), config_lib.to_yaml(kept))
 
     def changed_settings(self, now: TrainConfig) -> dict[str, list[object]]:
-        """Returns the settings of training that differ from those of the run, each with its old and
-        its new value.
-        """
+        """Returns the settings of training that differ from the run's, with old and new values."""
         if not self.file("config.yaml").exists():  # the old values are unknown
             return {}
         old, new = self.load_config().plain(), now.plain()
@@ -158,9 +147,7 @@ class RunDirectory:
         }
 
     def changes_text(self, now: TrainConfig) -> str:
-        """Returns in words which settings of training differ from those of the run; nothing if none
-        do.
-        """
+        """Returns in words which settings of training differ from the run's; nothing if none do."""
         texts = list[str]()
         for name, values in self.changed_settings(now).items():
             before, after = ("none" if value is None else brief(value) for value in values)

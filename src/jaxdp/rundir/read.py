@@ -103,7 +103,7 @@ def read_object(path: pathlib.Path, *, checked: bool = True) -> dict[str, Any]:
 
 @dataclasses.dataclass(frozen=True)
 class Lines:
-    """What a file of one object a line holds.
+    """The lines of a file with one object a line.
 
     Attributes:
         rows: the objects that can be read.

@@ -1,4 +1,4 @@
-"""What each file of a run must hold, as types, and the check of a JSON value against a type."""
+"""The types that the files of a run must have, and the check of a JSON value against a type."""
 
 import re
 import types
@@ -15,7 +15,7 @@ Digest = Annotated[str, re.compile("[0-9a-f]{64}").fullmatch]
 
 
 class Dataset(TypedDict):
-    """What the model knows of its dataset."""
+    """The dataset, as its model knows it."""
 
     task: str
     num_classes: Classes
@@ -44,12 +44,6 @@ class Summary(TypedDict):
     steps: Count
     metrics: dict[str, Any]
     ended_early: NotRequired[EndedEarly]
-
-
-class Rollbacks(TypedDict):
-    """How often a run went back to a checkpoint."""
-
-    rollbacks: Count
 
 
 class MetricsRow(TypedDict):
@@ -91,9 +85,6 @@ KINDS = {
     "dataset.json": FileKind("what the model knows of its dataset", _AGAIN, Dataset),
     "summary.json": FileKind("the result", _AGAIN, Summary),
     "sources.json": FileKind("digests of the user's source files", _AGAIN, dict[str, Digest]),
-    "rollbacks.json": FileKind(
-        "how often the run went back", "they are counted in history.jsonl", Rollbacks
-    ),
     "wandb-id.txt": FileKind(
         "the name of the run at Weights & Biases", "another one is begun there"
     ),

@@ -20,7 +20,6 @@ class Counters:
             saving.
         skipped_updates, skipped_in_a_row: updates left out because they were not finite, in the
             whole run and just now.
-        rollbacks: how often the run went back to a checkpoint; each one halved the learning rate.
         best: the largest rank of an evaluation on validation data, None before there is one; part
             of a checkpoint.
     """
@@ -33,12 +32,7 @@ class Counters:
     train_examples: float = 0.0
     skipped_updates: int = 0
     skipped_in_a_row: int = 0
-    rollbacks: int = 0
     best: float | None = None
-
-    @property
-    def learning_rate_factor(self) -> float:
-        return 0.5**self.rollbacks
 
     def position(self) -> dict[str, Any]:
         """Returns what a checkpoint keeps, so that a run continued goes on as if nothing had
@@ -46,23 +40,12 @@ class Counters:
         """
         sums = {name: metrics.to_json(getattr(self, name)) for name in ("interval", "epoch")}
         known = sums | {
-            name: getattr(self, name)
-            for name in ("skipped_updates", "skipped_in_a_row", "rollbacks")
+            name: getattr(self, name) for name in ("skipped_updates", "skipped_in_a_row")
         }
         return known if self.best is None else known | {"best": self.best}
 
     @classmethod
     def at(cls, position: Mapping[str, Any]) -> "Counters":
         """Creates the counters of a process that begins where a checkpoint was saved."""
-        names = ("interval", "epoch", "skipped_updates", "skipped_in_a_row", "rollbacks", "best")
+        names = ("interval", "epoch", "skipped_updates", "skipped_in_a_row", "best")
         return cls(**{name: position[name] for name in names if name in position})
-
-    def rolled_back(self, position: Mapping[str, Any]) -> "Counters":
-        """Returns the counters of this process back at a checkpoint: the time it took is still
-        spent.
-        """
-        kept = {
-            name: getattr(self, name)
-            for name in ("first_step_seconds", "first_step_done", "train_seconds", "train_examples")
-        }
-        return dataclasses.replace(Counters.at(position), rollbacks=self.rollbacks + 1, **kept)

@@ -159,7 +159,7 @@ def create_schedule(
         eval_every=config.eval_every or steps_per_epoch,
         checkpoint_every=config.checkpoint_every or epochs_between_checkpoints * steps_per_epoch,
         steps_per_execution=config.steps_per_execution,
-        cuts=(profiled.first - 1, profiled.last) if profiled is not None else (),
+        boundaries=(profiled.first - 1, profiled.last) if profiled is not None else (),
     )
     if profiled is not None and profiled.first > intervals.total_steps:
         raise ConfigError(

@@ -1,17 +1,15 @@
-"""Says in which steps of a run it logs, evaluates and saves, and which steps the devices get as one
-program.
-"""
+"""The steps at which a run logs, evaluates and saves, and those that run as one program."""
 
 import dataclasses
 
 
 @dataclasses.dataclass(frozen=True)
 class Intervals:
-    """When what happens, in steps counted from 1.
+    """The schedule of a run, in steps counted from 1.
 
     Attributes:
-        steps_per_execution: how many steps the devices get at once, at most.
-        cuts: steps after which a call ends.
+        steps_per_execution: the largest number of steps in one execution of a program.
+        boundaries: steps after which an execution ends.
     """
 
     total_steps: int
@@ -20,24 +18,24 @@ class Intervals:
     eval_every: int
     checkpoint_every: int
     steps_per_execution: int = 1
-    cuts: tuple[int, ...] = ()
+    boundaries: tuple[int, ...] = ()
 
-    def calls(self, start: int) -> list[range]:
-        """Returns which steps, counted from 0, the devices get at once from step `start` on.
+    def executions(self, start: int) -> list[range]:
+        """Returns the steps of each execution from step `start` on, counted from 0.
 
-        Each call has as many steps as may be, and none goes across an evaluation, a checkpoint or
-        one of `cuts`.
+        Each has as many steps as possible, and none crosses an evaluation, a checkpoint or a
+        boundary.
         """
-        steps, calls = start, []
+        steps, executions = start, list[range]()
         while steps < self.total_steps:
             ends = [
                 (steps // every + 1) * every for every in (self.eval_every, self.checkpoint_every)
             ]
-            ends += [cut for cut in self.cuts if cut > steps]
+            ends += [boundary for boundary in self.boundaries if boundary > steps]
             end = min(steps + self.steps_per_execution, self.total_steps, *ends)
-            calls.append(range(steps, end))
+            executions.append(range(steps, end))
             steps = end
-        return calls
+        return executions
 
     def epoch(self, step: int) -> int:
         """Returns the epoch that a step belongs to, counted from 1."""

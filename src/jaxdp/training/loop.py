@@ -55,7 +55,7 @@ def train(run: "Run", state: TrainState, start: int) -> Outcome:
     batches, constants = setup.train_batches(start), setup.constants
     step, sums = start, None
     compiled_sizes: set[int] = set()
-    for call in intervals.calls(start):
+    for call in intervals.executions(start):
         compiled = len(call) in compiled_sizes
         compiled_sizes.add(len(call))
         run.emit("on_step_begin", StepBegin, call.start + 1, call.stop)

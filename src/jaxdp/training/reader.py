@@ -89,17 +89,15 @@ class Reader:
         now = time.perf_counter()
         seconds, self._clock = now - self._clock, now
         counters = self._counters
-        if not compiled:
-            self._compile_seconds += seconds
-            if not counters.first_step_done:  # after a rollback this is not the first one
-                counters.first_step_seconds, counters.first_step_done = seconds, now
+        if not compiled and not counters.first_step_done:
+            counters.first_step_seconds, counters.first_step_done = seconds, now
         for number, step in enumerate(call):
             of_step = (
                 gathered
                 if self._setup.intervals.steps_per_execution == 1
                 else {name: values[number] for name, values in gathered.items()}
             )
-            self._take(step + 1, metrics.add(of_step), seconds / len(call) if compiled else 0.0)
+            self._take(step + 1, metrics.add(of_step), seconds / len(call), compiled=compiled)
         if not compiled:
             self._row_wait = 0.0
             # Tracing leaves millions of objects: to look through them again takes the collector as
@@ -108,17 +106,20 @@ class Reader:
             gc.freeze()
             self._restart()
 
-    def _take(self, step: int, read: metrics.Sums, seconds: float) -> None:
-        """Adds the metric sums and the time of a step to the counters, and writes a row where one
-        is due.
+    def _take(self, step: int, read: metrics.Sums, seconds: float, *, compiled: bool) -> None:
+        """Adds the metric sums and the time of a step to the counters, and writes a row if one is
+        due.
 
         Args:
-            seconds: that it took; 0 for a step of a call that was compiled first, which no rate
-                counts.
+            seconds: that it took.
+            compiled: whether its program was there already; otherwise no rate counts the step,
+                unless a row has no other.
         """
         counters, intervals = self._counters, self._setup.intervals
         read = self._checked(step, read)
-        if seconds:
+        if not compiled:
+            self._compile_seconds += seconds
+        else:
             counters.train_seconds += seconds
             counters.train_examples += float(read["examples"])
             self._row_seconds += seconds

@@ -1,11 +1,8 @@
-"""Carries a run from its start to its end: begins or resumes it, trains, goes back after a
-divergence, and sums it up.
-"""
+"""Carries a run from its start to its end: begins or resumes it, trains, and sums it up."""
 
 # Over 300 lines: the parts of one run, which share its state.
 
 import contextlib
-import copy
 import dataclasses
 import gc
 import hashlib
@@ -18,7 +15,7 @@ from jaxdp.callbacks import CallbackList
 from jaxdp.callbacks.checkpoints import CheckpointWriter
 from jaxdp.checkpoint.checkpoints import Checkpoints
 from jaxdp.checkpoint.integrity import rank
-from jaxdp.events import Activity, Ended, Logged, RolledBack, Started
+from jaxdp.events import Activity, Ended, Logged, Started
 from jaxdp.inference.apply import create_predictor
 from jaxdp.registry import ConfigError
 from jaxdp.rundir.layout import MovedError, RunDirectory
@@ -32,7 +29,7 @@ from jaxdp.training.counters import Counters
 from jaxdp.training.setup import Setup
 
 # The hooks at which callbacks write in the run directory, rows aside.
-_WRITTEN_AT = ("on_save", "on_rollback", "on_end")
+_WRITTEN_AT = ("on_save", "on_end")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,10 +95,6 @@ class Run:
         self._margin = calls * (reader.run_ahead(calls) + 1)
         task = setup.recipe.task
         self._checkpoints: Checkpoints | None = None
-        if directory is None and setup.config.on_divergence == "rollback":
-            raise ConfigError(
-                "on_divergence", "rollback", "goes back to a checkpoint; give run_dir"
-            )
         if directory is not None:
             best_metric = task.best_metric if setup.dataset.validation is not None else None
             self._checkpoints = Checkpoints(
@@ -265,49 +258,31 @@ class Run:
         state, position = self._begin(saved)
         self._check_agreement(state, saved or 0)
         self.counters = Counters.at(position)
-        if self._directory is not None:
-            self.counters.rollbacks = max(self.counters.rollbacks, self._directory.read_rollbacks())
         if saved is not None and self._directory is not None:
             changed = self._directory.changes_text(config)
             message = (
                 f"continuing {self.folder} after step {saved}"
                 + f" with other settings: {changed}" * bool(changed)
             )
+            if rollbacks := position.get("rollbacks"):  # of version 0.2
+                message += f"\nwarning: it went back {rollbacks} times, and each time halved its"
+                message += " learning rate, which is now that of the settings again"
         elif setup.initial_weights is not None:
             message = setup.initial_weights.text()
         _ = setup.train_data, setup.evaluation_data  # read before the progress begins
         self._signals.check()
         self._signals.training = True
-        rolls_back, first_states = config.on_divergence == "rollback", dict[str, Any]()
-        while True:  # once, and again after each rollback
-            start, failure, outcome = saved or 0, "", None
-            if self.counters.rollbacks:
-                self.setup = setup.with_learning_rates_times(self.counters.learning_rate_factor)
-            # A rollback may go back to where no checkpoint holds a state of a callback.
-            self._callbacks.load_state_dict(first_states | position.get("callbacks", {}))
-            self.emit("on_start", Started, start, saved is not None, message)
-            if rolls_back and not self.counters.rollbacks:
-                first_states = copy.deepcopy(self._callbacks.state_dict())
-            state = setup.strategy.restore(state, setup.shapes)  # the host lets go of it
-            try:
-                outcome = loop.train(self, state, start)
-                status, step = "stopped" if outcome.stopped else "done", outcome.step
-            except reader.Diverged as error:
-                status, step, failure = "diverged", error.step, str(error)
-            self._wait()
-            if (
-                status != "diverged"
-                or not rolls_back
-                or self.counters.rollbacks >= config.max_divergences
-            ):
-                break
-            saved = self._saved()
-            state, position = self._begin(saved)
-            self.counters = self.counters.rolled_back(position)
-            self.emit("on_rollback", RolledBack, step, saved or 0, failure, self.counters.rollbacks)
-            number = f"rollback {self.counters.rollbacks} of at most {config.max_divergences}"
-            factor = f"{self.counters.learning_rate_factor:g} times the learning rate"
-            message = f"{failure}: back to step {saved or 0} at {factor} ({number})"
+        start = saved or 0
+        self._callbacks.load_state_dict(position.get("callbacks", {}))
+        self.emit("on_start", Started, start, saved is not None, message)
+        state = setup.strategy.restore(state, setup.shapes)  # the host lets go of it
+        outcome, failure = None, ""
+        try:
+            outcome = loop.train(self, state, start)
+            status, step = "stopped" if outcome.stopped else "done", outcome.step
+        except reader.Diverged as error:
+            status, step, failure = "diverged", error.step, str(error)
+        self._wait()
         return self._end(status, step, failure, outcome)
 
     def _end(self, status: str, step: int, failure: str, outcome: loop.Outcome | None) -> Trained:

@@ -31,7 +31,6 @@ from jaxdp.data import augment, pipeline, placement
 from jaxdp.data.reading_processes import ReadingProcesses
 from jaxdp.data.sources import BadExample, Dataset, Split
 from jaxdp.inference import instances
-from jaxdp.registry import ConfigError
 from jaxdp.rundir.read import warn
 from jaxdp.rundir.start import will_resume
 from jaxdp.runtime import platform
@@ -103,15 +102,6 @@ class Setup:
         """What all training steps read, on the devices."""
         small = self.strategy.replicate(Constants.create(self.learning_rates, self.config.seed))
         return dataclasses.replace(small, examples=self.train_data)
-
-    def with_learning_rates_times(self, factor: float) -> "Setup":
-        """Returns the same setup with all learning rates multiplied by `factor`.
-
-        The compiled step is the same.
-        """
-        return self._sharing_data(
-            dataclasses.replace(self, schedule=lambda step: factor * self.schedule(step))
-        )
 
     def reconfigured(self, config: TrainConfig) -> "Setup | None":
         """Returns a setup for other settings that compiles and reads nothing anew, or None where
@@ -304,7 +294,7 @@ class Setup:
             return iter(range(start, self.intervals.total_steps))
         order: Any = self.train_order
         if self.intervals.steps_per_execution > 1:
-            order, start = pipeline.CallOrder(order, self.intervals.calls(start)), 0
+            order, start = pipeline.CallOrder(order, self.intervals.executions(start)), 0
         layout = self.strategy.order_in_batch(self.global_batch_size)
         return self._batches(
             "train", order, start, paired=bool(self.recipe.preprocess.mixings), layout=layout
@@ -548,12 +538,6 @@ def _optimizer_factory(
     """
     optimizer = objects.optimizer
     if optimizer is not None:
-        if config.on_divergence == "rollback":
-            remedy = (
-                "halves the learning rate, which an optimizer object does not allow; give its name"
-                " and learning_rate instead"
-            )
-            raise ConfigError("on_divergence", "rollback", remedy)
         return lambda schedule: optimizer
     optim.create_optimizer(config, schedule)  # finds what does not fit
     return functools.partial(optim.create_optimizer, config)

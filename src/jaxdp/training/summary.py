@@ -30,7 +30,7 @@ class End:
     Attributes:
         status: `done`, `stopped` or `diverged`.
         early: why a callback ended it before its last step, if one did.
-        result_step: that of the state which is the result: the best by validation data, or else the
+        result_step: of the state which is the result: the best by validation data, or else the
             last.
     """
 
@@ -51,31 +51,16 @@ def summarize(
 ) -> dict[str, Any]:
     """Returns what summary.json holds.
 
-    Rates and times are of this process, a run that was resumed has more.
+    Rates and times are of this process only: a run that was resumed took longer.
 
     Args:
         evaluated: metrics of the result by split.
-        best: step and metrics of the best checkpoint, where there are validation data.
+        best: step and metrics of the best checkpoint, if there are validation data.
         started: when the process began, by `time.perf_counter`.
     """
     config, strategy = setup.config, setup.strategy
     task = setup.recipe.task
     train = metrics.compute(task, counters.epoch) if counters.epoch.get("examples") else None
-    state_bytes = strategy.state_bytes(setup.shapes)
-    sizes = (
-        {
-            "state_bytes": state_bytes["replicated"],
-            "state_bytes_per_device": state_bytes["per_device"],
-        }
-        if state_bytes
-        else {}
-    )
-    skipped = setup.skipped()
-    early = (
-        {"ended_early": {"reason": end.early, "total_steps": setup.intervals.total_steps}}
-        if end.early
-        else {}
-    )
     return {
         "model": config.model,
         "dataset": config.dataset,
@@ -91,10 +76,7 @@ def summarize(
         "global_batch_size": setup.global_batch_size,
         "batch_norm": str(config.batch_norm),
         "data_placement": config.data_placement,
-        "skipped_examples": {split: len(errors) for split, errors in skipped.items()},
-        "skipped_reasons": {split: by_reason(errors) for split, errors in skipped.items()},
-        "skipped_updates": counters.skipped_updates,
-        "rollbacks": counters.rollbacks,
+        **_skipped(setup, counters),
         "metrics": ({"train": train} if train is not None else {}) | evaluated,
         "result": {
             "state": "best" if best and best[0] == end.result_step else "last",
@@ -102,28 +84,51 @@ def summarize(
         },
         "best": {"step": best[0], **best[1]} if best else None,
         "best_metric": dict(zip(("name", "larger_is_better"), task.best_metric, strict=True)),
-        "seconds": {
-            "total": round(time.perf_counter() - started, 3),
-            "first_step": (
-                round(counters.first_step_done - started, 3) if counters.first_step_done else None
-            ),
-            "train": round(counters.train_seconds, 3),
-        },
-        "examples_per_second": (
-            round(counters.train_examples / counters.train_seconds, 1)
-            if counters.train_seconds
-            else None
-        ),
+        **_speed(counters, started),
         "xla_flags": platform.xla_flags(),
         "versions": versions(),
         "status": end.status,
-        **early,
-        **sizes,
+        **_early(setup, end),
+        **_sizes(setup),
     }
 
 
+def _skipped(setup: Setup, counters: Counters) -> dict[str, Any]:
+    skipped = setup.skipped()
+    return {
+        "skipped_examples": {split: len(errors) for split, errors in skipped.items()},
+        "skipped_reasons": {split: by_reason(errors) for split, errors in skipped.items()},
+        "skipped_updates": counters.skipped_updates,
+    }
+
+
+def _speed(counters: Counters, started: float) -> dict[str, Any]:
+    first, seconds = counters.first_step_done, counters.train_seconds
+    return {
+        "seconds": {
+            "total": round(time.perf_counter() - started, 3),
+            "first_step": round(first - started, 3) if first else None,
+            "train": round(seconds, 3),
+        },
+        "examples_per_second": round(counters.train_examples / seconds, 1) if seconds else None,
+    }
+
+
+def _early(setup: Setup, end: End) -> dict[str, Any]:
+    if not end.early:
+        return {}
+    return {"ended_early": {"reason": end.early, "total_steps": setup.intervals.total_steps}}
+
+
+def _sizes(setup: Setup) -> dict[str, int]:
+    sizes = setup.strategy.state_bytes(setup.shapes)
+    if not sizes:
+        return {}
+    return {"state_bytes": sizes["replicated"], "state_bytes_per_device": sizes["per_device"]}
+
+
 def worker_facts(setup: Setup) -> dict[str, int]:
-    """Returns the number of workers, nothing of a run without."""
+    """Returns the number of workers, nothing for a run without."""
     has_workers = "workers" in setup.strategy.settings
     return {"workers": setup.config.worker_count} if has_workers else {}
 
@@ -131,7 +136,7 @@ def worker_facts(setup: Setup) -> dict[str, int]:
 def split_metrics(
     setup: Setup, split: str, sums: metrics.Sums, state: TrainState | None
 ) -> dict[str, float]:
-    """Returns the metrics of a split, with those of objects where they are told apart.
+    """Returns the metrics of a split, with the metrics of objects for instance segmentation.
 
     Args:
         sums: of its evaluation.

@@ -97,10 +97,10 @@ def read_initial(
     """Reads weights that fit a model, all but a head for another number of classes.
 
     Args:
-        path: folder of a run, or a file of weights: those that `jaxdp.convert export` wrote, or a
+        path: folder of a run, or a file of weights: one that `jaxdp.convert export` wrote, or a
             PyTorch state dict.
         config: names the model.
-        dataset: whatever tells `num_classes` and `image_shape`.
+        dataset: has `num_classes` and `image_shape`.
 
     Raises:
         ConfigError: if the weights cannot be read, or do not fit.
@@ -197,9 +197,7 @@ def _of_run(
 
 
 def _are_others(before: Sequence[str], now: Sequence[str]) -> bool:
-    """Whether two sets of classes are known to differ, which numbers in place of names do not
-    tell.
-    """
+    """Whether two sets of classes are known to differ, which numbers as names do not show."""
     named = all(not all(name.isdecimal() for name in names) for names in (before, now))
     return named and tuple(before) != tuple(now)
 

@@ -1,0 +1,144 @@
+"""Reads one checkpoint: its arrays whole, in parts or of the model alone, and its position."""
+
+import dataclasses
+import functools
+import logging
+import pathlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxdp.registry import ConfigError
+from jaxdp.step.state import TrainState
+
+Position = dict[str, Any]  # plain values: where a run was, and what its loop has counted so far
+SHAPES = "shapes_without_padding"  # next to the position
+
+
+@functools.cache
+def orbax() -> Any:  # its annotations refuse what it accepts
+    """Returns Orbax, which is imported where it is needed: a run without a folder needs none."""
+    from orbax.checkpoint import v1
+
+    return v1
+
+
+class _OrbaxErrors(logging.Filter):
+    """Drops what Orbax logs, its phases and each error that it also raises, and keeps the error of
+    a save in the background.
+
+    Before Orbax raises that one it waits for the other processes: for twenty minutes, where theirs
+    has failed too.
+    """
+
+    background: BaseException | None = None
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.threadName == "async_save" and record.exc_info:
+            self.background = record.exc_info[1]
+        return False
+
+
+orbax_errors = _OrbaxErrors()
+
+
+@dataclasses.dataclass(frozen=True)
+class Stored:
+    """What Orbax knows of a checkpoint before its arrays are read.
+
+    Attributes:
+        leaves: shapes, padding included, and dtypes by name.
+        shapes: without padding.
+    """
+
+    path: pathlib.Path
+    leaves: Mapping[str, Any]
+    shapes: Mapping[str, tuple[int, ...]]
+    position: Position
+
+    @classmethod
+    def of(cls, path: pathlib.Path) -> "Stored":
+        found = orbax().metadata(path)
+        position = dict(found.custom_metadata or {})
+        unpadded = position.pop(SHAPES, {})
+        shapes = {
+            name: tuple(unpadded.get(name, leaf.shape)) for name, leaf in found.metadata.items()
+        }
+        return cls(path, found.metadata, shapes, position)
+
+    def load(self, is_wanted: Callable[[str], bool] = lambda name: True) -> dict[str, np.ndarray]:
+        """Reads the arrays with these names, whole and without padding."""
+        # As NumPy: Orbax would place what came from devices on devices again.
+        wanted = {
+            name: np.broadcast_to(np.zeros((), leaf.dtype), leaf.shape)
+            for name, leaf in self.leaves.items()
+            if is_wanted(name)
+        }
+        context = orbax().Context()
+        context.pytree.loading.partial_load = True
+        with context:
+            arrays = {
+                name: np.asarray(array) for name, array in orbax().load(self.path, wanted).items()
+            }
+        for name, array in arrays.items():
+            if array.shape != self.shapes[name]:
+                kept = tuple(map(slice, self.shapes[name]))
+                arrays[name] = np.ascontiguousarray(array[kept])
+        return arrays
+
+    def load_parts(self, parts: Mapping[str, Any]) -> dict[str, jax.Array]:
+        """Reads the arrays onto the devices of their shardings."""
+        context = orbax().Context()
+        # Another mesh needs more padding, or less.
+        context.array.loading.enable_padding_and_truncation = True
+        wanted = {
+            name: jax.ShapeDtypeStruct(part.shape, self.leaves[name].dtype, sharding=part.sharding)
+            for name, part in parts.items()
+        }
+        with context:
+            return orbax().load(self.path, wanted)
+
+    def check_fit(
+        self, like: TrainState, what: str, is_wanted: Callable[[str], bool] = lambda name: True
+    ) -> None:
+        """Raises ConfigError if the arrays with these names do not fit a state."""
+        saved = {name: shape for name, shape in self.shapes.items() if is_wanted(name)}
+        expected = {name: np.shape(leaf) for name, leaf in flatten(like).items()}
+        wrong = sorted(saved.keys() ^ expected.keys())
+        wrong += [
+            name for name, shape in expected.items() if name in saved and saved[name] != shape
+        ]
+        if wrong:
+            raise self.misfit(what, f"{len(wrong)} arrays differ, e.g. {wrong[0]}")
+
+    def check_dtypes(self, like: TrainState, what: str) -> None:
+        """Raises ConfigError for a state of other dtypes: the step was compiled for these."""
+        expected = flatten(like)
+        differing = [
+            name for name, leaf in expected.items() if self.leaves[name].dtype != leaf.dtype
+        ]
+        if differing:
+            name = differing[0]
+            dtypes = f"{self.leaves[name].dtype}, expected {expected[name].dtype}"
+            raise self.misfit(what, f"{len(differing)} of another dtype: {name} {dtypes}")
+
+    def misfit(self, what: str, problem: str) -> ConfigError:
+        remedy = f"the checkpoint does not fit {what}: {problem}"
+        return ConfigError("resume", int(self.path.name), remedy)
+
+
+def flatten(state: TrainState) -> dict[str, Any]:
+    """Returns the leaves of a state by the names that they have in a checkpoint."""
+    return {_name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(state)}
+
+
+def unflatten(like: TrainState, leaves: Mapping[str, Any]) -> TrainState:
+    """Returns leaves by name in the structure of a state."""
+    paths, structure = jax.tree_util.tree_flatten_with_path(like)
+    return jax.tree.unflatten(structure, [leaves[_name(path)] for path, _ in paths])
+
+
+def _name(path: Any) -> str:
+    return jax.tree_util.keystr(path, simple=True, separator="/")
