@@ -185,10 +185,11 @@ class EqualShares(SliceScheduler):
     """The baseline: each worker computes the same slices in every step, and none helps another."""
 
     def assign(self, now: float) -> list[tuple[int, SliceId]]:
-        if len(self.workers) < 4:
+        workers = sorted(self._idle | self._computing.keys())
+        if len(workers) < 4:
             return []
         found = []
-        for place, worker in enumerate(sorted(self.workers)):
+        for place, worker in enumerate(workers):
             mine = [number for number in self._waiting if number % 4 == place]
             if worker in self._idle and mine:
                 slice_id = SliceId(self._round, min(mine))

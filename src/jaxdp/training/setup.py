@@ -307,6 +307,7 @@ class Setup:
         """Returns the placed batches from step `start` on, with `--steps-per-execution` those of
         each call together; or the numbers of the steps, if the strategy takes those.
         """
+        self.strategy.check_started()
         if not self.strategy.takes_batches:
             return iter(range(start, self.intervals.total_steps))
         order: Any = self.train_order

@@ -18,7 +18,7 @@ from jaxdp.step import optim
 from jaxdp.step.state import TrainState
 from jaxdp.training.setup import Setup
 from jaxdp.workers import shares
-from jaxdp.workers.process import launch
+from jaxdp.workers.process import DataLost, launch, results
 from jaxdp.workers.server import Server
 from jaxdp.workers.worker import SliceResult
 
@@ -212,10 +212,6 @@ class ServerGroup:
         if self.here:
             return calls
         try:
-            return self._ray.get(calls)
-        except self._ray.exceptions.RayError as error:
-            cause = error.cause if isinstance(error, self._ray.exceptions.RayTaskError) else error
-            if not isinstance(cause, self._ray.exceptions.RayError):
-                raise cause from error
-            # Or the machine that had a worker's result has died, before the server had read it.
+            return results(self._ray, calls)
+        except (DataLost, self._ray.exceptions.RayError) as error:
             raise ServerLost("a parameter server has died") from error

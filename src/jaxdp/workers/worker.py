@@ -46,7 +46,7 @@ class Job(NamedTuple):
     """One slice of a batch.
 
     Attributes:
-        step: whose batch this is, counted from 0.
+        batch: of which step, counted from 0.
         slice: which slice of the batch.
         version: number of the parameters in `parts`: a worker that has them does not read them
             again.
@@ -54,7 +54,7 @@ class Job(NamedTuple):
             servers are None.
     """
 
-    step: int
+    batch: int
     slice: int
     version: int
     parts: tuple[Any, ...]
@@ -112,7 +112,7 @@ class Worker:
 
             self._state = shares.join(self._structure, ray.get(list(job.parts)))
             self._version = job.version
-        result = self._compute(job.step, job.slice)
+        result = self._compute(job.batch, job.slice)
         time.sleep(max(self._least_seconds - (time.perf_counter() - begun), 0.0))
         return result
 
