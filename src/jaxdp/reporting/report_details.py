@@ -214,7 +214,7 @@ def _work(run: Run) -> dict[str, str]:
 
     def total(*names: str) -> float:
         values = [number(row.get(name)) for row in rows for name in names]
-        return sum(value for value in values if value is not None)
+        return sum((value for value in values if value is not None), 0.0)
 
     again, twice = total("recomputed_slices"), total("dropped_slices")
     lost = sum(event["event"] == "worker lost" for event in run.history)
