@@ -151,7 +151,7 @@ def test_workers_on_cpus_are_not_predicted(
 ) -> None:
     monkeypatch.setattr(prediction.platform, "describe_only", lambda: None)
     assert plan.main(["--model", "cnn", "--target", "cuda:h100:2", "--strategy", "exact"]) == 2
-    assert "--strategy exact: its workers compute on CPUs" in capsys.readouterr().err
+    assert "--strategy exact: computes on CPUs, which cuda:h100:2 is not" in capsys.readouterr().err
 
 
 def test_what_does_not_fit_is_said(compiled: list[Any], capsys: pytest.CaptureFixture[str]) -> None:

@@ -467,13 +467,7 @@ def create_setup(
     fewest_rows, normalizes = check_model(
         config, dataset, task, {dataset.image_shape, tile}, objects
     )
-    one_device = strategies.by_name(config.sharding.strategy).one_device
-    if target is None:
-        devices = platform.select_devices(
-            1 if one_device and config.sharding.devices is None else config.sharding.devices
-        )
-    else:
-        devices = target.devices()
+    devices = _devices(config, target)
     axes = (
         mesh.MeshShape.parse(config.sharding.mesh, len(devices) * jax.process_count())
         if config.sharding.mesh is not None
@@ -525,6 +519,16 @@ def create_setup(
     size = memory.largest_batch(strategy, setup.abstract_step, len(dataset.train))
     chosen = asked.replace(global_batch_size=size)
     return create_setup(chosen, objects, training=training, dtype=dtype, advance=advance)
+
+
+def _devices(config: TrainConfig, target: Target | None) -> list[Any]:
+    kind, count = strategies.by_name(config.sharding.strategy), config.sharding.devices
+    if target is None:
+        return platform.select_devices(1 if kind.one_device and count is None else count)
+    if not kind.takes_batches:
+        remedy = f"computes on CPUs, which {target} is not; use another strategy"
+        raise ConfigError("strategy", kind.name, remedy)
+    return target.devices()
 
 
 def _create_recipe(
