@@ -66,9 +66,10 @@ class Exact(OnWorkers):
             self._since = []
             self._install(state, constants)
         sums = self._with_servers(lambda: self._round(batch))
-        self._since.append(batch)
         if self.servers.here:
             self._state = state = self.servers.collect(state)
+        else:
+            self._since.append(batch)
         return state, sums
 
     def _fetch(self, state: TrainState) -> TrainState:

@@ -4,21 +4,26 @@ import importlib
 import os
 from typing import Any
 
+from jaxdp.config import TrainConfig
+from jaxdp.registry import load_plugins
+
 _ONE_THREAD = "xla_cpu_multi_thread_eigen"
 
 
-def launch(ray: Any, kind: str, precision: str, *arguments: Any, **options: Any) -> tuple[Any, Any]:
+def launch(
+    ray: Any, kind: str, config: TrainConfig, *arguments: Any, **options: Any
+) -> tuple[Any, Any]:
     """Starts a process, and returns its actor and a reference to what `Process.start` returns.
 
     Args:
         ray: the module, connected.
         kind: class of the object in the process, as MODULE:NAME.
-        precision: format of the computation.
+        config: of the run, whose plugins the process imports.
         *arguments: of the class.
         **options: of the actor.
     """
     actor = ray.remote(Process).options(**options).remote()
-    return actor, actor.start.remote(kind, precision, os.getcwd(), *arguments)
+    return actor, actor.start.remote(kind, config, os.getcwd(), *arguments)
 
 
 class DataLost(OSError):
@@ -48,11 +53,11 @@ class Process:
     depends on the number of cores. XLA reads that when it starts: nothing before may compute.
     """
 
-    def start(self, kind: str, precision: str, folder: str, *arguments: Any) -> dict[str, Any]:
+    def start(self, kind: str, config: TrainConfig, folder: str, *arguments: Any) -> dict[str, Any]:
         """Creates the object, and returns where this process is.
 
         Args:
-            kind, precision, arguments: as for `launch`.
+            kind, config, arguments: as for `launch`.
             folder: to work in, if this machine has it.
         """
         from jaxdp.runtime import platform
@@ -63,7 +68,8 @@ class Process:
         flags = os.environ.get("XLA_FLAGS", "")
         if _ONE_THREAD not in flags:
             os.environ["XLA_FLAGS"] = f"{flags} --{_ONE_THREAD}=false".strip()
-        platform.configure(None, precision=precision)
+        platform.configure(None, precision=config.model.precision)
+        load_plugins(config.plugins)
         module, _, name = kind.partition(":")
         self._object = getattr(importlib.import_module(module), name)(*arguments)
         return {"pid": os.getpid(), "host": os.uname().nodename}
