@@ -51,7 +51,7 @@ pytestmark = pytest.mark.skipif(
         ("--strategy exact --mesh data=1", "--mesh data=1: --strategy exact takes none"),
         (
             "--strategy exact --accumulate-steps 2",
-            "--accumulate-steps 2: --strategy exact takes slices of a batch",
+            "--accumulate-steps 2: --strategy exact computes no microbatches; use 1",
         ),
         (
             "--strategy exact --steps-per-execution 2",

@@ -18,7 +18,7 @@ def launch(
     Args:
         ray: the module, connected.
         kind: class of the object in the process, as MODULE:NAME.
-        config: of the run, whose plugins the process imports.
+        config: of the run; the process imports its plugins.
         *arguments: of the class.
         **options: of the actor.
     """
@@ -27,7 +27,7 @@ def launch(
 
 
 class DataLost(OSError):
-    """What a call was to read is lost with the process that had it."""
+    """A process has died that had the data which a call was to read."""
 
 
 def results(ray: Any, refs: list[Any]) -> list[Any]:

@@ -24,7 +24,7 @@ class SliceId(NamedTuple):
 
 @dataclasses.dataclass
 class Work:
-    """What workers did since the last row of metrics.
+    """Counts what workers did since the last row of metrics.
 
     Attributes:
         slices: how many results came from each worker, by its place.

@@ -163,7 +163,7 @@ class ServerGroup:
         return most / norm if most is not None and norm > most else 1.0
 
     def collect(self, state: TrainState) -> TrainState:
-        """Returns the whole state after all updates so far: on the host, or that of this process.
+        """Returns the whole state after all updates so far, from servers on the host.
 
         Args:
             state: of the same structure.

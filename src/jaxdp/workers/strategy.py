@@ -1,6 +1,4 @@
-"""What the strategies on workers have in common: what they check, how they begin and end, and what
-they record of their workers.
-"""
+"""The base of strategies on workers: checks settings, starts processes, records what they do."""
 
 import abc
 import contextlib
@@ -29,27 +27,31 @@ from jaxdp.workers.worker import WorkerSpec
 # Values of settings, and why servers, each of which has a part of the state, do not work with them.
 _NOT_WITH_SERVERS = (
     ("optimizer", OBJECT, "is divided among servers, which create one by its name"),
-    ("precision", "float16", "its loss scale is of the whole state, which servers divide"),
+    (
+        "precision",
+        "float16",
+        "its loss scale is of the whole state, which servers divide; use bfloat16",
+    ),
     ("on_divergence", "skip", "no server can tell whether to skip an update; use stop"),
 )
 
 
 class OnWorkers(Single):
-    """A strategy whose train steps are computed by workers, while this process evaluates and saves.
+    """A strategy in which workers compute the train steps, and this process evaluates and saves.
 
-    It is a callback of its run, too, and records which workers joined and left, and what they did.
+    As a callback of its run it also records which workers joined and left, and what they did.
 
     Attributes:
         default_servers: number of servers by default; 0 where this process holds the state.
-        batch_norms: modes of batch norm that do not depend on who computes.
+        batch_norms: modes of batch norm that do not depend on the number of workers.
         returns_deltas: as for `WorkerSpec`.
-        work: what workers did since the last row.
+        work: counts what workers did since the last row.
     """
 
     runs_ahead = False
     takes_batches = False
     refuses: ClassVar[Mapping[str, str]] = {
-        "accumulate_steps": "takes slices of a batch, which may be as small; use --slices",
+        "accumulate_steps": "computes no microbatches; use 1",
         "profile": "computes in other processes, which no profile shows; leave it out",
         "steps_per_execution": "has a step of several programs; use 1",
     }

@@ -24,7 +24,7 @@ SLOWED = "JAXDP_WORKER_SECONDS"
 
 @dataclasses.dataclass(frozen=True)
 class WorkerSpec:
-    """What all workers of a run have in common.
+    """Settings that all workers of a run share.
 
     Attributes:
         config: of the run, for one device.
@@ -50,8 +50,7 @@ class Job(NamedTuple):
         slice: which slice of the batch.
         version: number of the parameters in `parts`: a worker that has them does not read them
             again.
-        parts: references to the leaves that gradients depend on; in each part those of other
-            servers are None.
+        parts: references to the leaves that gradients depend on, a list for each server.
     """
 
     batch: int
@@ -61,7 +60,7 @@ class Job(NamedTuple):
 
 
 class SliceResult(NamedTuple):
-    """What a worker reports of a slice, besides its gradients.
+    """The result of a slice, without its gradients.
 
     Attributes:
         batch_stats: new running statistics of batch norm, or by how much they changed.
