@@ -190,8 +190,8 @@ class ShardingConfig(Settings):
     strategy: str = "pmap"
     """how devices share the work: pmap, single, shard_map, sharded or central; or on workers, with
     pip install 'jaxdp[ray]': exact, whose workers take slices of the batch as they become free, and
-    whose result is the same bit for bit whoever computes, or async, whose workers push gradients to
-    parameter servers at their own pace"""
+    whose result is the same bit for bit on any number of them, or async, whose workers push
+    gradients to parameter servers at their own pace"""
     devices: Annotated[OptionalInt, POSITIVE, at_most(MOST_DEVICES)] = None
     """use the first N devices (default: all of them); on a CPU, simulate N. On a CPU, these are
     added to XLA_FLAGS unless you set them yourself: --xla_force_host_platform_device_count=N and,
