@@ -5,7 +5,6 @@ import os
 from typing import Any
 
 from jaxdp.config import TrainConfig
-from jaxdp.registry import load_plugins
 
 _ONE_THREAD = "xla_cpu_multi_thread_eigen"
 
@@ -18,7 +17,7 @@ def launch(
     Args:
         ray: the module, connected.
         kind: class of the object in the process, as MODULE:NAME.
-        config: of the run; the process imports its plugins.
+        config: of the run.
         *arguments: of the class.
         **options: of the actor.
     """
@@ -69,7 +68,6 @@ class Process:
         if _ONE_THREAD not in flags:
             os.environ["XLA_FLAGS"] = f"{flags} --{_ONE_THREAD}=false".strip()
         platform.configure(None, precision=config.model.precision)
-        load_plugins(config.plugins)
         module, _, name = kind.partition(":")
         self._object = getattr(importlib.import_module(module), name)(*arguments)
         return {"pid": os.getpid(), "host": os.uname().nodename}

@@ -13,9 +13,11 @@ import numpy as np
 import optax
 from flax import nnx
 
+from jaxdp.data.augment import Preprocess
 from jaxdp.runtime import ray_cluster
 from jaxdp.step import optim
 from jaxdp.step.state import TrainState
+from jaxdp.tasks.classification import Classification
 from jaxdp.training.setup import Setup
 from jaxdp.workers import shares
 from jaxdp.workers.process import DataLost, launch, results
@@ -58,6 +60,8 @@ class ServerGroup:
             never = optimization.replace(clip_norm=_NEVER)
             optimizer = functools.partial(optim.create_optimizer, never)
             recipe = dataclasses.replace(recipe, optimizer=optimizer)
+        # Servers compute no losses, and import no plugins, which may have the task.
+        recipe = dataclasses.replace(recipe, task=Classification(1), preprocess=Preprocess((), ()))
         self._recipe = recipe if self.here else ray.put(recipe)
         self._own = Server()
         self._actors = list[Any]()
