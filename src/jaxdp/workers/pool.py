@@ -90,7 +90,7 @@ class Pool:
         head: Head | None,
     ) -> None:
         self._ray, self.count, self._work, self._head = ray, count, work, head
-        self._config, self._fetches = spec.config, fetches
+        self._precision, self._fetches = spec.config.model.precision, fetches
         self._returns = 1 + max(spec.owners) + 1
         self._members: dict[int, _Member] = {}
         self._ready: set[int] = set()
@@ -120,7 +120,7 @@ class Pool:
 
     def _start(self, place: int) -> None:
         actor, started = launch(
-            self._ray, _WORKER, self._config, self._spec, place, num_cpus=1, max_restarts=0
+            self._ray, _WORKER, self._precision, self._spec, place, num_cpus=1, max_restarts=0
         )
         self._members[self._started] = _Member(place, actor, [started])
         self._started += 1

@@ -4,25 +4,21 @@ import importlib
 import os
 from typing import Any
 
-from jaxdp.config import TrainConfig
-
 _ONE_THREAD = "xla_cpu_multi_thread_eigen"
 
 
-def launch(
-    ray: Any, kind: str, config: TrainConfig, *arguments: Any, **options: Any
-) -> tuple[Any, Any]:
+def launch(ray: Any, kind: str, precision: str, *arguments: Any, **options: Any) -> tuple[Any, Any]:
     """Starts a process, and returns its actor and a reference to what `Process.start` returns.
 
     Args:
         ray: the module, connected.
         kind: class of the object in the process, as MODULE:NAME.
-        config: of the run.
+        precision: format of the computation.
         *arguments: of the class.
         **options: of the actor.
     """
     actor = ray.remote(Process).options(**options).remote()
-    return actor, actor.start.remote(kind, config, os.getcwd(), *arguments)
+    return actor, actor.start.remote(kind, precision, os.getcwd(), *arguments)
 
 
 class DataLost(OSError):
@@ -52,11 +48,11 @@ class Process:
     depends on the number of cores. XLA reads that when it starts: nothing before may compute.
     """
 
-    def start(self, kind: str, config: TrainConfig, folder: str, *arguments: Any) -> dict[str, Any]:
+    def start(self, kind: str, precision: str, folder: str, *arguments: Any) -> dict[str, Any]:
         """Creates the object, and returns where this process is.
 
         Args:
-            kind, config, arguments: as for `launch`.
+            kind, precision, arguments: as for `launch`.
             folder: to work in, if this machine has it.
         """
         from jaxdp.runtime import platform
@@ -67,7 +63,7 @@ class Process:
         flags = os.environ.get("XLA_FLAGS", "")
         if _ONE_THREAD not in flags:
             os.environ["XLA_FLAGS"] = f"{flags} --{_ONE_THREAD}=false".strip()
-        platform.configure(None, precision=config.model.precision)
+        platform.configure(None, precision=precision)
         module, _, name = kind.partition(":")
         self._object = getattr(importlib.import_module(module), name)(*arguments)
         return {"pid": os.getpid(), "host": os.uname().nodename}

@@ -49,7 +49,7 @@ class ServerGroup:
 
     def __init__(self, ray: Any, setup: Setup, count: int, owners: tuple[int, ...]) -> None:
         self._ray, self._count, self._owners = ray, count, owners
-        self._config = setup.config
+        self._precision = setup.config.model.precision
         self.here = count == 0
         self._optimizer = setup.recipe.optimizer(setup.schedule)
         optimization, recipe = setup.config.optimization, setup.recipe
@@ -80,7 +80,7 @@ class ServerGroup:
         ]
         for _, node in zip(range(self._count), itertools.cycle(nodes or ["DEFAULT"]), strict=False):
             actor, started = launch(
-                self._ray, _SERVER, self._config, num_cpus=0, scheduling_strategy=node
+                self._ray, _SERVER, self._precision, num_cpus=0, scheduling_strategy=node
             )
             self._actors.append(actor)
             self._unconfirmed.append([started])
