@@ -129,6 +129,19 @@ def test_a_server_that_dies_changes_no_bit(one_cluster: None, more: dict[str, An
 
 
 @pytest.mark.slow
+def test_servers_import_no_plugins(one_cluster: None) -> None:
+    pathlib.Path("plugin.py").write_text(
+        "from jaxdp import tasks\n"
+        "from jaxdp.tasks.classification import Classification\n"
+        "@tasks.register('mine')\n"
+        "class Mine(Classification): pass\n"
+    )
+    own = {"plugins": ["plugin.py"], "task": "mine", "steps": 2}
+    trained("run", strategy="exact", workers=1, servers=2, **own)
+    assert history("run")[-1]["event"] == "done"
+
+
+@pytest.mark.slow
 def test_twenty_steps_are_those_of_one_device(one_cluster: None) -> None:
     single = trained("single", strategy="single", devices=1, steps=20)
     assert (
@@ -182,10 +195,11 @@ class EqualShares(SliceScheduler):
     """The baseline: each worker computes the same slices in every step, and none helps another."""
 
     def assign(self, now: float) -> list[tuple[int, SliceId]]:
-        if len(self.workers) < 4:
+        workers = sorted(self._idle | self._computing.keys())
+        if len(workers) < 4:
             return []
         found = []
-        for place, worker in enumerate(sorted(self.workers)):
+        for place, worker in enumerate(workers):
             mine = [number for number in self._waiting if number % 4 == place]
             if worker in self._idle and mine:
                 slice_id = SliceId(self._round, min(mine))

@@ -122,7 +122,6 @@ def work(run: RunRecord) -> dict[str, str]:
     if run.about("workers") is None:
         return {}
     again, twice = f"{total('recomputed_slices'):,.0f}", total("dropped_slices")
-    moved = total("worker_bytes") + total("exchange_bytes")  # the second in rows of version 0.2
     return {
         "workers lost": str(sum(event["event"] == "worker lost" for event in run.history)),
         "slices given out again": f"{again}, of which {twice:,.0f} came twice" if twice else again,

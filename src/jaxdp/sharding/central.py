@@ -10,7 +10,7 @@ more examples than one holds asks for.
 import dataclasses
 import functools
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -35,7 +35,9 @@ class Central(strategy.Strategy):
     """
 
     name = "central"
-    several_programs = True
+    refuses: ClassVar[Mapping[str, str]] = {
+        "steps_per_execution": "has a step of several programs; use 1"
+    }
 
     def _build(self) -> None:
         if jax.process_count() > 1:

@@ -46,11 +46,12 @@ class Strategy(abc.ABC):
     takes_mesh: ClassVar[bool] = False  # whether it takes `axes` and `shard_params`
     one_device: ClassVar[bool] = False  # whether it uses one device only
     runs_ahead: ClassVar[bool] = True  # whether `train_step` returns before the devices are done
-    several_programs: ClassVar[bool] = False  # whether a step is more than one compiled program
     # Whether `train_step` takes placed batches; otherwise the number of a step, counted from 0.
     takes_batches: ClassVar[bool] = True
     # Settings that only some strategies have, and this one does.
     settings: ClassVar[frozenset[str]] = frozenset()
+    # Settings that must stay at their defaults, and why; the strategy's name is put before it.
+    refuses: ClassVar[Mapping[str, str]] = {}
     train_step: TrainStep
     eval_step: EvalStep
 
@@ -109,10 +110,10 @@ class Strategy(abc.ABC):
                 owners = sorted(key for key, each in names().items() if name in each.settings)
                 remedy = f"is for --strategy {' and '.join(owners)}, and this is {self.name}"
                 raise ConfigError(name, values[name], remedy)
-        steps = config.steps_per_execution
-        if steps > 1 and self.several_programs:
-            remedy = f"--strategy {self.name} has a step of several programs; use 1"
-            raise ConfigError("steps_per_execution", steps, remedy)
+        defaults = TrainConfig().flat()
+        for name, reason in self.refuses.items():
+            if values[name] != defaults[name]:
+                raise ConfigError(name, values[name], f"--strategy {self.name} {reason}")
 
     def started(self, setup: Any) -> contextlib.AbstractContextManager[Any]:
         """Returns a context with what train steps need besides devices, such as other processes.
@@ -121,6 +122,9 @@ class Strategy(abc.ABC):
             setup: the `training.setup.Setup` of the run.
         """
         return contextlib.nullcontext()
+
+    def check_started(self) -> None:  # noqa: B027
+        """Raises ConfigError if train steps need what `started` provides, and it is not there."""
 
     def check_batch(
         self, global_batch_size: int, most: int | None = None, group: int | None = None

@@ -31,6 +31,7 @@ from jaxdp.data import augment, pipeline, placement
 from jaxdp.data.reading_processes import ReadingProcesses
 from jaxdp.data.sources import BadExample, Dataset, Split
 from jaxdp.inference import instances
+from jaxdp.registry import ConfigError
 from jaxdp.rundir.read import warn
 from jaxdp.rundir.start import will_resume
 from jaxdp.runtime import platform
@@ -290,6 +291,7 @@ class Setup:
         """Returns the placed batches from step `start` on, with `--steps-per-execution` those of
         each call together; or the numbers of the steps, if the strategy takes those.
         """
+        self.strategy.check_started()
         if not self.strategy.takes_batches:
             return iter(range(start, self.intervals.total_steps))
         order: Any = self.train_order
@@ -449,13 +451,7 @@ def create_setup(
     fewest_rows, normalizes = check_model(
         config, dataset, task, {dataset.image_shape, tile}, objects
     )
-    one_device = strategies.by_name(config.strategy).one_device
-    if target is None:
-        devices = platform.select_devices(
-            1 if one_device and config.devices is None else config.devices
-        )
-    else:
-        devices = target.devices()
+    devices = _devices(config, target)
     axes = (
         mesh.MeshShape.parse(config.mesh, len(devices) * jax.process_count())
         if config.mesh is not None
@@ -503,6 +499,16 @@ def create_setup(
     size = memory.automatic_batch(strategy, setup.abstract_step, len(dataset.train))
     chosen = asked.replace(global_batch_size=size)
     return create_setup(chosen, objects, training=training, dtype=dtype, advance=advance)
+
+
+def _devices(config: TrainConfig, target: Target | None) -> list[Any]:
+    kind, count = strategies.by_name(config.strategy), config.devices
+    if target is None:
+        return platform.select_devices(1 if kind.one_device and count is None else count)
+    if not kind.takes_batches:
+        remedy = f"computes on CPUs, which {target} is not; use another strategy"
+        raise ConfigError("strategy", kind.name, remedy)
+    return target.devices()
 
 
 def _create_recipe(

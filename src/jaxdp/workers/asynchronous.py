@@ -10,7 +10,6 @@ import collections
 import heapq
 from typing import Any
 
-from jaxdp.config import TrainConfig
 from jaxdp.sharding import strategy
 from jaxdp.step.state import Constants, TrainState
 from jaxdp.workers.pool import Finished, Joined, Lost
@@ -37,23 +36,17 @@ class Asynchronous(OnWorkers):
     batch_norms = ("group", "global")
     returns_deltas = True
 
-    def _open(self, config: TrainConfig) -> None:
-        self._limit = config.staleness
+    def _reset(self) -> None:
+        super()._reset()
         self._idle = set[int]()
         self._finished: collections.deque[Finished] = collections.deque()
         self._round = 0
 
-    def collect(self, state: TrainState) -> TrainState:
-        if state is not self._state:
-            return state
-        self._state = self.restore(self.servers.collect(state))
-        return self._state
-
     def _step(
-        self, state: TrainState, step: int, constants: Constants
+        self, state: TrainState, batch: int, constants: Constants
     ) -> tuple[TrainState, dict[str, Any]]:
         if state is not self._state:
-            self._begin(state, step, constants)
+            self._begin(state, batch, constants)
         while True:
             for done in self._finished:
                 if self._bound.may_apply(done.worker):
@@ -62,20 +55,16 @@ class Asynchronous(OnWorkers):
                     self._give()
                     return state, sums
             self._give()
-            news = self.pool.poll()
-            for each in news:
-                self._note(each)
-            if any(isinstance(each, Lost) for each in news):
-                self.servers.check()
+            self._listen()
 
-    def _begin(self, state: TrainState, step: int, constants: Constants) -> None:
+    def _begin(self, state: TrainState, batch: int, constants: Constants) -> None:
         """Gives the servers a state; what workers are computing now is of no use any more."""
         self._install(state, constants)
         self._idle |= {done.worker for done in self._finished}
         self._finished.clear()
         self._bound = StalenessBound(self._limit)
         self._round += 1
-        self._next, self._again = step, list[int]()  # a heap of batches whose workers were lost
+        self._next, self._again = batch, list[int]()  # a heap of batches whose workers were lost
         self._parts: tuple[Any, ...] | None = None
 
     def _give(self) -> None:

@@ -52,32 +52,31 @@ class Exact(OnWorkers):
         remedy = f"slices must be {whole} of the {size} examples of a batch; use {near}"
         raise ConfigError("slices", slices, remedy)
 
-    def _open(self, config: TrainConfig) -> None:
+    def _reset(self) -> None:
+        super()._reset()
         self.scheduler = SliceScheduler(self.work)
         self._snapshot: tuple[int, Any] = 0, None  # number of steps done, and the state after them
         self._since: list[int] = []  # the steps after it
 
     def _step(
-        self, state: TrainState, step: int, constants: Constants
+        self, state: TrainState, batch: int, constants: Constants
     ) -> tuple[TrainState, dict[str, Any]]:
         if state is not self._state:
-            self._snapshot = step, None if self.servers.here else self.gather(state)
+            self._snapshot = batch, None if self.servers.here else self.gather(state)
             self._since = []
             self._install(state, constants)
-        sums = self._with_servers(lambda: self._round(step))
-        self._since.append(step)
+        sums = self._with_servers(lambda: self._round(batch))
         if self.servers.here:
             self._state = state = self.servers.collect(state)
+        else:
+            self._since.append(batch)
         return state, sums
 
-    def collect(self, state: TrainState) -> TrainState:
-        if state is not self._state or self.servers.here:
-            return state
+    def _fetch(self, state: TrainState) -> TrainState:
         whole = self._with_servers(lambda: self.servers.collect(state))
-        self._state = self.restore(whole)
         self._snapshot = self._snapshot[0] + len(self._since), whole
         self._since = []
-        return self._state
+        return whole
 
     def _with_servers(self, call: Callable[[], Found]) -> Found:
         """Returns what a call returns; if a server has died, once all servers are back where they
@@ -90,14 +89,14 @@ class Exact(OnWorkers):
             self.pool.changes.append(("server lost", {"to_step": step}))
             self.servers.restart()
             self.servers.install(whole, self._rates)
-            for step in self._since:
-                self._round(step)
+            for batch in self._since:
+                self._round(batch)
             return call()
 
-    def _round(self, step: int) -> dict[str, Any]:
-        """Has workers and servers do a step, and returns its metric sums."""
+    def _round(self, batch: int) -> dict[str, Any]:
+        """Has workers and servers do the step with a batch, and returns its metric sums."""
         total: Any = None
-        for done in self._in_order(step):
+        for done in self._in_order(batch):
             self.servers.add(done.grads)
             result = done.result
             statistics = result.batch_stats, result.weight, result.sums
@@ -106,25 +105,21 @@ class Exact(OnWorkers):
         batch_stats, weight = jax.tree.map(lambda leaf: leaf / np.float32(self._slices), means)
         return self.servers.apply_mean(batch_stats, weight, sums, self._slices)
 
-    def _in_order(self, step: int) -> Iterator[Finished]:
-        """Has the workers compute all slices of a step, and yields them in their order."""
+    def _in_order(self, batch: int) -> Iterator[Finished]:
+        """Has the workers compute all slices of a batch, and yields them in their order."""
         self._version += 1
         parts = self.servers.pull()
         self.scheduler.begin(self._slices)
-        finished: dict[int, Finished] = {}
+        self._finished: dict[int, Finished] = {}
         for number in range(self._slices):
-            while number not in finished:
+            while number not in self._finished:
                 for worker, slice_id in self.scheduler.assign(time.monotonic()):
-                    job = Job(step, slice_id.slice, self._version, parts)
+                    job = Job(batch, slice_id.slice, self._version, parts)
                     self.pool.submit(worker, slice_id, job)
-                news = self.pool.poll()
-                for each in news:
-                    self._note(each, finished)
-                if any(isinstance(each, Lost) for each in news):
-                    self.servers.check()
-            yield finished.pop(number)
+                self._listen()
+            yield self._finished.pop(number)
 
-    def _note(self, news: Joined | Lost | Finished, finished: dict[int, Finished]) -> None:
+    def _note(self, news: Joined | Lost | Finished) -> None:
         match news:
             case Joined(worker):
                 self.scheduler.join(worker)
@@ -132,4 +127,4 @@ class Exact(OnWorkers):
                 self.scheduler.leave(worker)
             case Finished(worker, slice_id):
                 if self.scheduler.finished(worker, slice_id, time.monotonic()):
-                    finished[slice_id.slice] = news
+                    self._finished[slice_id.slice] = news

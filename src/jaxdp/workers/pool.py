@@ -5,7 +5,7 @@ import time
 from typing import Any
 
 from jaxdp.runtime.ray_cluster import Head
-from jaxdp.workers.process import launch
+from jaxdp.workers.process import DataLost, launch, results
 from jaxdp.workers.scheduler import SliceId, Work
 from jaxdp.workers.worker import Job, SliceResult, WorkerSpec
 
@@ -13,8 +13,8 @@ _WORKER = "jaxdp.workers.worker:Worker"
 _FIRST_WORKER_SECONDS = 300.0  # in which one worker must have started
 _TOGETHER_SECONDS = 20.0  # how long the first worker waits for the others to begin with it
 _POLL_SECONDS = 0.05  # how often idle workers are considered again
-# After which an idle worker is asked whether it lives: Ray reports nothing of one without a call.
-_IDLE_SECONDS = 1.0
+# How often idle workers are asked whether they live: Ray reports nothing of one without a call.
+_CHECK_SECONDS = 1.0
 
 
 class WorkersLost(OSError):
@@ -60,8 +60,6 @@ class _Member:
     slice_id: SliceId | None = None
     idle_since: float = 0.0
     version: int = -1  # of the parameters that it has
-    check: Any = None  # the call that asks whether it lives
-    checked_at: float = 0.0
 
 
 class Pool:
@@ -76,7 +74,7 @@ class Pool:
         head: of a cluster that may lose it.
 
     Attributes:
-        count: as above.
+        count: number of workers, including those that start.
         read_bytes: of what workers compute with.
         changes: joined and lost workers, as (event, facts), for the caller to empty.
     """
@@ -102,6 +100,8 @@ class Pool:
         self._begun = False
         self._early: list[Joined | Lost | Finished] = []  # until the workers begin
         self._started = 0
+        self._checks: dict[Any, int] = {}  # calls that ask idle workers whether they live
+        self._checked_at = self._opened
         self.read_bytes = 0
         self.changes: list[tuple[str, dict[str, Any]]] = []
         self._spec = ray.put(spec)
@@ -153,8 +153,8 @@ class Pool:
         calls = {
             member.refs[which]: worker for worker, member in self._members.items() if member.refs
         }
-        checks = self._checks()
-        refs = [*calls, *checks]
+        self._check_idle()
+        refs = [*calls, *self._checks]
         done, _ = self._ray.wait(refs, num_returns=1, timeout=_POLL_SECONDS)
         if done:
             done, _ = self._ray.wait(refs, num_returns=len(refs), timeout=0)
@@ -165,9 +165,9 @@ class Pool:
                 " CPUs"
             )
         for ref in done:
-            worker = calls[ref] if ref in calls else checks[ref]
+            worker = calls[ref] if ref in calls else self._checks.pop(ref)
             if worker in self._members:  # or its call has shown that it is lost
-                self._early += self._read(worker) if ref in calls else self._checked(worker)
+                self._early += self._read(worker, None if ref in calls else ref)
         waits = self.ready < self.count
         waits &= time.monotonic() - self._first_ready < _TOGETHER_SECONDS
         self._begun |= bool(self._ready) and not waits
@@ -176,40 +176,28 @@ class Pool:
         news, self._early = self._early, []
         return news
 
-    def _checks(self) -> dict[Any, int]:
-        """Returns the calls under way that ask idle workers whether they live."""
-        now = time.monotonic()
-        for member in self._members.values():
-            quiet = now - max(member.idle_since, member.checked_at) > _IDLE_SECONDS
-            if not member.refs and member.check is None and quiet:
-                member.check, member.checked_at = member.actor.check.remote(), now
-        return {
-            member.check: worker
-            for worker, member in self._members.items()
-            if member.check is not None
-        }
+    def _check_idle(self) -> None:
+        if time.monotonic() - self._checked_at < _CHECK_SECONDS:
+            return
+        self._checked_at, asked = time.monotonic(), set(self._checks.values())
+        for worker, member in self._members.items():
+            if not member.refs and worker not in asked:
+                self._checks[member.actor.check.remote()] = worker
 
-    def _checked(self, worker: int) -> list[Joined | Lost | Finished]:
-        member = self._members[worker]
-        ref, member.check = member.check, None
-        try:
-            self._ray.get(ref)
-        except self._ray.exceptions.RayError as error:
-            return [self._lost(worker, error)]
-        return []
+    def _read(self, worker: int, check: Any) -> list[Joined | Lost | Finished]:
+        """Returns what a call of a worker has brought.
 
-    def _read(self, worker: int) -> list[Joined | Lost | Finished]:
+        Args:
+            check: the call that asked whether it lives; None for the call of its slice.
+        """
         member = self._members[worker]
-        slice_id = member.slice_id
+        slice_id, refs = member.slice_id, member.refs
         try:
-            result, *grads = (
-                self._ray.get(member.refs)
-                if self._fetches or slice_id is None
-                else (self._ray.get(member.refs[0]), *member.refs[1:])
-            )
-        except self._ray.exceptions.RayTaskError as error:
-            if not isinstance(error.cause, self._ray.exceptions.RayError) or slice_id is None:
-                raise error.cause from error
+            if check is not None:
+                results(self._ray, [check])
+                return []
+            fetched = results(self._ray, refs if self._fetches else refs[:1])
+        except DataLost:
             self._rest(member)
             return [Lost(worker, slice_id), Joined(worker)]
         except self._ray.exceptions.RayError as error:
@@ -219,8 +207,9 @@ class Pool:
             if not self._ready:
                 self._first_ready = time.monotonic()
             self._ready.add(worker)
-            self._note("worker joined", member, **result)
+            self._note("worker joined", member, **fetched[0])
             return [Joined(worker)]
+        result, *grads = fetched + refs[len(fetched) :]
         self._losses = 0
         self._work.slices[member.place] += 1
         self._work.moved_bytes += result.bytes

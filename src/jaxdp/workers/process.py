@@ -21,6 +21,26 @@ def launch(ray: Any, kind: str, precision: str, *arguments: Any, **options: Any)
     return actor, actor.start.remote(kind, precision, os.getcwd(), *arguments)
 
 
+class DataLost(OSError):
+    """A process has died that had the data which a call was to read."""
+
+
+def results(ray: Any, refs: list[Any]) -> list[Any]:
+    """Returns what calls of processes return.
+
+    Raises:
+        DataLost: as above.
+        ray.exceptions.RayError: if a process that was called has died.
+        Exception: that a call raised.
+    """
+    try:
+        return ray.get(refs)
+    except ray.exceptions.RayTaskError as error:
+        if isinstance(error.cause, ray.exceptions.RayError):
+            raise DataLost("data of another process are lost") from error
+        raise error.cause from error
+
+
 class Process:
     """An object in a process of its own, which calls its methods one after the other.
 

@@ -24,7 +24,7 @@ class SliceId(NamedTuple):
 
 @dataclasses.dataclass
 class Work:
-    """What workers did since the last row of metrics.
+    """Counts what workers did since the last row of metrics.
 
     Attributes:
         slices: how many results came from each worker, by its place.
@@ -78,10 +78,6 @@ class SliceScheduler:
         self._pace, self._begun = np.full(0, np.inf), np.full(0, np.nan)
 
     @property
-    def workers(self) -> list[int]:
-        return sorted(self._idle | self._computing.keys())
-
-    @property
     def round_is_done(self) -> bool:
         return self._left == 0
 
@@ -102,8 +98,14 @@ class SliceScheduler:
         slice_id = self._computing.pop(worker, None)
         self._idle.discard(worker)
         self._pace[worker], self._begun[worker] = np.inf, np.nan
-        if slice_id is not None:
-            self._release(worker, slice_id)
+        holders = self._holders.get(slice_id.slice) if slice_id is not None else None
+        if slice_id is None or slice_id.round != self._round or holders is None:
+            return
+        holders.remove(worker)
+        if not holders:
+            del self._holders[slice_id.slice]
+            heapq.heappush(self._waiting, slice_id.slice)
+            self.work.recomputed += 1
 
     def begin(self, slices: int) -> None:
         """Begins the next round, which has so many slices, and gives up one that is not done."""
@@ -183,16 +185,6 @@ class SliceScheduler:
             ends = self._begun + paces
             late = np.where(ends >= now, ends, now + (now - ends))
             return np.where(np.isnan(self._begun), now, late)
-
-    def _release(self, worker: int, slice_id: SliceId) -> None:
-        if slice_id.round != self._round or slice_id.slice in self._done:
-            return
-        holders = self._holders[slice_id.slice]
-        holders.remove(worker)
-        if not holders:
-            del self._holders[slice_id.slice]
-            heapq.heappush(self._waiting, slice_id.slice)
-            self.work.recomputed += 1
 
 
 class StalenessBound:

@@ -13,12 +13,14 @@ import numpy as np
 import optax
 from flax import nnx
 
+from jaxdp.data.augment import Preprocess
 from jaxdp.runtime import ray_cluster
 from jaxdp.step import optim
 from jaxdp.step.state import TrainState
+from jaxdp.tasks.classification import Classification
 from jaxdp.training.setup import Setup
 from jaxdp.workers import shares
-from jaxdp.workers.process import launch
+from jaxdp.workers.process import DataLost, launch, results
 from jaxdp.workers.server import Server
 from jaxdp.workers.worker import SliceResult
 
@@ -58,6 +60,8 @@ class ServerGroup:
             never = config.replace(clip_norm=_NEVER)
             optimizer = functools.partial(optim.create_optimizer, never)
             recipe = dataclasses.replace(recipe, optimizer=optimizer)
+        # Servers compute no losses, and import no plugins, which may have the task.
+        recipe = dataclasses.replace(recipe, task=Classification(1), preprocess=Preprocess((), ()))
         self._recipe = recipe if self.here else ray.put(recipe)
         self._own = Server()
         self._actors = list[Any]()
@@ -163,7 +167,7 @@ class ServerGroup:
         return most / norm if most is not None and norm > most else 1.0
 
     def collect(self, state: TrainState) -> TrainState:
-        """Returns the whole state after all updates so far: on the host, or that of this process.
+        """Returns the whole state after all updates so far, from servers on the host.
 
         Args:
             state: of the same structure.
@@ -212,10 +216,6 @@ class ServerGroup:
         if self.here:
             return calls
         try:
-            return self._ray.get(calls)
-        except self._ray.exceptions.RayError as error:
-            cause = error.cause if isinstance(error, self._ray.exceptions.RayTaskError) else error
-            if not isinstance(cause, self._ray.exceptions.RayError):
-                raise cause from error
-            # Or the machine that had a worker's result has died, before the server had read it.
+            return results(self._ray, calls)
+        except (DataLost, self._ray.exceptions.RayError) as error:
             raise ServerLost("a parameter server has died") from error

@@ -1,4 +1,4 @@
-"""The leaves of states between processes: in each list those of other servers are None."""
+"""Leaves of states between processes: in each list, None stands for a leaf of another server."""
 
 import dataclasses
 from collections.abc import Sequence

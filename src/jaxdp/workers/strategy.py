@@ -1,11 +1,9 @@
-"""What the strategies on workers have in common: what they check, how they begin and end, and what
-they record of their workers.
-"""
+"""The base of strategies on workers: checks settings, starts processes, records what they do."""
 
 import abc
 import contextlib
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar
 
 import jax
@@ -22,27 +20,42 @@ from jaxdp.sharding.single import Single
 from jaxdp.step.state import Constants, TrainState
 from jaxdp.training.setup import Setup
 from jaxdp.workers import shares
-from jaxdp.workers.pool import Pool
+from jaxdp.workers.pool import Finished, Joined, Lost, Pool
 from jaxdp.workers.scheduler import Work
 from jaxdp.workers.servers import ServerGroup
 from jaxdp.workers.worker import WorkerSpec
 
+# Values of settings, and why servers, each of which has a part of the state, do not work with them.
+_NOT_WITH_SERVERS = (
+    ("optimizer", OBJECT, "is divided among servers, which create one by its name"),
+    (
+        "precision",
+        "float16",
+        "its loss scale is of the whole state, which servers divide; use bfloat16",
+    ),
+    ("on_divergence", "skip", "no server can tell whether to skip an update; use stop"),
+)
+
 
 class OnWorkers(Single):
-    """A strategy whose train steps are computed by workers, while this process evaluates and saves.
+    """A strategy in which workers compute the train steps, and this process evaluates and saves.
 
-    It is a callback of its run, too, and records which workers joined and left, and what they did.
+    As a callback of its run it also records which workers joined and left, and what they did.
 
     Attributes:
         default_servers: number of servers by default; 0 where this process holds the state.
-        batch_norms: modes of batch norm that do not depend on who computes.
+        batch_norms: modes of batch norm that do not depend on the number of workers.
         returns_deltas: as for `WorkerSpec`.
-        work: what workers did since the last row.
+        work: counts what workers did since the last row.
     """
 
     runs_ahead = False
     takes_batches = False
-    several_programs = True
+    refuses: ClassVar[Mapping[str, str]] = {
+        "accumulate_steps": "computes no microbatches; use 1",
+        "profile": "computes in other processes, which no profile shows; leave it out",
+        "steps_per_execution": "has a step of several programs; use 1",
+    }
     default_servers: ClassVar[int] = 0
     batch_norms: ClassVar[tuple[str, ...]] = ("group",)
     returns_deltas: ClassVar[bool] = False
@@ -58,7 +71,7 @@ class OnWorkers(Single):
             remedy = f"--strategy {self.name} takes --workers, each of which is one device"
             raise ConfigError("devices", self.num_devices, remedy)
         super()._build()
-        self.train_step = self._train_step
+        self.train_step = self._step
         self._is_started = False
 
     def check(self, config: TrainConfig, shapes: Callable[[], TrainState]) -> None:
@@ -67,16 +80,14 @@ class OnWorkers(Single):
         if not self.on_cpu:
             remedy = "its workers compute on CPUs; set JAX_PLATFORMS=cpu, or use another strategy"
             raise ConfigError("strategy", self.name, remedy)
-        accumulate_steps = config.accumulate_steps
-        for name, value, is_set in (
-            ("accumulate_steps", accumulate_steps, accumulate_steps > 1),
-            ("profile", config.profile, config.profile is not None),
-        ):
-            if is_set:
-                remedy = f"does not go together with --strategy {self.name}; leave one of them out"
-                raise ConfigError(name, value, remedy)
-        if servers := self._servers(config):
-            self._check_servers(config, servers, len(jax.tree.leaves(shapes().params)))
+        if servers := self._number_of_servers(config):
+            values, arrays = config.flat(), len(jax.tree.leaves(shapes().params))
+            if servers > arrays:
+                remedy = f"the model has {arrays} arrays of parameters; use at most {arrays}"
+                raise ConfigError("servers", servers, remedy)
+            for name, value, remedy in _NOT_WITH_SERVERS:
+                if values[name] == value:
+                    raise ConfigError(name, value, remedy)
         mode = config.batch_norm
         has_statistics = bool(jax.tree.leaves(shapes().batch_stats))
         if has_statistics and mode is not None and mode.kind not in self.batch_norms:
@@ -88,22 +99,8 @@ class OnWorkers(Single):
             raise ConfigError("batch_norm", str(mode), remedy)
         self.number_of_slices(config, shapes())
 
-    def _servers(self, config: TrainConfig) -> int:
+    def _number_of_servers(self, config: TrainConfig) -> int:
         return config.servers or self.default_servers
-
-    def _check_servers(self, config: TrainConfig, servers: int, arrays: int) -> None:
-        if config.optimizer == OBJECT:
-            remedy = "divides the optimizer among servers, which takes one by its name"
-            raise ConfigError("strategy", self.name, remedy)
-        if servers > arrays:
-            remedy = f"the model has {arrays} arrays of parameters; use at most {arrays}"
-            raise ConfigError("servers", servers, remedy)
-        if config.precision == "float16":
-            remedy = "its loss scale is one of the whole state, which servers divide; use bfloat16"
-            raise ConfigError("precision", "float16", remedy)
-        if config.on_divergence == "skip":
-            remedy = f"--strategy {self.name} has no single update to skip here; use stop"
-            raise ConfigError("on_divergence", "skip", remedy)
 
     def number_of_slices(self, config: TrainConfig, shapes: TrainState) -> int:
         """Returns into how many slices a batch is divided.
@@ -127,15 +124,21 @@ class OnWorkers(Single):
             ) as ray,
             contextlib.ExitStack() as cleanup,
         ):
-            count = self._servers(config)
+            count = self._number_of_servers(config)
             sizes = [math.prod(leaf.shape) for leaf in jax.tree.leaves(setup.shapes.params)]
             spec = WorkerSpec(
                 _config_of_worker(config),
-                self._sendable(ray, setup.objects),
+                setup.objects,
                 self.number_of_slices(config, setup.shapes),
                 shares.balance(sizes, max(count, 1)),
                 self.returns_deltas,
             )
+            try:
+                ray.cloudpickle.dumps(spec.objects)
+            except Exception as error:  # whatever an object raises
+                reason = " ".join(str(error).split())[:200]
+                remedy = f"sends objects to its workers, and one cannot be pickled: {reason}"
+                raise ConfigError("strategy", self.name, remedy) from error
             self.work = Work()
             head = Head() if config.ray_address else None
             self.pool = Pool(
@@ -144,34 +147,33 @@ class OnWorkers(Single):
             cleanup.callback(self.pool.close)
             self.servers = ServerGroup(ray, setup, count, spec.owners)
             cleanup.callback(self.servers.close)
-            # The state that the loop has, once servers have taken it over.
-            self._state: TrainState | None = None
-            self._version = 0  # of the parameters that workers get
             self._slices, self._total_steps = spec.slices, setup.intervals.total_steps
-            self._open(config)
+            self._limit = config.staleness
+            self._reset()
             self._is_started = True
             try:
                 yield
             finally:
                 self._is_started = False
+                self._reset()
+                del self.pool, self.servers
 
-    @abc.abstractmethod
-    def _open(self, config: TrainConfig) -> None:
-        """Prepares for the first step of a run."""
+    def _reset(self) -> None:
+        """Forgets the run before."""
+        # The state that the loop has, once servers have taken it over.
+        self._state: TrainState | None = None
+        self._version = 0  # of the parameters that workers get
 
-    def _train_step(
-        self, state: TrainState, batch: int, constants: Constants
-    ) -> tuple[TrainState, dict[str, Any]]:
+    def check_started(self) -> None:
         if not self._is_started:
             remedy = "computes on workers, which only training starts; use another strategy"
             raise ConfigError("strategy", self.name, remedy)
-        return self._step(state, batch, constants)
 
     @abc.abstractmethod
     def _step(
-        self, state: TrainState, step: int, constants: Constants
+        self, state: TrainState, batch: int, constants: Constants
     ) -> tuple[TrainState, dict[str, Any]]:
-        """Returns the state after a step, counted from 0, and its metric sums."""
+        """Returns the state after the step with a batch, counted from 0, and its metric sums."""
 
     def _install(self, state: TrainState, constants: Constants) -> None:
         """Gives the servers a state."""
@@ -179,24 +181,39 @@ class OnWorkers(Single):
         self.pool.read_bytes = sum(leaf.nbytes for leaf in jax.tree.leaves(shares.needed(state)))
         self.servers.install(state, self._rates)
 
+    def collect(self, state: TrainState) -> TrainState:
+        if state is self._state and not self.servers.here:
+            self._state = state = self.restore(self._fetch(state))
+        return state
+
+    def _fetch(self, state: TrainState) -> TrainState:
+        """Returns the state after all updates so far, on the host."""
+        return self.servers.collect(state)
+
+    def _listen(self) -> None:
+        """Waits a moment for news of the workers, and notes them."""
+        news = self.pool.poll()
+        for each in news:
+            self._note(each)
+        if any(isinstance(each, Lost) for each in news):  # perhaps a server with it
+            self.servers.check()
+
+    @abc.abstractmethod
+    def _note(self, news: Joined | Lost | Finished) -> None:
+        """Notes that a worker joined, was lost, or finished a slice."""
+
     def gather(self, tree: Any) -> Any:
         return jax.tree.map(np.array, tree)
 
-    def on_step_end(self, run: Run, event: StepEnd) -> None:
+    def on_step_end(self, run: Run, event: StepEnd | Ended) -> None:
         """Records which workers joined and left."""
-        self._record(run, event.step)
-
-    def on_end(self, run: Run, event: Ended) -> None:
-        """Records which workers joined and left since the last step."""
-        self._record(run, event.step)
-
-    def _record(self, run: Run, step: int) -> None:
         changes, self.pool.changes = self.pool.changes, []
         if run.folder is not None:
-            for event, facts in changes:
-                RunDirectory(run.folder).record(
-                    event, step, **{"seconds": self.pool.seconds} | facts
-                )
+            for name, facts in changes:
+                facts = {"seconds": self.pool.seconds} | facts
+                RunDirectory(run.folder).record(name, event.step, **facts)
+
+    on_end = on_step_end
 
     def on_row(self, run: Run, row: Row) -> None:
         """Adds to a training row what the workers did since the last one."""
@@ -218,32 +235,10 @@ class OnWorkers(Single):
                 "staleness_max": max(work.staleness),
             }
 
-    def _sendable(self, ray: Any, objects: Any) -> Any:
-        try:
-            ray.cloudpickle.dumps(objects)
-        except Exception as error:  # whatever an object raises
-            said = " ".join(str(error).split())[:200]
-            remedy = (
-                "sends model, data, task and optimizer to its workers, and one of the objects"
-                f" cannot be pickled: {said}"
-            )
-            raise ConfigError("strategy", self.name, remedy) from error
-        return objects
-
 
 def _config_of_worker(config: TrainConfig) -> TrainConfig:
-    """Returns the settings with which a worker opens the data and builds the model: of a run on one
-    device without a folder.
+    """Returns the settings with which a worker opens the data and builds the model: of one device,
+    and without initial weights, since all weights come to it.
     """
-    return config.replace(
-        strategy="single",
-        devices=1,
-        run_dir=None,
-        resume="never",
-        init_from=None,
-        callbacks=(),
-        early_stop=None,
-        distributed="off",
-        on_divergence="stop",
-        **dict.fromkeys(fields(WorkersConfig)),
-    )
+    unset = dict.fromkeys(["init_from", *fields(WorkersConfig)])
+    return config.replace(strategy="single", devices=1, **unset)

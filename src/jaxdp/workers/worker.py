@@ -24,7 +24,7 @@ SLOWED = "JAXDP_WORKER_SECONDS"
 
 @dataclasses.dataclass(frozen=True)
 class WorkerSpec:
-    """What all workers of a run have in common.
+    """Settings that all workers of a run share.
 
     Attributes:
         config: of the run, for one device.
@@ -46,22 +46,21 @@ class Job(NamedTuple):
     """One slice of a batch.
 
     Attributes:
-        step: whose batch this is, counted from 0.
+        batch: of which step, counted from 0.
         slice: which slice of the batch.
         version: number of the parameters in `parts`: a worker that has them does not read them
             again.
-        parts: references to the leaves that gradients depend on; in each part those of other
-            servers are None.
+        parts: references to the leaves that gradients depend on, a list for each server.
     """
 
-    step: int
+    batch: int
     slice: int
     version: int
     parts: tuple[Any, ...]
 
 
 class SliceResult(NamedTuple):
-    """What a worker reports of a slice, besides its gradients.
+    """The result of a slice, without its gradients.
 
     Attributes:
         batch_stats: new running statistics of batch norm, or by how much they changed.
@@ -112,7 +111,7 @@ class Worker:
 
             self._state = shares.join(self._structure, ray.get(list(job.parts)))
             self._version = job.version
-        result = self._compute(job.step, job.slice)
+        result = self._compute(job.batch, job.slice)
         time.sleep(max(self._least_seconds - (time.perf_counter() - begun), 0.0))
         return result
 
