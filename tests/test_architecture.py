@@ -3,8 +3,14 @@
 import ast
 import pathlib
 import re
+import traceback
+from typing import Any
+
+import pytest
 
 import jaxdp
+from jaxdp import train
+from jaxdp.tasks.classification import Classification
 
 SOURCE = pathlib.Path(jaxdp.__file__).parent
 COLLECTIVES = {
@@ -74,3 +80,18 @@ def test_the_places_that_the_architecture_names_are_there() -> None:
     assert not missing
     questions = page.partition("## Where would I change")[2].count("\n| ") - 1
     assert questions >= 10
+
+
+def test_few_calls_lead_from_the_command_to_a_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At most 12 frames of jaxdp, that of the module included, which this test does not have."""
+    losses, found = Classification.losses, list[str]()
+
+    def counted(*arguments: Any) -> Any:
+        frames = [frame for frame in traceback.extract_stack() if str(SOURCE) in frame.filename]
+        found[:] = [f"{frame.filename}:{frame.name}" for frame in frames]
+        return losses(*arguments)
+
+    monkeypatch.setattr(Classification, "losses", counted)
+    words = "--model cnn --model-kwargs width=4 hidden=16 --devices 2 --steps 1 --run-dir run"
+    assert train.main(words.split()) == 0
+    assert 5 < len(found) <= 11, "\n".join(found)

@@ -207,8 +207,18 @@ class Run:
             cleanup.callback(self._callbacks.close)
             cleanup.enter_context(self.setup.reading)
             finished = self._directory.read("summary.json") if self._directory is not None else None
-            found = self._complete(finished)
-            return found if found is not None else self._train()
+            complete = self._complete(finished)
+            if complete is not None:
+                return complete
+            state, start = self._start()
+            outcome, failure = None, ""
+            try:
+                outcome = loop.train(self, state, start)
+                status, step = "stopped" if outcome.stopped else "done", outcome.step
+            except reader.Diverged as error:
+                status, step, failure = "diverged", error.step, str(error)
+            self._wait()
+            return self._end(status, step, failure, outcome)
 
     @contextlib.contextmanager
     def _noticing_a_move(self, directory: RunDirectory) -> Iterator[None]:
@@ -252,7 +262,8 @@ class Run:
         """Whether a run that ended early was given more steps than it had then."""
         return self.setup.intervals.total_steps > finished["ended_early"]["total_steps"]
 
-    def _train(self) -> Trained:
+    def _start(self) -> tuple[TrainState, int]:
+        """Returns the state on the devices, and the step after which it continues."""
         setup, config = self.setup, self.setup.config
         saved, message = self._saved(), ""
         state, position = self._begin(saved)
@@ -275,15 +286,7 @@ class Run:
         start = saved or 0
         self._callbacks.load_state_dict(position.get("callbacks", {}))
         self.emit("on_start", Started, start, saved is not None, message)
-        state = setup.strategy.restore(state, setup.shapes)  # the host lets go of it
-        outcome, failure = None, ""
-        try:
-            outcome = loop.train(self, state, start)
-            status, step = "stopped" if outcome.stopped else "done", outcome.step
-        except reader.Diverged as error:
-            status, step, failure = "diverged", error.step, str(error)
-        self._wait()
-        return self._end(status, step, failure, outcome)
+        return setup.strategy.restore(state, setup.shapes), start
 
     def _end(self, status: str, step: int, failure: str, outcome: loop.Outcome | None) -> Trained:
         setup = self.setup
