@@ -78,7 +78,7 @@ def parse(
         if not isinstance(value, bool):
             texts: list[str] = value if isinstance(value, list) else [value]
             value = conversion.from_words(name, texts, field.type, separator=facts.separator)
-        given[name] = config_lib.convert_for(field, value)
+        given[name] = _convert(field, value)
     values = defaults | (config_lib.load(path, cls) if path else {})
     for name in config_lib.displaced_by(given.keys()) - given.keys():
         values.pop(name, None)
@@ -88,6 +88,14 @@ def parse(
             facts = facts_of(field)
             raise ConfigError("", "", f"{_flag(name, facts)} is required: {facts.help}")
     return cls.of(**values)
+
+
+def _convert(field: "dataclasses.Field[Any]", value: Any) -> Any:
+    try:
+        return config_lib.convert_for(field, value)
+    except ConfigError as error:  # a flag has words: neither null nor another type
+        remedy = error.remedy.replace(" or null", "").removesuffix(", not a string")
+        raise ConfigError(error.field, error.value, remedy) from error
 
 
 def given_flags(argv: Sequence[str]) -> set[str]:
@@ -127,9 +135,12 @@ def _parser(
     everything: bool,
 ) -> _Parser:
     width = min(shutil.get_terminal_size().columns, _WIDEST_HELP)
+    facts = map(facts_of, shown_fields.values())
+    names = [_flag(name, each) for name, each in zip(shown_fields, facts, strict=True)]
+    positional = [name for name in names if not name.startswith("--")]
     parser = _Parser(
         prog,
-        f"{prog} [FLAGS]",
+        " ".join([prog, *positional, "[FLAGS]"]),
         description,
         allow_abbrev=False,
         add_help=False,
@@ -145,7 +156,8 @@ def _parser(
         for name in own:
             field = remaining.pop(name)  # a command may declare a setting of a group anew
             facts = facts_of(field)
-            visible = everything or facts.basic or name not in fields(TrainConfig)
+            own_group = group not in TrainConfig.__mro__
+            visible = everything or facts.basic or facts.positional or own_group
             left_out += not visible
             if section is None and visible:
                 title = (group.__doc__ or "").partition("\n")[0].rstrip(".")
@@ -161,7 +173,7 @@ def _add(section: Any, name: str, field: Any, *, visible: bool) -> None:
     """Adds the flag of a setting to a section of the help."""
     facts = facts_of(field)
     text = facts.help
-    default = field.default if field.default_factory is field.default else None
+    default = None if field.default is dataclasses.MISSING else field.default
     if default not in (None, False, ()) and "(default" not in text:
         text += (
             f" (default: {facts.separator.join(default) if facts.separator else shown(default)})"

@@ -3,9 +3,8 @@
 import dataclasses
 import pathlib
 import sys
-from collections.abc import Sequence
 
-from jaxdp import command_line
+from jaxdp.command_line import command
 from jaxdp.config import REQUIRED, Settings, setting
 from jaxdp.parsing import printable
 from jaxdp.registry import ConfigError
@@ -15,7 +14,7 @@ DESCRIPTION = "Write one HTML page about runs and benchmarks, to read anywhere."
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ReportConfig(Settings):
-    """Settings of `python -m jaxdp.report`."""
+    """The page and its runs."""
 
     run_dirs: tuple[str, ...] = setting(
         REQUIRED,
@@ -40,30 +39,14 @@ class ReportConfig(Settings):
             raise ConfigError("", "", "no folder is named; give those of runs, e.g. runs/*")
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command with these arguments, by default those of the process.
-
-    Returns the exit code.
-    """
-    return command_line.main(_main, argv, "jaxdp.report")
-
-
-def _main(argv: Sequence[str]) -> int:
-    command = command_line.parse(
-        ReportConfig,
-        argv,
-        prog="python -m jaxdp.report",
-        description=DESCRIPTION,
-        defaults_file=False,
-    )
+@command(ReportConfig, "jaxdp.report", DESCRIPTION, restarts=False, defaults_file=False)
+def main(config: ReportConfig) -> int:
+    """Writes the page, and returns the exit code."""
     from jaxdp.reporting import report_page
 
-    report_page.write_report(
-        [pathlib.Path(name) for name in command.run_dirs],
-        pathlib.Path(command.output),
-        command.title,
-    )
-    print(printable(command.output))
+    folders = [pathlib.Path(name) for name in config.run_dirs]
+    report_page.write_report(folders, pathlib.Path(config.output), config.title)
+    print(printable(config.output))
     return 0
 
 

@@ -40,7 +40,7 @@ _HIDDEN = ("run_dir", "resume", *fields(ProcessConfig))
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CombinationsConfig(Settings):
-    """Flags that choose the combinations, where and how many at once they run, and the folder."""
+    """The combinations, where and how many at once they run, and the folder."""
 
     grid: tuple[str, ...] = setting(
         (),

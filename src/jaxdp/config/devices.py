@@ -56,12 +56,9 @@ class ShardingConfig(LayoutConfig):
     )
     devices: int | None = setting(
         None,
-        "use the first N devices (default: all of them); on a CPU, simulate N. On a CPU, "
-        "these are added to XLA_FLAGS unless you set them yourself: "
-        "--xla_force_host_platform_device_count=N and, for speed, "
-        "--xla_cpu_experimental_ynn_fusion_type=-individual_convolution (with JAX 0.11 and "
-        "later also ,-reduce, for correct results) and "
-        "--xla_disable_hlo_passes=cse_barrier_expander",
+        "use the first N devices (default: all); on a CPU, simulate N. jaxdp adds what that takes, "
+        "and what makes steps fast, to XLA_FLAGS unless you set them; `python -m jaxdp.devices` "
+        "prints them",
         POSITIVE,
         at_most(MOST_DEVICES),
         resume="free",

@@ -36,7 +36,7 @@ _FAR = 20  # deviations from the mean of a dataset at which pixels are hardly on
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ImagesConfig(Settings):
-    """Flags that choose the run, its checkpoint and the images."""
+    """The run, its checkpoint and the images."""
 
     run_dir: str = setting(
         REQUIRED,
@@ -63,7 +63,7 @@ class ImagesConfig(Settings):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ResultsConfig(Settings):
-    """Flags that choose which results are shown, and where they are written."""
+    """Which results are shown, and where they are written."""
 
     top_k: int = setting(
         3,
@@ -93,7 +93,7 @@ class ResultsConfig(Settings):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TilesConfig(Settings):
-    """Flags that choose the tiles in which large images are predicted."""
+    """The tiles in which large images are predicted."""
 
     tile: int = setting(
         512,
@@ -122,7 +122,7 @@ class Stored:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PredictConfig(ImagesConfig, ResultsConfig, TilesConfig):
-    """Flags that choose the plugins and the devices."""
+    """The plugins and the devices."""
 
     plugins: tuple[str, ...] = setting(
         (),

@@ -31,7 +31,7 @@ TRAIN = ("-m", "jaxdp.train")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LaunchConfig(Settings):
-    """Flags that choose how many processes start here, with which devices."""
+    """How many processes start here, with which devices."""
 
     num_processes: int = setting(
         REQUIRED,

@@ -30,7 +30,7 @@ _JOIN_SECONDS = 2.0  # between looks at the cluster; a node that is there twice 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RayConfig(Settings):
-    """Flags that choose how many workers train on a Ray cluster."""
+    """How many workers train on a Ray cluster."""
 
     workers: int = setting(
         REQUIRED,
