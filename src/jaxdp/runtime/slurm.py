@@ -39,7 +39,7 @@ exit "$code"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SlurmConfig(Settings):
-    """Flags that describe the Slurm job of a training run."""
+    """The Slurm job of a training run."""
 
     nodes: int = setting(
         REQUIRED,
