@@ -220,7 +220,7 @@ def test_nul_and_names_that_no_file_can_have(capsys: pytest.CaptureFixture[str])
             "must be replica, global or group:N",
         ),
         (lambda: train.main(["--profile", "1:" + "9" * 5000]), "must be START:STOP"),
-        (lambda: check.main(["--devices", "1,100000"]), "of at most 512"),
+        (lambda: check.main(["--devices", "1,100000"]), "must be at most 512"),
         (lambda: bench.main(["--devices", "100000"]), "must be at most 512"),
         (
             lambda: train.main(["--strategy", "sharded", "--mesh", "data=" + "9" * 5000]),
@@ -577,7 +577,7 @@ def test_numbers_of_hundreds_of_digits_in_files() -> None:
     ):
         with pytest.raises(ConfigError, match=says):
             check_keywords(
-                "model_kwargs", models.CNN, TrainConfig.of(**parse_yaml(text)).model.kwargs, ()
+                "model_kwargs", models.CNN, TrainConfig.of(**parse_yaml(text)).model_kwargs, ()
             )
     assert not is_finite(int(digits))
     assert is_finite(1)

@@ -5,7 +5,7 @@ import pathlib
 import sys
 
 from jaxdp.command_line import command
-from jaxdp.config import REQUIRED, Settings, setting
+from jaxdp.config import Settings, setting
 from jaxdp.parsing import printable
 from jaxdp.registry import ConfigError
 
@@ -17,7 +17,7 @@ class ReportConfig(Settings):
     """The page and its runs."""
 
     run_dirs: tuple[str, ...] = setting(
-        REQUIRED,
+        (),
         "folders of runs, and of grids that `python -m jaxdp.bench` measured",
         metavar="RUN_DIR ...",
         positional=True,

@@ -391,7 +391,7 @@ def test_what_is_drawn_again_in_a_batch_has_a_number_of_its_own() -> None:
 
 
 def test_the_sampler_knows_the_labels_of_a_part() -> None:
-    whole = open_dataset(TrainConfig.of(dataset="digits", validation="0.2").data)
+    whole = open_dataset(TrainConfig.of(dataset="digits", validation="0.2"))
     labels = whole.train.labels()
     assert labels[:50].tolist() == [int(whole.train[index]["labels"]) for index in range(50)]
 

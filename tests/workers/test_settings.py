@@ -72,7 +72,7 @@ pytestmark = pytest.mark.skipif(
         ("--strategy async --servers 99", "--servers 99: the model has 13 arrays"),
         (
             "--strategy exact --global-batch-size auto",
-            "--strategy exact: has a step of several programs, whose memory no one of them tells",
+            "--strategy exact: has a step of several programs; plan for another strategy",
         ),
         ("--exchange exact", "--exchange: was removed in 0.3.0: use --strategy exact or"),
     ],

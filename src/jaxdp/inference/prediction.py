@@ -45,7 +45,7 @@ class ImagesConfig(Settings):
         positional=True,
     )
     paths: tuple[str, ...] = setting(
-        REQUIRED,
+        (),
         "images, and folders to search for images",
         metavar="PATH ...",
         positional=True,
