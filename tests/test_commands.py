@@ -15,6 +15,7 @@ import pytest
 
 import jaxdp
 from jaxdp import check, command_line, config, evaluate, models, train
+from jaxdp.config import conversion
 from jaxdp.data import sources
 from jaxdp.sharding import strategy
 from jaxdp.step.optim import OPTIMIZERS
@@ -274,3 +275,12 @@ def test_a_package_that_is_not_installed_has_no_version_and_runs(
     found = summary.versions()
     assert found["jaxdp"] == jaxdp.__version__ == "unknown"
     assert found["jax"] == installed("jax")
+
+
+def test_a_flag_takes_every_value_that_its_setting_lists() -> None:
+    for name, field in config.fields(config.TrainConfig).items():
+        for value in conversion.choices(field.type):
+            words = [f"--{name.replace('_', '-')}", str(value)]
+            read = command_line.parse(config.TrainConfig, words, prog="x", description="x")
+            assert getattr(read, name) == value
+            assert config.TrainConfig.of(**{name: value}) == read

@@ -71,6 +71,9 @@ def from_words(name: str, words: Sequence[str], annotation: Any, *, separator: s
             return tuple(words)
         return tuple(part.strip() for word in words for part in word.split(separator))
     (word,) = words
+    listed = {str(choice): choice for choice in choices(annotation)}
+    if word in listed:
+        return listed[word]
     for kind in (int, float):
         if kind in kinds:
             try:
