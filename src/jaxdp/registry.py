@@ -48,7 +48,9 @@ class ConfigError(ValueError):
 
     def __init__(self, field: str, value: object, remedy: str) -> None:
         # As they are; the text is fit for a terminal.
-        self.field, self.value, self.remedy = field, value, remedy
+        self.field = field
+        self.value = value
+        self.remedy = remedy
         flag = "--" + field.replace("_", "-")
         where = f"{flag} {brief(value)}".rstrip() + ": " if field else ""
         super().__init__(printable(where + remedy))

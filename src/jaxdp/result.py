@@ -82,14 +82,14 @@ class Result:
         setup: Setup | None = None,
         run_dir: pathlib.Path | None = None,
     ) -> None:
-        self.config, self.description, self.summary, self.history, self.run_dir = (
-            config,
-            description,
-            summary,
-            history,
-            run_dir,
-        )
-        self._task, self._load_state, self._setup = task, load_state, setup
+        self.config = config
+        self.description = description
+        self.summary = summary
+        self.history = history
+        self.run_dir = run_dir
+        self._task = task
+        self._load_state = load_state
+        self._setup = setup
         self._state: TrainState | None = None
         self._predictor: Predictor | None = None
 

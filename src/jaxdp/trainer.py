@@ -132,7 +132,9 @@ class Trainer:
         progress: bool,
     ) -> None:
         platform.check_precision(setup.config.precision)
-        self.setup, self._group, self._progress = setup, group, progress
+        self.setup = setup
+        self._group = group
+        self._progress = progress
         self._callbacks = list(callbacks)
         for callback in self._callbacks:
             callbacks_lib.create(callback)  # finds what is none
@@ -375,7 +377,9 @@ def _take_optimizer(values: dict[str, Any], objects: dict[str, Any]) -> None:
         _refuse(values, "optimizer", "are decided where the optimizer object is made")
         # The name under which the run is kept; its weight decay and the like are the object's
         # business.
-        objects["optimizer"], values["optimizer"], values["weight_decay"] = optimizer, OBJECT, 0.0
+        objects["optimizer"] = optimizer
+        values["optimizer"] = OBJECT
+        values["weight_decay"] = 0.0
     elif callable(optimizer):
         raise ConfigError(
             "optimizer",

@@ -189,7 +189,9 @@ class Checkpoints(SavedCheckpoints):
         Orbax removes an old checkpoint file by file: the rest of one that was not to be kept, after
         a kill on the way, is removed.
         """
-        steps, problems, best = self.steps(), integrity.find_damaged(self._directory), self.best()
+        steps = self.steps()
+        problems = integrity.find_damaged(self._directory)
+        best = self.best()
         _synchronize("damaged-found")  # no process looks while the first one moves
         if problems and set(problems) == set(steps):
             remedy = (

@@ -81,7 +81,9 @@ def count_classes(
         ConfigError: for settings that do not fit, and masks without clear classes.
         BadExample: for a mask that cannot be read, unless bad examples are left out.
     """
-    config, task, table = request.config, dataset.kind or dataset.task, None
+    config = request.config
+    task = dataset.kind or dataset.task
+    table = None
     values, name = config.mask_values, dataset.name
     if values is not None and task != "segmentation":
         raise ConfigError(

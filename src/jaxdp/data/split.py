@@ -62,8 +62,12 @@ class Split:
     ) -> None:
         adapted = source if isinstance(source, BaseSource) else UserSource(source)
         self.source = adapted.resized_to(resize)
-        self.where, self.skip, self.resize = where, skip, resize
-        self._indices, self._mask_table, self._label_table = indices, mask_table, label_table
+        self.where = where
+        self.skip = skip
+        self.resize = resize
+        self._indices = indices
+        self._mask_table = mask_table
+        self._label_table = label_table
         self._promise(dataset)
 
     def _promise(self, dataset: Dataset) -> None:

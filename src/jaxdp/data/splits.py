@@ -48,7 +48,9 @@ def choose_splits(dataset: Dataset, request: Request) -> dict[str, Part]:
         ConfigError: for a split that there is not, one without examples, or if nothing is left to
             evaluate on.
     """
-    wanted, share, name = request.config.validation, request.validation_share, dataset.name
+    wanted = request.config.validation
+    share = request.validation_share
+    name = dataset.name
     parts: dict[str, Part] = {
         split: (source if isinstance(source, BaseSource) else UserSource(source), None)
         for split, source in dataset.splits().items()
@@ -131,7 +133,9 @@ def _drawn(part: Part, task: str, share: float, request: Request) -> tuple[Part,
     """
     source, chosen = part
     indices = np.arange(len(source)) if chosen is None else chosen
-    labels, groups, unit = _labels(source, task)[indices], source.groups(), "file"
+    labels = _labels(source, task)[indices]
+    groups = source.groups()
+    unit = "file"
     files = _numbered(groups, len(source))[indices]
     if groups is not None and len(np.unique(files)) == 1:
         files, unit = np.arange(len(indices)) * _SECTIONS // len(indices), "section"

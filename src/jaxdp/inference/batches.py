@@ -60,7 +60,9 @@ class Batches:
         devices: int,
         limit: Callable[[tuple[int, ...]], int],
     ) -> None:
-        self._network, self._devices, self._limit = network, devices, limit
+        self._network = network
+        self._devices = devices
+        self._limit = limit
         self._programs: dict[tuple[int, ...], set[tuple[int, int]]] = collections.defaultdict(set)
         self._given = 0
 
@@ -122,12 +124,10 @@ class Batches:
     def _give(self, some: Sequence[Waiting]) -> None:
         answers = self.compute([each.pixels for each in some if each.pixels is not None])
         for position, each in enumerate(some):
-            each.batch, each.position, each.number, each.pixels = (
-                answers,
-                position,
-                self._given,
-                None,
-            )
+            each.batch = answers
+            each.position = position
+            each.number = self._given
+            each.pixels = None
 
 
 class _Window:

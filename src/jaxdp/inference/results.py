@@ -71,7 +71,9 @@ class Results:
     def __init__(
         self, config: ResultsConfig, description: Description, mask_values: MaskValues | None = None
     ) -> None:
-        self._config, self._description, self._mask_values = config, description, mask_values
+        self._config = config
+        self._description = description
+        self._mask_values = mask_values
         self._folder = pathlib.Path(config.output_dir) if config.output_dir else None
         self._rows: list[Row] = []
         self._shares: list[list[float]] = []

@@ -102,13 +102,11 @@ class Tiles:
         exact: tuple[int, ...] = (),
         batch: int = BATCH,
     ) -> None:
-        self._output_side, self._overlap, self._reach, self._exact, self._batch = (
-            output_side,
-            overlap,
-            reach,
-            exact,
-            batch,
-        )
+        self._output_side = output_side
+        self._overlap = overlap
+        self._reach = reach
+        self._exact = exact
+        self._batch = batch
         self._fits: dict[int, tuple[int, int]] = {}
         self.tile = _round_up(tile)
         self.tile = (

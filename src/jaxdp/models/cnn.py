@@ -51,7 +51,9 @@ class CNN(nnx.Module):
         models.require_count("width", width)
         models.require_count("hidden", hidden)
         models.require_rate("dropout", dropout)
-        convs, norms, features = [], [], in_channels
+        convs = []
+        norms = []
+        features = in_channels
         for out in (width, 2 * width, 4 * width):
             convs.append(layers.conv(features, out, 3, dtype=dtype, rngs=rngs))
             norms.append(layers.BatchNorm(out, dtype=dtype))

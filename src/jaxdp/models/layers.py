@@ -103,7 +103,9 @@ class BatchNorm(nnx.Module):
         self.bias = nnx.Param(jax.device_put(zeros))
         self.mean = nnx.BatchStat(jax.device_put(zeros))
         self.var = nnx.BatchStat(jax.device_put(ones))
-        self.momentum, self.epsilon, self.dtype = momentum, epsilon, dtype
+        self.momentum = momentum
+        self.epsilon = epsilon
+        self.dtype = dtype
         self.use_running_average = False
         self.group_size: int | None = None
         self.combine: Combine | None = None

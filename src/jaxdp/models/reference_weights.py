@@ -153,10 +153,14 @@ def _resnet(model: ResNet) -> Iterator[tuple[str, Place]]:
     """
     yield from _conv("conv1", ("stem_conv",))
     yield from _batch_norm("bn1", ("stem_norm",))
-    stage, position, features = 0, 0, 0
+    stage = 0
+    position = 0
+    features = 0
     for index, unit in enumerate(model.units):
         if unit.features != features:  # it begins a stage
-            stage, position, features = stage + 1, 0, unit.features
+            stage = stage + 1
+            position = 0
+            features = unit.features
         name, path = f"layer{stage}.{position}", ("units", index)
         for part in range(len(unit.convs)):
             yield from _conv(f"{name}.conv{part + 1}", (*path, "convs", part))

@@ -150,7 +150,9 @@ class Unit(nnx.Module):
             if bottleneck
             else [(3, width, stride), (3, width, 1)]
         )
-        convs, norms, features = [], [], in_features
+        convs = []
+        norms = []
+        features = in_features
         for size, out, conv_stride in shapes:
             convs.append(
                 layers.conv(features, out, size, stride=conv_stride, dtype=dtype, rngs=rngs)

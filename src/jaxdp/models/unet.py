@@ -74,12 +74,17 @@ class UNet(nnx.Module):
             upsampling,
             only_transposed,
         )
-        self.levels, self.upsampling, self.padding, self.dtype = levels, upsampling, padding, dtype
+        self.levels = levels
+        self.upsampling = upsampling
+        self.padding = padding
+        self.dtype = dtype
 
         norm = padding == "same" and upsampling != "resize"
         block = functools.partial(Block, norm=norm, padding=padding, dtype=dtype, rngs=rngs)
         encoder_widths, decoder_widths = _block_widths(base_channels, levels, upsampling)
-        features, skips, encoder = in_channels, [], []
+        features = in_channels
+        skips = []
+        encoder = []
         for middle, out in encoder_widths:
             encoder.append(block(features, middle, out))
             features = out
@@ -91,11 +96,9 @@ class UNet(nnx.Module):
                 features = skip
             decoder.append(block(skip + features, middle, out))
             features = out
-        self.encoder, self.up_convs, self.decoder = (
-            nnx.List(encoder),
-            nnx.List(up_convs),
-            nnx.List(decoder),
-        )
+        self.encoder = nnx.List(encoder)
+        self.up_convs = nnx.List(up_convs)
+        self.decoder = nnx.List(decoder)
         self.head = layers.conv(
             features,
             num_classes,

@@ -221,7 +221,9 @@ class Progress:
     """
 
     def __init__(self, total: int, *, hidden: bool = False) -> None:
-        self._total, self._done, self._said = total, 0.0, time.monotonic()
+        self._total = total
+        self._done = 0.0
+        self._said = time.monotonic()
         self._console = rich.console.Console(stderr=True, emoji=False)
         self._bar = rich.progress.Progress(
             rich.progress.TextColumn(f"predicting images: {total}"),

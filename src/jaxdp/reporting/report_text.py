@@ -169,5 +169,7 @@ def _shrunk(content: bytes) -> tuple[str, bytes, tuple[int, int]]:
             smaller.thumbnail((width, 3 * width))
             buffer = io.BytesIO()
             smaller.save(buffer, "JPEG", quality=85, optimize=True)
-            kind, content, size = "jpeg", buffer.getvalue(), smaller.size
+            kind = "jpeg"
+            content = buffer.getvalue()
+            size = smaller.size
     return kind, content, size

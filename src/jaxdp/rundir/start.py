@@ -96,7 +96,9 @@ def _check_same_run(
     """Raises ConfigError for what has changed since the run began, and must not."""
     ours, theirs = config.plain(), run.load_config().plain()
     for name, field in config_lib.fields(TrainConfig).items():
-        now, then, resume = ours[name], theirs[name], config_lib.facts_of(field).resume
+        now = ours[name]
+        then = theirs[name]
+        resume = config_lib.facts_of(field).resume
         changed = bool(now) != bool(then) if resume == "presence" else now != then
         if changed and resume != "free":
             remedy = f"the run in {run.path} has {brief(then)}; use that, or another --run-dir"

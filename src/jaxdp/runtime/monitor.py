@@ -42,7 +42,9 @@ class Monitor:
     """
 
     def __init__(self, devices: Sequence[Device], group: Group, timeout_seconds: float) -> None:
-        self._devices, self._group, self._utilization = list(devices), group, _Utilization(devices)
+        self._devices = list(devices)
+        self._group = group
+        self._utilization = _Utilization(devices)
         group.exchange(_KEY, json.dumps(self._read_own()), timeout_seconds)
 
     def read(self) -> Figures:

@@ -72,12 +72,10 @@ class Strategy(abc.ABC):
                     f"--strategy {self.name} takes none; use --strategy sharded, or leave"
                     f" --{flag} out",
                 )
-        self.recipe, self.devices, self.axes, self.shard_params = (
-            recipe,
-            list(devices),
-            axes,
-            shard_params,
-        )
+        self.recipe = recipe
+        self.devices = list(devices)
+        self.axes = axes
+        self.shard_params = shard_params
         everywhere = mesh.all_devices(self.devices)
         self.mesh = (axes or MeshShape(len(everywhere))).over(everywhere)
         self.num_devices = self.mesh.size
@@ -180,11 +178,9 @@ class Strategy(abc.ABC):
         consecutive examples only if each microbatch is a consecutive part of the global batch. Then
         each device takes a part of each.
         """
-        parts, shards, group = (
-            self.recipe.accumulate_steps,
-            self.data_shards,
-            self.recipe.batch_norm,
-        )
+        parts = self.recipe.accumulate_steps
+        shards = self.data_shards
+        group = self.recipe.batch_norm
         each = global_batch_size // (parts * shards)
         spans = group.kind == "global" or (
             group.group_size is not None and each % group.group_size != 0

@@ -150,11 +150,9 @@ class Segmentation:
             np.asarray(sums[name]) for name in ("intersection", "actual", "predicted")
         )
         union, both = actual + predicted - intersection, actual + predicted
-        iou, dice, occurs = (
-            tasks.ratio(intersection, union),
-            tasks.ratio(2 * intersection, both),
-            union > 0,
-        )
+        iou = tasks.ratio(intersection, union)
+        dice = tasks.ratio(2 * intersection, both)
+        occurs = union > 0
         metrics = {
             "loss": float(tasks.ratio(sums["loss"], sums["examples"])),
             "iou": float(iou[occurs].mean()) if occurs.any() else 0.0,

@@ -92,7 +92,10 @@ def train(run: "Run", state: TrainState, start: int) -> Outcome:
 def _evaluate_and_save(
     run: "Run", state: TrainState, step: int, *, evaluates: bool, saves: bool
 ) -> metrics.Sums | None:
-    setup, sums, found, saved = run.setup, None, None, None
+    setup = run.setup
+    sums = None
+    found = None
+    saved = None
     if evaluates:
         # The first time it compiles.
         run.emit("on_activity", Activity, "evaluating", step, run.has_evaluated)

@@ -48,7 +48,9 @@ class Reader:
     """
 
     def __init__(self, setup: Setup, counters: Counters, tell: Callable[[Row], None]) -> None:
-        self._setup, self._counters, self._tell = setup, counters, tell
+        self._setup = setup
+        self._counters = counters
+        self._tell = tell
         self._unread: collections.deque[tuple[range, Any, bool]] = collections.deque()
         self._clock = time.perf_counter()
         self._row_seconds = self._row_wait = self._row_examples = self._compile_seconds = 0.0

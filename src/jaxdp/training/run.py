@@ -84,13 +84,17 @@ class Run:
         signals: StopSignals,
         started: float,
     ) -> None:
-        self.setup, self.group, self._directory = setup, group, directory
+        self.setup = setup
+        self.group = group
+        self._directory = directory
         self._signals, self._started = signals, started
         self.description = dataclasses.asdict(setup.dataset.describe())
         self.counters, self.rows = Counters(), list[Row]()
         self.reader: reader.Reader | None = None
         self.has_evaluated = False
-        self._stop_reason, self._stop_is_everywhere, self._agreed_reason = "", False, ""
+        self._stop_reason = ""
+        self._stop_is_everywhere = False
+        self._agreed_reason = ""
         calls = setup.intervals.steps_per_execution
         self._margin = calls * (reader.run_ahead(calls) + 1)
         task = setup.recipe.task
@@ -216,7 +220,9 @@ class Run:
                 outcome = loop.train(self, state, start)
                 status, step = "stopped" if outcome.stopped else "done", outcome.step
             except reader.Diverged as error:
-                status, step, failure = "diverged", error.step, str(error)
+                status = "diverged"
+                step = error.step
+                failure = str(error)
             self._wait()
             return self._end(status, step, failure, outcome)
 

@@ -89,7 +89,10 @@ class Pool:
         fetches: bool,
         head: Head | None,
     ) -> None:
-        self._ray, self.count, self._work, self._head = ray, count, work, head
+        self._ray = ray
+        self.count = count
+        self._work = work
+        self._head = head
         self._precision, self._fetches = spec.config.precision, fetches
         self._returns = 1 + max(spec.owners) + 1
         self._members: dict[int, _Member] = {}
@@ -216,7 +219,9 @@ class Pool:
         return [Finished(worker, slice_id, result, grads)]
 
     def _rest(self, member: _Member) -> None:
-        member.idle_since, member.refs, member.slice_id = time.monotonic(), [], None
+        member.idle_since = time.monotonic()
+        member.refs = []
+        member.slice_id = None
 
     def _lost(self, worker: int, error: Exception) -> Lost:
         member = self._members.pop(worker)

@@ -48,7 +48,9 @@ class ServerGroup:
     """
 
     def __init__(self, ray: Any, setup: Setup, count: int, owners: tuple[int, ...]) -> None:
-        self._ray, self._count, self._owners = ray, count, owners
+        self._ray = ray
+        self._count = count
+        self._owners = owners
         self._precision = setup.config.precision
         self.here = count == 0
         self._optimizer = setup.recipe.optimizer(setup.schedule)

@@ -170,7 +170,9 @@ def _distance(
     """Returns the box that holds a cell, an ellipse with a wavy outline, and its pixels' distance
     from the centre in radii.
     """
-    turn, radius, ratio = rng.uniform(0, np.pi), rng.uniform(8, 13), rng.uniform(0.7, 1.0)
+    turn = rng.uniform(0, np.pi)
+    radius = rng.uniform(8, 13)
+    ratio = rng.uniform(0.7, 1.0)
     waves = [(order, rng.normal(0, 0.05), rng.uniform(0, 2 * np.pi)) for order in (2, 3, 4)]
     reach = radius * (1 + sum(abs(height) for _, height, _ in waves))
     rows, columns = (

@@ -88,7 +88,9 @@ class _Arrays:
     """The arrays of an opened file; each is read when it is asked for."""
 
     def __init__(self, request: Request, file: NpzFile) -> None:
-        self._request, self._file, self.names = request, file, file.names
+        self._request = request
+        self._file = file
+        self.names = file.names
         self._listed = ", ".join(file.names) or "nothing"
 
     def splits(self) -> dict[str, ArraySource]:
