@@ -312,26 +312,7 @@ class Run:
                 else None
             )
         early = outcome.early if outcome is not None else ""
-        dataset = setup.dataset
-        found = (
-            {
-                setup.evaluation_split: summary.split_metrics(
-                    setup, setup.evaluation_split, sums, trained
-                )
-            }
-            if sums is not None
-            else {}
-        )
-        if (
-            found
-            and state is not None
-            and status == "done"
-            and dataset.validation is not None
-            and dataset.test is not None
-        ):
-            found["test"] = summary.split_metrics(
-                setup, "test", setup.evaluate(state, split="test"), trained
-            )
+        found = self._final_metrics(status, state, sums, trained)
         written = summary.summarize(
             setup,
             self.counters,
@@ -351,6 +332,23 @@ class Run:
             self._saved(),
             self._directory,
         )
+
+    def _final_metrics(
+        self, status: str, state: TrainState | None, sums: metrics.Sums | None, trained: Any
+    ) -> dict[str, dict[str, float]]:
+        """Returns the metrics of the evaluated split, and those of the test split if another split
+        chose the result.
+        """
+        setup, dataset = self.setup, self.setup.dataset
+        if sums is None:
+            return {}
+        split = setup.evaluation_split
+        found = {split: summary.split_metrics(setup, split, sums, trained)}
+        has_both = dataset.validation is not None and dataset.test is not None
+        if state is not None and status == "done" and has_both:
+            tested = setup.evaluate(state, split="test")
+            found["test"] = summary.split_metrics(setup, "test", tested, trained)
+        return found
 
     def _result(
         self, outcome: loop.Outcome | None, step: int
