@@ -86,6 +86,9 @@ def test_a_type_checker_finds_wrong_keywords(tmp_path: pathlib.Path) -> None:
         [sys.executable, "-m", "pyright", "--pythonpath", sys.executable, "mistakes.py"],
         cwd=tmp_path, capture_output=True, text=True,
     )  # fmt: skip
+    if " errors, " not in found.stdout:
+        reason = (found.stdout + found.stderr).strip().splitlines() or ["nothing was printed"]
+        pytest.skip(f"pyright, which downloads Node.js, does not run here: {reason[-1]}")
     lines = [line for line in found.stdout.splitlines() if " error: " in line]
     assert [line.split(":")[1] for line in lines] == ["3", "4", "6"], found.stdout
     assert "epocs" in lines[0]
