@@ -4,6 +4,7 @@ import ast
 import pathlib
 import re
 import traceback
+from collections.abc import Collection
 from typing import Any
 
 import pytest
@@ -65,6 +66,35 @@ def test_collectives_and_devices_are_named_where_they_belong() -> None:
     assert all(name.startswith(("sharding/", "runtime/")) for name in naming_devices), (
         naming_devices
     )
+
+
+def imports_of(path: pathlib.Path, modules: Collection[str]) -> set[str]:
+    """Returns what a file imports of jaxdp, also inside functions, but not for types alone."""
+    tree = ast.parse(path.read_text())
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            node.body = []
+    found = set[str]()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            names = {f"{node.module}.{alias.name}" for alias in node.names}
+            found |= names & {*modules} or {str(node.module)}
+    return found & {*modules}
+
+
+def test_no_files_import_each_other_in_a_circle() -> None:
+    paths = {
+        ".".join(path.relative_to(SOURCE.parent).with_suffix("").parts).removesuffix(
+            ".__init__"
+        ): path
+        for path in SOURCE.rglob("*.py")
+    }
+    imports = {module: imports_of(path, paths) - {module} for module, path in paths.items()}
+    left = dict(imports)
+    while done := [module for module, needed in left.items() if not needed & left.keys()]:
+        for module in done:
+            del left[module]
+    assert not left
 
 
 def test_there_are_no_drawers_for_everything() -> None:

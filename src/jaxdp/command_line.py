@@ -80,7 +80,7 @@ def parse(
             value = conversion.from_words(name, texts, field.type, separator=facts.separator)
         given[name] = _convert(field, value)
     values = defaults | (config_lib.load(path, cls) if path else {})
-    for name in config_lib.displaced_by(given.keys()) - given.keys():
+    for name in config_lib.displaced_by(cls, given.keys()) - given.keys():
         values.pop(name, None)
     values |= given
     for name, field in fields(cls).items():
@@ -184,16 +184,11 @@ def _add(section: Any, name: str, field: Any, *, visible: bool) -> None:
         off = f"--no-{name.replace('_', '-')}"
         section.add_argument(off, dest=name, action="store_false", help=argparse.SUPPRESS)
         return
-    listed = "{" + ",".join(map(str, conversion.choices(field.type))) + "}"
-    kinds = {int: "INT", float: "FLOAT"}
-    typed = next((text for kind, text in kinds.items() if kind.__name__ in str(field.type)), "")
-    typed = typed or ("KEY=VALUE" if "dict" in str(field.type) else "NAME")
-    known["metavar"] = facts.metavar or (listed if listed != "{}" else typed)
-    if facts.positional:
-        known |= {"metavar": _flag(name, facts), "nargs": "?"}
+    known["metavar"] = facts.metavar or conversion.metavar(field.type)
     if conversion.takes_many(field.type) and not facts.separator:
         known["nargs"] = "*"
     if facts.positional:
+        known |= {"metavar": _flag(name, facts), "nargs": known.get("nargs", "?")}
         section.add_argument(name, **known)
         return
     aliases = [facts.alias] if facts.alias else []

@@ -77,7 +77,8 @@ def open_data(config: TrainConfig, objects: Objects = NOTHING) -> tuple[TrainCon
     dataset = _normalized(config, dataclasses.replace(dataset, task=task, kind=kind))
     filled: dict[str, Any] = {"task": task}
     settings = config.flat()
-    displaced = displaced_by([name for name, value in settings.items() if value is not None])
+    given = [name for name, value in settings.items() if value is not None]
+    displaced = displaced_by(TrainConfig, given)
     if config.augment is None:
         filled["augment"] = dataset.augment
     for name, value in dataset.defaults.items():

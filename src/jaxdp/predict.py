@@ -7,7 +7,8 @@ dataset need not be there. The result is the same on any number of devices.
 import sys
 
 from jaxdp.command_line import command
-from jaxdp.inference.prediction import PredictConfig, predict, predict_files
+from jaxdp.inference.prediction import predict, predict_files
+from jaxdp.inference.settings import PredictConfig
 
 __all__ = ["main", "predict"]
 

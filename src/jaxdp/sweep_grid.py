@@ -122,7 +122,8 @@ def shared_settings(
 
     A varied setting displaces its partner of an exclusive pair, unless the command line gives both.
     """
-    return config.flat() | dict.fromkeys(config_lib.displaced_by(varied).difference(varied, given))
+    displaced = config_lib.displaced_by(TrainConfig, varied).difference(varied, given)
+    return config.flat() | dict.fromkeys(displaced)
 
 
 def create_trial(settings: Settings, shared: Settings) -> Trial:

@@ -143,7 +143,7 @@ class Watchdog:
             found = {
                 index: json.loads(text) for index, text in self._group.get_all("progress").items()
             }
-        except Exception:  # the runtime's only class of errors: the coordinator is gone
+        except Exception:  # the coordinator is gone; this process must still say where it hangs
             return ""
         found[self._group.index] = {"step": self._step, "activity": self._activity}
         steps = [progress["step"] for progress in found.values()]

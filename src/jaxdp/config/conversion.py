@@ -88,6 +88,15 @@ def takes_many(annotation: Any) -> bool:
     return bool({dict, tuple} & {*_origins(_kinds(annotation))})
 
 
+def metavar(annotation: Any) -> str:
+    """Returns what stands in help for a value of a type."""
+    if listed := choices(annotation):
+        return "{" + ",".join(map(str, listed)) + "}"
+    kinds = _origins(_kinds(annotation))
+    texts = {int: "INT", float: "FLOAT", dict: "KEY=VALUE"}
+    return next((text for kind, text in texts.items() if kind in kinds), "NAME")
+
+
 def choices(annotation: Any) -> list[Any]:
     """Returns the values that the type of a setting lists."""
     return [

@@ -116,8 +116,8 @@ class Settings:
         Raises:
             ConfigError: as for `of`.
         """
-        displaced = displaced_by([name for name, value in settings.items() if value is not None])
-        displaced &= fields(type(self)).keys() - settings.keys()
+        given = [name for name, value in settings.items() if value is not None]
+        displaced = displaced_by(type(self), given) - settings.keys()
         changed = self._converted(settings) | dict.fromkeys(displaced)
         return dataclasses.replace(self, **changed)
 
@@ -175,16 +175,11 @@ def settings_with(cls: type[Settings], **facts: Any) -> list[str]:
     ]
 
 
-def displaced_by(given: Collection[str]) -> set[str]:
-    """Returns the settings that exclude one of these."""
-    from jaxdp.config.train import TrainConfig
-
-    pairs = [
-        (name, facts_of(field).excludes)
-        for name, field in fields(TrainConfig).items()
-        if facts_of(field).excludes
-    ]
-    return {partner for pair in pairs for name, partner in (pair, pair[::-1]) if name in given}
+def displaced_by(cls: type[Settings], given: Collection[str]) -> set[str]:
+    """Returns the settings of a class that exclude one of these."""
+    pairs = [(name, facts_of(field).excludes) for name, field in fields(cls).items()]
+    displaced = {partner for pair in pairs for name, partner in (pair, pair[::-1]) if name in given}
+    return displaced & fields(cls).keys()
 
 
 def _plain(value: Any) -> Any:

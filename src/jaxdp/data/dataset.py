@@ -1,5 +1,6 @@
 """A dataset: its splits, and what a model, a task and a report need to know of it."""
 
+import abc
 import collections
 import dataclasses
 import re
@@ -77,17 +78,17 @@ class Source(Protocol):
     def __getitem__(self, index: int) -> Example: ...
 
 
-class BaseSource:
+class BaseSource(abc.ABC):
     """A source with defaults for everything that a source may know."""
 
     reads_in_processes = False
     sizes: Sequence[Size] = ()  # of all images, where headers say them
 
-    def __len__(self) -> int:
-        raise NotImplementedError
+    @abc.abstractmethod
+    def __len__(self) -> int: ...
 
-    def __getitem__(self, index: int) -> Example:
-        raise NotImplementedError
+    @abc.abstractmethod
+    def __getitem__(self, index: int) -> Example: ...
 
     def __getitems__(self, indices: Sequence[int]) -> Iterable[Example]:
         return map(self.__getitem__, indices)

@@ -189,5 +189,5 @@ def _survives(error: BaseException) -> bool:
     """
     try:
         return str(pickle.loads(pickle.dumps(error))) == str(error)
-    except Exception:
+    except Exception:  # the constructor of any exception may raise anything
         return False

@@ -10,7 +10,7 @@ from jaxdp.config.values import MaskValues
 from jaxdp.data.sources import Description
 from jaxdp.inference import instances
 from jaxdp.inference.files import ImageFile
-from jaxdp.inference.prediction import ResultsConfig
+from jaxdp.inference.settings import ResultsConfig
 from jaxdp.registry import ConfigError
 from jaxdp.reporting import pictures, predictions
 from jaxdp.rundir.read import Row
