@@ -1,20 +1,19 @@
-"""How fast is the input? Prints images per second of jaxdp's training pipeline beside those of
-torchvision, Grain and tf.data.
+"""Prints images per second of the input pipelines of jaxdp, torchvision, Grain and tf.data.
 
     python benchmarks/input.py [--rounds N] [--workers N] [--rows NAME ...] [--data-dir DIR]
-    [--write FILE]
+        [--write FILE]
 
-Three sets, whose files lie in the page cache: small PNG images, photographs as JPEG, and grey PNG
-images with masks. Each row is read twice: *decoded*, until the pixels are a batch, and *augmented*,
-until they are cropped, flipped, float32 and normalized. All sides stay alive and take turns, for a
-few seconds each. What a core does is told by CPU time, that of workers included: images per second
-of one core that does nothing else. Those who are not installed are left out.
+Three sets, with their files in the page cache: small PNG images, photographs as JPEG, and grey PNG
+images with masks. Each row is read twice: *decoded*, up to a batch of pixels, and *augmented*, up
+to cropped, flipped and normalized float32. All pipelines stay alive and take turns, for a few
+seconds each. The table shows CPU time, with that of worker processes: images per second of one
+core that does nothing else. A library that is not installed is left out.
 
 Then jaxdp feeds steps of a given length, in which the host has nothing to do, as with an
-accelerator; the share of the time in which they waited for a batch is told.
+accelerator. The table shows the share of the time that the steps waited for a batch.
 
-`--data-dir` is where CIFAR-10 lies as TensorFlow Datasets write it; without it the small images are
-drawn. All but jaxdp read them as files.
+`--data-dir` holds CIFAR-10 as TensorFlow Datasets writes it; without it the small images are
+random. All pipelines but jaxdp's read them as files.
 """
 
 import argparse
