@@ -118,7 +118,7 @@ def oldest(session: nox.Session) -> None:
 
 @nox.session
 def reference(session: nox.Session) -> None:
-    """Models beside the same ones in PyTorch."""
+    """Compares models with the same ones in PyTorch."""
     session.install(".[dev]", "torch>=2.6")
     session.run("pytest", "tests/reference", *session.posargs)
 
@@ -242,7 +242,7 @@ def walks(session: nox.Session) -> None:
 
 @nox.session
 def overhead(session: nox.Session) -> None:
-    """Prints the trainer's throughput beside that of a hand-written loop over the same compiled
+    """Compares the trainer's throughput with a hand-written loop over the same compiled
     step.
     """
     session.install(".")
@@ -253,7 +253,7 @@ def overhead(session: nox.Session) -> None:
 
 @nox.session
 def predict(session: nox.Session) -> None:
-    """Prints how fast `predict` is beside the bare forward pass.
+    """Compares the speed of `predict` with the bare forward pass.
 
     `-- --data-dir DIR` is where CIFAR-10 lies.
     """
@@ -265,7 +265,7 @@ def predict(session: nox.Session) -> None:
 
 @nox.session
 def versus_torch(session: nox.Session) -> None:
-    """Training steps beside the same ones in PyTorch on the CPU.
+    """Compares training steps with the same ones in PyTorch on the CPU.
 
     Writes benchmarks/versus_torch.md.
     """
@@ -283,21 +283,22 @@ def versus_torch(session: nox.Session) -> None:
 
 @nox.session
 def convolutions(session: nox.Session) -> None:
-    """Single convolutions and their gradients beside PyTorch's, on one core."""
+    """Compares single convolutions and their gradients with PyTorch's, on one core."""
     session.install(".", "torch>=2.6")
     session.run(
         "python",
         "benchmarks/torch_convolutions.py",
         "--write",
-        "docs/performance.md",
+        "docs/engineering-notes.md",
         *session.posargs,
     )
 
 
 @nox.session
 def time_to_accuracy(session: nox.Session) -> None:
-    """Seconds to 99 % on the digits and to IoU 0.93 on the cells, beside plain PyTorch scripts,
-    start-up included.
+    """Compares seconds to 99% on the digits and IoU 0.93 on the cells with PyTorch scripts.
+
+    Start-up counts.
     """
     session.install(".[dev]", "torch>=2.6")
     session.run(
@@ -322,7 +323,7 @@ def first_step(session: nox.Session) -> None:
 
 @nox.session(name="input")
 def read_input(session: nox.Session) -> None:
-    """The input pipeline beside those of torchvision, Grain and tf.data.
+    """Compares the input pipeline with torchvision, Grain and tf.data.
 
     `-- --data-dir DIR` reads the real CIFAR-10.
     """
@@ -369,7 +370,7 @@ def notebooks(session: nox.Session) -> None:
         folder = pathlib.Path(session.create_tmp(), path.stem)
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
-        shutil.copy(path, folder)  # a notebook's runs lie beside it
+        shutil.copy(path, folder)  # a notebook's runs lie next to it
         session.run(
             "jupyter",
             "nbconvert",

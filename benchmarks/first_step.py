@@ -156,7 +156,7 @@ def measure(
     folder: pathlib.Path, number: int, kwargs: list[str], variables: dict[str, str]
 ) -> dict[str, float]:
     """Returns the seconds of each part of a process, and of all until its first step, as its
-    summary tells it.
+    summary holds it.
     """
     run = folder / str(number)
     command = [

@@ -104,7 +104,7 @@ def main() -> None:
                     share = 100 * middle(found["jaxdp"], "waited")
                     waits.append(
                         f"| {NAMES[kind].split(':')[0]} | {1000 * STEP_SECONDS[kind]:.0f} ms |"
-                        f" {share:.1f} % |"
+                        f" {share:.1f}% |"
                     )
     text = "\n".join([heading(sides, arguments), "", *lines, "", *waits])
     print(text)
@@ -191,11 +191,11 @@ def answer(process: subprocess.Popen[str], side: str) -> Any:
     return json.loads(line)
 
 
-def serve(told: dict[str, Any]) -> None:
+def serve(job: dict[str, Any]) -> None:
     """Measures once for each line of standard input."""
-    kind, side = told["kind"], told.pop("side")
-    told["folder"] = pathlib.Path(told["folder"])
-    read = input_sides.Read(**told, batch_size=BATCH_SIZE[kind])
+    kind, side = job["kind"], job.pop("side")
+    job["folder"] = pathlib.Path(job["folder"])
+    read = input_sides.Read(**job, batch_size=BATCH_SIZE[kind])
     batches = input_sides.SIDES[side](read)
     check(next(batches), read)
     print("{}", flush=True)

@@ -1,5 +1,4 @@
-"""How much does the trainer cost? Prints its throughput beside that of a hand-written loop over the
-same compiled step.
+"""Compares the trainer's throughput with a hand-written loop over the same compiled step.
 
     python benchmarks/overhead.py [--rounds N] [--rows NAME ...] [--data-dir DIR] [--write FILE]
 

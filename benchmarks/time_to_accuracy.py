@@ -29,7 +29,7 @@ import tables
 HERE = pathlib.Path(__file__).parent
 # Model, dataset, metric and target of each row, and its script in PyTorch.
 ROWS = {
-    "accuracy 99 % on digits, PyramidNet 20 α24": (
+    "accuracy 99% on digits, PyramidNet 20 α24": (
         "pyramidnet",
         "digits",
         "accuracy",
