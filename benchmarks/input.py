@@ -121,7 +121,8 @@ def heading(sides: list[str], arguments: argparse.Namespace) -> str:
         " workers"
     )
     rounds = f"medians of {arguments.rounds} rounds" if arguments.rounds > 1 else "one round"
-    return f"{what}, {rounds}, written by `nox -s input`. {tables.machine(*packages, 'pillow')}"
+    machine = tables.machine(*packages, "pillow")
+    return f"{what}, {rounds}, written by `nox -s bench -- input`. {machine}"
 
 
 def cells(found: dict[str, list[dict[str, float]]]) -> list[str]:

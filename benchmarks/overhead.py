@@ -77,7 +77,11 @@ def main() -> None:
         )
     rounds = f"medians of {arguments.rounds} rounds" if arguments.rounds > 1 else "one round"
     text = "\n".join(
-        [f"Written by `nox -s overhead`, {rounds}. {tables.machine('jax', 'flax')}", "", *lines]
+        [
+            f"Written by `nox -s bench -- overhead`, {rounds}. {tables.machine('jax', 'flax')}",
+            "",
+            *lines,
+        ]
     )
     print(text)
     if arguments.write:

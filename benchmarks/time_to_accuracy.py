@@ -1,7 +1,6 @@
 """Times jaxdp and a plain PyTorch script until a model is good, from the start of the process.
 
-    python benchmarks/time_to_accuracy.py [--seeds N] [--rows NAME ...] [--output FILE]
-        [--write FILE]
+    python benchmarks/time_to_accuracy.py [--seeds N] [--rows NAME ...] [--write FILE]
 
 Both train the same architecture on the same images with jaxdp's default recipe and evaluate after
 every epoch. They end at the first evaluation of the test images that reaches the target. Start-up,
@@ -56,7 +55,6 @@ def main() -> None:
     parser.add_argument(
         "--rows", nargs="*", default=list(ROWS), help="parts of the names of the rows to measure"
     )
-    parser.add_argument("--output", type=pathlib.Path, help="Markdown file for the table alone")
     parser.add_argument(
         "--write", type=pathlib.Path, help="Markdown file with a place for the table"
     )
@@ -71,12 +69,10 @@ def main() -> None:
     ]
     heading = (
         f"Whole processes, medians of {arguments.seeds} seeds with the epochs they took, by `nox -s"
-        " time_to_accuracy`."
+        " bench -- time_to_accuracy`."
     )
     text = "\n".join([f"{heading} {tables.machine('jax', 'flax', 'torch')}", "", *lines, ""])
     print(text)
-    if arguments.output:
-        arguments.output.write_text(text)
     if arguments.write:
         tables.write(arguments.write, "time_to_accuracy", text)
 

@@ -76,7 +76,7 @@ def main() -> None:
     ]
     heading = (
         "Milliseconds of one core, of jaxdp and PyTorch, and in brackets GFLOP/s, written by"
-        " `nox -s convolutions`."
+        " `nox -s bench -- torch_convolutions`."
     )
     text = "\n".join([f"{heading} {tables.machine('jax', 'torch')}", "", *lines, ""])
     print(text)

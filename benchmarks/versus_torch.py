@@ -1,6 +1,6 @@
 """Prints images per second of the same training steps in jaxdp and PyTorch, and their ratios.
 
-    python benchmarks/versus_torch.py [--rounds N] [--seconds N] [--rows NAME ...] [--output FILE]
+    python benchmarks/versus_torch.py [--rounds N] [--seconds N] [--rows NAME ...]
         [--write FILE]
 
 Models (those of tests/reference, whose logits and gradients agree), batches, loss and optimizer
@@ -55,7 +55,6 @@ def main() -> None:
     parser.add_argument(
         "--seconds", type=float, default=SECONDS, help="how long a measurement takes at least"
     )
-    parser.add_argument("--output", type=pathlib.Path, help="Markdown file for the table alone")
     parser.add_argument(
         "--write", type=pathlib.Path, help="Markdown file with a place for the table"
     )
@@ -85,12 +84,10 @@ def main() -> None:
         )
     heading = (
         f"Images per second, medians of {arguments.rounds} rounds, written by `nox -s"
-        " versus_torch`."
+        " bench -- versus_torch`."
     )
     text = "\n".join([f"{heading} {tables.machine('jax', 'flax', 'torch')}", "", *lines, ""])
     print(text)
-    if arguments.output:
-        arguments.output.write_text(text)
     if arguments.write:
         tables.write(arguments.write, "versus_torch", text)
 
