@@ -12,7 +12,8 @@ import pytest
 pytest.importorskip("hypothesis")
 
 import fuzz_cases
-import fuzz_contents
+import fuzz_damage
+import fuzz_files
 import fuzz_flags
 import numpy as np
 import safetensors.numpy
@@ -119,7 +120,7 @@ def add_special(folder: pathlib.Path) -> None:
     """Adds what no copy of a folder takes with it."""
     os.mkfifo(folder / "pipe")
     (folder / "loop").symlink_to("loop")
-    outside = folder / fuzz_contents.OUTSIDE
+    outside = folder / fuzz_damage.OUTSIDE
     (outside / "theirs").mkdir(parents=True)
     (outside / "mine").write_text("mine")
     try:  # a device of its own: root could replace that of the system
@@ -170,14 +171,14 @@ class Fuzzer:
         command, argv = case
         self.run(command, argv, self.folder())
 
-    def damage(self, case: tuple[list[fuzz_contents.Damage], list[str]]) -> None:
+    def damage(self, case: tuple[list[fuzz_damage.Damage], list[str]]) -> None:
         damages, commands = case
-        if any(each.kind in fuzz_contents.LINKS for each in damages):
+        if any(each.kind in fuzz_damage.LINKS for each in damages):
             commands = [*commands, "longer"]  # which writes most
         folder = self.folder()
         for each in damages:
             each.apply(folder / "run")
-        outside = folder / fuzz_contents.OUTSIDE
+        outside = folder / fuzz_damage.OUTSIDE
         before = fuzz_cases.everything_in(outside)
         for name in commands:
             command = name.split("-")[0]
@@ -277,7 +278,7 @@ class Fuzzer:
         }[how]
         self.run("train" if how.startswith("init") else how, argv, folder)
 
-    def weights(self, case: tuple[str, fuzz_contents.Weights]) -> None:
+    def weights(self, case: tuple[str, fuzz_files.Weights]) -> None:
         how, weights = case
         folder, file = self.folder(), f"odd{weights.suffix}"
         arrays, fit = weights.changed(safetensors.numpy.load_file(folder / "weights.safetensors"))
@@ -322,19 +323,19 @@ _LONG = {
 }
 _changed_settings = st.dictionaries(
     st.sampled_from(sorted(set(config.fields(fuzz_flags.settings_of("train"))) - _LONG)),
-    fuzz_contents.plain_values,
+    fuzz_damage.plain_values,
     max_size=3,
 ).map(lambda found: yaml.safe_dump({"model": "cnn", "model_kwargs": {"width": 4}} | found))
 CASES = {
     "flags": fuzz_flags.command_lines(),
     "damage": st.tuples(
-        st.lists(fuzz_contents.damages, min_size=1, max_size=2),
+        st.lists(fuzz_damage.damages, min_size=1, max_size=2),
         st.lists(st.sampled_from(sorted(COMMANDS)), min_size=1, max_size=2),
     ),
     "pictures": st.tuples(
         st.sampled_from(["predict", "masks", "folder", "pairs"]),
-        fuzz_contents.picture_files,
-        fuzz_contents.picture_files,
+        fuzz_files.picture_files,
+        fuzz_files.picture_files,
     ),
     "archives": st.tuples(
         st.sampled_from(
@@ -349,12 +350,12 @@ CASES = {
                 "convert",
             ]
         ),
-        fuzz_contents.archives.map(fuzz_contents.Archive.content),
-        fuzz_contents.tensors.map(fuzz_contents.Tensors.content),
+        fuzz_files.archives.map(fuzz_files.Archive.content),
+        fuzz_files.tensors.map(fuzz_files.Tensors.content),
     ),
-    "weights": st.tuples(st.sampled_from(["import", "init"]), fuzz_contents.weights),
+    "weights": st.tuples(st.sampled_from(["import", "init"]), fuzz_files.weights),
     "settings": st.tuples(
-        st.sampled_from(["train", "devices", "run"]), _changed_settings | fuzz_contents.texts
+        st.sampled_from(["train", "devices", "run"]), _changed_settings | fuzz_damage.texts
     ),
 }
 
