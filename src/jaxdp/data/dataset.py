@@ -18,6 +18,7 @@ IGNORE_LABEL = 255  # pixels of a mask that count neither in the loss nor in the
 PAD_LABEL = -1  # instance label of pixels beyond the border of an image that was padded
 DTYPES = ("uint8", "uint16", "float32")  # of pixels, in ascending order of size
 TARGET_FIELDS = {"classification": "labels", "segmentation": "masks", "regression": "targets"}
+NOT_FINITE = "has NaN or infinite pixels"
 
 
 class BadExample(ConfigError):
@@ -98,8 +99,14 @@ class BaseSource(abc.ABC):
         return ""
 
     def labels(self) -> Any:
-        """Returns all labels, -1 for an example that cannot be read; None to read the examples."""
-        return None
+        """Returns all labels, -1 for an example that cannot be read."""
+        return list(map(self._label, range(len(self))))
+
+    def _label(self, index: int) -> int:
+        try:
+            return int(self[index]["labels"])
+        except BadExample:
+            return -1
 
     def groups(self) -> Sequence[Any] | None:
         """Returns the file of each example, if the examples of a file belong into one split."""
@@ -134,7 +141,13 @@ class UserSource(BaseSource):
 
     def labels(self) -> Any:
         labels = getattr(self.examples, "labels", None)
-        return labels() if callable(labels) else labels
+        labels = labels() if callable(labels) else labels
+        return super().labels() if labels is None else labels
+
+
+def as_source(source: Source) -> BaseSource:
+    """Returns a source with everything that a source may know."""
+    return source if isinstance(source, BaseSource) else UserSource(source)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -163,8 +176,8 @@ class ArraySource(BaseSource):
     def name(self, index: int) -> str:
         return f"{self.where}[{index}]" if self.where else ""
 
-    def labels(self) -> np.ndarray | None:
-        return self.targets if self.field == "labels" else None
+    def labels(self) -> np.ndarray:
+        return self.targets
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -73,7 +73,7 @@ def save(*args: Any, mask: bool = False) -> Callable[[pathlib.Path], None]:
         (
             pictures,
             save("I;16", (8, 8)),
-            "has 16 bits a channel (uint16), most others 8 (uint8), e.g. ",
+            "has 16 bits a channel (uint16), not 8 (uint8); convert all images to one depth",
         ),
         (pairs, cut, "cannot be read as an image"),
         (pairs, lambda path: path.unlink(), "is a mask without an image of the same name"),

@@ -172,12 +172,12 @@ IMAGES = noise(0, 20, 5, 4, 3)
         (
             split(IMAGES, LABELS) | {"test_images": noise(0, 3, 9, 9, 3)},
             {},
-            r"--image-size .* npz:set.npz test 9x9 pixels",
+            r"test_images has examples of the shape \(9, 9, 3\), the training set \(5, 4, 3\); .*--image-size",
         ),
         (
             split(IMAGES, LABELS) | {"test_images": noise(0, 3, 5, 4, 1)},
             {},
-            "train have 3 channels, those of npz:set.npz test 1",
+            r"test_images has examples of the shape \(5, 4, 1\), the training set \(5, 4, 3\)$",
         ),
         (
             split(IMAGES, noise(0, 20, 5, 5), "masks"),
