@@ -60,10 +60,10 @@ def tfds(request: Request, bare_name: str = "") -> Dataset:
             f"write {forms if bare_name else 'tfds:NAME, tfds:NAME/CONFIG or tfds:NAME:VERSION'}"
         )
     request.refuse("channels", "tiff", "instances")
-    builder = preparation.find_builder(name, config)
+    builder = preparation.find_builder(name, request)
     fields = _find_fields(request, builder.info)
     task = request.choose(*fields.targets)  # before a download that would be of no use
-    builder = preparation.prepared(builder, name, config)
+    builder = preparation.prepared(builder, name, request)
     augment = ("flip", "flip_vertical") if task == "segmentation" else ()
     known: dict[str, Any] = {"augment": augment} | _KNOWN.get(builder.name, {})
     feature = builder.info.features[fields.targets[task]]
