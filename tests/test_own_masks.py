@@ -8,6 +8,7 @@ import pathlib
 import numpy as np
 import pytest
 import yaml
+from numpy.testing import assert_array_equal
 from PIL import Image
 
 from jaxdp import evaluate, predict, train
@@ -118,6 +119,6 @@ def test_predicted_masks_have_the_values_of_training(text: str, mode: str) -> No
         if mode == "P"
         else [int(word) for word in text.split(",")]
     )
-    np.testing.assert_array_equal(pixels, np.array(stored)[mask])
+    assert_array_equal(pixels, np.array(stored)[mask])
     # And can be trained on.
-    np.testing.assert_array_equal(decode_mask(pathlib.Path(row["mask"]), "", values), mask)
+    assert_array_equal(decode_mask(pathlib.Path(row["mask"]), "", values), mask)

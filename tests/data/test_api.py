@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from example_files import bad_example, refused
+from numpy.testing import assert_array_equal
 from PIL import Image
 from sklearn.datasets import load_digits
 
@@ -21,7 +23,6 @@ from jaxdp.data.sources import open_dataset
 from jaxdp.data.split import Split
 from jaxdp.data.splits import stratified
 from jaxdp.inference import files
-from jaxdp.registry import ConfigError
 
 
 def noise(seed: int, *shape: int, high: int = 256) -> np.ndarray:
@@ -65,7 +66,7 @@ def test_digits_as_arrays_are_those_by_name() -> None:
         ours, theirs = read(made.splits()[split]), read(named.splits()[split])
         assert ours.keys() == theirs.keys()
         for field in ours:
-            np.testing.assert_array_equal(ours[field], theirs[field])
+            assert_array_equal(ours[field], theirs[field])
             assert ours[field].dtype == theirs[field].dtype
     assert (made.num_classes, made.image_shape, made.task) == (
         named.num_classes,
@@ -98,9 +99,9 @@ def test_a_share_is_stratified_and_drawn_by_the_seed_alone() -> None:
         assert dataset.std == pytest.approx(train["images"].std((0, 1, 2)), abs=1e-3)
         return validation["images"][:, 0, 0, 0]
 
-    np.testing.assert_array_equal(drawn(0), drawn(0))
+    assert_array_equal(drawn(0), drawn(0))
     assert not np.array_equal(drawn(0), drawn(1))
-    np.testing.assert_array_equal(drawn(0), 255 - drawn(0, 255 - images))
+    assert_array_equal(drawn(0), 255 - drawn(0, 255 - images))
     assert len(set(drawn(0))) == 32
 
 
@@ -150,7 +151,7 @@ def test_splits_are_those_that_there_are() -> None:
     assert judged.evaluation_split == "validation"
     assert judged.describe().examples == {"train": 40, "validation": 4, "test": 8}
     assert all(isinstance(source, Split) for source in judged.splits().values())
-    np.testing.assert_array_equal(read(judged.validation)["images"], IMAGES[:4])
+    assert_array_equal(read(judged.validation)["images"], IMAGES[:4])
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.int64, bool])
@@ -172,13 +173,13 @@ def test_images_as_targets_are_a_regression() -> None:
     targets = noise(1, 40, 5, 4, 2)
     dataset = data.from_arrays(IMAGES[..., 0], targets, test=(IMAGES[:3, ..., 0], targets[:3]))
     assert (dataset.task, dataset.num_classes, dataset.image_shape) == ("regression", 2, (5, 4, 1))
-    np.testing.assert_array_equal(read(dataset.train)["targets"], targets)
+    assert_array_equal(read(dataset.train)["targets"], targets)
 
 
 def test_labels_may_be_a_column_and_classes_more_than_occur() -> None:
     dataset = data.from_arrays(IMAGES, LABELS[:, None], num_classes=6, class_names=tuple("abcdef"))
     assert (dataset.num_classes, dataset.class_names) == (6, tuple("abcdef"))
-    np.testing.assert_array_equal(read(dataset.train)["labels"], LABELS)
+    assert_array_equal(read(dataset.train)["labels"], LABELS)
 
 
 FLOATS = IMAGES / np.float32(255)
@@ -425,9 +426,8 @@ ONE_HOT = np.eye(4)[LABELS]
 def test_each_mistake_is_one_line(
     images: Any, targets: Any, settings: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(ConfigError, match=message) as caught:
+    with refused(message):
         data.from_arrays(images, targets, **settings)
-    assert "\n" not in str(caught.value)
 
 
 def test_settings_by_name_are_those_of_the_command_line() -> None:
@@ -437,7 +437,7 @@ def test_settings_by_name_are_those_of_the_command_line() -> None:
     assert dataset.settings == DataConfig(
         dataset="digits", image_size="12", on_bad_example="skip", augment=("shift:1",)
     )
-    np.testing.assert_array_equal(read(dataset.train)["images"], read(expected.train)["images"])
+    assert_array_equal(read(dataset.train)["images"], read(expected.train)["images"])
 
 
 @pytest.mark.parametrize(
@@ -467,9 +467,8 @@ def test_settings_by_name_are_those_of_the_command_line() -> None:
 def test_settings_that_there_are_not_are_one_line(
     name: str, settings: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(ConfigError, match=message) as caught:
+    with refused(message):
         data.load(name, **settings)
-    assert "\n" not in str(caught.value)
 
 
 def test_a_folder_of_pictures(tmp_path: Any) -> None:
@@ -484,10 +483,10 @@ def test_a_folder_of_pictures(tmp_path: Any) -> None:
         {"train": 36, "test": 4},
     )
     expected = open_dataset(DataConfig(dataset=f"folder:{tmp_path}/photos", image_size="8"))
-    np.testing.assert_array_equal(read(dataset.train)["images"], read(expected.train)["images"])
-    with pytest.raises(ConfigError, match=r"there is no such folder"):
+    assert_array_equal(read(dataset.train)["images"], read(expected.train)["images"])
+    with refused(r"there is no such folder"):
         data.from_folder(tmp_path / "pictures")
-    with pytest.raises(ConfigError, match="did you mean test_split"):
+    with refused("did you mean test_split"):
         data.from_folder(tmp_path / "photos", test_splits="a")
 
 
@@ -539,9 +538,8 @@ def test_a_ready_dataset_is_checked_once() -> None:
         {"train": 40, "validation": 40},
     )
     assert once.splits() == again.splits()  # the very same sources
-    with pytest.raises(
-        data.BadExample,
-        match=r"file 2: is truncated; fix or remove it, or .* --on-bad-example skip$",
+    with bad_example(
+        r"file 2: is truncated; fix or remove it, or .* --on-bad-example skip$",
     ):
         read(once.validation)
     lenient = check_dataset(once, DataConfig(on_bad_example="skip"))
@@ -565,19 +563,18 @@ def test_a_ready_dataset_is_resized_whether_it_is_checked_or_not() -> None:
             read(source)["images"].shape == (40, 10, 8, 3) for source in resized.splits().values()
         )
         back = check_dataset(ready, DataConfig(image_size="5x4"))
-        np.testing.assert_array_equal(read(back.train)["images"], read(expected)["images"])
+        assert_array_equal(read(back.train)["images"], read(expected)["images"])
 
 
 def test_a_ready_dataset_must_have_examples_and_targets_for_the_task() -> None:
     none = data.ArraySource(IMAGES[:0], LABELS[:0])
-    with pytest.raises(ConfigError, match=r"^--train-split train: mine has no example there$"):
+    with refused(r"^--train-split train: mine has no example there$"):
         check_dataset(own(train=none), DataConfig())
-    with pytest.raises(ConfigError, match=r"^--test-split test: mine has no example there$"):
+    with refused(r"^--test-split test: mine has no example there$"):
         check_dataset(own(test=none), DataConfig())
-    with pytest.raises(ConfigError, match=r"^mine has no validation example$"):
+    with refused(r"^mine has no validation example$"):
         check_dataset(own(validation=none), DataConfig())
-    with pytest.raises(
-        ConfigError,
-        match="--dataset mine: is for classification, but --model or --task asks for segmentation",
+    with refused(
+        "--dataset mine: is for classification, but --model or --task asks for segmentation",
     ):
         check_dataset(own(), DataConfig(), tasks=("segmentation",))

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.testing import assert_array_equal
 from PIL import Image
 
 from jaxdp import data
@@ -58,9 +59,9 @@ PLAIN = {
 def test_images_and_masks_have_the_pixels_that_pillow_gives(name: str) -> None:
     with Image.open(io.BytesIO(PLAIN[name])) as image:
         expected = np.asarray(image)
-    np.testing.assert_array_equal(images.read_mask(PLAIN[name], name), expected)
+    assert_array_equal(images.read_mask(PLAIN[name], name), expected)
     found, _ = images.read_image(PLAIN[name], name)
-    np.testing.assert_array_equal(found, expected if expected.ndim == 3 else expected[..., None])
+    assert_array_equal(found, expected if expected.ndim == 3 else expected[..., None])
 
 
 @pytest.mark.parametrize(
@@ -127,7 +128,7 @@ def test_a_folder_is_resized_once_whoever_asks_for_the_size(tmp_path: pathlib.Pa
     for split, source in loaded.splits().items():
         for index in range(len(source)):
             found, expected = (each.splits()[split][index] for each in (resized, loaded))
-            np.testing.assert_array_equal(found["images"], expected["images"])
+            assert_array_equal(found["images"], expected["images"])
     assert (resized.mean, resized.std) == (loaded.mean, loaded.std)
     assert resized.image_shape == loaded.image_shape == (64, 64, 3)
     # The default crop belonged to the default size.
@@ -142,7 +143,7 @@ def test_a_size_that_is_asked_for_twice_is_that_of_the_original() -> None:
     again = check_dataset(halved, DataConfig(image_size="12"))
     expected = data.load("digits-denoise", image_size=12)
     for name in ("images", "targets"):
-        np.testing.assert_array_equal(again.train[5][name], expected.train[5][name])
+        assert_array_equal(again.train[5][name], expected.train[5][name])
     assert check_dataset(again, DataConfig(image_size="12")).train is again.train
 
 

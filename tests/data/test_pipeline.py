@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from example_files import bad_example
+from numpy.testing import assert_array_equal
 from sklearn.datasets import load_digits
 
 from jaxdp.config import TrainConfig
@@ -65,7 +67,7 @@ def test_an_epoch_visits_each_example_at_most_once_and_the_next_in_another_order
         assert len(set(numbers)) == 20
     assert set(epochs[0]) != set(epochs[1]) or not np.array_equal(*epochs)
     again = pipeline.TrainingOrder(num_examples=23, global_batch_size=5, seed=1, total_steps=100)
-    np.testing.assert_array_equal(order[6], again[6])  # seeking needs nothing before it
+    assert_array_equal(order[6], again[6])  # seeking needs nothing before it
     assert not np.array_equal(order[0], pipeline.TrainingOrder(23, 5, 2, 8)[0])
 
 
@@ -112,7 +114,7 @@ def test_batches_from_a_step_on_are_those_of_the_whole_run() -> None:
     assert len(whole) == 11
     for expected, batch in zip(whole[7:], rest, strict=True):
         for name in expected:
-            np.testing.assert_array_equal(batch[name], expected[name])
+            assert_array_equal(batch[name], expected[name])
     assert list(whole[3]["labels"]) == list(whole[3]["indices"]) == list(order[3])
 
 
@@ -126,7 +128,7 @@ def test_processes_together_read_the_same_batches_in_the_same_places(processes: 
         for index in range(processes)
     ]
     for step, batch in enumerate(batches(source(23), order, lambda batch: batch)):
-        np.testing.assert_array_equal(
+        assert_array_equal(
             np.concatenate([part[step]["indices"] for part in parts]), batch["indices"]
         )
 
@@ -137,7 +139,7 @@ def test_evaluation_counts_every_example_once(examples: int, batch_size: int) ->
     found = batches(source(examples), order, lambda batch: batch)
     assert all(len(batch["labels"]) == batch_size for batch in found)
     counted = np.concatenate([batch["labels"][batch["weights"] == 1] for batch in found])
-    np.testing.assert_array_equal(counted, np.arange(examples))
+    assert_array_equal(counted, np.arange(examples))
     assert sum(batch["weights"].sum() for batch in found) == examples
 
 
@@ -155,7 +157,7 @@ def broken(count: int, skip: bool) -> Split:
 
 
 def test_a_broken_example_stops_the_run_with_its_own_error() -> None:
-    with pytest.raises(BadExample, match=r"file .*truncated.*--on-bad-example skip"):
+    with bad_example(r"file .*truncated.*--on-bad-example skip"):
         batches(broken(23, skip=False), pipeline.TrainingOrder(23, 5, 1, 11), lambda batch: batch)
 
 
@@ -186,7 +188,7 @@ def test_pairs_depend_on_the_global_batch_alone(processes: int) -> None:
             np.concatenate([part[step][name] for part in parts])
             for name in ("labels", "partner_labels")
         )
-        np.testing.assert_array_equal(own, order[step])
-        np.testing.assert_array_equal(partners, np.roll(order[step], 1))
+        assert_array_equal(own, order[step])
+        assert_array_equal(partners, np.roll(order[step], 1))
         partner_images = np.concatenate([part[step]["partner_images"] for part in parts])
-        np.testing.assert_array_equal(partner_images[:, 0, 0, 0], partners)
+        assert_array_equal(partner_images[:, 0, 0, 0], partners)

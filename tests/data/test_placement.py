@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from numpy.testing import assert_array_equal
 
 from jaxdp.config import TrainConfig
 from jaxdp.data import placement
@@ -63,7 +64,7 @@ def test_both_placements_give_the_same_batches(name: str) -> None:
     for streamed, gathered in pairs:
         assert streamed.keys() == gathered.keys()
         for field, values in streamed.items():
-            np.testing.assert_array_equal(gathered[field], values, err_msg=field)
+            assert_array_equal(gathered[field], values, err_msg=field)
 
 
 def test_evaluation_agrees_too_and_counts_each_example_once() -> None:
@@ -102,7 +103,7 @@ def test_examples_come_back_from_rows(
     assert stored[1] * numbers.itemsize <= 16 * 1024
     assert placement.Rows.abstract(11, shape, dtype).rows.shape == rows.rows.shape
     indices = np.array([10, 0, 3, 3], np.int32)
-    np.testing.assert_array_equal(
+    assert_array_equal(
         jax.jit(lambda rows, indices: rows.take(indices))(rows, indices), numbers[indices]
     )
 
@@ -123,8 +124,8 @@ def test_bad_examples_have_no_weight_in_either_placement() -> None:
     assert list(np.flatnonzero(data["weights"] == 0)) == [2]
     batch = {"indices": jnp.array([1, 2, 3, 0]), "weights": jnp.array([1.0, 1.0, 1.0, 0.0])}
     gathered = placement.gather_examples(batch, jax.tree.map(jnp.asarray, data))
-    np.testing.assert_array_equal(gathered["weights"], [1, 0, 1, 0])
-    np.testing.assert_array_equal(gathered["images"][:, 0, 0, 0], [7, 0, 7, 7])
+    assert_array_equal(gathered["weights"], [1, 0, 1, 0])
+    assert_array_equal(gathered["images"][:, 0, 0, 0], [7, 0, 7, 7])
     assert source.skipped == {2: "file 2: is truncated"}
 
 

@@ -15,6 +15,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from example_files import bad_example, refused
+from numpy.testing import assert_array_equal
 
 import jaxdp
 from jaxdp.data import pipeline
@@ -108,7 +110,7 @@ def test_processes_read_what_threads_read(count: int) -> None:
             name: values.dtype for name, values in found.items()
         }
         for name, values in batch.items():
-            np.testing.assert_array_equal(values, found[name])
+            assert_array_equal(values, found[name])
 
 
 def test_a_run_is_the_same_and_leaves_no_process(tmp_path: pathlib.Path) -> None:
@@ -174,7 +176,7 @@ def test_a_bad_example_is_counted_where_the_run_is(several: bool) -> None:
         == {3, 8, 13, 18} & set(weights)
     )
     assert source.skipped[3] == "file 3: is truncated"
-    with pytest.raises(BadExample, match=r"file \d+: is truncated; .*--on-bad-example skip"):
+    with bad_example(r"file \d+: is truncated; .*--on-bad-example skip"):
         read(checked(made(20, bad, several=several)))
 
 
@@ -182,9 +184,7 @@ def test_a_source_of_nothing_but_bad_examples_is_an_error() -> None:
     def all_bad(index: int) -> None:
         raise BadExample(f"file {index}", "is truncated")
 
-    with pytest.raises(
-        ConfigError, match=r"nothing is left of mine: none of its 6 examples .* truncated"
-    ):
+    with refused(r"nothing is left of mine: none of its 6 examples .* truncated"):
         read(checked(made(6, all_bad), skip=True))
 
 
@@ -204,7 +204,7 @@ def test_an_exception_keeps_its_type_and_message_where_it_can() -> None:
     assert "in __getitem__" in str(found.value.__cause__)
     with pytest.raises(RuntimeError, match="Two: this and that"):
         read(raises(lambda: Two("this", "that")))
-    with pytest.raises(ConfigError, match="--seed 3: is odd") as wrong:
+    with refused("--seed 3: is odd") as wrong:
         read(raises(lambda: ConfigError("seed", 3, "is odd")))
     assert wrong.value.field == "seed"
     with pytest.raises(SystemExit):
@@ -215,14 +215,11 @@ def test_a_process_that_is_killed_ends_the_run_with_one_line() -> None:
     def die(index: int) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
-    with pytest.raises(
-        ConfigError,
-        match=(
-            r"^a process that reads examples ended with .*SIGKILL.*; memory .* fewer --data-workers"
-        ),
+    with refused(
+        (r"^a process that reads examples ended with .*SIGKILL.*; memory .* fewer --data-workers"),
     ):
         read(checked(made(12, die)))
-    with pytest.raises(ConfigError, match=r"^a process that reads examples ended with EXIT\(7\)"):
+    with refused(r"^a process that reads examples ended with EXIT\(7\)"):
         read(checked(made(12, lambda index: os._exit(7))))
 
 
@@ -233,7 +230,7 @@ def test_a_source_that_cannot_be_pickled_is_found_before_anything_is_read(
     refused = r"^train: is read in processes, but cannot be pickled: .*__getstate__"
     with (
         pathlib.Path(tmp_path, "file").open("wb") as source.handle,
-        pytest.raises(ConfigError, match=refused) as found,
+        refused(refused) as found,
     ):
         jaxdp.Trainer("cnn", dataset(source), progress=False)
     assert "\n" not in str(found.value)
@@ -254,9 +251,7 @@ def test_a_source_that_a_process_cannot_make_is_one_line() -> None:
         def __reduce__(self) -> Any:
             return fail, ()
 
-    with pytest.raises(
-        ConfigError, match="cannot make the source from what it was sent: OSError: not mounted here"
-    ):
+    with refused("cannot make the source from what it was sent: OSError: not mounted here"):
         read(checked(Elsewhere()))
 
 

@@ -1,6 +1,6 @@
 """Checks arrays of images and targets, and makes a source of examples of them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -8,9 +8,7 @@ import numpy as np
 from jaxdp.data.dataset import DTYPES, TARGET_FIELDS, ArraySource
 from jaxdp.data.masks import number_arrays
 from jaxdp.data.request import Request
-from jaxdp.registry import ConfigError
 
-Fail = Callable[[str], ConfigError]  # makes an error of what is wrong
 TASKS = {field: task for task, field in TARGET_FIELDS.items()}
 
 
@@ -34,34 +32,37 @@ def array_source(
     Raises:
         ConfigError: if they are of another kind or shape or do not fit each other.
     """
-    fail, config = request.error, request.config
-    images, targets = (
-        _as_array(values, name, fail) for values, name in zip(pair, names, strict=True)
-    )
+    images, targets = (_as_array(*each, request) for each in zip(pair, names, strict=True))
     if not field:
-        _check_conventions(images, targets, names, fail)
+        _check_conventions(images, targets, names, request)
         field = {1: "labels", 2: "labels", 3: "masks", 4: "targets"}[targets.ndim]
     if like is not None and field != like.field:
-        raise fail(
+        raise request.error(
             f"{names[1]} is for {TASKS[field]}, but the training targets are for"
             f" {TASKS[like.field]}"
         )
-    if field == "masks" and config.mask_values is not None:
-        targets = number_arrays(targets, config.mask_values, names[1], fail)
+    if field == "masks" and request.config.mask_values is not None:
+        targets = number_arrays(targets, request.config.mask_values, names[1], request.error)
     if images.ndim not in (3, 4) or 0 in images.shape[1:]:
-        raise fail(f"{names[0]} has the shape {images.shape}, not (N, H, W, C) or (N, H, W)")
-    _check_pixels(images, names[0], fail, DTYPES if like is None else (like.images.dtype.name,))
+        raise request.error(
+            f"{names[0]} has the shape {images.shape}, not (N, H, W, C) or (N, H, W)"
+        )
+    dtypes = DTYPES if like is None else (like.images.dtype.name,)
+    _check_pixels(images, names[0], request, dtypes)
     if len(images) != len(targets):
-        raise fail(f"{names[0]} has {len(images)} examples, but {names[1]} {len(targets)}")
+        raise request.error(f"{names[0]} has {len(images)} examples, but {names[1]} {len(targets)}")
     images = images if images.ndim == 4 else images[..., None]
     targets = _checked_targets(targets, images.shape[1:3], field, names[1], request)
     if like is not None:
+        # What is resized need not have the same size.
+        first = 3 if request.config.image_size else 1
         pairs = ((names[0], images, like.images), (names[1], targets, like.targets))
         for name, mine, theirs in pairs:
-            if mine.shape[1:] != theirs.shape[1:]:
-                raise fail(
+            if mine.shape[first:] != theirs.shape[first:]:
+                resizable = bool(request.flag) and mine.shape[3:] == theirs.shape[3:]
+                raise request.error(
                     f"{name} has examples of the shape {mine.shape[1:]}, the training set"
-                    f" {theirs.shape[1:]}"
+                    f" {theirs.shape[1:]}" + "; make them one size by --image-size" * resizable
                 )
     return ArraySource(images, targets, field, where)
 
@@ -69,106 +70,111 @@ def array_source(
 def _checked_targets(
     targets: np.ndarray, size: tuple[int, ...], field: str, name: str, request: Request
 ) -> np.ndarray:
-    fail = request.error
     if field == "targets":
         targets = targets[..., None] if targets.ndim == 3 else targets
-        _check_pixels(targets, name, fail, ("uint8",))
-    if field == "masks" and targets.shape[3:] == (1,):
-        targets = targets[..., 0]
-    if field == "labels" and targets.shape[1:] == (1,):
-        targets = targets[:, 0]
-    if field != "targets":
-        instances = request.config.instances and field == "masks"
-        targets = _class_numbers(targets, "instances" if instances else field, name, fail)
+        _check_pixels(targets, name, request, ("uint8",))
+    else:
+        if targets.ndim == {"labels": 2, "masks": 4}[field] and targets.shape[-1] == 1:
+            targets = targets[..., 0]
+        targets = _class_numbers(targets, field, name, request)
     shape = {"labels": (), "masks": size, "targets": (*size, *targets.shape[3:])}[field]
     if targets.shape[1:] != shape or (field == "targets" and targets.ndim != 4):
         wanted = " x ".join(map(str, ("N", *shape)))
-        raise fail(f"{name} has the shape {targets.shape}; for these images it must be {wanted}")
+        raise request.error(
+            f"{name} has the shape {targets.shape}; for these images it must be {wanted}"
+        )
     return targets
 
 
 def _check_conventions(
-    images: np.ndarray, targets: np.ndarray, names: tuple[str, str], fail: Fail
+    images: np.ndarray, targets: np.ndarray, names: tuple[str, str], request: Request
 ) -> None:
-    """Raises an error for arrays in the conventions of other libraries."""
+    """Raises ConfigError for arrays in the conventions of other libraries."""
     if not len(images):
-        raise fail(f"{names[0]} is empty")
+        raise request.error(f"{names[0]} is empty")
     if images.ndim == 4 and images.shape[1] in (1, 3) and images.shape[2] == images.shape[3] > 4:
-        raise fail(
+        raise request.error(
             f"{names[0]} has the shape {images.shape}; channels come last: use"
             f" {names[0]}.transpose(0, 2, 3, 1)"
         )
-    name, shape = names[1], f"{names[1]} has the shape {targets.shape}"
+    name, remedy = names[1], ""
     if targets.ndim == 2 and targets.shape[1] > 1:
-        remedy = f"labels must be class numbers (N,): of one-hot rows, {name}.argmax(1)"
-        raise fail(f"{shape}; {remedy}")
-    if targets.shape[3:] == (1,) and targets.dtype.kind in "iub" and targets.dtype != np.uint8:
-        raise fail(f"{shape}; masks of class numbers are (N, H, W): use {name}[..., 0]")
-    if not 1 <= targets.ndim <= 4:
-        forms = "(N,) for labels, (N, H, W) for masks or (N, H, W, C) for images"
-        raise fail(f"{shape}, not {forms}")
+        remedy = f"; labels must be class numbers (N,): of one-hot rows, {name}.argmax(1)"
+    elif targets.shape[3:] == (1,) and targets.dtype.kind in "iub" and targets.dtype != np.uint8:
+        remedy = f"; masks of class numbers are (N, H, W): use {name}[..., 0]"
+    elif not 1 <= targets.ndim <= 4:
+        remedy = ", not (N,) for labels, (N, H, W) for masks or (N, H, W, C) for images"
+    if remedy:
+        raise request.error(f"{name} has the shape {targets.shape}{remedy}")
 
 
-def _check_pixels(values: np.ndarray, name: str, fail: Fail, dtypes: Sequence[str]) -> None:
+def _check_pixels(values: np.ndarray, name: str, request: Request, dtypes: Sequence[str]) -> None:
     if values.dtype.name in dtypes:
         return
     if "uint8" not in dtypes:
-        raise fail(f"{name} is {values.dtype}; those of the training set are {' or '.join(dtypes)}")
-    wrong = f"{name} is {values.dtype}; pixels must be uint8, 0 to 255"
-    if values.dtype.kind not in "fiub":
-        raise fail(wrong)
-    if values.dtype.kind == "f" and not np.isfinite(values).all():
-        raise fail(f"{wrong}, and {name} holds NaN or infinity, first in {first_infinite(values)}")
+        raise request.error(
+            f"{name} is {values.dtype}; those of the training set are {' or '.join(dtypes)}"
+        )
+    wrong, kind = f"{name} is {values.dtype}; pixels must be uint8, 0 to 255", values.dtype.kind
+    if kind not in "fiub":
+        raise request.error(wrong)
+    check_finite(values, f"{wrong}, and {name} holds", request)
     lowest, highest = (values.min(), values.max()) if values.size else (0, 0)
+    is_float = kind == "f"
+    wider = f", or {name}.astype('float32')" if "float32" in dtypes else ""
     if lowest < 0 or highest > 255:
-        wider = f", or {name}.astype('float32')" if "float32" in dtypes else ""
-        raise fail(
+        raise request.error(
             f"{wrong}; these go from {lowest:g} to {highest:g}: scale them to 0 to 255, then use"
             f" .astype('uint8'){wider}"
         )
-    rounded = ".round()" * (values.dtype.kind == "f")
-    scaled = f"({name} * 255)" if values.dtype.kind == "b" or (rounded and highest <= 1) else name
-    wider = f", or {name}.astype('float32')" if rounded and "float32" in dtypes else ""
-    raise fail(f"{wrong}: use {scaled}{rounded}.astype('uint8'){wider}")
+    scaled = f"({name} * 255)" if kind == "b" or (is_float and highest <= 1) else name
+    rounded = ".round()" * is_float
+    raise request.error(f"{wrong}: use {scaled}{rounded}.astype('uint8'){wider * is_float}")
 
 
-def _class_numbers(values: np.ndarray, field: str, name: str, fail: Fail) -> np.ndarray:
+def _class_numbers(values: np.ndarray, field: str, name: str, request: Request) -> np.ndarray:
     """Returns int32 labels or numbers of objects, or uint8 masks."""
-    if values.dtype.kind == "f" and not np.isfinite(values).all():
-        raise fail(
-            f"{name} holds NaN or infinity, first in {first_infinite(values)}; class numbers must"
-            " be integers"
-        )
+    check_finite(values, f"{name} holds", request, "; class numbers must be integers")
     if values.dtype.kind not in "iub":
-        raise fail(
+        raise request.error(
             f"{name} is {values.dtype}; class numbers must be integers, e.g. {name}.astype('int32')"
         )
+    is_mask = field == "masks" and not request.config.instances
     lowest, highest = (int(values.min()), int(values.max())) if values.size else (0, 0)
-    if lowest < 0 or highest > (255 if field == "masks" else 2**31 - 1):
-        limit = "0 to 255" if field == "masks" else "at least 0"
-        listed = "; list the values that are classes by --mask-values, or give --mask-values binary"
-        remedy = f"{listed}, or --instances for numbers of objects" * (field == "masks")
-        raise fail(
-            f"{name} has values from {lowest} to {highest}; class numbers must be {limit}{remedy}"
+    if lowest < 0 or highest > (255 if is_mask else 2**31 - 1):
+        limit = "class numbers must be at least 0"
+        if is_mask:
+            limit = (
+                "class numbers must be 0 to 255; list the values that are classes by --mask-values,"
+                " or give --mask-values binary, or --instances for numbers of objects"
+            )
+        raise request.error(f"{name} has values from {lowest} to {highest}; {limit}")
+    return values.astype(np.uint8 if is_mask else np.int32, copy=False)
+
+
+def check_finite(values: np.ndarray, held: str, request: Request, remedy: str = "") -> None:
+    """Raises ConfigError for NaN and infinity.
+
+    Args:
+        held: what errors say before that.
+    """
+    if values.dtype.kind == "f" and not np.isfinite(values).all():
+        finite = np.isfinite(values).reshape(len(values), -1).all(1)
+        raise request.error(
+            f"{held} NaN or infinity, first in example {int(np.argmin(finite))}{remedy}"
         )
-    return values.astype(np.uint8 if field == "masks" else np.int32, copy=False)
 
 
-def first_infinite(values: np.ndarray) -> str:
-    """Returns what errors call the first example with NaN or infinity."""
-    finite = np.isfinite(values).reshape(len(values), -1).all(1)
-    return f"example {int(np.argmin(finite))}"
-
-
-def _as_array(values: Any, name: str, fail: Fail) -> np.ndarray:
+def _as_array(values: Any, name: str, request: Request) -> np.ndarray:
     if values is None:
-        raise fail(f"{name} is None")
+        raise request.error(f"{name} is None")
     try:
         array = np.asarray(values)
     except Exception as error:  # whatever the object's own conversion raises
-        raise fail(f"{name} cannot be made an array: {' '.join(str(error).split())}") from error
+        said = " ".join(str(error).split())
+        raise request.error(f"{name} cannot be made an array: {said}") from error
     if array.dtype.kind == "O" or array.ndim == 0:
-        raise fail(
+        raise request.error(
             f"{name} must be an array of numbers, not"
             f" {type(values).__name__}{' of objects' * array.ndim}"
         )

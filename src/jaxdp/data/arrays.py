@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from jaxdp.data.array_source import TASKS, array_source, first_infinite
+from jaxdp.data.array_source import TASKS, array_source, check_finite
 from jaxdp.data.dataset import ArraySource, Dataset
 from jaxdp.data.opening import complete
 from jaxdp.data.pixel_statistics import moments_of
@@ -66,37 +66,32 @@ def from_arrays(  # noqa: PLR0913 - each keyword says one more thing about the a
     }
     request = Request(read_settings(settings), flag="")
     if isinstance(class_names, str):
-        remedy = f"class_names must be a list of names, not the text {class_names!r}"
-        raise request.error(remedy)
+        raise request.error(f"class_names must be a list of names, not the text {class_names!r}")
     if instances and class_names:
-        remedy = "the classes are background, cell and border; leave class_names out"
-        raise request.error(f"with instances {remedy}")
+        raise request.error(
+            "with instances the classes are background, cell and border; leave class_names out"
+        )
     pairs = {"validation": validation, "test": test}
     splits = _array_splits((images, targets), pairs, request)
     names = tuple(printable(str(each)) for each in class_names)
-    dataset = array_dataset(splits, names, request)
     dataset = dataclasses.replace(
-        dataset, name=name, kind=dataset.task, augment=request.config.augment or ()
+        array_dataset(splits, names, request), name=name, augment=request.config.augment or ()
     )
     parts, images = choose_splits(dataset, request), splits["train"].images
     if images.dtype == np.uint8:  # all of them, since that takes no reading
-        _, chosen = parts["train"]
-        mean, std = moments_of(images if chosen is None else images[chosen])
+        mean, std = moments_of(images[parts["train"][1]])
         dataset = dataclasses.replace(dataset, mean=mean, std=std, measured=True)
     dataset = complete(dataset, parts, request)
     if names and not dataset.class_names:
-        counts = f"class_names has {len(names)} names for {dataset.num_classes} classes"
-        raise request.error(f"{counts}; give one for each")
-    if dataset.task == "segmentation":
-        _check_masks(dataset)
-    return dataset
-
-
-def _check_masks(dataset: Dataset) -> None:
-    """Raises BadExample for a mask with classes that the training masks do not have."""
-    for source in dataset.splits().values():
+        raise request.error(
+            f"class_names has {len(names)} names for {dataset.num_classes} classes; give one for"
+            " each"
+        )
+    # A mask may have classes that the training masks do not have.
+    for source in dataset.splits().values() if dataset.task == "segmentation" else ():
         for index in range(len(source)):
             _ = source[index]
+    return dataset
 
 
 def _share(name: str, validation: Any) -> str | None:
@@ -118,8 +113,7 @@ def _array_splits(
     for split, pair in pairs.items():
         if pair is None or (split == "validation" and request.validation_share is not None):
             continue
-        both = cast(list[Any], pair) if isinstance(pair, list | tuple) else []
-        if len(both) != 2:
+        if not isinstance(pair, list | tuple) or len(both := cast(Sequence[Any], pair)) != 2:
             share = "a share between 0 and 1, or " * (split == "validation")
             raise request.error(f"{split} must be {share}a pair of images and targets")
         names = (f"{split}[0]", f"{split}[1]")
@@ -127,10 +121,7 @@ def _array_splits(
             (both[0], both[1]), names, f"{name} {split}", request, like=splits["train"]
         )
     for split, source in splits.items():
-        images = source.images
-        if images.dtype.kind == "f" and not np.isfinite(images).all():
-            first = first_infinite(images)
-            raise request.error(f"the images of {split} hold NaN or infinity, first in {first}")
+        check_finite(source.images, f"the images of {split} hold", request)
     return splits
 
 
@@ -149,12 +140,13 @@ def array_dataset(
     if train.field == "targets":
         classes = train.targets.shape[3]
     elif train.field == "labels":
-        labels = [source.targets for source in splits.values() if len(source)]
-        classes = max((int(each.max()) + 1 for each in labels), default=0)
+        highest = [int(source.targets.max(initial=-1)) for source in splits.values()]
+        classes = max(highest) + 1
     parts: dict[str, Any] = dict(splits)
     return Dataset(
         **parts,
         task=TASKS[train.field],
+        kind=TASKS[train.field],
         num_classes=classes,
         image_shape=(*train.images.shape[1:3], train.images.shape[3]),
         class_names=class_names,

@@ -14,23 +14,32 @@ _AS_FLOAT = ("int8", "int16", "float16", "float64")
 _LUMA = np.array([0.299, 0.587, 0.114], np.float32)  # ITU-R 601-2, as Pillow makes grey of colour
 
 
-def convert_array(
-    pixels: np.ndarray, channels: int | None, where: object, *, transparent: bool = False
+def convert(
+    image: Image.Image | np.ndarray,
+    channels: int | None,
+    where: object,
+    *,
+    transparent: bool = False,
 ) -> np.ndarray:
-    """Returns an array (H, W, C) with the channels that are wanted, at its own depth.
+    """Returns a picture as an array (H, W, C) with the channels that are wanted, at its own depth.
+
+    Pillow converts what it has a mode for: 8 bits, in grey or colour, with or without opacity.
 
     Args:
-        transparent: whether its last channel is the opacity.
+        image: Pillow's image, or an array (H, W, C).
+        transparent: whether the last channel of an array is the opacity.
 
     Raises:
         BadExample: for numbers that no depth here holds.
     """
-    pixels = _standard(pixels, where)
-    stored = pixels.shape[2]
-    if pixels.dtype == np.uint8 and (stored in (1, 3) or transparent):
-        return convert_picture(
-            Image.fromarray(pixels[..., 0] if stored == 1 else pixels), channels, where
-        )
+    if isinstance(image, Image.Image):
+        if dtype_of_mode(image.mode) == "uint8":
+            return _convert_picture(image, channels)
+        image = np.asarray(image)[..., None]
+    pixels = _standard(image, where)
+    if pixels.dtype == np.uint8 and (pixels.shape[2] in (1, 3) or transparent):
+        plain = pixels[..., 0] if pixels.shape[2] == 1 else pixels
+        return _convert_picture(Image.fromarray(plain), channels)
     opaque = 1.0 if pixels.dtype.kind == "f" else float(np.iinfo(pixels.dtype).max)
     opacity = np.full_like(pixels[..., :1], opaque)
     if transparent:
@@ -46,26 +55,16 @@ def convert_array(
     return pixels
 
 
-def convert_picture(image: Image.Image, channels: int | None, where: object) -> np.ndarray:
-    """Returns a picture as an array (H, W, C) with the channels that are wanted: all that training
-    and prediction convert.
-    """
-    if image.mode in ("I", "F") or image.mode.startswith("I;16"):
-        pixels = _standard(np.asarray(image), where)[..., None]
-        if channels in (3, 4):
-            return convert_array(pixels, channels, where)
-        return pixels
+def _convert_picture(image: Image.Image, channels: int | None) -> np.ndarray:
     if channels == 4:
         return np.asarray(image.convert("RGBA"))
-    grey = is_grey(image)
+    mode = "L" if is_grey(image) else "RGB"
     if image.has_transparency_data:
         black = Image.new("RGBA", image.size, (0, 0, 0, 255))
-        image = Image.alpha_composite(black, image.convert("RGBA")).convert("L" if grey else "RGB")
+        image = Image.alpha_composite(black, image.convert("RGBA")).convert(mode)
     if channels in (1, 3):
-        grey = channels == 1
-    mode = "L" if grey else "RGB"
-    pixels = np.asarray(image if image.mode == mode else image.convert(mode))
-    return pixels if pixels.ndim == 3 else pixels[..., None]
+        mode = "L" if channels == 1 else "RGB"
+    return np.atleast_3d(np.asarray(image.convert(mode)))
 
 
 def _rounded(values: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
@@ -93,9 +92,9 @@ def dtype_of(dtype: np.dtype[Any]) -> str:
     """Returns the dtype of the pixels that stored ones of this dtype become."""
     if dtype == np.bool_:
         return "uint8"
-    return (
-        dtype.name if dtype.name in DTYPES else "float32" if dtype.name in _AS_FLOAT else "uint16"
-    )
+    if dtype.name in _AS_FLOAT:
+        return "float32"
+    return dtype.name if dtype.name in DTYPES else "uint16"
 
 
 def dtype_of_mode(mode: str) -> str:

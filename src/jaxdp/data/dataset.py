@@ -18,6 +18,7 @@ IGNORE_LABEL = 255  # pixels of a mask that count neither in the loss nor in the
 PAD_LABEL = -1  # instance label of pixels beyond the border of an image that was padded
 DTYPES = ("uint8", "uint16", "float32")  # of pixels, in ascending order of size
 TARGET_FIELDS = {"classification": "labels", "segmentation": "masks", "regression": "targets"}
+NOT_FINITE = "has NaN or infinite pixels"
 
 
 class BadExample(ConfigError):
@@ -25,7 +26,6 @@ class BadExample(ConfigError):
 
     Args:
         where: file or split and index.
-        problem: what is wrong with it.
     """
 
     def __init__(self, where: object, problem: str) -> None:
@@ -52,10 +52,10 @@ def by_reason(problems: Sequence[BadExample]) -> dict[str, int]:
     groups: dict[str, list[str]] = {}
     for error in problems:
         groups.setdefault(re.sub(r"\d+", "N", error.problem), []).append(error.problem)
-    counts = {
-        kind if len(set(texts)) > 1 else texts[0]: len(texts) for kind, texts in groups.items()
+    return {
+        kind if len(set(texts)) > 1 else texts[0]: len(texts)
+        for kind, texts in sorted(groups.items(), key=lambda group: -len(group[1]))
     }
-    return dict(sorted(counts.items(), key=lambda item: -item[1]))
 
 
 @runtime_checkable
@@ -68,9 +68,9 @@ class Source(Protocol):
     task of your own what `Dataset.targets` declares. It raises BadExample for a broken example.
 
     A source may also have `__getitems__(indices)`, which reads several examples at once, and what
-    else `BaseSource` has. With an attribute `reads_in_processes = True`, `--data-workers` processes
-    read it instead of threads: for a source that computes in Python, which one thread at a time can
-    do. Each process has a copy of the source, so that it must be possible to pickle it.
+    else `BaseSource` has. With `reads_in_processes = True`, `--data-workers` processes read it
+    instead of threads: for a source that computes in Python, which one thread at a time can do.
+    Each process has a copy of the source, which must be picklable.
     """
 
     def __len__(self) -> int: ...
@@ -98,17 +98,21 @@ class BaseSource(abc.ABC):
         return ""
 
     def labels(self) -> Any:
-        """Returns all labels, -1 for an example that cannot be read; None to read the examples."""
-        return None
+        """Returns all labels, -1 for an example that cannot be read."""
+        return list(map(self._label, range(len(self))))
+
+    def _label(self, index: int) -> int:
+        try:
+            return int(self[index]["labels"])
+        except BadExample:
+            return -1
 
     def groups(self) -> Sequence[Any] | None:
         """Returns the file of each example, if the examples of a file belong into one split."""
         return None
 
     def stored_mask(self, index: int) -> tuple[np.ndarray, str]:
-        """Returns the mask of an example as it is stored, or its classes by `--mask-values`, and
-        what errors call it.
-        """
+        """Returns a mask as stored, or its classes by `--mask-values`, and what errors call it."""
         return self[index]["masks"], self.name(index)
 
     def resized_to(self, resize: Any) -> "BaseSource":
@@ -134,7 +138,13 @@ class UserSource(BaseSource):
 
     def labels(self) -> Any:
         labels = getattr(self.examples, "labels", None)
-        return labels() if callable(labels) else labels
+        labels = labels() if callable(labels) else labels
+        return super().labels() if labels is None else labels
+
+
+def as_source(source: Source) -> BaseSource:
+    """Returns a source with everything that a source may know."""
+    return source if isinstance(source, BaseSource) else UserSource(source)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -143,8 +153,7 @@ class ArraySource(BaseSource):
 
     Attributes:
         images: uint8, uint16 or float32 (N, H, W, C).
-        targets: as the task needs them, with the same N: integers (N,), masks (N, H, W) or images
-            (N, H, W, C).
+        targets: integers (N,), masks (N, H, W) or images (N, H, W, C).
         field: `labels`, `masks` or `targets`.
         where: what errors call the split.
     """
@@ -163,8 +172,8 @@ class ArraySource(BaseSource):
     def name(self, index: int) -> str:
         return f"{self.where}[{index}]" if self.where else ""
 
-    def labels(self) -> np.ndarray | None:
-        return self.targets if self.field == "labels" else None
+    def labels(self) -> np.ndarray:
+        return self.targets
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -227,8 +236,7 @@ class Dataset(DatasetInfo):
     """The splits of a dataset, and what every user of it needs to know.
 
     Attributes:
-        test: None for a dataset without test data.
-        validation: None for a dataset without validation data.
+        test, validation: None for a dataset without such data.
         augment: what `--augment` is by default.
         defaults: settings that suit it, by name, where the user sets nothing; `model_kwargs` by
             model, and `learning_rate` by optimizer.
@@ -264,18 +272,16 @@ class Dataset(DatasetInfo):
     @property
     def evaluation_split(self) -> str | None:
         """The split that a run is judged by while it trains: validation, else test, else None."""
-        return next((name for name in ("validation", "test") if name in self.splits()), None)
+        return next((name for name in self.splits() if name != "train"), None)
 
     def describe(self) -> Description:
         """Returns what `dataset.json` says."""
-        shared = {
-            field.name: getattr(self, field.name) for field in dataclasses.fields(DatasetInfo)
-        }
-        shared["class_names"] = self.class_names or tuple(map(str, range(self.num_classes)))
+        facts = {field.name: getattr(self, field.name) for field in dataclasses.fields(DatasetInfo)}
+        names = self.class_names or tuple(map(str, range(self.num_classes)))
         # For the three tasks here, the kind is the task.
-        shared["kind"] = self.kind if self.kind != self.task else ""
+        facts |= {"class_names": names, "kind": self.kind if self.kind != self.task else ""}
         examples = {name: len(source) for name, source in self.splits().items()}
-        return Description(**shared, examples=examples)
+        return Description(**facts, examples=examples)
 
     def fields(self) -> dict[str, tuple[tuple[int, ...], Any]]:
         """Returns shape and dtype of each field of an example."""
@@ -283,12 +289,12 @@ class Dataset(DatasetInfo):
         if self.targets:
             return images | dict(self.targets)
         grid = self.image_shape[:2]
-        kind = self.kind or self.task
-        target = {
-            "classification": ((), np.int32),
-            "segmentation": (grid, np.uint8),
-            "regression": ((*grid, self.num_classes), np.uint8),
+        targets = {
+            "labels": ((), np.int32),
+            "masks": (grid, np.uint8),
+            "targets": ((*grid, self.num_classes), np.uint8),
         }
-        weights = {"border_weights": (grid, np.float16)} if self.instances else {}
         # For a plugin's task, the fields may be known only when its kind is.
-        return images | ({TARGET_FIELDS[kind]: target[kind]} if kind in target else {}) | weights
+        field = TARGET_FIELDS.get(self.kind or self.task)
+        weights = {"border_weights": (grid, np.float16)} if self.instances else {}
+        return images | ({field: targets[field]} if field else {}) | weights

@@ -2,24 +2,13 @@
 
 import os
 import pathlib
-from collections.abc import Callable, Iterator
 
 from jaxdp.parsing import resolved
 from jaxdp.registry import ConfigError
 
 SUFFIXES = (
-    ".bmp",
-    ".gif",
-    ".jfif",
-    ".jpeg",
-    ".jpg",
-    ".pbm",
-    ".pgm",
-    ".png",
-    ".ppm",
-    ".tif",
-    ".tiff",
-    ".webp",
+    *(".bmp", ".gif", ".jfif", ".jpeg", ".jpg", ".pbm"),
+    *(".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"),
 )
 
 
@@ -32,56 +21,41 @@ def find_images(folder: pathlib.Path) -> list[pathlib.Path]:
     """Returns the images at any depth, in the order of their names, a folder before its subfolders.
 
     Hidden files and folders, files of other kinds, pipes and the like do not count. Links are
-    followed, except to what is looked through anyway: no image counts twice because of them.
+    followed, except to what is searched anyway: no image counts twice because of them.
+
+    Raises:
+        ConfigError: for a folder that cannot be read.
     """
-    return list(_images_in(folder, resolved(folder), set()))
+
+    def refuse(error: OSError) -> None:
+        remedy = f"{error.filename}: the folder cannot be read ({error.strerror})"
+        raise ConfigError("", error.filename, remedy) from error
+
+    root, images = resolved(folder), list[pathlib.Path]()
+    searched = set[tuple[int, int]]()  # device and number of each folder
+    for name, folders, files in os.walk(folder, followlinks=True, onerror=refuse):
+        place, status = pathlib.Path(name), os.stat(name)
+        if (status.st_dev, status.st_ino) in searched:
+            folders.clear()
+            continue
+        searched.add((status.st_dev, status.st_ino))
+        folders[:] = sorted(
+            each for each in folders if not is_hidden(each) and not _leads_back(place / each, root)
+        )
+        paths = [place / each for each in sorted(files) if not is_hidden(each)]
+        images += [
+            path for path in paths if path.suffix.lower() in SUFFIXES and os.path.isfile(path)
+        ]
+    return images
 
 
-def _images_in(
-    place: pathlib.Path, root: pathlib.Path, known: set[tuple[int, int]]
-) -> Iterator[pathlib.Path]:
-    """Yields the images in a folder and below.
-
-    Args:
-        root: where the search began, without links.
-        known: device and number of the folders that were looked through.
+def _leads_back(path: pathlib.Path, root: pathlib.Path) -> bool:
+    """Whether a path is a link to the folder in which the search began, to one above it, or to one
+    in it that is searched anyway.
     """
-    try:
-        status = place.stat()
-        with os.scandir(place) as entries:
-            seen = sorted(
-                (entry for entry in entries if not is_hidden(entry.name)),
-                key=lambda entry: entry.name,
-            )
-    except OSError as error:
-        raise ConfigError(
-            "", place, f"{place}: the folder cannot be read ({error.strerror})"
-        ) from error
-    if (status.st_dev, status.st_ino) in known:
-        return
-    known.add((status.st_dev, status.st_ino))
-    for entry in seen:
-        if pathlib.PurePath(entry.name).suffix.lower() in SUFFIXES and _is(entry.is_file):
-            yield pathlib.Path(entry.path)
-    for entry in seen:
-        if _is(entry.is_dir) and not (
-            entry.is_symlink() and leads_back(pathlib.Path(entry.path), root)
-        ):
-            yield from _images_in(pathlib.Path(entry.path), root, known)
-
-
-def _is(ask: Callable[[], bool]) -> bool:
-    try:
-        return ask()
-    except OSError:  # a link to itself
+    if not path.is_symlink():
         return False
-
-
-def leads_back(link: pathlib.Path, root: pathlib.Path) -> bool:
-    """Whether a link leads to the folder in which the search began, one above it, or one in it that
-    is looked through anyway.
-    """
-    target = resolved(link)
+    target = resolved(path)
     if root in target.parents:
         return not any(map(is_hidden, target.relative_to(root).parts))
     return target == root or target in root.parents

@@ -14,8 +14,8 @@ from PIL import Image, ImageOps
 
 from jaxdp.config.values import MaskValues
 from jaxdp.data import tiff
-from jaxdp.data.conversion import convert_array, convert_picture, dtype_of, dtype_of_mode, is_grey
-from jaxdp.data.dataset import BadExample, Size
+from jaxdp.data.conversion import convert, dtype_of, dtype_of_mode, is_grey
+from jaxdp.data.dataset import NOT_FINITE, BadExample, Size
 from jaxdp.data.masks import to_class_numbers
 from jaxdp.data.resize import Resize
 
@@ -51,6 +51,9 @@ class Picture:
 
 
 Data = bytes | pathlib.Path | Picture  # an encoded image, or where it is
+# An image as it is stored, Pillow's or an array (H, W, C) of a TIFF file; whether some of it is
+# transparent, for an array by its last channel; how many the file holds, of which 2 are several.
+_Stored = tuple[Image.Image | np.ndarray, bool, int]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,24 +100,6 @@ def pages_of(path: pathlib.Path, header: Header | None, choice: str | None = Non
     return [Picture(path, page if count > 1 else None, choice) for page in range(count)]
 
 
-@dataclasses.dataclass(frozen=True)
-class _Stored:
-    """An image as it is stored.
-
-    Attributes:
-        image: Pillow's image, or an array (H, W, C) of a TIFF file.
-        transparent: whether some of it is transparent; for an array its last channel is the
-            opacity.
-        count: how many images there are in the file; 2 stands for several.
-        dtype: that a TIFF file says its pixels have.
-    """
-
-    image: Image.Image | np.ndarray
-    transparent: bool
-    count: int = 1
-    dtype: np.dtype[Any] | None = None
-
-
 def read_image(
     data: Data,
     where: object,
@@ -139,32 +124,24 @@ def read_image(
         BadExample: if it cannot be read, has another dtype or number of channels, or NaN or
             infinite pixels.
     """
-    stored = _read_stored(data, where, resize)
-    if isinstance(stored.image, Image.Image):
-        grey = is_grey(stored.image)
-        pixels = convert_picture(stored.image, channels, where)
-        if stored.dtype is not None and pixels.dtype != dtype_of(stored.dtype):
-            problem = "is compressed in a way that takes pip install imagecodecs"
-            raise BadExample(where, f"{problem}; or save it uncompressed")
-    else:
-        grey = stored.image.shape[2] == 1 + stored.transparent
-        pixels = convert_array(stored.image, channels, where, transparent=stored.transparent)
+    image, transparent, count = _read_stored(data, where, resize)
+    grey = is_grey(image) if isinstance(image, Image.Image) else image.shape[2] == 1 + transparent
+    pixels = convert(image, channels, where, transparent=transparent)
     if dtype is not None and pixels.dtype != dtype:
         bits, wanted = (np.dtype(each).itemsize * 8 for each in (pixels.dtype, dtype))
         problem = f"has {bits} bits a channel ({pixels.dtype}), not {wanted} ({dtype})"
-        raise BadExample(where, f"{problem}; save it as those")
+        raise BadExample(where, f"{problem}; convert all images to one depth")
     if pixels.dtype.kind == "f" and not np.isfinite(pixels).all():
-        raise BadExample(where, "has NaN or infinite pixels")
+        raise BadExample(where, NOT_FINITE)
     if channels is not None and pixels.shape[2] != channels:
         raise BadExample(where, f"has {pixels.shape[2]} channels, not {channels}")
-    notes: list[str] = []
-    if channels in (1, 3, 4) and grey != (channels == 1):
-        notes.append(COLOURED if grey else GREYED)
-    if stored.count > 1 and getattr(data, "page", None) is None:
-        notes.append(FIRST)
-    if stored.transparent and channels != 4:
-        notes.append(FLATTENED)
-    return pixels, tuple(notes)
+    happened = {
+        COLOURED: channels in (3, 4) and grey,
+        GREYED: channels == 1 and not grey,
+        FIRST: count > 1 and getattr(data, "page", None) is None,
+        FLATTENED: transparent and channels != 4,
+    }
+    return pixels, tuple(note for note, holds in happened.items() if holds)
 
 
 def decode_mask(data: Data, where: object, values: MaskValues | None = None) -> np.ndarray:
@@ -188,15 +165,14 @@ def read_mask(data: Data, where: object, values: MaskValues | None = None) -> np
     Raises:
         BadExample: if it cannot be read.
     """
-    stored = _read_stored(data, where)
-    image = stored.image
+    image, transparent, _ = _read_stored(data, where)
     if not isinstance(image, Image.Image):
         return image[..., 0] if image.shape[2] == 1 else image
     if image.mode == "P" and values is not None and values.colours:
         return np.asarray(image.convert("RGB"))
     if image.mode in ("L", "P", "1", "I", "F") or image.mode.startswith("I;16"):
         return np.asarray(image)
-    return np.asarray(image.convert("RGBA" if stored.transparent else "RGB"))
+    return np.asarray(image.convert("RGBA" if transparent else "RGB"))
 
 
 def is_tiff(path: pathlib.Path) -> bool:
@@ -205,23 +181,25 @@ def is_tiff(path: pathlib.Path) -> bool:
 
 
 def _read_stored(data: Data, where: object, resize: Resize | None = None) -> _Stored:
-    picture = Picture(data) if isinstance(data, pathlib.Path) else data
     # Broken data make decoders raise almost anything.
     try:
-        if isinstance(picture, bytes):
-            return _read_by_pillow(io.BytesIO(picture), 0, resize)
+        if isinstance(data, bytes):
+            return _read_by_pillow(io.BytesIO(data), resize)
+        picture = Picture(data) if isinstance(data, pathlib.Path) else data
         if not is_tiff(picture.path) or _is_no_tiff(picture.path):  # whatever its name says
-            return _read_by_pillow(picture.path, 0, resize)
+            return _read_by_pillow(picture.path, resize)
         planes = tiff.read_stacks(picture.path, picture.tiff)
         plane = planes[picture.page or 0]
         pixels = tiff.read(picture.path, plane)
         if pixels is not None:
-            return _Stored(pixels, plane.transparent, len(planes), plane.dtype)
-        stored = _read_by_pillow(picture.path, plane.pages[0], None)
-        dtype = None if plane.converted else plane.dtype
-        return dataclasses.replace(stored, count=len(planes), dtype=dtype)
+            return pixels, plane.transparent, len(planes)
+        image, transparent, _ = _read_by_pillow(picture.path, frame=plane.pages[0])
     except Exception as error:
         raise BadExample(where, f"cannot be read as an image ({_cause(error)})") from error
+    if not plane.converted and dtype_of_mode(image.mode) != dtype_of(plane.dtype):
+        problem = "is compressed in a way that takes pip install imagecodecs"
+        raise BadExample(where, f"{problem}; or save it uncompressed")
+    return image, transparent, len(planes)
 
 
 def _is_no_tiff(path: pathlib.Path) -> bool:
@@ -229,7 +207,9 @@ def _is_no_tiff(path: pathlib.Path) -> bool:
         return file.read(2) not in (b"II", b"MM")
 
 
-def _read_by_pillow(file: Any, frame: int, resize: Resize | None) -> _Stored:
+def _read_by_pillow(
+    file: Any, resize: Resize | None = None, frame: int = 0
+) -> tuple[Image.Image, bool, int]:
     with Image.open(file) as image:
         count = 2 if getattr(image, "is_animated", False) else 1
         if frame:
@@ -240,7 +220,7 @@ def _read_by_pillow(file: Any, frame: int, resize: Resize | None) -> _Stored:
         image.load()
         if image.format in _PHOTOGRAPHS:
             ImageOps.exif_transpose(image, in_place=True)
-        return _Stored(image, image.has_transparency_data, count)
+        return image, image.has_transparency_data, count
 
 
 def _cause(error: Exception) -> str:

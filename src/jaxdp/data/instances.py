@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Float, Int, Integer, Shaped, UInt8
 
 from jaxdp.data.dataset import IGNORE_LABEL, PAD_LABEL, BadExample
+from jaxdp.data.masks import check_whole
 
 Objects = Integer[np.ndarray, "height width"]  # numbers of objects
 CLASS_NAMES = ("background", "cell", "border")
@@ -35,14 +36,7 @@ def instance_labels(stored: np.ndarray, where: object) -> Int[np.ndarray, "heigh
     if stored.ndim != 2:
         remedy = "save the numbers of its objects as a greyscale picture of 8 or 16 bits"
         raise BadExample(where, f"has {stored.shape[2]} channels; {remedy}")
-    lowest, highest = stored.min(initial=0), stored.max(initial=0)
-    if not 0 <= lowest <= highest <= _HIGHEST:  # nor is NaN
-        raise BadExample(
-            where,
-            f"has values from {lowest:g} to {highest:g}; numbers of objects are 0 to {_HIGHEST}",
-        )
-    if stored.dtype.kind == "f" and (stored != np.floor(stored)).any():
-        raise BadExample(where, "has fractions; numbers of objects are integers")
+    check_whole(stored, where, _HIGHEST, "numbers of objects")
     return stored.astype(np.int32)
 
 

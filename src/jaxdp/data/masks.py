@@ -2,14 +2,13 @@
 in the masks of the training set.
 """
 
-import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
 from jaxdp.config.values import MaskValues
 from jaxdp.data.dataset import IGNORE_LABEL, BadExample
-from jaxdp.data.request import Request
+from jaxdp.data.request import NOT_GIVEN, Request
 from jaxdp.registry import ConfigError
 
 _HIGHEST = 2**16 - 1  # of what `--mask-values` can name
@@ -18,151 +17,132 @@ _MODES = {3: "RGB", 4: "RGBA"}
 _MOST_UNDECLARED = 9
 _MOST_LISTED = 32  # values or colours in an error
 _MOST_COLOURS = 1000  # that are remembered
-_NOT_GIVEN = "(not given)"
+
+# The values of a mask in ascending order: numbers from 0 to 65535, or colours as 0xRRGGBB; and
+# whether they are colours.
+Found = tuple[np.ndarray, bool]
 
 
-@dataclasses.dataclass(frozen=True)
-class UniqueMaskValues:
-    """The values of a mask.
+def unique_values(stored: np.ndarray, where: object) -> Found:
+    """Returns the values of a mask as `image_file.read_mask` returns it.
 
-    Attributes:
-        values: in ascending order: numbers from 0 to 65535, or colours as 0xRRGGBB.
-        colours: whether they are colours.
+    Raises:
+        BadExample: for values that are neither class numbers nor colours.
     """
-
-    values: np.ndarray
-    colours: bool
-
-    @classmethod
-    def of(cls, stored: np.ndarray, where: object) -> "UniqueMaskValues":
-        """Looks through a mask as `image_file.read_mask` returns it.
-
-        Raises:
-            BadExample: for values that are neither class numbers nor colours.
-        """
-        if stored.ndim == 3:
-            return cls(_unique(_packed(stored, where)), colours=True)
+    colours = stored.ndim == 3
+    if colours:
+        stored = _packed(stored, where)
+    else:
         _check_numbers(stored, where, _HIGHEST)
-        return cls(_unique(stored), colours=False)
+    flat = stored.ravel()  # few pixels of a mask differ from the one before
+    return np.unique(np.concatenate([flat[:1], flat[1:][flat[1:] != flat[:-1]]])), colours
 
 
-class ClassFinder:
-    """Finds which classes the masks of a training set have, or asks if their values do not say it.
+def find_classes(
+    masks: Iterable[Found], request: Request, names: Sequence[str]
+) -> tuple[int, np.ndarray | None]:
+    """Returns how many classes the masks of a training set have, and the class of each stored value
+    if the values are not the classes.
 
     Args:
+        masks: the values of each mask.
         names: of the classes, if they are known.
+
+    Raises:
+        ConfigError: for masks of one class, or with values that may mean several things.
     """
-
-    def __init__(self, request: Request, names: Sequence[str]) -> None:
-        self._request, self._names = request, request.config.class_names or names
-        self._numbers: set[int] = set()
-        self._colours: set[int] = set()
-        self._others: set[int] = set()  # numbers of masks with some that only `--mask-values` names
-        self._counts = {"usual": 0, "other": 0}
-
-    @property
-    def is_declared(self) -> bool:
-        """Whether the user says which values are classes, so that a sample of masks suffices."""
-        config = self._request.config
-        return config.num_classes is not None or config.mask_values is not None
-
-    def add(self, content: UniqueMaskValues) -> None:
-        """Adds the values of one mask."""
-        values = set(content.values[:_MOST_COLOURS].tolist())
-        other = content.colours or max(values, default=0) > IGNORE_LABEL
-        self._counts["other" if other else "usual"] += 1
-        if not content.colours:
-            (self._others if other else self._numbers).update(content.values.tolist())
-        elif len(self._colours) <= _MOST_COLOURS:
-            self._colours |= values
-
-    def classes(self) -> tuple[int, np.ndarray | None]:
-        """Returns how many classes the masks have, and the class of each stored value if the values
-        are not the classes.
-
-        Raises:
-            ConfigError: for masks of one class, or with values that may mean several things.
-        """
-        config = self._request.config
-        values, given = config.mask_values, config.num_classes
-        numbers, colours = self._numbers, self._colours
-        # A few other masks are bad examples, which may be left out.
-        if not self._request.skip or 2 * self._counts["other"] >= self._counts["usual"]:
-            numbers = numbers | self._others
-        if values is not None:
-            if given is None and len(numbers - {IGNORE_LABEL}) < 2:
-                remedy = (
-                    f"leaves the training masks of {config.dataset} one class only; correct it, or"
-                    " give --num-classes"
-                )
-                raise ConfigError("mask_values", str(values), remedy)
-            return values.num_classes, None
-        if colours and not numbers:
-            raise self._unnamed_colours(sorted(colours))
-        if numbers == {0, 255}:  # black and white: masks do not ignore all but the background
-            table = np.arange(256, dtype=np.uint8)
-            table[255] = 1
-            return given or 2, table
-        return given or self._count(sorted(numbers)), None
-
-    def _unnamed_colours(self, colours: list[int]) -> ConfigError:
-        held = f"the training masks of {self._request.config.dataset} hold"
-        listed = [f"{colour:06x}" for colour in colours]
-        if len(colours) > _MOST_LISTED:
-            over = "over " * (len(colours) >= _MOST_COLOURS)
+    config = request.config
+    numbers, colours = set[int](), set[int]()
+    others = set[int]()  # numbers of masks with some that only `--mask-values` names
+    num_usual, num_others = 0, 0
+    for values, is_colour in masks:
+        other = is_colour or bool(values.max(initial=0) > IGNORE_LABEL)
+        num_usual, num_others = num_usual + (not other), num_others + other
+        if not is_colour:
+            (others if other else numbers).update(values.tolist())
+        elif len(colours) <= _MOST_COLOURS:
+            colours.update(values[:_MOST_COLOURS].tolist())
+    # A few other masks are bad examples, which may be left out.
+    if not request.skip or 2 * num_others >= num_usual:
+        numbers |= others
+    if config.mask_values is not None:
+        if config.num_classes is None and len(numbers - {IGNORE_LABEL}) < 2:
             remedy = (
-                f"{held} {over}{min(len(colours), _MOST_COLOURS)} colours"
-                f" ({', '.join(listed[:4])}, ...); save them with one colour a class, as PNG rather"
-                " than JPEG, without antialiasing"
+                f"leaves the training masks of {config.dataset} one class only; correct it, or give"
+                " --num-classes"
             )
-        elif len(colours) < 2:
-            remedy = f"{held} one colour only, {listed[0]}; there is nothing to tell apart"
-        else:
-            remedy = (
-                f"{held} {len(colours)} colours; name those of class 0, 1, ...: --mask-values"
-                f" {','.join(listed)}"
-            )
-        return ConfigError("mask_values", _NOT_GIVEN, remedy)
+            raise ConfigError("mask_values", str(config.mask_values), remedy)
+        return config.mask_values.num_classes, None
+    if colours and not numbers:
+        raise _unnamed_colours(sorted(colours), request)
+    if numbers == {0, 255}:  # black and white: masks do not ignore all but the background
+        table = np.arange(256, dtype=np.uint8)
+        table[255] = 1
+        return config.num_classes or 2, table
+    names = config.class_names or names
+    return config.num_classes or _count(sorted(numbers), request, len(names)), None
 
-    def _count(self, numbers: list[int]) -> int:
-        """Returns how many classes these numbers are.
 
-        Raises:
-            ConfigError: for one class, numbers with gaps, and so many numbers that they may be
-                instance labels.
-        """
-        where, wide = self._request.config.dataset, numbers[-1] > IGNORE_LABEL
-        classes = [number for number in numbers if wide or number != IGNORE_LABEL]
-        count = max(classes, default=-1) + 1
-        if count < 2:
-            raise ConfigError(
-                "num_classes",
-                _NOT_GIVEN,
-                f"the training masks of {where} hold one class only; give --num-classes",
-            )
-        dense = count <= 2 * len(classes)
-        if dense and (count <= _MOST_UNDECLARED or count == len(self._names)):
-            return count
-        if dense:
-            either = "" if wide else f", or --num-classes {count} if they are classes"
-            remedy = (
-                f"the training masks of {where} hold numbers up to {count - 1}, which may be"
-                " classes or numbers of objects; give --mask-values binary (0 is background,"
-                f" everything else class 1), --instances for objects{either}"
-            )
-            raise ConfigError("mask_values", _NOT_GIVEN, remedy)
+def _unnamed_colours(colours: list[int], request: Request) -> ConfigError:
+    listed = [f"{colour:06x}" for colour in colours]
+    if len(colours) > _MOST_LISTED:
+        over = "over " * (len(colours) >= _MOST_COLOURS)
+        remedy = (
+            f"{over}{min(len(colours), _MOST_COLOURS)} colours ({', '.join(listed[:4])}, ...); save"
+            " them with one colour a class, as PNG rather than JPEG, without antialiasing"
+        )
+    elif len(colours) < 2:
+        remedy = f"one colour only, {listed[0]}; there is nothing to tell apart"
+    else:
+        remedy = (
+            f"{len(colours)} colours; name those of class 0, 1, ...: --mask-values"
+            f" {','.join(listed)}"
+        )
+    held = f"the training masks of {request.config.dataset} hold"
+    return ConfigError("mask_values", NOT_GIVEN, f"{held} {remedy}")
+
+
+def _count(numbers: list[int], request: Request, names: int) -> int:
+    """Returns how many classes these numbers are.
+
+    Args:
+        names: how many names of classes there are.
+
+    Raises:
+        ConfigError: for one class, numbers with gaps, and so many numbers that they may be instance
+            labels.
+    """
+    wide = numbers[-1] > IGNORE_LABEL
+    classes = [number for number in numbers if wide or number != IGNORE_LABEL]
+    count = max(classes, default=-1) + 1
+    dense = count <= 2 * len(classes)
+    if count > 1 and dense and (count <= _MOST_UNDECLARED or count == names):
+        return count
+    field, held = "mask_values", f"the training masks of {request.config.dataset} hold"
+    if count < 2:
+        field, remedy = "num_classes", f"{held} one class only; give --num-classes"
+    elif dense:
+        either = "" if wide else f", or --num-classes {count} if they are classes"
+        remedy = (
+            f"{held} numbers up to {count - 1}, which may be classes or numbers of objects; give"
+            " --mask-values binary (0 is background, everything else class 1), --instances for"
+            f" objects{either}"
+        )
+    else:
+        field = field if wide else "num_classes"
         listed = ", ".join(map(str, classes[:6])) + ", ..." * (len(classes) > 6)
-        pasted = "--mask-values binary if 0 is background and everything else class 1"
+        pasted = "binary if 0 is background and everything else class 1"
         if len(numbers) <= _MOST_LISTED:
-            pasted = f"--mask-values {','.join(map(str, numbers))} if each is a class"
-        renumber = f"number the classes 0, 1, 2, ... and {IGNORE_LABEL} for ignored pixels"
+            pasted = f"{','.join(map(str, numbers))} if each is a class"
+        either = "or " if wide else ""
+        given = "" if wide else f", or give --num-classes {count}"
         objects = "; or --instances if they are numbers of objects" * (len(classes) > 2)
-        held = f"the training masks hold {len(classes)} values up to {count - 1} ({listed})"
-        if wide:
-            remedy = f"{held}; give {pasted}, or {renumber}{objects}"
-            raise ConfigError("mask_values", _NOT_GIVEN, remedy)
-        remedy = f"{held}; give {pasted}, {renumber}, or give --num-classes {count}{objects}"
-        raise ConfigError("num_classes", _NOT_GIVEN, remedy)
+        remedy = (
+            f"the training masks hold {len(classes)} values up to {count - 1} ({listed}); give"
+            f" --mask-values {pasted}, {either}number the classes 0, 1, 2, ... and {IGNORE_LABEL}"
+            f" for ignored pixels{given}{objects}"
+        )
+    raise ConfigError(field, NOT_GIVEN, remedy)
 
 
 def to_class_numbers(stored: np.ndarray, values: MaskValues | None, where: object) -> np.ndarray:
@@ -181,28 +161,23 @@ def to_class_numbers(stored: np.ndarray, values: MaskValues | None, where: objec
             _check_channels(stored, where)
             problem = (
                 f"has the wrong number of channels (mode {_MODES[stored.shape[2]]}); save it as"
-                " class numbers, greyscale or"
+                " class numbers, greyscale or with a palette (P), or list the colours by"
+                " --mask-values"
             )
-            raise BadExample(
-                where, f"{problem} with a palette (P), or list the colours by --mask-values"
-            )
+            raise BadExample(where, problem)
         _check_numbers(stored, where, 255)
         return stored.astype(np.uint8)
     if stored.ndim == 3:
         stored = _packed(stored, where)
         if not values.colours and values.values is not None:
-            if (stored != (stored & 0xFF) * 0x010101).any():
-                coloured = stored[stored != (stored & 0xFF) * 0x010101][0]
-                raise BadExample(
-                    where,
-                    f"its mask has colours, e.g. {coloured:06x}, and --mask-values {values} are"
-                    " numbers",
-                )
+            coloured = stored != (stored & 0xFF) * 0x010101
+            if coloured.any():
+                held = f"its mask has colours, e.g. {stored[coloured][0]:06x}"
+                raise BadExample(where, f"{held}, and --mask-values {values} are numbers")
             stored = stored & 0xFF
     else:
-        _check_numbers(stored, where, _HIGHEST)
+        _check_numbers(stored, where, 255 if values.colours else _HIGHEST)
         if values.colours:  # grey is also a colour
-            _check_numbers(stored, where, 255)
             stored = stored.astype(np.uint32) * np.uint32(0x010101)
     if values.values is None:
         return (stored != 0).astype(np.uint8)
@@ -232,29 +207,19 @@ def number_arrays(
 def _looked_up(
     stored: np.ndarray, wanted: tuple[int, ...], values: MaskValues, where: object
 ) -> np.ndarray:
-    if values.colours:
-        order = np.argsort(wanted)
-        ascending = np.array(wanted, np.uint32)[order]
-        places = np.minimum(np.searchsorted(ascending, stored), len(wanted) - 1)
-        numbers, unknown = order.astype(np.uint8)[places], ascending[places] != stored
-    else:
-        table = np.full(_HIGHEST + 1, IGNORE_LABEL, np.uint8)  # which is no class number
-        table[list(wanted)] = np.arange(len(wanted))
-        numbers = table[stored.astype(np.uint16, copy=False)]
-        unknown = (numbers == IGNORE_LABEL) & (stored != IGNORE_LABEL)
+    order = np.argsort(wanted)
+    ascending = np.array(wanted, np.uint32)[order]
+    places = np.minimum(np.searchsorted(ascending, stored), len(wanted) - 1)
+    numbers, unknown = order.astype(np.uint8)[places], ascending[places] != stored
+    if not values.colours:
+        ignored = unknown & (stored == IGNORE_LABEL)
+        numbers[ignored] = IGNORE_LABEL
+        unknown &= ~ignored
     if unknown.any():
         kind, first = "colour" if values.colours else "value", int(stored[unknown][0])
-        raise BadExample(
-            where,
-            f"its mask has the {kind} {values.show(first)}, not one of --mask-values {values}",
-        )
+        problem = f"its mask has the {kind} {values.show(first)}, not one of --mask-values {values}"
+        raise BadExample(where, problem)
     return numbers
-
-
-def _unique(values: np.ndarray) -> np.ndarray:
-    """Returns the values that there are; few pixels of a mask differ from the one before."""
-    flat = values.ravel()
-    return np.unique(np.concatenate([flat[:1], flat[1:][flat[1:] != flat[:-1]]]))
 
 
 def _packed(stored: np.ndarray, where: object) -> np.ndarray:
@@ -267,26 +232,30 @@ def _packed(stored: np.ndarray, where: object) -> np.ndarray:
 
 def _check_channels(stored: np.ndarray, where: object) -> None:
     if stored.shape[2] not in _MODES:
-        raise BadExample(
-            where,
-            f"has the wrong number of channels ({stored.shape[2]}); save it as class numbers,"
-            " greyscale",
-        )
+        problem = f"has the wrong number of channels ({stored.shape[2]}); save it as"
+        raise BadExample(where, f"{problem} class numbers, greyscale")
     if stored.dtype != np.uint8:
-        raise BadExample(
-            where,
-            f"has colours of {stored.dtype}; save it with 8 bits a channel, or as class numbers,"
-            " greyscale",
-        )
+        problem = f"has colours of {stored.dtype}; save it with 8 bits a channel, or as"
+        raise BadExample(where, f"{problem} class numbers, greyscale")
 
 
 def _check_numbers(stored: np.ndarray, where: object, most: int) -> None:
+    listed = "; or list them by --mask-values"
+    check_whole(stored, where, most, "class numbers", above=listed)
+
+
+def check_whole(
+    stored: np.ndarray, where: object, most: int, names: str, *, above: str = ""
+) -> None:
+    """Raises BadExample unless all values of a mask are whole numbers from 0 to `most`.
+
+    Args:
+        names: what the values are.
+        above: what to do instead about values above `most`.
+    """
     highest, lowest = stored.max(initial=0), stored.min(initial=0)
     if not 0 <= lowest <= highest <= most:  # nor is NaN
-        listed = "; or list them by --mask-values" if highest > most else ""
-        raise BadExample(
-            where,
-            f"has values from {lowest:g} to {highest:g}; class numbers are 0 to {most}{listed}",
-        )
+        problem = f"has values from {lowest:g} to {highest:g}; {names} are 0 to {most}"
+        raise BadExample(where, problem + above * bool(highest > most))
     if stored.dtype.kind == "f" and (stored != np.floor(stored)).any():
-        raise BadExample(where, "has fractions; class numbers are integers")
+        raise BadExample(where, f"has fractions; {names} are integers")

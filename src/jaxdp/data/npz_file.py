@@ -2,10 +2,11 @@
 nothing is unpickled.
 """
 
+import contextlib
 import math
 import os
-import types
 import zipfile
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -43,12 +44,7 @@ class NpzFile:
     def __enter__(self) -> "NpzFile":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: types.TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._file.close()
 
     def bytes_of(self, name: str) -> int:
@@ -57,27 +53,20 @@ class NpzFile:
         Raises:
             ValueError: if the file holds less than that, or is damaged.
         """
-        try:
-            return self._wanted_bytes(name)
-        except ValueError:
-            raise
-        except (
-            Exception
-        ) as error:  # a damaged archive makes zipfile and NumPy raise almost anything
-            raise ValueError(" ".join(str(error).split()) or type(error).__name__) from error
-
-    def _wanted_bytes(self, name: str) -> int:
-        member = name if name in self._file.zip.namelist() else name + ".npy"
-        held = self._file.zip.getinfo(member).file_size
-        with self._file.zip.open(member) as content:
-            read = _HEADERS.get(np.lib.format.read_magic(content))
-            if read is None:  # of names in other alphabets
-                return held
-            shape, _, dtype = read(content)
-        wanted = math.prod(shape) * dtype.itemsize
-        if wanted > held and not dtype.hasobject:
-            raise ValueError(f"it is cut short: {bytes_text(held)} instead of {bytes_text(wanted)}")
-        return wanted
+        with _one_line():
+            member = name if name in self._file.zip.namelist() else name + ".npy"
+            held = self._file.zip.getinfo(member).file_size
+            with self._file.zip.open(member) as content:
+                read = _HEADERS.get(np.lib.format.read_magic(content))
+                if read is None:  # of names in other alphabets
+                    return held
+                shape, _, dtype = read(content)
+            wanted = math.prod(shape) * dtype.itemsize
+            if wanted > held and not dtype.hasobject:
+                raise ValueError(
+                    f"it is cut short: {bytes_text(held)} instead of {bytes_text(wanted)}"
+                )
+            return wanted
 
     def read(self, name: str) -> np.ndarray:
         """Returns an array.
@@ -86,12 +75,18 @@ class NpzFile:
             ValueError: if it cannot be read, would take more memory than there is, or holds Python
                 objects, which can run programs.
         """
-        try:
+        with _one_line():
             check_memory(self.bytes_of(name))
             return self._file[name]
-        except Exception as error:  # as above
-            if "allow_pickle" in str(error):
-                raise ValueError(
-                    "it holds Python objects, which are not read, since they can run programs"
-                ) from error
-            raise ValueError(" ".join(str(error).split()) or type(error).__name__) from error
+
+
+@contextlib.contextmanager
+def _one_line() -> Iterator[None]:
+    """Makes whatever zipfile and NumPy raise for a damaged archive a ValueError of one line."""
+    try:
+        yield
+    except Exception as error:
+        said = " ".join(str(error).split()) or type(error).__name__
+        if "allow_pickle" in said:
+            said = "it holds Python objects, which are not read, since they can run programs"
+        raise ValueError(said) from error

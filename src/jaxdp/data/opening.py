@@ -29,29 +29,25 @@ def complete(dataset: Dataset, parts: Mapping[str, Part], request: Request) -> D
         ConfigError: for settings that do not fit, and data that cannot be trained on.
         BadExample: for an example that cannot be read, unless bad examples are left out.
     """
-    config, name = request.config, dataset.name
     source, indices = parts["train"]
-    indices = np.arange(len(source)) if indices is None else indices
-    drawn_from, drawn = parts.get("validation", (None, None))
-    if drawn_from is source and drawn is not None:  # validation data also have classes
-        indices = np.sort(np.concatenate([indices, drawn]))
+    drawn_from, drawn = parts.get("validation", (None, indices))
+    if drawn_from is source:  # validation data also have classes
+        indices = np.union1d(indices, drawn)
     dataset, mask_table = count_classes(dataset, source, indices, request)
     dataset = _with_class_names(dataset, request)
-    resize, dataset = plan_resize(dataset, source.sizes, config)
-    splits = {
-        split: Split(
-            source,
-            dataset,
-            where=f"{name} {split}",
-            skip=request.skip,
-            indices=indices,
-            resize=resize,
-            mask_table=mask_table,
-        )
-        for split, (source, indices) in parts.items()
-    }
-    dataset = measure_pixels(dataset, splits, request)
-    return _of_splits(dataset, {name: each.revised(dataset) for name, each in splits.items()})
+    resize, dataset = plan_resize(dataset, source.sizes, request.config)
+
+    def create(resize: Resize | None) -> dict[str, Split]:
+        shared = {"skip": request.skip, "resize": resize, "mask_table": mask_table}
+        return {
+            split: Split(source, dataset, where=f"{dataset.name} {split}", indices=of, **shared)
+            for split, (source, of) in parts.items()
+        }
+
+    padded = resize is not None and resize.kind == "pad"
+    dataset = measure_pixels(dataset, create(None if padded else resize), resize, request)
+    _check_promises(dataset, request)
+    return _of_splits(dataset, create(resize))
 
 
 def _of_splits(dataset: Dataset, splits: Mapping[str, Any]) -> Dataset:
@@ -93,30 +89,40 @@ def check_dataset(
     """
     name = dataset.name or config.dataset or ""
     request = Request(config.replace(dataset=name), tasks=tuple(tasks))
-    if dataset.dtype != "uint8" and dataset.pixel_range is None:
-        remedy = f"{name}: a dataset of {dataset.dtype} needs a pixel_range, which becomes 0 to 255"
-        raise ConfigError("", dataset.dtype, remedy)
-    request.choose(dataset.task)
-    for split, source in dataset.splits().items():
-        if len(source) == 0:
-            raise request.no_examples(split)
+    _check_promises(dataset, request)
     dataset = dataclasses.replace(dataset, kind=kind_of(dataset.task), name=name)
-    splits = {
-        split: source
-        if isinstance(source, Split)
-        else Split(source, dataset, where=f"{name} {split}")
-        for split, source in dataset.splits().items()
-    }
+    splits = _splits_of(dataset)
     resize, before = Resize.of(config, dataset.kind), splits["train"].resize
     fits = before is None and resize is not None and resize.size == dataset.image_shape[:2]
     if resize is not None and resize != before and not fits:
         splits = {split: each.revised(dataset, resize=resize) for split, each in splits.items()}
-        dataset = _measured_again(dataset, splits, request)
+        dataset = _measured_again(dataset, splits, resize, request)
     revised = {split: each.revised(dataset, skip=request.skip) for split, each in splits.items()}
     return _of_splits(dataset, revised)
 
 
-def _measured_again(dataset: Dataset, splits: Mapping[str, Split], request: Request) -> Dataset:
+def _check_promises(dataset: Dataset, request: Request) -> None:
+    if dataset.dtype != "uint8" and dataset.pixel_range is None:
+        needs = f"a dataset of {dataset.dtype} needs a pixel_range, which becomes 0 to 255"
+        raise ConfigError("", dataset.dtype, f"{request.config.dataset}: {needs}")
+    request.choose(dataset.task)
+    for split, source in dataset.splits().items():
+        if not len(source):
+            raise request.no_examples(split)
+
+
+def _splits_of(dataset: Dataset) -> dict[str, Split]:
+    return {
+        split: source
+        if isinstance(source, Split)
+        else Split(source, dataset, where=f"{dataset.name} {split}")
+        for split, source in dataset.splits().items()
+    }
+
+
+def _measured_again(
+    dataset: Dataset, splits: Mapping[str, Split], resize: Resize, request: Request
+) -> Dataset:
     """Returns the dataset with images of another size: with the statistics of these, and without
     the defaults that belonged to the size before.
     """
@@ -125,11 +131,9 @@ def _measured_again(dataset: Dataset, splits: Mapping[str, Split], request: Requ
         changes = {"mean": (), "std": (), "pixel_range": None}
     if "image_size" in dataset.defaults:
         given = dataset.settings.augment if dataset.settings is not None else None
-        changes["augment"] = given or ()
-        changes["defaults"] = {
-            name: value for name, value in dataset.defaults.items() if name != "image_size"
-        }
-    return measure_pixels(dataclasses.replace(dataset, **changes), splits, request)
+        others = {name: each for name, each in dataset.defaults.items() if name != "image_size"}
+        changes |= {"augment": given or (), "defaults": others}
+    return measure_pixels(dataclasses.replace(dataset, **changes), splits, resize, request)
 
 
 def _with_class_names(dataset: Dataset, request: Request) -> Dataset:
@@ -172,19 +176,14 @@ def with_classes(dataset: Dataset, names: Sequence[str]) -> Dataset:
     theirs, ours = dataset.describe().class_names, tuple(names)
     if theirs == ours or any(each == tuple(map(str, range(len(each)))) for each in (theirs, ours)):
         return dataset
-    unknown = [name for name in theirs if name not in ours]
+    unknown = ", ".join(name for name in theirs if name not in ours)
     if unknown:
-        remedy = (
-            f"has classes that the model does not know: {', '.join(unknown)}; it knows"
-            f" {', '.join(ours)}"
-        )
+        remedy = f"has classes that the model does not know: {unknown}; it knows {', '.join(ours)}"
         raise ConfigError("dataset", dataset.name, remedy)
     table = np.array([ours.index(name) for name in theirs])
     relabelled = dataclasses.replace(dataset, num_classes=len(ours), class_names=ours)
-    splits = {
-        split: (source if isinstance(source, Split) else Split(source, dataset)).revised(
-            relabelled, label_table=table
-        )
-        for split, source in dataset.splits().items()
-    }
-    return _of_splits(relabelled, splits)
+    splits = _splits_of(dataset)
+    return _of_splits(
+        relabelled,
+        {split: each.revised(relabelled, label_table=table) for split, each in splits.items()},
+    )

@@ -225,21 +225,17 @@ def share_of(
         draws: fields of the global batch besides those that are read.
     """
     share = len(numbers) // count
-    positions = (np.arange(len(numbers)) if layout is None else layout)[
-        index * share : (index + 1) * share
-    ]
-
-    def read_positions(wanted: np.ndarray) -> HostBatch:
-        return read(numbers[wanted]) | {name: values[wanted] for name, values in draws.items()}
-
+    layout = np.arange(len(numbers)) if layout is None else layout
+    positions = layout[index * share : (index + 1) * share]
+    with_partners = [positions, (positions - 1) % len(numbers)]
+    needed, places = np.unique(with_partners, return_inverse=True)
+    needed = needed if paired else positions
+    fields = read(numbers[needed]) | {name: values[needed] for name, values in draws.items()}
     if not paired:
-        return read_positions(positions)
-    needed, places = np.unique(
-        np.concatenate([positions, (positions - 1) % len(numbers)]), return_inverse=True
-    )
-    both = read_positions(needed)
-    pairs = {f"partner_{name}": values[places[share:]] for name, values in both.items()}
-    return {name: values[places[:share]] for name, values in both.items()} | pairs
+        return fields
+    own, partners = places.reshape(2, share)
+    pairs = {f"partner_{name}": values[partners] for name, values in fields.items()}
+    return {name: values[own] for name, values in fields.items()} | pairs
 
 
 def batches(  # noqa: PLR0913 - what is read, in which order, where it goes, and whose share it is
@@ -281,19 +277,17 @@ def batches(  # noqa: PLR0913 - what is read, in which order, where it goes, and
 
     def read_share(numbers: np.ndarray) -> Any:
         draws = {"draws": draws_of(numbers)} if draws_of is not None else {}
-        return place(
-            share_of(
-                numbers,
-                read,
-                process_index,
-                process_count,
-                draws=draws,
-                paired=paired,
-                layout=layout,
-            )
+        share = share_of(
+            numbers,
+            read,
+            process_index,
+            process_count,
+            draws=draws,
+            paired=paired,
+            layout=layout,
         )
+        return place(share)
 
-    reads: Any = order
-    # So many at once.
+    steps: Any = order
     options = grain.ReadOptions(num_threads=threads, prefetch_buffer_size=max(4, threads))
-    return iter(grain.MapDataset.source(reads)[start:].map(read_share).to_iter_dataset(options))
+    return iter(grain.MapDataset.source(steps)[start:].map(read_share).to_iter_dataset(options))

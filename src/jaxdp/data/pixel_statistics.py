@@ -21,24 +21,31 @@ class PixelStatistics:
     """
 
     shape: tuple[int, ...]
-    pixels: int = 0
-    total: Any = 0
-    squares: Any = 0
-    drawn: list[np.ndarray] = dataclasses.field(default_factory=list[np.ndarray])
+    pixels: int
+    total: Any
+    squares: Any
+    drawn: list[np.ndarray]
 
     @classmethod
-    def of(cls, images: np.ndarray) -> "PixelStatistics":
-        """Returns the sums over an image (H, W, C), or several (N, H, W, C)."""
-        pixels = images[..., 0].size
-        if images.dtype != np.uint8:
-            values = images.reshape(-1, images.shape[-1]).astype(np.float64)
-            return cls(images.shape, pixels, values.sum(0), (values**2).sum(0))
-        counts = [
-            np.bincount(images[..., channel].ravel(), minlength=256)
-            for channel in range(images.shape[-1])
-        ]
-        values = np.arange(256)
-        return cls(images.shape, pixels, np.dot(counts, values), np.dot(counts, values**2))
+    def of(cls, images: np.ndarray, draw: int = 0, seed: int = 0) -> "PixelStatistics":
+        """Returns the sums over an image (H, W, C), or several (N, H, W, C).
+
+        Args:
+            draw: how many pixels to draw for their range.
+            seed: of the draw.
+        """
+        drawn = [images.ravel()] if draw else []
+        if draw and images.size > draw:
+            drawn[0] = drawn[0][np.random.default_rng(seed).integers(0, images.size, draw)]
+        channels = images.reshape(-1, images.shape[-1])
+        if images.dtype == np.uint8:
+            counts = [np.bincount(channel, minlength=256) for channel in channels.T]
+            values = np.arange(256)
+            total, squares = np.dot(counts, values), np.dot(counts, values**2)
+        else:
+            channels = channels.astype(np.float64)
+            total, squares = channels.sum(0), (channels**2).sum(0)
+        return cls(images.shape, len(channels), total, squares, drawn)
 
     def add(self, part: "PixelStatistics") -> None:
         """Adds the sums over other examples."""
@@ -46,13 +53,6 @@ class PixelStatistics:
         self.total += part.total
         self.squares += part.squares
         self.drawn += part.drawn
-
-    def draw(self, image: np.ndarray, count: int, index: int) -> None:
-        """Draws at most `count` pixels of an image by the example's index: the same in each run."""
-        pixels = image.ravel()
-        if len(pixels) > count:
-            pixels = pixels[np.random.default_rng(index).integers(0, len(pixels), count)]
-        self.drawn.append(pixels)
 
     def pixel_range(self) -> tuple[float, float]:
         """Returns the percentile range of the drawn pixels; never an empty one."""

@@ -44,8 +44,8 @@ class ReadingProcesses:
             for name, split in splits.items()
             if isinstance(split, Split) and split.source.reads_in_processes
         }
-        self._depth, self._were_there = 0, False
         self._executor: Any = None
+        self._were_there: list[bool] = []  # whether they were, for each context that is open
 
     def check(self) -> None:
         """Raises ConfigError for a source that cannot be sent to a process."""
@@ -71,21 +71,19 @@ class ReadingProcesses:
 
         def read(numbers: Sequence[int]) -> list[Example | BadExample]:
             try:
-                return executor.submit(_read, split, [int(number) for number in numbers]).result()
+                return executor.submit(_read, split, list(map(int, numbers))).result()
             except BrokenProcessPool as error:
                 raise _ended(str(error)) from None
 
         return read
 
     def __enter__(self) -> "ReadingProcesses":
-        if self._depth == 0:
-            self._were_there = self._executor is not None
-        self._depth += 1
+        self._were_there.append(self._executor is not None)
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._depth -= 1
-        if self._depth == 0 and not self._were_there and self._executor is not None:
+        were_there = self._were_there.pop() or bool(self._were_there)
+        if not were_there and self._executor is not None:
             self._executor.shutdown(wait=True, kill_workers=True)
             self._executor = None
 
@@ -105,10 +103,12 @@ def _start(pickled: bytes, count: int) -> Any:
 def _ended(text: str) -> ConfigError:
     codes = re.search(r"exit codes of the workers are \{(.*)\}", text)
     how = f"ended with {codes[1]}" if codes else f"ended: {' '.join(text.split())}"
-    why = (
-        "; memory may have run out, since each has a copy of the source: give fewer --data-workers"
-    )
-    return ConfigError("", "", f"a process that reads examples {how}" + why * ("SIGKILL" in how))
+    if "SIGKILL" in how:
+        how += (
+            "; memory may have run out, since each has a copy of the source: give fewer"
+            " --data-workers"
+        )
+    return ConfigError("", "", f"a process that reads examples {how}")
 
 
 def _pickled(name: str, what: object) -> bytes:
@@ -119,22 +119,18 @@ def _pickled(name: str, what: object) -> bytes:
     """
     import cloudpickle
 
-    modules = [
-        module for module_name, module in list(sys.modules.items()) if module_name.endswith(".py")
-    ]
+    modules = [module for key, module in list(sys.modules.items()) if key.endswith(".py")]
     for module in modules:
         cloudpickle.register_pickle_by_value(module)
     try:
         return cloudpickle.dumps(what)
     except Exception as error:  # whatever an object raises
-        said = " ".join(str(error).split())[:200]
         remedy = (
-            "leave out in __getstate__ what each process must open for itself, or do without"
-            " reads_in_processes"
+            f"{name}: is read in processes, but cannot be pickled:"
+            f" {' '.join(str(error).split())[:200]}; leave out in __getstate__ what each process"
+            " must open for itself, or do without reads_in_processes"
         )
-        raise ConfigError(
-            "", name, f"{name}: is read in processes, but cannot be pickled: {said}; {remedy}"
-        ) from error
+        raise ConfigError("", name, remedy) from error
     finally:
         for module in modules:
             cloudpickle.unregister_pickle_by_value(module)
@@ -175,12 +171,11 @@ def _unpickled(pickled: bytes) -> dict[str, Split]:
     try:
         return pickle.loads(pickled)
     except Exception as error:  # whatever an object raises
-        said = f"{type(error).__name__}: {' '.join(str(error).split())}"
-        raise ConfigError(
-            "",
-            "",
-            f"a process that reads examples cannot make the source from what it was sent: {said}",
-        ) from error
+        remedy = (
+            "a process that reads examples cannot make the source from what it was sent:"
+            f" {type(error).__name__}: {' '.join(str(error).split())}"
+        )
+        raise ConfigError("", "", remedy) from error
 
 
 def _survives(error: BaseException) -> bool:

@@ -5,6 +5,9 @@ import dataclasses
 from jaxdp.config import DataConfig
 from jaxdp.registry import ConfigError
 
+SPLIT_FLAGS = {"train": "train_split", "validation": "validation", "test": "test_split"}
+NOT_GIVEN = "(not given)"  # the value of a setting that an error asks for
+
 
 @dataclasses.dataclass(frozen=True)
 class Request:
@@ -29,11 +32,12 @@ class Request:
 
     def no_examples(self, split: str) -> ConfigError:
         """Returns the error that says that a split is empty."""
-        name, flag = self.config.dataset or "", f"{split}_split"
-        if not hasattr(self.config, flag):
+        name, flag = self.config.dataset, f"{split}_split"
+        if split == "validation":
             return ConfigError("", split, f"{name} has no {split} example")
-        value = getattr(self.config, flag) or split
-        return ConfigError(flag, value, f"{name} has no example there")
+        return ConfigError(
+            flag, getattr(self.config, flag) or split, f"{name} has no example there"
+        )
 
     @property
     def skip(self) -> bool:
@@ -41,10 +45,15 @@ class Request:
         return self.config.on_bad_example == "skip"
 
     @property
-    def validation_split(self) -> str | None:
-        """The name of the split to validate on, if `--validation` names one."""
-        wanted = self.config.validation
-        return wanted if wanted not in (None, "none") and self.validation_share is None else None
+    def named_splits(self) -> dict[str, str | None]:
+        """The names that the settings give to the splits, in `SPLIT_FLAGS`' order."""
+        config, wanted = self.config, self.config.validation
+        named = wanted not in (None, "none") and self.validation_share is None
+        return {
+            "train": config.train_split,
+            "validation": wanted if named else None,
+            "test": config.test_split,
+        }
 
     @property
     def validation_share(self) -> float | None:
@@ -58,20 +67,15 @@ class Request:
         except ValueError:
             return None
         if not 0 < share < 1:
-            raise ConfigError(
-                "validation",
-                self.config.validation,
-                "must be a share between 0 and 1, a split, or none",
-            )
+            remedy = "must be a share between 0 and 1, a split, or none"
+            raise ConfigError("validation", self.config.validation, remedy)
         return share
 
     def refuse(self, *settings: str) -> None:
         """Raises ConfigError if the user sets what this dataset has no use for."""
         for name in settings:
-            if getattr(self.config, name) not in (None, False):
-                raise ConfigError(
-                    name, getattr(self.config, name), f"{self.config.dataset} does not take it"
-                )
+            if (value := getattr(self.config, name)) not in (None, False):
+                raise ConfigError(name, value, f"{self.config.dataset} does not take it")
 
     def choose(self, *available: str) -> str:
         """Returns the first wanted task among those that the dataset has targets for.
@@ -83,8 +87,5 @@ class Request:
             if task in available:
                 return task
         served, wanted = " or ".join(available), " or ".join(self.tasks)
-        raise ConfigError(
-            "dataset",
-            self.config.dataset,
-            f"is for {served}, but --model or --task asks for {wanted}",
-        )
+        remedy = f"is for {served}, but --model or --task asks for {wanted}"
+        raise ConfigError("dataset", self.config.dataset, remedy)

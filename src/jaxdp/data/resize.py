@@ -45,19 +45,18 @@ class Resize:
 
         Raises ConfigError for anything else.
         """
-        match = re.fullmatch(r"([0-9]{1,9})(?:x([0-9]{1,9}))?", text)
-        squared = re.fullmatch(r"(resize_crop|letterbox):([0-9]{1,9})", text)
-        size = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
-        if squared:
-            size = (int(squared[2]), int(squared[2]))
+        number = "([0-9]{1,9})"
+        match = re.fullmatch(f"(resize_crop:|letterbox:)?{number}|{number}x{number}", text)
+        kind, side, height, width = match.groups() if match else (None, "0", None, None)
+        size = (int(height or side), int(width or side))
         if not all(0 < side <= _LARGEST_SIDE for side in size):
             remedy = (
                 "must be N or HxW in pixels, e.g. 64 or 48x64, or resize_crop:N or letterbox:N, of"
                 f" at most {_LARGEST_SIDE}"
             )
             raise ConfigError("image_size", text, remedy)
-        kind: Any = squared[1] if squared else "stretch"
-        return cls(size, kind)
+        fit: Any = kind.removesuffix(":") if kind else "stretch"
+        return cls(size, fit)
 
     @classmethod
     def of(cls, config: DataConfig, task: str) -> "Resize | None":
@@ -69,11 +68,8 @@ class Resize:
             return None
         resize = cls.parse(config.image_size)
         if resize.kind != "stretch" and task != "classification":
-            raise ConfigError(
-                "image_size",
-                config.image_size,
-                f"is for classification, not for {task}; give N or HxW",
-            )
+            remedy = f"is for classification, not for {task}; give N or HxW"
+            raise ConfigError("image_size", config.image_size, remedy)
         return resize
 
     @classmethod
@@ -116,9 +112,9 @@ class Resize:
 
     def apply_to(self, example: Example) -> Example:
         """Returns an example with image, mask and target of the size."""
-        pictures = {name for name in ("images", "masks", "targets") if name in example}
         return example | {
-            name: self.apply(example[name], mask=name == "masks") for name in pictures
+            name: self.apply(example[name], mask=name == "masks")
+            for name in example.keys() & {"images", "masks", "targets"}
         }
 
     def apply(self, pixels: np.ndarray, *, mask: bool = False) -> np.ndarray:
@@ -131,8 +127,6 @@ class Resize:
             return pad(pixels, self.size, value=label)
         height, width = pixels.shape[:2]
         new, side = self._resized((height, width)), self.size[0]
-        if self.kind == "stretch" or (height, width) == self.size:
-            return resize_to(pixels, new, nearest=mask)
         if max(new) > _LONGEST_SIDE:  # of a line of pixels, in a file of a few hundred bytes
             remedy = (
                 f"an image of {height}x{width} pixels would become {min(new)}x{max(new)} before it"
@@ -140,6 +134,8 @@ class Resize:
             )
             raise ConfigError("image_size", f"{self.kind}:{side}", remedy)
         resized = resize_to(pixels, new, nearest=mask)
+        if new == self.size:
+            return resized
         if self.kind == "resize_crop":
             top, left = (round((have - side) / 2) for have in resized.shape[:2])
             return resized[top : top + side, left : left + side]
@@ -197,12 +193,13 @@ def plan_resize(
     if len(set(sizes)) == 1:
         return None, dataset
     shorter = float(np.median([min(size) for size in sizes]))
-    side = max(
-        (side for side in _PHOTOGRAPH_SIDES if side <= shorter), default=max(int(shorter), 1)
-    )
+    fitting = [side for side in _PHOTOGRAPH_SIDES if side <= shorter]
+    side = max(fitting, default=max(int(shorter), 1))
     text, augment = f"resize_crop:{side}", ("flip", f"random_resized_crop:{side}")
     default = "" if config.augment is not None else f" and --augment {' '.join(augment)}"
-    _say(f"note: {config.dataset}: images differ in size: --image-size {text}{default} by default")
+    sys.stderr.write(
+        f"note: {config.dataset}: images differ in size: --image-size {text}{default} by default\n"
+    )
     defaults = {**dataset.defaults, "image_size": text}
     return Resize.parse(text), dataclasses.replace(dataset, augment=augment, defaults=defaults)
 
@@ -218,12 +215,8 @@ def _plan_padding(dataset: Dataset, sizes: Sequence[Size], config: DataConfig) -
     height, width = (-(-side // _ALIGNMENT) * _ALIGNMENT for side in wanted)
     times = height * width / float(np.median([height * width for height, width in sizes]))
     if times > _WASTEFUL:
-        _say(
+        sys.stderr.write(
             f"warning: {config.dataset}: images are padded to {height}x{width} pixels,"
-            f" {times:.0f} times the area of most of them; cut the large ones into tiles"
+            f" {times:.0f} times the area of most of them; cut the large ones into tiles\n"
         )
     return Resize((height, width), "pad")
-
-
-def _say(text: str) -> None:
-    sys.stderr.write(text + "\n")

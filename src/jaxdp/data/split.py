@@ -3,9 +3,8 @@ checked against what the dataset promises.
 """
 
 import copy
-import itertools
+import dataclasses
 import math
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -13,23 +12,22 @@ import numpy as np
 
 from jaxdp.data.dataset import (
     IGNORE_LABEL,
+    NOT_FINITE,
     BadExample,
-    BaseSource,
     Dataset,
     Example,
-    Source,
-    UserSource,
+    as_source,
     commonest,
 )
 from jaxdp.data.resize import Resize
 from jaxdp.registry import ConfigError
 
 _ALIGNMENT = 64  # bytes
-NOT_FINITE = "has NaN or infinite pixels"
 
 Read = Callable[[Sequence[int]], Iterable[Example | BadExample]]
 
 
+@dataclasses.dataclass(eq=False, repr=False)
 class Split:
     """Some of the examples of a source, with a weight each: 1, or 0 for a bad example that is left
     out.
@@ -48,35 +46,22 @@ class Split:
         errors: what was wrong with the bad examples that were left out so far, by their indices.
     """
 
-    def __init__(
-        self,
-        source: Source | BaseSource,
-        dataset: Dataset,
-        *,
-        where: str = "",
-        skip: bool = False,
-        indices: np.ndarray | None = None,
-        resize: Resize | None = None,
-        mask_table: np.ndarray | None = None,
-        label_table: np.ndarray | None = None,
-    ) -> None:
-        adapted = source if isinstance(source, BaseSource) else UserSource(source)
-        self.source = adapted.resized_to(resize)
-        self.where = where
-        self.skip = skip
-        self.resize = resize
-        self._indices = indices
-        self._mask_table = mask_table
-        self._label_table = label_table
-        self._promise(dataset)
+    source: Any
+    dataset: dataclasses.InitVar[Dataset]
+    _: dataclasses.KW_ONLY
+    where: str = ""
+    skip: bool = False
+    indices: np.ndarray | None = None
+    resize: Resize | None = None
+    mask_table: np.ndarray | None = None
+    label_table: np.ndarray | None = None
 
-    def _promise(self, dataset: Dataset) -> None:
-        """Sets what examples must be like, and forgets which ones were bad."""
+    def __post_init__(self, dataset: Dataset) -> None:
+        self.source = as_source(self.source).resized_to(self.resize)
         self._fields, self._num_classes = dataset.fields(), dataset.num_classes
         self.pixel_range = dataset.pixel_range
         self.errors: dict[int, BadExample] = {}
-        self._lock = threading.Lock()
-        self._read: Read = self.examples
+        self._read: Read | None = None
         self._instance_targets: Any = None
         if dataset.instances:
             from jaxdp.data.instances import Targets  # SciPy, which others do without
@@ -91,27 +76,16 @@ class Split:
             changes: `skip`, `resize` or `label_table`.
         """
         changes["skip"] = self.skip or changes.get("skip", False)
-        resize = changes.get("resize", self.resize)
         promised = (self._fields, self._num_classes) == (dataset.fields(), dataset.num_classes)
-        same = promised and changes["skip"] == self.skip and resize == self.resize
-        if same and "label_table" not in changes:
+        unchanged = "label_table" not in changes and all(
+            getattr(self, name) == value for name, value in changes.items()
+        )
+        if promised and unchanged:
             return self
-        settings = {
-            "where": self.where,
-            "indices": self._indices,
-            "resize": resize,
-            "mask_table": self._mask_table,
-            "label_table": self._label_table,
-        }
-        return Split(self.source, dataset, **(settings | changes))
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Returns what another process needs to read examples, which are checked here."""
-        omitted = {"errors": {}, "_lock": None, "_read": None, "_instance_targets": None}
-        return vars(self) | omitted
+        return dataclasses.replace(self, dataset=dataset, **changes)
 
     def __len__(self) -> int:
-        return len(self.source) if self._indices is None else len(self._indices)
+        return len(self.source) if self.indices is None else len(self.indices)
 
     @property
     def skipped(self) -> dict[int, str]:
@@ -123,11 +97,10 @@ class Split:
     @property
     def bytes(self) -> int:
         """How much memory all examples take."""
-        example = sum(
-            int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
-            for shape, dtype in self._fields.values()
-        )
-        return len(self) * (example + 4)
+        sizes = [
+            math.prod(shape) * np.dtype(dtype).itemsize for shape, dtype in self._fields.values()
+        ]
+        return len(self) * (sum(sizes) + 4)
 
     def name(self, index: int) -> str:
         """Returns what an example is called: its file, or its split and index."""
@@ -135,15 +108,14 @@ class Split:
 
     def labels(self) -> np.ndarray:
         """Returns the label of each example, int64; -1 for one that is left out."""
-        known = None if self.skip else self.source.labels()
-        if known is None:
-            examples = (self._alone(index) for index in range(len(self)))
+        if self.skip:
+            examples = map(self._alone, range(len(self)))
             labels = [-1 if isinstance(one, BadExample) else int(one["labels"]) for one in examples]
             return np.array(labels, np.int64)
-        labels = np.asarray(known, np.int64)
-        labels = labels if self._indices is None else labels[self._indices]
-        if self._label_table is not None:
-            labels = np.where(labels < 0, labels, self._label_table[labels])
+        labels = np.asarray(self.source.labels(), np.int64)
+        labels = labels if self.indices is None else labels[self.indices]
+        if self.label_table is not None:
+            labels = np.where(labels < 0, labels, self.label_table[labels])
         return labels
 
     def read_by(self, read: Read | None) -> "Split":
@@ -153,19 +125,17 @@ class Split:
         Args:
             read: returns the examples of some indices, or the errors of bad ones.
         """
-        if read is None:
-            return self
         other = copy.copy(self)
-        vars(other).update(vars(self) | {"_read": read})
+        other._read = read
         return other
 
     def __getitem__(self, index: int) -> Example:
-        return self._used(self._alone(index), index)
+        return self._checked(self._alone(index), index)
 
     def read(self, indices: Sequence[int]) -> dict[str, np.ndarray]:
         """Returns a batch of examples."""
-        found = zip(self._read(indices), indices, strict=True)
-        return _batch(itertools.starmap(self._used, found), len(indices))
+        examples = (self._read or self.examples)(indices)
+        return _batch(map(self._checked, examples, indices), len(indices))
 
     def unchecked(self, index: int) -> Example:
         """Returns an example as the source has it, but for its size and class numbers."""
@@ -178,7 +148,7 @@ class Split:
         """Yields examples before they are checked, and the error of a bad one in its place."""
         done = 0
         try:
-            several = self.source.__getitems__([self._source_index(index) for index in indices])
+            several = self.source.__getitems__(list(map(self._source_index, indices)))
             for example, index in zip(several, indices, strict=True):
                 yield self._transformed(example, index)
                 done += 1
@@ -192,37 +162,38 @@ class Split:
             return error
 
     def _source_index(self, index: int) -> int:
-        return int(index if self._indices is None else self._indices[index])
+        return int(index if self.indices is None else self.indices[index])
 
     def _transformed(self, example: Example, index: int) -> Example:
         mask = example.get("masks")
-        if mask is not None and np.shape(mask) != np.shape(example["images"])[:2]:
+        if mask is not None:
             shapes = np.shape(mask), np.shape(example["images"])[:2]
-            mask_size, image_size = ("x".join(map(str, shape)) for shape in shapes)
-            raise BadExample(
-                self.name(index), f"its mask has {mask_size} pixels, but its image {image_size}"
-            )
-        if mask is not None and self._mask_table is not None:
-            example = example | {"masks": self._mask_table[mask]}
-        if self._label_table is not None:
-            example = example | {"labels": self._label_table[int(example["labels"])]}
+            if shapes[0] != shapes[1]:
+                mask_size, image_size = ("x".join(map(str, shape)) for shape in shapes)
+                problem = f"its mask has {mask_size} pixels, but its image {image_size}"
+                raise BadExample(self.name(index), problem)
+            if self.mask_table is not None:
+                example = example | {"masks": self.mask_table[mask]}
+        if self.label_table is not None:
+            example = example | {"labels": self.label_table[int(example["labels"])]}
         return example if self.resize is None else self.resize.apply_to(example)
 
-    def _used(self, example: Example | BadExample, index: int) -> Example:
+    def _checked(self, example: Example | BadExample, index: int) -> Example:
+        """Returns an example with its weight, zeros for a bad one that is left out."""
         try:
             if isinstance(example, BadExample):
                 raise example
-            return self._checked(example, index)
+            fields = example
+            if self._instance_targets is not None:
+                fields = fields | self._instance_targets(index, fields["masks"])
+            checked = {name: self._field(name, fields[name], index) for name in self._fields}
+            return {"weights": np.float32(1)} | checked
         except BadExample as error:
             if not self.skip:
                 raise
-            return self._left_out(index, error)
-
-    def _left_out(self, index: int, error: BadExample) -> Example:
-        with self._lock:
             self.errors[index] = error
             if len(self.errors) == len(self):
-                raise self.nothing_left()
+                raise self.nothing_left() from error
         zeros = {name: np.zeros(shape, dtype) for name, (shape, dtype) in self._fields.items()}
         return zeros | {"weights": np.float32(0)}
 
@@ -234,39 +205,30 @@ class Split:
         )
         return ConfigError("on_bad_example", "skip", remedy)
 
-    def _checked(self, example: Mapping[str, Any], index: int) -> Example:
-        checked: Example = {"weights": np.float32(1)}
-        if self._instance_targets is not None:
-            example = {**example, **self._instance_targets(index, example["masks"])}
-        for name, (shape, dtype) in self._fields.items():
-            value = np.asarray(example[name])
-            if value.shape != shape:
-                raise BadExample(
-                    self.name(index), f"its {name} have the shape {value.shape}, not {shape}"
-                )
-            exact = name == "images" or np.dtype(dtype) == np.uint8
-            if not np.can_cast(value.dtype, dtype, "same_kind") or (exact and value.dtype != dtype):
-                raise BadExample(
-                    self.name(index), f"its {name} are {value.dtype}, not {np.dtype(dtype)}"
-                )
-            if name == "images" and value.dtype.kind == "f" and not np.isfinite(value).all():
-                raise BadExample(self.name(index), NOT_FINITE)
-            checked[name] = value.astype(dtype, copy=False)
-        highest = self._num_classes - 1
-        if "labels" in checked and not 0 <= int(checked["labels"]) <= highest:
-            problem = f"its label {checked['labels']} is not one of 0 to {highest}"
-            raise BadExample(self.name(index), problem)
-        if "masks" in checked and checked["masks"].max(initial=0) > highest:
-            mask = checked["masks"]
-            wrong = np.unique(mask[(mask > highest) & (mask != IGNORE_LABEL)])
+    def _field(self, name: str, value: Any, index: int) -> np.ndarray:
+        """Returns a field of an example, as the dataset promises it."""
+        (shape, dtype), value = self._fields[name], np.asarray(value)
+        exact = name == "images" or np.dtype(dtype) == np.uint8
+        highest, problem = self._num_classes - 1, ""
+        if value.shape != shape:
+            problem = f"its {name} have the shape {value.shape}, not {shape}"
+        elif not np.can_cast(value.dtype, dtype, "same_kind") or (exact and value.dtype != dtype):
+            problem = f"its {name} are {value.dtype}, not {np.dtype(dtype)}"
+        elif name == "images" and value.dtype.kind == "f" and not np.isfinite(value).all():
+            problem = NOT_FINITE
+        elif name == "labels" and not 0 <= int(value) <= highest:
+            problem = f"its label {value} is not one of 0 to {highest}"
+        elif name == "masks" and value.max(initial=0) > highest:
+            wrong = np.unique(value[(value > highest) & (value != IGNORE_LABEL)])
             if len(wrong):
                 allowed = f"0 to {highest}, or {IGNORE_LABEL} for pixels to ignore"
                 problem = f"its mask has the value {wrong[0]}, not one of {allowed}"
-                raise BadExample(self.name(index), problem)
-        return checked
+        if problem:
+            raise BadExample(self.name(index), problem)
+        return value.astype(dtype, copy=False)
 
 
-def _batch(examples: Iterable[Example], count: int) -> dict[str, np.ndarray]:
+def _batch(examples: Iterable[Mapping[str, Any]], count: int) -> dict[str, np.ndarray]:
     """Returns examples as arrays (count, ...).
 
     Each example is copied as soon as it is read, so that the next one takes its memory, which the

@@ -2,12 +2,12 @@
 validation.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import numpy as np
 
-from jaxdp.data.dataset import BadExample, BaseSource, Dataset, UserSource
+from jaxdp.data.dataset import BaseSource, Dataset, as_source
 from jaxdp.data.request import Request
 from jaxdp.registry import ConfigError
 
@@ -17,26 +17,20 @@ _STREAM = 1  # of random numbers; the order of training is drawn from (seed, epo
 # Usual names of splits.
 _NAMES = {"train": ("train",), "validation": ("val", "validation"), "test": ("test",)}
 
-# A source, and the indices of its examples that a split has; None for all.
-Part = tuple[BaseSource, np.ndarray | None]
+# A source, and the indices of its examples that a split has.
+Part = tuple[BaseSource, np.ndarray]
 
 
 def name_splits(request: Request, available: Collection[str]) -> dict[str, str]:
     """Returns which of the available splits to train, validate and test on: those that the settings
     name, which are not checked, and others that go by their usual names.
     """
-    config = request.config
-    named = {
-        "train": config.train_split,
-        "validation": request.validation_split,
-        "test": config.test_split,
-    }
-    chosen: dict[str, str] = {}
+    named, chosen = request.named_splits, dict[str, str]()
     for split, name in named.items():
         # Training data may also be named as test data; nothing else is used twice.
         taken = () if split == "train" else named.values()
         usual = [each for each in _NAMES[split] if each in available and each not in taken]
-        if name or (usual and not (split == "validation" and config.validation == "none")):
+        if name or (usual and not (split == "validation" and request.config.validation == "none")):
             chosen[split] = name or usual[0]
     return chosen
 
@@ -48,38 +42,31 @@ def choose_splits(dataset: Dataset, request: Request) -> dict[str, Part]:
         ConfigError: for a split that there is not, one without examples, or if nothing is left to
             evaluate on.
     """
-    wanted = request.config.validation
-    share = request.validation_share
-    name = dataset.name
+    wanted, share, name = request.config.validation, request.validation_share, dataset.name
     parts: dict[str, Part] = {
-        split: (source if isinstance(source, BaseSource) else UserSource(source), None)
+        split: (as_source(source), np.arange(len(source)))
         for split, source in dataset.splits().items()
     }
-    source = parts["train"][0]
-    if not len(source):
-        raise request.no_examples("train")
+    for split, (source, _) in parts.items():
+        if not len(source):
+            raise request.no_examples(split)
     if dataset.whole:
+        source, indices = parts["train"]
         is_test = _held_out(source, dataset.task, request)
-        parts["train"] = (source, np.flatnonzero(~is_test))
-        parts["test"] = (source, np.flatnonzero(is_test))
+        parts["train"], parts["test"] = (source, indices[~is_test]), (source, indices[is_test])
+    problem = ""
     if wanted == "none":
         parts.pop("validation", None)
         if "test" not in parts:
-            raise ConfigError(
-                "validation",
-                wanted,
-                f"{name} has no test data, so that nothing is left to evaluate",
-            )
-    if request.validation_split is not None and "validation" not in parts:
-        raise ConfigError(
-            "validation", wanted, f"{name} has no such split; give a share, e.g. 0.1, or none"
-        )
-    if share is not None and "validation" in parts:
-        raise ConfigError(
-            "validation", share, f"{name} has validation data of its own; leave the share out"
-        )
-    if share is not None:
+            problem = f"{name} has no test data, so that nothing is left to evaluate"
+    elif share is not None and "validation" in parts:
+        problem = f"{name} has validation data of its own; leave the share out"
+    elif share is not None:
         parts["train"], parts["validation"] = _drawn(parts["train"], dataset.task, share, request)
+    elif wanted is not None and "validation" not in parts:
+        problem = f"{name} has no such split; give a share, e.g. 0.1, or none"
+    if problem:
+        raise ConfigError("validation", wanted, problem)
     return parts
 
 
@@ -131,12 +118,9 @@ def _drawn(part: Part, task: str, share: float, request: Request) -> tuple[Part,
     Raises:
         ConfigError: if one side is left without an example of a class, or a file of one.
     """
-    source, chosen = part
-    indices = np.arange(len(source)) if chosen is None else chosen
-    labels = _labels(source, task)[indices]
-    groups = source.groups()
-    unit = "file"
-    files = _numbered(groups, len(source))[indices]
+    source, indices = part
+    labels, groups = _labels(source, task)[indices], source.groups()
+    files, unit = _numbered(groups, len(source))[indices], "file"
     if groups is not None and len(np.unique(files)) == 1:
         files, unit = np.arange(len(indices)) * _SECTIONS // len(indices), "section"
     # An example that cannot be read stays in the training set, which reports it.
@@ -159,7 +143,11 @@ def _drawn(part: Part, task: str, share: float, request: Request) -> tuple[Part,
 
 
 def random_share(
-    labels: np.ndarray, share: float, seed: int, fail: Any, unit: str = "example"
+    labels: np.ndarray,
+    share: float,
+    seed: int,
+    fail: Callable[[str], ConfigError],
+    unit: str = "example",
 ) -> np.ndarray:
     """Returns a mask of `share` of the examples of each class, rounded to the nearest whole number
     and drawn at random.
@@ -190,17 +178,7 @@ def _labels(source: BaseSource, task: str) -> np.ndarray:
     """Returns the label of each example, -1 for one that cannot be read; zeros without classes."""
     if task != "classification":
         return np.zeros(len(source), np.int64)
-    known = source.labels()
-    if known is not None:
-        return np.asarray(known, np.int64)
-
-    def label(index: int) -> int:
-        try:
-            return int(source[index]["labels"])
-        except BadExample:
-            return -1
-
-    return np.array([label(index) for index in range(len(source))], np.int64)
+    return np.asarray(source.labels(), np.int64)
 
 
 def _numbered(groups: Sequence[Any] | None, count: int) -> np.ndarray:

@@ -16,13 +16,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from example_files import noise, png, read, read_idx
+from example_files import noise, png, read, read_idx, refused
+from numpy.testing import assert_array_equal
 from PIL import Image
 
 from jaxdp.config import DataConfig
 from jaxdp.config.values import MaskValues
 from jaxdp.data.sources import Dataset, Split, open_dataset
-from jaxdp.registry import ConfigError
 
 tfds = pytest.importorskip("tensorflow_datasets")
 
@@ -167,7 +167,7 @@ def test_examples_come_as_they_were_written_one_by_one_or_many_at_once_from_any_
     assert pairs(found["images"], found["labels"]) == expected
     with concurrent.futures.ThreadPoolExecutor(4) as pool:
         for index, example in enumerate(pool.map(dataset.train.__getitem__, range(40))):
-            np.testing.assert_array_equal(example["images"], found["images"][index])
+            assert_array_equal(example["images"], found["images"][index])
             assert example["labels"] == found["labels"][index]
     assert dataset.mean == pytest.approx(found["images"].mean((0, 1, 2)), abs=1e-3)
     assert dataset.std == pytest.approx(found["images"].std((0, 1, 2)), abs=1e-3)
@@ -194,7 +194,7 @@ def test_splits_are_written_in_tfds_own_language(write_tfds: WriteTfds) -> None:
     )
     assert (len(parts.train), len(parts.test)) == (8, 2)
     together = np.concatenate([read(parts.train)["images"], read(parts.test)["images"]])
-    np.testing.assert_array_equal(together, read(whole.train)["images"])
+    assert_array_equal(together, read(whole.train)["images"])
 
 
 @pytest.mark.parametrize(
@@ -226,9 +226,8 @@ def test_what_cannot_be_is_said_in_one_line(
     write_tfds: WriteTfds, settings: dict[str, Any], message: str
 ) -> None:
     data_dir = write_tfds("TinyPets", LABELED, {"train": labeled(4)})
-    with pytest.raises(ConfigError, match=message) as caught:
+    with refused(message):
         opened("tfds:tiny_pets", data_dir, **settings)
-    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -258,9 +257,8 @@ def test_what_is_not_there_is_said_in_one_line(
         "find_spec",
         lambda name, *rest: None if name == "tensorflow" else find_spec(name, *rest),
     )
-    with pytest.raises(ConfigError, match=message) as caught:
+    with refused(message):
         opened(dataset, data_dir)
-    assert "\n" not in str(caught.value)
 
 
 def test_a_set_of_another_kind_is_refused_with_its_features(write_tfds: WriteTfds) -> None:
@@ -272,9 +270,8 @@ def test_a_set_of_another_kind_is_refused_with_its_features(write_tfds: WriteTfd
             "test": [{"text": "b", "label": 1}],
         },
     )
-    with pytest.raises(
-        ConfigError,
-        match=(
+    with refused(
+        (
             r"no 8-bit image with a label or a mask; its features: label \(ClassLabel\), text"
             r" \(Text\)"
         ),
@@ -286,7 +283,7 @@ def test_files_without_access_by_number_are_refused(write_tfds: WriteTfds) -> No
     data_dir = write_tfds("TinyPets", LABELED, {"train": labeled(2), "test": labeled(2)})
     info = data_dir / "tiny_pets" / "1.0.0" / "dataset_info.json"
     info.write_text(json.dumps(json.loads(info.read_text()) | {"fileFormat": "tfrecord"}))
-    with pytest.raises(ConfigError, match=r"--data-dir .* holds no ArrayRecord files"):
+    with refused(r"--data-dir .* holds no ArrayRecord files"):
         opened("tfds:tiny_pets", data_dir)
 
 
@@ -328,17 +325,14 @@ def test_pets_have_labels_and_masks_from_0_on_and_a_grey_photograph_among_them(
     listed = opened(
         "oxford_iiit_pet", data_dir, tasks=("segmentation",), mask_values=MaskValues.parse("3,2,1")
     )
-    np.testing.assert_array_equal(read(listed.train)["masks"], 2 - found)
+    assert_array_equal(read(listed.train)["masks"], 2 - found)
     assert (listed.num_classes, listed.class_names) == (3, ())  # the names are in another order
 
 
 def test_pets_of_several_sizes_need_one(write_tfds: WriteTfds) -> None:
     data_dir = write_pets(write_tfds, [(80, 60), (80, 100), (70, 60)])
-    with pytest.raises(
-        ConfigError,
-        match=(
-            r"--image-size \(not given\): .* tfds oxford_iiit_pet train\[.\] is .*--image-size 32$"
-        ),
+    with refused(
+        (r"--image-size \(not given\): .* tfds oxford_iiit_pet train\[.\] is .*--image-size 32$"),
     ):
         opened("oxford_iiit_pet", data_dir)
     dataset = opened("oxford_iiit_pet", data_dir, tasks=("segmentation",), image_size="16x24")
@@ -374,9 +368,7 @@ def test_a_broken_record_is_named_and_left_out_if_asked(write_tfds: WriteTfds) -
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 0xFF
     path.write_bytes(bytes(data))
-    with pytest.raises(
-        ConfigError, match=r"tfds tiny_pets train\[\d+\]: cannot be read .*hash mismatch"
-    ):
+    with refused(r"tfds tiny_pets train\[\d+\]: cannot be read .*hash mismatch"):
         read(opened("tfds:tiny_pets", data_dir).train)
     source = opened("tfds:tiny_pets", data_dir, on_bad_example="skip").train
     found = read(source)
@@ -394,9 +386,8 @@ def test_a_missing_file_is_an_error_even_when_bad_examples_are_left_out(
 ) -> None:
     data_dir = write_tfds("TinyPets", LABELED, {"train": labeled(4), "test": labeled(2)})
     next((data_dir / "tiny_pets" / "1.0.0").glob("*test*")).unlink()
-    with pytest.raises(
-        ConfigError,
-        match=(
+    with refused(
+        (
             r"--dataset tfds:tiny_pets: nothing of it can be used; tfds tiny_pets test\[0\]: .*No"
             r" such file"
         ),

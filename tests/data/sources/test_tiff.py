@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 import tifffile
-from example_files import opened, read
+from example_files import bad_example, opened, read, refused
+from numpy.testing import assert_array_equal
 from PIL import Image
 
 from jaxdp.data.image_file import Picture, decode_mask, pages_of, read_header, read_image
-from jaxdp.data.sources import BadExample
 from jaxdp.data.splits import random_share
 from jaxdp.registry import ConfigError
 
@@ -103,7 +103,7 @@ def test_planes_are_pages_or_channels(
 ) -> None:
     stored = (deep(*shape) >> (8 if dtype == np.uint8 else 0)).astype(dtype)
     tifffile.imwrite(PATH, stored, **({"photometric": "minisblack"} | options))
-    np.testing.assert_array_equal(tifffile.imread(PATH).reshape(shape), stored)
+    assert_array_equal(tifffile.imread(PATH).reshape(shape), stored)
     wanted, found = examples(stored), decoded(choice)
     header = read_header(PATH, choice)
     assert header is not None
@@ -116,7 +116,7 @@ def test_planes_are_pages_or_channels(
     assert len(found) == len(wanted)
     for ours, theirs in zip(found, wanted, strict=True):
         assert ours.dtype == dtype
-        np.testing.assert_array_equal(ours, theirs)
+        assert_array_equal(ours, theirs)
 
 
 def test_pages_of_unequal_size_are_all_there() -> None:
@@ -145,7 +145,7 @@ def test_what_pillow_writes(mode: str, compression: Any) -> None:
     assert len(found) == 2
     for ours, theirs in zip(found, wanted, strict=True):
         assert ours.dtype == theirs.dtype
-        np.testing.assert_array_equal(ours.squeeze(), theirs)
+        assert_array_equal(ours.squeeze(), theirs)
 
 
 def test_deep_colour_and_transparency_keep_their_depth() -> None:
@@ -155,7 +155,7 @@ def test_deep_colour_and_transparency_keep_their_depth() -> None:
     wanted = stored[..., :3] * (stored[..., 3:] / 65535)
     np.testing.assert_allclose(flat, wanted, atol=1)
     np.testing.assert_allclose(grey[..., 0], wanted @ [0.299, 0.587, 0.114], atol=1)
-    np.testing.assert_array_equal(whole, stored)
+    assert_array_equal(whole, stored)
 
 
 @pytest.mark.parametrize(
@@ -167,7 +167,7 @@ def test_other_numbers_are_kept_where_nothing_is_lost(dtype: str, as_dtype: str)
     tifffile.imwrite(PATH, stored)
     (found,) = decoded()
     assert found.dtype == as_dtype
-    np.testing.assert_array_equal(found[..., 0], stored)
+    assert_array_equal(found[..., 0], stored)
 
 
 @pytest.mark.parametrize(
@@ -180,9 +180,8 @@ def test_other_numbers_are_kept_where_nothing_is_lost(dtype: str, as_dtype: str)
 )
 def test_what_cannot_be_used_is_one_line(stored: np.ndarray, problem: str) -> None:
     tifffile.imwrite(PATH, stored)
-    with pytest.raises(BadExample, match=problem) as caught:
+    with bad_example(problem):
         read_image(PATH, PATH)
-    assert "\n" not in str(caught.value)
 
 
 def test_broken_files_are_one_line() -> None:
@@ -190,18 +189,15 @@ def test_broken_files_are_one_line() -> None:
     whole = PATH.read_bytes()
     for content in (whole[:100], whole[:-200], whole[: len(whole) // 2], b"II*\0", b"", b"text"):
         PATH.write_bytes(content)
-        with pytest.raises(BadExample, match="cannot be read as an image") as caught:
+        with bad_example("cannot be read as an image"):
             read_image(Picture(PATH), PATH)
-        assert "\n" not in str(caught.value)
 
 
 def test_masks_are_class_numbers_of_any_depth() -> None:
     for dtype in (np.uint8, np.uint16, np.float32, np.int32):
         path = pathlib.Path(f"{np.dtype(dtype)}.tif")
         tifffile.imwrite(path, np.array([[0, 3], [255, 1]], dtype))
-        np.testing.assert_array_equal(
-            decode_mask(path, path), np.array([[0, 3], [255, 1]], np.uint8)
-        )
+        assert_array_equal(decode_mask(path, path), np.array([[0, 3], [255, 1]], np.uint8))
     for number, (wrong, problem) in enumerate(
         (
             (np.full((2, 2), 300, np.uint16), "values from 0 to 300; class numbers are 0 to 255"),
@@ -212,7 +208,7 @@ def test_masks_are_class_numbers_of_any_depth() -> None:
     ):
         path = pathlib.Path(f"{number}.tif")
         tifffile.imwrite(path, wrong, photometric="rgb" if wrong.ndim == 3 else "minisblack")
-        with pytest.raises(BadExample, match=problem):
+        with bad_example(problem):
             decode_mask(path, path)
 
 
@@ -284,18 +280,15 @@ def test_of_a_single_stack_runs_of_pages_are_held_out(tmp_path: pathlib.Path) ->
 
 def test_too_small_a_share_of_a_single_stack_is_one_line(tmp_path: pathlib.Path) -> None:
     stacks(tmp_path, pages=100, files=1)
-    with pytest.raises(
-        ConfigError,
-        match=r"^--validation 0.02: leaves no validation section of the 10 that there are",
+    with refused(
+        r"^--validation 0.02: leaves no validation section of the 10 that there are",
     ):
         opened(tmp_path, validation="0.02")
 
 
 def test_a_single_image_cannot_be_held_out(tmp_path: pathlib.Path) -> None:
     stacks(tmp_path, pages=1, files=1)
-    with pytest.raises(
-        ConfigError, match=r"holds one image only, and needs another as test data; add others"
-    ):
+    with refused(r"holds one image only, and needs another as test data; add others"):
         opened(tmp_path)
 
 
@@ -343,9 +336,8 @@ def test_pages_of_a_file_are_all_in_one_split(kind: str, seed: int, tmp_path: pa
 
 def test_too_few_stacks_for_a_share_are_one_line(tmp_path: pathlib.Path) -> None:
     stacks(tmp_path, pages=30, files=3)
-    with pytest.raises(
-        ConfigError,
-        match=(
+    with refused(
+        (
             r"^--validation 0.1: leaves no validation file of the 2 that there are \(pages of a"
             r" file"
         ),
@@ -377,12 +369,9 @@ def test_channels_by_the_flag_and_masks_of_one_page(tmp_path: pathlib.Path) -> N
     written = stacks(tmp_path, pages=5, mask_pages=1)
     dataset = opened(tmp_path, tiff="channels")
     assert dataset.image_shape == (6, 8, 5)
-    np.testing.assert_array_equal(
-        read(dataset.train)["images"][0], written["images/00"].transpose(1, 2, 0)
-    )
-    with pytest.raises(
-        BadExample,
-        match=r"00\.tif: has 5 pages, but its mask 1; give each its own, or say by --tiff",
+    assert_array_equal(read(dataset.train)["images"][0], written["images/00"].transpose(1, 2, 0))
+    with bad_example(
+        r"00\.tif: has 5 pages, but its mask 1; give each its own, or say by --tiff",
     ):
         read(opened(tmp_path, num_classes=2).train)
 
@@ -390,15 +379,12 @@ def test_channels_by_the_flag_and_masks_of_one_page(tmp_path: pathlib.Path) -> N
 def test_numbers_of_channels_that_do_not_fit_are_one_line(tmp_path: pathlib.Path) -> None:
     stacks(tmp_path, pages=5, mask_pages=1, imagej=True, metadata={"axes": "CYX"})
     assert opened(tmp_path).image_shape == (6, 8, 5)
-    with pytest.raises(
-        ConfigError,
-        match=r"--channels 3: .*00\.tif has 5 channels, which cannot be made 3; leave it out",
+    with refused(
+        r"--channels 3: .*00\.tif has 5 channels, which cannot be made 3; leave it out",
     ):
         opened(tmp_path, channels=3)
     tifffile.imwrite(tmp_path / "images" / "03.tif", deep(6, 8), photometric="minisblack")
-    with pytest.raises(
-        ConfigError, match=r"00\.tif has 5 channels and .*03\.tif 1; give --tiff pages"
-    ):
+    with refused(r"00\.tif has 5 channels and .*03\.tif 1; give --tiff pages"):
         opened(tmp_path)
 
 
@@ -407,4 +393,4 @@ def test_a_file_that_is_written_again_is_read_again() -> None:
     assert len(decoded()) == 3
     again = deep(4, 7, 5)
     tifffile.imwrite(PATH, again, photometric="minisblack")
-    np.testing.assert_array_equal(np.stack(decoded())[..., 0], again)
+    assert_array_equal(np.stack(decoded())[..., 0], again)

@@ -51,8 +51,7 @@ def open_dataset(
     config = DataConfig(dataset=config) if isinstance(config, str) else config
     name, _, argument = (config.dataset or "").partition(":")
     request = Request(config, argument, tuple(tasks))
-    dataset = open_found(_datasets[name](request), request, kind_of)
-    return check_dataset(dataset, config, kind_of, tasks)
+    return open_found(_datasets[name](request), request, kind_of)
 
 
 def load(name: str, *, task: str | None = None, **settings: Any) -> Dataset:
@@ -70,17 +69,13 @@ def load(name: str, *, task: str | None = None, **settings: Any) -> Dataset:
         ConfigError: for an unknown name or setting, a value that it cannot have, or data that
             cannot be read.
     """
-    accepted = [name for name in settings_with(DataConfig, loads_data=True) if name != "dataset"]
+    accepted = [each for each in settings_with(DataConfig, loads_data=True) if each != "dataset"]
     for setting in settings:
-        if setting in settings_with(DataConfig, loads_data=False):
-            raise ConfigError(
-                "",
-                setting,
-                f"data.load() takes no {setting}: it is a setting of the training, not of the data",
-            )
         if setting not in accepted:
-            known = nearest(setting, [*accepted, "task"])
-            raise ConfigError("", setting, f"data.load() takes no {setting}; {known}")
+            remedy = f"; {nearest(setting, [*accepted, 'task'])}"
+            if setting in settings_with(DataConfig, loads_data=False):
+                remedy = ": it is a setting of the training, not of the data"
+            raise ConfigError("", setting, f"data.load() takes no {setting}{remedy}")
     config = read_settings({"dataset": name, **settings})
     dataset = open_dataset(config, (task,) if task else ())
     if config.augment is not None:

@@ -30,23 +30,14 @@ def cells(request: sources.Request) -> sources.Dataset:
     request.refuse("train_split", "test_split", "num_classes", "channels", "tiff", "mask_values")
     instances = request.config.instances
     names, augment = ("background", "cell"), ("flip", "flip_vertical")
-    defaults = {
-        "model_kwargs": {"unet": {"base_channels": 16}},
-        "global_batch_size": 16,
-        "epochs": 8,
-    }
+    unet: dict[str, Any] = {"base_channels": 16}
+    defaults: dict[str, Any] = {"global_batch_size": 16, "epochs": 8}
     if instances:  # more steps, of a smaller network
-        # Which takes squares.
-        names, augment = (
-            CLASS_NAMES,
-            augment if request.config.image_size else (*augment, "rotate90"),
-        )
-        defaults = {
-            "model_kwargs": {"unet": {"base_channels": 8, "levels": 3}},
-            "global_batch_size": 8,
-            "epochs": 28,
-        }
-        defaults |= {"learning_rate": {"momentum": 0.25, "nesterov": 0.25}, "eval_every": 128}
+        names, unet = CLASS_NAMES, {"base_channels": 8, "levels": 3}
+        defaults = {"global_batch_size": 8, "epochs": 28, "eval_every": 128}
+        defaults["learning_rate"] = {"momentum": 0.25, "nesterov": 0.25}
+        if not request.config.image_size:  # it takes squares
+            augment = (*augment, "rotate90")
     return sources.Dataset(
         train=Cells(0, TRAIN_EXAMPLES, instances),
         test=Cells(TRAIN_EXAMPLES, TEST_EXAMPLES, instances),
@@ -57,7 +48,7 @@ def cells(request: sources.Request) -> sources.Dataset:
         task="segmentation",
         augment=augment,
         class_names=names,
-        defaults=defaults,
+        defaults=defaults | {"model_kwargs": {"unet": unet}},
         instances=instances,
     )
 
@@ -81,10 +72,11 @@ class Cells:
         if not 0 <= index < self.count:
             raise IndexError(index)
         if self.instances:
-            image, cells = _numbered(self.first + index)
-            return {"images": image, "masks": cells}
-        image, cells = draw(_SEED, self.first + index)
-        return {"images": image, "masks": (cells > 0).astype(np.uint8)}
+            image, masks = _numbered(self.first + index)
+        else:
+            image, cells = draw(_SEED, self.first + index)
+            masks = (cells > 0).astype(np.uint8)
+        return {"images": image, "masks": masks}
 
 
 # They are read to count classes, to train and to count objects.
@@ -101,6 +93,8 @@ def draw(seed: int, number: int, size: int = SIZE) -> tuple[np.ndarray, np.ndarr
     A pixel belongs to a cell when its centre does, before blur and noise; where cells touch there
     is no gap.
     """
+    import scipy.ndimage  # 0.1 s, which other runs do without
+
     rng = np.random.default_rng((seed, number))
     y, x = (axis + 0.5 for axis in np.mgrid[:size, :size].astype(np.float32))
     cells, light = np.zeros((size, size), np.uint8), np.zeros((size, size), np.float32)
@@ -119,12 +113,12 @@ def draw(seed: int, number: int, size: int = SIZE) -> tuple[np.ndarray, np.ndarr
             * grain[box]
         )
     angle = rng.uniform(0, 2 * np.pi)
-    tilt = (np.cos(angle) * (x / size - 0.5) + np.sin(angle) * (y / size - 0.5)) * rng.uniform(
-        0.2, 0.9
-    )
-    illumination = 1 + tilt
+    across = np.cos(angle) * (x / size - 0.5) + np.sin(angle) * (y / size - 0.5)
+    illumination = 1 + across * rng.uniform(0.2, 0.9)
     haze = rng.uniform(0.12, 0.24) * (1 + 0.4 * _smooth_noise(rng, size, 3))
-    photons = np.clip(illumination * (_blur(light, _FOCUS) + haze), 0, None) * rng.uniform(60, 160)
+    # What lies outside mirrors what lies inside.
+    blurred: Any = scipy.ndimage.gaussian_filter(light, _FOCUS, output=np.float64, radius=3)
+    photons = np.clip(illumination * (blurred + haze), 0, None) * rng.uniform(60, 160)
     signal = rng.poisson(photons) / 160 + rng.normal(0, 0.015, photons.shape)
     return np.clip(signal * 200, 0, 255).astype(np.uint8)[..., None], cells
 
@@ -135,7 +129,7 @@ def numbered(cells: np.ndarray) -> np.ndarray:
     Parts of fewer than 32 pixels, all that others leave to be seen of a cell, count as the cell
     that they lie against.
     """
-    import scipy.ndimage  # 0.1 s, which other runs do without
+    import scipy.ndimage
 
     found = cells.astype(np.int32)
     for number in np.unique(cells[cells > 0]):
@@ -198,22 +192,3 @@ def _smooth_noise(rng: np.random.Generator, size: int, cells: int) -> np.ndarray
 def _interpolation(size: int, knots: int) -> np.ndarray:
     positions = np.linspace(0, knots - 1, size)
     return np.clip(1 - np.abs(positions[:, None] - np.arange(knots)), 0, None)
-
-
-def _blur(image: np.ndarray, sigma: float) -> np.ndarray:
-    """Returns the image under a Gaussian point spread.
-
-    What lies outside mirrors what lies inside.
-    """
-    reach = int(3 * sigma) + 1
-    kernel = np.exp(-0.5 * (np.arange(-reach, reach + 1) / sigma) ** 2)
-    kernel /= kernel.sum()
-    for axis in (0, 1):
-        padding = [(reach, reach) if axis == other else (0, 0) for other in (0, 1)]
-        padded = np.pad(image, padding, mode="symmetric")
-        places = np.arange(image.shape[axis])
-        shifted = [
-            weight * np.take(padded, places + offset, axis) for offset, weight in enumerate(kernel)
-        ]
-        image = np.sum(shifted, 0)
-    return image

@@ -6,6 +6,7 @@ Source: Alpaydin and Kaynak, Optical Recognition of Handwritten Digits (UCI), it
 
 import importlib.util
 import pathlib
+from typing import Any
 
 import numpy as np
 import PIL.Image
@@ -24,36 +25,18 @@ def digits(request: sources.Request) -> sources.Dataset:
 
     The writers follow each other in the file, so that each has digits in both splits.
     """
-    request.choose("classification")
-    request.refuse("train_split", "test_split", "num_classes", "channels", "tiff", "mask_values")
     images, labels = read()
-    test = stratified(labels, _TEST_EXAMPLES)
-    return sources.Dataset(
-        train=sources.ArraySource(images[~test], labels[~test]),
-        test=sources.ArraySource(images[test], labels[test]),
+    return _split(
+        request,
+        images,
+        labels,
+        labels,
+        task="classification",
         num_classes=10,
-        image_shape=(8, 8, 1),
         mean=(4.88,),  # of the pixels 0 to 16, over the training split
         std=(6.02,),
         augment=("affine:0.07",),
     )
-
-
-def read() -> tuple[np.ndarray, np.ndarray]:
-    """Returns images uint8 (1797, 8, 8, 1) with values 0 to 16, and labels int32 (1797,)."""
-    spec = importlib.util.find_spec("sklearn")
-    folders = list(spec.submodule_search_locations or []) if spec else []
-    for folder in folders:
-        table = pathlib.Path(folder, "datasets", "data", "digits.csv.gz")
-        # Reading it ourselves saves the 2 s that importing sklearn.datasets takes.
-        if table.exists():
-            rows = np.loadtxt(table, delimiter=",", dtype=np.uint8)
-            return rows[:, :-1].reshape(-1, 8, 8, 1), rows[:, -1].astype(np.int32)
-    from sklearn.datasets import load_digits
-
-    bunch = load_digits()
-    images, labels = bunch.images, bunch.target  # pyright: ignore
-    return images[..., None].astype(np.uint8), labels.astype(np.int32)
 
 
 @sources.register("digits-denoise")
@@ -63,30 +46,57 @@ def digits_denoise(request: sources.Request) -> sources.Dataset:
     Each image's noise is drawn once from its number, so that all runs see the same pictures. Left
     as it is, the noise gives a mean squared error of 0.036.
     """
-    request.choose("regression")
-    request.refuse("train_split", "test_split", "num_classes", "channels", "tiff", "mask_values")
+
+    def resized(image: np.ndarray) -> np.ndarray:
+        picture = PIL.Image.fromarray(image)
+        return np.asarray(picture.resize((16, 16), PIL.Image.Resampling.BICUBIC))
+
     images, labels = read()
-    enlarged = [
-        PIL.Image.fromarray(image[..., 0] * 15).resize((16, 16), PIL.Image.Resampling.BICUBIC)
-        for image in images
+    clean = np.stack([resized(image[..., 0] * 15) for image in images])[..., None]
+    noise = [
+        np.random.default_rng(number).normal(0, _NOISE, clean.shape[1:])
+        for number in range(len(clean))
     ]
-    clean = np.stack([np.asarray(image) for image in enlarged])[..., None]
-    noise = np.stack(
-        [
-            np.random.default_rng(number).normal(0, _NOISE, clean.shape[1:])
-            for number in range(len(clean))
-        ]
-    )
-    noisy = np.clip(clean + noise, 0, 255).astype(np.uint8)
-    test = stratified(labels, _TEST_EXAMPLES)
-    return sources.Dataset(
-        train=sources.ArraySource(noisy[~test], clean[~test], "targets"),
-        test=sources.ArraySource(noisy[test], clean[test], "targets"),
+    noisy = np.clip(clean + np.stack(noise), 0, 255).astype(np.uint8)
+    return _split(
+        request,
+        noisy,
+        clean,
+        labels,
+        task="regression",
         num_classes=1,
-        image_shape=(16, 16, 1),
         mean=(84.1,),
         std=(84.1,),
-        task="regression",
         augment=("none",),
         defaults={"model_kwargs": {"unet": {"base_channels": 16, "levels": 2}}},
     )
+
+
+def _split(
+    request: sources.Request,
+    images: np.ndarray,
+    targets: np.ndarray,
+    labels: np.ndarray,
+    **facts: Any,
+) -> sources.Dataset:
+    """Returns a dataset of images, with a part of each label as test data."""
+    request.choose(facts["task"])
+    request.refuse("train_split", "test_split", "num_classes", "channels", "tiff", "mask_values")
+    test, field = stratified(labels, _TEST_EXAMPLES), sources.TARGET_FIELDS[facts["task"]]
+    return sources.Dataset(
+        train=sources.ArraySource(images[~test], targets[~test], field),
+        test=sources.ArraySource(images[test], targets[test], field),
+        image_shape=images.shape[1:],
+        **facts,
+    )
+
+
+def read() -> tuple[np.ndarray, np.ndarray]:
+    """Returns images uint8 (1797, 8, 8, 1) with values 0 to 16, and labels int32 (1797,)."""
+    spec = importlib.util.find_spec("sklearn")
+    assert spec is not None
+    assert spec.origin is not None
+    # Reading it ourselves saves the 2 s that importing sklearn.datasets takes.
+    table = pathlib.Path(spec.origin).parent / "datasets" / "data" / "digits.csv.gz"
+    rows = np.loadtxt(table, delimiter=",", dtype=np.uint8)
+    return rows[:, :-1].reshape(-1, 8, 8, 1), rows[:, -1].astype(np.int32)

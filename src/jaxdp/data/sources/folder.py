@@ -1,28 +1,35 @@
 """Images in folders: a folder for each class, or `images` and `masks`: `--dataset folder:PATH`."""
 
+import collections
 import dataclasses
-from collections.abc import Mapping
+import functools
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from jaxdp.config import DataConfig
 from jaxdp.data import image_file, sources
-from jaxdp.data.dataset import BadExample, BaseSource, Dataset, Example, Size
+from jaxdp.data.dataset import DTYPES, BadExample, BaseSource, Dataset, Example, Size
 from jaxdp.data.find_images import SUFFIXES, find_images, is_hidden
-from jaxdp.data.header_scan import HeaderScan, Row
-from jaxdp.data.image_file import Picture
+from jaxdp.data.image_file import Header, Picture, pages_of, read_header
 from jaxdp.data.instances import instance_labels
-from jaxdp.data.request import Request
+from jaxdp.data.request import SPLIT_FLAGS, Request
 from jaxdp.data.resize import Resize
 from jaxdp.data.splits import name_splits
 from jaxdp.parsing import resolved
 from jaxdp.registry import ConfigError
+from jaxdp.runtime import platform
 
 _FORM = (
     "should hold a folder of pictures for each class, or the folders images and masks; either of"
     " them under train, val and test, or not"
 )
+
+File = tuple[Path | None, int | Path | None]  # an image and its label or mask, if it is there
+Row = tuple[Picture, int | Picture | str]  # an image, and its label, its mask or what is wrong
 
 
 @sources.register("folder")
@@ -37,7 +44,7 @@ def folder(request: Request) -> Dataset:
     Raises:
         ConfigError: for a folder of another form, less than two classes, or names that fit nothing.
     """
-    path = Path(request.argument).expanduser()
+    path, config = Path(request.argument).expanduser(), request.config
     if not request.argument or not path.is_dir():
         raise request.error("there is no such folder" if request.argument else "write folder:PATH")
     folders = _split_folders(request, path)
@@ -45,25 +52,36 @@ def folder(request: Request) -> Dataset:
     task = request.choose("segmentation" if has_masks else "classification")
     class_names: tuple[str, ...] = ()
     if has_masks:
-        rows: dict[str, Any] = {split: _pairs(request, each) for split, each in folders.items()}
+        files = {split: _pairs(request, each) for split, each in folders.items()}
     else:
-        rows, class_names = _labelled(request, folders)
-    images = [image for each in rows.values() for image, _ in each if image is not None]
-    scan = HeaderScan.of(request, images)
-    whole = list(rows) == [""]
+        files, class_names = _labelled(request, folders)
+    images = [image for each in files.values() for image, _ in each if image is not None]
+    with ThreadPoolExecutor(min(8, platform.cores())) as pool:
+        headers = pool.map(functools.partial(read_header, choice=config.tiff), images)
+        by_file = dict(zip(images, headers, strict=True))
+    readable = {file: header for file, header in by_file.items() if header is not None}
+    dtypes = collections.Counter(header.dtype for header in readable.values())
+    dtype = max(dtypes, key=lambda name: (dtypes[name], DTYPES.index(name)), default="uint8")
+    create = functools.partial(
+        FolderSource,
+        channels=_channels(request, readable),
+        dtype=dtype,
+        config=config,
+        sizes=[size for header in readable.values() for size in header.sizes],
+    )
     splits: dict[str, Any] = {
-        split or "train": FolderSource([page for row in each for page in scan.pages(row)], scan)
-        for split, each in rows.items()
+        split or "train": create([row for file in each for row in _rows(file, by_file, config)])
+        for split, each in files.items()
     }
     return Dataset(
         **splits,
-        whole=whole,
+        whole="" in files,
         task=task,
         num_classes=len(class_names),
         class_names=class_names,
-        dtype=scan.dtype,
+        dtype=dtype,
         augment=("flip", "flip_vertical") if has_masks else (),
-        instances=has_masks and request.config.instances,
+        instances=has_masks and config.instances,
     )
 
 
@@ -72,127 +90,154 @@ class FolderSource(BaseSource):
     """Images with a label or a mask each.
 
     Attributes:
-        rows: image and label, or image and mask: the path of a file whose pages do not fit.
+        channels: that all images are decoded to.
+        dtype: that most images have, the wider one of two; the others are bad examples.
+        config: has `--mask-values` and `--instances`.
+        sizes: of all images of the folder.
         resize: how images with labels are going to be resized.
     """
 
     rows: list[Row]
-    scan: HeaderScan
+    channels: int
+    dtype: str
+    config: DataConfig
+    sizes: Sequence[Size] = ()
     resize: Resize | None = None
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def __getitem__(self, index: int) -> Example:
-        (image, target), scan = self.rows[index], self.scan
-        if image is None:
-            raise BadExample(target, "is a mask without an image of the same name")
+        image, target = self.rows[index]
         if isinstance(target, int):
             example: Example = {"labels": target}
         else:
-            example = {"masks": self._read_mask(self._mask_of(index))}
-        scan.check_dtype(image)
-        pixels, _ = image_file.read_image(image, image, scan.channels, scan.dtype, self.resize)
+            example = {"masks": self._read_mask(index)}
+        pixels, _ = image_file.read_image(image, image, self.channels, self.dtype, self.resize)
         return example | {"images": pixels}
 
     def name(self, index: int) -> str:
-        image, target = self.rows[index]
-        return str(image or target)
+        return str(self.rows[index][0])
 
-    def labels(self) -> list[int] | None:
-        labels = [label for _, label in self.rows if isinstance(label, int)]
-        return labels if len(labels) == len(self.rows) else None
+    def labels(self) -> list[Any]:
+        return [label for _, label in self.rows]
 
     def groups(self) -> list[Path]:
-        pictures = [image or target for image, target in self.rows]
-        return [getattr(picture, "path", picture) for picture in pictures]
-
-    @property
-    def sizes(self) -> list[Size]:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return self.scan.sizes
+        return [image.path for image, _ in self.rows]
 
     def resized_to(self, resize: Resize | None) -> "FolderSource":
-        has_masks = self.labels() is None  # their images are resized from their full size
-        return dataclasses.replace(self, resize=None if has_masks else resize)
+        # Images with masks are resized from their full size.
+        labelled = all(isinstance(target, int) for _, target in self.rows)
+        return dataclasses.replace(self, resize=resize if labelled else None)
 
     def stored_mask(self, index: int) -> tuple[np.ndarray, str]:
-        mask, config = self._mask_of(index), self.scan.request.config
-        if config.instances or config.mask_values is not None:
-            return self._read_mask(mask), str(mask)
+        if self.config.instances or self.config.mask_values is not None:
+            return self._read_mask(index), str(self._mask(index))
+        mask = self._mask(index)
         return image_file.read_mask(mask, mask), str(mask)
 
-    def _read_mask(self, mask: Picture) -> np.ndarray:
-        config = self.scan.request.config
-        if config.instances:
+    def _read_mask(self, index: int) -> np.ndarray:
+        mask = self._mask(index)
+        if self.config.instances:
             return instance_labels(image_file.read_mask(mask, mask), mask)
-        return image_file.decode_mask(mask, mask, config.mask_values)
+        return image_file.decode_mask(mask, mask, self.config.mask_values)
 
-    def _mask_of(self, index: int) -> Picture:
+    def _mask(self, index: int) -> Any:
         image, mask = self.rows[index]
-        if mask is None:
-            raise BadExample(self.name(index), "is an image without a mask of the same name")
-        if isinstance(mask, Path):
-            pages, mask_pages = self.scan.image_pages(image), self.scan.mask_pages(mask)
-            counts = f"{len(pages)} pages, but its mask {len(mask_pages)}"
-            remedy = "give each its own, or say by --tiff what its planes are"
-            raise BadExample(image, f"has {counts}; {remedy}")
+        if isinstance(mask, str):
+            raise BadExample(image, mask)
         return mask
+
+
+def _rows(file: File, headers: Mapping[Path, Header | None], config: DataConfig) -> list[Row]:
+    """Returns the examples in a file: its pages."""
+    image, target = file
+    images = [] if image is None else pages_of(image, headers[image], config.tiff)
+    if isinstance(target, int):
+        return [(page, target) for page in images]
+    masks: list[Picture] = []
+    if target is not None:  # all planes of a stack, whatever its metadata say
+        header = read_header(target, "pages") if image_file.is_tiff(target) else None
+        masks = pages_of(target, header, "pages")
+    if image is None:
+        return [(page, "is a mask without an image of the same name") for page in masks]
+    if target is None:
+        return [(page, "is an image without a mask of the same name") for page in images]
+    if len(images) != len(masks):
+        counts = f"has {len(images)} pages, but its mask {len(masks)}"
+        remedy = "give each its own, or say by --tiff what its planes are"
+        return [(Picture(image), f"{counts}; {remedy}")]
+    return list(zip(images, masks, strict=True))
+
+
+def _channels(request: Request, readable: Mapping[Path, Header]) -> int:
+    """Returns how many channels all images are made: those that are asked for, else 3 if any is in
+    colour, and 1 if none is.
+    """
+    stored: dict[int, Path] = {}
+    for file, header in readable.items():
+        stored.setdefault(header.channels, file)
+    asked = request.config.channels
+    first = next((channels for channels in stored if channels not in (1, 3)), None)
+    if first is None:
+        return asked or max(stored, default=1)
+    has_channels = f"{stored[first]} has {first} channels"
+    if asked not in (None, first):
+        remedy = f"{has_channels}, which cannot be made {asked}; leave it out"
+        raise ConfigError("channels", asked, remedy)
+    for other, file in stored.items():
+        if other != first:
+            remedy = "give --tiff pages if the planes of a file are examples, or make them alike"
+            raise request.error(f"{has_channels} and {file} {other}; {remedy}")
+    return first
 
 
 def _split_folders(request: Request, path: Path) -> dict[str, Path]:
     """Returns the folder of each split, or under an empty name the one folder that holds all."""
-    config, present = request.config, _subfolders(path)
-    wanted = {
-        "train_split": config.train_split,
-        "validation": request.validation_split,
-        "test_split": config.test_split,
-    }
-    for flag, name in wanted.items():
+    present = _subfolders(path)
+    for split, name in request.named_splits.items():
         if name and "[" in name:
             remedy = "a folder takes the name of a subfolder; without train and test, a tenth is"
-            raise ConfigError(flag, name, f"{remedy} held out")
+            raise ConfigError(SPLIT_FLAGS[split], name, f"{remedy} held out")
         if name and name not in present:
             holds = f"there is no such folder in {path}; it holds {_listed(path)}"
-            raise ConfigError(flag, name, holds)
+            raise ConfigError(SPLIT_FLAGS[split], name, holds)
     found = name_splits(request, present)
     if not found:
         return {"": path}
-    others = [name for split, name in found.items() if split != "train"]
     if "train" not in found:
-        raise ConfigError("train_split", "train", f"{path} has {others[0]}, but no train; add it")
-    if not others and request.validation_share is None:
+        other = next(iter(found.values()))
+        raise ConfigError("train_split", "train", f"{path} has {other}, but no train; add it")
+    if len(found) == 1 and request.validation_share is None:
         whole = path / found["train"]
         remedy = (
             f"{path} has {found['train']}, but no test; add it, or give folder:{whole} to have a"
             " tenth of it held out"
         )
-        raise ConfigError("test_split", config.test_split or "test", remedy)
+        raise ConfigError("test_split", "test", remedy)
     return {split: path / name for split, name in found.items()}
 
 
 def _labelled(
     request: Request, folders: Mapping[str, Path]
-) -> tuple[dict[str, list[Row]], tuple[str, ...]]:
+) -> tuple[dict[str, list[File]], tuple[str, ...]]:
     """Returns the files of each folder with their labels, and the names of the classes, which the
     first folder decides.
     """
-    found: dict[str, dict[str, list[Path]]] = {}
+    files: dict[str, list[File]] = {split: [] for split in folders}
+    names, first = tuple[str, ...](), next(iter(folders.values()))
     for split, folder in folders.items():
         classes = {name: find_images(folder / name) for name in _subfolders(folder)}
-        found[split] = {name: files for name, files in classes.items() if files}
-    names, first = tuple(next(iter(found.values()))), next(iter(folders.values()))
-    if not names:
-        raise request.error(f"{first} {_FORM}; it holds {_listed(first)}")
-    for split, classes in found.items():
-        unknown = sorted(classes.keys() - set(names))
+        present = [name for name, images in classes.items() if images]
+        names = names or tuple(present)
+        if not names:
+            raise request.error(f"{first} {_FORM}; it holds {_listed(first)}")
+        unknown = ", ".join(name for name in present if name not in names)
         if unknown:
-            where = f"{folders[split]} has classes of which {first} has no picture"
-            raise request.error(f"{where}: {', '.join(unknown)}")
-    rows: dict[str, list[Row]] = {
-        split: [(file, names.index(name)) for name, files in classes.items() for file in files]
-        for split, classes in found.items()
-    }
-    return rows, names
+            where = f"{folder} has classes of which {first} has no picture"
+            raise request.error(f"{where}: {unknown}")
+        files[split] = [(image, names.index(name)) for name in present for image in classes[name]]
+    return files, names
 
 
 def _holds_pairs(request: Request, folder: Path) -> bool:
@@ -208,7 +253,7 @@ def _holds_pairs(request: Request, folder: Path) -> bool:
     return len(present) == 2
 
 
-def _pairs(request: Request, folder: Path) -> list[Row]:
+def _pairs(request: Request, folder: Path) -> list[File]:
     if not _holds_pairs(request, folder):
         lacks = f"{folder} has no folders images and masks"
         raise request.error(f"{lacks}; it holds {_listed(folder)}")

@@ -11,9 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from jaxdp.config.values import MaskValues
 from jaxdp.data import image_file, sources
 from jaxdp.data.dataset import BadExample, BaseSource, Dataset, Example
-from jaxdp.data.request import Request
+from jaxdp.data.request import NOT_GIVEN, SPLIT_FLAGS, Request
 from jaxdp.data.resize import Resize
 from jaxdp.data.sources import preparation
 from jaxdp.data.splits import name_splits
@@ -42,7 +43,7 @@ _MASK_NAMES = {"oxford_iiit_pet": ("pet", "background", "border")}
 
 
 @sources.register("tfds")
-def tfds(request: Request) -> Dataset:
+def tfds(request: Request, bare_name: str = "") -> Dataset:
     """Returns any set of images with labels or masks, prepared on first use.
 
     The splits are in TFDS's own language.
@@ -51,140 +52,122 @@ def tfds(request: Request) -> Dataset:
         ConfigError: for an unknown name, version or split, a set of another kind, or one that can
             be neither found nor prepared.
     """
-    if not _NAME.fullmatch(request.argument):
-        raise request.error("write tfds:NAME, tfds:NAME/CONFIG or tfds:NAME:VERSION")
-    return _open(request, request.argument)
-
-
-def _open_by_bare_name(name: str, request: Request) -> Dataset:
-    full_name = f"{name}:{request.argument}" if request.argument else name
-    if not _NAME.fullmatch(full_name):
-        raise request.error(f"write {name}, or {name}:VERSION")
-    return _open(request, full_name)
-
-
-for _name in _KNOWN:
-    sources.register(_name)(functools.partial(_open_by_bare_name, _name))
-
-
-def _open(request: Request, name: str) -> Dataset:
+    config = request.config
+    name = ":".join(filter(None, (bare_name, request.argument)))
+    if not _NAME.fullmatch(name):
+        forms = f"{bare_name}, or {bare_name}:VERSION"
+        raise request.error(
+            f"write {forms if bare_name else 'tfds:NAME, tfds:NAME/CONFIG or tfds:NAME:VERSION'}"
+        )
     request.refuse("channels", "tiff", "instances")
-    builder = preparation.find_builder(name, request.config)
-    fields = _Fields.of(request, builder.info)
-    task = request.choose(*fields.tasks)  # before a download that would be of no use
-    builder = preparation.prepared(builder, name, request.config)
-    info: dict[str, Any] = {"augment": ("flip", "flip_vertical")} if task == "segmentation" else {}
-    info |= _KNOWN.get(builder.name, {})
-    feature = builder.info.features[fields.label if task == "classification" else fields.mask]
-    classes, names = getattr(feature, "num_classes", 0), getattr(feature, "names", None)
+    builder = preparation.find_builder(name, request)
+    fields = _find_fields(request, builder.info)
+    task = request.choose(*fields.targets)  # before a download that would be of no use
+    builder = preparation.prepared(builder, name, request)
+    augment = ("flip", "flip_vertical") if task == "segmentation" else ()
+    known: dict[str, Any] = {"augment": augment} | _KNOWN.get(builder.name, {})
+    feature = builder.info.features[fields.targets[task]]
+    classes, names = getattr(feature, "num_classes", 0), getattr(feature, "names", None) or ()
     first_class = 0
-    if task == "segmentation" and request.config.mask_values is not None:
+    if task == "segmentation" and config.mask_values is not None:
         names = ()  # `--mask-values` has an order of its own
     elif task == "segmentation" and builder.name in _MASK_NAMES:
         names, first_class = _MASK_NAMES[builder.name], 1
         classes = len(names)
     splits: dict[str, Any] = {
         split: TfdsSource(
-            _records(request, builder, flag, chosen),
+            _records(request, builder, split, chosen),
             f"tfds {name} {chosen}",
-            dataclasses.replace(fields, task=task, first_class=first_class),
+            fields,
+            task,
+            config.mask_values,
+            first_class,
         )
-        for split, (flag, chosen) in _splits(request, builder).items()
+        for split, chosen in _splits(request, builder).items()
     }
     return Dataset(
         **splits,
         task=task,
         num_classes=classes or 0,
-        class_names=tuple(names or ()),
+        class_names=tuple(names),
         image_shape=(*fields.size, fields.channels),
-        **info,
+        **known,
     )
 
 
-def _splits(request: Request, builder: Any) -> dict[str, tuple[str, str]]:
-    """Returns the setting that chooses each split, and what the split is in TFDS's language."""
-    config, available = request.config, list(builder.info.splits)
+for _name in _KNOWN:
+    sources.register(_name)(functools.partial(tfds, bare_name=_name))
+
+
+def _splits(request: Request, builder: Any) -> dict[str, str]:
+    """Returns what each split is in TFDS's language."""
+    name, available = request.config.dataset, list(builder.info.splits)
     found = name_splits(request, available)
     if request.validation_share is not None:
         found.pop("validation", None)
     if "train" not in found:
-        remedy = f"{config.dataset} has no split named train, but {', '.join(available)}"
-        raise ConfigError("train_split", "(not given)", remedy)
+        remedy = f"{name} has no split named train, but {', '.join(available)}"
+        raise ConfigError("train_split", NOT_GIVEN, remedy)
     if len(found) == 1 and request.validation_share is None:
         others = ", ".join(name for name in available if name != "train")
-        lacks = f"{config.dataset} has no split named test or validation, but {others}; name one"
-        raise ConfigError("test_split", "(not given)", lacks if others else _TRAIN_ONLY)
-    flags = {"train": "train_split", "validation": "validation", "test": "test_split"}
-    return {split: (flags[split], name) for split, name in found.items()}
+        lacks = f"{name} has no split named test or validation, but {others}; name one"
+        raise ConfigError("test_split", NOT_GIVEN, lacks if others else _TRAIN_ONLY)
+    return found
 
 
 @dataclasses.dataclass(frozen=True)
 class _Fields:
-    """The features of a dataset that are the image and its targets.
+    """The features of a set that are the image and its targets.
 
     Attributes:
+        targets: the feature that each task learns.
         size: of the images; zeros if they differ or it is not known.
-        request: has `--mask-values`.
-        task: whose target is read.
-        first_class: the value of a mask that is class 0; smaller ones are ignored.
     """
 
     image: str
-    label: str
-    mask: str
+    targets: Mapping[str, str]
     channels: int
     size: tuple[int, int]
-    request: Request
-    task: str = ""
-    first_class: int = 0
 
-    @property
-    def tasks(self) -> list[str]:
-        """The tasks that there are targets for."""
-        names = {"classification": self.label, "segmentation": self.mask}
-        return [task for task, name in names.items() if name]
 
-    @classmethod
-    def of(cls, request: Request, info: Any) -> "_Fields":
-        """Raises ConfigError if there is no image, or neither a label nor a mask of it."""
-        kinds: Any = importlib.import_module("tensorflow_datasets").features
-        # Sorted, since features that come from a file come in any order.
-        is_dict = isinstance(info.features, kinds.FeaturesDict)
-        entries: dict[str, Any] = dict(sorted(info.features.items())) if is_dict else {}
-        supervised = [name for name in info.supervised_keys or () if isinstance(name, str)]
-        pictures = {
-            name: feature
-            for name, feature in entries.items()
-            if isinstance(feature, kinds.Image)
-            and len(feature.shape) == 3
-            and np.dtype(feature.np_dtype) == np.uint8
-        }
-        grey = [name for name, feature in pictures.items() if feature.shape[-1] == 1]
-        masks = (
-            [name for name in grey if isinstance(pictures[name], kinds.LabeledImage)]
-            or [name for name in grey if name in supervised[1:]]
-            or [name for name in grey if re.search("mask|segment", name)]
+def _find_fields(request: Request, info: Any) -> _Fields:
+    """Raises ConfigError if there is no image, or neither a label nor a mask of it."""
+    kinds: Any = importlib.import_module("tensorflow_datasets").features
+    # Sorted, since features that come from a file come in any order.
+    is_dict = isinstance(info.features, kinds.FeaturesDict)
+    entries: dict[str, Any] = dict(sorted(info.features.items())) if is_dict else {}
+    supervised = [name for name in info.supervised_keys or () if isinstance(name, str)]
+    channels = {
+        name: feature.shape[-1]
+        for name, feature in entries.items()
+        if isinstance(feature, kinds.Image)
+        and len(feature.shape) == 3
+        and np.dtype(feature.np_dtype) == np.uint8
+    }
+    grey = [name for name in channels if channels[name] == 1]
+    masks = (
+        [name for name in grey if isinstance(entries[name], kinds.LabeledImage)]
+        or [name for name in grey if name in supervised[1:]]
+        or [name for name in grey if re.search("mask|segment", name)]
+    )
+    images = [name for name in channels if channels[name] in (1, 3) and name not in masks]
+    labels = [name for name, kind in entries.items() if isinstance(kind, kinds.ClassLabel)]
+    image = _preferred(images, [*supervised[:1], "image"])
+    label = _preferred(labels, [*supervised[1:], "label"])
+    found = {"classification": label, "segmentation": _preferred(masks)}
+    targets = {task: name for task, name in found.items() if name}
+    if not image or not targets:
+        listed = ", ".join(f"{name} ({type(kind).__name__})" for name, kind in entries.items())
+        raise request.error(
+            "has no 8-bit image with a label or a mask; its features:"
+            f" {listed or type(info.features).__name__}"
         )
-        images = [
-            name
-            for name, feature in pictures.items()
-            if feature.shape[-1] in (1, 3) and name not in masks
-        ]
-        labels = [name for name, kind in entries.items() if isinstance(kind, kinds.ClassLabel)]
-        image = _preferred(images, [*supervised[:1], "image"])
-        label = _preferred(labels, [*supervised[1:], "label"])
-        if not image or not (label or masks):
-            listed = ", ".join(f"{name} ({type(kind).__name__})" for name, kind in entries.items())
-            raise request.error(
-                "has no 8-bit image with a label or a mask; its features:"
-                f" {listed or type(info.features).__name__}"
-            )
-        height, width, channels = pictures[image].shape
-        size = (height, width) if height and width else (0, 0)
-        return cls(image, label, masks[0] if masks else "", channels, size, request)
+    height, width, _ = entries[image].shape
+    size = (height, width) if height and width else (0, 0)
+    return _Fields(image, targets, channels[image], size)
 
 
-def _preferred(available: Sequence[str], preferred: Sequence[str]) -> str:
+def _preferred(available: Sequence[str], preferred: Sequence[str] = ()) -> str:
     return next((name for name in (*preferred, *available) if name in available), "")
 
 
@@ -195,11 +178,17 @@ class TfdsSource(BaseSource):
     Reading records as bytes and taking from them what is needed is 4 times as fast as TFDS's own
     way, which parses every feature and decodes images by way of several copies; reading many at a
     time is 5 times as fast as one by one.
+
+    Attributes:
+        first_class: the value of a mask that is class 0; smaller ones are ignored.
     """
 
     records: Any
     where: str
     fields: _Fields
+    task: str
+    mask_values: MaskValues | None = None
+    first_class: int = 0
     resize: Resize | None = None
 
     def __len__(self) -> int:
@@ -209,8 +198,7 @@ class TfdsSource(BaseSource):
         return f"{self.where}[{index}]"
 
     def resized_to(self, resize: Resize | None) -> "TfdsSource":
-        is_labelled = self.fields.task == "classification"
-        return dataclasses.replace(self, resize=resize if is_labelled else None)
+        return dataclasses.replace(self, resize=resize if self.task == "classification" else None)
 
     def __getitem__(self, index: int) -> Example:
         return self._example(self._features(index), index)
@@ -222,20 +210,16 @@ class TfdsSource(BaseSource):
             return map(self.__getitem__, indices)
         return map(self._example, map(_parse, records), indices)
 
-    def labels(self) -> list[int]:
-        labels: list[int] = []
-        for index in range(len(self)):
-            try:
-                labels.append(self._label(self._features(index)))
-            except BadExample:
-                labels.append(-1)
-        return labels
+    def _label(self, index: int) -> int:
+        try:
+            return self._target(self._features(index), index)
+        except BadExample:
+            return -1
 
     def stored_mask(self, index: int) -> tuple[np.ndarray, str]:
-        stored, values = self._features(index), self.fields.request.config.mask_values
-        read = image_file.read_mask if values is None else image_file.decode_mask
-        name = self.name(index)
-        return read(_bytes(stored, self.fields.mask), name, values), name
+        data, name = _bytes(self._features(index), self.fields.targets[self.task]), self.name(index)
+        read = image_file.read_mask if self.mask_values is None else image_file.decode_mask
+        return read(data, name, self.mask_values), name
 
     def _features(self, index: int) -> Mapping[str, Any]:
         try:
@@ -244,19 +228,19 @@ class TfdsSource(BaseSource):
             reason = " ".join(str(error).split())
             raise BadExample(self.name(index), f"cannot be read ({reason})") from error
 
-    def _label(self, stored: Mapping[str, Any]) -> int:
-        return stored[self.fields.label].int64_list.value[0]
-
     def _example(self, stored: Mapping[str, Any], index: int) -> Example:
-        fields, name = self.fields, self.name(index)
-        data = _bytes(stored, fields.image)
-        pixels, _ = image_file.read_image(data, name, fields.channels, resize=self.resize)
-        if fields.task == "classification":
-            return {"images": pixels, "labels": self._label(stored)}
-        values = fields.request.config.mask_values
-        mask = image_file.decode_mask(_bytes(stored, fields.mask), name, values)
+        data, name = _bytes(stored, self.fields.image), self.name(index)
+        pixels, _ = image_file.read_image(data, name, self.fields.channels, resize=self.resize)
+        field = "labels" if self.task == "classification" else "masks"
+        return {"images": pixels, field: self._target(stored, index)}
+
+    def _target(self, stored: Mapping[str, Any], index: int) -> Any:
+        field = self.fields.targets[self.task]
+        if self.task == "classification":
+            return stored[field].int64_list.value[0]
+        mask = image_file.decode_mask(_bytes(stored, field), self.name(index), self.mask_values)
         # Below the first class, values wrap around to IGNORE_LABEL.
-        return {"images": pixels, "masks": mask - np.uint8(fields.first_class)}
+        return mask - np.uint8(self.first_class)
 
 
 def _parse(record: bytes) -> Mapping[str, Any]:
@@ -268,7 +252,7 @@ def _bytes(stored: Mapping[str, Any], name: str) -> bytes:
     return stored[name].bytes_list.value[0]
 
 
-def _records(request: Request, builder: Any, flag: str, split: str) -> Any:
+def _records(request: Request, builder: Any, split: str, chosen: str) -> Any:
     """Returns the stored bytes of the examples of a split, a sequence that TFDS reads without
     TensorFlow.
 
@@ -277,16 +261,16 @@ def _records(request: Request, builder: Any, flag: str, split: str) -> Any:
     """
     library: Any = importlib.import_module("tensorflow_datasets")
     try:
-        count = builder.info.splits[split].num_examples
+        count = builder.info.splits[chosen].num_examples
     except (KeyError, ValueError) as error:
         known = ", ".join(builder.info.splits)
         remedy = f"{request.config.dataset} has the splits {known}; write e.g. train[:90%]"
-        raise ConfigError(flag, split, remedy) from error
+        raise ConfigError(SPLIT_FLAGS[split], chosen, remedy) from error
     if not count:
         return []
     method = library.decode.DeserializeMethod.RAW_BYTES
     try:
-        return builder.as_data_source(split, deserialize_method=method, file_format="array_record")
+        return builder.as_data_source(chosen, deserialize_method=method, file_format="array_record")
     except (NotImplementedError, ValueError) as error:
         remedy = (
             f"{builder.data_dir} holds no ArrayRecord files, which are needed to read examples in"

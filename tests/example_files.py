@@ -1,0 +1,107 @@
+"""What tests of datasets write, open, read and refuse."""
+
+import contextlib
+import gzip
+import io
+import pathlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+import tifffile
+from PIL import Image
+
+from jaxdp.config import DataConfig
+from jaxdp.data.sources import BadExample, Dataset, Split, open_dataset
+from jaxdp.registry import ConfigError
+
+
+def noise(seed: int, *shape: int, high: int = 256) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, high, shape, np.uint8)
+
+
+def png(pixels: np.ndarray, kind: str = "PNG") -> io.BytesIO:
+    buffer = io.BytesIO()
+    Image.fromarray(pixels[..., 0] if pixels.shape[2:] == (1,) else pixels).save(buffer, kind)
+    buffer.seek(0)
+    return buffer
+
+
+def write(root: pathlib.Path, files: Mapping[str, Any], **options: Any) -> pathlib.Path:
+    """Writes arrays and pictures as images, and text as it is; the options are tifffile's."""
+    for name, content in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if isinstance(content, str):
+            path.write_text(content)
+        elif path.suffix == ".tif" and isinstance(content, np.ndarray):
+            tifffile.imwrite(path, content, **({"photometric": "minisblack"} | options))
+        else:
+            (content if isinstance(content, Image.Image) else Image.fromarray(content)).save(path)
+    return root
+
+
+def split_classes(count: int, tests: int = 4) -> dict[str, np.ndarray]:
+    """Returns 8x8 photos of the classes a and b in train/ and test/."""
+    numbers = {"train": range(count), "test": range(tests)}
+    return {
+        f"{split}/{'ab'[number % 2]}/{number:02d}.png": noise(number, 8, 8, 3)
+        for split, some in numbers.items()
+        for number in some
+    }
+
+
+def with_masks(masks: list[Any], *splits: str, suffix: str = "png") -> dict[str, Any]:
+    """Returns masks, each with an image of its size, in each of the splits' folders."""
+    return {
+        f"{split}{part}/{number:02d}.{suffix}": content
+        for split in splits or ("",)
+        for number, mask in enumerate(masks)
+        for part, content in (
+            ("images", noise(number, *np.shape(mask)[:2])),
+            ("masks", mask),
+        )
+    }
+
+
+def read_idx(path: pathlib.Path) -> np.ndarray:
+    """Returns the uint8 array of a gzipped file in MNIST's own format."""
+    raw = gzip.decompress(path.read_bytes())
+    return np.frombuffer(raw, np.uint8, offset=4 + 4 * raw[3]).reshape(
+        np.frombuffer(raw, ">i4", raw[3], 4)
+    )
+
+
+def opened(root: pathlib.Path, **settings: Any) -> Dataset:
+    """Opens a folder."""
+    return open_dataset(DataConfig.of(dataset=f"folder:{root}", **settings))
+
+
+def read(source: Any) -> dict[str, np.ndarray]:
+    """Reads all examples of a split."""
+    assert isinstance(source, Split)
+    return source.read(range(len(source)))
+
+
+def read_splits(dataset: Dataset, field: str) -> set[bytes]:
+    """Returns a field of all examples of all splits."""
+    splits = dataset.splits().values()
+    return {value.tobytes() for source in splits for value in read(source)[field]}
+
+
+def sizes(dataset: Dataset) -> list[int]:
+    return [len(source) for source in dataset.splits().values()]
+
+
+@contextlib.contextmanager
+def refused(message: str, kind: type[ConfigError] = ConfigError) -> Iterator[Any]:
+    """Asserts that what is done is refused in one line."""
+    with pytest.raises(kind, match=message) as caught:
+        yield caught
+    assert "\n" not in str(caught.value)
+
+
+def bad_example(message: str) -> Any:
+    """Asserts that an example is refused in one line."""
+    return refused(message, BadExample)
