@@ -175,7 +175,7 @@ def test_the_same_augmentation_twice_draws_twice() -> None:
 
 
 @dataclasses.dataclass(frozen=True)
-class Exchange:
+class Exchange(Mixing):
     """Takes the partner wholly."""
 
     def mix(self, example: Example, partner: Example, key: Any) -> Any:
