@@ -24,6 +24,7 @@ from jaxdp.data import augment
 from jaxdp.data import image_file as source_images
 from jaxdp.data.sources import open_dataset
 from jaxdp.inference import predictor as predictor_module
+from jaxdp.inference import saved_model
 from jaxdp.inference.apply import create_predictor
 from jaxdp.registry import ConfigError
 from jaxdp.reporting import outcome, pictures, predictions
@@ -83,8 +84,8 @@ def cells(count: int = 2) -> list[np.ndarray]:
 def network(run: pathlib.Path, *, per_image: bool = False) -> Callable[[np.ndarray], np.ndarray]:
     """Returns the run's model, as the pictures of a run are made with it."""
     directory = RunDirectory(run)
-    description = predictor_module.read_description(directory)
-    _, state = predictor_module.restore(directory, directory.load_config(), description, None)
+    description = saved_model.read_description(directory)
+    _, state = saved_model.restore(directory, directory.load_config(), description, None)
     compiled = create_predictor(
         state, augment.Preprocess(description.mean, description.std, per_image=per_image)
     )
@@ -411,9 +412,7 @@ def test_checkpoints_and_settings_of_a_run(runs: Runs, monkeypatch: pytest.Monke
     np.testing.assert_array_equal(best, {6: first, 12: last}[step])
     for order, expected in (([6, 12], first), ([12, 6], last)):
         with monkeypatch.context() as patch:
-            patch.setattr(
-                predictor_module.SavedCheckpoints, "best_first", lambda _, order=order: order
-            )
+            patch.setattr(saved_model.SavedCheckpoints, "best_first", lambda _, order=order: order)
             np.testing.assert_array_equal(predict.predict(runs["digits"], [digit])[0], expected)
     (same,) = predict.predict(
         edited(runs["digits"], dataset="folder:/gone", data_dir="/gone"), [digit]
@@ -580,13 +579,6 @@ def test_names_are_quoted_in_csv_and_whole_in_a_narrow_table(
     monkeypatch.setenv("COLUMNS", "80")
     name = 'a "quoted", [bold]name[/bold]/' + "x" * 100 + ".png"
     classes = [f"[{k}], class" for k in range(4)]
-    predictions.write_csv(pathlib.Path("x.csv"), classes, [name], [[0.25] * 4])
-    raw = pathlib.Path("x.csv").read_bytes()
-    assert raw.startswith(
-        b'file,"[0], class","[1], class","[2], class","[3], class"\r\n"a ""quoted""'
-    )
-    with pathlib.Path("x.csv").open(newline="") as file:
-        assert list(csv.reader(file)) == [["file", *classes], [name, *["0.250000"] * 4]]
     predictions.print_table(
         [{"file": name, "classes": [{"class": each, "probability": 0.25} for each in classes]}]
     )

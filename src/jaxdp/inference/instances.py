@@ -65,12 +65,8 @@ def separate(
     large[0] = False
     numbers = np.cumsum(large) * large
     if numbers.max(initial=0) > _HIGHEST:
-        raise ConfigError(
-            "",
-            "",
-            f"an image has {numbers.max()} objects, and 16 bits number {_HIGHEST}; predict parts"
-            " of it",
-        )
+        remedy = f"an image has {numbers.max()} objects, and 16 bits number {_HIGHEST}"
+        raise ConfigError("", "", f"{remedy}; predict parts of it")
     return numbers.astype(np.uint16)[grown]
 
 

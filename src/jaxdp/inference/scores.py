@@ -45,11 +45,8 @@ class Scores:
         for index, (name, sums) in enumerate(zip(self.names, self.sums, strict=True)):
             values = metrics.compute(self.task, sums)
             del values["examples"]
-            classes = (
-                dict(zip(("actual", "predicted"), self.classes[index], strict=True))
-                if self.classes
-                else {}
-            )
+            pair = self.classes[index] if self.classes else ()
+            classes = dict(zip(("actual", "predicted"), pair, strict=False))
             rows.append({"example": name} | classes | values)
         return rows
 
@@ -77,9 +74,7 @@ def score(
     classes: list[tuple[str, str]] = []
     for split in splits:
         source = setup.dataset.splits()[split]
-        objects = (
-            instances.count(predictor, source) if predictor is not None else itertools.repeat({})
-        )
+        objects = itertools.repeat({}) if predictor is None else instances.count(predictor, source)
         for index, (sums, of_objects) in enumerate(
             zip(setup.evaluate_each(state, split=split), objects, strict=False)
         ):

@@ -80,8 +80,12 @@ def as_picture(image: np.ndarray, pixel_range: tuple[float, float] | None = None
     """
     if pixel_range is not None:
         low, high = pixel_range
-        scaled = (image.astype(np.float32) - low) * (255 / (high - low))
-        image = np.clip(scaled, 0, 255).round().astype(np.uint8)
+
+        def scale(image: np.ndarray) -> np.ndarray:
+            scaled = (image.astype(np.float32) - low) * (255 / (high - low))
+            return np.clip(scaled, 0, 255).round().astype(np.uint8)
+
+        image = by_rows(scale, image)
     if image.shape[-1] == 2:
         return image.mean(-1, keepdims=True).round().astype(np.uint8)
     return image if image.shape[-1] in (1, 3) else image[..., :3]

@@ -13,12 +13,11 @@ import rich.table
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
-from jaxdp import csv_text
 from jaxdp.config.values import MaskValues
-from jaxdp.parsing import printable, resolved
+from jaxdp.parsing import printable
 from jaxdp.reporting import pictures
 from jaxdp.rundir.read import Row
-from jaxdp.rundir.write import replace_file, replacing
+from jaxdp.rundir.write import replacing
 
 _LINE_SECONDS = 30  # between lines of progress if there is no terminal
 _LEAST_SHARE = 0.0005  # of pixels, for a class in the table; a smaller one would read 0.0%
@@ -114,28 +113,6 @@ def _cells(row: Row) -> dict[str, str]:
         "lowest": str(row["lowest"]),
         "highest": str(row["highest"]),
     }
-
-
-def write_csv(
-    path: pathlib.Path,
-    class_names: Sequence[str],
-    files: Sequence[str],
-    shares: Sequence[Sequence[float]],
-) -> None:
-    """Writes a line for each image and a column for each class."""
-    lines = [
-        (file, *(f"{value:.6f}" for value in values))
-        for file, values in zip(files, shares, strict=True)
-    ]
-    # A link that the user names stays a link.
-    replace_file(resolved(path), csv_text.write([("file", *class_names), *lines]))
-
-
-def write_object_csv(path: pathlib.Path, rows: Sequence[Row]) -> None:
-    """Writes a line for each image: the number of instances and their mean area in pixels."""
-    names = ("file", "objects", "mean_area_pixels")
-    lines = [[row[name] for name in names] for row in rows]
-    replace_file(resolved(path), csv_text.write([names, *lines]))
 
 
 def write_objects(

@@ -11,7 +11,6 @@ every change of geometry.
 import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -83,7 +82,8 @@ class Preprocess:
         """
         if keys_of is None:
             return dict(batch) | self._normalized(self._floats(_pixels(batch)))
-        output_shape(self.augmentations, batch["images"].shape[1:])
+        height, width, channels = batch["images"].shape[1:]
+        output_shape(self.augmentations, (height, width, channels))
         augment, keys = jax.vmap(self._augment), keys_of(numbers(batch))
         out = dict(batch) | augment(_pixels(batch), keys)
         if self.mixings:
