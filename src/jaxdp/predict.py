@@ -173,8 +173,8 @@ def main(config: PredictConfig) -> int:
     images = (
         read(image.file.picture)[0] if image.pixels is None else image.pixels for image in known
     )
-    with predictions.Progress(len(known), hidden=config.json and sys.stdout.isatty()) as progress:
-        answers = predictor.strips(images, progress.advance)
+    with predictions.progress(len(known), hidden=config.json and sys.stdout.isatty()) as advance:
+        answers = predictor.strips(images, advance)
         for image, (pixels, answer) in zip(known, answers, strict=True):
             row = results.add(image.file, pixels, answer)
             if config.json:

@@ -657,8 +657,8 @@ def test_progress_says_a_line_now_and_then(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(predictions, "_LINE_SECONDS", -1)
-    with predictions.Progress(4) as progress:
-        progress.advance(0.5)
+    with predictions.progress(4) as advance:
+        advance(0.5)
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err == "0.5 of 4 images\n"
@@ -669,8 +669,8 @@ def test_progress_is_a_bar_on_a_terminal(
 ) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
     for hidden in (False, True):
-        with predictions.Progress(4, hidden=hidden) as progress:
-            progress.advance(1.0)
+        with predictions.progress(4, hidden=hidden) as advance:
+            advance(1.0)
         captured = capsys.readouterr()
         assert captured.out == ""
         assert ("predicting images: 4" in captured.err and "25%" in captured.err) != hidden
