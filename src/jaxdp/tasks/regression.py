@@ -5,6 +5,7 @@
 import dataclasses
 import math
 from collections.abc import Mapping
+from typing import ClassVar
 
 import jax.numpy as jnp
 import optax
@@ -42,7 +43,7 @@ class Regression(ClassTask):
     delta: float | int = 0.1
     name = "regression"
     best_metric = ("mse", False)
-    means = {"loss": "loss", "mse": "squared", "mae": "absolute"}
+    means: ClassVar = {"loss": "loss", "mse": "squared", "mae": "absolute"}
 
     def __post_init__(self) -> None:
         super().__post_init__()
