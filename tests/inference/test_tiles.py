@@ -122,27 +122,6 @@ def test_what_needs_no_neighbours_is_left_as_it_is(shape: tuple[int, int], chann
     np.testing.assert_allclose(answer, picture / 255, atol=1e-6)
 
 
-def test_tiles_agree_with_the_whole_where_they_see_enough() -> None:
-    picture = image(192, 256)
-    network = Network(box_sum, lambda side: side)
-    answer = predict(Tiles(network.output_side, tile=96, overlap=32), network, picture)
-    expected = whole(network, picture)
-    far_from_ends = []
-    for size in picture.shape[:2]:
-        starts = Tiles(network.output_side, tile=96, overlap=32).side(size).starts
-        ends = np.array([end for start in starts for end in (start, start + 95)])
-        far_from_ends.append(np.abs(np.arange(size)[:, None] - ends).min(1) > 2)
-    rows, columns = far_from_ends
-    far = rows[:, None] & columns
-    assert far.mean() > 0.7
-    np.testing.assert_allclose(answer[far], expected[far], rtol=1e-5)
-    # At the seams too little is seen, but such answers hardly count.
-    inner = np.s_[2:-2, 2:-2]
-    assert np.abs(answer - expected)[inner].max() < 0.01 * expected.max()
-    abutting = predict(Tiles(network.output_side, tile=96, overlap=0), network, picture)
-    assert np.abs(abutting - expected)[inner].max() > 0.1 * expected.max()
-
-
 @pytest.mark.parametrize("network", [VALID, UNET])
 @pytest.mark.parametrize("shape", [(50, 64), (150, 203), (8, 300)])
 def test_unpadded_networks_answer_for_every_pixel_and_the_same_in_tiles(

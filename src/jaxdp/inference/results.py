@@ -96,32 +96,54 @@ class Results:
                 bottom.
         """
         if self._description.answer == "classification":
-            row = predictions.top_k(answer, self._description.class_names, self._top_k)
-            cells = [f"{value:.6f}" for value in answer]
-        elif self._description.answer == "segmentation":
-            row, cells = self._segment(file, image, answer)
+            row, cells = self._classes(answer)
+        elif self._description.answer == "regression":
+            row, cells = self._pixels(file, answer)
         else:
-            assert self._folder is not None
-            pixels = np.concatenate([_to_uint8(strip) for strip in answer])
-            row = predictions.brightness(pixels)
-            row |= predictions.write_prediction(self._folder, file.name, pixels)
-            cells = []
+            row, cells = self._labels(file, image, answer)
         self._rows.append({"file": str(file)} | row)
-        self._cells.append((str(file), *cells))
+        self._cells.append([str(file), *cells])
         return self._rows[-1]
 
-    def _segment(
+    def _classes(self, probabilities: np.ndarray) -> tuple[Row, list[Any]]:
+        most_likely = np.argsort(-probabilities, kind="stable")[: self._top_k]
+        names = self._description.class_names
+        classes = [
+            {"class": names[index], "probability": round(float(probabilities[index]), 6)}
+            for index in most_likely
+        ]
+        return {"classes": classes}, [f"{value:.6f}" for value in probabilities]
+
+    def _pixels(self, file: ImageFile, strips: Iterator[np.ndarray]) -> tuple[Row, list[Any]]:
+        assert self._folder is not None
+        pixels = np.concatenate(
+            [(strip.clip(0, 1) * 255).round().astype(np.uint8) for strip in strips]
+        )
+        row = {
+            "size": list(pixels.shape[:2]),
+            "mean": round(float(pixels.mean()), 3),
+            "lowest": int(pixels.min()),
+            "highest": int(pixels.max()),
+        }
+        return row | predictions.write_prediction(self._folder, file.name, pixels), []
+
+    def _labels(
         self, file: ImageFile, image: np.ndarray, strips: Iterator[np.ndarray]
     ) -> tuple[Row, list[Any]]:
         names = self._description.class_names
         if self._description.instances:  # a watershed needs the probabilities of the whole image
             labels = instances.separate(np.concatenate([strip.copy() for strip in strips]))
-            row = predictions.count_objects(labels)
-            cells = [row["objects"], row["mean_area_pixels"]]
+            count = int(labels.max(initial=0))
+            area = round(np.count_nonzero(labels) / max(count, 1), 2)
+            row, cells = {"objects": count, "mean_area_pixels": area}, [count, area]
         else:
             labels = np.concatenate([strip.argmax(-1).astype(np.uint8) for strip in strips])
-            row = predictions.shares(labels, names)
-            cells = [f"{value:.6f}" for value in row["shares"].values()]
+            # Row by row: it takes 8 bytes a pixel.
+            counts = sum(np.bincount(line, minlength=len(names)) for line in labels)
+            shares = [round(share, 6) for share in (counts / labels.size).tolist()]
+            row = {"shares": dict(zip(names, shares, strict=True))}
+            cells = [f"{share:.6f}" for share in shares]
+        row = {"size": list(labels.shape)} | row
         if self._folder is not None:
             shown = pictures.as_picture(image, self._description.pixel_range)
             if self._description.instances:
@@ -139,7 +161,3 @@ class Results:
             replace_file(resolved(self._csv), csv_text.write(self._cells))
         if table:
             predictions.print_table(self._rows)
-
-
-def _to_uint8(strip: np.ndarray) -> np.ndarray:
-    return (strip.clip(0, 1) * 255).round().astype(np.uint8)

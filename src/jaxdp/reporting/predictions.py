@@ -23,45 +23,6 @@ _LINE_SECONDS = 30  # between lines of progress if there is no terminal
 _LEAST_SHARE = 0.0005  # of pixels, for a class in the table; a smaller one would read 0.0%
 
 
-def top_k(probabilities: np.ndarray, class_names: Sequence[str], count: int) -> Row:
-    """Returns the most likely classes of an image with their probabilities."""
-    best = np.argsort(-probabilities, kind="stable")[:count]
-    return {
-        "classes": [
-            {"class": class_names[index], "probability": round(float(probabilities[index]), 6)}
-            for index in best
-        ]
-    }
-
-
-def shares(mask: np.ndarray, class_names: Sequence[str]) -> Row:
-    """Returns the size of a mask and the share of its pixels that each class has."""
-    # Row by row: it takes 8 bytes a pixel.
-    counts = np.sum([np.bincount(row, minlength=len(class_names)) for row in mask], 0)
-    shares = (round(count / mask.size, 6) for count in counts.tolist())
-    return {"size": list(mask.shape), "shares": dict(zip(class_names, shares, strict=True))}
-
-
-def count_objects(objects: np.ndarray) -> Row:
-    """Returns the size of instance labels (H, W), the number of instances and their mean area."""
-    count, pixels = int(objects.max(initial=0)), int(np.count_nonzero(objects))
-    return {
-        "size": list(objects.shape),
-        "objects": count,
-        "mean_area_pixels": round(pixels / max(count, 1), 2),
-    }
-
-
-def brightness(image: np.ndarray) -> Row:
-    """Returns the size of an image, and the mean, minimum and maximum of its pixel values."""
-    return {
-        "size": list(image.shape[:2]),
-        "mean": round(float(image.mean()), 3),
-        "lowest": int(image.min()),
-        "highest": int(image.max()),
-    }
-
-
 def print_table(rows: Sequence[Row]) -> None:
     """Prints a table with a row for each image; long names are wrapped, never shortened."""
     cells = [{"file": printable(row["file"])} | _cells(row) for row in rows]

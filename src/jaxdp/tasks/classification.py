@@ -3,7 +3,6 @@
 # pyright: reportUnknownMemberType=false, reportMissingTypeStubs=false
 
 import dataclasses
-from collections.abc import Mapping
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +10,7 @@ import optax
 from jaxtyping import Array, Float, Int
 
 from jaxdp.registry import ConfigError
-from jaxdp.tasks.task import ClassTask, check_class_weights, register
+from jaxdp.tasks.task import Batch, ClassTask, Losses, check_class_weights, register
 
 TOP = 5
 
@@ -49,9 +48,7 @@ class Classification(ClassTask):
             raise ConfigError("task_kwargs", given, "must be at least 0 and below 1")
         check_class_weights(self.class_weights, self.num_classes)
 
-    def losses(
-        self, outputs: Float[Array, "batch classes"], batch: Mapping[str, Array]
-    ) -> Float[Array, "batch"]:
+    def losses(self, outputs: Float[Array, "batch classes"], batch: Batch) -> Losses:
         """Returns the training loss of each example.
 
         Where images are mixed, so are labels (Zhang et al. 2018, section 2).
@@ -61,15 +58,13 @@ class Classification(ClassTask):
             targets *= jnp.asarray(self.class_weights)
         return optax.softmax_cross_entropy(outputs, targets)
 
-    def divisors(
-        self, outputs: Float[Array, "batch classes"], batch: Mapping[str, Array]
-    ) -> Float[Array, "batch"]:
+    def divisors(self, outputs: Float[Array, "batch classes"], batch: Batch) -> Losses:
         """Returns the class weight of each example, by whose mean the mean loss is divided."""
         if not self.class_weights:
             return jnp.ones(len(outputs))
         return self._targets(outputs, batch) @ jnp.asarray(self.class_weights, jnp.float32)
 
-    def _targets(self, outputs: Array, batch: Mapping[str, Array]) -> Float[Array, "batch classes"]:
+    def _targets(self, outputs: Array, batch: Batch) -> Float[Array, "batch classes"]:
         targets = jax.nn.one_hot(batch["labels"], outputs.shape[-1])
         if "partner_share" in batch:
             share = batch["partner_share"][:, None]
@@ -78,7 +73,7 @@ class Classification(ClassTask):
         return targets
 
     def sums(
-        self, outputs: Float[Array, "batch classes"], batch: Mapping[str, Array], *, training: bool
+        self, outputs: Float[Array, "batch classes"], batch: Batch, *, training: bool
     ) -> dict[str, Float[Array, "..."]]:
         labels: Int[Array, "batch"] = batch["labels"]
         weights = batch["weights"]

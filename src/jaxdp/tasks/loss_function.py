@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 from jaxdp.data.sources import TARGET_FIELDS
 from jaxdp.registry import ConfigError, nearest
 from jaxdp.tasks.segmentation import center_crop
-from jaxdp.tasks.task import ClassTask, Task
+from jaxdp.tasks.task import Batch, ClassTask, Losses, Task
 
 LossFunction = Callable[[Array, Array], Array]
 
@@ -74,9 +74,7 @@ class LossTask(ClassTask):
         """The field of a batch that holds the targets."""
         return TARGET_FIELDS[self.kind]
 
-    def losses(
-        self, outputs: Float[Array, "batch ..."], batch: Mapping[str, Array]
-    ) -> Float[Array, "batch"]:
+    def losses(self, outputs: Float[Array, "batch ..."], batch: Batch) -> Losses:
         losses = self._per_example(outputs, batch[self.target])
         if "partner_share" in batch:
             share = batch["partner_share"]
@@ -85,7 +83,7 @@ class LossTask(ClassTask):
         return losses
 
     def sums(
-        self, outputs: Float[Array, "batch ..."], batch: Mapping[str, Array], *, training: bool
+        self, outputs: Float[Array, "batch ..."], batch: Batch, *, training: bool
     ) -> dict[str, Float[Array, ""]]:
         weights, targets = batch["weights"], batch[self.target]
         sums = {
@@ -96,7 +94,7 @@ class LossTask(ClassTask):
             sums["correct"] = jnp.sum(weights * (jnp.argmax(outputs, -1) == targets))
         return sums
 
-    def _per_example(self, outputs: Array, targets: Array) -> Float[Array, "batch"]:
+    def _per_example(self, outputs: Array, targets: Array) -> Losses:
         if self.kind != "classification":
             targets = center_crop(targets, outputs.shape[1:3])
         losses = self.function(outputs, targets)

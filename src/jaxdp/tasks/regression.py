@@ -4,7 +4,6 @@
 
 import dataclasses
 import math
-from collections.abc import Mapping
 from typing import ClassVar
 
 import jax.numpy as jnp
@@ -13,7 +12,7 @@ from jaxtyping import Array, Float
 
 from jaxdp.registry import ConfigError
 from jaxdp.tasks.segmentation import center_crop
-from jaxdp.tasks.task import ClassTask, Sums, check_choice, register
+from jaxdp.tasks.task import Batch, ClassTask, Losses, Sums, check_choice, register
 
 LOSSES = {
     "l2": lambda errors, delta: jnp.square(errors),
@@ -51,16 +50,14 @@ class Regression(ClassTask):
         if self.delta <= 0:
             raise ConfigError("task_kwargs", {"delta": self.delta}, "must be greater than 0")
 
-    def losses(
-        self, outputs: Float[Array, "batch h w channels"], batch: Mapping[str, Array]
-    ) -> Float[Array, "batch"]:
+    def losses(self, outputs: Float[Array, "batch h w channels"], batch: Batch) -> Losses:
         errors = outputs - center_crop(batch["targets"], outputs.shape[1:3])
         return jnp.mean(LOSSES[self.loss](errors, float(self.delta)), (1, 2, 3))
 
     def sums(
         self,
         outputs: Float[Array, "batch h w channels"],
-        batch: Mapping[str, Array],
+        batch: Batch,
         *,
         training: bool,
     ) -> dict[str, Float[Array, "..."]]:

@@ -4,7 +4,6 @@
 # pyright: reportMissingTypeStubs=false
 
 import dataclasses
-from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -15,7 +14,16 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jaxdp.registry import ConfigError
 from jaxdp.tasks import instances
-from jaxdp.tasks.task import ClassTask, Sums, check_choice, check_class_weights, ratio, register
+from jaxdp.tasks.task import (
+    Batch,
+    ClassTask,
+    Losses,
+    Sums,
+    check_choice,
+    check_class_weights,
+    ratio,
+    register,
+)
 
 LOSSES = ("cross_entropy", "dice", "cross_entropy+dice")
 
@@ -68,46 +76,47 @@ class Segmentation(ClassTask):
             remedy = f"is for loss=cross_entropy; with {self.loss} use image"
             raise ConfigError("task_kwargs", {"weighted_over": "batch"}, remedy)
 
-    def losses(
-        self, outputs: Float[Array, "batch h w classes"], batch: Mapping[str, Array]
-    ) -> Float[Array, "batch"]:
-        masks, counted = self._masks(outputs, batch)
-        weights = self._pixel_weights(batch, masks, counted)
+    def losses(self, outputs: Float[Array, "batch h w classes"], batch: Batch) -> Losses:
+        masks, counted, weights = self._targets(outputs, batch)
         if self._pools:
             losses = optax.softmax_cross_entropy_with_integer_labels(outputs, masks)
             return jnp.mean(weights * losses, (1, 2))
         return self._loss(outputs, masks, counted, weights)
 
-    def divisors(
-        self, outputs: Float[Array, "batch h w classes"], batch: Mapping[str, Array]
-    ) -> Float[Array, "batch"]:
+    def divisors(self, outputs: Float[Array, "batch h w classes"], batch: Batch) -> Losses:
         """Returns the mean weight of each image's pixels, where the batch shares the divisor of the
         loss, and otherwise 1.
         """
         if not self._pools:
             return jnp.ones(len(outputs))
-        return jnp.mean(self._pixel_weights(batch, *self._masks(outputs, batch)), (1, 2))
+        return jnp.mean(self._targets(outputs, batch)[-1], (1, 2))
 
     @property
     def _pools(self) -> bool:
         return bool(self.class_weights) and self.weighted_over == "batch"
 
-    def _pixel_weights(
-        self, batch: Mapping[str, Array], masks: Array, counted: Array
-    ) -> Float[Array, "batch h w"]:
+    def _targets(
+        self, outputs: Array, batch: Batch
+    ) -> tuple[Int[Array, "batch h w"], Bool[Array, "batch h w"], Float[Array, "batch h w"]]:
+        """Returns masks cropped to the outputs, which unpadded convolutions make smaller, which
+        pixels count, and their weights in the training loss.
+        """
+        masks = center_crop(batch["masks"].astype(jnp.int32), outputs.shape[1:3])
+        counted = masks != self.ignore_label
+        masks = jnp.where(counted, masks, 0)
         weights = jnp.asarray(self.class_weights or (1.0,) * self.num_classes, jnp.float32)[masks]
         if "border_weights" in batch:
             weights += center_crop(batch["border_weights"], masks.shape[1:3])
-        return jnp.where(counted, weights, 0.0)
+        return masks, counted, jnp.where(counted, weights, 0.0)
 
     def sums(
         self,
         outputs: Float[Array, "batch h w classes"],
-        batch: Mapping[str, Array],
+        batch: Batch,
         *,
         training: bool,
     ) -> dict[str, Float[Array, "..."]]:
-        masks, counted = self._masks(outputs, batch)
+        masks, counted, _ = self._targets(outputs, batch)
         weights = batch["weights"]
         # Without weights of classes or borders, so that runs can be compared.
         losses = self._loss(outputs, masks, counted, counted.astype(jnp.float32))
@@ -131,44 +140,35 @@ class Segmentation(ClassTask):
         intersection, actual, predicted = (
             np.asarray(sums[name]) for name in ("intersection", "actual", "predicted")
         )
-        union, both = actual + predicted - intersection, actual + predicted
-        iou = ratio(intersection, union)
-        dice = ratio(2 * intersection, both)
+        union = actual + predicted - intersection
         occurs = union > 0
-        metrics = {
-            "loss": float(ratio(sums["loss"], sums["examples"])),
-            "iou": float(iou[occurs].mean()) if occurs.any() else 0.0,
-            "dice": float(dice[occurs].mean()) if occurs.any() else 0.0,
-            "pixel_accuracy": float(ratio(intersection.sum(), actual.sum())),
-        } | instances.metrics(sums)
-        for metric, values in {"iou": iou, "dice": dice}.items():
+        shares = {
+            "iou": ratio(intersection, union),
+            "dice": ratio(2 * intersection, actual + predicted),
+        }
+        metrics = {"loss": float(ratio(sums["loss"], sums["examples"]))}
+        for metric, values in shares.items():
+            metrics[metric] = float(values[occurs].mean()) if occurs.any() else 0.0
+        metrics["pixel_accuracy"] = float(ratio(intersection.sum(), actual.sum()))
+        metrics |= instances.metrics(sums)
+        for metric, values in shares.items():
             for index in np.flatnonzero(occurs):
                 metrics[f"{metric}/{self.class_names[index]}"] = float(values[index])
         return metrics
 
-    def _masks(
-        self, outputs: Array, batch: Mapping[str, Array]
-    ) -> tuple[Int[Array, "batch h w"], Bool[Array, "batch h w"]]:
-        """Returns masks cropped to the outputs, which unpadded convolutions make smaller, and which
-        pixels count.
-        """
-        masks = center_crop(batch["masks"].astype(jnp.int32), outputs.shape[1:3])
-        counted = masks != self.ignore_label
-        return jnp.where(counted, masks, 0), counted
-
-    def _loss(
-        self, outputs: Array, masks: Array, counted: Array, weights: Array
-    ) -> Float[Array, "batch"]:
+    def _loss(self, outputs: Array, masks: Array, counted: Array, weights: Array) -> Losses:
         """Returns the loss of each image, whose pixels have these weights in the cross-entropy."""
         loss = jnp.zeros(len(outputs))
         if "cross_entropy" in self.loss:
             losses = optax.softmax_cross_entropy_with_integer_labels(outputs, masks)
-            loss += _divide(jnp.sum(weights * losses, (1, 2)), jnp.sum(weights, (1, 2)))
+            divisor = jnp.sum(weights, (1, 2))
+            # Of an image without a pixel that counts, both sums are 0.
+            loss += jnp.sum(weights * losses, (1, 2)) / jnp.where(divisor > 0, divisor, 1.0)
         if "dice" in self.loss:
             loss += self._dice_loss(outputs, masks, counted)
         return loss
 
-    def _dice_loss(self, outputs: Array, masks: Array, counted: Array) -> Float[Array, "batch"]:
+    def _dice_loss(self, outputs: Array, masks: Array, counted: Array) -> Losses:
         probabilities = jax.nn.softmax(outputs) * counted[..., None]
         actual = jax.nn.one_hot(masks, self.num_classes) * counted[..., None]
         intersection = jnp.sum(probabilities * actual, (1, 2))
@@ -177,10 +177,6 @@ class Segmentation(ClassTask):
         # nothing is divided by 0.
         dice = (2 * intersection + 1) / (both + 1)
         return 1 - jnp.mean(dice, -1)
-
-
-def _divide(part: Array, whole: Array) -> Array:
-    return jnp.where(whole > 0, part / jnp.where(whole > 0, whole, 1.0), 0.0)
 
 
 def center_crop(dense: Any, size: tuple[int, ...]) -> Any:

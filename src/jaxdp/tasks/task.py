@@ -12,6 +12,8 @@ from jaxtyping import Array, Float
 from jaxdp.data.sources import TARGET_FIELDS
 from jaxdp.registry import ConfigError, Registry, check_keywords, nearest
 
+Batch = Mapping[str, Array]
+Losses = Float[Array, "batch"]
 Sums = Mapping[str, Any]
 
 
@@ -46,13 +48,11 @@ class Task(Protocol):
         """The metric by which checkpoints are ranked, and whether larger is better."""
         ...
 
-    def losses(self, outputs: Array, batch: Mapping[str, Array]) -> Float[Array, "batch"]:
+    def losses(self, outputs: Array, batch: Batch) -> Losses:
         """Returns the training loss of each example."""
         ...
 
-    def sums(
-        self, outputs: Array, batch: Mapping[str, Array], *, training: bool
-    ) -> dict[str, Array]:
+    def sums(self, outputs: Array, batch: Batch, *, training: bool) -> dict[str, Array]:
         """Returns sums over the examples, each weighted by `batch["weights"]`.
 
         Args:
