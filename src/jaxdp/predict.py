@@ -5,12 +5,11 @@ dataset need not be there. The result is the same on any number of devices.
 """
 
 import dataclasses
-import functools
 import json
 import pathlib
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from jaxdp.command_line import command
@@ -130,12 +129,15 @@ def predict(
     )
     from jaxdp.inference import files
 
-    read, items = _reader(predictor), []
-    for image in images:
-        is_file = isinstance(image, str | pathlib.Path)
-        items += files.pages(pathlib.Path(image), predictor.config.tiff) if is_file else [image]
-    pixels = (read(item)[0] if isinstance(item, files.Picture) else item for item in items)
-    return [answer for _, answer in predictor(pixels)]
+    def pixels() -> "Iterator[np.ndarray]":
+        for image in images:
+            if isinstance(image, str | pathlib.Path):
+                for picture in files.pages(pathlib.Path(image), predictor.config.tiff):
+                    yield predictor.read(picture)[0]
+            else:
+                yield image
+
+    return [answer for _, answer in predictor(pixels())]
 
 
 @command(PredictConfig, "jaxdp.predict", DESCRIPTION, defaults_file=False)
@@ -169,9 +171,10 @@ def main(config: PredictConfig) -> int:
         _say(note)
     if note := predictor.note_on_tiles(image.size for image in known):
         _say(f"note: {note}")
-    read, start = _reader(predictor), time.perf_counter()
+    start = time.perf_counter()
     images = (
-        read(image.file.picture)[0] if image.pixels is None else image.pixels for image in known
+        predictor.read(image.file.source)[0] if image.pixels is None else image.pixels
+        for image in known
     )
     with predictions.progress(len(known), hidden=config.json and sys.stdout.isatty()) as advance:
         answers = predictor.strips(images, advance)
@@ -198,20 +201,6 @@ def _load(run_dir: str | pathlib.Path, *, devices: int | None, **options: Any) -
     return Predictor.of_run(run_dir, devices=devices, **options)
 
 
-def _reader(predictor: "Predictor") -> Any:
-    """Returns a function that reads a picture as the run's training did."""
-    from jaxdp.data.resize import Resize
-    from jaxdp.inference import files
-
-    description = predictor.description
-    return functools.partial(
-        files.read,
-        channels=description.image_shape[-1],
-        dtype=description.dtype,
-        resize=Resize.while_reading(predictor.config, description.answer),
-    )
-
-
 def _survey(config: PredictConfig, predictor: "Predictor") -> "tuple[list[SurveyedImage], int]":
     """Finds and reads the images, and returns those that can be used, and how many are left out."""
     from jaxdp.data.dataset import BadExample
@@ -227,7 +216,7 @@ def _survey(config: PredictConfig, predictor: "Predictor") -> "tuple[list[Survey
         files.check_names(found)
     bad: list[BadExample] = []
     on_bad = bad.append if config.on_bad_example == "skip" else None
-    known = files.survey(found, _reader(predictor), on_bad)
+    known = files.survey(found, predictor.read, on_bad)
     for error in bad:
         _say(f"warning: {error.where}: {error.problem}")
     if not known:

@@ -228,7 +228,8 @@ def test_images_of_one_size_are_computed_together_wherever_they_stand(
 def test_masks(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
     first, second = cells()
     save("in/one.png", first), save("in/deep/two.two.png", second)
-    assert predict.main([str(runs["cells"]), "in", "--output-dir", "out"]) == 0
+    flags = "in --output-dir out --csv shares.csv"
+    assert predict.main([str(runs["cells"]), *flags.split()]) == 0
     assert sorted(str(path) for path in pathlib.Path("out").rglob("*.*")) == [
         "out/deep/two.two-mask.png",
         "out/deep/two.two-overlay.png",
@@ -248,6 +249,11 @@ def test_masks(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
         with Image.open(f"out/{name}-overlay.png") as written:
             assert written.mode == "RGB"
             np.testing.assert_array_equal(np.asarray(written), pictures.overlay(image, mask, 2))
+    shares = masks.mean((1, 2))
+    rows = list(csv.DictReader(pathlib.Path("shares.csv").read_text().splitlines()))
+    assert [row["file"] for row in rows] == ["in/deep/two.two.png", "in/one.png"]
+    assert [float(row["cell"]) for row in rows] == pytest.approx(list(shares[::-1]), abs=1e-6)
+    assert float(rows[0]["background"]) == pytest.approx(1 - shares[1], abs=1e-6)
     shown = capsys.readouterr()
     assert shown.err == ""
     assert "96x96" in shown.out
@@ -532,22 +538,6 @@ def test_names_are_whole_in_a_narrow_table(
     assert "[bold]" in shown
     assert "[0], class" in shown
     assert "4th" in shown
-
-
-def test_a_column_a_class_of_pixels(runs: Runs) -> None:
-    images = cells()
-    save("in/one.png", images[0]), save("in/two.png", images[1])
-    assert predict.main([str(runs["cells"]), "in", "--csv", "shares.csv"]) == 0
-    # Masks were not asked for.
-    assert sorted(str(path) for path in pathlib.Path().iterdir()) == ["in", "shares.csv"]
-    with pathlib.Path("shares.csv").open(newline="") as file:
-        rows = list(csv.DictReader(file))
-    masks = network(runs["cells"])(np.stack(images)).argmax(-1)
-    assert [row["file"] for row in rows] == ["in/one.png", "in/two.png"]
-    assert [float(row["cell"]) for row in rows] == pytest.approx(list(masks.mean((1, 2))), abs=1e-6)
-    assert [float(row["background"]) + float(row["cell"]) for row in rows] == pytest.approx(
-        [1, 1], abs=2e-6
-    )
 
 
 @pytest.mark.parametrize("terminal", [True, False])

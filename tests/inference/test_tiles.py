@@ -217,36 +217,6 @@ def test_a_search_does_not_ask_twice() -> None:
     assert len(asked) == count
 
 
-def at_once(tiler: Tiles, network: Network, picture: np.ndarray) -> np.ndarray:
-    """The blended answers of all tiles, held as a whole."""
-    rows, columns = tiler.sides(picture.shape)
-    padded = np.pad(picture, (rows.padding, columns.padding, (0, 0)), mode="symmetric")
-    blended = np.zeros((rows.covered, columns.covered, picture.shape[-1]), np.float32)
-    for top, by_row in zip(rows.starts, rows.weights(), strict=True):
-        for left, by_column in zip(columns.starts, columns.weights(), strict=True):
-            answer = network(
-                padded[None, top : top + rows.input_size, left : left + columns.input_size]
-            )[0]
-            place = np.s_[top : top + rows.output_size, left : left + columns.output_size]
-            blended[place] += by_row[:, None, None] * by_column[:, None] * answer
-    return blended[: rows.size, : columns.size]
-
-
-@pytest.mark.parametrize("network", [Network(box_sum, lambda side: side), VALID, UNET])
-@pytest.mark.parametrize("shape", [(64, 300), (333, 129), (1, 70), (500, 40), (257, 257)])
-@pytest.mark.parametrize("overlap", [0, 24, 32])
-def test_strips_are_the_whole_bit_by_bit(
-    network: Network, shape: tuple[int, int], overlap: int
-) -> None:
-    picture = image(*shape, 2)
-    tiler = Tiles(network.output_side, tile=64, overlap=overlap)
-    expected = at_once(tiler, network, picture)
-    strips = [strip.copy() for strip in tiler.strips(network, picture)]
-    assert len(strips) == len(tiler.sides(picture.shape)[0].starts)
-    np.testing.assert_array_equal(np.concatenate(strips), expected)
-    np.testing.assert_array_equal(predict(tiler, network, picture), expected)
-
-
 def test_a_row_of_tiles_is_held_however_high_the_image() -> None:
     network = Network(lambda batch: np.repeat(batch, 16, -1), lambda side: side)
     peaks = []

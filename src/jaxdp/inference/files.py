@@ -20,6 +20,7 @@ from jaxdp.parsing import resolved, valid_text
 from jaxdp.registry import ConfigError
 from jaxdp.runtime import platform
 
+Source = pathlib.Path | Picture
 _KEPT_BYTES = 2**28  # of pixels that need not be decoded a second time
 _FAR = 20  # deviations from the mean of a dataset at which pixels are hardly on its scale
 
@@ -39,8 +40,12 @@ class ImageFile:
     name: pathlib.PurePath
     picture: Picture | None = None
 
+    @property
+    def source(self) -> Source:
+        return self.picture or self.path
+
     def __str__(self) -> str:
-        return valid_text(str(self.picture or self.path))
+        return valid_text(str(self.source))
 
 
 def find(
@@ -113,7 +118,7 @@ def paged(files: Iterable[ImageFile], tiff: str | None) -> list[ImageFile]:
 
 
 def read(
-    path: pathlib.Path | Picture,
+    path: Source,
     channels: int,
     dtype: str = "uint8",
     resize: Resize | None = None,
@@ -154,7 +159,7 @@ class SurveyedImage:
 
 def survey(
     files: Sequence[ImageFile],
-    read: Callable[[pathlib.Path | Picture], tuple[np.ndarray, tuple[str, ...]]],
+    read: Callable[[Source], tuple[np.ndarray, tuple[str, ...]]],
     left_out: Callable[[BadExample], None] | None,
 ) -> list[SurveyedImage]:
     """Reads every file once, so that a broken one is known before anything is computed or written.
@@ -171,7 +176,7 @@ def survey(
     def look(file: ImageFile) -> SurveyedImage | BadExample:
         nonlocal free
         try:
-            pixels, changes = read(file.picture or file.path)
+            pixels, changes = read(file.source)
         except BadExample as error:
             return error
         highest = tuple(pixels.max((0, 1)).tolist())

@@ -4,7 +4,6 @@ Scikit-image, an extra, has the watershed.
 """
 
 import functools
-import importlib
 import importlib.util
 from collections.abc import Iterator
 from typing import Any
@@ -51,11 +50,8 @@ def separate(
     """
     require()
     import scipy.ndimage  # 0.1 s, which few runs need
+    from skimage import measure, morphology, segmentation  # pyright: ignore
 
-    measure, morphology, segmentation = (
-        importlib.import_module(f"skimage.{name}")
-        for name in ("measure", "morphology", "segmentation")
-    )
     smooth = functools.partial(scipy.ndimage.gaussian_filter, sigma=SMOOTHING)
     cell = smooth(probabilities[..., CELL]) > 0.5
     depth = smooth(np.asarray(scipy.ndimage.distance_transform_edt(cell), np.float32))

@@ -18,7 +18,7 @@ from jaxdp.data.dataset import Size
 from jaxdp.data.resize import Resize, resize_to
 from jaxdp.data.sources import Description
 from jaxdp.data.split import NOT_FINITE
-from jaxdp.inference import reach
+from jaxdp.inference import files, reach
 from jaxdp.inference.apply import create_predictor, create_preprocess
 from jaxdp.inference.batches import Batches, Pixels
 from jaxdp.inference.saved_model import read_description, restore
@@ -128,6 +128,12 @@ class Predictor:
         description = read_description(run)
         _, state = restore(run, config, description, step)
         return cls(state, config, description, create_task(config, description), **options)
+
+    def read(self, picture: files.Source) -> tuple[Pixels, tuple[str, ...]]:
+        """Returns an image of a file as training read images, and what that changed."""
+        channels, dtype = self.description.image_shape[-1], self.description.dtype
+        resize = Resize.while_reading(self.config, self.description.answer)
+        return files.read(picture, channels, dtype, resize)
 
     def __call__(
         self, images: Iterable[np.ndarray], advance: Advance = lambda share: None

@@ -194,10 +194,11 @@ def _valid_corners(valid_mask: Bool[Array, "height width"], size: int) -> tuple[
     valid pixels as it can.
     """
     low, high = [], []
-    for side, present in zip(valid_mask.shape, (valid_mask.any(1), valid_mask.any(0)), strict=True):
-        numbers = jnp.arange(side)
-        low.append(jnp.minimum(jnp.min(jnp.where(present, numbers, side)), side - size))
-        high.append(jnp.maximum(jnp.max(jnp.where(present, numbers + 1, 0)) - size, low[-1]) + 1)
+    for present in (valid_mask.any(1), valid_mask.any(0)):
+        side = present.size
+        first, end = jnp.argmax(present), side - jnp.argmax(present[::-1])
+        low.append(jnp.minimum(first, side - size))
+        high.append(jnp.maximum(end - size, low[-1]) + 1)
     return jnp.stack(low), jnp.stack(high)
 
 
