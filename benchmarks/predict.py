@@ -11,6 +11,7 @@ turn in one process, on one device, and are compiled before.
 
 import argparse
 import collections
+import functools
 import pathlib
 import statistics
 import sys
@@ -117,7 +118,7 @@ def measure(
         assert len(list(predictor(pixels))) == IMAGES
 
     def predict() -> None:
-        known = files.survey(files.find([folder]), 3, None)
+        known = files.survey(files.find([folder]), functools.partial(files.read, channels=3), None)
         assert (
             len(list(predictor(each.pixels for each in known if each.pixels is not None))) == IMAGES
         )

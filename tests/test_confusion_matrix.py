@@ -27,14 +27,6 @@ def figures(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
     return found
 
 
-def texts(figure: Figure) -> list[matplotlib.text.Text]:
-    return [
-        text
-        for text in figure.findobj(matplotlib.text.Text)
-        if text.get_visible() and text.get_text()
-    ]  # pyright: ignore
-
-
 def labels(figure: Figure) -> tuple[list[str], list[str]]:
     axes = figure.axes[0]
     return tuple(
@@ -45,13 +37,12 @@ def labels(figure: Figure) -> tuple[list[str], list[str]]:
 
 def overlaps(figure: Figure) -> bool:
     """Whether names beside the matrix overlap one another, as they were drawn."""
-    tops = sorted(
-        (box.y0, box.y1)
-        for box in (tick.get_window_extent() for tick in figure.axes[0].get_yticklabels())
-    )
-    lefts = sorted(
-        (box.x0, box.x1)
-        for box in (tick.get_window_extent() for tick in figure.axes[0].get_xticklabels())
+    tops, lefts = (
+        sorted((box.y0, box.y1) if dim else (box.x0, box.x1) for box in boxes)
+        for dim, boxes in (
+            (1, [tick.get_window_extent() for tick in figure.axes[0].get_yticklabels()]),
+            (0, [tick.get_window_extent() for tick in figure.axes[0].get_xticklabels()]),
+        )
     )
     turned = figure.axes[0].get_xticklabels()[0].get_rotation() == 45
     return any(

@@ -23,7 +23,6 @@ import jaxdp
 from jaxdp import data, evaluate, predict, train
 from jaxdp.callbacks import plots
 from jaxdp.config import DataConfig, TrainConfig, defining, run_hash
-from jaxdp.data import augment
 from jaxdp.data import instances as targets_of
 from jaxdp.data.dataset import IGNORE_LABEL, PAD_LABEL
 from jaxdp.data.sources import BadExample, open_dataset
@@ -122,38 +121,6 @@ def test_one_object_has_no_neighbour() -> None:
         classes, weights = targets_of.targets(objects)
         np.testing.assert_array_equal(classes, objects > 0)
         assert not weights.any()
-
-
-@pytest.mark.parametrize(
-    "word",
-    [
-        "flip",
-        "flip_vertical",
-        "rotate90",
-        "crop:12",
-        "pad_crop:3",
-        "elastic:3",
-        "affine:0.2",
-        "shift:2",
-    ],
-)
-def test_weights_move_with_their_pixels(word: str) -> None:
-    masks = RNG.integers(0, 3, (4, 16, 16)).astype(np.uint8)
-    batch = {
-        "images": np.repeat(masks[..., None], 1, -1),
-        "masks": masks,
-        "border_weights": (2.5 * masks + 1).astype(np.float16),
-    }
-    preprocess = augment.create_preprocess(
-        [word], mean=(0.0,), std=(1.0,), per_image=False, dense=True
-    )
-    keys = jax.random.split(jax.random.key(1), 4)
-    out = preprocess(
-        jax.tree.map(jnp.asarray, batch | {"indices": np.arange(4)}), lambda indices: keys
-    )
-    assert out["border_weights"].dtype == jnp.float32
-    np.testing.assert_array_equal(out["border_weights"], 2.5 * out["masks"] + 1)
-    assert out["masks"].shape != masks.shape or (np.asarray(out["masks"]) != masks).any()
 
 
 def test_the_loss_is_the_weighted_mean_over_the_batch() -> None:
@@ -553,53 +520,22 @@ def test_masks_that_are_asked_about_name_the_flag() -> None:
         data.from_arrays(np.zeros((12, 24, 24), np.uint8), many + 300)
 
 
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (
-            "--instances",
-            (
-                "--instances: takes masks of object numbers; digits is for classification and has"
-                " none; choose another"
-            ),
-        ),
-        (
-            "--model unet --dataset digits-denoise --instances",
-            "digits-denoise is for regression and has none",
-        ),
-        (
-            "--model unet --instances --mask-values binary",
-            "--mask-values binary: with --instances masks are numbers of objects",
-        ),
-        (
-            "--model unet --instances --class-names a,b",
-            "--class-names a,b: with --instances masks are numbers of objects",
-        ),
-        (
-            "--model unet --instances --num-classes 3",
-            "--num-classes 3: with --instances masks are numbers of objects",
-        ),
-        (
-            "--model unet --instances --loss dice",
-            "--loss dice: has no border weights, which --instances trains with",
-        ),
-        (
-            "--model unet --instances --class-weights 1,2",
-            "--class-weights 1,2: must be 3 numbers, one for each class: background",
-        ),
-        (
-            "--model unet --instances --dataset npz:none.npz",
-            "--instances: the training masks of npz:none.npz hold no object",
-        ),
-        (
-            "--model unet --instances --dataset npz:one.npz",
-            "npz:one.npz hold one number each beside 0; give each object of a mask",
-        ),
-    ],
-)
-def test_what_cannot_be_is_one_line(
-    flags: str, message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+IMPOSSIBLE = """\
+--instances | --instances: takes masks of object numbers; digits is for classification and has none; choose another
+--model unet --dataset digits-denoise --instances | digits-denoise is for regression and has none
+--model unet --instances --mask-values binary | --mask-values binary: with --instances masks are numbers of objects
+--model unet --instances --class-names a,b | --class-names a,b: with --instances masks are numbers of objects
+--model unet --instances --num-classes 3 | --num-classes 3: with --instances masks are numbers of objects
+--model unet --instances --loss dice | --loss dice: has no border weights, which --instances trains with
+--model unet --instances --class-weights 1,2 | --class-weights 1,2: must be 3 numbers, one for each class: background
+--model unet --instances --dataset npz:none.npz | --instances: the training masks of npz:none.npz hold no object
+--model unet --instances --dataset npz:one.npz | npz:one.npz hold one number each beside 0; give each object of a mask
+"""
+
+
+@pytest.mark.parametrize("row", IMPOSSIBLE.splitlines())
+def test_what_cannot_be_is_one_line(row: str, capsys: pytest.CaptureFixture[str]) -> None:
+    flags, message = row.split(" | ")
     images = np.zeros((12, 16, 16), np.uint8)
     np.savez("none.npz", images=images, masks=images)
     np.savez("one.npz", images=images, masks=images + 255 * (np.arange(16) > 7).astype(np.uint8))

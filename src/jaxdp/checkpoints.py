@@ -68,7 +68,7 @@ def list_checkpoints(
         ConfigError: if there is no run.
     """
     from jaxdp.components import create_task
-    from jaxdp.inference.predictor import read_description
+    from jaxdp.inference.saved_model import read_description
 
     run = RunDirectory(pathlib.Path(run_dir))
     config = run.load_trusted_config(plugins)

@@ -60,8 +60,7 @@ def main(asked: EvaluateConfig) -> int:
         check_folder("per_image", file.parent)
     sharding = asked.part(ShardingConfig)
     result = _load(asked.run_dir, asked.step, asked.data_dir, sharding, asked.plugins)
-    default = "all" if asked.dataset is not None else result.description.final_split
-    split = asked.split or default
+    split = asked.split or (result.description.final_split if asked.dataset is None else "all")
     if file is None:
         metrics = result.evaluate(asked.dataset, split=split)
     else:

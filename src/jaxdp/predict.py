@@ -4,22 +4,229 @@ A classifier gives classes, other models give masks or images as large as the in
 dataset need not be there. The result is the same on any number of devices.
 """
 
+import dataclasses
+import json
+import pathlib
 import sys
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Literal
 
 from jaxdp.command_line import command
-from jaxdp.inference.prediction import predict, predict_files
-from jaxdp.inference.settings import PredictConfig
+from jaxdp.config import MOST_DEVICES, POSITIVE, REQUIRED, Settings, at_most, setting
+from jaxdp.parsing import printable
+from jaxdp.registry import ConfigError
+from jaxdp.rundir.layout import RunDirectory
+from jaxdp.runtime import platform
 
-__all__ = ["main", "predict"]
+if TYPE_CHECKING:
+    import numpy as np
+
+    from jaxdp.inference.files import SurveyedImage
+    from jaxdp.inference.predictor import Predictor
 
 DESCRIPTION = "Predict with a trained model on images of any size, on all devices."
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PredictConfig(Settings):
+    """The run, the images and the results."""
+
+    run_dir: str = setting(REQUIRED, "folder of the run", metavar="RUN_DIR", positional=True)
+    paths: tuple[str, ...] = setting(
+        (), "images, and folders to search for images", metavar="PATH ...", positional=True
+    )
+    step: int | None = setting(
+        None, "step of the checkpoint (default: the best by validation data, or the last)"
+    )
+    on_bad_example: Literal["error", "skip"] = setting(
+        "error",
+        "what to do about an image that cannot be read: stop before anything is written, or "
+        "go on without it",
+    )
+    top_k: int = setting(
+        3,
+        "classification: how many classes to name for each image, the most likely first",
+        POSITIVE,
+    )
+    csv: str | None = setting(
+        None,
+        "CSV file with a line for each image and a column for each class: classification: "
+        "its probability; segmentation: its share of the pixels, or of a run with "
+        "--instances the number of objects and their mean area in pixels",
+        metavar="PATH",
+    )
+    output_dir: str | None = setting(
+        None,
+        "segmentation: folder for NAME-mask.png, with the values or colours of training, or "
+        "of a run with --instances for NAME-instances.png, whose pixels are numbers of "
+        "objects in 16 bits, and NAME-overlay.png; regression: for NAME-prediction.png. In "
+        "it are the same folders as in the one that was searched for images",
+        metavar="PATH",
+    )
+    json: bool = setting(False, "print a line of JSON for each image instead of a table")
+    tile: int = setting(
+        512,
+        "segmentation, regression: side of the tiles in which larger images are predicted, "
+        "in pixels",
+    )
+    overlap: int | None = setting(
+        None,
+        "how many pixels neighbouring tiles share at least (default: as many as make the "
+        "result that of the whole image, for which small tiles grow)",
+    )
+    plugins: tuple[str, ...] = setting(
+        (),
+        "Python files or modules that the run was trained with; names that only the run's folder "
+        "holds are not imported, since they are code of the folder's author",
+        metavar="FILE.py|MODULE",
+    )
+    devices: int | None = setting(
+        None,
+        "how many devices to use, by default all; on a CPU so many are simulated",
+        POSITIVE,
+        at_most(MOST_DEVICES),
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.paths:
+            remedy = "no images are named; give files or folders after the folder of the run"
+            raise ConfigError("", "", remedy)
+
+
+def predict(
+    run_dir: str | pathlib.Path,
+    images: "Iterable[str | pathlib.Path | np.ndarray]",
+    *,
+    step: int | None = None,
+    tile: int = 512,
+    overlap: int | None = None,
+    plugins: Sequence[str] = (),
+    devices: int | None = None,
+) -> "list[np.ndarray]":
+    """Returns a model's answer to each image, as float32.
+
+    For classification the probabilities of the classes (classes,); for segmentation those of each
+    pixel (H, W, classes); for regression pixels (H, W, channels), about from 0 to 1. H and W are
+    those of the image. Each page of a TIFF file is an image.
+
+    Args:
+        images: files, or arrays (H, W, C), with the dtype, the channels and on the scale of the
+            run's dataset, mostly uint8.
+        step: which checkpoint; None for the best by validation data, or the newest where there are
+            none.
+        tile, overlap: in pixels, as the flags; by default tiles grow where the model sees too far
+            for them.
+        plugins: files or modules that the run was trained with.
+        devices: how many to use; None for all of this process.
+
+    Raises:
+        ConfigError: if there is no run or no such checkpoint, or an image cannot be used.
+    """
+    predictor = _load(
+        run_dir, step=step, tile=tile, overlap=overlap, plugins=plugins, devices=devices
+    )
+    from jaxdp.inference import files
+
+    def pixels() -> "Iterator[np.ndarray]":
+        for image in images:
+            if isinstance(image, str | pathlib.Path):
+                for picture in files.pages(pathlib.Path(image), predictor.config.tiff):
+                    yield predictor.read(picture)[0]
+            else:
+                yield image
+
+    return [answer for _, answer in predictor(pixels())]
+
+
 @command(PredictConfig, "jaxdp.predict", DESCRIPTION, defaults_file=False)
 def main(config: PredictConfig) -> int:
-    """Predicts, and returns the exit code."""
-    predict_files(config)
+    """Predicts on files, and prints and writes what the model says about them.
+
+    Nothing is written unless all can work.
+    """
+    predictor = _load(
+        config.run_dir,
+        step=config.step,
+        tile=config.tile,
+        overlap=config.overlap,
+        plugins=config.plugins,
+        devices=config.devices,
+    )
+    from jaxdp.inference import files
+    from jaxdp.inference.results import Results
+    from jaxdp.reporting import predictions
+
+    results = Results(
+        predictor.description,
+        csv=config.csv,
+        output_dir=config.output_dir,
+        top_k=config.top_k,
+        mask_values=predictor.config.mask_values,
+    )
+    known, left_out = _survey(config, predictor)
+    results.create_folders()
+    for note in files.notes(known, predictor.description, resized=predictor.resized):
+        _say(note)
+    if note := predictor.note_on_tiles(image.size for image in known):
+        _say(f"note: {note}")
+    start = time.perf_counter()
+    images = (
+        predictor.read(image.file.source)[0] if image.pixels is None else image.pixels
+        for image in known
+    )
+    with predictions.progress(len(known), hidden=config.json and sys.stdout.isatty()) as advance:
+        answers = predictor.strips(images, advance)
+        for image, (pixels, answer) in zip(known, answers, strict=True):
+            row = results.add(image.file, pixels, answer)
+            if config.json:
+                print(json.dumps(row), flush=True)
+    seconds = time.perf_counter() - start
+    results.finish(table=not config.json)
+    if not config.json:
+        rate = len(known) / seconds
+        print(f"{rate:,.{0 if rate >= 10 else 1}f} images/s, compilation included")
+    if left_out:
+        _say(f"warning: {left_out} of {len(known) + left_out} images were left out")
     return 0
+
+
+def _load(run_dir: str | pathlib.Path, *, devices: int | None, **options: Any) -> "Predictor":
+    precision = RunDirectory(pathlib.Path(run_dir)).load_config().precision
+    platform.configure(devices, precision=precision)
+    platform.check_backend()
+    from jaxdp.inference.predictor import Predictor
+
+    return Predictor.of_run(run_dir, devices=devices, **options)
+
+
+def _survey(config: PredictConfig, predictor: "Predictor") -> "tuple[list[SurveyedImage], int]":
+    """Finds and reads the images, and returns those that can be used, and how many are left out."""
+    from jaxdp.data.dataset import BadExample
+    from jaxdp.inference import files
+
+    folder = pathlib.Path(config.output_dir) if config.output_dir else None
+    places = [path for path in map(pathlib.Path, config.paths) if path.exists()]
+    if folder and folder.is_dir() and any(map(folder.samefile, places)):
+        remedy = "is searched for images, so a second run would take masks for some; give another"
+        raise ConfigError("output_dir", folder, remedy)
+    found = files.paged(files.find(config.paths, leave_out=folder), predictor.config.tiff)
+    if folder:
+        files.check_names(found)
+    bad: list[BadExample] = []
+    on_bad = bad.append if config.on_bad_example == "skip" else None
+    known = files.survey(found, predictor.read, on_bad)
+    for error in bad:
+        _say(f"warning: {error.where}: {error.problem}")
+    if not known:
+        remedy = f"no image is left; those that cannot be read: {len(bad)}"
+        raise ConfigError("on_bad_example", "skip", remedy)
+    return known, len(bad)
+
+
+def _say(text: str) -> None:
+    print(printable(text), file=sys.stderr)
 
 
 if __name__ == "__main__":

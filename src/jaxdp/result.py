@@ -25,7 +25,8 @@ from jaxdp.data.dataset import Dataset, Description
 from jaxdp.data.opening import check_dataset, with_classes
 from jaxdp.data.sources import open_dataset
 from jaxdp.inference import instances
-from jaxdp.inference.predictor import Predictor, read_description, restore
+from jaxdp.inference.predictor import Predictor
+from jaxdp.inference.saved_model import read_description, restore
 from jaxdp.inference.scores import Scores, score
 from jaxdp.parsing import printable
 from jaxdp.registry import ConfigError

@@ -15,7 +15,7 @@ from jaxdp import config
 COMMANDS = {
     "train": ("train", "TrainConfig"),
     "evaluate": ("evaluate", "EvaluateConfig"),
-    "predict": ("inference.settings", "PredictConfig"),
+    "predict": ("predict", "PredictConfig"),
     "checkpoints": ("checkpoints", "CheckpointsConfig"),
     "convert import": ("convert", "ImportConfig"),
     "convert export": ("convert", "ExportConfig"),

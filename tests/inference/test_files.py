@@ -1,5 +1,6 @@
 """Pictures of any kind become what a model takes, or one line says why not."""
 
+import functools
 import pathlib
 
 import numpy as np
@@ -8,10 +9,12 @@ from PIL import Image
 
 from jaxdp import predict, train
 from jaxdp.config import DataConfig
+from jaxdp.data import image_file
 from jaxdp.data.sources import BadExample, open_dataset
 from jaxdp.inference import files
 from jaxdp.registry import ConfigError
 
+IN_COLOUR = functools.partial(files.read, channels=3)
 RNG = np.random.default_rng(0)
 COLOUR = RNG.integers(0, 256, (5, 7, 3)).astype(np.uint8)
 GREY = RNG.integers(0, 256, (5, 7)).astype(np.uint8)
@@ -47,7 +50,7 @@ def test_pixels_are_kept_as_far_as_there_is_room(monkeypatch: pytest.MonkeyPatch
     for number in range(4):
         save(f"b/{number}.png", COLOUR)
     monkeypatch.setattr(files, "_KEPT_BYTES", 2 * COLOUR.nbytes)
-    surveyed = files.survey(files.find(["b"]), 3, None)
+    surveyed = files.survey(files.find(["b"]), IN_COLOUR, None)
     kept = [each.pixels for each in surveyed if each.pixels is not None]
     assert len(kept) == 2
     for pixels in kept:
@@ -73,19 +76,18 @@ def test_names_that_would_meet_are_refused() -> None:
 
 
 def test_grey_and_colour_are_converted_and_said() -> None:
-    grey, colour = save("grey.png", GREY), save("colour.png", COLOUR)
-    pixels, changes = files.read(grey, 1)
-    np.testing.assert_array_equal(pixels[..., 0], GREY)
-    assert changes == ()
-    pixels, changes = files.read(grey, 3)
-    np.testing.assert_array_equal(pixels, np.repeat(GREY[..., None], 3, -1))
-    assert changes == (files.COLOURED,)
-    pixels, changes = files.read(colour, 1)
-    assert pixels.shape == (5, 7, 1)
-    np.testing.assert_allclose(pixels[..., 0], COLOUR @ [0.299, 0.587, 0.114], atol=1)
-    assert changes == (files.GREYED,)
-    drawn = save("drawn.png", np.repeat(GREY[..., None], 3, -1))
-    np.testing.assert_array_equal(files.read(drawn, 1)[0][..., 0], GREY)
+    thrice = np.repeat(GREY[..., None], 3, -1)
+    luma = (COLOUR @ [0.299, 0.587, 0.114])[..., None]
+    for stored, channels, expected, changes in [
+        (GREY, 1, GREY[..., None], ()),
+        (GREY, 3, thrice, (image_file.COLOURED,)),
+        (COLOUR, 1, luma, (image_file.GREYED,)),
+        (thrice, 1, GREY[..., None], (image_file.GREYED,)),
+    ]:
+        pixels, found = files.read(save("a.png", stored), channels)
+        assert found == changes
+        assert pixels.shape == (5, 7, channels)
+        np.testing.assert_allclose(pixels, expected, atol=0 if expected is not luma else 1)
 
 
 @pytest.mark.parametrize("channels", [1, 3])
@@ -95,7 +97,7 @@ def test_transparent_pixels_are_black_whatever_hides_in_them(channels: int) -> N
     for name, base in (("colour.png", COLOUR), ("grey.png", GREY[..., None])):
         path = save(name, np.concatenate([base, alpha], -1))
         pixels, changes = files.read(path, channels)
-        assert files.FLATTENED in changes
+        assert image_file.FLATTENED in changes
         assert not pixels[:2].any()
         if base.shape[-1] == channels:
             np.testing.assert_array_equal(pixels[2:], base[2:])
@@ -110,7 +112,7 @@ def test_a_palette_is_its_colours() -> None:
     )
     picture.save("clear.png", transparency=0)
     pixels, changes = files.read(pathlib.Path("clear.png"), 3)
-    assert files.FLATTENED in changes
+    assert image_file.FLATTENED in changes
     assert not pixels[GREY % 3 == 0].any()
 
 
@@ -119,7 +121,7 @@ def test_of_several_pictures_the_first_is_taken_and_said() -> None:
     pages[0].save("stack.tif", save_all=True, append_images=pages[1:])
     pixels, changes = files.read(pathlib.Path("stack.tif"), 1)
     np.testing.assert_array_equal(pixels[..., 0], GREY)
-    assert changes == (files.FIRST,)
+    assert changes == (image_file.FIRST,)
 
 
 def test_broken_files_are_one_line_each_or_left_out() -> None:
@@ -135,9 +137,9 @@ def test_broken_files_are_one_line_each_or_left_out() -> None:
         assert "\n" not in str(caught.value)
     found = files.find(["."])
     with pytest.raises(BadExample, match="broken"):
-        files.survey(found, 1, None)
+        files.survey(found, functools.partial(files.read, channels=1), None)
     left_out: list[BadExample] = []
-    known = files.survey(found, 3, left_out.append)
+    known = files.survey(found, IN_COLOUR, left_out.append)
     assert [str(facts.file) for facts in known] == ["good.png"]
     assert known[0].size == (5, 7)
     assert known[0].highest == tuple(COLOUR.max((0, 1)))

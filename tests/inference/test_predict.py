@@ -4,6 +4,7 @@ Whatever is wrong is one line.
 """
 
 import csv
+import dataclasses
 import json
 import os
 import pathlib
@@ -18,16 +19,16 @@ import pytest
 import yaml
 from PIL import Image
 
-import jaxdp
 from jaxdp import evaluate, predict, train
 from jaxdp.data import augment
 from jaxdp.data import image_file as source_images
 from jaxdp.data.sources import open_dataset
 from jaxdp.inference import predictor as predictor_module
+from jaxdp.inference import saved_model
 from jaxdp.inference.apply import create_predictor
+from jaxdp.inference.results import Results
 from jaxdp.registry import ConfigError
 from jaxdp.reporting import outcome, pictures, predictions
-from jaxdp.result import Result
 from jaxdp.rundir.layout import RunDirectory
 
 Runs = dict[str, pathlib.Path]
@@ -63,7 +64,7 @@ def _quiet_fixture(capsys: pytest.CaptureFixture[str], runs: Runs) -> None:
 
 def edited(run: pathlib.Path, **settings: object) -> str:
     """Returns a copy of a run, as if these settings had been given."""
-    copy = shutil.copytree(run, pathlib.Path(f"{run.name}-edited"))
+    copy = shutil.copytree(run, pathlib.Path(f"{run.name}-edited"), dirs_exist_ok=True)
     file = RunDirectory(copy).file("config.yaml")
     file.write_text(yaml.safe_dump(yaml.safe_load(file.read_text()) | settings))
     return str(copy)
@@ -83,8 +84,8 @@ def cells(count: int = 2) -> list[np.ndarray]:
 def network(run: pathlib.Path, *, per_image: bool = False) -> Callable[[np.ndarray], np.ndarray]:
     """Returns the run's model, as the pictures of a run are made with it."""
     directory = RunDirectory(run)
-    description = predictor_module.read_description(directory)
-    _, state = predictor_module.restore(directory, directory.load_config(), description, None)
+    description = saved_model.read_description(directory)
+    _, state = saved_model.restore(directory, directory.load_config(), description, None)
     compiled = create_predictor(
         state, augment.Preprocess(description.mean, description.std, per_image=per_image)
     )
@@ -227,7 +228,8 @@ def test_images_of_one_size_are_computed_together_wherever_they_stand(
 def test_masks(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
     first, second = cells()
     save("in/one.png", first), save("in/deep/two.two.png", second)
-    assert predict.main([str(runs["cells"]), "in", "--output-dir", "out"]) == 0
+    flags = "in --output-dir out --csv shares.csv"
+    assert predict.main([str(runs["cells"]), *flags.split()]) == 0
     assert sorted(str(path) for path in pathlib.Path("out").rglob("*.*")) == [
         "out/deep/two.two-mask.png",
         "out/deep/two.two-overlay.png",
@@ -243,12 +245,15 @@ def test_masks(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
             np.testing.assert_array_equal(
                 np.asarray(written.convert("RGB")), pictures.class_colors(2)[mask]
             )
-        np.testing.assert_array_equal(
-            source_images.decode_mask(pathlib.Path(f"out/{name}-mask.png"), ""), mask
-        )
+        np.testing.assert_array_equal(mask_of(name), mask)
         with Image.open(f"out/{name}-overlay.png") as written:
             assert written.mode == "RGB"
             np.testing.assert_array_equal(np.asarray(written), pictures.overlay(image, mask, 2))
+    shares = masks.mean((1, 2))
+    rows = list(csv.DictReader(pathlib.Path("shares.csv").read_text().splitlines()))
+    assert [row["file"] for row in rows] == ["in/deep/two.two.png", "in/one.png"]
+    assert [float(row["cell"]) for row in rows] == pytest.approx(list(shares[::-1]), abs=1e-6)
+    assert float(rows[0]["background"]) == pytest.approx(1 - shares[1], abs=1e-6)
     shown = capsys.readouterr()
     assert shown.err == ""
     assert "96x96" in shown.out
@@ -286,7 +291,13 @@ def large_cells() -> np.ndarray:
     ]
 
 
-def test_tiles_of_a_network_agree_with_the_whole(runs: Runs) -> None:
+def mask_of(name: str) -> np.ndarray:
+    return source_images.decode_mask(pathlib.Path(f"out/{name}-mask.png"), "")
+
+
+def test_tiles_of_a_network_agree_with_the_whole(
+    runs: Runs, capsys: pytest.CaptureFixture[str]
+) -> None:
     image = large_cells()
     (whole,) = predict.predict(runs["cells"], [image])
     (tiled,) = predict.predict(runs["cells"], [image], tile=128, overlap=64)
@@ -298,53 +309,16 @@ def test_tiles_of_a_network_agree_with_the_whole(runs: Runs) -> None:
     assert worst < 0.05
     assert worst < worst_abutting / 3
     assert np.mean(tiled.argmax(-1) == whole.argmax(-1)) > 0.998
-
-
-def test_no_seam_is_visible_in_labels(runs: Runs) -> None:
-    images = cells(24)
-    image = np.concatenate([np.concatenate(images[row : row + 6], 1) for row in range(0, 24, 6)])
-    (whole,) = predict.predict(runs["cells"], [image], tile=1024)
-
-    def differing(overlap: int) -> float:
-        (tiled,) = predict.predict(runs["cells"], [image], tile=128, overlap=overlap)
-        return float(np.mean(tiled.argmax(-1) != whole.argmax(-1)))
-
-    assert differing(64) < 0.0005
-    assert differing(0) > 0.0005
-
-
-@pytest.mark.slow
-def test_small_tiles_of_a_deep_network_are_the_whole(capsys: pytest.CaptureFixture[str]) -> None:
-    kwargs = {"base_channels": 4, "levels": 4}
-    trainer = jaxdp.Trainer(
-        "unet", "cells", model_kwargs=kwargs, devices=1, data_placement="host", progress=False
-    )
-    Result.untrained(trainer.setup).save("deep")
-    images = cells(30)
-    image = np.concatenate([np.concatenate(images[row : row + 6], 1) for row in range(0, 30, 6)])[
-        :, :500
-    ]
-    (whole,) = predict.predict("deep", [image], tile=1024)
-    # An untrained network may take one class for all; this divides the pixels in halves.
-    middle = np.median(whole[..., 1])
-
-    def differing(answer: np.ndarray) -> float:
-        return float(np.mean((answer[..., 1] > middle) != (whole[..., 1] > middle)))
-
-    (tiled,) = predict.predict("deep", [image], tile=64)
-    np.testing.assert_allclose(tiled, whole, atol=1e-5)
-    assert differing(tiled) <= 0.0005
-    (nearer,) = predict.predict("deep", [image], tile=128, overlap=64)
-    assert differing(nearer) > 0.0005
     save("large.png", image)
-    assert predict.main("deep large.png --output-dir out --tile 128".split()) == 0
-    assert (
-        "note: tiles have 384 pixels a side, not 128, to meet without a seam"
-        in capsys.readouterr().err
-    )
-    np.testing.assert_array_equal(
-        source_images.decode_mask(pathlib.Path("out/large-mask.png"), ""), tiled.argmax(-1)
-    )
+    for flags, note in (("", "to meet without a seam"), (" --overlap 32", "")):
+        command = f"{runs['cells']} large.png --output-dir out --tile 64{flags}"
+        assert predict.main(command.split()) == 0
+        assert note in capsys.readouterr().err
+        overlap = 32 if flags else None
+        (answer,) = predict.predict(runs["cells"], [image], tile=64, overlap=overlap)
+        np.testing.assert_array_equal(mask_of("large"), answer.argmax(-1))
+        if overlap is None:
+            np.testing.assert_allclose(answer, whole, atol=1e-5)
 
 
 def test_unpadded_networks_answer_for_the_border_too(runs: Runs) -> None:
@@ -398,6 +372,7 @@ def test_images_are_resized_where_the_dataset_was_and_answers_back(
     shown = capsys.readouterr()
     assert "1 of 1 images is not 96x96 pixels: resized" in shown.err
     assert "200x120" in shown.out
+    np.testing.assert_array_equal(mask_of("large"), answer.argmax(-1))
 
 
 def test_checkpoints_and_settings_of_a_run(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -411,15 +386,12 @@ def test_checkpoints_and_settings_of_a_run(runs: Runs, monkeypatch: pytest.Monke
     np.testing.assert_array_equal(best, {6: first, 12: last}[step])
     for order, expected in (([6, 12], first), ([12, 6], last)):
         with monkeypatch.context() as patch:
-            patch.setattr(
-                predictor_module.SavedCheckpoints, "best_first", lambda _, order=order: order
-            )
+            patch.setattr(saved_model.SavedCheckpoints, "best_first", lambda _, order=order: order)
             np.testing.assert_array_equal(predict.predict(runs["digits"], [digit])[0], expected)
     (same,) = predict.predict(
         edited(runs["digits"], dataset="folder:/gone", data_dir="/gone"), [digit]
     )
     np.testing.assert_array_equal(same, best)
-    shutil.rmtree("digits-edited")
     (other,) = predict.predict(edited(runs["digits"], optimizer="adam"), [digit])
     np.testing.assert_array_equal(other, best)
 
@@ -468,50 +440,47 @@ def test_broken_images_are_left_out_if_wanted(
     assert "no image is left" in capsys.readouterr().err
 
 
-BAD = [
-    # run, flags, what the line must name
-    ("nowhere", "a.png", ["--run-dir nowhere: holds no run"]),
-    ("digits", "", ["no images are named"]),
-    ("digits", "nowhere.png", ["nowhere.png: no such file or folder"]),
-    ("digits", "nothing", ["nothing: no images in that folder"]),
-    ("digits", "a.png --step 5", ["--step 5", "there are: 6, 12"]),
-    ("digits", "a.png --top-k 0", ["--top-k 0", "greater than 0"]),
-    ("digits", "a.png --tile 63", ["--tile 63", "at least 64"]),
-    ("digits", "a.png --overlap 257", ["--overlap 257", "256"]),
-    ("digits", "a.png --overlap -1", ["--overlap -1", "from 0"]),
-    ("digits", "a.png --devices 0", ["devices", "0"]),
-    ("digits", "a.png --output-dir out", ["--output-dir out", "--csv FILE.csv"]),
-    ("digits", "a.png --csv nothing", ["--csv nothing", "is a folder"]),
-    ("digits", "a.png --csv /dev/null/x.csv", ["--csv /dev/null", "cannot be written"]),
-    ("digits", "a.png --output x.csv", ["--output: was removed in 0.3.0: use --csv FILE.csv"]),
-    (
-        "cells",
-        "a.png --probabilities=tiff",
-        ["--probabilities: was removed in 0.3.0: jaxdp.predict.predict()"],
-    ),
-    ("denoise", "a.png --csv x.csv --output-dir out", ["--csv x.csv", "is for classes"]),
-    ("cells", "a.png", ["--output-dir", "masks"]),
-    ("denoise", "a.png", ["--output-dir", "images"]),
-    (
-        "cells",
-        "a.png --output-dir /dev/null/out",
-        ["--output-dir /dev/null/out", "cannot be written"],
-    ),
-    ("cells", "a.png --output-dir a.png", ["--output-dir a.png", "cannot be written"]),
-    ("cells", ". --output-dir .", ["--output-dir .", "searched for images"]),
-    ("cells", "a.png other --output-dir out", ["a.png and other/a.png would both be written"]),
-    ("cells", "deep.png --output-dir out", ["deep.png", "16 bits"]),
-]
+# Run, flags, and what the line must name.
+BAD = """\
+nowhere | a.png | --run-dir nowhere: holds no run
+digits |  | no images are named
+digits | nowhere.png | nowhere.png: no such file or folder
+digits | nothing | nothing: no images in that folder
+digits | a.png --step 5 | --step 5 | there are: 6, 12
+digits | a.png --top-k 0 | --top-k 0 | greater than 0
+digits | a.png --tile 63 | --tile 63 | at least 64
+digits | a.png --overlap 257 | --overlap 257 | 256
+digits | a.png --overlap -1 | --overlap -1 | from 0
+digits | a.png --devices 0 | devices | 0
+digits | a.png --output-dir out | --output-dir out | --csv FILE.csv
+digits | a.png --csv nothing | --csv nothing | is a folder
+digits | a.png --csv fifo | --csv fifo: is no regular file; give a file, e.g. pred
+digits | a.png --csv to_device | --csv to_device: is no regular file; give a file
+digits | a.png --csv /dev/null/x.csv | --csv /dev/null | cannot be written
+digits | a.png --output x.csv | --output: was removed in 0.3.0: use --csv FILE.csv
+cells | a.png --probabilities=tiff | --probabilities: was removed in 0.3.0: jaxdp.predict.predict()
+denoise | a.png --csv x.csv --output-dir out | --csv x.csv | is for classes
+cells | a.png | --output-dir | masks
+denoise | a.png | --output-dir | images
+cells | a.png --output-dir /dev/null/out | --output-dir /dev/null/out | cannot be written
+cells | a.png --output-dir a.png | --output-dir a.png | cannot be written
+cells | . --output-dir . | --output-dir . | searched for images
+cells | a.png other --output-dir out | a.png and other/a.png would both be written
+cells | deep.png --output-dir out | deep.png | 16 bits
+"""
 
 
-@pytest.mark.parametrize(("run", "flags", "named"), BAD)
+@pytest.mark.parametrize("row", BAD.splitlines())
 def test_bad_input_is_one_line_and_code_2(
-    run: str, flags: str, named: list[str], runs: Runs, capsys: pytest.CaptureFixture[str]
-) -> None:  # fmt: skip
+    row: str, runs: Runs, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, flags, *named = (cell.strip() for cell in row.split("|"))
     save("a.png", np.zeros((8, 8, 1), np.uint8))
     save("other/a.png", np.zeros((8, 8, 1), np.uint8))
     Image.fromarray(np.zeros((8, 8), np.uint16)).save("deep.png")
     pathlib.Path("nothing").mkdir()
+    os.mkfifo("fifo")
+    pathlib.Path("to_device").symlink_to("/dev/null")
     before = sorted(pathlib.Path().rglob("*"))
     assert predict.main([str(runs.get(run, run)), *flags.split()]) == 2
     line = one_line(capsys)
@@ -519,22 +488,6 @@ def test_bad_input_is_one_line_and_code_2(
     for text in named:
         assert text in line
     assert sorted(pathlib.Path().rglob("*")) == before
-
-
-@pytest.mark.parametrize("output", ["device", "fifo", "to_device"])
-def test_only_a_regular_file_is_replaced(
-    output: str, runs: Runs, capsys: pytest.CaptureFixture[str]
-) -> None:
-    save("a.png", np.zeros((8, 8, 1), np.uint8))
-    os.mkfifo("fifo")
-    pathlib.Path("to_device").symlink_to("/dev/null")
-    path = "/dev/null" if output == "device" else output
-    assert predict.main([str(runs["digits"]), "a.png", "--csv", path]) == 2
-    assert f"--csv {path}: is no regular file; give a file, e.g. predictions.csv" in one_line(
-        capsys
-    )
-    assert pathlib.Path("fifo").is_fifo()
-    assert pathlib.Path("to_device").is_symlink()
 
 
 def test_a_symbolic_link_stays_one(runs: Runs) -> None:
@@ -547,17 +500,6 @@ def test_a_symbolic_link_stays_one(runs: Runs) -> None:
         assert link.is_symlink()
         assert pathlib.Path("kept/target.csv").read_text().startswith("file,0,1")
         assert [path.name for path in pathlib.Path("kept").iterdir()] == ["target.csv"]
-
-
-def test_runs_whose_images_no_file_holds(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
-    run = edited(runs["cells"])
-    directory = RunDirectory(pathlib.Path(run))
-    directory.write(
-        "dataset.json",
-        directory.read("dataset.json") | {"image_shape": [96, 96, 1], "task": "regression"},
-    )
-    assert predict.main([run, ".", "--output-dir", "out"]) == 2
-    assert "its targets have 2 channels" in one_line(capsys)
 
 
 @pytest.mark.parametrize(
@@ -574,19 +516,19 @@ def test_arrays_that_are_no_images(bad: np.ndarray, runs: Runs) -> None:
         predict.predict(runs["digits"], [bad])
 
 
-def test_names_are_quoted_in_csv_and_whole_in_a_narrow_table(
+def test_images_of_two_channels_have_no_file(runs: Runs) -> None:
+    description = saved_model.read_description(RunDirectory(runs["denoise"]))
+    pairs = dataclasses.replace(description, num_classes=2)
+    with pytest.raises(ConfigError, match="its targets have 2 channels"):
+        Results(pairs, csv=None, output_dir="out", top_k=1)
+
+
+def test_names_are_whole_in_a_narrow_table(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     name = 'a "quoted", [bold]name[/bold]/' + "x" * 100 + ".png"
     classes = [f"[{k}], class" for k in range(4)]
-    predictions.write_csv(pathlib.Path("x.csv"), classes, [name], [[0.25] * 4])
-    raw = pathlib.Path("x.csv").read_bytes()
-    assert raw.startswith(
-        b'file,"[0], class","[1], class","[2], class","[3], class"\r\n"a ""quoted""'
-    )
-    with pathlib.Path("x.csv").open(newline="") as file:
-        assert list(csv.reader(file)) == [["file", *classes], [name, *["0.250000"] * 4]]
     predictions.print_table(
         [{"file": name, "classes": [{"class": each, "probability": 0.25} for each in classes]}]
     )
@@ -598,99 +540,28 @@ def test_names_are_quoted_in_csv_and_whole_in_a_narrow_table(
     assert "4th" in shown
 
 
-def test_a_column_a_class(runs: Runs) -> None:
-    test = open_dataset("digits").test
-    odd = save('a, "b"\n.png', test[0]["images"])
-    plain = save("plain.png", test[1]["images"])
-    assert predict.main([str(runs["digits"]), odd, plain, "--csv", "kept/wide.csv"]) == 0
-    assert (
-        pathlib.Path("kept/wide.csv")
-        .read_bytes()
-        .startswith(b'file,0,1,2,3,4,5,6,7,8,9\r\n"a, ""b""\n.png",0.')
-    )
-    with pathlib.Path("kept/wide.csv").open(newline="") as file:
-        rows = list(csv.reader(file))
-    assert [row[0] for row in rows[1:]] == [odd, plain]
-    expected = softmax(network(runs["digits"])(np.stack([test[0]["images"], test[1]["images"]])))
-    np.testing.assert_allclose(np.array([row[1:] for row in rows[1:]], float), expected, atol=1e-5)
-
-
-def test_a_column_a_class_of_pixels(runs: Runs) -> None:
-    images = cells()
-    save("in/one.png", images[0]), save("in/two.png", images[1])
-    assert predict.main([str(runs["cells"]), "in", "--csv", "shares.csv"]) == 0
-    # Masks were not asked for.
-    assert sorted(str(path) for path in pathlib.Path().iterdir()) == ["in", "shares.csv"]
-    with pathlib.Path("shares.csv").open(newline="") as file:
-        rows = list(csv.DictReader(file))
-    masks = network(runs["cells"])(np.stack(images)).argmax(-1)
-    assert [row["file"] for row in rows] == ["in/one.png", "in/two.png"]
-    assert [float(row["cell"]) for row in rows] == pytest.approx(list(masks.mean((1, 2))), abs=1e-6)
-    assert [float(row["background"]) + float(row["cell"]) for row in rows] == pytest.approx(
-        [1, 1], abs=2e-6
-    )
-
-
-def test_masks_in_tiles_are_written_as_predicted(runs: Runs) -> None:
-    image = large_cells()
-    save("in/large.png", image)
-    assert (
-        predict.main(
-            [str(runs["cells"]), "in", "--output-dir", "out", "--tile", "64", "--overlap", "32"]
-        )
-        == 0
-    )
-    (expected,) = predict.predict(runs["cells"], [image], tile=64, overlap=32)
-    np.testing.assert_array_equal(
-        source_images.decode_mask(pathlib.Path("out/large-mask.png"), ""), expected.argmax(-1)
-    )
-    assert sorted(path.name for path in pathlib.Path("out").iterdir()) == [
-        "large-mask.png",
-        "large-overlay.png",
-    ]
-
-
-def test_images_that_are_resized_are_written_as_predicted(runs: Runs) -> None:
-    run = edited(runs["cells"], image_size="96x96")
-    image = large_cells()
-    save("large.png", image)
-    assert predict.main([run, "large.png", "--output-dir", "out"]) == 0
-    (expected,) = predict.predict(run, [image])
-    np.testing.assert_array_equal(
-        source_images.decode_mask(pathlib.Path("out/large-mask.png"), ""), expected.argmax(-1)
-    )
-
-
-def test_progress_says_a_line_now_and_then(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("terminal", [True, False])
+@pytest.mark.parametrize("hidden", [True, False])
+def test_progress_is_a_bar_on_a_terminal_and_elsewhere_a_line_now_and_then(
+    terminal: bool,
+    hidden: bool,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(predictions, "_LINE_SECONDS", -1)
-    with predictions.Progress(4) as progress:
-        progress.advance(0.5)
+    if terminal:
+        monkeypatch.setenv("FORCE_COLOR", "1")
+    with predictions.progress(4, hidden=hidden) as advance:
+        advance(1.0)
     captured = capsys.readouterr()
     assert captured.out == ""
-    assert captured.err == "0.5 of 4 images\n"
-
-
-def test_progress_is_a_bar_on_a_terminal(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("FORCE_COLOR", "1")
-    for hidden in (False, True):
-        with predictions.Progress(4, hidden=hidden) as progress:
-            progress.advance(1.0)
-        captured = capsys.readouterr()
-        assert captured.out == ""
-        assert ("predicting images: 4" in captured.err and "25%" in captured.err) != hidden
+    assert (captured.err == "1.0 of 4 images\n") == (not terminal)
+    is_bar = "predicting images: 4" in captured.err and "25%" in captured.err
+    assert is_bar == (terminal and not hidden)
 
 
 def test_help_does_not_import_jax() -> None:
-    code = (
-        "import sys; from jaxdp.predict import main\ntry: main(['--help'])\nfinally: assert 'jax'"
-        " not in sys.modules"
-    )
-    helped = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    ).stdout
-    for word in ("RUN_DIR PATH", "--top-k", "--output-dir", "--overlap", "--devices"):
-        assert word in helped
+    code = "import sys; from jaxdp.predict import main\ntry: main(['--help'])\n"
+    code += "finally: assert 'jax' not in sys.modules"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "RUN_DIR PATH" in done.stdout

@@ -122,27 +122,6 @@ def test_what_needs_no_neighbours_is_left_as_it_is(shape: tuple[int, int], chann
     np.testing.assert_allclose(answer, picture / 255, atol=1e-6)
 
 
-def test_tiles_agree_with_the_whole_where_they_see_enough() -> None:
-    picture = image(192, 256)
-    network = Network(box_sum, lambda side: side)
-    answer = predict(Tiles(network.output_side, tile=96, overlap=32), network, picture)
-    expected = whole(network, picture)
-    far_from_ends = []
-    for size in picture.shape[:2]:
-        starts = Tiles(network.output_side, tile=96, overlap=32).side(size).starts
-        ends = np.array([end for start in starts for end in (start, start + 95)])
-        far_from_ends.append(np.abs(np.arange(size)[:, None] - ends).min(1) > 2)
-    rows, columns = far_from_ends
-    far = rows[:, None] & columns
-    assert far.mean() > 0.7
-    np.testing.assert_allclose(answer[far], expected[far], rtol=1e-5)
-    # At the seams too little is seen, but such answers hardly count.
-    inner = np.s_[2:-2, 2:-2]
-    assert np.abs(answer - expected)[inner].max() < 0.01 * expected.max()
-    abutting = predict(Tiles(network.output_side, tile=96, overlap=0), network, picture)
-    assert np.abs(abutting - expected)[inner].max() > 0.1 * expected.max()
-
-
 @pytest.mark.parametrize("network", [VALID, UNET])
 @pytest.mark.parametrize("shape", [(50, 64), (150, 203), (8, 300)])
 def test_unpadded_networks_answer_for_every_pixel_and_the_same_in_tiles(
@@ -236,36 +215,6 @@ def test_a_search_does_not_ask_twice() -> None:
     assert count <= 6  # each is a trace of the network
     tiler.side(500)
     assert len(asked) == count
-
-
-def at_once(tiler: Tiles, network: Network, picture: np.ndarray) -> np.ndarray:
-    """The blended answers of all tiles, held as a whole."""
-    rows, columns = tiler.sides(picture.shape)
-    padded = np.pad(picture, (rows.padding, columns.padding, (0, 0)), mode="symmetric")
-    blended = np.zeros((rows.covered, columns.covered, picture.shape[-1]), np.float32)
-    for top, by_row in zip(rows.starts, rows.weights(), strict=True):
-        for left, by_column in zip(columns.starts, columns.weights(), strict=True):
-            answer = network(
-                padded[None, top : top + rows.input_size, left : left + columns.input_size]
-            )[0]
-            place = np.s_[top : top + rows.output_size, left : left + columns.output_size]
-            blended[place] += by_row[:, None, None] * by_column[:, None] * answer
-    return blended[: rows.size, : columns.size]
-
-
-@pytest.mark.parametrize("network", [Network(box_sum, lambda side: side), VALID, UNET])
-@pytest.mark.parametrize("shape", [(64, 300), (333, 129), (1, 70), (500, 40), (257, 257)])
-@pytest.mark.parametrize("overlap", [0, 24, 32])
-def test_strips_are_the_whole_bit_by_bit(
-    network: Network, shape: tuple[int, int], overlap: int
-) -> None:
-    picture = image(*shape, 2)
-    tiler = Tiles(network.output_side, tile=64, overlap=overlap)
-    expected = at_once(tiler, network, picture)
-    strips = [strip.copy() for strip in tiler.strips(network, picture)]
-    assert len(strips) == len(tiler.sides(picture.shape)[0].starts)
-    np.testing.assert_array_equal(np.concatenate(strips), expected)
-    np.testing.assert_array_equal(predict(tiler, network, picture), expected)
 
 
 def test_a_row_of_tiles_is_held_however_high_the_image() -> None:

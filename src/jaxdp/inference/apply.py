@@ -7,12 +7,24 @@ from typing import Any
 
 from jaxtyping import Array, Float, Shaped
 
+from jaxdp.config import TrainConfig
 from jaxdp.data.augment import Preprocess
+from jaxdp.data.sources import Description
 from jaxdp.sharding.forward import Forward
 from jaxdp.step.state import TrainState
 from jaxdp.step.step import evaluation_model
 
 Apply = Callable[[Any, Shaped[Array, "batch height width channels"]], Float[Array, "batch ..."]]
+
+
+def create_preprocess(config: TrainConfig, description: Description) -> Preprocess:
+    """Returns what normalizes images for a run's model."""
+    return Preprocess(
+        description.mean,
+        description.std,
+        per_image=config.normalize == "image",
+        pixel_range=description.pixel_range,
+    )
 
 
 def create_apply(preprocess: Preprocess) -> Apply:

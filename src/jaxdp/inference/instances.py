@@ -4,7 +4,6 @@ Scikit-image, an extra, has the watershed.
 """
 
 import functools
-import importlib
 import importlib.util
 from collections.abc import Iterator
 from typing import Any
@@ -51,11 +50,8 @@ def separate(
     """
     require()
     import scipy.ndimage  # 0.1 s, which few runs need
+    from skimage import measure, morphology, segmentation  # pyright: ignore
 
-    measure, morphology, segmentation = (
-        importlib.import_module(f"skimage.{name}")
-        for name in ("measure", "morphology", "segmentation")
-    )
     smooth = functools.partial(scipy.ndimage.gaussian_filter, sigma=SMOOTHING)
     cell = smooth(probabilities[..., CELL]) > 0.5
     depth = smooth(np.asarray(scipy.ndimage.distance_transform_edt(cell), np.float32))
@@ -65,12 +61,8 @@ def separate(
     large[0] = False
     numbers = np.cumsum(large) * large
     if numbers.max(initial=0) > _HIGHEST:
-        raise ConfigError(
-            "",
-            "",
-            f"an image has {numbers.max()} objects, and 16 bits number {_HIGHEST}; predict parts"
-            " of it",
-        )
+        remedy = f"an image has {numbers.max()} objects, and 16 bits number {_HIGHEST}"
+        raise ConfigError("", "", f"{remedy}; predict parts of it")
     return numbers.astype(np.uint16)[grown]
 
 

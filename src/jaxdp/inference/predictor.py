@@ -1,7 +1,4 @@
-"""Makes a function of images from a checkpoint of a run.
-
-Neither the run's dataset nor its devices need be there.
-"""
+"""Makes a function of images from a checkpoint of a run, without the run's dataset and devices."""
 
 import functools
 import pathlib
@@ -11,31 +8,29 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
-from flax import nnx
 from jaxtyping import Float, Float32
 from PIL import Image
 
-from jaxdp.checkpoint.restore import SavedCheckpoints
-from jaxdp.components import create_model, create_task
+from jaxdp.components import create_task
 from jaxdp.config import TrainConfig
 from jaxdp.data import augment
 from jaxdp.data.dataset import Size
 from jaxdp.data.resize import Resize, resize_to
 from jaxdp.data.sources import Description
 from jaxdp.data.split import NOT_FINITE
-from jaxdp.inference import reach
-from jaxdp.inference.apply import create_predictor
-from jaxdp.inference.batches import Batches, Pixels, Waiting
-from jaxdp.inference.description import read_description as read_description
+from jaxdp.inference import files, reach
+from jaxdp.inference.apply import create_predictor, create_preprocess
+from jaxdp.inference.batches import Batches, Pixels
+from jaxdp.inference.saved_model import read_description, restore
 from jaxdp.inference.tiles import BATCH, Tiles, join
 from jaxdp.registry import ConfigError
 from jaxdp.rundir.layout import RunDirectory
 from jaxdp.runtime import platform
-from jaxdp.step.state import TrainState, create_train_state
+from jaxdp.step.state import TrainState
 from jaxdp.tasks import Task
 
 TILE = 512  # pixels
+_LEAST_TILE = 64
 _OVERLAP = 64  # pixels, where no overlap would make the tiles agree with the whole image
 _MOST = 64  # images that a device is given at a time, of a classifier always
 _PIXELS = BATCH * TILE**2  # about as many of other images: as of the tiles of a large one
@@ -43,14 +38,6 @@ Advance = Callable[[float], None]
 # Where each image is normalized by its own mean and deviation, that comes before tiling: a tile's
 # own are not its neighbours'.
 _normalize = jax.jit(augment.Preprocess((), (), per_image=True).normalize)
-
-
-def fit_of(config: TrainConfig, description: Description) -> Resize:
-    """Returns how images are made the size at which the model was trained."""
-    height, width, _ = description.image_shape
-    text = config.image_size
-    fit = Resize.parse(text) if text else None
-    return fit if fit is not None and fit.size == (height, width) else Resize((height, width))
 
 
 class Predictor:
@@ -62,7 +49,6 @@ class Predictor:
 
     Args:
         state: of the trained model.
-        config: settings of its run.
         task: says how outputs become probabilities.
         tile: side of the tiles of large images, in pixels.
         overlap: what neighbours share; None for as much as makes their answer that of the whole
@@ -70,8 +56,13 @@ class Predictor:
         devices: how many to use; None for all. The answers do not depend on it, but for rounding.
 
     Attributes:
+        config: settings of the run.
         description: of the dataset that the model was trained on.
-        resized: whether images are resized to the size that it was trained at.
+        resized: whether images are resized to the size that the model was trained at.
+
+    Raises:
+        ConfigError: for tiles that are too small, or whose overlap is negative or more than half a
+            tile.
     """
 
     def __init__(
@@ -85,21 +76,19 @@ class Predictor:
         overlap: int | None = None,
         devices: int | None = None,
     ) -> None:
+        if tile < _LEAST_TILE:
+            raise ConfigError("tile", tile, f"must be at least {_LEAST_TILE}")
+        if overlap is not None and not 0 <= overlap <= tile // 2:
+            raise ConfigError("overlap", overlap, f"must be from 0 to {tile // 2}, half of --tile")
         platform.check_precision(config.precision)
+        self.config = config
         self.description = description
-        self.resized = is_resized(config, self.description)
-        height, width, channels = self.description.image_shape
+        self._classifies = description.answer == "classification"
+        self.resized = self._classifies or config.image_size is not None
+        height, width, channels = description.image_shape
         self._trained: Size = (height, width)
-        self._fit = fit_of(config, description)
-        self._preprocess = augment.Preprocess(
-            description.mean,
-            description.std,
-            per_image=config.normalize == "image",
-            pixel_range=description.pixel_range,
-        )
-        self._normalize_first = (
-            config.normalize == "image" and self.description.answer != "classification"
-        )
+        self._preprocess = create_preprocess(config, description)
+        self._normalize_first = self._preprocess.per_image and not self._classifies
         nothing = augment.Preprocess((0.0,) * channels, (1.0,) * channels)
         self._network = create_predictor(
             state, nothing if self._normalize_first else self._preprocess
@@ -119,10 +108,8 @@ class Predictor:
         run_dir: str | pathlib.Path,
         *,
         step: int | None = None,
-        tile: int = TILE,
-        overlap: int | None = None,
         plugins: Sequence[str] = (),
-        devices: int | None = None,
+        **options: Any,
     ) -> "Predictor":
         """Returns the predictor of a run.
 
@@ -131,7 +118,7 @@ class Predictor:
             step: which checkpoint; None for the best by validation data, or the newest where there
                 are none.
             plugins: files or modules that the run was trained with.
-            devices: as for the constructor.
+            **options: tile, overlap and devices, as for the constructor.
 
         Raises:
             ConfigError: if there is no run or no such checkpoint.
@@ -140,15 +127,13 @@ class Predictor:
         config = run.load_trusted_config(plugins)
         description = read_description(run)
         _, state = restore(run, config, description, step)
-        return cls(
-            state,
-            config,
-            description,
-            create_task(config, description),
-            tile=tile,
-            overlap=overlap,
-            devices=devices,
-        )
+        return cls(state, config, description, create_task(config, description), **options)
+
+    def read(self, picture: files.Source) -> tuple[Pixels, tuple[str, ...]]:
+        """Returns an image of a file as training read images, and what that changed."""
+        channels, dtype = self.description.image_shape[-1], self.description.dtype
+        resize = Resize.while_reading(self.config, self.description.answer)
+        return files.read(picture, channels, dtype, resize)
 
     def __call__(
         self, images: Iterable[np.ndarray], advance: Advance = lambda share: None
@@ -169,16 +154,14 @@ class Predictor:
         Raises:
             ConfigError: for an array that is no such image.
         """
-        if self.description.answer == "classification":
-            yield from self._classify(map(self._checked, images), advance)
-        else:
-            for image, strips in self.strips(images, advance):
-                yield image, join(strips, image.shape[:2])
+        for image, answer in self.strips(images, advance):
+            yield image, answer if self._classifies else join(answer, image.shape[:2])
 
     def strips(
         self, images: Iterable[np.ndarray], advance: Advance = lambda share: None
-    ) -> Iterator[tuple[Pixels, Iterator[Float32[np.ndarray, "rows width outputs"]]]]:
-        """Yields each image and the answer for each of its pixels, from top to bottom.
+    ) -> Iterator[tuple[Pixels, Any]]:
+        """Yields each image and the answer for each of its pixels as strips (rows, width, outputs),
+        from top to bottom; a classifier's answer is whole.
 
         Arguments as those of a call.
 
@@ -189,21 +172,26 @@ class Predictor:
         def prepared() -> Iterator[tuple[tuple[Pixels, np.ndarray], np.ndarray | None]]:
             for image in map(self._checked, images):
                 pixels = self._prepared(image)
-                yield (image, pixels), self._tiles(pixels.shape).only_tile(pixels)
+                whole = pixels if self._classifies else self._tiles(pixels).only_tile(pixels)
+                yield (image, pixels), whole
 
-        for each in self._batches.in_order(
+        for (image, pixels), answer in self._batches.in_order(
             prepared(), lambda item: item[1].size / item[1].shape[-1] / _PIXELS
         ):
-            image, pixels = each.item
-            strips = self._strips(each, pixels, advance)
+            if self._classifies:
+                advance(1.0)
+                yield image, answer
+                continue
+            strips = self._strips(pixels, answer, advance)
             if pixels.shape[:2] != image.shape[:2]:
                 strips = iter([_resize_answer(join(strips, pixels.shape[:2]), image.shape[:2])])
             yield image, strips
 
-    def _strips(self, each: Waiting, pixels: np.ndarray, advance: Advance) -> Iterator[np.ndarray]:
-        answer = each.answer()
+    def _strips(
+        self, pixels: np.ndarray, answer: np.ndarray | None, advance: Advance
+    ) -> Iterator[np.ndarray]:
         if answer is None:
-            yield from self._tiles(pixels.shape).strips(self._network_of_tiles, pixels, advance)
+            yield from self._tiles(pixels).strips(self._network_of_tiles, pixels, advance)
         else:
             advance(1.0)
             yield answer[: pixels.shape[0], : pixels.shape[1]]
@@ -219,56 +207,67 @@ class Predictor:
             raise ConfigError("", image.shape, f"an image {NOT_FINITE}")
         return image
 
-    def _classify(
-        self, images: Iterator[Pixels], advance: Advance
-    ) -> Iterator[tuple[Pixels, np.ndarray]]:
-        resized = ((image, self._fit.apply(image)) for image in images)
-        for each in self._batches.in_order(resized, lambda image: 0.0):
-            answer = each.answer()
-            advance(1.0)
-            yield each.item, answer
+    def _prepared(self, image: Pixels) -> np.ndarray:
+        """Returns an image as the network takes it, or as it is cut into tiles."""
+        if self._classifies:
+            return self._fit.apply(image)
+        pixels: np.ndarray = resize_to(image, self._trained) if self.resized else image
+        if self._normalize_first:
+            scaled = self._preprocess.scale(jnp.asarray(pixels[None], jnp.float32))
+            pixels = np.asarray(_normalize(scaled))[0]
+        return pixels
+
+    @functools.cached_property
+    def _fit(self) -> Resize:
+        """How a classifier's images are made the size at which the model was trained."""
+        text = self.config.image_size
+        fit = Resize.parse(text) if text else None
+        return fit if fit is not None and fit.size == self._trained else Resize(self._trained)
 
     def _compute(self, images: np.ndarray, shards: int) -> Any:
         """Gives a batch to the devices."""
         outputs = self._network(images, shards)
         return outputs if self.description.answer == "regression" else self._probabilities(outputs)
 
+    def _network_of_tiles(self, tiles: np.ndarray) -> np.ndarray:
+        return np.asarray(self._batches.compute(list(tiles)))
+
     def _limit(self, shape: tuple[int, ...]) -> int:
         """Returns how many images of this shape a device is given at a time."""
-        if self.description.answer == "classification":
+        if self._classifies:
             return _MOST
         fitting = max(_PIXELS // (shape[0] * shape[1]), 1)
         return min(1 << (fitting.bit_length() - 1), _MOST)
 
-    def _tiles(self, shape: tuple[int, ...]) -> Tiles:
-        """Returns what cuts an image of this shape."""
-        return (
-            self._plain
-            if self._overlap is not None or max(shape[:2]) <= self._plain.tile
-            else self._seamless
-        )
+    def _output_side(self, side: int) -> int:
+        shape = (1, side, side, self.description.image_shape[-1])
+        images = jax.ShapeDtypeStruct(shape, jnp.dtype(self.description.dtype))
+        return jax.eval_shape(self._network, images).shape[1]
 
-    @functools.cached_property
-    def _reach(self) -> int | None:
-        described = self.description
-        # With a range of stored values, mean and deviation are in units of 0 to 255.
-        low, high = described.pixel_range or (0.0, 255.0)
-        mean = (low + (high - low) / 255 * np.array(described.mean)).tolist()
-        std = ((high - low) / 255 * np.array(described.std)).tolist()
-        if self._normalize_first:
-            mean, std = [0.0] * len(mean), [1.0] * len(std)
-        return reach.measure(self._network, self._plain.fit, tuple(mean), tuple(std))
+    def _tiles(self, pixels: np.ndarray) -> Tiles:
+        """Returns what cuts an image: so that the answer is that of the whole image, if the network
+        lets it.
+        """
+        large = max(pixels.shape[:2]) > self._plain.tile
+        return self._seamless if large and self._overlap is None else self._plain
 
     @functools.cached_property
     def _seamless(self) -> Tiles:
-        """What cuts images so that the answer is that of the whole image, if the network lets
-        it.
-        """
         if self._reach is None:
             return self._plain
         return self._tiles_of(tile=self._plain.tile, overlap=0, reach=self._reach)
 
-    def note_on_tiles(self, sizes: Iterable[Size]) -> str | None:
+    @functools.cached_property
+    def _reach(self) -> int | None:
+        # With a range of stored values, mean and deviation are in units of 0 to 255.
+        low, high = self.description.pixel_range or (0.0, 255.0)
+        mean = low + (high - low) / 255 * np.array(self.description.mean)
+        std = (high - low) / 255 * np.array(self.description.std)
+        if self._normalize_first:
+            mean, std = np.zeros_like(mean), np.ones_like(std)
+        return reach.measure(self._network, self._plain.fit, mean.tolist(), std.tolist())
+
+    def note_on_tiles(self, sizes: Iterable[tuple[int, ...]]) -> str | None:
         """Returns what there is to say of the tiles in which images of these sizes are
         predicted.
         """
@@ -276,107 +275,25 @@ class Predictor:
         if self.resized or not large or self._overlap is not None:
             return None
         if self._reach is None:
-            seen = (
-                "what the model says of a pixel depends on the size of the image, or on pixels more"
-                " than 1024 away"
-            )
             return (
-                f"{seen}: tiles do not quite give what the whole image would; larger ones (--tile)"
-                " come nearer"
+                "what the model says of a pixel depends on the size of the image, or on pixels more"
+                " than 1024 away: tiles do not quite give what the whole image would; larger ones"
+                " (--tile) come nearer"
             )
         asked, used = self._plain.tile, self._seamless.tile
         if used == asked:
             return None
-        seen = f"the model sees {self._reach} pixels far"
         return (
-            f"tiles have {used} pixels a side, not {asked}, to meet without a seam: {seen}; with"
-            " --overlap N they stay small"
+            f"tiles have {used} pixels a side, not {asked}, to meet without a seam: the model sees"
+            f" {self._reach} pixels far; with --overlap N they stay small"
         )
-
-    def _network_of_tiles(self, tiles: np.ndarray) -> np.ndarray:
-        return np.asarray(self._batches.compute(list(tiles)))
-
-    def _prepared(self, image: Pixels) -> np.ndarray:
-        """Returns an image as it is cut into tiles."""
-        pixels: np.ndarray = resize_to(image, self._trained) if self.resized else image
-        if self._normalize_first:
-            pixels = np.asarray(
-                _normalize(self._preprocess.scale(jnp.asarray(pixels[None], jnp.float32)))
-            )[0]
-        return pixels
-
-    def _output_side(self, side: int) -> int:
-        shape = (1, side, side, self.description.image_shape[-1])
-        return jax.eval_shape(
-            self._network, jax.ShapeDtypeStruct(shape, jnp.dtype(self.description.dtype))
-        ).shape[1]
-
-
-def is_resized(config: TrainConfig, description: Description) -> bool:
-    """Tells whether images are resized to the size at which the model was trained."""
-    return description.answer == "classification" or config.image_size is not None
-
-
-def restore(
-    run: RunDirectory,
-    config: TrainConfig,
-    description: Description,
-    step: int | None,
-    model: nnx.Module | None = None,
-) -> tuple[int, TrainState]:
-    """Returns the step of a checkpoint, and what evaluates of the state in it as NumPy arrays,
-    without the optimizer's state.
-
-    Args:
-        step: which; None for the best by validation data, or the newest where there are none.
-        model: of the same structure as the one that was trained, where that was an object.
-
-    Raises:
-        ConfigError: if there is no such checkpoint, or the model does not fit it.
-    """
-    if not run.checkpoints.is_dir():
-        raise ConfigError("run_dir", run.path, "holds no checkpoint")
-    best_metric = (
-        create_task(config, description).best_metric if description.has_validation else None
-    )
-    checkpoints = SavedCheckpoints(run.checkpoints, best_metric=best_metric)
-    expected = _expected_state(config, description, model)
-    found = checkpoints.read_chosen(
-        step, lambda chosen: checkpoints.restore_model(chosen, expected)
-    )
-    if found is None:
-        raise ConfigError("run_dir", run.path, "holds no checkpoint")
-    return found
-
-
-def _expected_state(config: TrainConfig, description: Description, model: nnx.Module | None) -> Any:
-    """Returns the shapes of a state without an optimizer's; nothing is computed."""
-
-    def create() -> TrainState:
-        dtype = jnp.dtype(config.precision)
-        copy = (
-            create_model(config, description, rngs=nnx.Rngs(0), dtype=dtype)
-            if model is None
-            else nnx.clone(model)
-        )
-        return create_train_state(copy, optax.identity(), with_ema=config.ema_decay > 0)
-
-    return jax.eval_shape(create)
 
 
 def _resize_answer(
     answer: Float[np.ndarray, "h w outputs"], size: tuple[int, ...]
 ) -> Float[np.ndarray, "height width outputs"]:
-    if answer.shape[:2] == size:
-        return answer
-    layers = [
-        Image.fromarray(np.ascontiguousarray(answer[..., output]))
-        for output in range(answer.shape[-1])
-    ]
-    return np.stack(
-        [
-            np.asarray(layer.resize((size[1], size[0]), Image.Resampling.BILINEAR))
-            for layer in layers
-        ],
-        axis=-1,
-    )
+    def resize(output: np.ndarray) -> np.ndarray:
+        layer = Image.fromarray(np.ascontiguousarray(output))
+        return np.asarray(layer.resize((size[1], size[0]), Image.Resampling.BILINEAR))
+
+    return np.stack([resize(output) for output in np.moveaxis(answer, -1, 0)], axis=-1)

@@ -5,7 +5,7 @@ Receptive Field in Deep Convolutional Neural Networks); here it is measured, so 
 any network.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -26,8 +26,8 @@ Network = Callable[[np.ndarray], Any]
 def measure(
     network: Network,
     fit: Callable[[int], tuple[int, int]],
-    mean: tuple[float, ...],
-    std: tuple[float, ...],
+    mean: Sequence[float],
+    std: Sequence[float],
 ) -> int | None:
     """Returns how many pixels beyond a straight border the farthest answer lies that depends on
     pixels before it, or the reverse.
@@ -44,26 +44,22 @@ def measure(
 
     Returns:
         None if no tile can stand for the whole: if answers depend on all pixels, on the size of the
-            image, or on pixels farther
-        away than 1024.
+            image, or on pixels farther away than 1024.
     """
     random = np.random.default_rng(0)
     height, _ = fit(32)
     for wanted in _SIDES:
         width, answer_width = fit(wanted)
         before, border = (width - answer_width) // 2, wanted // 2
-
-        def noise(width: int = width) -> np.ndarray:
-            return random.normal(mean, std, (_TRIES, height, width, len(mean))).astype(np.float32)
-
-        images, others = noise(), noise()
+        shape = (_TRIES, height, width, len(mean))
+        images, others = (random.normal(mean, std, shape).astype(np.float32) for _ in range(2))
         answers = np.asarray(network(images), np.float32)
         columns = np.arange(width)[:, None] < before + border
-        changed = [
-            np.asarray(network(np.where(columns == left, others, images)), np.float32)
-            for left in (True, False)
-        ]
         least = _ROUNDING * np.ptp(answers)
+        changed = (
+            np.asarray(network(np.where(columns == side, others, images)), np.float32)
+            for side in (True, False)
+        )
         # (answer_width,) each.
         right, left = (np.max(np.abs(answers - each), (0, 1, 3)) > least for each in changed)
         if not right[-1] and not left[0]:
@@ -86,7 +82,5 @@ def _is_whole(
     dropped = (input_side - side) // 2
     sure = side - max(reach - dropped, 0)
     part = np.asarray(network(images[:, :, :input_side]), np.float32)
-    return bool(
-        np.abs(part - answers[:, :, :side])[:, :, :sure].max(initial=0)
-        <= _TOLERANCE * np.ptp(answers)
-    )
+    difference = np.abs(part - answers[:, :, :side])[:, :, :sure]
+    return bool(difference.max(initial=0) <= _TOLERANCE * np.ptp(answers))

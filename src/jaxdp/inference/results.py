@@ -1,145 +1,163 @@
 """Writes what a model says about the images that the command names, and collects it for tables."""
 
-import functools
 import pathlib
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
+from jaxdp import csv_text
 from jaxdp.config.values import MaskValues
 from jaxdp.data.sources import Description
 from jaxdp.inference import instances
 from jaxdp.inference.files import ImageFile
-from jaxdp.inference.settings import ResultsConfig
+from jaxdp.parsing import resolved
 from jaxdp.registry import ConfigError
 from jaxdp.reporting import pictures, predictions
 from jaxdp.rundir.read import Row
-from jaxdp.rundir.write import check_file, check_folder
+from jaxdp.rundir.write import check_file, check_folder, replace_file
 
 _NOT_GIVEN = "(not given)"
-
-
-def check(results: ResultsConfig, task: str) -> None:
-    """Raises ConfigError if what a task gives has no place, or what was asked for is not what it
-    gives.
-
-    Args:
-        task: classification, segmentation or regression.
-    """
-    if task == "classification" and results.output_dir is not None:
-        raise ConfigError(
-            "output_dir",
-            results.output_dir,
-            "is for images; the run is one of classification: use --csv FILE.csv",
-        )
-    if task == "regression" and results.csv is not None:
-        raise ConfigError(
-            "csv",
-            results.csv,
-            "is for classes; the run is one of regression: use --output-dir FOLDER",
-        )
-    if results.csv is not None:
-        check_file("csv", pathlib.Path(results.csv), "predictions.csv")
-    if task != "classification" and results.output_dir is None and results.csv is None:
-        what = "masks" if task == "segmentation" else "images"
-        raise ConfigError(
-            "output_dir",
-            _NOT_GIVEN,
-            f"the run is one of {task}, whose results are {what}; give a folder for them",
-        )
-
-
-def check_writable(results: ResultsConfig) -> None:
-    """Makes sure that there are folders for the results, and that files can be written there.
-
-    Raises:
-        ConfigError: if not.
-    """
-    if results.output_dir:
-        check_folder("output_dir", pathlib.Path(results.output_dir))
-    if results.csv:
-        check_folder("csv", pathlib.Path(results.csv).parent)
 
 
 class Results:
     """The results of all images; masks and images are written as they come, tables at the end.
 
     Args:
+        csv: file for a line for each image.
+        output_dir: folder for masks and images.
+        top_k: how many classes to name for each image.
         mask_values: of the run, which predicted masks have as well.
+
+    Raises:
+        ConfigError: if what the model gives has no place, or what was asked for is not what it
+            gives.
     """
 
     def __init__(
-        self, config: ResultsConfig, description: Description, mask_values: MaskValues | None = None
+        self,
+        description: Description,
+        *,
+        csv: str | None,
+        output_dir: str | None,
+        top_k: int,
+        mask_values: MaskValues | None = None,
     ) -> None:
-        self._config = config
-        self._description = description
-        self._mask_values = mask_values
-        self._folder = pathlib.Path(config.output_dir) if config.output_dir else None
-        self._rows: list[Row] = []
-        self._shares: list[list[float]] = []
-
-    def add_classes(self, file: ImageFile, probabilities: np.ndarray) -> Row:
-        """Takes the probabilities of an image's classes, and returns what there is to say of the
-        image.
-        """
-        self._shares.append([float(value) for value in probabilities])
-        return self._add(
-            file,
-            predictions.top_k(probabilities, self._description.class_names, self._config.top_k),
-        )
-
-    def add_pixels(self, file: ImageFile, image: np.ndarray, strips: Iterator[np.ndarray]) -> Row:
-        """Takes what the model says of each pixel of an image, from top to bottom, and returns what
-        there is to say.
-        """
-        if self._description.answer == "segmentation":
-            return self._add(file, self._segment(file, image, strips))
-        assert self._folder is not None
-        pixels = np.concatenate(
-            [(strip.clip(0, 1) * 255).round().astype("uint8") for strip in strips]
-        )
-        return self._add(
-            file,
-            predictions.brightness(pixels)
-            | predictions.write_prediction(self._folder, file.name, pixels),
-        )
-
-    def _segment(self, file: ImageFile, image: np.ndarray, strips: Iterator[np.ndarray]) -> Row:
-        names = self._description.class_names
-        picture_of = functools.partial(
-            pictures.as_picture, pixel_range=self._description.pixel_range
-        )
-        if self._description.instances:  # a watershed needs the probabilities of the whole image
-            parts = [strip.copy() for strip in strips]
-        else:
-            parts = [strip.argmax(-1).astype("uint8") for strip in strips]
-        whole = np.concatenate(parts)
-        if self._description.instances:
-            objects = instances.separate(whole)
-            row = predictions.count_objects(objects)
-            write = functools.partial(predictions.write_objects, objects=objects)
-        else:
-            row = predictions.shares(whole, names)
-            self._shares.append(list(row["shares"].values()))
-            write = functools.partial(
-                predictions.write_mask, mask=whole, names=names, values=self._mask_values
+        kind = description.answer
+        if kind == "classification" and output_dir is not None:
+            remedy = "is for images; the run is one of classification: use --csv FILE.csv"
+            raise ConfigError("output_dir", output_dir, remedy)
+        if kind == "regression" and description.num_classes not in (1, 3):
+            remedy = (
+                f"its targets have {description.num_classes} channels, files 1 or 3; use predict()"
+                " from Python"
             )
-        if self._folder is not None:
-            row |= write(self._folder, file.name, pictures.by_rows(picture_of, image))
-        return row
+            raise ConfigError("run_dir", "", remedy)
+        if kind == "regression" and csv is not None:
+            remedy = "is for classes; the run is one of regression: use --output-dir FOLDER"
+            raise ConfigError("csv", csv, remedy)
+        if kind != "classification" and output_dir is None and csv is None:
+            what = "masks" if kind == "segmentation" else "images"
+            remedy = f"the run is one of {kind}, whose results are {what}; give a folder for them"
+            raise ConfigError("output_dir", _NOT_GIVEN, remedy)
+        if csv is not None:
+            check_file("csv", pathlib.Path(csv), "predictions.csv")
+        if description.instances:
+            instances.require()
+        self._description = description
+        self._csv = pathlib.Path(csv) if csv else None
+        self._folder = pathlib.Path(output_dir) if output_dir else None
+        self._top_k = top_k
+        self._mask_values = mask_values
+        self._rows: list[Row] = []
+        self._cells: list[Any] = [  # of the CSV file
+            ("file", "objects", "mean_area_pixels")
+            if description.instances
+            else ("file", *description.class_names)
+        ]
 
-    def _add(self, file: ImageFile, row: Row) -> Row:
+    def create_folders(self) -> None:
+        """Makes sure that there are folders for the results, and that files can be written there.
+
+        Raises:
+            ConfigError: if not.
+        """
+        if self._folder:
+            check_folder("output_dir", self._folder)
+        if self._csv:
+            check_folder("csv", self._csv.parent)
+
+    def add(self, file: ImageFile, image: np.ndarray, answer: Any) -> Row:
+        """Takes what the model says of an image, and returns what there is to say of the image.
+
+        Args:
+            image: as stored (H, W, C).
+            answer: probabilities of the classes, or strips of an answer for each pixel, from top to
+                bottom.
+        """
+        if self._description.answer == "classification":
+            row, cells = self._classes(answer)
+        elif self._description.answer == "regression":
+            row, cells = self._pixels(file, answer)
+        else:
+            row, cells = self._labels(file, image, answer)
         self._rows.append({"file": str(file)} | row)
+        self._cells.append([str(file), *cells])
         return self._rows[-1]
 
-    def finish(self) -> None:
-        """Writes and prints the tables."""
-        if self._config.csv and self._description.instances:
-            predictions.write_object_csv(pathlib.Path(self._config.csv), self._rows)
-        elif self._config.csv:
-            files = [row["file"] for row in self._rows]
-            predictions.write_csv(
-                pathlib.Path(self._config.csv), self._description.class_names, files, self._shares
-            )
-        if not self._config.json:
+    def _classes(self, probabilities: np.ndarray) -> tuple[Row, list[Any]]:
+        most_likely = np.argsort(-probabilities, kind="stable")[: self._top_k]
+        names = self._description.class_names
+        classes = [
+            {"class": names[index], "probability": round(float(probabilities[index]), 6)}
+            for index in most_likely
+        ]
+        return {"classes": classes}, [f"{value:.6f}" for value in probabilities]
+
+    def _pixels(self, file: ImageFile, strips: Iterator[np.ndarray]) -> tuple[Row, list[Any]]:
+        assert self._folder is not None
+        pixels = np.concatenate(
+            [(strip.clip(0, 1) * 255).round().astype(np.uint8) for strip in strips]
+        )
+        row = {
+            "size": list(pixels.shape[:2]),
+            "mean": round(float(pixels.mean()), 3),
+            "lowest": int(pixels.min()),
+            "highest": int(pixels.max()),
+        }
+        return row | predictions.write_prediction(self._folder, file.name, pixels), []
+
+    def _labels(
+        self, file: ImageFile, image: np.ndarray, strips: Iterator[np.ndarray]
+    ) -> tuple[Row, list[Any]]:
+        names = self._description.class_names
+        if self._description.instances:  # a watershed needs the probabilities of the whole image
+            labels = instances.separate(np.concatenate([strip.copy() for strip in strips]))
+            count = int(labels.max(initial=0))
+            area = round(np.count_nonzero(labels) / max(count, 1), 2)
+            row, cells = {"objects": count, "mean_area_pixels": area}, [count, area]
+        else:
+            labels = np.concatenate([strip.argmax(-1).astype(np.uint8) for strip in strips])
+            # Row by row: it takes 8 bytes a pixel.
+            counts = sum(np.bincount(line, minlength=len(names)) for line in labels)
+            shares = [round(share, 6) for share in (counts / labels.size).tolist()]
+            row = {"shares": dict(zip(names, shares, strict=True))}
+            cells = [f"{share:.6f}" for share in shares]
+        row = {"size": list(labels.shape)} | row
+        if self._folder is not None:
+            shown = pictures.as_picture(image, self._description.pixel_range)
+            if self._description.instances:
+                row |= predictions.write_objects(self._folder, file.name, shown, labels)
+            else:
+                row |= predictions.write_mask(
+                    self._folder, file.name, shown, labels, names, self._mask_values
+                )
+        return row, cells
+
+    def finish(self, *, table: bool) -> None:
+        """Writes the CSV file, and prints a table if it is wanted."""
+        if self._csv:
+            # A link that the user names stays a link.
+            replace_file(resolved(self._csv), csv_text.write(self._cells))
+        if table:
             predictions.print_table(self._rows)

@@ -23,15 +23,14 @@ class Scores:
 
     Attributes:
         task: whose metrics they are.
-        names: of the examples: files where they come from files, otherwise split and number.
+        examples: the name of each as `example`: its file if it comes from a file, otherwise split
+            and number; for classification also its `actual` and its `predicted` class.
         sums: metric sums of each example, without the confusion matrix.
-        classes: of a classification the true and the predicted class of each example.
     """
 
     task: Any
-    names: Sequence[str]
+    examples: Sequence[Row]
     sums: Sequence[Mapping[str, Any]]
-    classes: Sequence[tuple[str, str]] = ()
 
     def metrics(self) -> dict[str, float]:
         """Returns the metrics over all examples."""
@@ -41,17 +40,10 @@ class Scores:
         """Returns for each example its name, the true and the predicted class of a classification,
         and its metrics.
         """
-        rows: list[Row] = []
-        for index, (name, sums) in enumerate(zip(self.names, self.sums, strict=True)):
-            values = metrics.compute(self.task, sums)
-            del values["examples"]
-            classes = (
-                dict(zip(("actual", "predicted"), self.classes[index], strict=True))
-                if self.classes
-                else {}
-            )
-            rows.append({"example": name} | classes | values)
-        return rows
+        rows = [metrics.compute(self.task, sums) for sums in self.sums]
+        for row in rows:
+            del row["examples"]
+        return [example | row for example, row in zip(self.examples, rows, strict=True)]
 
     def write_csv(self, path: pathlib.Path) -> None:
         """Writes a line for each example; a metric that an example does not have is empty."""
@@ -72,25 +64,22 @@ def score(
         task: whose metrics are wanted.
         predictor: of the same state, where objects are told apart.
     """
-    names: list[str] = []
+    examples: list[Row] = []
     all_sums: list[metrics.Sums] = []
-    classes: list[tuple[str, str]] = []
     for split in splits:
         source = setup.dataset.splits()[split]
-        objects = (
-            instances.count(predictor, source) if predictor is not None else itertools.repeat({})
-        )
-        for index, (sums, of_objects) in enumerate(
-            zip(setup.evaluate_each(state, split=split), objects, strict=False)
-        ):
+        objects = itertools.repeat({}) if predictor is None else instances.count(predictor, source)
+        found = zip(setup.evaluate_each(state, split=split), objects, strict=False)
+        for index, (sums, of_objects) in enumerate(found):
             if not sums["examples"]:  # a bad one, which is left out
                 continue
-            sums |= of_objects
+            example = {"example": valid_text(source.name(index))}
             # A square of classes for each example would fill the memory.
             confusion = sums.pop("confusion", None)
             if confusion is not None:
-                actual, predicted = np.unravel_index(int(np.argmax(confusion)), confusion.shape)
-                classes.append((task.class_names[actual], task.class_names[predicted]))
-            names.append(valid_text(source.name(index)))
-            all_sums.append(sums)
-    return Scores(task, names, all_sums, classes)
+                classes = np.unravel_index(int(np.argmax(confusion)), confusion.shape)
+                names = (task.class_names[label] for label in classes)
+                example |= zip(("actual", "predicted"), names, strict=True)
+            examples.append(example)
+            all_sums.append(sums | of_objects)
+    return Scores(task, examples, all_sums)

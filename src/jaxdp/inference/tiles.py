@@ -7,6 +7,7 @@ overlap and fade into each other instead.
 """
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -62,14 +63,10 @@ class Side:
         weights = np.ones((len(self.starts), self.output_size))
         weights[1:] *= np.sin(np.pi / 2 * rising) ** 2
         weights[:-1] *= np.sin(np.pi / 2 * rising[::-1]) ** 2
+        pixels = np.add.outer(self.starts, np.arange(self.output_size))
         total = np.zeros(self.covered)
-        for start, each in zip(self.starts, weights, strict=True):
-            total[start : start + self.output_size] += each
-        shares = [
-            each / total[start : start + self.output_size]
-            for start, each in zip(self.starts, weights, strict=True)
-        ]
-        return np.stack(shares).astype(np.float32)
+        np.add.at(total, pixels, weights)
+        return (weights / total[pixels]).astype(np.float32)
 
 
 class Tiles:
@@ -109,11 +106,8 @@ class Tiles:
         self._batch = batch
         self._fits: dict[int, tuple[int, int]] = {}
         self.tile = _round_up(tile)
-        self.tile = (
-            max(self.tile, 4 * _round_up(self._margin(*self.fit(self.tile))))
-            if reach
-            else self.tile
-        )
+        if reach:
+            self.tile = max(self.tile, 4 * _round_up(self._margin(*self.fit(self.tile))))
 
     def _margin(self, input_size: int, output_size: int) -> int:
         """Returns how far from its end an answer counts nothing.
@@ -147,9 +141,8 @@ class Tiles:
             ValueError: as `strips`.
         """
         rows, columns = self.sides(image.shape)
-        if len(rows.starts) * len(columns.starts) > 1:
-            return None
-        return np.pad(image, (rows.padding, columns.padding, (0, 0)), mode="symmetric")
+        is_one = len(rows.starts) == len(columns.starts) == 1
+        return _pad(image, rows, columns) if is_one else None
 
     def strips(
         self,
@@ -172,23 +165,22 @@ class Tiles:
             ValueError: what `output_side` raises, if no size suits the network.
         """
         rows, columns = self.sides(image.shape)
-        padded = np.pad(image, (rows.padding, columns.padding, (0, 0)), mode="symmetric")
-        by_row, by_column = rows.weights(), columns.weights()
+        answers = self._answers(network, _pad(image, rows, columns), rows, columns, advance)
         blended = np.zeros((0, 0, 0), np.float32)
-        for row, column, answer in self._answers(network, padded, rows, columns, advance):
-            if column == 0:
-                fresh = np.zeros((rows.output_size, columns.covered, answer.shape[-1]), np.float32)
-                fresh[: len(blended)] = blended.reshape(len(blended), *fresh.shape[1:])
-                blended = fresh
-            left = columns.starts[column]
-            weights = by_row[row][:, None, None] * by_column[column][:, None]
-            blended[:, left : left + columns.output_size] += weights * answer
-            if column == len(columns.starts) - 1:
-                done = (
-                    rows.starts[row + 1] if row + 1 < len(rows.starts) else rows.size
-                ) - rows.starts[row]
-                yield blended[:done, : columns.size]
-                blended = blended[done:]
+        ends = (*rows.starts[1:], rows.size)
+        for top, end, by_row in zip(rows.starts, ends, rows.weights(), strict=True):
+            for left, by_column in zip(columns.starts, columns.weights(), strict=True):
+                answer = next(answers)
+                if left == 0:
+                    fresh = np.zeros(
+                        (rows.output_size, columns.covered, answer.shape[-1]), np.float32
+                    )
+                    fresh[: len(blended)] = blended.reshape(len(blended), *fresh.shape[1:])
+                    blended = fresh
+                weights = by_row[:, None, None] * by_column[:, None]
+                blended[:, left : left + columns.output_size] += weights * answer
+            yield blended[: end - top, : columns.size]
+            blended = blended[end - top :]
 
     def _answers(
         self,
@@ -197,26 +189,22 @@ class Tiles:
         rows: Side,
         columns: Side,
         advance: Callable[[float], None],
-    ) -> Iterator[tuple[int, int, np.ndarray]]:
-        """Yields the row and the column of each tile, and the answer to it, row by row."""
-        places = [
-            (row, column)
-            for row in range(len(rows.starts))
-            for column in range(len(columns.starts))
-        ]
-        least = 1 if len(places) == 1 else BATCH
-        for begin in range(0, len(places), self._batch):
-            some = places[begin : begin + self._batch]
+    ) -> Iterator[np.ndarray]:
+        """Yields the answer to each tile, row by row."""
+        corners = list(itertools.product(rows.starts, columns.starts))
+        least = 1 if len(corners) == 1 else BATCH
+        for begin in range(0, len(corners), self._batch):
+            some = corners[begin : begin + self._batch]
             # A last batch of another size would be another program.
             filled = some + some[-1:] * (-len(some) % least)
-            answers = network(
-                np.stack([_cut(padded, rows, row, columns, column) for row, column in filled])
-            )
+            tiles = [
+                padded[top : top + rows.input_size, left : left + columns.input_size]
+                for top, left in filled
+            ]
+            answers = network(np.stack(tiles))
             assert answers.shape[1:3] == (rows.output_size, columns.output_size), answers.shape
-            # What filled the batch up is left.
-            for (row, column), answer in zip(some, answers, strict=False):
-                yield row, column, answer
-            advance(len(some) / len(places))
+            advance(len(some) / len(corners))
+            yield from answers[: len(some)]
 
     def fit(self, wanted: int) -> tuple[int, int]:
         """Returns the smallest input side whose answer is at least as wanted, and the side of that
@@ -252,13 +240,11 @@ def join(
 
     `size` is height and width.
     """
-    answer, top = None, 0
-    for strip in strips:
-        if answer is None:
-            answer = np.empty((*size, strip.shape[-1]), np.float32)
+    first = next(strips)
+    answer, top = np.empty((*size, first.shape[-1]), np.float32), 0
+    for strip in itertools.chain([first], strips):
         answer[top : top + len(strip)] = strip
         top += len(strip)
-    assert answer is not None
     return answer
 
 
@@ -266,6 +252,5 @@ def _round_up(size: int) -> int:
     return -(-size // ALIGNMENT) * ALIGNMENT
 
 
-def _cut(padded: np.ndarray, rows: Side, row: int, columns: Side, column: int) -> np.ndarray:
-    top, left = rows.starts[row], columns.starts[column]
-    return padded[top : top + rows.input_size, left : left + columns.input_size]
+def _pad(image: np.ndarray, rows: Side, columns: Side) -> np.ndarray:
+    return np.pad(image, (rows.padding, columns.padding, (0, 0)), mode="symmetric")

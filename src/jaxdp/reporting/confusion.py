@@ -3,10 +3,10 @@
 import pathlib
 import textwrap
 from collections.abc import Sequence
+from typing import Any
 
 import matplotlib
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
 
@@ -33,29 +33,23 @@ def plot(
     Up to 30 classes have their counts in the cells. For more classes the figure has no counts and
     as many names as are legible, and a line below says so.
     """
-    count = len(class_names)
+    count, notes = len(class_names), []
     few = count <= _MOST_NUMBERS
-    side = min(max(4.0, 0.5 * count + 2.0), 15.0) if few else _INCHES_OF_MANY
-    every, notes = 1, []
+    side, every = min(max(4.0, 0.5 * count + 2.0), 15.0), 1
     if not few:
+        side = _INCHES_OF_MANY
         every = next((step for step in _STEPS if 72 * 0.75 * side * step / count >= 11), count)
         which = f"every {every}{'nd' if every == 2 else 'th'} is named, " if every > 1 else ""
-        notes.append(
-            f"{count} classes: {which}counts are left out (confusion.csv beside this figure has"
-            " them)"
-        )
-    names = [
-        name if len(name) <= _LONGEST_NAME else name[: _LONGEST_NAME - 1] + "…"
-        for name in class_names
-    ]
+        table = "(confusion.csv beside this figure has them)"
+        notes.append(f"{count} classes: {which}counts are left out {table}")
     if any(map(fonts.missing, class_names)):
         notes.append("numbers from 0 stand for names that Matplotlib's fonts cannot show")
-    labels = [
-        str(index) if fonts.missing(class_names[index]) else fonts.drawn(name)
-        for index, name in enumerate(names)
-    ]
+    labels = [_label(index, name) for index, name in enumerate(class_names)][::every]
     margin = 0.09 * max(map(len, labels)) if few else 0.0  # for the names
     width = side + margin + 0.8
+    style: dict[str, Any] = {} if few else {"fontsize": 9, "rotation": 90}
+    if few and max(map(len, labels)) > 2:
+        style = {"rotation": 45, "ha": "right", "rotation_mode": "anchor"}
     with matplotlib.rc_context({"font.size": 11 if few else 13}):
         figure = Figure(figsize=(width, side + 0.7 * margin), layout="constrained")
         axes = figure.subplots()
@@ -68,31 +62,22 @@ def plot(
         wrapped = textwrap.fill(fonts.drawn(title), int(_LETTERS_AN_INCH * width))
         figure.suptitle(wrapped, fontsize=12)
         axes.set(xlabel="predicted class", ylabel="actual class")
+        axes.set_xticks(range(0, count, every), labels, **style)
+        axes.set_yticks(range(0, count, every), labels, fontsize=None if few else 9)
         if notes:
             figure.supxlabel("; ".join(notes), fontsize=10 if few else 11, wrap=True)
-        _name_classes(axes, labels, every, few=few)
-        if few:
-            _write_counts(axes, confusion, shares)
+        for row, column in np.argwhere(confusion > 0) if few else ():
+            color = "white" if shares[row, column] > 0.5 else "black"
+            text, size = f"{confusion[row, column]:.0f}", 11 if count <= 12 else 8
+            axes.text(column, row, text, ha="center", va="center", color=color, fontsize=size)
         return pictures.save(figure, path)
 
 
-def _name_classes(axes: Axes, labels: Sequence[str], every: int, *, few: bool) -> None:
-    at, chosen = range(0, len(labels), every), labels[::every]
-    axes.set_yticks(at, chosen, fontsize=None if few else 9)
-    if not few:
-        axes.set_xticks(at, chosen, rotation=90, fontsize=9)
-    elif max(map(len, chosen)) > 2:
-        axes.set_xticks(at, chosen, rotation=45, ha="right", rotation_mode="anchor")
-    else:
-        axes.set_xticks(at, chosen)
-
-
-def _write_counts(axes: Axes, confusion: np.ndarray, shares: np.ndarray) -> None:
-    size = 11 if len(confusion) <= 12 else 8
-    for row, column in np.argwhere(confusion > 0):
-        color = "white" if shares[row, column] > 0.5 else "black"
-        text = f"{confusion[row, column]:.0f}"
-        axes.text(column, row, text, ha="center", va="center", color=color, fontsize=size)
+def _label(index: int, name: str) -> str:
+    """Returns what is written beside the matrix for a class."""
+    if fonts.missing(name):
+        return str(index)
+    return fonts.drawn(name if len(name) <= _LONGEST_NAME else name[: _LONGEST_NAME - 1] + "…")
 
 
 def write(confusion: np.ndarray, class_names: Sequence[str], path: pathlib.Path) -> None:

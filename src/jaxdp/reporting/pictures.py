@@ -1,5 +1,6 @@
 """Draws masks in color, overlays, and rows of image, truth and prediction."""
 
+import itertools
 import pathlib
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -11,7 +12,6 @@ from matplotlib.figure import Figure
 
 from jaxdp.rundir.write import replacing
 
-_STYLE: Any = {"font.size": 11}
 _COLORS = 18  # of instances, which take them in turn
 
 
@@ -63,12 +63,10 @@ def overlay_objects(image: np.ndarray, objects: np.ndarray) -> np.ndarray:
     """Returns an image (H, W, 1 or 3), uint8, covered by the colors of instances, whose outlines
     hide it.
     """
-    padded = np.pad(objects, 1, mode="edge")
-    neighbors = (padded[:-2, 1:-1], padded[2:, 1:-1], padded[1:-1, :-2], padded[1:-1, 2:])
-    outline = np.zeros(objects.shape, bool)
-    for neighbor in neighbors:
-        outline |= neighbor != objects
-    return overlay(image, _cycled(objects), _COLORS + 1, outline & (objects > 0))
+    from skimage import segmentation  # pyright: ignore
+
+    outline: Any = segmentation.find_boundaries(objects, mode="inner")
+    return overlay(image, _cycled(objects), _COLORS + 1, outline)
 
 
 def as_picture(image: np.ndarray, pixel_range: tuple[float, float] | None = None) -> np.ndarray:
@@ -80,8 +78,12 @@ def as_picture(image: np.ndarray, pixel_range: tuple[float, float] | None = None
     """
     if pixel_range is not None:
         low, high = pixel_range
-        scaled = (image.astype(np.float32) - low) * (255 / (high - low))
-        image = np.clip(scaled, 0, 255).round().astype(np.uint8)
+
+        def scale(image: np.ndarray) -> np.ndarray:
+            scaled = (image.astype(np.float32) - low) * (255 / (high - low))
+            return np.clip(scaled, 0, 255).round().astype(np.uint8)
+
+        image = by_rows(scale, image)
     if image.shape[-1] == 2:
         return image.mean(-1, keepdims=True).round().astype(np.uint8)
     return image if image.shape[-1] in (1, 3) else image[..., :3]
@@ -93,11 +95,10 @@ def by_rows(
     """Returns a function of each pixel, computed for a few rows at a time, since it may need many
     bytes a pixel.
     """
-    parts = [
-        function(*(image[top : top + rows] for image in images))
-        for top in range(0, len(images[0]), rows)
-    ]
-    return np.concatenate(parts)
+    tops = range(0, len(images[0]), rows)
+    return np.concatenate(
+        [function(*(image[top : top + rows] for image in images)) for top in tops]
+    )
 
 
 def stretch(image: np.ndarray) -> np.ndarray:
@@ -114,12 +115,11 @@ def plot_rows(
     Returns the drawing as uint8 (H, W, 3).
     """
     height, width = rows[0][0].shape[:2]
-    side = 2.6
-    size = (side * len(titles), side * height / width * len(rows) + 0.4)
-    with matplotlib.rc_context(_STYLE):
+    size = (2.6 * len(titles), 2.6 * height / width * len(rows) + 0.4)
+    with matplotlib.rc_context({"font.size": 11}):
         figure = Figure(figsize=size, layout="constrained")
         grid = figure.subplots(len(rows), len(titles), squeeze=False)
-        for axes, picture in zip(grid.flat, [each for row in rows for each in row], strict=True):
+        for axes, picture in zip(grid.flat, itertools.chain(*rows), strict=True):
             axes.imshow(picture, cmap="gray", vmin=0, vmax=255)
             axes.set_axis_off()
         for axes, title in zip(grid[0], titles, strict=True):

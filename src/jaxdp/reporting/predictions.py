@@ -1,141 +1,57 @@
 """Shows predictions as a table and writes them as CSV or, masks and images, as PNG files."""
 
+import contextlib
 import pathlib
 import time
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import rich.console
-import rich.markup
 import rich.progress
 import rich.table
+import rich.text
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
-from jaxdp import csv_text
 from jaxdp.config.values import MaskValues
-from jaxdp.parsing import printable, resolved
+from jaxdp.parsing import printable
 from jaxdp.reporting import pictures
 from jaxdp.rundir.read import Row
-from jaxdp.rundir.write import replace_file, replacing
+from jaxdp.rundir.write import replacing
 
 _LINE_SECONDS = 30  # between lines of progress if there is no terminal
 _LEAST_SHARE = 0.0005  # of pixels, for a class in the table; a smaller one would read 0.0%
 
 
-def top_k(probabilities: np.ndarray, class_names: Sequence[str], count: int) -> Row:
-    """Returns the most likely classes of an image with their probabilities."""
-    best = np.argsort(-probabilities, kind="stable")[:count]
-    return {
-        "classes": [
-            {"class": class_names[index], "probability": round(float(probabilities[index]), 6)}
-            for index in best
-        ]
-    }
-
-
-def shares(mask: np.ndarray, class_names: Sequence[str]) -> Row:
-    """Returns the size of a mask and the share of its pixels that each class has."""
-    # Row by row: it takes 8 bytes a pixel.
-    counts = sum(
-        (np.bincount(row, minlength=len(class_names)) for row in mask),
-        np.zeros(len(class_names), np.int64),
-    ).tolist()
-    return {
-        "size": list(mask.shape),
-        "shares": {
-            name: round(count / mask.size, 6)
-            for name, count in zip(class_names, counts, strict=True)
-        },
-    }
-
-
-def count_objects(objects: np.ndarray) -> Row:
-    """Returns the size of instance labels (H, W), the number of instances and their mean area."""
-    count, pixels = int(objects.max(initial=0)), int(np.count_nonzero(objects))
-    return {
-        "size": list(objects.shape),
-        "objects": count,
-        "mean_area_pixels": round(pixels / max(count, 1), 2),
-    }
-
-
-def brightness(image: np.ndarray) -> Row:
-    """Returns the size of an image, and the mean, minimum and maximum of its pixel values."""
-    return {
-        "size": list(image.shape[:2]),
-        "mean": round(float(image.mean()), 3),
-        "lowest": int(image.min()),
-        "highest": int(image.max()),
-    }
-
-
 def print_table(rows: Sequence[Row]) -> None:
     """Prints a table with a row for each image; long names are wrapped, never shortened."""
+    cells = [{"file": printable(row["file"])} | _cells(row) for row in rows]
     table = rich.table.Table()
-    table.add_column("file", overflow="fold")
-    cells = [_cells(row) for row in rows]
-    for title, text in cells[0].items():
-        if "[bold]" in text or "share" in title:
-            table.add_column(title, overflow="fold")
-        else:
-            table.add_column(title, justify="right", no_wrap=True)
-    for row, texts in zip(rows, cells, strict=True):
-        table.add_row(rich.markup.escape(printable(row["file"])), *texts.values())
+    for title in cells[0]:
+        table.add_column(title, overflow="fold")
+    for texts in cells:
+        table.add_row(*map(rich.text.Text, texts.values()))
     rich.console.Console(highlight=False, emoji=False).print(table)
 
 
 def _cells(row: Row) -> dict[str, str]:
     """Returns what a table says of an image, by the titles of its columns."""
-
-    def named(name: str, share: float) -> str:
-        return f"{rich.markup.escape(name)}: [bold]{share:.1%}[/bold]"
-
     if "classes" in row:
-        titles = ("most likely class", "second", "third")
-        return {
-            titles[index] if index < 3 else f"{index + 1}th": named(
-                item["class"], item["probability"]
-            )
-            for index, item in enumerate(row["classes"])
-        }
+        titles = ["most likely class", "second", "third"]
+        titles += [f"{rank}th" for rank in range(4, len(row["classes"]) + 1)]
+        texts = [f"{item['class']}: {item['probability']:.1%}" for item in row["classes"]]
+        return dict(zip(titles, texts, strict=False))
     height, width = row["size"]
-    size = {"size": f"{height}x{width}"}
+    cells = {"size": f"{height}x{width}"}
     if "objects" in row:
         area = f"{row['mean_area_pixels']:.1f}"
-        return size | {"objects": f"{row['objects']:,}", "mean area in pixels": area}
+        return cells | {"objects": f"{row['objects']:,}", "mean area in pixels": area}
     if "shares" in row:
         shares = sorted(row["shares"].items(), key=lambda item: -item[1])
-        texts = (named(name, share) for name, share in shares if share >= _LEAST_SHARE)
-        return size | {"share of the pixels": ", ".join(texts)}
-    return size | {
-        "mean": f"{row['mean']:.1f}",
-        "lowest": str(row["lowest"]),
-        "highest": str(row["highest"]),
-    }
-
-
-def write_csv(
-    path: pathlib.Path,
-    class_names: Sequence[str],
-    files: Sequence[str],
-    shares: Sequence[Sequence[float]],
-) -> None:
-    """Writes a line for each image and a column for each class."""
-    lines = [
-        (file, *(f"{value:.6f}" for value in values))
-        for file, values in zip(files, shares, strict=True)
-    ]
-    # A link that the user names stays a link.
-    replace_file(resolved(path), csv_text.write([("file", *class_names), *lines]))
-
-
-def write_object_csv(path: pathlib.Path, rows: Sequence[Row]) -> None:
-    """Writes a line for each image: the number of instances and their mean area in pixels."""
-    names = ("file", "objects", "mean_area_pixels")
-    lines = [[row[name] for name in names] for row in rows]
-    replace_file(resolved(path), csv_text.write([names, *lines]))
+        texts = [f"{name}: {share:.1%}" for name, share in shares if share >= _LEAST_SHARE]
+        return cells | {"share of the pixels": ", ".join(texts)}
+    levels = {"lowest": str(row["lowest"]), "highest": str(row["highest"])}
+    return cells | {"mean": f"{row['mean']:.1f}"} | levels
 
 
 def write_objects(
@@ -151,9 +67,11 @@ def write_objects(
     Returns:
         The two paths, for the row of the image.
     """
-    above = Image.fromarray(pictures.overlay_objects(pictures.stretch(image), objects))
-    numbers = _save(Image.fromarray(objects), directory / f"{name}-instances.png")
-    return {"instances": numbers, "overlay": _save(above, directory / f"{name}-overlay.png")}
+    overlay = pictures.overlay_objects(pictures.stretch(image), objects)
+    return {
+        "instances": _save(Image.fromarray(objects), directory / f"{name}-instances.png"),
+        "overlay": _save(Image.fromarray(overlay), directory / f"{name}-overlay.png"),
+    }
 
 
 def write_mask(
@@ -176,25 +94,24 @@ def write_mask(
     Returns:
         The two paths, for the row of the image.
     """
-    stored: Sequence[Any] = range(len(names))
-    given = None if values is None else values.values
-    if values is not None and given is not None and not values.colours:
-        stored = given
-        dtype = np.uint8 if max(stored) < 256 else np.uint16
-        picture = Image.fromarray(np.array(stored, dtype)[mask])
-    else:
-        picture = Image.fromarray(mask)
-        palette = pictures.class_colors(len(names))
-        if values is not None and values.colours:
-            palette = np.array(given, ">u4").view(np.uint8).reshape(-1, 4)[:, 1:]
+    stored: Sequence[int] = range(len(names))
+    picture, palette = Image.fromarray(mask), pictures.class_colors(len(names))
+    if values is not None and values.values is not None:
+        if values.colours:
+            palette = np.array(values.values, ">u4").view(np.uint8).reshape(-1, 4)[:, 1:]
+        else:
+            stored, palette = values.values, None
+            dtype = np.uint8 if max(stored) < 256 else np.uint16
+            picture = Image.fromarray(np.array(stored, dtype)[mask])
+    if palette is not None:
         picture.putpalette(palette.tobytes())
     about = PngInfo()
     described = (f"{value}: {name}" for value, name in zip(stored, names, strict=True))
     about.add_text("Description", ", ".join(described))
-    shown = pictures.overlay(pictures.stretch(image), mask, len(names))
+    overlay = pictures.overlay(pictures.stretch(image), mask, len(names))
     return {
         "mask": _save(picture, directory / f"{name}-mask.png", about),
-        "overlay": _save(Image.fromarray(shown), directory / f"{name}-overlay.png"),
+        "overlay": _save(Image.fromarray(overlay), directory / f"{name}-overlay.png"),
     }
 
 
@@ -211,47 +128,39 @@ def _save(picture: Image.Image, path: pathlib.Path, about: PngInfo | None = None
     return str(path)
 
 
-class Progress:
-    """Progress on standard error: a bar that vanishes at the end, or a line every 30 seconds if
-    there is no terminal.
+@contextlib.contextmanager
+def progress(total: int, *, hidden: bool = False) -> Iterator[Callable[[float], None]]:
+    """Shows progress on standard error: a bar that vanishes at the end, or a line every 30 seconds
+    if there is no terminal.
 
     Args:
         total: number of images.
         hidden: whether to show no bar, which would disturb results on the same terminal.
+
+    Yields:
+        A function that adds to the number of images that are done; a tile is a part of an image.
     """
+    console = rich.console.Console(stderr=True, emoji=False)
+    bar = rich.progress.Progress(
+        rich.progress.TextColumn(f"predicting images: {total}"),
+        rich.progress.BarColumn(bar_width=None),
+        rich.progress.TaskProgressColumn(),
+        rich.progress.TimeRemainingColumn(compact=True),
+        console=console,
+        transient=True,
+        expand=True,
+        redirect_stdout=False,  # it would send results where the bar is
+        disable=hidden or not console.is_terminal,
+    )
+    task, done, printed = bar.add_task("", total=total), 0.0, time.monotonic()
 
-    def __init__(self, total: int, *, hidden: bool = False) -> None:
-        self._total = total
-        self._done = 0.0
-        self._said = time.monotonic()
-        self._console = rich.console.Console(stderr=True, emoji=False)
-        self._bar = rich.progress.Progress(
-            rich.progress.TextColumn(f"predicting images: {total}"),
-            rich.progress.BarColumn(bar_width=None),
-            rich.progress.TaskProgressColumn(),
-            rich.progress.TimeRemainingColumn(compact=True),
-            console=self._console,
-            transient=True,
-            expand=True,
-            refresh_per_second=4,
-            redirect_stdout=False,  # it would send results where the bar is
-            disable=hidden or not self._console.is_terminal,
-        )
-        self._task = self._bar.add_task("", total=total)
+    def advance(images: float) -> None:
+        nonlocal done, printed
+        done += images
+        bar.update(task, completed=done)
+        if not console.is_terminal and time.monotonic() - printed > _LINE_SECONDS:
+            printed = time.monotonic()
+            console.print(f"{done:.1f} of {total} images", highlight=False, soft_wrap=True)
 
-    def advance(self, images: float) -> None:
-        """Adds to the number of images that are done; a tile is a part of an image."""
-        self._done += images
-        self._bar.update(self._task, completed=self._done)
-        if not self._console.is_terminal and time.monotonic() - self._said > _LINE_SECONDS:
-            self._said = time.monotonic()
-            self._console.print(
-                f"{self._done:.1f} of {self._total} images", highlight=False, soft_wrap=True
-            )
-
-    def __enter__(self) -> "Progress":
-        self._bar.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._bar.stop()
+    with bar:
+        yield advance

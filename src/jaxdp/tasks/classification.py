@@ -3,22 +3,21 @@
 # pyright: reportUnknownMemberType=false, reportMissingTypeStubs=false
 
 import dataclasses
-from collections.abc import Mapping
 
 import jax
 import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, Int
 
-from jaxdp import tasks
 from jaxdp.registry import ConfigError
+from jaxdp.tasks.task import Batch, ClassTask, Losses, check_class_weights, register
 
 TOP = 5
 
 
-@tasks.register("classification")
+@register("classification")
 @dataclasses.dataclass(frozen=True)
-class Classification:
+class Classification(ClassTask):
     """Cross-entropy, accuracy, top-5 accuracy with more than 5 classes, and the confusion matrix.
 
     Attributes:
@@ -37,56 +36,44 @@ class Classification:
         ConfigError: for a value out of range.
     """
 
-    num_classes: int
-    class_names: tuple[str, ...] = ()
     label_smoothing: float | int = 0.0
     class_weights: tuple[float | int, ...] | list[float | int] = ()
     name = "classification"
     best_metric = ("accuracy", True)
 
     def __post_init__(self) -> None:
-        object.__setattr__(
-            self, "class_names", tasks.checked_names(self.num_classes, self.class_names)
-        )
+        super().__post_init__()
         if not 0 <= self.label_smoothing < 1:
-            raise ConfigError(
-                "task_kwargs",
-                {"label_smoothing": self.label_smoothing},
-                "must be at least 0 and below 1",
-            )
-        tasks.check_class_weights(self.class_weights, self.num_classes)
+            given = {"label_smoothing": self.label_smoothing}
+            raise ConfigError("task_kwargs", given, "must be at least 0 and below 1")
+        check_class_weights(self.class_weights, self.num_classes)
 
-    def losses(
-        self, outputs: Float[Array, "batch classes"], batch: Mapping[str, Array]
-    ) -> Float[Array, "batch"]:
+    def losses(self, outputs: Float[Array, "batch classes"], batch: Batch) -> Losses:
         """Returns the training loss of each example.
 
         Where images are mixed, so are labels (Zhang et al. 2018, section 2).
         """
         targets = optax.smooth_labels(self._targets(outputs, batch), self.label_smoothing)
-        return optax.softmax_cross_entropy(
-            outputs, targets * jnp.asarray(self.class_weights) if self.class_weights else targets
-        )
+        if self.class_weights:
+            targets *= jnp.asarray(self.class_weights)
+        return optax.softmax_cross_entropy(outputs, targets)
 
-    def divisors(
-        self, outputs: Float[Array, "batch classes"], batch: Mapping[str, Array]
-    ) -> Float[Array, "batch"]:
+    def divisors(self, outputs: Float[Array, "batch classes"], batch: Batch) -> Losses:
         """Returns the class weight of each example, by whose mean the mean loss is divided."""
         if not self.class_weights:
             return jnp.ones(len(outputs))
         return self._targets(outputs, batch) @ jnp.asarray(self.class_weights, jnp.float32)
 
-    def _targets(self, outputs: Array, batch: Mapping[str, Array]) -> Float[Array, "batch classes"]:
+    def _targets(self, outputs: Array, batch: Batch) -> Float[Array, "batch classes"]:
         targets = jax.nn.one_hot(batch["labels"], outputs.shape[-1])
         if "partner_share" in batch:
             share = batch["partner_share"][:, None]
-            targets = (1 - share) * targets + share * jax.nn.one_hot(
-                batch["partner_labels"], outputs.shape[-1]
-            )
+            partners = jax.nn.one_hot(batch["partner_labels"], outputs.shape[-1])
+            targets = (1 - share) * targets + share * partners
         return targets
 
     def sums(
-        self, outputs: Float[Array, "batch classes"], batch: Mapping[str, Array], *, training: bool
+        self, outputs: Float[Array, "batch classes"], batch: Batch, *, training: bool
     ) -> dict[str, Float[Array, "..."]]:
         labels: Int[Array, "batch"] = batch["labels"]
         weights = batch["weights"]
@@ -101,9 +88,8 @@ class Classification:
             # Counts larger logits, rather than sorts. An equal logit of a lower class counts, too,
             # as in argmax.
             own = jnp.take_along_axis(outputs, labels[:, None], -1)
-            ahead = (outputs > own) | (
-                (outputs == own) & (jnp.arange(self.num_classes) < labels[:, None])
-            )
+            is_lower = jnp.arange(self.num_classes) < labels[:, None]
+            ahead = (outputs > own) | ((outputs == own) & is_lower)
             # NaN has no rank.
             among = (jnp.sum(ahead, -1) < TOP) & jnp.isfinite(own[:, 0])
             sums["among_top5"] = jnp.sum(weights * among)
@@ -111,11 +97,3 @@ class Classification:
             actual = weights[:, None] * jax.nn.one_hot(labels, self.num_classes)
             sums["confusion"] = actual.T @ jax.nn.one_hot(predicted, self.num_classes)
         return sums
-
-    def metrics(self, sums: tasks.Sums) -> dict[str, float]:
-        shares = {"loss": "loss", "accuracy": "correct", "top5_accuracy": "among_top5"}
-        return {
-            name: float(tasks.ratio(sums[part], sums["examples"]))
-            for name, part in shares.items()
-            if part in sums
-        }

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Integer
 
-from jaxdp import tasks
+from jaxdp.tasks.task import ratio
 
 # Of the intersection over union that makes a predicted object a true one, in twentieths, which
 # compare exactly: 0.5 to 0.95.
@@ -61,8 +61,8 @@ def metrics(sums: Mapping[str, Any]) -> dict[str, float]:
     if not both:
         return {}
     true = np.asarray(sums["true_objects"])
-    precisions: np.ndarray = tasks.ratio(true, both - true)
+    precisions: np.ndarray = ratio(true, both - true)
     return {
-        "f1": float(tasks.ratio(2 * true[0], both)),
+        "f1": float(ratio(2 * true[0], both)),
         "average_precision": float(precisions.mean()),
     }

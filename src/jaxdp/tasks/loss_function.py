@@ -2,15 +2,15 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxdp import tasks
 from jaxdp.data.sources import TARGET_FIELDS
 from jaxdp.registry import ConfigError, nearest
 from jaxdp.tasks.segmentation import center_crop
+from jaxdp.tasks.task import Batch, ClassTask, Losses, Task
 
 LossFunction = Callable[[Array, Array], Array]
 
@@ -22,7 +22,7 @@ def from_loss(
     num_classes: int,
     class_names: Sequence[str] = (),
     name: str | None = None,
-) -> tasks.Task:
+) -> Task:
     """Makes a task of a loss function, e.g. `optax.softmax_cross_entropy_with_integer_labels`.
 
     The metrics are `loss` and, for classification, `accuracy`. With validation data and a run
@@ -47,37 +47,25 @@ def from_loss(
     """
     if kind not in TARGET_FIELDS:
         raise ConfigError("kind", kind, nearest(str(kind), list(TARGET_FIELDS)))
-    return LossTask(
-        function,
-        kind,
-        num_classes,
-        tasks.checked_names(num_classes, class_names),
-        name or _name(function),
-    )
+    plain = function
+    while isinstance(plain, functools.partial):
+        plain = plain.func
+    name = name or getattr(plain, "__name__", type(plain).__name__)
+    return LossTask(num_classes, tuple(class_names), function=function, kind=kind, name=name)
 
 
-def _name(function: LossFunction) -> str:
-    while isinstance(function, functools.partial):
-        function = function.func
-    return getattr(function, "__name__", type(function).__name__)
-
-
-@dataclasses.dataclass(frozen=True)
-class LossTask:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LossTask(ClassTask):
     """The task that `from_loss` returns.
 
     Attributes:
         function: (outputs, targets) -> losses (batch, ...).
         kind: the built-in task that this one resembles.
-        num_classes: number of outputs of a model.
-        class_names: one per class.
         name: of the task.
     """
 
     function: LossFunction
     kind: str
-    num_classes: int
-    class_names: tuple[str, ...]
     name: str
     best_metric = ("loss", False)
 
@@ -86,19 +74,16 @@ class LossTask:
         """The field of a batch that holds the targets."""
         return TARGET_FIELDS[self.kind]
 
-    def losses(
-        self, outputs: Float[Array, "batch ..."], batch: Mapping[str, Array]
-    ) -> Float[Array, "batch"]:
+    def losses(self, outputs: Float[Array, "batch ..."], batch: Batch) -> Losses:
         losses = self._per_example(outputs, batch[self.target])
         if "partner_share" in batch:
             share = batch["partner_share"]
-            losses = (1 - share) * losses + share * self._per_example(
-                outputs, batch["partner_labels"]
-            )
+            partners = self._per_example(outputs, batch["partner_labels"])
+            losses = (1 - share) * losses + share * partners
         return losses
 
     def sums(
-        self, outputs: Float[Array, "batch ..."], batch: Mapping[str, Array], *, training: bool
+        self, outputs: Float[Array, "batch ..."], batch: Batch, *, training: bool
     ) -> dict[str, Float[Array, ""]]:
         weights, targets = batch["weights"], batch[self.target]
         sums = {
@@ -109,24 +94,13 @@ class LossTask:
             sums["correct"] = jnp.sum(weights * (jnp.argmax(outputs, -1) == targets))
         return sums
 
-    def metrics(self, sums: tasks.Sums) -> dict[str, float]:
-        shares = {"loss": "loss", "accuracy": "correct"}
-        return {
-            name: float(tasks.ratio(sums[part], sums["examples"]))
-            for name, part in shares.items()
-            if part in sums
-        }
-
-    def _per_example(self, outputs: Array, targets: Array) -> Float[Array, "batch"]:
+    def _per_example(self, outputs: Array, targets: Array) -> Losses:
         if self.kind != "classification":
             targets = center_crop(targets, outputs.shape[1:3])
         losses = self.function(outputs, targets)
         if jnp.shape(losses)[:1] != (len(outputs),):
             shape = jnp.shape(losses)
             given = f"losses of shape {shape}" if shape else "a single number"
-            raise ConfigError(
-                "task",
-                self.name,
-                f"returns {given}; it must return one loss per example, of shape (batch,)",
-            )
+            remedy = f"returns {given}; it must return one loss per example, of shape (batch,)"
+            raise ConfigError("task", self.name, remedy)
         return jnp.mean(losses.reshape(len(outputs), -1), -1)

@@ -4,22 +4,26 @@
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from typing import ClassVar
 
 import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float
 
-from jaxdp import tasks
-from jaxdp.registry import ConfigError, nearest
+from jaxdp.registry import ConfigError
 from jaxdp.tasks.segmentation import center_crop
+from jaxdp.tasks.task import Batch, ClassTask, Losses, Sums, check_choice, register
 
-LOSSES = ("l2", "l1", "huber")
+LOSSES = {
+    "l2": lambda errors, delta: jnp.square(errors),
+    "l1": lambda errors, delta: jnp.abs(errors),
+    "huber": lambda errors, delta: optax.huber_loss(errors, delta=delta),
+}
 
 
-@tasks.register("regression")
+@register("regression")
 @dataclasses.dataclass(frozen=True)
-class Regression:
+class Regression(ClassTask):
     """Mean squared error, mean absolute error and peak signal-to-noise ratio of images whose pixels
     lie in [0, 1].
 
@@ -34,38 +38,26 @@ class Regression:
         ConfigError: for an unknown loss, or a value out of range.
     """
 
-    num_classes: int
-    class_names: tuple[str, ...] = ()
     loss: str = "l2"
     delta: float | int = 0.1
     name = "regression"
     best_metric = ("mse", False)
+    means: ClassVar = {"loss": "loss", "mse": "squared", "mae": "absolute"}
 
     def __post_init__(self) -> None:
-        object.__setattr__(
-            self, "class_names", tasks.checked_names(self.num_classes, self.class_names)
-        )
-        if self.loss not in LOSSES:
-            raise ConfigError("task_kwargs", {"loss": self.loss}, nearest(self.loss, list(LOSSES)))
+        super().__post_init__()
+        check_choice("loss", self.loss, list(LOSSES))
         if self.delta <= 0:
             raise ConfigError("task_kwargs", {"delta": self.delta}, "must be greater than 0")
 
-    def losses(
-        self, outputs: Float[Array, "batch h w channels"], batch: Mapping[str, Array]
-    ) -> Float[Array, "batch"]:
-        targets = center_crop(batch["targets"], outputs.shape[1:3])
-        if self.loss == "huber":
-            errors = optax.huber_loss(outputs, targets, delta=float(self.delta))
-        else:
-            errors = (
-                jnp.square(outputs - targets) if self.loss == "l2" else jnp.abs(outputs - targets)
-            )
-        return jnp.mean(errors, (1, 2, 3))
+    def losses(self, outputs: Float[Array, "batch h w channels"], batch: Batch) -> Losses:
+        errors = outputs - center_crop(batch["targets"], outputs.shape[1:3])
+        return jnp.mean(LOSSES[self.loss](errors, float(self.delta)), (1, 2, 3))
 
     def sums(
         self,
         outputs: Float[Array, "batch h w channels"],
-        batch: Mapping[str, Array],
+        batch: Batch,
         *,
         training: bool,
     ) -> dict[str, Float[Array, "..."]]:
@@ -78,12 +70,9 @@ class Regression:
             "absolute": jnp.sum(weights * jnp.mean(jnp.abs(errors), (1, 2, 3))),
         }
 
-    def metrics(self, sums: tasks.Sums) -> dict[str, float]:
+    def metrics(self, sums: Sums) -> dict[str, float]:
         """Returns `loss`, `mse`, `mae` and `psnr`, that of the whole set's mean squared error, in
         decibels.
         """
-        loss, mse, mae = (
-            float(tasks.ratio(sums[name], sums["examples"]))
-            for name in ("loss", "squared", "absolute")
-        )
-        return {"loss": loss, "mse": mse, "mae": mae, "psnr": -10 * math.log10(max(mse, 1e-12))}
+        means = super().metrics(sums)
+        return means | {"psnr": -10 * math.log10(max(means["mse"], 1e-12))}

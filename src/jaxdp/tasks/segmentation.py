@@ -4,7 +4,6 @@
 # pyright: reportMissingTypeStubs=false
 
 import dataclasses
-from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -13,16 +12,25 @@ import numpy as np
 import optax
 from jaxtyping import Array, Bool, Float, Int
 
-from jaxdp import tasks
-from jaxdp.registry import ConfigError, nearest
+from jaxdp.registry import ConfigError
 from jaxdp.tasks import instances
+from jaxdp.tasks.task import (
+    Batch,
+    ClassTask,
+    Losses,
+    Sums,
+    check_choice,
+    check_class_weights,
+    ratio,
+    register,
+)
 
 LOSSES = ("cross_entropy", "dice", "cross_entropy+dice")
 
 
-@tasks.register("segmentation")
+@register("segmentation")
 @dataclasses.dataclass(frozen=True)
-class Segmentation:
+class Segmentation(ClassTask):
     """Cross-entropy, Dice loss or both.
 
     Intersection over union (IoU) and Dice per class, and pixel accuracy.
@@ -52,8 +60,6 @@ class Segmentation:
         ConfigError: for an unknown loss, or weights that do not fit the classes.
     """
 
-    num_classes: int
-    class_names: tuple[str, ...] = ()
     loss: str = "cross_entropy"
     class_weights: tuple[float | int, ...] | list[float | int] = ()
     ignore_label: int = 255
@@ -62,139 +68,115 @@ class Segmentation:
     best_metric = ("iou", True)
 
     def __post_init__(self) -> None:
-        object.__setattr__(
-            self, "class_names", tasks.checked_names(self.num_classes, self.class_names)
-        )
-        if self.loss not in LOSSES:
-            raise ConfigError("task_kwargs", {"loss": self.loss}, nearest(self.loss, list(LOSSES)))
-        tasks.check_class_weights(self.class_weights, self.num_classes)
-        if self.weighted_over not in ("image", "batch"):
-            raise ConfigError(
-                "task_kwargs", {"weighted_over": self.weighted_over}, "must be image or batch"
-            )
+        super().__post_init__()
+        check_choice("loss", self.loss, LOSSES)
+        check_class_weights(self.class_weights, self.num_classes)
+        check_choice("weighted_over", self.weighted_over, ("image", "batch"))
         if self.weighted_over == "batch" and self.loss != "cross_entropy":
-            raise ConfigError(
-                "task_kwargs",
-                {"weighted_over": "batch"},
-                f"is for loss=cross_entropy; with {self.loss} use image",
-            )
+            remedy = f"is for loss=cross_entropy; with {self.loss} use image"
+            raise ConfigError("task_kwargs", {"weighted_over": "batch"}, remedy)
 
-    def losses(
-        self, outputs: Float[Array, "batch h w classes"], batch: Mapping[str, Array]
-    ) -> Float[Array, "batch"]:
-        masks, counted = self._masks(outputs, batch)
-        loss = jnp.zeros(len(outputs))
+    def losses(self, outputs: Float[Array, "batch h w classes"], batch: Batch) -> Losses:
+        masks, counted, weights = self._targets(outputs, batch)
         if self._pools:
             losses = optax.softmax_cross_entropy_with_integer_labels(outputs, masks)
-            return jnp.mean(self._pixel_weights(batch, masks, counted) * losses, (1, 2))
-        if "cross_entropy" in self.loss:
-            loss += self._cross_entropy(outputs, masks, self._pixel_weights(batch, masks, counted))
-        if "dice" in self.loss:
-            loss += self._dice_loss(outputs, masks, counted)
-        return loss
+            return jnp.mean(weights * losses, (1, 2))
+        return self._loss(outputs, masks, counted, weights)
 
-    def divisors(
-        self, outputs: Float[Array, "batch h w classes"], batch: Mapping[str, Array]
-    ) -> Float[Array, "batch"]:
+    def divisors(self, outputs: Float[Array, "batch h w classes"], batch: Batch) -> Losses:
         """Returns the mean weight of each image's pixels, where the batch shares the divisor of the
         loss, and otherwise 1.
         """
-        return (
-            jnp.mean(self._pixel_weights(batch, *self._masks(outputs, batch)), (1, 2))
-            if self._pools
-            else jnp.ones(len(outputs))
-        )
+        if not self._pools:
+            return jnp.ones(len(outputs))
+        return jnp.mean(self._targets(outputs, batch)[-1], (1, 2))
 
     @property
     def _pools(self) -> bool:
         return bool(self.class_weights) and self.weighted_over == "batch"
 
-    def _pixel_weights(
-        self, batch: Mapping[str, Array], masks: Array, counted: Array
-    ) -> Float[Array, "batch h w"]:
+    def _targets(
+        self, outputs: Array, batch: Batch
+    ) -> tuple[Int[Array, "batch h w"], Bool[Array, "batch h w"], Float[Array, "batch h w"]]:
+        """Returns masks cropped to the outputs, which unpadded convolutions make smaller, which
+        pixels count, and their weights in the training loss.
+        """
+        masks = center_crop(batch["masks"].astype(jnp.int32), outputs.shape[1:3])
+        counted = masks != self.ignore_label
+        masks = jnp.where(counted, masks, 0)
         weights = jnp.asarray(self.class_weights or (1.0,) * self.num_classes, jnp.float32)[masks]
         if "border_weights" in batch:
             weights += center_crop(batch["border_weights"], masks.shape[1:3])
-        return jnp.where(counted, weights, 0.0)
+        return masks, counted, jnp.where(counted, weights, 0.0)
 
     def sums(
         self,
         outputs: Float[Array, "batch h w classes"],
-        batch: Mapping[str, Array],
+        batch: Batch,
         *,
         training: bool,
     ) -> dict[str, Float[Array, "..."]]:
-        masks, counted = self._masks(outputs, batch)
+        masks, counted, _ = self._targets(outputs, batch)
         weights = batch["weights"]
         # Without weights of classes or borders, so that runs can be compared.
-        losses = self._cross_entropy(outputs, masks, counted.astype(jnp.float32))
-        if self.loss != "cross_entropy":
-            losses = self._dice_loss(outputs, masks, counted) + (
-                losses if "cross_entropy" in self.loss else 0
-            )
+        losses = self._loss(outputs, masks, counted, counted.astype(jnp.float32))
         counts = counted * weights[:, None, None]
         predicted = jnp.argmax(outputs, -1)
         classes = jnp.arange(self.num_classes)
         is_actual, is_predicted = masks[..., None] == classes, predicted[..., None] == classes
-        axes = (0, 1, 2)
+
+        def count(pixels: Array) -> Array:
+            return jnp.sum(counts[..., None] * pixels, (0, 1, 2))
+
         return {
             "loss": jnp.sum(weights * losses),
             "examples": jnp.sum(weights),
-            "intersection": jnp.sum(counts[..., None] * (is_actual & is_predicted), axes),
-            "actual": jnp.sum(counts[..., None] * is_actual, axes),
-            "predicted": jnp.sum(counts[..., None] * is_predicted, axes),
+            "intersection": count(is_actual & is_predicted),
+            "actual": count(is_actual),
+            "predicted": count(is_predicted),
         }
 
-    def metrics(self, sums: tasks.Sums) -> dict[str, float]:
+    def metrics(self, sums: Sums) -> dict[str, float]:
         intersection, actual, predicted = (
             np.asarray(sums[name]) for name in ("intersection", "actual", "predicted")
         )
-        union, both = actual + predicted - intersection, actual + predicted
-        iou = tasks.ratio(intersection, union)
-        dice = tasks.ratio(2 * intersection, both)
+        union = actual + predicted - intersection
         occurs = union > 0
-        metrics = {
-            "loss": float(tasks.ratio(sums["loss"], sums["examples"])),
-            "iou": float(iou[occurs].mean()) if occurs.any() else 0.0,
-            "dice": float(dice[occurs].mean()) if occurs.any() else 0.0,
-            "pixel_accuracy": float(tasks.ratio(intersection.sum(), actual.sum())),
-        } | instances.metrics(sums)
-        details = {"iou": iou, "dice": dice}
-        return metrics | {
-            f"{metric}/{name}": float(values[index])
-            for metric, values in details.items()
-            for index, name in enumerate(self.class_names)
-            if occurs[index]
+        shares = {
+            "iou": ratio(intersection, union),
+            "dice": ratio(2 * intersection, actual + predicted),
         }
+        metrics = {"loss": float(ratio(sums["loss"], sums["examples"]))}
+        for metric, values in shares.items():
+            metrics[metric] = float(values[occurs].mean()) if occurs.any() else 0.0
+        metrics["pixel_accuracy"] = float(ratio(intersection.sum(), actual.sum()))
+        metrics |= instances.metrics(sums)
+        for metric, values in shares.items():
+            for index in np.flatnonzero(occurs):
+                metrics[f"{metric}/{self.class_names[index]}"] = float(values[index])
+        return metrics
 
-    def _masks(
-        self, outputs: Array, batch: Mapping[str, Array]
-    ) -> tuple[Int[Array, "batch h w"], Bool[Array, "batch h w"]]:
-        """Returns masks cropped to the outputs, which unpadded convolutions make smaller, and which
-        pixels count.
-        """
-        masks = center_crop(batch["masks"].astype(jnp.int32), outputs.shape[1:3])
-        counted = masks != self.ignore_label
-        return jnp.where(counted, masks, 0), counted
+    def _loss(self, outputs: Array, masks: Array, counted: Array, weights: Array) -> Losses:
+        """Returns the loss of each image, whose pixels have these weights in the cross-entropy."""
+        loss = jnp.zeros(len(outputs))
+        if "cross_entropy" in self.loss:
+            losses = optax.softmax_cross_entropy_with_integer_labels(outputs, masks)
+            divisor = jnp.sum(weights, (1, 2))
+            # Of an image without a pixel that counts, both sums are 0.
+            loss += jnp.sum(weights * losses, (1, 2)) / jnp.where(divisor > 0, divisor, 1.0)
+        if "dice" in self.loss:
+            loss += self._dice_loss(outputs, masks, counted)
+        return loss
 
-    def _cross_entropy(self, outputs: Array, masks: Array, weights: Array) -> Float[Array, "batch"]:
-        losses = optax.softmax_cross_entropy_with_integer_labels(outputs, masks)
-        return _divide(jnp.sum(weights * losses, (1, 2)), jnp.sum(weights, (1, 2)))
-
-    def _dice_loss(self, outputs: Array, masks: Array, counted: Array) -> Float[Array, "batch"]:
+    def _dice_loss(self, outputs: Array, masks: Array, counted: Array) -> Losses:
         probabilities = jax.nn.softmax(outputs) * counted[..., None]
         actual = jax.nn.one_hot(masks, self.num_classes) * counted[..., None]
         intersection = jnp.sum(probabilities * actual, (1, 2))
+        both = jnp.sum(probabilities, (1, 2)) + jnp.sum(actual, (1, 2))
         # One more pixel of each: a class that is neither present nor predicted scores 1, and
         # nothing is divided by 0.
-        dice = (2 * intersection + 1) / (
-            jnp.sum(probabilities, (1, 2)) + jnp.sum(actual, (1, 2)) + 1
-        )
+        dice = (2 * intersection + 1) / (both + 1)
         return 1 - jnp.mean(dice, -1)
-
-
-def _divide(part: Array, whole: Array) -> Array:
-    return jnp.where(whole > 0, part / jnp.where(whole > 0, whole, 1.0), 0.0)
 
 
 def center_crop(dense: Any, size: tuple[int, ...]) -> Any:

@@ -17,7 +17,7 @@ from flax import nnx
 from jaxdp.checkpoint.restore import SavedCheckpoints
 from jaxdp.components import NOTHING, Objects, abstract_model, array_shapes, create_task
 from jaxdp.config import TrainConfig
-from jaxdp.inference.predictor import read_description
+from jaxdp.inference.saved_model import read_description
 from jaxdp.inference.weights import read_weights
 from jaxdp.models.reference_weights import in_our_order, reference_names
 from jaxdp.models.weights import fit_weights, some

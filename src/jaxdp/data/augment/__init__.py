@@ -11,20 +11,18 @@ every change of geometry.
 import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
 from jaxdp.data.augment.words import Augmentation as Augmentation
-from jaxdp.data.augment.words import Example, Mixing, create, output_shape, require
-from jaxdp.data.augment.words import Shaped as Shaped
+from jaxdp.data.augment.words import Example, Mixing, RandomKey, create, output_shape, require
 from jaxdp.data.augment.words import names as names
 from jaxdp.data.augment.words import register as register
 
 Batch = Mapping[str, Array]
-_KINDS = {
+_DTYPES = {
     "images": jnp.float32,
     "masks": jnp.int32,
     "border_weights": jnp.float32,
@@ -47,8 +45,8 @@ class Preprocess:
     Attributes:
         mean: of each channel, in the units of the stored pixels.
         std: standard deviation of each channel, in the same units.
-        augmentations: applied in turn, each `Augmentation` with its own key; of several `Mixing`s
-            each example draws one.
+        augmentations: applied in turn, each with its own key; of several `Mixing`s each example
+            draws one.
         per_image: whether to normalize each image by its own mean and standard deviation instead.
         pixel_range: the stored values that become 0 and 255 first, linearly and without clipping;
             None for pixels of uint8.
@@ -56,7 +54,7 @@ class Preprocess:
 
     mean: tuple[float, ...]
     std: tuple[float, ...]
-    augmentations: tuple[Any, ...] = ()
+    augmentations: tuple[Augmentation, ...] = ()
     per_image: bool = False
     pixel_range: tuple[float, float] | None = None
 
@@ -82,23 +80,18 @@ class Preprocess:
             ConfigError: while tracing, for an augmentation that does not fit the images;
                 `output_shape` finds it beforehand.
         """
-        out = dict(batch)
         if keys_of is None:
-            return out | self._normalized(self._floats(_pixels(batch)))
+            return dict(batch) | self._normalized(self._floats(_pixels(batch)))
         height, width, channels = batch["images"].shape[1:]
         output_shape(self.augmentations, (height, width, channels))
-        keys = keys_of(numbers(batch))
-        if not self.mixings:
-            return out | jax.vmap(lambda *example: self._normalized(self._augment(*example)))(
-                _pixels(batch), keys
-            )
-        augment = jax.vmap(self._augment)
-        out |= augment(_pixels(batch), keys)
-        partners = augment(_pixels(batch, "partner_"), keys_of(numbers(batch, "partner_")))
-        mixed = jax.vmap(self._mix)({"images": out["images"]}, partners, keys)
-        usable = batch["partner_weights"] > 0
-        out["images"] = jnp.where(usable[:, None, None, None], mixed[0], out["images"])
-        out["partner_share"] = jnp.where(usable, mixed[1], 0.0)
+        augment, keys = jax.vmap(self._augment), keys_of(numbers(batch))
+        out = dict(batch) | augment(_pixels(batch), keys)
+        if self.mixings:
+            partners = augment(_pixels(batch, "partner_"), keys_of(numbers(batch, "partner_")))
+            images, shares = jax.vmap(self._mix)({"images": out["images"]}, partners, keys)
+            usable = batch["partner_weights"] > 0
+            out["images"] = jnp.where(usable[:, None, None, None], images, out["images"])
+            out["partner_share"] = jnp.where(usable, shares, 0.0)
         return self._normalized(out)
 
     def normalize(
@@ -107,18 +100,15 @@ class Preprocess:
         """Subtracts the mean from float32 images and divides by the standard deviation."""
         if self.per_image:
             mean = jnp.mean(images, (-3, -2, -1), keepdims=True)
-            # The floor, the standard deviation if a single value differed by 1, keeps an image of
-            # one colour finite.
+            std = jnp.std(images, (-3, -2, -1), keepdims=True)
+            # The standard deviation if a single value differed by 1: it keeps an image of one
+            # colour finite.
             floor = 1 / jnp.sqrt(float(math.prod(images.shape[-3:])))
-            return (images - mean) / jnp.maximum(
-                jnp.std(images, (-3, -2, -1), keepdims=True), floor
-            )
+            return (images - mean) / jnp.maximum(std, floor)
         return (images - jnp.asarray(self.mean)) / jnp.asarray(self.std)
 
     def _floats(self, pixels: Batch) -> Example:
-        floats = {
-            name: pixels[name].astype(kind) for name, kind in _KINDS.items() if name in pixels
-        }
+        floats = {name: array.astype(_DTYPES[name]) for name, array in pixels.items()}
         return floats | {"images": self.scale(floats["images"])}
 
     def scale(self, images: Float[Array, "..."]) -> Float[Array, "..."]:
@@ -132,14 +122,14 @@ class Preprocess:
         out = examples | {"images": self.normalize(examples["images"])}
         return out | ({"targets": out["targets"] / TARGET_MAX} if "targets" in out else {})
 
-    def _augment(self, pixels: Example, key: Key[Array, ""]) -> Example:
+    def _augment(self, pixels: Example, key: RandomKey) -> Example:
         example = self._floats(pixels)
         for position, augmentation in enumerate(self.augmentations):
             if not isinstance(augmentation, Mixing):
                 example = augmentation(example, jax.random.fold_in(key, position))
         return example
 
-    def _mix(self, example: Example, partner: Example, key: Key[Array, ""]) -> tuple[Array, Array]:
+    def _mix(self, example: Example, partner: Example, key: RandomKey) -> tuple[Array, Array]:
         mixings = self.mixings
         draw, inner = jax.random.split(jax.random.fold_in(key, len(self.augmentations)))
         choice = jax.random.randint(draw, (), 0, len(mixings))
@@ -155,7 +145,7 @@ def _pixels(batch: Batch, prefix: str = "") -> Example:
     """Returns the fields of the examples that are images, or of their partners, as they are
     stored.
     """
-    return {name: batch[prefix + name] for name in _KINDS if prefix + name in batch}
+    return {name: batch[prefix + name] for name in _DTYPES if prefix + name in batch}
 
 
 def create_preprocess(
@@ -183,22 +173,13 @@ def create_preprocess(
     Raises:
         ConfigError: for a word that cannot be used.
     """
-    require(
-        "none" not in words or len(words) == 1,
-        " ".join(words),
-        "none excludes other augmentations; leave it out",
-    )
-    augmentations = tuple(create(word) for word in words if word != "none")
-    # None, which makes no augmentation, stands alone.
-    for word, augmentation in zip(words, augmentations, strict=False):
-        remedy = "mixes the labels of whole images; it works with --task classification only"
-        require(not (dense and isinstance(augmentation, Mixing)), word, remedy)
-        alone = getattr(augmentation, "of_classes", False)
-        require(
-            not (dense and alone), word, "works with --task classification only; use crop or affine"
-        )
-    if padded:
-        augmentations = tuple(
-            item.within_valid() if hasattr(item, "within_valid") else item for item in augmentations
-        )
-    return Preprocess(mean, std, augmentations, per_image, pixel_range)
+    alone = "none" not in words or len(words) == 1
+    require(alone, " ".join(words), "none excludes other augmentations; leave it out")
+    augmentations: list[Augmentation] = []
+    for word in words:
+        if word != "none":
+            augmentation = create(word)
+            fits = not (dense and augmentation.of_classes)
+            require(fits, word, "works with --task classification only")
+            augmentations.append(augmentation.within_valid() if padded else augmentation)
+    return Preprocess(mean, std, tuple(augmentations), per_image, pixel_range)

@@ -5,13 +5,24 @@ and its dense targets alike.
 import dataclasses
 import functools
 import math
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Key
+from jaxtyping import Array, Bool, Float
 
-from jaxdp.data import augment
-from jaxdp.data.augment.words import PIXELS, Example, Shape, check_side, is_dense, map_grid, require
+from jaxdp.data.augment.words import (
+    PIXELS,
+    Augmentation,
+    Example,
+    RandomKey,
+    Shape,
+    check_side,
+    is_dense,
+    map_grid,
+    register,
+    require,
+)
 from jaxdp.data.dataset import IGNORE_LABEL
 
 _TRIES = 10
@@ -19,9 +30,8 @@ _AREA = (0.08, 1.0)
 _RATIO = 4 / 3
 
 
-@augment.register("pad_crop", PIXELS)
-@dataclasses.dataclass(frozen=True)
-class PadCrop:
+@register("pad_crop", PIXELS)
+class PadCrop(Augmentation):
     """Pads each side by `pixels` and crops to the original size at one of (2 pixels + 1)^2 places,
     drawn evenly.
 
@@ -30,13 +40,13 @@ class PadCrop:
     Source: He et al., Deep Residual Learning for Image Recognition, 2016, section 4.2.
     """
 
-    pixels: float | int = 4
+    pixels: int = 4
 
     def output_shape(self, image_shape: Shape) -> Shape:
         return check_side("pad_crop", self.pixels, image_shape)
 
-    def __call__(self, example: Example, key: Key[Array, ""]) -> Example:
-        pad = int(self.pixels)
+    def __call__(self, example: Example, key: RandomKey) -> Example:
+        pad = self.pixels
         height, width = example["images"].shape[:2]
         corner = jax.random.randint(key, (2,), 0, 2 * pad + 1)
         mode = "symmetric" if is_dense(example) else "constant"
@@ -48,9 +58,8 @@ class PadCrop:
         return map_grid(example, move)
 
 
-@augment.register("crop", PIXELS)
-@dataclasses.dataclass(frozen=True)
-class Crop:
+@register("crop", PIXELS)
+class Crop(Augmentation):
     """Crops a random tile of `size` x `size` pixels from a larger image.
 
     Evaluation sees whole images.
@@ -60,20 +69,17 @@ class Crop:
             to the right as there are any: the rest is padding.
     """
 
-    size: float | int
+    size: int
     in_valid: bool = dataclasses.field(default=False, kw_only=True)
 
     def output_shape(self, image_shape: Shape) -> Shape:
-        size, (height, width, channels) = int(self.size), image_shape
-        require(
-            size <= min(height, width),
-            f"crop:{size}",
-            f"is larger than an image of {height} x {width} pixels; use a smaller crop",
-        )
+        size, (height, width, channels) = self.size, image_shape
+        remedy = f"is larger than an image of {height} x {width} pixels; use a smaller crop"
+        require(size <= min(height, width), f"crop:{size}", remedy)
         return size, size, channels
 
-    def __call__(self, example: Example, key: Key[Array, ""]) -> Example:
-        size, (height, width) = int(self.size), example["images"].shape[:2]
+    def __call__(self, example: Example, key: RandomKey) -> Example:
+        size, (height, width) = self.size, example["images"].shape[:2]
         low, high = 0, jnp.array([height - size + 1, width - size + 1])
         if self.in_valid and "masks" in example:
             low, high = _valid_corners(example["masks"] != IGNORE_LABEL, size)
@@ -85,9 +91,8 @@ class Crop:
         return dataclasses.replace(self, in_valid=True)
 
 
-@augment.register("random_resized_crop", PIXELS)
-@dataclasses.dataclass(frozen=True)
-class RandomResizedCrop:
+@register("random_resized_crop", PIXELS)
+class RandomResizedCrop(Augmentation):
     """Crops a random part of an image and resizes it to `size` x `size` pixels, bilinearly and
     antialiased.
 
@@ -99,84 +104,76 @@ class RandomResizedCrop:
     RandomResizedCrop has it.
     """
 
-    size: float | int
+    size: int
     of_classes = True
 
     def output_shape(self, image_shape: Shape) -> Shape:
-        return int(self.size), int(self.size), image_shape[2]
+        return self.size, self.size, image_shape[2]
 
-    def box(self, height: int, width: int, key: Key[Array, ""]) -> tuple[Array, Array]:
+    def box(self, height: int, width: int, key: RandomKey) -> tuple[Array, Array]:
         """Returns the first row and column of the part, and its height and width, as whole numbers
         in float32.
         """
         of_area, of_ratio, of_place = jax.random.split(key, 3)
-        area = (
-            height
-            * width
-            * jax.random.uniform(of_area, (_TRIES,), minval=_AREA[0], maxval=_AREA[1])
-        )
+        least, most = _AREA
+        area = height * width * jax.random.uniform(of_area, (_TRIES,), minval=least, maxval=most)
         bound = math.log(_RATIO)
         ratio = jnp.exp(jax.random.uniform(of_ratio, (_TRIES,), minval=-bound, maxval=bound))
         sides = jnp.round(jnp.stack([jnp.sqrt(area / ratio), jnp.sqrt(area * ratio)], -1))
         whole = jnp.array([height, width], jnp.float32)
         fits = jnp.all((sides > 0) & (sides <= whole), -1)
         found = sides[jnp.argmax(fits)]
-        middle = jnp.round(jnp.minimum(whole, whole[::-1] * jnp.array([_RATIO, _RATIO])))
+        middle = jnp.round(jnp.minimum(whole, whole[::-1] * _RATIO))
         sides = jnp.where(fits.any(), found, middle)
         free = whole - sides
         drawn = jnp.floor(jax.random.uniform(of_place, (2,)) * (free + 1))
         return jnp.where(fits.any(), jnp.minimum(drawn, free), jnp.floor(free / 2)), sides
 
-    def __call__(self, example: Example, key: Key[Array, ""]) -> Example:
+    def __call__(self, example: Example, key: RandomKey) -> Example:
         image = example["images"]
         corner, sides = self.box(image.shape[0], image.shape[1], key)
         # By hand, since jax.image.scale_and_translate would also see what lies beyond the part.
-        by_taps, by_products = (
-            functools.partial(form, size=int(self.size))
-            for form in (_resized_by_taps, _resized_by_products)
+        images = jax.lax.platform_dependent(
+            image,
+            corner,
+            sides,
+            cpu=functools.partial(_resized_by_taps, size=self.size),
+            default=functools.partial(_resized_by_products, size=self.size),
         )
-        return example | {
-            "images": jax.lax.platform_dependent(
-                image, corner, sides, cpu=by_taps, default=by_products
-            )
-        }
+        return example | {"images": images}
 
 
-@augment.register("flip")
-@dataclasses.dataclass(frozen=True)
-class Flip:
+@register("flip")
+class Flip(Augmentation):
     """Swaps left and right with probability 1/2."""
 
-    def __call__(self, example: Example, key: Key[Array, ""]) -> Example:
+    axis: ClassVar[int] = 1
+
+    def __call__(self, example: Example, key: RandomKey) -> Example:
         coin = jax.random.bernoulli(key)
-        return map_grid(example, lambda pixels: jnp.where(coin, pixels[:, ::-1], pixels))
+        return map_grid(
+            example, lambda pixels: jnp.where(coin, jnp.flip(pixels, self.axis), pixels)
+        )
 
 
-@augment.register("flip_vertical")
-@dataclasses.dataclass(frozen=True)
-class FlipVertical:
+@register("flip_vertical")
+class FlipVertical(Flip):
     """Swaps top and bottom with probability 1/2."""
 
-    def __call__(self, example: Example, key: Key[Array, ""]) -> Example:
-        coin = jax.random.bernoulli(key)
-        return map_grid(example, lambda pixels: jnp.where(coin, pixels[::-1], pixels))
+    axis = 0
 
 
-@augment.register("rotate90")
-@dataclasses.dataclass(frozen=True)
-class Rotate90:
+@register("rotate90")
+class Rotate90(Augmentation):
     """Rotates a square image by 0, 90, 180 or 270 degrees, each with probability 1/4."""
 
     def output_shape(self, image_shape: Shape) -> Shape:
         height, width, _ = image_shape
-        require(
-            height == width,
-            "rotate90",
-            f"needs square images, but they are {height} x {width} pixels; crop them first",
-        )
+        remedy = f"needs square images, but they are {height} x {width} pixels; crop them first"
+        require(height == width, "rotate90", remedy)
         return image_shape
 
-    def __call__(self, example: Example, key: Key[Array, ""]) -> Example:
+    def __call__(self, example: Example, key: RandomKey) -> Example:
         quarter, half = jax.random.bernoulli(key, shape=(2,))
 
         def move(pixels: Array) -> Array:
@@ -197,10 +194,11 @@ def _valid_corners(valid_mask: Bool[Array, "height width"], size: int) -> tuple[
     valid pixels as it can.
     """
     low, high = [], []
-    for side, present in zip(valid_mask.shape, (valid_mask.any(1), valid_mask.any(0)), strict=True):
-        numbers = jnp.arange(side)
-        low.append(jnp.minimum(jnp.min(jnp.where(present, numbers, side)), side - size))
-        high.append(jnp.maximum(jnp.max(jnp.where(present, numbers + 1, 0)) - size, low[-1]) + 1)
+    for present in (valid_mask.any(1), valid_mask.any(0)):
+        side = present.size
+        first, end = jnp.argmax(present), side - jnp.argmax(present[::-1])
+        low.append(jnp.minimum(first, side - size))
+        high.append(jnp.maximum(end - size, low[-1]) + 1)
     return jnp.stack(low), jnp.stack(high)
 
 
@@ -223,12 +221,8 @@ def _resized_by_taps(image: Array, corner: Array, sides: Array, *, size: int) ->
         start, scale = corner[dim], sides[dim] / size
         taps = min(math.ceil(2 * max(length / size, 1.0)) + 1, length)
         # The first pixel with its middle less than the triangle's half width away.
-        first = (
-            jnp.floor(
-                start + (jnp.arange(size) + 0.5) * scale - jnp.maximum(scale, 1.0) - 0.5
-            ).astype(jnp.int32)
-            + 1
-        )
+        first = start + (jnp.arange(size) + 0.5) * scale - jnp.maximum(scale, 1.0) - 0.5
+        first = jnp.floor(first).astype(jnp.int32) + 1
         numbers = jnp.clip(first, 0, length - taps)[:, None] + jnp.arange(taps)
         # Behind barriers, or XLA:CPU computes weights and rows again for each value that is made of
         # them: in 30 times as long.

@@ -3,23 +3,19 @@
 The loss then mixes their labels in the same proportion.
 """
 
-import dataclasses
-
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Key
+from jaxtyping import Array, Float
 
-from jaxdp.data import augment
-from jaxdp.data.augment.cutout import rectangle
-from jaxdp.data.augment.words import POSITIVE, Example
+from jaxdp.data.augment.pixels import rectangle
+from jaxdp.data.augment.words import Example, Mixing, Number, RandomKey, register
 
 _QUANTILES = 4096
 
 
-@augment.register("mixup", POSITIVE)
-@dataclasses.dataclass(frozen=True)
-class Mixup:
+@register("mixup")
+class Mixup(Mixing):
     """Averages two images with a weight drawn from Beta(`alpha`, `alpha`): mostly near 0 or 1 at
     0.2, uniform at 1.
 
@@ -28,18 +24,17 @@ class Mixup:
     code draws one for each batch.
     """
 
-    alpha: float | int = 0.2
+    alpha: Number = 0.2
 
     def mix(
-        self, example: Example, partner: Example, key: Key[Array, ""]
+        self, example: Example, partner: Example, key: RandomKey
     ) -> tuple[Array, Float[Array, ""]]:
         share = draw_share(self.alpha, key)
         return (1 - share) * example["images"] + share * partner["images"], share
 
 
-@augment.register("cutmix", POSITIVE)
-@dataclasses.dataclass(frozen=True)
-class Cutmix:
+@register("cutmix")
+class Cutmix(Mixing):
     """Pastes a random rectangle of the partner. Its share of the area is drawn from Beta(`alpha`,
     `alpha`), which is uniform at 1.
 
@@ -48,21 +43,20 @@ class Cutmix:
     Source: Yun et al., CutMix, 2019, equations 1 and 2 and appendix A.
     """
 
-    alpha: float | int = 1
+    alpha: Number = 1
 
     def mix(
-        self, example: Example, partner: Example, key: Key[Array, ""]
+        self, example: Example, partner: Example, key: RandomKey
     ) -> tuple[Array, Float[Array, ""]]:
         share_key, place_key = jax.random.split(key)
-        height, width, _ = example["images"].shape
-        sides = jnp.array([height, width]) * jnp.sqrt(draw_share(self.alpha, share_key))
-        pasted = rectangle(height, width, sides.astype(jnp.int32), place_key)
-        return jnp.where(pasted[..., None], partner["images"], example["images"]), jnp.mean(
-            pasted, dtype=jnp.float32
-        )
+        size = example["images"].shape[:2]
+        sides = jnp.array(size) * jnp.sqrt(draw_share(self.alpha, share_key))
+        pasted = rectangle(size, sides.astype(jnp.int32), place_key)
+        images = jnp.where(pasted[..., None], partner["images"], example["images"])
+        return images, jnp.mean(pasted, dtype=jnp.float32)
 
 
-def draw_share(alpha: float | int, key: Key[Array, ""]) -> Float[Array, ""]:
+def draw_share(alpha: Number, key: RandomKey) -> Float[Array, ""]:
     """Draws from Beta(alpha, alpha), as one of 4,096 equally likely quantiles.
 
     `jax.random.beta` draws and rejects in a loop, which takes 1.5 s to compile.

@@ -7,23 +7,23 @@ their pixels, take the nearest. Beyond the border is black, or the mirrored imag
 targets.
 """
 
-import dataclasses
 import math
-from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, Key, Shaped
+from jaxtyping import Array, Float, Int, Shaped
 
-from jaxdp.data import augment
 from jaxdp.data.augment.words import (
     DEGREES,
     FRACTION,
-    POSITIVE,
+    Augmentation,
     Example,
+    Number,
+    RandomKey,
     Shape,
     check_side,
     is_dense,
+    register,
     require,
 )
 
@@ -31,47 +31,60 @@ from jaxdp.data.augment.words import (
 Positions = tuple[Float[Array, "height width"], Float[Array, "height width"]]
 
 
-@augment.register("shift", POSITIVE)
-@dataclasses.dataclass(frozen=True)
-class Shift:
+class Warp(Augmentation):
+    """An augmentation that takes each pixel from a position in the original."""
+
+    def positions(self, height: int, width: int, key: RandomKey) -> Positions:
+        raise NotImplementedError
+
+    def __call__(self, example: Example, key: RandomKey) -> Example:
+        height, width = example["images"].shape[:2]
+        rows, columns = self.positions(height, width, key)
+        out = example | {
+            name: sample(example[name], rows, columns)
+            for name, sample in _SAMPLERS.items()
+            if name in example
+        }
+        if is_dense(example):
+            return out
+        # Half a pixel around the outermost centres still belongs to the image.
+        down, right = jnp.abs(rows - (height - 1) / 2), jnp.abs(columns - (width - 1) / 2)
+        inside = (down <= height / 2) & (right <= width / 2)
+        return out | {"images": jnp.where(inside[..., None], out["images"], 0.0)}
+
+
+@register("shift")
+class Shift(Warp):
     """Moves an image by up to `pixels`, fractions included, drawn evenly for each direction.
 
     Crops by whole pixels are more usual, but remove at least an eighth of an 8x8 digit.
     """
 
-    pixels: float | int = 1.0
+    pixels: Number = 1.0
 
     def output_shape(self, image_shape: Shape) -> Shape:
         return check_side("shift", self.pixels, image_shape)
 
-    def positions(self, height: int, width: int, key: Key[Array, ""]) -> Positions:
+    def positions(self, height: int, width: int, key: RandomKey) -> Positions:
         offset = jax.random.uniform(key, (2,), minval=-self.pixels, maxval=self.pixels)
         rows, columns = _grid(height, width)
         return rows - offset[0], columns - offset[1]
 
-    def __call__(self, example: Example, key: Key[Array, ""]) -> Example:
-        return warp(example, key, self.positions)
 
-
-@augment.register("rotate", DEGREES)
-@dataclasses.dataclass(frozen=True)
-class Rotate:
+@register("rotate", DEGREES)
+class Rotate(Warp):
     """Rotates an image about its centre by an angle drawn evenly from -`degrees` to `degrees`."""
 
-    degrees: float | int = 15
+    degrees: Number = 15
 
-    def positions(self, height: int, width: int, key: Key[Array, ""]) -> Positions:
+    def positions(self, height: int, width: int, key: RandomKey) -> Positions:
         bound = math.radians(self.degrees)
         angle = jax.random.uniform(key, minval=-bound, maxval=bound)
         return _map_affine(height, width, _rotation(angle), jnp.zeros(2))
 
-    def __call__(self, example: Example, key: Key[Array, ""]) -> Example:
-        return warp(example, key, self.positions)
 
-
-@augment.register("affine", FRACTION)
-@dataclasses.dataclass(frozen=True)
-class Affine:
+@register("affine", FRACTION)
+class Affine(Warp):
     """Scales, shears, rotates and translates an image about its centre, each by a random amount
     that `strength` bounds.
 
@@ -80,24 +93,19 @@ class Affine:
     degrees), and moved by up to 0.1 of its height and width.
     """
 
-    strength: float | int = 0.1
+    strength: Number = 0.1
 
-    def positions(self, height: int, width: int, key: Key[Array, ""]) -> Positions:
+    def positions(self, height: int, width: int, key: RandomKey) -> Positions:
         draws = jax.random.uniform(key, (6,), minval=-1.0, maxval=1.0)
         scale = jnp.diag(jnp.exp(draws[:2] * math.log1p(self.strength)))
         shear = jnp.eye(2).at[1, 0].set(draws[2] * self.strength)
         matrix = _product(_product(_rotation(draws[3] * self.strength * math.pi / 2), shear), scale)
-        return _map_affine(
-            height, width, matrix, draws[4:] * self.strength * jnp.array([height, width])
-        )
-
-    def __call__(self, example: Example, key: Key[Array, ""]) -> Example:
-        return warp(example, key, self.positions)
+        offset = draws[4:] * self.strength * jnp.array([height, width])
+        return _map_affine(height, width, matrix, offset)
 
 
-@augment.register("elastic", POSITIVE)
-@dataclasses.dataclass(frozen=True)
-class Elastic:
+@register("elastic")
+class Elastic(Warp):
     """Deforms an image by random displacements at 3 x 3 points from corner to corner, interpolated
     smoothly in between.
 
@@ -110,60 +118,23 @@ class Elastic:
     the border.
     """
 
-    pixels: float | int = 10
+    pixels: Number = 10
 
     def output_shape(self, image_shape: Shape) -> Shape:
-        require(
-            min(image_shape[:2]) > 1,
-            f"elastic:{self.pixels}",
-            "needs images of at least 2 x 2 pixels",
-        )
+        remedy = "needs images of at least 2 x 2 pixels"
+        require(min(image_shape[:2]) > 1, f"elastic:{self.pixels}", remedy)
         return image_shape
 
-    def positions(self, height: int, width: int, key: Key[Array, ""]) -> Positions:
+    def positions(self, height: int, width: int, key: RandomKey) -> Positions:
         coarse = self.pixels * jax.random.normal(key, (3, 3, 2))
         down, right = _cubic_weights(height).T, _cubic_weights(width).T
         # Term by term: a matrix product rounds differently in batches of another size, and rounding
         # can flip a pixel of a mask.
-        stripes = (
-            down[0, :, None, None] * coarse[0]
-            + down[1, :, None, None] * coarse[1]
-            + down[2, :, None, None] * coarse[2]
-        )
-        fine = (
-            right[0, :, None] * stripes[:, None, 0]
-            + right[1, :, None] * stripes[:, None, 1]
-            + right[2, :, None] * stripes[:, None, 2]
-        )
+        nothing = jnp.zeros(())
+        stripes = sum((down[i, :, None, None] * coarse[i] for i in range(3)), nothing)
+        fine = sum((right[i, :, None] * stripes[:, None, i] for i in range(3)), nothing)
         rows, columns = _grid(height, width)
         return rows + fine[..., 0], columns + fine[..., 1]
-
-    def __call__(self, example: Example, key: Key[Array, ""]) -> Example:
-        return warp(example, key, self.positions)
-
-
-def warp(
-    example: Example,
-    key: Key[Array, ""],
-    positions: Callable[[int, int, Key[Array, ""]], Positions],
-) -> Example:
-    """Returns the example with each pixel taken from its position in the original."""
-    height, width = example["images"].shape[:2]
-    rows, columns = positions(height, width, key)
-    images = sample_bilinear(example["images"], rows, columns)
-    if not is_dense(example):
-        # Half a pixel around the outermost centres still belongs to the image.
-        inside = (jnp.abs(rows - (height - 1) / 2) <= height / 2) & (
-            jnp.abs(columns - (width - 1) / 2) <= width / 2
-        )
-        return example | {"images": jnp.where(inside[..., None], images, 0.0)}
-    out = example | {"images": images}
-    if "targets" in example:
-        out["targets"] = sample_bilinear(example["targets"], rows, columns)
-    of_pixels = ("masks", "border_weights")
-    return out | {
-        name: sample_nearest(example[name], rows, columns) for name in of_pixels if name in example
-    }
 
 
 def sample_bilinear(
@@ -198,6 +169,14 @@ def sample_nearest(
     """
     height, width = mask.shape
     return mask[_mirror(jnp.floor(rows + 0.5), height), _mirror(jnp.floor(columns + 0.5), width)]
+
+
+_SAMPLERS = {
+    "images": sample_bilinear,
+    "targets": sample_bilinear,
+    "masks": sample_nearest,
+    "border_weights": sample_nearest,
+}
 
 
 def _mirror(index: Float[Array, "h w"], size: int) -> Int[Array, "h w"]:

@@ -1,9 +1,10 @@
-"""Augmentations by their words: protocols, registration, and what their numbers must be."""
+"""Augmentations by their words: base classes, registration, and what their numbers must be."""
 
-import inspect
+import dataclasses
 import math
+import typing
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Any, ClassVar, TypeVar
 
 from jaxtyping import Array, Float, Key
 
@@ -12,52 +13,55 @@ from jaxdp.parsing import is_count
 from jaxdp.registry import ConfigError, Registry
 
 Example = dict[str, Array]
+Number = float | int
+RandomKey = Key[Array, ""]
 Shape = tuple[int, int, int]  # height, width, channels
 # Fields of an example that lie on the grid of its image.
 DENSE = ("masks", "border_weights", "targets")
 
 
-@runtime_checkable
-class Augmentation(Protocol):
-    """A random change of one example: a frozen dataclass. Its only field, if any, is the number
-    after the colon of its word.
+class Augmentation:
+    """A random change of one example. Its only positional field, if any, is the number after the
+    colon of its word.
     """
 
-    def __call__(self, example: Example, key: Key[Array, ""]) -> Example:
-        """Returns the example changed at random."""
-        ...
-
-
-@runtime_checkable
-class Mixing(Protocol):
-    """An augmentation that mixes an example with another one of the batch, after both were
-    augmented.
-    """
-
-    def mix(
-        self, example: Example, partner: Example, key: Key[Array, ""]
-    ) -> tuple[Array, Float[Array, ""]]:
-        """Returns the mixed image and the partner's share in it, from 0 to 1."""
-        ...
-
-
-@runtime_checkable
-class Shaped(Protocol):
-    """An augmentation that does not fit every image, or changes its size."""
+    of_classes: ClassVar[bool] = False  # whether it excludes targets for each pixel
 
     def output_shape(self, image_shape: Shape) -> Shape:
         """Returns the (height, width, channels) of an image after this augmentation.
 
         Raises:
-            ConfigError: if it does not fit images of this shape.
+            ConfigError: if the augmentation does not fit images of this shape.
         """
-        ...
+        return image_shape
+
+    def within_valid(self) -> "Augmentation":
+        """Returns the augmentation for images that were padded."""
+        return self
+
+    def __call__(self, example: Example, key: RandomKey) -> Example:
+        """Returns the example changed at random."""
+        raise NotImplementedError
+
+
+class Mixing(Augmentation):
+    """An augmentation that mixes an example with another example of the batch, after both were
+    augmented.
+    """
+
+    of_classes = True
+
+    def mix(
+        self, example: Example, partner: Example, key: RandomKey
+    ) -> tuple[Array, Float[Array, ""]]:
+        """Returns the mixed image and the partner's share in it, from 0 to 1."""
+        raise NotImplementedError
 
 
 _augmentations: Registry[Callable[..., Any]] = Registry("augment", "jaxdp.data.augment")
 names = _augmentations.entries
 
-Kind = TypeVar("Kind", bound=Callable[..., Any])
+Kind = TypeVar("Kind", bound=type[Augmentation])
 # Ranges of the numbers of augmentations.
 PIXELS = Range(
     "be a whole number of pixels, 1 or more", lambda value: isinstance(value, int) and value >= 1
@@ -65,23 +69,22 @@ PIXELS = Range(
 POSITIVE = Range("be a number above 0", lambda value: 0 < value < math.inf)
 FRACTION = Range("be above 0 and at most 1", lambda value: 0 < value <= 1)
 DEGREES = Range("be a number of degrees above 0 and at most 180", lambda value: 0 < value <= 180)
+_ranges: dict[str, Range] = {}
 
 
-def register(name: str, number: Range | None = None) -> Callable[[Kind], Kind]:
-    """Decorator that registers an augmentation under `name` and returns it unchanged.
+@typing.dataclass_transform(frozen_default=True)
+def register(name: str, number: Range = POSITIVE) -> Callable[[Kind], Kind]:
+    """Decorator that makes an augmentation a frozen dataclass and registers it under `name`.
 
     Args:
-        number: what the number in its word must be.
+        number: what the number in its word must be, if its word has a number.
     """
 
     def add(kind: Kind) -> Kind:
         _ranges[name] = number
-        return _augmentations.register(name)(kind)
+        return _augmentations.register(name)(dataclasses.dataclass(frozen=True)(kind))
 
     return add
-
-
-_ranges: dict[str, Range | None] = {}
 
 
 def create(word: str) -> Any:
@@ -91,21 +94,18 @@ def create(word: str) -> Any:
         ConfigError: for an unknown name, a number out of range, or one too many or missing.
     """
     name, colon, argument = word.partition(":")
-    kind = _augmentations[name]
-    parameters = list(inspect.signature(kind).parameters.values())
+    kind: Any = _augmentations[name]
+    fields = dataclasses.fields(kind)
     if not colon:
-        if parameters and parameters[0].default is parameters[0].empty:
-            raise ConfigError("augment", word, f"needs a number, e.g. {name}:64")
+        needs_number = bool(fields) and fields[0].default is dataclasses.MISSING
+        require(not needs_number, word, f"needs a number, e.g. {name}:64")
         return kind()
-    if not parameters:
-        raise ConfigError("augment", word, f"takes no number; write {name}")
+    require(bool(fields), word, f"takes no number; write {name}")
     try:
         number = int(argument) if is_count(argument.removeprefix("-")) else float(argument)
     except ValueError:
         raise ConfigError("augment", word, f"must be {name}:NUMBER") from None
-    allowed = _ranges.get(name)
-    if allowed is not None:
-        require(allowed.holds(number), word, f"must {allowed.text}")
+    require(_ranges[name].holds(number), word, f"must {_ranges[name].text}")
     return kind(number)
 
 
@@ -115,7 +115,7 @@ def require(condition: bool, word: str, remedy: str) -> None:
         raise ConfigError("augment", word, remedy)
 
 
-def check_side(name: str, number: float | int, image_shape: Shape) -> Shape:
+def check_side(name: str, number: Number, image_shape: Shape) -> Shape:
     """Returns the shape of images, if their sides are larger than the number of an augmentation.
 
     Raises ConfigError for others.
@@ -142,13 +142,12 @@ def map_grid(example: Example, move: Callable[[Array], Array]) -> Example:
     return example | {name: move(example[name]) for name in ("images", *DENSE) if name in example}
 
 
-def output_shape(augmentations: Sequence[Any], image_shape: Shape) -> Shape:
+def output_shape(augmentations: Sequence[Augmentation], image_shape: Shape) -> Shape:
     """Returns the (height, width, channels) of training images after these augmentations.
 
     Raises:
         ConfigError: for the first one that does not fit the images.
     """
     for augmentation in augmentations:
-        if isinstance(augmentation, Shaped):
-            image_shape = augmentation.output_shape(image_shape)
+        image_shape = augmentation.output_shape(image_shape)
     return image_shape
