@@ -209,7 +209,7 @@ def test_a_mistake_of_all_cells_ends_the_bench_and_one_of_a_cell_does_not(
     ("flags", "message"),
     [
         ("--strategies pmap,pnap", "--strategies pnap: unknown strategy; did you mean pmap?"),
-        ("--strategies ,", "--strategies ,: names nothing"),
+        ("--strategies ,", "--strategies: unknown strategy; known: "),
         ("--batch-sizes 32,many", "--batch-sizes 32,many: many is no number from 1"),
         ("--devices 0", "--devices 0: 0 is no number from 1"),
         ("--repeats 0", "--repeats 0: must be greater than 0"),
