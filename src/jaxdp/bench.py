@@ -81,22 +81,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 @command(BenchConfig, "jaxdp.bench", DESCRIPTION, defaults_file=False, hidden=_HIDDEN)
 def _bench(asked: BenchConfig) -> int:
     """Measures the cells of the grid."""
-    shared = asked.part(TrainConfig, devices=None, steps=None)
-    strategies = _check_strategies(asked.strategies)
-    configs = cells(shared, strategies, asked.devices.values, asked.batch_sizes.values)
-    return run(list(configs), pathlib.Path(asked.output), asked.steps, asked.repeats)
-
-
-def _check_strategies(words: Sequence[str]) -> list[str]:
     from jaxdp.sharding import strategy
 
-    known = list(strategy.names())
-    for word in filter(None, words):
-        if word not in known:
-            raise ConfigError("strategies", word, f"unknown strategy; {nearest(word, known)}")
-    if not any(words):
-        raise ConfigError("strategies", ",".join(words), "names nothing; write at least one")
-    return list(dict.fromkeys(filter(None, words)))
+    for name in asked.strategies:
+        if name not in strategy.names():
+            remedy = f"unknown strategy; {nearest(name, list(strategy.names()))}"
+            raise ConfigError("strategies", name, remedy)
+    shared = asked.part(TrainConfig, devices=None, steps=None)
+    grid = cells(shared, asked.strategies, asked.devices.values, asked.batch_sizes.values)
+    return run(list(grid), pathlib.Path(asked.output), asked.steps, asked.repeats)
 
 
 def cells(

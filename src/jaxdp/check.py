@@ -4,7 +4,6 @@ training a few steps on each.
 
 import dataclasses
 import sys
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import rich.console
@@ -53,24 +52,19 @@ class CheckConfig(PartsConfig, OptimizationConfig):
     )
 
 
-@dataclasses.dataclass(frozen=True)
-class Comparison:
-    """How far the results of a run are from the results of the first run.
-
-    Attributes:
-        config: of a run, with what depends on model, dataset and devices filled in.
-        differences: the largest absolute difference of each of `COLUMNS` from the first run.
-    """
-
-    config: TrainConfig
-    differences: tuple[float, ...]
-
-
 @command(CheckConfig, "jaxdp.check", DESCRIPTION, restarts=False, steps=3)
 def main(asked: CheckConfig) -> int:
-    """Compares the runs and prints a table; returns 1 if they differ."""
+    """Compares the runs and prints a table; returns 1 if they differ.
+
+    Raises:
+        ConfigError: for the first setting that cannot work; nothing has been computed then.
+    """
     counts = asked.devices.values
     platform.configure(max(counts), precision=asked.precision)
+    import jax
+
+    from jaxdp.training.setup import create_setup
+
     shared = asked.part(TrainConfig, devices=None)
     runs = [("single", 1)] + [
         (name, count)
@@ -78,47 +72,38 @@ def main(asked: CheckConfig) -> int:
         for count in counts
         if name != "single" or count == 1
     ]
-    configs = [shared.replace(strategy=name, devices=count) for name, count in runs]
-    comparisons = compare(configs, float64=asked.precision == "float32")
-    print_table(configs, comparisons)
-    worst = max(max(row.differences) for row in comparisons)
+    float64 = asked.precision == "float32"
+    setups = [
+        create_setup(
+            shared.replace(strategy=name, devices=count), dtype="float64" if float64 else None
+        )
+        for name, count in runs
+    ]
+    jax.config.update("jax_enable_x64", float64)
+    ends = [_train(setup) for setup in setups]
+    differences = [
+        [_largest_difference(end[column], ends[0][column]) for column in COLUMNS] for end in ends
+    ]
+    config = setups[0].config
+    where = escape(printable(f"{config.model} on {config.dataset}"))
+    title = f"{where}, batch norm {config.batch_norm}: largest differences"
+    table = rich.table.Table("strategy", "devices", *COLUMNS, title=title)
+    for (name, count), row in zip(runs, differences, strict=True):
+        table.add_row(name, str(count), *(f"{difference:.1e}" for difference in row))
+    rich.console.Console(emoji=False).print(table)
+    worst = max(map(max, differences))
     passed = worst <= asked.tolerance
     print(
         f"{'passed' if passed else 'FAILED'}: the largest difference is {worst:.1e}, the tolerance"
         f" {asked.tolerance:.1e}"
     )
-    if not passed and comparisons[0].config.batch_norm == BatchNormMode("replica"):
+    if not passed and config.batch_norm == BatchNormMode("replica"):
         print(
             "--batch-norm replica depends on the number of devices by design; group:N and global"
             " do not",
             file=sys.stderr,
         )
     return int(not passed)
-
-
-def compare(configs: Sequence[TrainConfig], *, float64: bool) -> list[Comparison]:
-    """Trains each as configured and compares its end with the end of the first one.
-
-    Args:
-        float64: whether to compute in it, which makes it JAX's default number format from here on.
-
-    Raises:
-        ConfigError: for the first setting that cannot work; nothing has been computed then.
-    """
-    import jax
-
-    from jaxdp.training.setup import create_setup
-
-    setups = [create_setup(config, dtype="float64" if float64 else None) for config in configs]
-    jax.config.update("jax_enable_x64", float64)
-    ends = [_train(setup) for setup in setups]
-    return [
-        Comparison(
-            setup.config,
-            tuple(_largest_difference(end[column], ends[0][column]) for column in COLUMNS),
-        )
-        for setup, end in zip(setups, ends, strict=True)
-    ]
 
 
 def _train(setup: "Setup") -> dict[str, Any]:
@@ -137,31 +122,9 @@ def _largest_difference(tree: Any, other: Any) -> float:
     import numpy as np
 
     pairs = zip(jax.tree.leaves(tree), jax.tree.leaves(other), strict=True)
-    largest = max(
-        (float(np.max(np.abs(np.float64(a) - np.float64(b)), initial=0)) for a, b in pairs),
-        default=0.0,
-    )
-    return largest if np.isfinite(largest) else float("inf")
-
-
-def print_table(configs: Sequence[TrainConfig], comparisons: Sequence[Comparison]) -> None:
-    """Prints a row for each run.
-
-    Args:
-        configs: as they were asked for.
-        comparisons: one for each configuration.
-    """
-    first = comparisons[0].config
-    where = escape(printable(f"{first.model} on {first.dataset}"))
-    title = f"{where}, batch norm {first.batch_norm}: largest differences"
-    table = rich.table.Table("strategy", "devices", *COLUMNS, title=title)
-    for config, row in zip(configs, comparisons, strict=True):
-        table.add_row(
-            config.strategy,
-            str(config.devices),
-            *(f"{each:.1e}" for each in row.differences),
-        )
-    rich.console.Console(emoji=False).print(table)
+    largest = [np.max(np.abs(np.float64(a) - np.float64(b)), initial=0) for a, b in pairs]
+    worst = float(np.max(largest, initial=0))  # which is NaN if any of them is
+    return worst if np.isfinite(worst) else float("inf")
 
 
 if __name__ == "__main__":

@@ -27,23 +27,24 @@ def available_memory_bytes() -> int:
 
     The limits of a container and of the process itself (`ulimit -v`) count.
     """
-    free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    with contextlib.suppress(OSError, StopIteration):  # Linux only
-        lines = pathlib.Path("/proc/meminfo").read_text().splitlines()
-        free = 1024 * int(
-            next(line for line in lines if line.startswith("MemAvailable:")).split()[1]
-        )
-    group = pathlib.Path("/sys/fs/cgroup")  # of a container
-    with contextlib.suppress(OSError, ValueError):  # there is none, or it has no limit
-        free = min(
-            free,
-            int((group / "memory.max").read_text()) - int((group / "memory.current").read_text()),
-        )
+    limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
     if sys.platform == "linux":
         import resource
 
+        with contextlib.suppress(OSError):
+            limits.append(_read_proc("meminfo", "MemAvailable"))
+        group = pathlib.Path("/sys/fs/cgroup")  # of a container
+        with contextlib.suppress(OSError, ValueError):  # there is none, or it has no limit
+            most, used = ((group / f"memory.{name}").read_text() for name in ("max", "current"))
+            limits.append(int(most) - int(used))
         limit, _ = resource.getrlimit(resource.RLIMIT_AS)
-        size = re.search(r"VmSize:\s*(\d+) kB", pathlib.Path("/proc/self/status").read_text())
-        if limit != resource.RLIM_INFINITY and size is not None:
-            free = min(free, limit - 1024 * int(size[1]))
-    return max(free, 0)
+        if limit != resource.RLIM_INFINITY:
+            limits.append(limit - _read_proc("self/status", "VmSize"))
+    return max(min(limits), 0)
+
+
+def _read_proc(file: str, field: str) -> int:
+    """Returns an amount of memory in bytes."""
+    found = re.search(rf"{field}:\s*(\d+) kB", pathlib.Path("/proc", file).read_text())
+    assert found is not None
+    return 1024 * int(found[1])

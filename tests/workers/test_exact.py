@@ -66,7 +66,10 @@ def test_two_workers_one_killed_and_replaced_compute_what_one_device_does() -> N
     assert [
         line.get("workers") for line in history("exact") if line["event"] in ("started", "done")
     ] == [2, 2]
-    assert report_text.work(report_runs.read(pathlib.Path("exact"), "exact"))["workers lost"] == "1"
+    assert (
+        report_text.work(report_runs.RunRecord(pathlib.Path("exact"), "exact"))["workers lost"]
+        == "1"
+    )
     assert jaxdp.load("exact").metrics["test"]["accuracy"] == pytest.approx(
         jaxdp.load("single").metrics["test"]["accuracy"]
     )

@@ -98,11 +98,8 @@ def create(callback: Any) -> Any:
         name = callback.__name__
         raise ConfigError("callbacks", name, f"is a class; give an object: {name}(...)")
     if not any(callable(getattr(callback, hook, None)) for hook in HOOKS):
-        raise ConfigError(
-            "callbacks",
-            _name(callback),
-            f"is no callback: it has none of the methods {', '.join(HOOKS)}",
-        )
+        problem = f"is no callback: it has none of the methods {', '.join(HOOKS)}"
+        raise ConfigError("callbacks", _name(callback), problem)
     return callback
 
 
@@ -137,20 +134,24 @@ class CallbackList:
     """
 
     def __init__(self, callbacks: Sequence[Any], *, primary: bool) -> None:
-        self._callbacks = [each for each in callbacks if primary or _in_every_process(each)]
-        self._methods: dict[str, list[tuple[Any, Callable[..., Any]]]] = {
-            hook: [
-                (each, method)
-                for each in self._callbacks
-                if callable(method := getattr(each, hook, None))
-            ]
-            for hook in HOOKS
-        }
+        # Each by the name of its class, with a number for the second and further ones of a class.
+        self._callbacks: dict[str, Any] = {}
+        counts = collections.Counter[str]()
+        for each in callbacks:
+            if primary or _in_every_process(each):
+                counts[_name(each)] += 1
+                number = counts[_name(each)]
+                self._callbacks[_name(each) + (f"-{number}" if number > 1 else "")] = each
         self.current: Any = None
+
+    def _methods(self, name: str) -> list[tuple[str, Callable[..., Any]]]:
+        """Returns the methods of this name, each with the name of its callback."""
+        methods = [(key, getattr(each, name, None)) for key, each in self._callbacks.items()]
+        return [(key, method) for key, method in methods if callable(method)]
 
     def has(self, hook: str) -> bool:
         """Whether any callback has a method of this name, and an event must be made."""
-        return bool(self._methods[hook])
+        return bool(self._methods(hook))
 
     def call(self, hook: str, run: Run, event: Any) -> None:
         """Calls `hook` of each callback.
@@ -159,8 +160,8 @@ class CallbackList:
             CallbackError: if one raises anything but an OSError or ConfigError, which commands
                 report in one line.
         """
-        for callback, method in self._methods[hook]:
-            with self._naming(callback, hook):
+        for key, method in self._methods(hook):
+            with self._naming(self._callbacks[key], hook):
                 method(run, event)
 
     @contextlib.contextmanager
@@ -186,9 +187,7 @@ class CallbackList:
         """Returns the state of each callback that has any: by the name of its class, with a number
         for the second and further ones of a class.
         """
-        return {
-            name: each.state_dict() for name, each in self._named() if hasattr(each, "state_dict")
-        }
+        return {key: method() for key, method in self._methods("state_dict")}
 
     def load_state_dict(self, states: Mapping[str, Any]) -> None:
         """Gives each callback its state, if there is one.
@@ -196,29 +195,19 @@ class CallbackList:
         A checkpoint of version 0.2 has one state for all callbacks of a class: the first of them
         gets it, with a warning.
         """
-        for name, each in self._named():
-            if hasattr(each, "load_state_dict") and name in states:
-                with self._naming(each, "load_state_dict"):
-                    each.load_state_dict(states[name])
-            elif hasattr(each, "load_state_dict") and _name(each) in states:
-                warn(f"the checkpoint holds no state of {name}, which begins anew")
-
-    def _named(self) -> list[tuple[str, Any]]:
-        """Returns each callback and a name that no other one has."""
-        counts = collections.Counter[str]()
-        named = list[tuple[str, Any]]()
-        for each in self._callbacks:
-            counts[_name(each)] += 1
-            number = counts[_name(each)]
-            named.append((_name(each) + (f"-{number}" if number > 1 else ""), each))
-        return named
+        for key, method in self._methods("load_state_dict"):
+            callback = self._callbacks[key]
+            if key in states:
+                with self._naming(callback, "load_state_dict"):
+                    method(states[key])
+            elif _name(callback) in states:
+                warn(f"the checkpoint holds no state of {key}, which begins anew")
 
     def close(self) -> None:
         """Closes all callbacks, the last one first, even if one of them fails to."""
         with contextlib.ExitStack() as stack:
-            for each in self._callbacks:
-                if callable(close := getattr(each, "close", None)):
-                    stack.callback(close)
+            for _, close in self._methods("close"):
+                stack.callback(close)
 
 
 def _in_every_process(callback: Any) -> bool:

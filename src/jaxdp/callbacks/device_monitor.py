@@ -36,4 +36,3 @@ class DeviceMonitor:
         """Lets go of NVML."""
         if self._monitor is not None:
             self._monitor.close()
-            self._monitor = None

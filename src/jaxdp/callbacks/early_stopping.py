@@ -40,9 +40,8 @@ class EarlyStopping:
         larger_is_better: bool | None = None,
     ) -> None:
         if patience < 1 or int(patience) != patience:
-            raise ConfigError(
-                "callbacks", {"patience": patience}, "must be a whole number of at least 1"
-            )
+            problem = "must be a whole number of at least 1"
+            raise ConfigError("callbacks", {"patience": patience}, problem)
         if min_delta < 0:
             raise ConfigError("callbacks", {"min_delta": min_delta}, "must not be negative")
         self.metric = metric
@@ -96,9 +95,9 @@ class EarlyStopping:
             )
 
     def _larger_is_better(self, run: Run) -> bool:
-        name, larger = run.setup.recipe.task.best_metric
         if self.larger_is_better is not None:
             return self.larger_is_better
+        name, larger = run.setup.recipe.task.best_metric
         return larger if name == self.metric else self.metric not in _LOWER_IS_BETTER
 
     def state_dict(self) -> dict[str, Any]:

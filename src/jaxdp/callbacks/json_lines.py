@@ -22,9 +22,8 @@ class JsonLines:
     def on_start(self, run: Run, event: Started) -> None:
         """Opens the file."""
         if run.folder is None:
-            raise ConfigError(
-                "callbacks", "json_lines", "writes into the run directory; give run_dir"
-            )
+            problem = "writes into the run directory; give run_dir"
+            raise ConfigError("callbacks", "json_lines", problem)
         file = run.folder / "metrics.jsonl"
         kept = [row for row in keep_readable(file, torn=False) if row["step"] <= event.step]
         replace_file(file, rows_text(kept))
@@ -38,5 +37,4 @@ class JsonLines:
     def close(self) -> None:
         """Closes the file."""
         if self._file is not None:
-            self._file, file = None, self._file
-            file.close()
+            self._file.close()

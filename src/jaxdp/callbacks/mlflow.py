@@ -45,12 +45,9 @@ class MLflow:
         if self._run_id:
             client.set_terminated(self._run_id, "RUNNING")
             return
-        experiment = client.get_experiment_by_name(self._experiment)
-        number = experiment.experiment_id if experiment else None
-        name = run.folder.name if run.folder is not None else None
-        created = client.create_run(
-            number or client.create_experiment(self._experiment), run_name=name
-        )
+        known = client.get_experiment_by_name(self._experiment)
+        number = known.experiment_id if known else client.create_experiment(self._experiment)
+        created = client.create_run(number, run_name=run.folder and run.folder.name)
         self._run_id = created.info.run_id
         for setting, value in settings_of(run).items():
             client.log_param(self._run_id, setting, str(value)[:500])

@@ -28,11 +28,8 @@ class Profiler:
 
     def __init__(self, first: int = 1, last: int = 1) -> None:
         if not 1 <= first <= last:
-            raise ConfigError(
-                "callbacks",
-                {"first": first, "last": last},
-                "steps are counted from 1, and the last not before the first",
-            )
+            problem = "steps are counted from 1, and the last not before the first"
+            raise ConfigError("callbacks", {"first": first, "last": last}, problem)
         self._first, self._last = first, last
         self._records = False
 
@@ -40,11 +37,9 @@ class Profiler:
         """Starts to record before the first of the steps."""
         if not self._records and self._first <= event.first <= self._last:
             if run.folder is None:
-                raise ConfigError(
-                    "profile",
-                    f"{self._first}:{self._last}",
-                    "is written into the run directory; give run_dir",
-                )
+                steps = f"{self._first}:{self._last}"
+                problem = "is written into the run directory; give run_dir"
+                raise ConfigError("profile", steps, problem)
             with run.paused():
                 jax.profiler.start_trace(run.folder / "profile")
                 self._records = True

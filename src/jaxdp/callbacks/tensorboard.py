@@ -43,11 +43,10 @@ class TensorBoard:
     def on_start(self, run: Run, event: Started) -> None:
         """Opens a file of events in the run directory."""
         if run.folder is None:
-            raise ConfigError(
-                "callbacks", "tensorboard", "writes into the run directory; give run_dir"
-            )
+            problem = "writes into the run directory; give run_dir"
+            raise ConfigError("callbacks", "tensorboard", problem)
         directory = run.folder / "tensorboard"
-        resumed = directory.exists() and any(directory.iterdir())
+        resumed = any(directory.glob("*"))
         directory.mkdir(parents=True, exist_ok=True)
         with _WithoutTorch():
             import tensorboardX.event_file_writer
@@ -67,9 +66,8 @@ class TensorBoard:
         """Adds the images that were drawn."""
         if self._writer is not None:
             for name, image in event.images.items():
-                self._add(
-                    event.step, summary=self._library.summary.image(name, image, dataformats="HWC")
-                )
+                summary = self._library.summary.image(name, image, dataformats="HWC")
+                self._add(event.step, summary=summary)
             self._writer.flush()
 
     def _add(self, step: int, **content: Any) -> None:
@@ -80,5 +78,5 @@ class TensorBoard:
     def close(self) -> None:
         """Closes the file."""
         if self._writer is not None:
-            self._writer, writer = None, self._writer
-            writer.close()
+            self._writer.close()
+            self._writer = None

@@ -27,10 +27,8 @@ def metrics_of(row: Row) -> dict[str, Any]:
     for name, value in row.items():
         if isinstance(value, list):
             kind, _, metric = name.partition("_")
-            found |= {
-                f"{kind}/{number}/{metric}": each
-                for number, each in enumerate(cast(list[Any], value))
-            }
+            for number, each in enumerate(cast(list[Any], value)):
+                found[f"{kind}/{number}/{metric}"] = each
         elif name not in ("step", "split"):
             found[f"{row['split']}/{name}"] = value
     return found

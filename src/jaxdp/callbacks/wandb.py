@@ -44,14 +44,15 @@ class WandB:
     def on_start(self, run: Run, event: Started) -> None:
         """Begins or resumes the W&B run."""
         identifier = read_identifier(run, _FILE) or secrets.token_hex(4)
+        folder = run.folder
         self._run = self._wandb.init(
             project=self._project,
-            name=self._name or (run.folder.name if run.folder is not None else None),
+            name=self._name or (folder and folder.name),
             id=identifier,
             resume="allow",
             mode=self._mode or None,
             config=settings_of(run),
-            dir=str(run.folder) if run.folder is not None else None,
+            dir=folder and str(folder),
         )
         keep_identifier(run, _FILE, identifier)
 
@@ -61,17 +62,14 @@ class WandB:
 
     def on_end(self, run: Run, event: Ended) -> None:
         """Logs the images and the summary."""
-        if event.images:
-            self._run.log(
-                {name: self._wandb.Image(image) for name, image in event.images.items()},
-                step=event.step,
-            )
-        self._run.summary.update(
-            {"status": event.status, "parameters": event.summary["parameters"]}
-        )
+        images = {name: self._wandb.Image(image) for name, image in event.images.items()}
+        if images:
+            self._run.log(images, step=event.step)
+        result = {"status": event.status, "parameters": event.summary["parameters"]}
+        self._run.summary.update(result)
 
     def close(self) -> None:
         """Ends the W&B run."""
         if self._run is not None:
-            self._run, running = None, self._run
-            running.finish()
+            self._run.finish()
+            self._run = None

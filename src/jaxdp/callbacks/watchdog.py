@@ -16,6 +16,7 @@ import sys
 import threading
 import time
 from collections.abc import Generator
+from typing import Any
 
 from jaxdp.events import Activity, Run, Started
 from jaxdp.rundir.write import no_link
@@ -111,11 +112,14 @@ class Watchdog:
                     hangs=True,
                 )
 
+    @property
+    def _progress(self) -> dict[str, Any]:
+        return {"step": self._step, "activity": self._activity}
+
     def _look_at_others(self) -> None:
         if self._group.count == 1:
             return
-        where = {"step": self._step, "activity": self._activity}
-        self._group.put(f"progress/{self._group.index}", json.dumps(where))
+        self._group.put(f"progress/{self._group.index}", json.dumps(self._progress))
         for index, left in self._group.last_words().items():
             if not self._ended.is_set():
                 where = "" if left["hangs"] else f"{self._group.members[index]} has left: "
@@ -145,7 +149,7 @@ class Watchdog:
             }
         except Exception:  # the coordinator is gone; this process must still say where it hangs
             return ""
-        found[self._group.index] = {"step": self._step, "activity": self._activity}
+        found[self._group.index] = self._progress
         steps = [progress["step"] for progress in found.values()]
         if min(steps) == max(steps):
             return f"all processes stand at step {steps[0]}"

@@ -23,37 +23,32 @@ _MAX_DETAILS = 40  # metrics of single classes that a person still reads
 
 
 class Reading:
-    """Shows how far a dataset is read, once that has taken a second: a bar on a terminal, else a
-    line per split.
+    """Shows how far a split is read, once that has taken a second: a bar on a terminal, which
+    vanishes at the end, else a line at the end.
     """
 
     def __init__(self) -> None:
         self._console = rich.console.Console(stderr=True, emoji=False)
-        self._started, self._split = 0.0, ""
-        self._bar: rich.progress.Progress | None = None
+        self._started: dict[str, float] = {}
+        self._bars: dict[str, rich.progress.Progress] = {}
 
     def __call__(self, split: str, done: int, total: int) -> None:
-        if split != self._split:
-            self._started, self._split = time.perf_counter(), split
-        elif self._bar is None and self._started and time.perf_counter() - self._started > 1:
-            text = f"reading the {split} split"
-            if self._console.is_terminal:
-                columns = (
-                    rich.progress.TextColumn(text),
-                    rich.progress.BarColumn(),
-                    rich.progress.MofNCompleteColumn(),
-                )
-                self._bar = rich.progress.Progress(*columns, console=self._console, transient=True)
-                self._task = self._bar.add_task("", total=total)
-                self._bar.start()
-            else:
-                self._started = 0.0
-                self._console.print(f"{text}: {total:,} examples", highlight=False)
-        if self._bar is not None:
-            self._bar.update(self._task, completed=done)
+        started = self._started.setdefault(split, time.perf_counter())
+        if split not in self._bars and time.perf_counter() - started > 1:
+            bar = self._bars[split] = rich.progress.Progress(
+                f"reading the {split} split",
+                rich.progress.BarColumn(),
+                rich.progress.MofNCompleteColumn(),
+                console=self._console,
+                transient=self._console.is_terminal,
+            )
+            bar.add_task("", total=total)
+            bar.start()
+        if split in self._bars:
+            bar = self._bars[split]
+            bar.update(bar.task_ids[0], completed=done)
             if done == total:
-                self._bar.stop()
-                self._bar = None
+                bar.stop()
 
 
 def print_outcome(
@@ -74,35 +69,30 @@ def print_outcome(
     if trained.status == "stopped":
         say(f"stopped by a signal after saving step {trained.step}; the same command continues")
     elif trained.status == "diverged":
-        saved = (
-            "there is no checkpoint"
-            if trained.last_saved is None
-            else f"the last checkpoint is that of step {trained.last_saved}"
-        )
+        saved = "there is no checkpoint"
+        if trained.last_saved is not None:
+            saved = f"the last checkpoint is that of step {trained.last_saved}"
         say(f"diverged: {trained.reason}; {saved}")
 
 
 def _print_result(
     trained: Any, config: TrainConfig, skipped: Mapping[str, Sequence[BadExample]]
 ) -> None:
-    summary = trained.summary
-    print_summary(summary, str(trained.directory.path), summary["best_metric"]["name"])
+    summary, directory = trained.summary, trained.directory
+    print_summary(summary, str(directory.path), summary["best_metric"]["name"])
     if trained.was_complete:
         anew, extended = "another --run-dir", "a larger --epochs or --steps"
         if not config.run_dir:  # another length is another folder
-            anew, extended = "--resume never", f"--run-dir {trained.directory.path} and {extended}"
+            anew, extended = "--resume never", f"--run-dir {directory.path} and {extended}"
         say_complete(trained, config, f"train anew with {anew}, or extend it with {extended}")
         return
     for split, errors in skipped.items():
         first = printable(f"{errors[0].where}: {errors[0].problem}")
         say(f"warning: {len(errors)} bad {split} examples were left out, e.g. {first}")
     if skipped:
-        say(f"warning: {trained.directory.file('skipped.csv')} lists what was left out and why")
-    if summary["skipped_updates"]:
-        say(
-            f"warning: {summary['skipped_updates']} updates were skipped: loss or gradients were"
-            " not finite"
-        )
+        say(f"warning: {directory.file('skipped.csv')} lists what was left out and why")
+    if count := summary["skipped_updates"]:
+        say(f"warning: {count} updates were skipped: loss or gradients were not finite")
     if trained.status == "done" and trained.reason:
         say(f"ended early at step {trained.step}: {trained.reason}")
 
@@ -119,16 +109,17 @@ def say_complete(trained: Any, config: TrainConfig, remedy: str, *, always: bool
         always: whether to say so even if nothing has changed.
     """
     run, epochs = trained.directory, trained.summary.get("epochs")
-    length = f"epochs: {epochs:g}, " if is_finite(epochs) else ""
     settings = run.changes_text(config)
     files = source_files.text(run.changed_sources(source_files.digests()))
+    length = f"epochs: {epochs:g}, " if is_finite(epochs) else ""
     length += f"steps: {trained.summary['steps']}"
     parts = [f"{run.path} is complete ({length}), so nothing was trained"]
-    parts += [f"other settings: {settings}"] * bool(settings) + [files] * bool(files) + [remedy]
+    parts += [f"other settings: {settings}"] if settings else []
+    text = "; ".join([*parts, *filter(None, [files]), remedy])
     if settings or files:
-        warn_again("; ".join(parts))
+        warn_again(text)
     elif always:
-        say(printable("; ".join(parts)))
+        say(printable(text))
 
 
 def say(text: str) -> None:
@@ -143,44 +134,37 @@ def print_summary(summary: Mapping[str, Any], run_dir: str, metric_name: str) ->
         metric_name: the metric by which validation data, where there are any, choose the best
             state.
     """
-    # Text, because brackets in a string would be markup.
-    title = rich.text.Text(
-        printable(f"{summary['model']} on {summary['dataset']}: {summary['status']}")
-    )
-    table = rich.table.Table(title=title, show_header=False)
-    table.add_column(style="bold")
-    table.add_column()
+    rows: list[tuple[str, str]] = []
     for split, metrics in summary["metrics"].items():
-        table.add_row(split, metrics_text(metrics))
-        if details := [f"{name} {value:.4f}" for name, value in metrics.items() if "/" in name][
-            :_MAX_DETAILS
-        ]:
-            table.add_row("", ", ".join(details))
+        rows.append((split, metrics_text(metrics)))
+        details = [f"{name} {value:.4f}" for name, value in metrics.items() if "/" in name]
+        if details:
+            rows.append(("", ", ".join(details[:_MAX_DETAILS])))
     if result := summary.get("result"):  # version 0.1 did not say
         by = f" by validation {metric_name}" if result["state"] == "best" else ""
-        table.add_row("result", f"the {result['state']} state{by}, step {result['step']:,}")
+        rows.append(("result", f"the {result['state']} state{by}, step {result['step']:,}"))
     count = summary.get("workers", summary["devices"])
     strategy = strategy_of_workers(summary)["strategy"]
-    devices = f"{count} x {summary['device_kind']} ({strategy}, batch norm {summary['batch_norm']})"
+    how = f"{summary['device_kind']} ({strategy}, batch norm {summary['batch_norm']})"
+    length = f"epochs: {summary['epochs']:g}, examples a step: {summary['global_batch_size']:,}"
+    rows += [
+        ("devices", f"{count} x {how}"),
+        ("parameters", f"{summary['parameters']:,}"),
+        ("steps", f"{summary['steps']:,} ({length})"),
+    ]
+    if speed := summary["examples_per_second"]:
+        rows.append(("speed", f"{speed:,.0f} examples/s after the first step"))
     seconds = summary["seconds"]
-    table.add_row("devices", devices)
-    table.add_row("parameters", f"{summary['parameters']:,}")
-    table.add_row(
-        "steps",
-        f"{summary['steps']:,} (epochs: {summary['epochs']:g}, examples a step:"
-        f" {summary['global_batch_size']:,})",
-    )
-    if summary["examples_per_second"]:
-        table.add_row(
-            "speed", f"{summary['examples_per_second']:,.0f} examples/s after the first step"
-        )
-    first = (
-        ""
-        if seconds["first_step"] is None
-        else f", the first step done after {seconds['first_step']:.1f} s"
-    )
-    table.add_row("time", f"{seconds['total']:.1f} s{first}")
-    table.add_row("folder", printable(run_dir))
+    time_text = f"{seconds['total']:.1f} s"
+    if seconds["first_step"] is not None:
+        time_text += f", the first step done after {seconds['first_step']:.1f} s"
+    rows += [("time", time_text), ("folder", printable(run_dir))]
+    # Text, because brackets in a string would be markup.
+    title = printable(f"{summary['model']} on {summary['dataset']}: {summary['status']}")
+    table = rich.table.Table(title=rich.text.Text(title), show_header=False)
+    table.add_column(style="bold")
+    for row in rows:
+        table.add_row(*row)
     rich.console.Console(markup=False, emoji=False).print(table)
 
 
@@ -202,9 +186,8 @@ def metrics_text(metrics: Mapping[str, float], digits: int = 2) -> str:
         for name, value in metrics.items()
         if name != "examples" and "/" not in name
     ]
-    return ", ".join(texts) + (
-        f" on {metrics['examples']:,} examples" if "examples" in metrics else ""
-    )
+    count = f" on {metrics['examples']:,} examples" if "examples" in metrics else ""
+    return ", ".join(texts) + count
 
 
 def metric_text(name: str, value: float, digits: int = 2) -> str:

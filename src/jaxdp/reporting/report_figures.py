@@ -22,44 +22,27 @@ MARKERS = {  # of Matplotlib, and the character of the same shape in the page's 
     "updates skipped": ("x", "×"),
     "stopped": ("s", "■"),
     "diverged": ("D", "◆"),
-    "out of memory": ("x", "×"),
 }
 BASE = "base"  # key of the x axis that a figure shows first
 Number = float | int
-ToX = Mapping[str, Callable[[Any], Any]]  # by key of an x axis: from steps to positions on it
 Panel = tuple[str, list[Markup]]  # caption, and a drawing over each x axis
-# Colors that stand for variables of the page's style sheet.
-_TEXT = "#000001"
-_NAME = "#000002"
-_GRID = "#000003"
-_RUN = "#000004"
-_VARIABLES = {_TEXT: "soft", _NAME: "ink", _GRID: "line", _RUN: "k"}
+_RUN = "#000001"  # stands for the variable with the color of a run
 _STYLE: Any = {
     "font.size": 11,
-    "text.usetex": False,
     "axes.axisbelow": True,
     "axes.grid": True,
-    "axes.labelcolor": _TEXT,
     "axes.labelpad": 2,
-    "grid.color": _GRID,
+    "grid.color": "#88888840",  # for a light and a dark page
     "grid.linewidth": 1,
     "lines.linewidth": 1.8,
     "lines.markersize": 4,
-    "path.simplify": True,
     "path.simplify_threshold": 1.0,  # pixels
     "svg.fonttype": "none",
     "svg.hashsalt": "jaxdp",  # the same runs give the same page
-    "xtick.labelcolor": _TEXT,
-    "ytick.labelcolor": _TEXT,
 }
 _WIDTH = 376
 _HEIGHT = 218
-_LEFT = 60  # margins of the panel
-_RIGHT = 10
-_TOP = 14
-_BOTTOM = 30
-_ROW = 30  # height of a run in a timeline
-_ROUND = [1, 2, 2.5, 5, 10]  # distances of ticks, apart from powers of ten
+_PANEL = (60 / _WIDTH, 30 / _HEIGHT, 306 / _WIDTH, 174 / _HEIGHT)  # left, bottom, width, height
 
 
 def compact(value: Number, _: object = None) -> str:
@@ -70,160 +53,110 @@ def compact(value: Number, _: object = None) -> str:
     return f"{value:.4g}".replace("e-0", "e-")
 
 
-def percent(value: Number, _: object = None) -> str:
-    """Returns a fraction as a percentage of at most four digits."""
-    return f"{100 * value:.4g}%"
-
-
 @dataclasses.dataclass(frozen=True)
 class XAxis:
-    """What lines can be drawn over; the reader of the page chooses one.
+    """What curves can be drawn over; the reader of the page chooses one.
 
     Attributes:
         key: base, epoch or time.
         name: among the choices.
         title: below the axis.
         unit: seconds in a unit of time, 1 for all else.
-        sizes: batch sizes, the ticks of a logarithmic axis.
+        end: of the axis, in its unit.
     """
 
     key: str
     name: str
     title: str
-    last: float = 1.0
-    unit: float = 1.0
-    sizes: Sequence[int] = ()
-
-
-@dataclasses.dataclass(frozen=True)
-class YAxis:
-    """How values are drawn.
-
-    Attributes:
-        title: the caption of the figure by default.
-        log: whether the axis is logarithmic if all values are positive.
-        zero: whether the axis starts at 0 if no value is negative.
-        form: writes a value.
-        highest: end of the axis; by default, the highest value.
-        rows: of a timeline; its values are pixels below the top.
-    """
-
-    title: str = ""
-    log: bool = False
-    zero: bool = False
-    form: Callable[[Number, object], str] = compact
-    highest: Number | None = None
-    rows: int = 0
+    unit: Number = 1
+    end: Number = 1
 
 
 @dataclasses.dataclass(frozen=True)
 class Line:
-    """A curve, bar or mark of a run.
+    """A curve or a mark of a run.
 
     Attributes:
         text: for readers who point at the line.
         color: index of the color of the run.
-        to_x: positions on each x axis that is known for the run, from steps.
+        x: positions on each x axis that is known for the run, by its key.
+        y: values; for a mark, shares of the panel's height.
         look: properties of Matplotlib's Line2D.
-        label: name above the line.
-        is_mark: whether the values are parts of the panel's height.
     """
 
     text: str
     color: int
-    to_x: ToX
-    steps: Sequence[Number]
-    values: Sequence[Number]
+    x: Mapping[str, Any]
+    y: Sequence[Number]
     look: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    label: str = ""
-    is_mark: bool = False
 
 
 def figure(
-    caption: str, lines: Sequence[Line], x_axes: Sequence[XAxis], y_axis: YAxis
+    caption: str,
+    curves: Sequence[Line],
+    marks: Sequence[Line],
+    x_axes: Sequence[XAxis],
+    *,
+    log: bool = False,
+    zero: bool = False,
+    form: Callable[[Number, object], str] | ticker.Formatter = compact,
 ) -> list[Panel]:
-    """Draws lines over each x axis; returns nothing if there are no values."""
-    values = [value for line in lines if not line.is_mark for value in line.values]
+    """Draws curves and marks over each x axis; returns nothing if there are no values.
+
+    Args:
+        log: whether the y axis is logarithmic if all values are positive.
+        zero: whether the y axis starts at 0 if no value is negative.
+        form: writes a value.
+    """
+    values = [value for curve in curves for value in curve.y]
     if not values:
         return []
-    if y_axis.log and min(values) > 0:
-        caption += ", logarithmic"
-    else:
-        y_axis = dataclasses.replace(y_axis, log=False)
-    names = dict.fromkeys(line.text for line in lines if not line.is_mark)
-    label = f"{caption}: {', '.join(names)}"
-    with matplotlib.rc_context(_STYLE):
-        return [(caption, [_svg(label, lines, x_axis, y_axis, values) for x_axis in x_axes])]
+    log = log and min(values) > 0
+    lines = [*curves, *marks]
+    drawings: list[Markup] = []
+    for x_axis in x_axes:
+        with matplotlib.rc_context(_STYLE):
+            canvas, axes = _panel()
+            for index, line in enumerate(lines):
+                if x_axis.key in line.x:
+                    look = {**line.look, "gid": f"line-{index}", "color": _RUN, "clip_on": False}
+                    if index >= len(curves):
+                        look["transform"] = axes.get_xaxis_transform()
+                    axes.plot(line.x[x_axis.key] / x_axis.unit, line.y, **look)
+            axes.set(xlabel=x_axis.title, xlim=(0, x_axis.end), ylabel=fonts.drawn(caption))
+            axes.margins(y=0 if log else 0.04)
+            if log:
+                digits = [1, 2, 5] if max(values) < 1000 * min(values) else [1]
+                axes.set_yscale("log")
+                axes.minorticks_off()
+                axes.yaxis.set_major_locator(ticker.LogLocator(subs=digits, numticks=7))
+            elif zero and min(values) >= 0:
+                axes.set_ylim(bottom=0)
+            axes.xaxis.set_major_formatter(compact)
+            axes.yaxis.set_major_formatter(form)
+            label = f"{caption}: {', '.join(dict.fromkeys(curve.text for curve in curves))}"
+            drawings.append(_svg(canvas, lines, x_axis.key, label))
+    return [(caption + ", logarithmic" * log, drawings)]
 
 
-def _svg(
-    label: str, lines: Sequence[Line], x_axis: XAxis, y_axis: YAxis, values: Sequence[Number]
-) -> Markup:
-    """Returns a drawing; `label` is what a screen reader says."""
-    height = _ROW * y_axis.rows + _TOP + _BOTTOM if y_axis.rows else _HEIGHT
-    canvas = Figure((_WIDTH / 72, height / 72))  # a point of Matplotlib is a unit of the SVG
-    left, bottom = 8 if y_axis.rows else _LEFT, _BOTTOM / height
-    width = 1 - (left + _RIGHT) / _WIDTH
-    axes: Any = canvas.add_axes((left / _WIDTH, bottom, width, 1 - _TOP / height - bottom))
+def _panel() -> tuple[Figure, Any]:
+    """Returns a figure and its axes, which have a grid and no frame."""
+    canvas = Figure((_WIDTH / 72, _HEIGHT / 72))  # a point of Matplotlib is a unit of the SVG
+    axes: Any = canvas.add_axes(_PANEL)
     axes.spines[:].set_visible(False)
     axes.tick_params(length=0, pad=5)
-    _set_x_axis(axes, x_axis)
-    _set_y_axis(axes, y_axis, values)
-    for index, line in enumerate(lines):
-        if x_axis.key in line.to_x:
-            look = dict(line.look)
-            if line.is_mark:
-                look["transform"] = axes.get_xaxis_transform()
-            x = line.to_x[x_axis.key](line.steps) / x_axis.unit
-            axes.plot(x, line.values, gid=f"line-{index}", color=_RUN, clip_on=False, **look)
-        if line.label:  # names need no font of Matplotlib
-            axes.text(0, line.values[0] - 9, f"@{index}@", color=_NAME)
-    buffer = io.StringIO()
-    nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
-    canvas.savefig(buffer, format="svg", transparent=True, metadata=nothing)
-    head = Markup('<svg class="over {}" viewBox="0 0 {} {}" role="img" aria-label="{}">')
-    return head.format(x_axis.key, _WIDTH, height, label) + _body(buffer.getvalue(), lines)
+    axes.yaxis.set_label_coords(-0.15, 0.5)
+    axes.grid(clip_on=False)  # the identifiers of clip paths would be those of all drawings
+    return canvas, axes
 
 
-def _set_x_axis(axes: Any, x_axis: XAxis) -> None:
-    axes.set_xlabel(x_axis.title)
-    axes.set_xlim(0, x_axis.last)
-    axes.xaxis.set_major_locator(ticker.MaxNLocator(6, steps=_ROUND))
-    axes.xaxis.set_major_formatter(compact)
-    if x_axis.sizes:
-        axes.set_xscale("log")
-        axes.set_xlim(x_axis.sizes[0] / 1.3, x_axis.sizes[-1] * 1.3)
-        axes.set_xticks(x_axis.sizes, map(str, x_axis.sizes))
-        axes.minorticks_off()
+def _svg(canvas: Figure, lines: Sequence[Line], key: str, label: str) -> Markup:
+    """Returns a drawing whose lines have the colors of their runs, and texts to point at.
 
-
-def _set_y_axis(axes: Any, y_axis: YAxis, values: Sequence[Number]) -> None:
-    """Sets ends of the axis that differ even if all values are equal."""
-    low, high = min(values), max(values) if y_axis.highest is None else y_axis.highest
-    axes.set_ylabel(fonts.drawn(y_axis.title))
-    axes.yaxis.set_label_coords(16 / _WIDTH, 0.5, transform=axes.figure.transFigure)
-    if y_axis.rows:
-        axes.set_yticks([])
-        axes.set_ylim(_ROW * y_axis.rows, 0)
-        return
-    locator = ticker.MaxNLocator(5, steps=_ROUND)
-    if y_axis.log:
-        axes.set_yscale("log")
-        axes.minorticks_off()
-        locator = ticker.LogLocator(subs=[1, 2, 5] if high < 1000 * low else [1], numticks=7)
-        low, high = (low, high) if high > 1.01 * low else (low / 1.5, high * 1.5)
-    elif y_axis.zero and low >= 0:
-        low, high = 0, 1.04 * high or 1
-    else:
-        margin = 0.04 * (high - low) or 0.1 * abs(high) or 1
-        low, high = low - margin, high + margin
-    axes.set_ylim(low, high)
-    axes.yaxis.set_major_locator(locator)
-    axes.yaxis.set_major_formatter(y_axis.form)
-
-
-def _body(svg: str, lines: Sequence[Line]) -> Markup:
-    """Returns what is inside the SVG of Matplotlib, with the texts and colors of the lines."""
+    Args:
+        key: of the x axis.
+        label: what a screen reader says.
+    """
 
     def group(found: re.Match[str]) -> str:
         if found[1] is None:
@@ -231,11 +164,10 @@ def _body(svg: str, lines: Sequence[Line]) -> Markup:
         line = lines[int(found[1])]
         return f'<g class="run k{line.color}"><title>{escape(line.text)}</title>'
 
-    body = svg.split("<svg", 1)[1].split(">", 1)[1]
-    body = re.sub(r'<!--.*?-->|<defs>\s*<style.*?</defs>| clip-path="[^"]*"', "", body, flags=re.S)
-    shorter = re.compile(r"(\.\d)\d+|\n")  # a tenth of a pixel is enough
-    body = re.sub(r' d="[^"]+"', lambda found: shorter.sub(r"\1", found[0]), body)
-    for color, variable in _VARIABLES.items():
-        body = body.replace(color, f"var(--{variable})")
-    body = re.sub(r'<g id="(?:line-(\d+)|[^"]*)">', group, body)
-    return Markup(re.sub("@([0-9]+)@", lambda found: escape(lines[int(found[1])].label), body))
+    buffer = io.StringIO()
+    nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+    canvas.savefig(buffer, format="svg", transparent=True, metadata=nothing)
+    content = buffer.getvalue().partition("<svg")[2].partition(">")[2]
+    head = Markup('<svg class="over {}" viewBox="0 0 {} {}" role="img" aria-label="{}">')
+    body = re.sub(r'<g id="(?:line-(\d+)|[^"]*)">', group, content).replace(_RUN, "var(--k)")
+    return head.format(key, _WIDTH, _HEIGHT, label) + Markup(body)

@@ -5,7 +5,7 @@ import dataclasses
 import functools
 import pathlib
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,22 +14,15 @@ from jaxdp import deprecation, tasks
 from jaxdp.config import TrainConfig, settings_with
 from jaxdp.parsing import is_finite, parse_yaml
 from jaxdp.registry import ConfigError
-from jaxdp.reporting.report_figures import BASE, Number, ToX
+from jaxdp.reporting.report_figures import BASE, Number
 from jaxdp.rundir.layout import RunDirectory
 from jaxdp.rundir.read import DamagedFile, Row, read_object, read_rows, read_text, rows_count
 
 SPLITS = ("train", "validation", "test")
 _ENDS = ("done", "stopped", "diverged")
-# Fields of a summary that the page needs: their types, and values if they are missing.
-_FIELDS: dict[str, tuple[Any, Any]] = {
-    "metrics": (dict, {}),
-    "best": (dict, {}),
-    "steps": (int, None),
-    "examples_per_second": (Number, None),
-    "seconds": (dict, {}),
-    "versions": (dict, {}),
-}
-_RESULTS = ("metrics", "best", "steps", "examples_per_second")
+_RESULTS: dict[str, Any] = {"metrics": {}, "best": {}, "steps": None, "examples_per_second": None}
+# Fields of a summary that the page needs, with their values if they are missing.
+_SUMMARY: dict[str, Any] = _RESULTS | {"seconds": {}, "versions": {}}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,9 +34,8 @@ class Mark:
     text: str
 
 
-@dataclasses.dataclass(frozen=True)
 class RunRecord:
-    """What the folder of a run says.
+    """What the folder of a run says, whether it is complete or damaged.
 
     Attributes:
         config_text: config.yaml.
@@ -56,70 +48,92 @@ class RunRecord:
         color: index of the run's color on the page.
     """
 
-    name: str
-    folder: pathlib.Path
-    config_text: str
-    settings: dict[str, Any]
-    rows: list[Row]
-    summary: dict[str, Any]
-    history: list[Row]
-    dataset: dict[str, Any]
-    status: str
-    problems: list[str]
-    metric: str
-    larger_is_better: bool
-    color: int = 0
+    def __init__(self, folder: pathlib.Path, name: str) -> None:
+        self.folder = folder
+        self.name = name
+        self.color = 0
+        self.problems: list[str] = []
+        summary = deprecation.strategy_of_workers(self._read("summary.json", read_object, {}))
+        self.dataset: dict[str, Any] = self._read("dataset.json", read_object, {})
+        self.config_text, self.settings = self._read("config.yaml", _read_settings, ("", {}))
+        self.rows = self._read_lines("metrics.jsonl")
+        if (folder / "metrics.jsonl").is_file() and not self.rows:
+            self.problems.append("metrics.jsonl holds no rows")
+        has_history = (folder / "history.jsonl").exists()
+        self.history = self._read_lines("history.jsonl") if has_history else []
+        self.status: str = self.history[-1]["event"] if self.history else summary.get("status", "")
+        if self.status not in _ENDS:
+            is_running = RunDirectory(folder).is_being_written()
+            self.status = "running" if is_running else "unfinished"
+            summary |= _RESULTS
+        known = {name: value for name, value in summary.items() if value is not None}
+        self.summary = _SUMMARY | known
+        task = self.dataset.get("task") or self.fact("task")
+        self.metric, self.larger_is_better = "loss", False
+        with contextlib.suppress(ConfigError):  # a task of another package, or none
+            best_metric = tasks.create(str(task), num_classes=2).best_metric
+            self.metric, self.larger_is_better = best_metric
 
-    def about(self, name: str) -> Any:
-        """Returns what the summary says, else the history, else the settings."""
-        sources = (self.summary, *reversed(self.history), self.settings)
-        return next((source[name] for source in sources if source.get(name) is not None), None)
+    def _read(self, name: str, load: Callable[[pathlib.Path], Any], empty: Any) -> Any:
+        try:
+            (self.folder / name).stat()  # raises if there is no file
+            return load(self.folder / name)
+        except FileNotFoundError:
+            self.problems.append(f"there is no {name}")
+        except (OSError, ValueError):
+            self.problems.append(f"{name} cannot be read")
+        return empty
+
+    def _read_lines(self, name: str) -> list[Row]:
+        rows, lost = self._read(name, read_rows, ([], 0))
+        if lost:
+            self.problems.append(f"{rows_count(lost)} of {name} cannot be read")
+        return rows
 
     def fact(self, name: str) -> Any:
-        """Returns what `about` does, except for who computed in a run with workers."""
-        workers = self.about("workers")
-        if name == "devices" and workers is not None:
-            return f"{workers} worker{'s' if workers != 1 else ''}"
-        return self.about(name)
+        """Returns what the summary says, else the history, else the settings.
 
-    @property
-    def widths(self) -> list[tuple[Number, Number]]:
-        """After which steps the run started, with how many processes, in the order of time."""
-        return [
-            (event["step"], event["processes"])
-            for event in self.history
-            if event["event"] in ("started", "resumed") and is_finite(event.get("processes"))
-        ]
+        The devices of a run with workers are its workers.
+        """
+        workers = self.fact("workers") if name == "devices" else None
+        if workers is not None:
+            return f"{workers} worker{'s' if workers != 1 else ''}"
+        sources = (self.summary, *reversed(self.history), self.settings)
+        return next((source[name] for source in sources if source.get(name) is not None), None)
 
     @property
     def examples_per_second(self) -> Number | None:
         _, rates = self.series("train", "examples_per_second")
-        median = statistics.median(rates) if rates else None
-        return self.summary["examples_per_second"] or median
+        return self.summary["examples_per_second"] or (statistics.median(rates) if rates else None)
 
     @functools.cached_property
     def steps(self) -> int:
-        seen = (int(row["step"]) for row in (*self.rows, *self.history))
-        return self.summary["steps"] or max(seen, default=0)
+        return self.summary["steps"] or self._last_step
+
+    @functools.cached_property
+    def _last_step(self) -> int:
+        return max((int(row["step"]) for row in (*self.rows, *self.history)), default=0)
 
     @functools.cached_property
     def held_out(self) -> str:
         """The split by which runs are compared: validation, or test where there is none."""
-        splits = {row.get("split") for row in self.rows}
+        splits = {row["split"] for row in self.rows}
         return "validation" if "validation" in splits else "test"
 
-    def series(self, split: str, name: str) -> tuple[list[float], list[float]]:
+    def series(self, split: str, name: str) -> tuple[list[Number], list[Number]]:
         """Returns the steps and values of the rows that have one.
 
-        Of a list with a value for each device, the value is the mean.
+        The value of a list with a number for each device is their mean.
         """
-        points: list[tuple[float, float]] = []
+        steps: list[Number] = []
+        values: list[Number] = []
         for row in self.rows:
-            found: Any = row.get(name)
-            values: list[Any] = found if isinstance(found, list) else [found]
-            if row.get("split") == split and values and all(map(is_finite, values)):
-                points.append((float(row["step"]), sum(map(float, values)) / len(values)))
-        return [step for step, _ in points], [value for _, value in points]
+            value: Any = row.get(name)
+            numbers: list[Any] = value if isinstance(value, list) else [value]
+            if row["split"] == split and numbers and all(map(is_finite, numbers)):
+                steps.append(row["step"])
+                values.append(statistics.fmean(numbers))
+        return steps, values
 
     @property
     def score(self) -> Number | None:
@@ -137,63 +151,65 @@ class RunRecord:
     @functools.cached_property
     def metrics(self) -> dict[str, dict[str, Any]]:
         """Metrics by split at the end, or so far, and those of another step that was the best."""
-        evaluated = [row for row in self.rows if row.get("split") == self.held_out]
-        names = evaluated[-1] if evaluated else ("loss", self.metric)
-        found: dict[str, dict[str, Any]] = {}
-        for split in SPLITS:
-            rows = [row for row in self.rows if row.get("split") == split]
-            last = {name: rows[-1][name] for name in names if rows and name in rows[-1]}
-            kept = self.summary["metrics"].get(split)
-            found[split] = kept if isinstance(kept, dict) else last
+        last = {row["split"]: row for row in self.rows}
+        names = last.get(self.held_out, ("loss", self.metric))
+        found = {
+            split: {name: row[name] for name in names if name in row} for split, row in last.items()
+        }
+        found |= self.summary["metrics"]
         best = self.summary["best"]
         if best and best.get("step") != self.steps:
             found[f"best, step {best.get('step')}"] = best
         hidden = ("step", "epoch", "split")
         shown = {
-            split: {name: value for name, value in values.items() if name not in hidden}
-            for split, values in found.items()
+            split: {name: value for name, value in found[split].items() if name not in hidden}
+            for split in sorted(found, key=[*SPLITS, *found].index)
         }
         return {split: values for split, values in shown.items() if values}
 
     @functools.cached_property
-    def to_x(self) -> ToX:
-        """How steps become epochs and seconds, as far as the folder says it.
+    def clocks(self) -> dict[str, tuple[Any, Any]]:
+        """By x axis, as far as the folder says it: steps, and positions, linear in between.
 
         Seconds are the time of the steps alone, without evaluation, saving and compilation.
         """
-        found: dict[str, Callable[[Any], Any]] = {BASE: np.asarray}
+        end = max(self.steps, self._last_step, 1)
+        clocks: dict[str, tuple[Any, Any]] = {BASE: ([0, end], [0, end])}
         if steps_per_epoch := self._steps_per_epoch():
-            found["epoch"] = lambda steps: np.asarray(steps) / steps_per_epoch
-        known, seconds = [0.0], [0.0]
-        for step, each in zip(*self.series("train", "step_seconds"), strict=True):
-            if step > known[-1] and each > 0:
-                seconds.append(seconds[-1] + (step - known[-1]) * each)
-                known.append(step)
-        if len(known) > 1:
-            pace = (seconds[-1] - seconds[-2]) / (known[-1] - known[-2])
-            found["time"] = lambda steps: (
-                np.interp(steps, known, seconds)
-                + np.maximum(np.asarray(steps) - known[-1], 0) * pace
-            )
-        return found
+            clocks["epoch"] = ([0, end], [0, end / steps_per_epoch])
+        steps, paces = map(np.asarray, self.series("train", "step_seconds"))
+        if len(steps):
+            # Steps that a run repeats after it resumes count once.
+            is_new = (steps > np.maximum.accumulate([0, *steps[:-1]])) & (paces > 0)
+            ends = np.append(steps[is_new], end)
+            seconds = np.diff(ends, prepend=0) * np.append(paces[is_new], paces[-1])
+            clocks["time"] = ([0, *ends], [0, *np.cumsum(seconds)])
+        return clocks
+
+    def x(self, steps: Sequence[Number] | Number) -> dict[str, Any]:
+        """Returns the positions of steps on each x axis that is known."""
+        return {key: np.interp(steps, *clock) for key, clock in self.clocks.items()}
 
     def _steps_per_epoch(self) -> Number | None:
-        examples, batch = self.dataset.get("examples"), self.about("global_batch_size")
-        train = examples.get("train") if isinstance(examples, dict) else None
-        if is_finite(train) and is_finite(batch) and train >= batch > 0:
-            return train // batch  # the rest of an epoch is dropped
-        steps, epochs = self.summary["steps"], self.summary.get("epochs")
-        return steps / epochs if steps and is_finite(epochs) and epochs > 0 else None
+        examples, batch = self.dataset.get("examples", {}), self.fact("global_batch_size")
+        if is_finite(batch) and examples.get("train", 0) >= batch > 0:
+            return examples["train"] // batch  # the rest of an epoch is dropped
+        epochs = self.summary.get("epochs", 0)
+        return self.steps / epochs if epochs > 0 else None
+
+    @functools.cached_property
+    def processes(self) -> dict[Number, Number]:
+        """With how many processes the run went on, by step, without what was trained again."""
+        found: dict[Number, Number] = {}
+        for event in self.history:
+            if event["event"] in ("started", "resumed") and is_finite(event.get("processes")):
+                found = {step: found[step] for step in found if step < event["step"]}
+                found[event["step"]] = event["processes"]
+        return found
 
     @functools.cached_property
     def marks(self) -> list[Mark]:
         """What happened to the run."""
-        marks = self._skipped() + self._events()
-        if not self.history and self.status in ("stopped", "diverged"):
-            marks.append(Mark(self.status, self.steps, f"{self.status} at step {self.steps}"))
-        return marks
-
-    def _skipped(self) -> list[Mark]:
         marks: list[Mark] = []
         for row in self.rows:
             if is_finite(skipped := row.get("skipped_updates")) and skipped:
@@ -201,89 +217,25 @@ class RunRecord:
                 if is_finite(overflows := row.get("overflows")) and overflows:
                     text += f", {overflows} of them overflows"
                 marks.append(Mark("updates skipped", row["step"], text))
-        return marks
-
-    def _events(self) -> list[Mark]:
-        marks: list[Mark] = []
         before = None
         for index, event in enumerate(self.history):
             kind, step = event["event"], event["step"]
-            processes = event.get("processes")
             reason = f": {event['reason']}" if "reason" in event else ""
             if kind in ("started", "resumed"):
-                if index:
-                    text = f"{'resumed after' if step else 'started again at'} step {step}"
-                    if before and processes and before != processes:
-                        text += f", on {processes} processes instead of {before}"
-                    marks.append(Mark("resumed", step, text))
-                before = processes
-            elif kind == "rollback":
+                now = event.get("processes")
+                text = f"{'resumed after' if step else 'started again at'} step {step}"
+                if before and now and before != now:
+                    text += f", on {now} processes instead of {before}"
+                marks += [Mark("resumed", step, text)] * bool(index)
+                before = now
+            elif kind == "rollback":  # of versions before 0.3
                 text = f"rolled back from step {step} to {event.get('to_step')}{reason}"
                 marks.append(Mark("rolled back", step, text))
-            elif kind in ("stopped", "diverged") and index + 1 == len(self.history):
+            elif kind in ("stopped", "diverged") and event is self.history[-1]:
                 marks.append(Mark(kind, step, f"{kind} at step {step}{reason}"))
+        if not self.history and self.status in ("stopped", "diverged"):
+            marks.append(Mark(self.status, self.steps, f"{self.status} at step {self.steps}"))
         return marks
-
-
-def read(folder: pathlib.Path, name: str) -> RunRecord:
-    """Reads what a folder has, and notes what is missing."""
-    problems: list[str] = []
-
-    def read_file(name: str, load: Callable[[pathlib.Path], Any], empty: Any) -> Any:
-        try:
-            (folder / name).stat()  # raises if there is no file
-            return load(folder / name)
-        except FileNotFoundError:
-            problems.append(f"there is no {name}")
-        except (OSError, ValueError):
-            problems.append(f"{name} cannot be read")
-        return empty
-
-    def rows_of(name: str) -> list[Row]:
-        rows, lost = read_file(name, functools.partial(read_rows, checked=False), ([], 0))
-        if lost:
-            problems.append(f"{rows_count(lost)} of {name} cannot be read")
-        return [row for row in rows if is_finite(row.get("step"))]
-
-    anything = functools.partial(read_object, checked=False)
-    summary, dataset = (read_file(name, anything, {}) for name in ("summary.json", "dataset.json"))
-    summary = deprecation.strategy_of_workers(summary)
-    config_text, settings = read_file("config.yaml", _read_settings, ("", {}))
-    rows = rows_of("metrics.jsonl")
-    if (folder / "metrics.jsonl").is_file() and not rows:
-        problems.append("metrics.jsonl holds no rows")
-    history = rows_of("history.jsonl") if (folder / "history.jsonl").exists() else []
-    history = [event for event in history if isinstance(event.get("event"), str)]
-    status = history[-1]["event"] if history else summary.get("status")
-    if status not in _ENDS:
-        status = "running" if RunDirectory(folder).is_being_written() else "unfinished"
-        summary = {field: summary[field] for field in summary if field not in _RESULTS}
-    for field, (kind, empty) in _FIELDS.items():
-        if not isinstance(summary.get(field), kind):
-            summary[field] = empty
-    task = summary.get("task") or dataset.get("task") or settings.get("task") or ""
-    metric, larger_is_better = _ranking(str(task))
-    return RunRecord(
-        name,
-        folder,
-        config_text,
-        settings,
-        rows,
-        summary,
-        history,
-        dataset,
-        status,
-        problems,
-        metric,
-        larger_is_better,
-    )
-
-
-def _ranking(task: str) -> tuple[str, bool]:
-    """Returns the metric by which runs of a task are ranked, and whether larger is better."""
-    with contextlib.suppress(ConfigError):  # a task of another package, or none
-        return tasks.create(task, num_classes=2).best_metric
-    return "loss", False
 
 
 def _read_settings(path: pathlib.Path) -> tuple[str, dict[str, Any]]:

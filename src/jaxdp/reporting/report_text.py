@@ -1,8 +1,8 @@
 """Writes what the report says of runs as text: numbers, settings, mistakes and pictures."""
 
 import base64
+import functools
 import io
-import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,7 +10,7 @@ from PIL import Image
 
 from jaxdp.parsing import is_finite
 from jaxdp.registry import shown
-from jaxdp.reporting import confusion, progress
+from jaxdp.reporting import benchmarks, confusion, progress
 from jaxdp.reporting.report_runs import RunRecord
 from jaxdp.rundir.read import read_bytes
 from jaxdp.units import bytes_text
@@ -18,9 +18,6 @@ from jaxdp.units import bytes_text
 NOTHING = "–"  # where a value is missing
 _LARGEST_PICTURE = 300_000  # bytes
 _WIDTHS = (1400, 1000, 700, 500, 350)  # of pictures that are larger, in pixels
-# Pixels above which a picture has a row of its own, because its text would be too small.
-_WIDE, _WIDE_CONFUSION = 1100, 600
-_CAPTIONS = {"confusion": "confusion matrix", "predictions": "images, truth and predictions"}
 
 
 def number_text(value: object, form: Callable[[Any], str] = "{:,.0f}".format) -> str:
@@ -32,18 +29,15 @@ def metric_text(value: object, name: str) -> str:
     """Returns a metric as text: a percentage, a decimal number or a count."""
     if name == "examples":
         return number_text(value)
-    return number_text(value, lambda number: progress.metric_text(name, number))
-
-
-def speed_text(value: object) -> str:
-    """Returns a speed as text, with one decimal below 100."""
-    return number_text(value, lambda number: f"{number:,.{0 if number >= 100 else 1}f}")
+    return number_text(value, functools.partial(progress.metric_text, name))
 
 
 def setting_text(value: object, missing: str = "default") -> str:
     """Returns a setting as text."""
-    if value is None or isinstance(value, bool):
-        return {None: missing, True: "yes", False: "no"}[value]
+    if value is None:
+        return missing
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     return shown(value) or "none"
 
 
@@ -64,26 +58,25 @@ def listed(names: Sequence[str], plural: str, most: int = 4) -> str:
 
 
 FILTERS = {
-    "bytes": lambda value: number_text(value, bytes_text),
+    "bytes": functools.partial(number_text, form=bytes_text),
     "listed": listed,
     "metric": metric_text,
     "number": number_text,
-    "pair": lambda *pair: pair,
     "setting": setting_text,
-    "speed": speed_text,
+    "speed": functools.partial(number_text, form=benchmarks.three_digits),
     "time": time_text,
 }
 
 
-def metric_names(run: RunRecord) -> dict[str, list[str]]:
-    """Returns the names of metrics, and kinds and classes of the metrics of a single class."""
-    names = dict.fromkeys(itertools.chain(*run.metrics.values()))
-    of_classes = [name.partition("/") for name in names if "/" in name]
-    return {
-        "whole": [name for name in names if "/" not in name],
-        "kinds": list(dict.fromkeys(kind for kind, _, _ in of_classes)),
-        "classes": list(dict.fromkeys(name for _, _, name in of_classes)),
-    }
+def class_metrics(run: RunRecord) -> dict[str, dict[str, dict[str, Any]]]:
+    """Returns metrics of single classes, as `iou/cell`, by kind, class and split."""
+    found: dict[str, dict[str, dict[str, Any]]] = {}
+    for split, metrics in run.metrics.items():
+        for name, value in metrics.items():
+            kind, slash, of_class = name.partition("/")
+            if slash:
+                found.setdefault(kind, {}).setdefault(of_class, {})[split] = value
+    return found
 
 
 def mistakes(run: RunRecord) -> list[tuple[str, float | None, int, str]]:
@@ -92,24 +85,25 @@ def mistakes(run: RunRecord) -> list[tuple[str, float | None, int, str]]:
         counts = confusion.read(run.folder / "plots/confusion.csv")
     except (OSError, ValueError):  # runs of earlier versions have no such file
         return []
-    found = []
+    rows = []
     for name, predicted in counts.items():
-        images, right = sum(predicted.values()), predicted.pop(name, 0)
+        images = sum(predicted.values())
+        right = predicted.pop(name, 0)
         wrong = max(predicted, key=predicted.__getitem__, default=None)
         mistaken = NOTHING if wrong is None else f"{wrong} ({predicted[wrong]:,})"
-        found.append((name, right / images if images else None, images, mistaken))
-    return found
+        rows.append((name, right / images if images else None, images, mistaken))
+    return rows
 
 
 def changes(run: RunRecord) -> list[tuple[str, int, Any, Any]]:
     """Returns settings that were changed when the run was resumed: name, step, before and since."""
-    found = []
+    rows = []
     for event in run.history:
         changed = event.get("changed")
         for name, values in changed.items() if isinstance(changed, dict) else ():
             if isinstance(values, list) and len(values) == 2:
-                found.append((name.replace("_", " "), int(event["step"]), *values))
-    return found
+                rows.append((name.replace("_", " "), event["step"], *values))
+    return rows
 
 
 def work(run: RunRecord) -> dict[str, str]:
@@ -117,59 +111,53 @@ def work(run: RunRecord) -> dict[str, str]:
 
     def total(*names: str) -> float:
         values = (row.get(name) for row in run.rows for name in names)
-        return sum((float(value) for value in values if is_finite(value)), 0.0)
+        return sum(float(value) for value in values if is_finite(value))
 
-    if run.about("workers") is None:
+    if run.fact("workers") is None:
         return {}
-    again, twice = f"{total('recomputed_slices'):,.0f}", total("dropped_slices")
+    again = f"{total('recomputed_slices'):,.0f}"
+    if twice := total("dropped_slices"):
+        again += f", of which {twice:,.0f} came twice"
     return {
         "workers lost": str(sum(event["event"] == "worker lost" for event in run.history)),
-        "slices given out again": f"{again}, of which {twice:,.0f} came twice" if twice else again,
+        "slices given out again": again,
         "moved to and from workers": bytes_text(total("worker_bytes", "exchange_bytes")),
         "workers waited": f"{total('worker_idle_seconds'):,.1f} s in all",
     }
 
 
 def pictures(run: RunRecord) -> list[dict[str, Any]]:
-    """Returns the pictures of a run: name and, if it can be read, data, size and caption.
+    """Returns the pictures of a run: name and, if it can be read, source, width and height.
 
     The page draws the curves itself.
     """
     found: list[dict[str, Any]] = []
     for path in sorted((run.folder / "plots").glob("*.png")):
-        if path.stem == "curves" or not path.is_file():
-            continue
-        try:
-            kind, content, (width, height) = _shrunk(read_bytes(path))
-        # Pillow raises all of these for damaged files.
-        except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
-            found.append({"name": path.name})
-            continue
-        found.append(
-            {
-                "source": f"data:image/{kind};base64,{base64.b64encode(content).decode()}",
-                "caption": f"{_CAPTIONS.get(path.stem, path.stem)} of {run.name}",
-                "width": width,
-                "height": height,
-                "wide": width > (_WIDE_CONFUSION if path.stem == "confusion" else _WIDE),
-            }
-        )
+        if path.stem != "curves" and path.is_file():
+            # Pillow raises all of these for damaged files.
+            try:
+                picture = _embedded(read_bytes(path))
+            except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
+                picture = {}
+            found.append({"name": path.name} | picture)
     return found
 
 
-def _shrunk(content: bytes) -> tuple[str, bytes, tuple[int, int]]:
-    """Returns kind, content and size of a picture that is small enough for the page."""
+def _embedded(content: bytes) -> dict[str, Any]:
+    """Returns source, width and height of a picture that is small enough for the page."""
     with Image.open(io.BytesIO(content)) as image:
         image.load()
-        kind, size = str(image.format).lower(), image.size
+        kind = image.get_format_mimetype()
         for width in _WIDTHS:
-            if len(content) <= _LARGEST_PICTURE:
-                break
-            smaller = image.convert("RGB")
-            smaller.thumbnail((width, 3 * width))
-            buffer = io.BytesIO()
-            smaller.save(buffer, "JPEG", quality=85, optimize=True)
-            kind = "jpeg"
-            content = buffer.getvalue()
-            size = smaller.size
-    return kind, content, size
+            if len(content) > _LARGEST_PICTURE:
+                image = image.convert("RGB")
+                image.thumbnail((width, 3 * width))
+                buffer = io.BytesIO()
+                image.save(buffer, "JPEG", quality=85, optimize=True)
+                content, kind = buffer.getvalue(), "image/jpeg"
+    encoded = base64.b64encode(content).decode()
+    return {
+        "source": f"data:{kind};base64,{encoded}",
+        "width": image.width,
+        "height": image.height,
+    }

@@ -42,7 +42,12 @@ class Summary(TypedDict):
 
     status: str
     steps: Count
-    metrics: dict[str, Any]
+    metrics: dict[str, dict[str, Any]]
+    best: NotRequired[dict[str, Any] | None]
+    seconds: NotRequired[dict[str, Any]]
+    versions: NotRequired[dict[str, Any]]
+    examples_per_second: NotRequired[float | None]
+    epochs: NotRequired[float]
     ended_early: NotRequired[EndedEarly]
 
 

@@ -21,7 +21,7 @@ def run(request: dict[str, Any], cache: str) -> Record:
     `reason` in one line.
 
     Args:
-        request: for `bench_cell.answer`.
+        request: what the child process measures.
         cache: folder of compiled programs. It is empty at first, so that compiling is measured, but
             no program is compiled twice.
     """
@@ -37,22 +37,19 @@ def run(request: dict[str, Any], cache: str) -> Record:
         errors="replace",
         env=environment,
     )
-    record: Record = {"status": "", "reason": None}
+    record: Record = {}
     for line in process.stdout.splitlines():
         with contextlib.suppress(ValueError):  # libraries print as well
             printed = json.loads(line)
             record |= printed if isinstance(printed, dict) else {}
-    if record["status"]:
+    code = process.returncode
+    if "status" in record:
         return record
-    if process.returncode == -signal.SIGKILL:  # by the kernel, when the machine has no memory left
+    if code == -signal.SIGKILL:  # by the kernel, when the machine has no memory left
         return record | {"status": "oom", "reason": "out of memory: killed"}
-    lines = [line.strip() for line in process.stderr.splitlines() if line.strip()]
-    ended = (
-        f"ended by signal {-process.returncode}"
-        if process.returncode < 0
-        else f"ended with {process.returncode}"
-    )
-    return record | failure(lines[-1] if lines else ended, process.stderr)
+    lines = process.stderr.strip().splitlines()
+    reason = f"ended by signal {-code}" if code < 0 else f"ended with {code}"
+    return record | failure(lines[-1] if lines else reason, process.stderr)
 
 
 def failure(reason: str, text: str) -> Record:
