@@ -20,7 +20,7 @@ from jaxdp.sharding import mesh, partition, strategy
 from jaxdp.sharding.own_trace import own_trace, scan_steps
 from jaxdp.sharding.replicas import Replicas
 from jaxdp.step import step
-from jaxdp.step.state import Constants, TrainState
+from jaxdp.step.state import Constants, TrainState, all_finite
 
 Batch = Mapping[str, Any]
 
@@ -199,11 +199,7 @@ class _SpreadPreprocess(Preprocess):
 
 
 _copy = jax.jit(jnp.copy)
-
-
-@jax.jit
-def _all_finite(tree: Any) -> jax.Array:
-    return jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(tree)]))
+_all_finite = jax.jit(all_finite)
 
 
 def _whole(leaf: jax.Array) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Defines the strategy `single`: one device computes the whole batch, the baseline of comparisons."""
+"""Defines the strategy `single`: one device computes the whole batch, to be compared with."""
 
 import jax
 

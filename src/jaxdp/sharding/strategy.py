@@ -110,13 +110,15 @@ class Strategy(abc.ABC):
             config: with what model, dataset and devices decide filled in.
             shapes: returns the shapes of the state.
         """
-        values = config.flat()
-        for name in sorted(set[str]().union(*(each.settings for each in names().values()))):
-            if values[name] is not None and name not in self.settings:
-                owners = sorted(key for key, each in names().items() if name in each.settings)
-                remedy = f"is for --strategy {' and '.join(owners)}, and this is {self.name}"
+        values, defaults = config.flat(), TrainConfig().flat()
+        owners: dict[str, list[str]] = {}
+        for strategy, kind in sorted(names().items()):
+            for name in kind.settings:
+                owners.setdefault(name, []).append(strategy)
+        for name in sorted(owners.keys() - self.settings):
+            if values[name] is not None:
+                remedy = f"is for --strategy {' and '.join(owners[name])}, and this is {self.name}"
                 raise ConfigError(name, values[name], remedy)
-        defaults = TrainConfig().flat()
         for name, reason in self.refuses.items():
             if values[name] != defaults[name]:
                 raise ConfigError(name, values[name], f"--strategy {self.name} {reason}")
@@ -183,19 +185,12 @@ class Strategy(abc.ABC):
         return np.arange(global_batch_size).reshape(parts, shards, share).swapaxes(0, 1).ravel()
 
     def check_rows(self, heights: set[int], fewest: int) -> None:  # noqa: B027
-        """Raises ConfigError for images whose rows the mesh does not divide, or a model that leaves
-        a device too few rows.
-
-        Args:
-            heights: of images before and after augmentation.
-            fewest: smallest number of rows at any of the model's convolutions.
+        """Raises ConfigError for images of heights that the mesh does not divide, or for a model
+        with a convolution whose rows, `fewest`, are too few for the devices.
         """
 
     def state_bytes(self, state: TrainState) -> dict[str, int] | None:
-        """Returns the bytes of a state, `replicated` and `per_device`.
-
-        None if every device holds all of it.
-        """
+        """Returns the bytes of a state, `replicated` and `per_device`, if they may differ."""
         return None
 
     def creating(self) -> contextlib.AbstractContextManager[Any]:
@@ -209,10 +204,7 @@ class Strategy(abc.ABC):
     def parts(self, shapes: TrainState) -> TrainState | None:
         """Returns shapes and shardings into which each process reads its shards of a checkpoint.
 
-        None if it reads all of it.
-
-        Args:
-            shapes: of the state, with the model's shapes; nothing is computed.
+        None if each reads all of it.
         """
         return None
 
@@ -230,29 +222,19 @@ class Strategy(abc.ABC):
         )
 
     def replicate(self, tree: Any) -> Any:
-        """Places whole arrays on every device, such as a dataset from which batches are gathered
-        inside the step.
-        """
+        """Places whole arrays on every device, such as a dataset that the step reads."""
         return jax.tree.map(lambda array: jax.device_put(array, self._state_sharding), tree)
 
     def gather(self, tree: Any) -> Any:
-        """Returns NumPy copies of a replicated tree, reading one replica.
-
-        Waits until the devices have computed it.
-        """
+        """Returns NumPy copies of a replicated tree, once the devices have computed it."""
         return jax.tree.map(lambda leaf: np.array(leaf.addressable_shards[0].data), tree)
 
     def collect(self, state: TrainState) -> TrainState:
-        """Returns the state after the last train step, to be evaluated or saved.
-
-        A strategy whose state is elsewhere fetches it.
-        """
+        """Returns the state after the last train step, fetched if it is elsewhere."""
         return state
 
     def to_save(self, state: TrainState) -> TrainState:
-        """Returns a copy of a state for a checkpoint to write in the background, with the model's
-        shapes or as it is stored.
-        """
+        """Returns a copy of a state, which a checkpoint writes in the background."""
         return self.gather(state)
 
     def all_finite(self, state: TrainState, saved: TrainState) -> bool:
@@ -270,14 +252,11 @@ class Strategy(abc.ABC):
     def abstract_batch(
         self, batch: Mapping[str, jax.ShapeDtypeStruct]
     ) -> Mapping[str, jax.ShapeDtypeStruct]:
-        """Returns the shapes of a placed batch from those of the global one; nothing is placed."""
+        """Returns the shapes of a placed batch from those of the global one."""
         return batch
 
     def abstract(self, state: TrainState) -> TrainState:
-        """Returns the shapes of a placed state, with shardings if it is sharded.
-
-        Nothing is computed.
-        """
+        """Returns the shapes of a placed state, with shardings if it is sharded."""
         return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), state)
 
     def shard_batch(self, batch: HostBatch) -> Mapping[str, jax.Array]:
@@ -314,17 +293,8 @@ def create_strategy(
     *,
     shard_params: bool = False,
 ) -> Strategy:
-    """Creates a strategy by name.
+    """Creates the strategy that is registered under a name, e.g. `pmap`.
 
-    Args:
-        name: a registered name, e.g. `pmap`.
-        recipe: the settings of a step.
-        devices: this process's devices.
-        axes: shape of the mesh over all processes' devices; None for data alone.
-        shard_params: whether parameters, optimizer state and EMA are sharded over devices.
-
-    Raises:
-        ConfigError: for an unknown name, or devices, a mesh or `shard_params` that the strategy
-            does not accept.
+    Arguments and errors are those of `Strategy`; an unknown name is a ConfigError, too.
     """
     return _strategies[name](recipe, devices, axes, shard_params=shard_params)
