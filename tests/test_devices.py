@@ -13,7 +13,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jaxdp import devices
 from jaxdp.config import TrainConfig
-from jaxdp.sharding.memory import bytes_by_device, largest_array
+from jaxdp.devices import bytes_by_device, largest_array
 from jaxdp.training.setup import create_setup
 
 MODEL: dict[str, Any] = {
@@ -162,24 +162,6 @@ def test_what_an_accelerator_tells_is_shown(
     (row,) = [line for line in capsys.readouterr().out.splitlines() if "TPU v4" in line]
     for text in ("│ 5 ", "[0, 1, 0]", "│ 1 ", "2.3 GiB", "7.0 GiB", "9.3 GiB"):
         assert text in row
-
-
-def test_hidden_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    files = [pathlib.Path(f"/dev/nvidia{number}") for number in (0, 1, 2, 10)]
-    monkeypatch.setattr(pathlib.Path, "glob", lambda path, pattern: iter(files))
-    for platforms, visible, hidden in [
-        ("", None, []),
-        ("", "1,2", [0, 10]),
-        ("", "", [0, 1, 2, 10]),
-        ("", "GPU-3f2a", []),
-        ("cuda,cpu", "0,1,2,10", []),
-        ("cpu", "0,1", [0, 1, 2, 10]),
-    ]:
-        monkeypatch.setenv("JAX_PLATFORMS", platforms)
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible or "")
-        if visible is None:
-            monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
-        assert devices.hidden_gpus() == hidden, (platforms, visible)
 
 
 @pytest.mark.parametrize(
