@@ -42,7 +42,7 @@ def test_without_a_run_it_shows_the_devices(capsys: pytest.CaptureFixture[str]) 
     assert [(device["id"], device["platform"]) for device in process["devices"]] == [
         (number, "cpu") for number in range(8)
     ]
-    assert 0 < process["machine_free_bytes"] <= process["machine_bytes"]
+    assert all(0 <= device["bytes_in_use"] < device["bytes_limit"] for device in process["devices"])
     assert "xla_force_host_platform_device_count=8" in process["environment"]["XLA_FLAGS"]
     assert found["placement"] is None
     assert [

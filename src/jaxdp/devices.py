@@ -103,27 +103,27 @@ def describe_process(index: int, devices: Sequence[Any]) -> Record:
     """Returns a process and its devices; bytes are None if the platform does not report them."""
     rows = []
     for device in devices:
-        memory, coords = device.memory_stats() or {}, getattr(device, "coords", None)
+        memory = device.memory_stats() or {}
+        if device.platform == "cpu":
+            limit = platform.device_memory_bytes([device])
+            memory = {"bytes_limit": limit, "bytes_in_use": limit - available_memory_bytes()}
         rows.append(
             {
                 "id": device.id,
                 "platform": device.platform,
                 "kind": device.device_kind,
-                "coords": list(coords) if coords is not None else None,
+                "coords": [*(getattr(device, "coords", None) or ())],
                 "slice_index": getattr(device, "slice_index", None),
                 "bytes_in_use": memory.get("bytes_in_use"),
                 "bytes_limit": memory.get("bytes_limit"),
             }
         )
-    shared = devices[0].platform == "cpu"
     return {
         "process": index,
         "host": socket.gethostname(),
         "pid": os.getpid(),
         "environment": {name: os.environ[name] for name in VARIABLES if name in os.environ},
-        "cpu_flags": platform.cpu_flags_note() if shared else None,
-        "machine_bytes": platform.device_memory_bytes([devices[0]]) if shared else None,
-        "machine_free_bytes": available_memory_bytes() if shared else None,
+        "cpu_flags": platform.cpu_flags_note() if devices[0].platform == "cpu" else None,
         "devices": rows,
     }
 
@@ -214,10 +214,12 @@ def print_devices(record: Mapping[str, Any]) -> None:
     for process, device in rows:
         names = [process["process"], process["host"], device["id"]]
         names += [device[name] for name in ("platform", "kind", *shown)]
-        table.add_row(*map(str, names), *_memory(process, device))
+        used, limit = device["bytes_in_use"], device["bytes_limit"]
+        free = None if used is None or limit is None else limit - used
+        table.add_row(*map(str, names), *map(bytes_text, (used, free, limit)))
     console.print(table)
-    if any(process["machine_bytes"] for process in record["processes"]):
-        console.print("* CPU devices share the machine's memory")
+    if any(device["platform"] == "cpu" for _, device in rows):
+        console.print("CPU devices share the machine's memory")
     for process in record["processes"]:
         words = [f"{name}={value}" for name, value in process["environment"].items()]
         what = " ".join(words) or "nothing set that hides devices"
@@ -226,15 +228,6 @@ def print_devices(record: Mapping[str, Any]) -> None:
             console.print(f"  {process['cpu_flags']}")
     if record["placement"] is not None:
         _print_placement(console, record["placement"], [device for _, device in rows])
-
-
-def _memory(process: Mapping[str, Any], device: Mapping[str, Any]) -> list[str]:
-    if process["machine_bytes"] is not None:
-        shared = process["machine_free_bytes"], process["machine_bytes"]
-        return ["*", *(f"{bytes_text(size)} *" for size in shared)]
-    limit, used = device["bytes_limit"], device["bytes_in_use"]
-    free = limit - used if limit is not None and used is not None else None
-    return [bytes_text(used), bytes_text(free), bytes_text(limit)]
 
 
 def _print_placement(
