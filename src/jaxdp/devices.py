@@ -9,7 +9,6 @@ show the devices of all. `--address` lists the nodes of a Ray cluster instead.
 import dataclasses
 import json
 import os
-import pathlib
 import socket
 import sys
 from collections.abc import Mapping, Sequence
@@ -21,6 +20,7 @@ import rich.table
 from jaxdp import command_line
 from jaxdp.config import ProcessConfig, TrainConfig, fields, setting
 from jaxdp.exit_codes import EXIT_USAGE_ERROR
+from jaxdp.free_memory import available_memory_bytes
 from jaxdp.registry import ConfigError
 from jaxdp.runtime import platform, ray_cluster
 from jaxdp.units import bytes_text
@@ -63,13 +63,13 @@ def _main(argv: Sequence[str]) -> int:
         show = print_cluster
     else:
         given = command_line.given_flags(argv) - {"json", "devices", *fields(ProcessConfig)}
-        record, show = _survey(config, placement=bool(given)), print_survey
+        record, show = _describe_all(config, placement=bool(given)), print_devices
     if record is not None:
         show(record) if not config.json else print(json.dumps(record))
     return 0
 
 
-def _survey(config: TrainConfig, *, placement: bool) -> Record | None:
+def _describe_all(config: TrainConfig, *, placement: bool) -> Record | None:
     """Returns the devices of all processes; None in every process but the first.
 
     Args:
@@ -103,53 +103,29 @@ def describe_process(index: int, devices: Sequence[Any]) -> Record:
     """Returns a process and its devices; bytes are None if the platform does not report them."""
     rows = []
     for device in devices:
-        memory, coords = device.memory_stats() or {}, getattr(device, "coords", None)
+        memory = device.memory_stats() or {}
+        if device.platform == "cpu":
+            limit = platform.device_memory_bytes([device])
+            memory = {"bytes_limit": limit, "bytes_in_use": limit - available_memory_bytes()}
         rows.append(
             {
                 "id": device.id,
                 "platform": device.platform,
                 "kind": device.device_kind,
-                "coords": list(coords) if coords is not None else None,
+                "coords": [*(getattr(device, "coords", None) or ())],
                 "slice_index": getattr(device, "slice_index", None),
                 "bytes_in_use": memory.get("bytes_in_use"),
                 "bytes_limit": memory.get("bytes_limit"),
             }
         )
-    shared = devices[0].platform == "cpu"
     return {
         "process": index,
         "host": socket.gethostname(),
         "pid": os.getpid(),
         "environment": {name: os.environ[name] for name in VARIABLES if name in os.environ},
-        "hidden_gpus": hidden_gpus(),
-        "cpu_flags": platform.cpu_flags_note() if shared else None,
-        "machine_bytes": platform.device_memory_bytes([devices[0]]) if shared else None,
-        "machine_free_bytes": _free_bytes() if shared else None,
+        "cpu_flags": platform.cpu_flags_note() if devices[0].platform == "cpu" else None,
         "devices": rows,
     }
-
-
-def hidden_gpus() -> list[int]:
-    """Returns the GPUs of this machine that the environment hides from JAX; none if it names GPUs
-    by UUID.
-    """
-    gpus = sorted(
-        int(path.name.removeprefix("nvidia")) for path in pathlib.Path("/dev").glob("nvidia[0-9]*")
-    )
-    platforms = os.environ.get("JAX_PLATFORMS", "")
-    if platforms and not {"cuda", "gpu"} & set(platforms.split(",")):
-        return gpus
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    words = [word.strip() for word in (visible or "").split(",")]
-    if visible is None or not all(word.lstrip("-").isdecimal() for word in words if word):
-        return []
-    return [number for number in gpus if str(number) not in words]
-
-
-def _free_bytes() -> int | None:
-    path = pathlib.Path("/proc/meminfo")  # Linux only
-    words = path.read_text().split() if path.exists() else []
-    return int(words[words.index("MemAvailable:") + 1]) * 1024 if "MemAvailable:" in words else None
 
 
 def _place(config: TrainConfig, rows: list[Record]) -> Record:
@@ -158,7 +134,6 @@ def _place(config: TrainConfig, rows: list[Record]) -> Record:
     """
     import jax
 
-    from jaxdp.sharding.memory import bytes_by_device, largest_array
     from jaxdp.training.setup import create_setup
 
     setup = create_setup(config)
@@ -172,18 +147,15 @@ def _place(config: TrainConfig, rows: list[Record]) -> Record:
         "batch": batch,
     }
     held = {name: bytes_by_device(tree) for name, tree in parts.items()}
-    if setup.config.data_placement == "device":  # every device holds all of it
+    settings = setup.config
+    if settings.data_placement == "device":  # every device holds all of it
         resident = setup.source("train").bytes + setup.evaluation_source.bytes
         held["dataset"] = {device.id: resident for device in setup.strategy.devices}
     for row in rows:
         row["holds"] = {name: held.get(name, {}).get(row["id"], 0) for name in PARTS}
-    settings = setup.config
+    names = ("model", "dataset", "strategy", "global_batch_size", "data_placement")
     return {
-        "model": settings.model,
-        "dataset": settings.dataset,
-        "strategy": settings.strategy,
-        "global_batch_size": settings.global_batch_size,
-        "data_placement": settings.data_placement,
+        **{name: getattr(settings, name) for name in names},
         # Without padding.
         "parameters": sum(leaf.size for leaf in jax.tree.leaves(setup.shapes.params)),
         "largest_parameter": largest_array(state.params),
@@ -191,43 +163,71 @@ def _place(config: TrainConfig, rows: list[Record]) -> Record:
     }
 
 
-def print_survey(record: Mapping[str, Any]) -> None:
-    """Prints a survey of devices on standard output."""
+def bytes_by_device(tree: Any) -> dict[int, int]:
+    """Returns the bytes of a tree of arrays on each device of this process, with copies."""
+    import jax
+
+    held: dict[int, int] = {}
+    for leaf in jax.tree.leaves(tree):
+        for shard in leaf.addressable_shards:
+            held[shard.device.id] = held.get(shard.device.id, 0) + shard.data.nbytes
+    return held
+
+
+def largest_array(tree: Any) -> Record:
+    """Returns the largest array of a tree, and the part of it that each of its devices holds."""
+    import jax
+
+    path, leaf = max(jax.tree.leaves_with_path(tree), key=lambda pair: pair[1].nbytes)
+    spec = getattr(leaf.sharding, "spec", ())
+    return {
+        "name": jax.tree_util.keystr(path, simple=True, separator="/"),
+        "shape": list(leaf.shape),
+        "dtype": str(leaf.dtype),
+        "bytes": leaf.nbytes,
+        "spec": [None if axis is None else str(axis) for axis in spec],
+        "shard_shape": list(leaf.sharding.shard_shape(leaf.shape)),
+        "devices": len(leaf.sharding.device_set),
+    }
+
+
+def _table(titles: Sequence[str], numbers: Sequence[str]) -> rich.table.Table:
+    """Returns a table with columns of text, then with columns of numbers."""
+    table = rich.table.Table(*titles)
+    for title in numbers:
+        table.add_column(title, justify="right", no_wrap=True)
+    return table
+
+
+def print_devices(record: Mapping[str, Any]) -> None:
+    """Prints the devices of all processes on standard output."""
     console = rich.console.Console(highlight=False, markup=False, soft_wrap=True)
     rows = [(process, device) for process in record["processes"] for device in process["devices"]]
     # Only columns in which devices differ; several processes of CPUs are one slice.
-    differ = {name: {str(device[name]) for _, device in rows} for name in ("coords", "slice_index")}
-    shown = [name for name, values in differ.items() if len(values) > 1]
-    table = rich.table.Table("process", "host", "device", "platform", "kind", *shown)
-    for title in ("in use", "free", "limit"):
-        table.add_column(title, justify="right", no_wrap=True)
+    shown = [
+        name
+        for name in ("coords", "slice_index")
+        if len({str(device[name]) for _, device in rows}) > 1
+    ]
+    titles = ["process", "host", "device", "platform", "kind", *shown]
+    table = _table(titles, ["in use", "free", "limit"])
     for process, device in rows:
-        names = [process["process"], process["host"], device["id"], device["platform"]]
-        names += [device["kind"], *(device[name] for name in shown)]
-        table.add_row(*map(str, names), *_memory(process, device))
+        names = [process["process"], process["host"], device["id"]]
+        names += [device[name] for name in ("platform", "kind", *shown)]
+        used, limit = device["bytes_in_use"], device["bytes_limit"]
+        free = None if used is None or limit is None else limit - used
+        table.add_row(*map(str, names), *map(bytes_text, (used, free, limit)))
     console.print(table)
-    if any(process["machine_bytes"] for process in record["processes"]):
-        console.print("* CPU devices share the machine's memory")
+    if any(device["platform"] == "cpu" for _, device in rows):
+        console.print("CPU devices share the machine's memory")
     for process in record["processes"]:
         words = [f"{name}={value}" for name, value in process["environment"].items()]
         what = " ".join(words) or "nothing set that hides devices"
         console.print(f"process {process['process']} (pid {process['pid']}): {what}")
         if process["cpu_flags"]:
             console.print(f"  {process['cpu_flags']}")
-        if process["hidden_gpus"]:
-            gpus = ",".join(map(str, process["hidden_gpus"]))
-            console.print(f"  hidden from it: GPU {gpus} of {process['host']}")
     if record["placement"] is not None:
         _print_placement(console, record["placement"], [device for _, device in rows])
-
-
-def _memory(process: Mapping[str, Any], device: Mapping[str, Any]) -> list[str]:
-    if process["machine_bytes"] is not None:
-        free, limit = process["machine_free_bytes"], process["machine_bytes"]
-        return ["*", f"{bytes_text(free)} *", f"{bytes_text(limit)} *"]
-    limit, used = device["bytes_limit"], device["bytes_in_use"]
-    free = limit - used if limit is not None and used is not None else None
-    return [bytes_text(used), bytes_text(free), bytes_text(limit)]
 
 
 def _print_placement(
@@ -239,9 +239,7 @@ def _print_placement(
         f" {placed['global_batch_size']} examples a step: bytes on each device, activations left"
         " out"
     )
-    table = rich.table.Table("device", *names, "sum")
-    for column in table.columns[1:]:
-        column.justify = "right"
+    table = _table(["device"], [*names, "sum"])
     for device in devices:
         sizes = [device["holds"][name] for name in names]
         table.add_row(str(device["id"]), *map(bytes_text, [*sizes, sum(sizes)]))
@@ -274,9 +272,8 @@ def describe_cluster(nodes: Sequence[ray_cluster.Node]) -> Record:
 def print_cluster(record: Mapping[str, Any]) -> None:
     """Prints the nodes of a cluster on standard output."""
     console = rich.console.Console(highlight=False)
-    table = rich.table.Table("node", "address", "host", "state")
-    for title in ("CPUs", "GPUs", "memory", "workers"):
-        table.add_column(title, justify="right", no_wrap=True)
+    table = _table(["node", "address", "host", "state"], ["CPUs", "GPUs", "memory", "workers"])
+    living = [node for node in record["nodes"] if node["alive"]]
     for node in record["nodes"]:
         alive = node["alive"]
         names = [node["id"][:8], node["address"], node["host"], "alive" if alive else "dead"]
@@ -284,10 +281,10 @@ def print_cluster(record: Mapping[str, Any]) -> None:
         free = (bytes_text(node["memory_bytes"]), str(node["workers"])) if alive else ("", "")
         table.add_row(*names, f"{node['cpus']:g}", gpus, *free)
     console.print(table)
-    living = [node for node in record["nodes"] if node["alive"]]
     amounts = [
-        f"{record['free'][name]:g} of {sum(node[name] for node in living):g} {title}"
-        for name, title in (("cpus", "CPUs"), ("gpus", "GPUs"))
+        f"{record['free'][title.lower()]:g} of"
+        f" {sum(node[title.lower()] for node in living):g} {title}"
+        for title in ("CPUs", "GPUs")
     ]
     console.print(f"free: {', '.join(amounts)}")
     count = sum(node["workers"] for node in living)

@@ -9,20 +9,17 @@ import dataclasses
 import json
 import re
 import sys
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 from jaxdp.command_line import command
-from jaxdp.config import TrainConfig, setting
+from jaxdp.config import BatchNormMode, TrainConfig, setting
 from jaxdp.config.values import TargetCounts
 from jaxdp.registry import ConfigError
 from jaxdp.reporting import plans
 from jaxdp.runtime import native_output, platform
 from jaxdp.runtime.targets import Target
 from jaxdp.units import parse_bytes
-
-if TYPE_CHECKING:
-    from jaxdp.sharding.memory import StepMemory
 
 DESCRIPTION = "Show what a training step takes, and which batch fits, without running it."
 # XLA:TPU then compiles several times as fast, into programs that take as much memory or more.
@@ -82,12 +79,9 @@ def main(asked: PlanConfig) -> int:
     else:
         target = Target.parse(asked.target)
         targets = [target.resize(count) if count != target.count else target for count in counts]
-        search = len(targets) < 2
+        options: dict[str, Any] = {"quick": asked.quick, "search": len(targets) < 2}
         with native_output.without(_ATTEMPTS):
-            records = [
-                plan(config, each, limit=limit, quick=asked.quick, search=search)
-                for each in targets or [target]
-            ]
+            records = [plan(config, each, limit=limit, **options) for each in targets or [target]]
         _add_efficiency(records)
     if asked.json:
         print(json.dumps(records[0] if len(records) == 1 else records))
@@ -120,23 +114,23 @@ def plan(
     from jaxdp.sharding.program import Program
     from jaxdp.sharding.roofline import idealize
 
-    strategy, config = setup.strategy, setup.config
     if limit is None:
         here = platform.device_memory_bytes
-        limit = target.chip.memory_bytes if target else here(strategy.devices)
+        limit = target.chip.memory_bytes if target else here(setup.strategy.devices)
     least = _QUICK if target is not None and target.chip.platform == "tpu" else None
-    examples, effort = _examples(setup), "least" if quick and least else "default"
-    record: Record = _describe(setup, target, limit) | {"effort": effort}
+    record = _describe(setup, target, limit)
+    record["effort"] = "least" if quick and least else "default"
+    examples, size = record["examples_per_device"], record["global_batch_size"]
     try:
         compiled, step = memory.compile_step(
-            strategy, setup.abstract_step, record["global_batch_size"], least if quick else None
+            setup.strategy, setup.abstract_step, size, least if quick else None
         )
     except RuntimeError as error:
         text = " ".join(str(error).split())
         reason = text[max(text.find("Ran out of memory"), 0) :][:300]
         return record | {"compiles": False, "reason": reason}
     collectives = Program(compiled.as_text()).collectives()
-    flops = _count_flops(config, examples, setup) if target else step.flops
+    flops = _count_flops(setup, examples) if target else step.flops
     record |= {
         "compiles": True,
         "flops_per_example": flops / examples,
@@ -144,43 +138,13 @@ def plan(
         "collectives": [dataclasses.asdict(each) for each in collectives],
     }
     if target is not None:
-        ideal = idealize(target, config.precision, flops, step, collectives)
-        rate = record["global_batch_size"] / ideal["step_seconds"]
-        record["idealized"] = ideal | {"images_per_second": rate}
+        ideal = idealize(target, setup.config.precision, flops, step, collectives)
+        record["idealized"] = ideal | {"images_per_second": size / ideal["step_seconds"]}
     if search:
-        others = {} if target else variants(config, strategy.num_devices)
-        setups = {"as configured": setup} | {
-            name: _create_setup(each, target) for name, each in others.items()
-        }
-        record["variants"] = _search(setups, step, limit, least)
+        others = {} if target else variants(setup.config, setup.strategy.num_devices)
+        setups = {name: _create_setup(each, target) for name, each in others.items()}
+        record["variants"] = _search({"as configured": setup} | setups, step, limit, least)
     return record
-
-
-def _describe(setup: Any, target: Target | None, limit: int) -> Record:
-    """Returns the facts of a step that are known before it is compiled."""
-    import jax
-
-    from jaxdp.sharding.memory import USABLE_FRACTION
-
-    strategy, config = setup.strategy, setup.config
-    examples = _examples(setup)
-    return {
-        "model": config.model,
-        "dataset": config.dataset,
-        "image_shape": list(setup.dataset.image_shape),
-        "precision": config.precision,
-        "batch_norm": str(config.batch_norm),
-        "strategy": config.strategy,
-        "platform": str(target.chip) if target else strategy.devices[0].platform,
-        "target": str(target) if target else None,
-        "devices": strategy.num_devices,
-        "parameters": sum(leaf.size for leaf in jax.tree.leaves(setup.shapes.params)),
-        "device_memory": limit,
-        "usable_bytes": int(USABLE_FRACTION * limit),
-        "examples_per_device": examples,
-        "examples_at_once": examples // config.accumulate_steps,
-        "global_batch_size": examples * strategy.data_shards,
-    }
 
 
 def _create_setup(config: TrainConfig, target: Target | None) -> Any:
@@ -200,6 +164,32 @@ def _create_setup(config: TrainConfig, target: Target | None) -> Any:
     return create_setup(config, training=target is not None, target=target)
 
 
+def _describe(setup: Any, target: Target | None, limit: int) -> Record:
+    """Returns the facts of a step that are known before it is compiled."""
+    import jax
+
+    from jaxdp.sharding.memory import USABLE_FRACTION
+
+    strategy, config, examples = setup.strategy, setup.config, _examples(setup)
+    return {
+        "model": config.model,
+        "dataset": config.dataset,
+        "image_shape": list(setup.dataset.image_shape),
+        "precision": config.precision,
+        "batch_norm": str(config.batch_norm),
+        "strategy": config.strategy,
+        "platform": str(target.chip) if target else strategy.devices[0].platform,
+        "target": str(target) if target else None,
+        "devices": strategy.num_devices,
+        "parameters": sum(leaf.size for leaf in jax.tree.leaves(setup.shapes.params)),
+        "device_memory": limit,
+        "usable_bytes": int(USABLE_FRACTION * limit),
+        "examples_per_device": examples,
+        "examples_at_once": examples // config.accumulate_steps,
+        "global_batch_size": examples * strategy.data_shards,
+    }
+
+
 def _examples(setup: Any) -> int:
     """Returns the examples on a device, in whole microbatches and groups of batch norm."""
     from jaxdp.sharding.memory import fewest_examples
@@ -208,69 +198,54 @@ def _examples(setup: Any) -> int:
     return -(-setup.global_batch_size // (setup.strategy.data_shards * unit)) * unit
 
 
-def _count_flops(config: TrainConfig, examples: int, setup: Any) -> float:
+def _count_flops(setup: Any, examples: int) -> float:
     """Returns the operations of a step on each device, as XLA counts them for one CPU: compilers
     for GPUs that are not here count none, compilers for TPUs a loop once.
     """
-    from jaxdp.training.setup import create_setup
+    from jaxdp.sharding.strategy import create_strategy
 
-    alone = create_setup(
-        config.replace(
-            strategy="single",
-            devices=1,
-            mesh=None,
-            shard_params=False,
-            batch_norm="replica",
-            global_batch_size=examples,
-        ),
-        training=False,
+    recipe = dataclasses.replace(setup.recipe, batch_norm=BatchNormMode(), scan=False)
+    alone: Any = create_strategy("single", recipe, platform.select_devices(1))
+    lowered = alone.train_step.lower(
+        *dataclasses.replace(setup, strategy=alone).abstract_step(examples)
     )
-    step: Any = alone.strategy.train_step
-    lowered = step.lower(*alone.abstract_step(examples))
-    return (
-        lowered.cost_analysis()["flops"] * setup.strategy.data_shards / setup.strategy.num_devices
-    )
+    shards, devices = setup.strategy.data_shards, setup.strategy.num_devices
+    return lowered.cost_analysis()["flops"] * shards / devices
 
 
 def variants(config: TrainConfig, devices: int) -> dict[str, TrainConfig]:
     """Returns settings that could save memory, by the flags that choose them."""
-    changes: dict[str, dict[str, Any]] = {}
-    if config.remat == "none":
-        changes["--remat blocks"] = {"remat": "blocks"}
-    if config.remat != "full":
-        changes["--remat full"] = {"remat": "full"}
-    if config.precision == "float32":
-        changes["--precision bfloat16"] = {"precision": "bfloat16"}
-    if config.accumulate_steps == 1:
-        changes["--accumulate-steps 4"] = {"accumulate_steps": 4}
-    if devices > 1 and not config.shard_params:
-        changes["--strategy sharded --shard-params"] = {"strategy": "sharded", "shard_params": True}
-    return {name: config.replace(**change) for name, change in changes.items()}
+    offered: list[tuple[bool, str, dict[str, Any]]] = [
+        (config.remat == "none", "--remat blocks", {"remat": "blocks"}),
+        (config.remat != "full", "--remat full", {"remat": "full"}),
+        (config.precision == "float32", "--precision bfloat16", {"precision": "bfloat16"}),
+        (config.accumulate_steps == 1, "--accumulate-steps 4", {"accumulate_steps": 4}),
+        (
+            devices > 1 and not config.shard_params,
+            "--strategy sharded --shard-params",
+            {"strategy": "sharded", "shard_params": True},
+        ),
+    ]
+    return {flags: config.replace(**changes) for applies, flags, changes in offered if applies}
 
 
 def _search(
-    setups: Mapping[str, Any], step: "StepMemory", limit: int, options: Mapping[str, Any] | None
+    setups: Mapping[str, Any], step: Any, limit: int, options: Mapping[str, Any] | None
 ) -> dict[str, Record]:
     """Returns the largest batch of each setup.
 
     Args:
-        step: of the first setup.
+        step: the memory of the first setup's step.
     """
     from jaxdp.sharding import memory
 
-    first = next(iter(setups))
-
     def find(name: str) -> Record:
-        setup, strategy = setups[name], setups[name].strategy
-        examples, shards = _examples(setup), strategy.data_shards
-        known = step
-        if name != first:
-            _, known = memory.compile_step(
-                strategy, setup.abstract_step, examples * shards, options
-            )
-        largest = memory.find_largest(
-            strategy, setup.abstract_step, limit, known={examples: known}, options=options
-        )
+        setup, known = setups[name], step
+        examples, shards = _examples(setup), setup.strategy.data_shards
+        how = setup.strategy, setup.abstract_step
+        if name != next(iter(setups)):
+            _, known = memory.compile_step(*how, examples * shards, options)
+        largest = memory.find_largest(*how, limit, known={examples: known}, options=options)
         return {
             "bytes": known.total,
             "bytes_per_example": largest.bytes_per_example,
@@ -284,12 +259,12 @@ def _search(
         return dict(zip(setups, pool.map(find, setups), strict=True))
 
 
-def _add_efficiency(records: Sequence[Record]) -> None:
+def _add_efficiency(records: list[Record]) -> None:
     """Adds to each record its images per second on a device as a fraction of the first record's."""
     ideals = [(record["devices"], record["idealized"]) for record in records if record["compiles"]]
-    for devices, ideal in ideals:
-        base = ideals[0][1]["images_per_second"] / ideals[0][0]
-        ideal["efficiency"] = ideal["images_per_second"] / devices / base
+    rates = [ideal["images_per_second"] / devices for devices, ideal in ideals]
+    for rate, (_, ideal) in zip(rates, ideals, strict=True):
+        ideal["efficiency"] = rate / rates[0]
 
 
 if __name__ == "__main__":

@@ -43,11 +43,8 @@ class Program(program.Program):
     """A compiled program of one device."""
 
     def everything(self) -> Iterator[tuple[str, Instruction, int]]:
-        """Yields what runs, in fusions too: computation, instruction, and how often it runs."""
-        for name, each, times in self.scheduled():
-            yield name, each, times
-            if each.opcode == "fusion":
-                yield from self.inside(each, times)
+        """Returns what runs, in fusions too: computation, instruction, and how often it runs."""
+        return self.walk([self.entry], (*program.SCHEDULED, *program.FUSED))
 
     @property
     def donated(self) -> int:
@@ -74,7 +71,8 @@ class Program(program.Program):
         """Bytes that instructions read from the device's memory and write to it, as if nothing
         were in a cache.
         """
-        return sum(times * self._moved(name, each) for name, each, times in self.scheduled())
+        scheduled = self.walk([self.entry])
+        return sum(times * self._moved(name, each) for name, each, times in scheduled)
 
     def _moved(self, name: str, each: Instruction) -> int:
         if each.opcode in _FREE or each.opcode.endswith(("-done", "-update")):
@@ -102,16 +100,16 @@ class Program(program.Program):
         """Returns the bytes of each operand that a fusion reads, and the bytes that it writes; None
         for all.
         """
-        body = self.computations.get(fusion.called[0], []) if fusion.called else []
+        named = self.computations.get(fusion.called[0], {}) if fusion.called else {}
         read: list[int | None] = [None] * len(fusion.operands)
         users: dict[str, list[Instruction]] = {}
-        for each in body:
+        for each in named.values():
             for operand in each.operands:
                 users.setdefault(operand, []).append(each)
-        updates = [each for each in body if each.opcode == "dynamic-update-slice"]
-        for each in body:
-            number = re.match(r"\d+", each.rest) if each.opcode == "parameter" else None
-            index = int(number.group()) if number else len(read)
+        updates = [each for each in named.values() if each.opcode == "dynamic-update-slice"]
+        for each in named.values():
+            is_number = each.opcode == "parameter" and each.inside.isdecimal()
+            index = int(each.inside) if is_number else len(read)
             uses = users.get(each.name, [])
             if index >= len(read) or not all(use.operands[0] == each.name for use in uses):
                 continue
@@ -121,6 +119,5 @@ class Program(program.Program):
                 read[index] = 0
         if not updates or padded_bytes(fusion) != sum(map(padded_bytes, updates)):
             return read, None
-        named = {each.name: each for each in body}
         values = [named[each.operands[1]] for each in updates if each.operands[1] in named]
         return read, sum(map(padded_bytes, values))

@@ -150,12 +150,13 @@ def test_no_optimizer_sees_the_padding(optimizer: str) -> None:
     assert found.stored != found.shape
     config = TrainConfig.of(optimizer=optimizer, clip_norm=1.0, weight_decay=0.01)
     rule = optim.create_optimizer(config, optax.constant_schedule(0.1))
-    params, padded = weights, np.pad(weights, found.padding)
+    params, padded = weights, partition.pad(weights, found.stored)
     state, padded_state = rule.init(params), rule.init(padded)
     for _ in range(3):
         updates, state = rule.update(slopes, state, params)
         params = optax.apply_updates(params, updates)
-        updates, padded_state = rule.update(np.pad(slopes, found.padding), padded_state, padded)
+        padded_slopes = partition.pad(slopes, found.stored)
+        updates, padded_state = rule.update(padded_slopes, padded_state, padded)
         padded = optax.apply_updates(padded, updates)
     np.testing.assert_allclose(padded[:, :, :18, :22], params, atol=1e-6)
     assert np.sum(padded != 0) == weights.size

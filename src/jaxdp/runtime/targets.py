@@ -7,7 +7,6 @@ compiled. chips.toml has the data sheets and their sources.
 """
 
 import dataclasses
-import importlib.util
 import math
 import os
 import pathlib
@@ -30,18 +29,6 @@ _TPU_SETTINGS = {
 }
 _INSTALL = {"tpu": "pip install 'jaxdp[tpu]'", "cuda": "pip install 'jaxdp[cuda13]'"}
 _GPUS_PER_HOST = 8
-# What XLA's descriptions of all these GPUs have in common.
-_GPU = {
-    "threads_per_block_limit": 1024,
-    "threads_per_warp": 32,
-    "shared_memory_per_block": 48 * 2**10,
-    "threads_per_core_limit": 2048,
-    "block_dim_limit_x": 2**31 - 1,
-    "block_dim_limit_y": 2**16 - 1,
-    "block_dim_limit_z": 2**16 - 1,
-    "registers_per_core_limit": 2**16,
-    "registers_per_block_limit": 2**16,
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,12 +67,11 @@ class Chip:
         return f"{self.platform}:{self.name}"
 
 
+_SHEETS = tomllib.loads(pathlib.Path(__file__).with_name("chips.toml").read_text())
 CHIPS = {
     (platform, name): Chip(platform, name, **sheet)
-    for platform, sheets in tomllib.loads(
-        pathlib.Path(__file__).with_name("chips.toml").read_text()
-    ).items()
-    for name, sheet in sheets.items()
+    for platform in _INSTALL
+    for name, sheet in _SHEETS[platform].items()
 }
 
 
@@ -132,13 +118,11 @@ class Target:
         if chip is None:
             known = ", ".join(f"{each}:{each.example}" for each in CHIPS.values())
             raise ConfigError("target", text, f"there are {known}, and other numbers of devices")
-        words = topology.split("x")
-        if not all(is_count(word) and int(word) for word in words) or len(words) != len(
-            chip.example.split("x")
-        ):
+        sides = [int(word) if is_count(word) else 0 for word in topology.split("x")]
+        if not all(sides) or len(sides) != len(chip.example.split("x")):
             remedy = f"write the number of devices as in {chip}:{chip.example}"
             raise ConfigError("target", text, remedy)
-        return cls(chip, tuple(map(int, words)))
+        return cls(chip, tuple(sides))
 
     def resize(self, count: int) -> "Target":
         """Returns a target with so many devices of this chip; a torus gets sides of nearly equal
@@ -165,56 +149,35 @@ class Target:
         Raises:
             ConfigError: if the compiler for them is not installed, or refuses the topology.
         """
-        _check_installed(self.chip.platform)
         from jax.experimental import topologies
 
+        platform = self.chip.platform
+        if platform == "cuda":
+            hosts = 1 if self.count % _GPUS_PER_HOST else self.count // _GPUS_PER_HOST
+            described: dict[str, Any] = {
+                "target_config": gpu_description(self.chip),
+                "topology": f"1x{hosts}x{self.count // hosts}",
+            }
+        else:
+            described = {
+                "topology_name": str(self).partition(":")[2],
+                "chips_per_host_bounds": tuple(map(math.gcd, (*self.topology, 1, 1), (2, 2, 1))),
+            }
+        missing = {name: value for name, value in _TPU_SETTINGS.items() if name not in os.environ}
         try:
-            if self.chip.platform == "cuda":
-                hosts = 1 if self.count % _GPUS_PER_HOST else self.count // _GPUS_PER_HOST
-                described = topologies.get_topology_desc(
-                    platform="cuda",
-                    target_config=gpu_description(self.chip),
-                    topology=f"1x{hosts}x{self.count // hosts}",
-                )
-            else:
-                sides = (*self.topology, 1, 1)[:3]
-                bounds = tuple(map(math.gcd, sides, (2, 2, 1)))
-                missing = {
-                    name: value for name, value in _TPU_SETTINGS.items() if name not in os.environ
-                }
-                with environment(missing):
-                    described = topologies.get_topology_desc(
-                        platform="tpu",
-                        topology_name=str(self).partition(":")[2],
-                        chips_per_host_bounds=bounds,
-                    )
+            with environment(missing):
+                return list(topologies.get_topology_desc(platform=platform, **described).devices)
         except (RuntimeError, ValueError, NotImplementedError) as error:
             reason = " ".join(str(error).split())[:200]
-            install = _INSTALL[self.chip.platform]
-            remedy = f"JAX cannot describe it: {reason}; needs {install}"
+            remedy = f"JAX cannot describe it: {reason}; needs {_INSTALL[platform]}"
             raise ConfigError("target", self, remedy) from error
-        return list(described.devices)
-
-
-def _check_installed(platform: str) -> None:
-    if platform == "tpu":
-        installed = importlib.util.find_spec("libtpu") is not None
-    else:
-        plugins = importlib.util.find_spec("jax_plugins")
-        folders = (plugins.submodule_search_locations or ()) if plugins is not None else ()
-        installed = any(
-            path for folder in folders for path in pathlib.Path(folder).glob("xla_cuda*")
-        )
-    if not installed:
-        remedy = f"--target {platform}:... needs a compiler for it: {_INSTALL[platform]}"
-        raise ConfigError("", "", remedy)
 
 
 def gpu_description(chip: Chip) -> str:
     """Returns a GPU as XLA's compiler wants it described, as text of the message
     `stream_executor.GpuTargetConfigProto`.
     """
-    fields = _GPU | dict(chip.gpu)
+    fields = _SHEETS["described"]["gpu"] | dict(chip.gpu)
     fields["memory_bandwidth"] = int(chip.memory_bandwidth)
     fields["device_memory_size"] = chip.memory_bytes
     lines = "".join(f"  {name}: {value}\n" for name, value in fields.items())

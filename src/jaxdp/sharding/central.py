@@ -2,9 +2,9 @@
 gradients, and updates alone.
 
 PyTorch's DataParallel and TensorFlow's CentralStorageStrategy work like this. It is slow by design,
-and there to be compared with the others: all gradients pass through one device, which holds the
-only lasting copy of the parameters. Among themselves devices exchange only what batch norm over
-more examples than one holds asks for.
+and serves comparisons: all gradients pass through one device, which holds the only lasting copy of
+the parameters. Devices communicate with each other only for batch norm over more examples than one
+of them holds.
 """
 
 import dataclasses
@@ -41,42 +41,34 @@ class Central(strategy.Strategy):
 
     def _build(self) -> None:
         if jax.process_count() > 1:
-            raise ConfigError(
-                "strategy",
-                self.name,
-                "works in one process; with several use pmap, shard_map or sharded",
-            )
-        recipe, devices = self.recipe, len(self.devices)
-
-        def compute(state: TrainState, batch: step.Batch, constants: Constants) -> Any:
-            replicas = Replicas(axis=mesh.DATA_AXIS)
-            (grads, batch_stats, weight), sums = step.accumulate_gradients(
-                state, batch, constants, recipe=recipe, replicas=replicas
-            )
-            return (grads, batch_stats, weight), sums
+            remedy = "works in one process; with several use pmap, shard_map or sharded"
+            raise ConfigError("strategy", self.name, remedy)
+        recipe, count = self.recipe, len(self.devices)
 
         def split(batch: step.Batch, data: Mapping[str, Any]) -> dict[str, jax.Array]:
             return {
-                name: leaf.reshape(devices, -1, *leaf.shape[1:])
+                name: leaf.reshape(count, -1, *leaf.shape[1:])
                 for name, leaf in gather_examples(batch, data).items()
             }
 
-        def add(found: Any) -> Any:
-            return jax.tree.map(lambda leaf: functools.reduce(jnp.add, leaf), found)
+        def add(stacked: Any) -> Any:
+            return jax.tree.map(lambda leaf: functools.reduce(jnp.add, leaf), stacked)
 
-        def update(state: TrainState, found: Any, constants: Constants) -> Any:
-            means, sums = add(found)
-            grads, batch_stats, weight = jax.tree.map(lambda leaf: leaf / devices, means)
-            return step.update_state(
-                state, grads, batch_stats, weight, sums, constants, recipe=recipe
+        def update(state: TrainState, stacked: Any, constants: Constants) -> Any:
+            totals, sums = add(stacked)
+            means = jax.tree.map(lambda leaf: leaf / count, totals)
+            return step.update_state(state, *means, sums, constants, recipe=recipe)
+
+        def on_each(function: Any, replicas: Replicas) -> Any:
+            return jax.pmap(
+                own_trace(functools.partial(function, recipe=recipe, replicas=replicas)),
+                axis_name=mesh.DATA_AXIS,
+                in_axes=(None, 0, None),
+                devices=self.devices,
             )
 
-        wrap = functools.partial(
-            jax.pmap, axis_name=mesh.DATA_AXIS, in_axes=(None, 0, None), devices=self.devices
-        )
-        self._compute = wrap(own_trace(compute))
-        evaluate = functools.partial(step.eval_step, recipe=recipe, replicas=Replicas())
-        self._evaluate = wrap(own_trace(evaluate))
+        self._compute = on_each(step.accumulate_gradients, Replicas(axis=mesh.DATA_AXIS))
+        self._evaluate = on_each(step.eval_step, Replicas())
         # A program of jit runs where its arguments are.
         self._split, self._add = jax.jit(split), jax.jit(add)
         self._update = jax.jit(own_trace(update), donate_argnums=0)
@@ -91,24 +83,19 @@ class Central(strategy.Strategy):
     def shard_batch(self, batch: HostBatch) -> dict[str, jax.Array]:
         return jax.device_put(batch, self.devices[0])
 
-    def _scatter(
-        self, whole: Any, batch: Mapping[str, Any], data: Mapping[str, Any]
-    ) -> tuple[Any, Any]:
+    def _scatter(self, whole: Any, batch: step.Batch, data: Mapping[str, Any]) -> tuple[Any, Any]:
         """Returns `whole` on each device, and on each its share of the batch."""
         return jax.device_put((whole, self._split(batch, data)), self._scattered)
 
-    def _train_step(self, state: TrainState, batch: Mapping[str, Any], constants: Constants) -> Any:
-        own = dataclasses.replace(constants, examples={})
-        needed = (
-            dataclasses.replace(state, opt_state=(), ema=None),
-            dataclasses.replace(own, learning_rates=()),
-        )
-        (scattered, own_constants), parts = self._scatter(needed, batch, constants.examples)
-        found = self._compute(scattered, parts, own_constants)
-        return self._update(state, jax.device_put(found, self.devices[0]), own)
+    def _gather(self, stacked: Any) -> Any:
+        return jax.device_put(stacked, self.devices[0])
 
-    def _eval_step(
-        self, state: TrainState, batch: Mapping[str, Any], data: Mapping[str, Any]
-    ) -> Any:
+    def _train_step(self, state: TrainState, batch: step.Batch, constants: Constants) -> Any:
+        own = dataclasses.replace(constants, examples={})
+        needed = dataclasses.replace(state, opt_state=(), ema=None), own
+        (scattered, everywhere), parts = self._scatter(needed, batch, constants.examples)
+        return self._update(state, self._gather(self._compute(scattered, parts, everywhere)), own)
+
+    def _eval_step(self, state: TrainState, batch: step.Batch, data: Mapping[str, Any]) -> Any:
         scattered, parts = self._scatter(dataclasses.replace(state, opt_state=()), batch, data)
-        return self._add(jax.device_put(self._evaluate(scattered, parts, {}), self.devices[0]))
+        return self._add(self._gather(self._evaluate(scattered, parts, {})))

@@ -1,12 +1,9 @@
-"""Computes a function of a batch in which examples do not meet, on one device or several of this
-process.
-"""
+"""Computes a function of a batch in which examples do not meet, on devices of this process."""
 
 from collections.abc import Callable
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
 from jaxtyping import Array, Shaped
 
@@ -27,10 +24,7 @@ class Forward:
 
     def __init__(self, function: Callable[[Any, Array], Array], state: Any) -> None:
         self._function, self._state = own_trace(function), state
-        self._alone, self._placed = jax.jit(self._function), jax.device_put(state)
-        self._spread: dict[
-            tuple[Any, ...], tuple[Any, Callable[[Any, Array], Array], NamedSharding]
-        ] = {}
+        self._programs: dict[Any, Callable[[Any], Array]] = {}
 
     def __call__(self, batch: Shaped[Any, "batch ..."], shards: int = 1) -> Array:
         """Returns the answers to a batch, on the devices.
@@ -38,21 +32,23 @@ class Forward:
         Args:
             shards: how many devices compute, the first ones; they divide the batch.
         """
-        if shards == 1:
-            return self._alone(self._placed, jnp.asarray(batch))
         devices = tuple(jax.local_devices()[:shards])
-        if devices not in self._spread:  # other ones where JAX was started anew, with more
-            mesh, examples = data_mesh(devices), PartitionSpec(DATA_AXIS)
-            # Nothing is replicated but the state, of which no gradient is taken: there is nothing
-            # to check.
-            function = jax.shard_map(
+        if devices not in self._programs:  # JAX may also have been started anew, with more
+            self._programs[devices] = self._compile(devices)
+        return self._programs[devices](batch)
+
+    def _compile(self, devices: tuple[Any, ...]) -> Callable[[Any], Array]:
+        mesh, whole, examples = data_mesh(devices), PartitionSpec(), PartitionSpec(DATA_AXIS)
+        # Only the state is replicated, and no gradient of it is taken: there is nothing to check.
+        function = jax.jit(
+            jax.shard_map(
                 self._function,
                 mesh=mesh,
-                in_specs=(PartitionSpec(), examples),
+                in_specs=(whole, examples),
                 out_specs=examples,
                 check_vma=False,
             )
-            state = jax.device_put(self._state, NamedSharding(mesh, PartitionSpec()))
-            self._spread[devices] = state, jax.jit(function), NamedSharding(mesh, examples)
-        state, function, sharding = self._spread[devices]
-        return function(state, jax.device_put(batch, sharding))
+        )
+        state = jax.device_put(self._state, NamedSharding(mesh, whole))
+        sharding = NamedSharding(mesh, examples)
+        return lambda batch: function(state, jax.device_put(batch, sharding))

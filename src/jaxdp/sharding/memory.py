@@ -5,9 +5,8 @@ allocated.
 import dataclasses
 import math
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
@@ -95,33 +94,24 @@ def compile_step(
     )
     # The rest of the arguments is the padding of their layout on a TPU.
     others = max(analysis.argument_size_in_bytes - sum(known.values()), 0)
-    batch_bytes = min(others, -(-bytes_per_device(batch) // strategy.data_shards))
+    batch_bytes = min(others, math.ceil(bytes_per_device(batch) / strategy.data_shards))
     # XLA counts the body of a loop once.
     loops = strategy.recipe.accumulate_steps if strategy.recipe.scan else 1
     flops = loops * float(costs.get("flops", np.nan))
-    return compiled, StepMemory(
-        **known, batch=batch_bytes, working=working + others - batch_bytes, flops=flops
-    )
+    working += others - batch_bytes
+    return compiled, StepMemory(**known, batch=batch_bytes, working=working, flops=flops)
 
 
-@dataclasses.dataclass(frozen=True)
-class LargestBatch:
+class LargestBatch(NamedTuple):
     """The largest batch that fits a device, as compiled steps show.
 
     Attributes:
         examples: on a device, a power of 2 of the fewest that there can be; 0 if none fits.
-        tried: bytes of a step by its examples on a device; infinity for a step that the compiler
-            refused; for 0 examples the bytes that do not depend on the batch.
+        bytes_per_example: the growth between the two largest steps that were compiled.
     """
 
     examples: int
-    tried: Mapping[int, int | float]
-
-    @property
-    def bytes_per_example(self) -> float:
-        """The growth between the two largest steps that were compiled."""
-        first, second = sorted(count for count, size in self.tried.items() if size < math.inf)[-2:]
-        return (self.tried[second] - self.tried[first]) / (second - first)
+    bytes_per_example: float
 
 
 def find_largest(
@@ -140,25 +130,24 @@ def find_largest(
         most: examples on a device that may be tried.
         options: of the compiler.
     """
-    unit = fewest_examples(strategy)
-    steps = dict(known or {})
+    unit, steps = fewest_examples(strategy), dict(known or {})
 
     def bytes_of(examples: int) -> int | float:
+        global_batch_size = examples * strategy.data_shards
         try:
-            shards = strategy.data_shards
-            steps[examples] = compile_step(strategy, abstract_step, examples * shards, options)[1]
+            _, step = compile_step(strategy, abstract_step, global_batch_size, options)
         except RuntimeError as error:
             if "RESOURCE_EXHAUSTED" not in str(error):
                 raise
             return math.inf
-        return steps[examples].total
+        steps[examples] = step
+        return step.total
 
     first = max(unit, int(min(FIRST_EXAMPLES, most)) // unit * unit)
-    while not steps:
-        if bytes_of(first) == math.inf:
-            if first == unit:
-                return LargestBatch(0, {})
-            first = max(unit, first // 2 // unit * unit)
+    while not steps and bytes_of(first) == math.inf:
+        if first == unit:
+            return LargestBatch(0, math.nan)
+        first = max(unit, first // 2 // unit * unit)
     tried: dict[int, int | float] = {0: next(iter(steps.values())).fixed}
     tried |= {examples: step.total for examples, step in steps.items()}
     return largest_fitting(bytes_of, tried, unit, USABLE_FRACTION * limit, most)
@@ -187,21 +176,21 @@ def largest_fitting(
 
     def power(examples: int | float) -> int:
         count = int(min(examples, max(most, unit)) // unit)
-        return unit * power_of_two(count) if count > 0 else 0
+        return unit << count.bit_length() - 1 if count > 0 else 0
 
     while True:
         best = power(max((count for count, size in tried.items() if size <= usable), default=0))
         fails = min((count for count, size in tried.items() if size > usable), default=math.inf)
         first, second = sorted(count for count, size in tried.items() if size < math.inf)[-2:]
-        slope = max((tried[second] - tried[first]) / (second - first), 1.0)
-        guess = power(second + (usable - tried[second]) / slope)
+        growth = (tried[second] - tried[first]) / (second - first)
+        guess = power(second + (usable - tried[second]) / max(growth, 1.0))
         # The line of small steps is too steep: memory for gradients serves activations before.
         if len(tried) <= len(known) or fails < math.inf:
             guess = max(guess, power(2 * best))
         if guess >= fails:
             guess = power(fails - 1)
         if guess <= best or guess in tried:
-            return LargestBatch(best, tried)
+            return LargestBatch(best, growth)
         tried[guess] = bytes_of(guess)
 
 
@@ -211,11 +200,6 @@ def fewest_examples(strategy: Strategy) -> int:
     """
     group = strategy.recipe.batch_norm.group_size or 1
     return strategy.recipe.accumulate_steps * (group // math.gcd(group, strategy.data_shards))
-
-
-def power_of_two(count: int) -> int:
-    """Returns the largest one up to `count`, which is at least 1."""
-    return 1 << (count.bit_length() - 1)
 
 
 def automatic_batch(strategy: Strategy, abstract_step: AbstractStep, num_examples: int) -> int:
@@ -235,34 +219,6 @@ def automatic_batch(strategy: Strategy, abstract_step: AbstractStep, num_example
     if not largest.examples:
         unit = fewest_examples(strategy)
         least = "one example" if unit == 1 else f"{unit} examples"
-        remedy = (
-            f"a step of {least} on each device does not fit {bytes_text(limit)}; see python -m"
-            " jaxdp.plan"
-        )
-        raise ConfigError("global_batch_size", "auto", remedy)
+        remedy = f"a step of {least} on each device does not fit {bytes_text(limit)}; see"
+        raise ConfigError("global_batch_size", "auto", f"{remedy} python -m jaxdp.plan")
     return strategy.data_shards * largest.examples
-
-
-def bytes_by_device(tree: Any) -> dict[int, int]:
-    """Returns the bytes of a tree of arrays on each device of this process, with copies."""
-    held: dict[int, int] = {}
-    for leaf in jax.tree.leaves(tree):
-        for shard in leaf.addressable_shards:
-            held[shard.device.id] = held.get(shard.device.id, 0) + shard.data.nbytes
-    return held
-
-
-def largest_array(tree: Any) -> dict[str, Any]:
-    """Returns the largest array of a tree, and the part of it that each of its devices holds."""
-    path, leaf = max(jax.tree.leaves_with_path(tree), key=lambda pair: pair[1].nbytes)
-    return {
-        "name": jax.tree_util.keystr(path, simple=True, separator="/"),
-        "shape": list(leaf.shape),
-        "dtype": str(leaf.dtype),
-        "bytes": leaf.nbytes,
-        "spec": [
-            str(axis) if axis is not None else None for axis in getattr(leaf.sharding, "spec", ())
-        ],
-        "shard_shape": list(leaf.sharding.shard_shape(leaf.shape)),
-        "devices": len(leaf.sharding.device_set),
-    }

@@ -20,8 +20,9 @@ AXES = (DATA_AXIS, SPACE_AXIS)
 
 
 def all_devices(local: Sequence[Device]) -> list[Device]:
-    """Returns as many devices of each process as `local` has of this one, process by process: the
-    order of the batch's slices.
+    """Returns as many devices of each process as `local` has of this one, process by process.
+
+    That is the order of the batch's slices.
     """
     if jax.process_count() == 1:
         return list(local)  # which may be devices to compile for only
@@ -46,14 +47,12 @@ class MeshShape:
         space: number of shards of an image's rows; None without this axis.
     """
 
-    data: int
+    data: int = 1
     space: int | None = None
 
     @classmethod
     def parse(cls, text: str | None, devices: int) -> "MeshShape":
-        """Reads e.g. "data=4,space=2".
-
-        An axis `data` that is not named has size 1, and None stands for `data` alone.
+        """Reads e.g. "data=4,space=2"; None stands for `data` alone.
 
         Args:
             text: the axes and their sizes, which must multiply to the number of devices.
@@ -66,32 +65,28 @@ class MeshShape:
             return cls(devices)
         sizes: dict[str, int] = {}
         for word in text.split(","):
-            name, separator, size = (part.strip() for part in word.partition("="))
-            if not (separator and is_count(size) and int(size)):
-                raise ConfigError(
-                    "mesh", text, "write AXIS=SIZE,AXIS=SIZE with sizes from 1, e.g. data=4,space=2"
-                )
-            if name not in AXES:
+            name, _, size = (part.strip() for part in word.partition("="))
+            if not is_count(size) or int(size) == 0:
+                remedy = "write AXIS=SIZE,AXIS=SIZE with sizes from 1, e.g. data=4,space=2"
+            elif name == "model":
+                remedy = "the axis model was removed in 0.3.0; use data with --shard-params"
+            elif name not in AXES:
                 remedy = f"unknown axis {name!r}; {nearest(name, list(AXES))}"
-                if name == "model":
-                    remedy = "the axis model was removed in 0.3.0; use data with --shard-params"
-                raise ConfigError("mesh", text, remedy)
-            if name in sizes:
-                raise ConfigError("mesh", text, f"names the axis {name} twice; give each once")
-            sizes[name] = int(size)
-        product = math.prod(sizes.values())
-        if product != devices:
-            remedy = (
-                f"is for {product} devices and there are {devices}; the sizes must multiply to"
-                f" {devices}"
-            )
+            elif name in sizes:
+                remedy = f"names the axis {name} twice; give each once"
+            else:
+                sizes[name] = int(size)
+                continue
             raise ConfigError("mesh", text, remedy)
-        return cls(**{DATA_AXIS: 1} | sizes)
+        if (product := math.prod(sizes.values())) != devices:
+            remedy = f"is for {product} devices and there are {devices}; the sizes must multiply to"
+            raise ConfigError("mesh", text, f"{remedy} {devices}")
+        return cls(**sizes)
 
     @property
     def sizes(self) -> dict[str, int]:
         """The sizes of the axes that there are, by name, in the order of `AXES`."""
-        return {name: size for name, size in dataclasses.asdict(self).items() if size is not None}
+        return {name: size for name, size in vars(self).items() if size is not None}
 
     def __str__(self) -> str:
         return ",".join(f"{name}={size}" for name, size in self.sizes.items())
@@ -102,10 +97,10 @@ class MeshShape:
         Raises:
             ConfigError: if the processes do not divide the axis `data`.
         """
-        if self.data % jax.process_count():
+        count = jax.process_count()
+        if self.data % count:
             remedy = (
-                f"data must be a multiple of the {jax.process_count()} processes: each reads its"
-                " own examples"
+                f"data must be a multiple of the {count} processes: each reads its own examples"
             )
             raise ConfigError("mesh", self, remedy)
         return Mesh(np.array(devices).reshape([*self.sizes.values()]), tuple(self.sizes))
@@ -122,13 +117,12 @@ def split_over_data(mesh: Mesh) -> NamedSharding:
 
 
 def split_batch(mesh: Mesh, dims: int) -> NamedSharding:
-    """Returns the sharding of an array of a batch: examples over `data` and, from 3 dims on, rows
-    over `space` if there is one.
+    """Returns the sharding of an array of a batch: examples over `data`, rows over `space`.
 
     Args:
-        mesh: the mesh.
+        mesh: the mesh; one without the axis `space` leaves rows whole.
         dims: number of dims of the array: (batch, rows, columns, ...) from 3 on.
     """
     if dims >= 3 and SPACE_AXIS in mesh.axis_names:
-        return NamedSharding(mesh, PartitionSpec(DATA_AXIS, SPACE_AXIS))
+        return NamedSharding(mesh, PartitionSpec(*AXES))
     return split_over_data(mesh)

@@ -8,13 +8,11 @@ import functools
 from collections.abc import Mapping
 
 import jax
-from jax.sharding import NamedSharding, PartitionSpec, Sharding
+from jax.sharding import Sharding
 
 from jaxdp.data.pipeline import HostBatch
 from jaxdp.sharding import mesh, strategy
-from jaxdp.sharding.own_trace import own_trace, scan_steps
 from jaxdp.sharding.replicas import Replicas
-from jaxdp.step import step
 
 
 @strategy.register("pmap")
@@ -31,10 +29,6 @@ class Pmap(strategy.Strategy):
 
     def _build(self) -> None:
         self._local_mesh = mesh.data_mesh(self.devices)
-        kwargs = {
-            "recipe": self.recipe,
-            "replicas": Replicas(axis=mesh.DATA_AXIS, flat=self.on_cpu),
-        }
         wrap = functools.partial(
             jax.pmap,
             axis_name=mesh.DATA_AXIS,
@@ -42,9 +36,8 @@ class Pmap(strategy.Strategy):
             out_axes=None,
             devices=list(self.mesh.devices.flat),
         )
-        train_step = scan_steps(functools.partial(step.train_step, **kwargs), recipe=self.recipe)
-        self.train_step = wrap(train_step, donate_argnums=0)
-        self.eval_step = wrap(own_trace(functools.partial(step.eval_step, **kwargs)))
+        train_step, eval_step = self._steps(Replicas(axis=mesh.DATA_AXIS, flat=self.on_cpu))
+        self.train_step, self.eval_step = wrap(train_step, donate_argnums=0), wrap(eval_step)
 
     @property
     def _state_sharding(self) -> Sharding:
@@ -53,19 +46,16 @@ class Pmap(strategy.Strategy):
     def abstract_batch(
         self, batch: Mapping[str, jax.ShapeDtypeStruct]
     ) -> Mapping[str, jax.ShapeDtypeStruct]:
-        share = {
-            name: (leaf.shape[0] // self.num_devices, *leaf.shape[1:])
-            for name, leaf in batch.items()
-        }
         return {
-            name: jax.ShapeDtypeStruct((len(self.devices), *shape), batch[name].dtype)
-            for name, shape in share.items()
+            name: jax.ShapeDtypeStruct(
+                (len(self.devices), leaf.shape[0] // self.num_devices, *leaf.shape[1:]), leaf.dtype
+            )
+            for name, leaf in batch.items()
         }
 
     def shard_batch(self, batch: HostBatch) -> Mapping[str, jax.Array]:
-        sharding = NamedSharding(self._local_mesh, PartitionSpec(mesh.DATA_AXIS))
         stacked = {
             name: array.reshape(len(self.devices), -1, *array.shape[1:])
             for name, array in batch.items()
         }
-        return jax.device_put(stacked, sharding)
+        return jax.device_put(stacked, mesh.split_over_data(self._local_mesh))

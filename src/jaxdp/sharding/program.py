@@ -5,25 +5,23 @@ what cannot be read counts as nothing, and tests/aot compiles for TPUs and GPUs.
 """
 
 import dataclasses
-import functools
 import itertools
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 BYTES = {"pred": 1} | {
     f"{kind}{bits}": bits // 8 for kind in ("s", "u", "f", "bf") for bits in (8, 16, 32, 64)
 }
-_ARRAY = re.compile(r"\b([a-z]+\d*)\[([\d,]*)\]")
-_HEAD = re.compile(r"^(ENTRY )?%?([\w.\-]+) \(.*\{$")
-_INSTRUCTION = re.compile(r"^\s+(ROOT )?%([\w.\-]+) = (.*)$")
-_OPCODE = re.compile(r"^\s*([a-z][\w\-]*)\(")
-_CALLED = re.compile(
-    r"\b(?:calls|body|condition|to_apply|called_computations|branch_computations)=\{?(%[\w.\-]+(?:,"
-    r" ?%[\w.\-]+)*)"
+_COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.\-]+) \([^\n]*\{\n(.*?)^\}", re.MULTILINE | re.DOTALL)
+# Name, type of the result, opcode, what is in the parentheses, and what follows them.
+_INSTRUCTION = re.compile(
+    r"\s+(?:ROOT )?%([\w.\-]+) = (.*?) ([a-z][\w\-]*)\((.*?)\)(?:, (.*))?$", re.DOTALL
 )
-# Groups as axes of a mesh: mesh['data'=2,'space'=4] {'data','space':(1)2}, of `space` every two
-# consecutive ones here.
+_ARRAY = re.compile(r"\b([a-z]+\d*)\[([\d,]*)\]")
+_CALLS = ("calls", "body", "condition", "to_apply", "called_computations", "branch_computations")
+# Groups as axes of a mesh: mesh['data'=2,'space'=4] {'data','space':(1)2}, where groups of `space`
+# are every two consecutive devices.
 _AXES = re.compile(r"replica_groups=mesh\[([^\]]*)\][^{]*\{([^}]*)\}")
 _GROUPS = re.compile(r"replica_groups=(?:\[\d+,(\d+)\]|\{\{([\d,]+)\})")
 _TRIPS = re.compile(r'"known_trip_count":\{"n":"?(\d+)')
@@ -37,6 +35,8 @@ _COLLECTIVES = (
     "collective-broadcast",
 )
 _COMPUTES = ("fusion", "convolution", "dot", "custom-call", "while")
+SCHEDULED = ("while", "call", "conditional", "async-start")
+FUSED = ("fusion", "call")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,22 +47,26 @@ class Instruction:
         name: unique in the program.
         type: of the result, as text.
         opcode: e.g. `fusion`.
-        operands: the names of its operands.
-        rest: the line after the operands: attributes, metadata, configuration; the number of a
-            parameter, the value of a constant.
+        inside: the operands as text, the number of a parameter, or the value of a constant.
+        rest: the line after that: attributes, metadata, configuration.
     """
 
     name: str
     type: str
     opcode: str
-    operands: tuple[str, ...]
+    inside: str
     rest: str
 
-    @functools.cached_property
+    @property
+    def operands(self) -> list[str]:
+        """The names of its operands."""
+        return re.findall(r"%([\w.\-]+)", self.inside)
+
+    @property
     def arrays(self) -> list[tuple[str, tuple[int, ...]]]:
         """Format and shape of each array of the result."""
-        pairs = [(kind, integers(dims)) for kind, dims in _ARRAY.findall(self.type)]
-        return [(kind, dims) for kind, dims in pairs if kind in BYTES]
+        pairs = _ARRAY.findall(self.type)
+        return [(kind, integers(dims)) for kind, dims in pairs if kind in BYTES]
 
     @property
     def values(self) -> int:
@@ -72,25 +76,24 @@ class Instruction:
     @property
     def called(self) -> list[str]:
         """The names of the computations that it calls."""
-        groups = _CALLED.findall(self.rest)
-        return [name.strip().lstrip("%") for group in groups for name in group.split(",")]
+        names = (name for key in _CALLS for name in self.attribute(key).split(","))
+        return [name.strip(" %") for name in names if name]
 
     @property
     def group_size(self) -> int:
         """The number of devices that take part in a collective; 0 for all of them."""
-        if (axes := _AXES.search(self.rest)) is not None:
-            sizes = dict(re.findall(r"([\w.\-]+)'?=(\d+)", axes.group(1)))
-            parts = re.findall(r"([\w.\-]+)'?(?::\(\d+\)(\d+))?", axes.group(2))
+        if axes := _AXES.search(self.rest):
+            sizes = dict(re.findall(r"([\w.\-]+)'?=(\d+)", axes[1]))
+            parts = re.findall(r"([\w.\-]+)'?(?::\(\d+\)(\d+))?", axes[2])
             return math.prod(int(part or sizes[name]) for name, part in parts)
-        groups = _GROUPS.search(self.rest)
-        if groups is None:
-            return 0
-        return int(groups.group(1)) if groups.group(1) else len(groups.group(2).split(","))
+        if groups := _GROUPS.search(self.rest):
+            return int(groups[1]) if groups[1] else len(groups[2].split(","))
+        return 0
 
     def attribute(self, name: str) -> str:
         """Returns an attribute as text, empty if it has none."""
         match = re.search(rf"\b{name}=(\{{[^}}]*\}}|[^,\s]+)", self.rest)
-        return match.group(1).strip("{}") if match else ""
+        return match[1].strip("{}") if match else ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,70 +120,64 @@ class Collective:
 class Program:
     """A compiled program of one device.
 
+    Attributes:
+        computations: instructions by name, in the order of the schedule, by computation.
+        entry: name of the computation that runs first.
+
     Args:
-        text: from `compiled.as_text()`, in the order of the schedule.
+        text: from `compiled.as_text()`.
     """
 
     def __init__(self, text: str) -> None:
-        self.text = text
-        self.computations: dict[str, list[Instruction]] = {}
-        self.entry = ""
-        current: list[Instruction] | None = None
-        for line in text.splitlines():
-            if current is None:
-                if (match := _HEAD.match(line)) is not None:
-                    current = self.computations[match.group(2)] = []
-                    self.entry = match.group(2) if match.group(1) else self.entry
-            elif line.startswith("}"):
-                current = None
-            elif (instruction := _read(line)) is not None:
-                current.append(instruction)
-        self._named = {
-            name: {each.name: each for each in body} for name, body in self.computations.items()
-        }
+        self.text, self.entry = text, ""
+        self.computations: dict[str, dict[str, Instruction]] = {}
+        for entry, name, body in _COMPUTATION.findall(text):
+            matches = map(_INSTRUCTION.match, body.splitlines())
+            instructions = [Instruction(*match.groups("")) for match in matches if match]
+            self.computations[name] = {each.name: each for each in instructions}
+            self.entry = name if entry else self.entry
 
-    def scheduled(self, name: str = "", times: int = 1) -> Iterator[tuple[str, Instruction, int]]:
-        """Yields what runs by itself, not inside a fusion: computation, instruction, and how often
-        it runs.
+    def walk(
+        self, names: Collection[str], opcodes: Collection[str] = SCHEDULED, times: int = 1
+    ) -> Iterator[tuple[str, Instruction, int]]:
+        """Yields computation, instruction, and how often it runs.
+
+        Args:
+            names: of the computations to begin with.
+            opcodes: of instructions whose computations are entered: `SCHEDULED` for what runs by
+                itself, `FUSED` for what runs inside a fusion.
+            times: how often these computations run.
         """
-        name = name or self.entry
-        for each in self.computations.get(name, ()):
-            yield name, each, times
-            if each.opcode in ("while", "call", "conditional", "async-start"):
-                trips = self._trips(each) if each.opcode == "while" else 1
-                for inner in each.called:
-                    yield from self.scheduled(inner, times * trips)
+        for name in names:
+            for each in self.computations.get(name, {}).values():
+                yield name, each, times
+                if each.opcode in opcodes:
+                    trips = self._trips(each) if each.opcode == "while" else 1
+                    yield from self.walk(each.called, opcodes, times * trips)
 
     def _trips(self, loop: Instruction) -> int:
         """Returns how often a loop runs, 1 if the text does not show it: XLA:GPU notes it, XLA:TPU
         compares a counter from 0 with it.
         """
-        if (match := _TRIPS.search(loop.rest)) is not None:
-            return int(match.group(1))
-        condition = self.computations.get(loop.attribute("condition").lstrip("%"), [])
-        compared = condition[-1] if condition else loop
-        if compared.opcode != "compare" or compared.attribute("direction") != "LT":
-            return 1
-        bound = next((each for each in condition if each.name == compared.operands[-1]), loop)
-        return int(bound.rest) if bound.opcode == "constant" and bound.rest.isdecimal() else 1
-
-    def inside(self, fusion: Instruction, times: int = 1) -> Iterator[tuple[str, Instruction, int]]:
-        """Yields the instructions of a fusion as `scheduled` does."""
-        for name in fusion.called:
-            for each in self.computations.get(name, ()):
-                yield name, each, times
-                if each.opcode in ("fusion", "call"):
-                    yield from self.inside(each, times)
+        if match := _TRIPS.search(loop.rest):
+            return int(match[1])
+        condition = self.computations.get(loop.attribute("condition").strip("%"), {})
+        for each in condition.values():
+            if each.opcode == "compare" and each.attribute("direction") == "LT":
+                bound = condition.get(each.operands[-1])
+                if bound is not None and bound.opcode == "constant" and bound.inside.isdecimal():
+                    return int(bound.inside)
+        return 1
 
     def operands(self, name: str, each: Instruction) -> list[Instruction]:
         """Returns the instructions of the computation `name` that compute operands of one."""
-        known = self._named[name]
+        known = self.computations[name]
         return [known[operand] for operand in each.operands if operand in known]
 
     def collectives(self) -> list[Collective]:
         """Returns the collectives by kind, the one that moves the most bytes first."""
-        groups: dict[tuple[str, int], list[Collective]] = {}
-        for name, each, times in self.scheduled():
+        groups: dict[tuple[str, int], list[tuple[int, ...]]] = {}
+        for name, each, times in self.walk([self.entry]):
             collective = self._collective(each)
             if collective is None:
                 continue
@@ -192,15 +189,12 @@ class Program:
             # As XLA:TPU writes it.
             if each.opcode == "fusion" and kind == "all-reduce" and results < operands:
                 kind = "reduce-scatter"
-            overlapped = times * (starts and self._computes_until_done(name, each))
-            size = times * max(operands, results)
-            key = (kind, collective.group_size)
-            found = Collective(*key, times, size, times * starts, overlapped)
-            groups.setdefault(key, []).append(found)
-        sums = ("count", "bytes", "asynchronous", "overlapped")
+            overlaps = starts and self._computes_until_done(name, each)
+            counts = (1, max(operands, results), starts, overlaps)
+            group = groups.setdefault((kind, collective.group_size), [])
+            group.append(tuple(times * count for count in counts))
         kinds = [
-            Collective(*key, *(sum(getattr(each, field) for each in group) for field in sums))
-            for key, group in groups.items()
+            Collective(*key, *map(sum, zip(*group, strict=True))) for key, group in groups.items()
         ]
         return sorted(kinds, key=lambda each: -each.bytes)
 
@@ -208,48 +202,21 @@ class Program:
         """Returns the collective that an instruction is, or that a fusion of XLA:TPU computes
         together with its user.
         """
-        inner = self.inside(each) if "kind=kCustom" in each.rest else ()
+        inner = self.walk(each.called, FUSED) if "kind=kCustom" in each.rest else ()
         candidates = (each, *(instruction for _, instruction, _ in inner))
         return next(
             (one for one in candidates if one.opcode.removesuffix("-start") in _COLLECTIVES), None
         )
 
     def _computes_until_done(self, name: str, start: Instruction) -> bool:
-        after = itertools.dropwhile(lambda each: each.name != start.name, self.computations[name])
+        body = self.computations[name].values()
+        after = itertools.dropwhile(lambda each: each.name != start.name, body)
         between = itertools.takewhile(
             lambda each: not (each.opcode.endswith("-done") and start.name in each.operands), after
         )
         return any(each.opcode in _COMPUTES for each in between)
 
 
-def _read(line: str) -> Instruction | None:
-    match = _INSTRUCTION.match(line)
-    if match is None:
-        return None
-    name, text = match.group(2), match.group(3)
-    end = _closing(text, 0) + 1 if text.startswith("(") else text.find(" ")
-    opcode = _OPCODE.match(text[end:])
-    if opcode is None:
-        return None
-    start = end + opcode.end() - 1
-    stop = _closing(text, start)
-    inside, rest = text[start + 1 : stop], text[stop + 1 :]
-    if opcode.group(1) in ("parameter", "constant"):  # a number, or the value
-        return Instruction(name, text[:end], opcode.group(1), (), inside)
-    operands = tuple(re.findall(r"%([\w.\-]+)", inside))
-    return Instruction(name, text[:end], opcode.group(1), operands, rest)
-
-
 def integers(text: str) -> tuple[int, ...]:
     """Reads `16,8`."""
     return tuple(map(int, text.split(","))) if text else ()
-
-
-def _closing(text: str, start: int) -> int:
-    """Returns the position of the parenthesis that closes the one at `start`."""
-    depth = 0
-    for position in range(start, len(text)):
-        depth += (text[position] == "(") - (text[position] == ")")
-        if depth == 0:
-            return position
-    return len(text) - 1

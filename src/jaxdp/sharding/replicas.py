@@ -4,7 +4,6 @@ The only file that names pmean, psum, pcast and all_gather.
 """
 
 import dataclasses
-import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -52,9 +51,8 @@ class Replicas:
     def gather(self, array: jax.Array, count: int) -> jax.Array:
         if self.axis is None:
             return array
-        return jax.lax.all_gather(
-            array, self.axis, axis_index_groups=self._neighbours(count), tiled=True
-        )
+        replicas = np.arange(jax.lax.axis_size(self.axis)).reshape(-1, count)
+        return jax.lax.all_gather(array, self.axis, axis_index_groups=replicas.tolist(), tiled=True)
 
     def own(self, array: jax.Array, count: int) -> jax.Array:
         if self.axis is None:
@@ -64,38 +62,28 @@ class Replicas:
             array, jax.lax.axis_index(self.axis) % count * length, length
         )
 
-    def _neighbours(self, count: int) -> list[list[int]]:
-        """Returns the numbers of the replicas, `count` consecutive ones together."""
-        assert self.axis is not None
-        return np.arange(jax.lax.axis_size(self.axis)).reshape(-1, count).tolist()
-
     def _reduce(self, collective: Callable[[Any, str], Any], tree: Any) -> Any:
         if self.axis is None:
             return tree
+        if not self.flat:
+            return collective(tree, self.axis)
         leaves, structure = jax.tree.flatten(tree)
-        small: dict[Any, list[int]] = {}
+        # The numbers of the leaves of each array that is sent: small ones of a dtype are one.
+        groups: dict[Any, list[int]] = {}
         for number, leaf in enumerate(leaves):
-            if self.flat and leaf.size < _LARGE:
-                small.setdefault(leaf.dtype, []).append(number)
-        joined = {
-            dtype: jnp.concatenate([leaves[number].ravel() for number in numbers])
-            for dtype, numbers in small.items()
-        }
-        alone = {
-            number: leaf
-            for number, leaf in enumerate(leaves)
-            if number not in itertools.chain(*small.values())
-        }
-        joined, alone = collective((joined, alone), self.axis)
-        for dtype, numbers in small.items():
-            parts = jnp.split(
-                joined[dtype], np.cumsum([leaves[number].size for number in numbers[:-1]])
-            )
-            alone |= {
-                number: part.reshape(leaves[number].shape)
-                for number, part in zip(numbers, parts, strict=True)
-            }
-        return jax.tree.unflatten(structure, [alone[number] for number in range(len(leaves))])
+            groups.setdefault(leaf.dtype if leaf.size < _LARGE else number, []).append(number)
+        joined = collective(
+            [
+                jnp.concatenate([leaves[number].ravel() for number in numbers])
+                for numbers in groups.values()
+            ],
+            self.axis,
+        )
+        for array, numbers in zip(joined, groups.values(), strict=True):
+            ends = np.cumsum([leaves[number].size for number in numbers])
+            for number, part in zip(numbers, jnp.split(array, ends[:-1]), strict=True):
+                leaves[number] = part.reshape(leaves[number].shape)
+        return jax.tree.unflatten(structure, leaves)
 
 
 def _mean(tree: Any, axis: str) -> Any:

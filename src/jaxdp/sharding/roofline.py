@@ -54,13 +54,12 @@ def network_seconds(target: Target, collectives: Sequence[Collective]) -> float:
     """
     chip, total = target.chip, 0.0
     for each in collectives:
-        devices = each.devices or target.count
-        near = min(devices, chip.linked)
-        far = -(-devices // near)
         if each.kind in ("collective-permute", "collective-broadcast"):
             total += each.bytes / chip.link_bandwidth
             continue
-        passes = 2 if each.kind == "all-reduce" else 1
-        total += passes * each.bytes * (near - 1) / near / chip.link_bandwidth
-        total += passes * each.bytes / near * (far - 1) / far / chip.network_bandwidth
+        near = min(each.devices or target.count, chip.linked)
+        far = -(-(each.devices or target.count) // near)
+        sent = each.bytes * (2 if each.kind == "all-reduce" else 1)
+        total += sent * (near - 1) / near / chip.link_bandwidth
+        total += sent / near * (far - 1) / far / chip.network_bandwidth
     return total

@@ -14,14 +14,13 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from jaxdp.data.augment import Preprocess
-from jaxdp.data.pipeline import HostBatch
 from jaxdp.data.placement import gather_examples
 from jaxdp.registry import ConfigError
 from jaxdp.sharding import mesh, partition, strategy
 from jaxdp.sharding.own_trace import own_trace, scan_steps
 from jaxdp.sharding.replicas import Replicas
 from jaxdp.step import step
-from jaxdp.step.state import Constants, TrainState
+from jaxdp.step.state import Constants, TrainState, all_finite
 
 Batch = Mapping[str, Any]
 
@@ -43,54 +42,41 @@ class Sharded(strategy.Strategy):
     def _build(self) -> None:
         self._layout: partition.Layout | None = None
         if not self.shard_params:
-            self._compile(
-                mesh.replicated(self.mesh),
-                Replicas(per_program=self.data_shards),
-                lambda state: state,
-            )
+            self._compile(self._state_sharding, Replicas(per_program=self.data_shards))
 
     def _fix_layout(self, state: TrainState) -> partition.Layout:
         """Returns the layout, which depends on the model.
 
-        A strategy learns that from the first state.
+        A strategy learns the model from the first state.
         """
         if self._layout is None:
             layout = self._layout = partition.Layout(self.mesh, state.params)
-            replicas = _PartsOfParameters(per_program=self.data_shards, layout=layout)
-
-            def whole(state: TrainState) -> TrainState:
-                return dataclasses.replace(
-                    state, params=layout.use(state.params), ema=layout.use(state.ema)
-                )
-
-            self._compile(layout.shardings(state), replicas, whole)
+            shardings = jax.tree.map(lambda leaf: leaf.sharding, layout.abstract(state))
+            replicas = _ShardedParameters(per_program=self.data_shards, layout=layout)
+            self._compile(shardings, replicas, layout.use)
         return self._layout
 
     def _compile(
-        self, placed: Any, replicas: Replicas, whole: Callable[[TrainState], TrainState]
+        self, placed: Any, replicas: Replicas, use: Callable[[Any], Any] = lambda tree: tree
     ) -> None:
-        everywhere, split = mesh.replicated(self.mesh), mesh.split_over_data(self.mesh)
+        everywhere, split = self._state_sharding, mesh.split_over_data(self.mesh)
         recipe = self.recipe
         gather: Callable[[Batch, Batch], Batch] = gather_examples
         if mesh.SPACE_AXIS in self.mesh.axis_names:
             # Once after examples are gathered from the dataset, and once after augmentation, which
             # may need whole images.
             split, gather = None, self._gather_and_spread
-            recipe = dataclasses.replace(
-                recipe, preprocess=_SpreadPreprocess.of(recipe.preprocess, self._spread)
-            )
+            preprocess = _SpreadPreprocess(**vars(recipe.preprocess), spread=self._spread)
+            recipe = dataclasses.replace(recipe, preprocess=preprocess)
 
         def train_step(state: TrainState, batch: Batch, constants: Constants) -> Any:
-            batch, constants = (
-                gather(batch, constants.examples),
-                dataclasses.replace(constants, examples={}),
-            )
+            batch = gather(batch, constants.examples)
+            constants = dataclasses.replace(constants, examples={})
             return step.train_step(state, batch, constants, recipe=recipe, replicas=replicas)
 
         def eval_step(state: TrainState, batch: Batch, data: Mapping[str, Any]) -> Any:
-            return step.eval_step(
-                whole(state), gather(batch, data), {}, recipe=recipe, replicas=replicas
-            )
+            state = dataclasses.replace(state, params=use(state.params), ema=use(state.ema))
+            return step.eval_step(state, gather(batch, data), {}, recipe=recipe, replicas=replicas)
 
         wrap = functools.partial(jax.jit, in_shardings=(placed, split, everywhere))
         train_steps = scan_steps(train_step, recipe=recipe)
@@ -118,46 +104,34 @@ class Sharded(strategy.Strategy):
         pieces = self.mesh.shape.get(mesh.SPACE_AXIS, 1)
         for height in sorted(heights):
             if height % pieces:
-                remedy = (
-                    f"space={pieces} does not divide the {height} rows of an image; use"
-                    " --image-size or a crop that it divides"
-                )
-                raise ConfigError("mesh", self.axes, remedy)
+                remedy = f"space={pieces} does not divide the {height} rows of an image; use"
+                raise ConfigError("mesh", self.axes, f"{remedy} --image-size or a crop it divides")
         # Else XLA's partitioner (jaxlib 0.10.2) sums gradients over too many devices.
         if pieces > 1 and fewest < _LEAST_ROWS * pieces:
             remedy = (
                 f"a convolution of this model has {fewest} rows, and XLA computes wrong gradients"
-                f" with fewer than {_LEAST_ROWS} "
+                f" with fewer than {_LEAST_ROWS} on a device; use larger images, a smaller space or"
+                " fewer levels"
             )
-            raise ConfigError(
-                "mesh",
-                self.axes,
-                remedy + "on a device; use larger images, a smaller space or fewer levels",
-            )
+            raise ConfigError("mesh", self.axes, remedy)
 
     def parts(self, shapes: TrainState) -> TrainState | None:
         return self.abstract(shapes) if self.shard_params else None
 
     def restore(self, state: TrainState, shapes: TrainState | None = None) -> TrainState:
-        return (
-            self._fix_layout(shapes or state).put(state)
-            if self.shard_params
-            else super().restore(state)
-        )
+        if not self.shard_params:
+            return super().restore(state)
+        return self._fix_layout(shapes or state).put(state)
 
     def abstract(self, state: TrainState) -> TrainState:
         """Returns shapes and shardings of a placed state; nothing is computed."""
-        if self.shard_params:
-            return self._fix_layout(state).abstract(state)
-        everywhere = mesh.replicated(self.mesh)
-        return jax.tree.map(
-            lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=everywhere), state
-        )
+        if not self.shard_params:
+            return super().abstract(state)
+        return self._fix_layout(state).abstract(state)
 
     def state_bytes(self, state: TrainState) -> dict[str, int]:
-        replicated = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))
         return {
-            "replicated": replicated,
+            "replicated": partition.bytes_per_device(super().abstract(state)),
             "per_device": partition.bytes_per_device(self.abstract(state)),
         }
 
@@ -178,9 +152,7 @@ class Sharded(strategy.Strategy):
         layout = self._layout
         if layout is None:
             return super().gather(tree)
-        return jax.tree_util.tree_map_with_path(
-            lambda path, leaf: layout.crop(path, _whole(leaf)), tree
-        )
+        return jax.tree.map_with_path(lambda path, leaf: layout.crop(path, _whole(leaf)), tree)
 
     def to_save(self, state: TrainState) -> TrainState:
         """Returns NumPy arrays, as other strategies do, if this is the only process: all shards are
@@ -192,25 +164,17 @@ class Sharded(strategy.Strategy):
         if self._layout is None or jax.process_count() == 1:
             return self.gather(state)
         return jax.tree.map(
-            lambda leaf: _whole(leaf) if leaf.is_fully_replicated else _copy(leaf), state
+            lambda leaf: np.array(leaf) if leaf.is_fully_replicated else _copy(leaf), state
         )
 
     def all_finite(self, state: TrainState, saved: TrainState) -> bool:
         if self._layout is None:
             return super().all_finite(state, saved)
-        return bool(_whole(_finite((state.params, state.batch_stats, state.ema))))
-
-    def shard_batch(self, batch: HostBatch) -> Mapping[str, jax.Array]:
-        return {
-            name: jax.make_array_from_process_local_data(
-                mesh.split_batch(self.mesh, array.ndim), array
-            )
-            for name, array in batch.items()
-        }
+        return bool(_all_finite((state.params, state.batch_stats, state.ema)))
 
 
 @dataclasses.dataclass(frozen=True)
-class _PartsOfParameters(Replicas):
+class _ShardedParameters(Replicas):
     """Differentiates whole parameters, and updates each device's shard of them with its shard of
     the gradients.
     """
@@ -230,41 +194,19 @@ class _SpreadPreprocess(Preprocess):
 
     spread: Callable[[Batch], dict[str, Any]] = dict
 
-    @classmethod
-    def of(
-        cls, preprocess: Preprocess, spread: Callable[[Batch], dict[str, Any]]
-    ) -> "_SpreadPreprocess":
-        return cls(
-            **{
-                field.name: getattr(preprocess, field.name)
-                for field in dataclasses.fields(preprocess)
-            },
-            spread=spread,
-        )
-
     def __call__(self, batch: Any, keys_of: Any) -> Any:
         return self.spread(super().__call__(batch, keys_of))
 
 
-@jax.jit
-def _copy(leaf: jax.Array) -> jax.Array:
-    return jnp.copy(leaf)
-
-
-@jax.jit
-def _finite(tree: Any) -> jax.Array:
-    return jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(tree)]))
+_copy = jax.jit(jnp.copy)
+_all_finite = jax.jit(all_finite)
 
 
 def _whole(leaf: jax.Array) -> np.ndarray:
     """Returns an array as NumPy, assembled from its shards on the host.
 
-    Those of other processes come over the network.
+    Shards of other processes come over the network.
     """
-    if leaf.is_fully_replicated:
-        return np.array(leaf.addressable_shards[0].data)
-    return (
-        np.array(leaf)
-        if leaf.is_fully_addressable
-        else np.asarray(multihost_utils.process_allgather(leaf, tiled=True))
-    )
+    if leaf.is_fully_replicated or leaf.is_fully_addressable:
+        return np.array(leaf)
+    return np.asarray(multihost_utils.process_allgather(leaf, tiled=True))

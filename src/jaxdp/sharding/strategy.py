@@ -2,6 +2,7 @@
 
 import abc
 import contextlib
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
@@ -15,6 +16,9 @@ from jaxdp.data.pipeline import HostBatch
 from jaxdp.registry import ConfigError, Registry
 from jaxdp.sharding import mesh
 from jaxdp.sharding.mesh import Device, MeshShape
+from jaxdp.sharding.own_trace import own_trace, scan_steps
+from jaxdp.sharding.replicas import Replicas
+from jaxdp.step import step
 from jaxdp.step.state import TrainState
 from jaxdp.step.step import Recipe, TrainStep
 
@@ -66,12 +70,8 @@ class Strategy(abc.ABC):
         for field, value in (("mesh", axes), ("shard_params", shard_params)):
             if value and not self.takes_mesh:
                 flag = field.replace("_", "-")
-                raise ConfigError(
-                    field,
-                    value,
-                    f"--strategy {self.name} takes none; use --strategy sharded, or leave"
-                    f" --{flag} out",
-                )
+                remedy = f"takes none; use --strategy sharded, or leave --{flag} out"
+                raise ConfigError(field, value, f"--strategy {self.name} {remedy}")
         self.recipe = recipe
         self.devices = list(devices)
         self.axes = axes
@@ -85,6 +85,14 @@ class Strategy(abc.ABC):
     @abc.abstractmethod
     def _build(self) -> None:
         """Sets `train_step` and `eval_step`."""
+
+    def _steps(self, replicas: Replicas) -> tuple[TrainStep, EvalStep]:
+        """Returns the steps with traces of their own, to be wrapped in a transform."""
+        kwargs: Any = {"recipe": self.recipe, "replicas": replicas}
+        return (
+            scan_steps(functools.partial(step.train_step, **kwargs), recipe=self.recipe),
+            own_trace(functools.partial(step.eval_step, **kwargs)),
+        )
 
     @property
     def on_cpu(self) -> bool:
@@ -102,13 +110,15 @@ class Strategy(abc.ABC):
             config: with what model, dataset and devices decide filled in.
             shapes: returns the shapes of the state.
         """
-        values = config.flat()
-        for name in sorted(set[str]().union(*(each.settings for each in names().values()))):
-            if values[name] is not None and name not in self.settings:
-                owners = sorted(key for key, each in names().items() if name in each.settings)
-                remedy = f"is for --strategy {' and '.join(owners)}, and this is {self.name}"
+        values, defaults = config.flat(), TrainConfig().flat()
+        owners: dict[str, list[str]] = {}
+        for strategy, kind in sorted(names().items()):
+            for name in kind.settings:
+                owners.setdefault(name, []).append(strategy)
+        for name in sorted(owners.keys() - self.settings):
+            if values[name] is not None:
+                remedy = f"is for --strategy {' and '.join(owners[name])}, and this is {self.name}"
                 raise ConfigError(name, values[name], remedy)
-        defaults = TrainConfig().flat()
         for name, reason in self.refuses.items():
             if values[name] != defaults[name]:
                 raise ConfigError(name, values[name], f"--strategy {self.name} {reason}")
@@ -135,74 +145,52 @@ class Strategy(abc.ABC):
             group: examples that share batch-norm statistics, where a number was asked for; by
                 default it follows the batch.
         """
-        shards = self.data_shards
-        if global_batch_size % shards:
-            unit = self.recipe.accumulate_steps * math.lcm(shards, group or 1)
-            lower = global_batch_size // unit * unit
-            near = " or ".join(
-                str(size)
-                for size in (lower, lower + unit)
-                if size and (most is None or size <= most)
-            )
-            who = (
-                f"{shards} devices do"
-                if shards == self.num_devices
-                else f"data={shards} of the mesh does"
-            )
+        shards, parts, mode = self.data_shards, self.recipe.accumulate_steps, self.recipe.batch_norm
+        share, rest = divmod(global_batch_size, shards)
+        if rest:
+            unit = parts * math.lcm(shards, group or 1)
+            sizes = [global_batch_size // unit * unit + more for more in (0, unit)]
+            possible = [str(size) for size in sizes if 0 < size <= (most or math.inf)]
             few = "use fewer devices" + " or smaller groups" * bool(group and group > 1)
-            remedy = f"use {near}" if near else f"there are {most} examples to train on: {few}"
-            raise ConfigError(
-                "global_batch_size", global_batch_size, f"{who} not divide it; {remedy}"
-            )
-        parts = self.recipe.accumulate_steps
-        if global_batch_size % (parts * shards):
-            each = global_batch_size // shards
-            divisors = [count for count in range(1, each + 1) if each % count == 0]
-            near = min(divisors, key=lambda count: abs(count - parts))
-            remedy = f"does not divide the {each} examples of each device; use e.g. {near}"
+            remedy = f"there are {most} examples to train on: {few}"
+            if possible:
+                remedy = f"use {' or '.join(possible)}"
+            whole = shards == self.num_devices
+            who = f"{shards} devices do" if whole else f"data={shards} of the mesh does"
+            remedy = f"{who} not divide it; {remedy}"
+            raise ConfigError("global_batch_size", global_batch_size, remedy)
+        if share % parts:
+            near = min(divisors(share), key=lambda count: abs(count - parts))
+            remedy = f"does not divide the {share} examples of each device; use e.g. {near}"
             raise ConfigError("accumulate_steps", parts, remedy)
-        group, together = self.recipe.batch_norm.group_size, global_batch_size // parts
-        if group is not None and together % group:
+        together = global_batch_size // parts
+        if mode.group_size is not None and together % mode.group_size:
             what = "a microbatch" if parts > 1 else "the batch"
-            remedy = (
-                f"does not divide the {together} examples of {what}; use e.g."
-                f" group:{nearest_divisor(together, group)}"
-            )
-            raise ConfigError("batch_norm", self.recipe.batch_norm, remedy)
+            near = nearest_divisor(together, mode.group_size)
+            remedy = f"does not divide the {together} examples of {what}; use e.g. group:{near}"
+            raise ConfigError("batch_norm", mode, remedy)
 
     def order_in_batch(self, global_batch_size: int) -> np.ndarray | None:
-        """Returns the positions in a global batch of the examples that are placed one after the
-        other; None for their own order.
+        """Returns the order in which the examples of a global batch are placed; None for their own.
 
         With microbatches, statistics over more examples than a device has of one are those of
         consecutive examples only if each microbatch is a consecutive part of the global batch. Then
         each device takes a part of each.
         """
-        parts = self.recipe.accumulate_steps
-        shards = self.data_shards
-        group = self.recipe.batch_norm
-        each = global_batch_size // (parts * shards)
-        spans = group.kind == "global" or (
-            group.group_size is not None and each % group.group_size != 0
-        )
+        parts, shards, mode = self.recipe.accumulate_steps, self.data_shards, self.recipe.batch_norm
+        share = global_batch_size // (parts * shards)
+        spans = mode.kind == "global" or share % (mode.group_size or 1) != 0
         if parts == 1 or shards == 1 or not spans:
             return None
-        return np.arange(global_batch_size).reshape(parts, shards, each).swapaxes(0, 1).ravel()
+        return np.arange(global_batch_size).reshape(parts, shards, share).swapaxes(0, 1).ravel()
 
     def check_rows(self, heights: set[int], fewest: int) -> None:  # noqa: B027
-        """Raises ConfigError for images whose rows the mesh does not divide, or a model that leaves
-        a device too few rows.
-
-        Args:
-            heights: of images before and after augmentation.
-            fewest: smallest number of rows at any of the model's convolutions.
+        """Raises ConfigError for images of heights that the mesh does not divide, or for a model
+        with a convolution whose rows, `fewest`, are too few for the devices.
         """
 
     def state_bytes(self, state: TrainState) -> dict[str, int] | None:
-        """Returns the bytes of a state, `replicated` and `per_device`.
-
-        None if every device holds all of it.
-        """
+        """Returns the bytes of a state, `replicated` and `per_device`, if they may differ."""
         return None
 
     def creating(self) -> contextlib.AbstractContextManager[Any]:
@@ -216,10 +204,7 @@ class Strategy(abc.ABC):
     def parts(self, shapes: TrainState) -> TrainState | None:
         """Returns shapes and shardings into which each process reads its shards of a checkpoint.
 
-        None if it reads all of it.
-
-        Args:
-            shapes: of the state, with the model's shapes; nothing is computed.
+        None if each reads all of it.
         """
         return None
 
@@ -237,29 +222,19 @@ class Strategy(abc.ABC):
         )
 
     def replicate(self, tree: Any) -> Any:
-        """Places whole arrays on every device, such as a dataset from which batches are gathered
-        inside the step.
-        """
+        """Places whole arrays on every device, such as a dataset that the step reads."""
         return jax.tree.map(lambda array: jax.device_put(array, self._state_sharding), tree)
 
     def gather(self, tree: Any) -> Any:
-        """Returns NumPy copies of a replicated tree, reading one replica.
-
-        Waits until the devices have computed it.
-        """
+        """Returns NumPy copies of a replicated tree, once the devices have computed it."""
         return jax.tree.map(lambda leaf: np.array(leaf.addressable_shards[0].data), tree)
 
     def collect(self, state: TrainState) -> TrainState:
-        """Returns the state after the last train step, to be evaluated or saved.
-
-        A strategy whose state is elsewhere fetches it.
-        """
+        """Returns the state after the last train step, fetched if it is elsewhere."""
         return state
 
     def to_save(self, state: TrainState) -> TrainState:
-        """Returns a copy of a state for a checkpoint to write in the background, with the model's
-        shapes or as it is stored.
-        """
+        """Returns a copy of a state, which a checkpoint writes in the background."""
         return self.gather(state)
 
     def all_finite(self, state: TrainState, saved: TrainState) -> bool:
@@ -277,29 +252,31 @@ class Strategy(abc.ABC):
     def abstract_batch(
         self, batch: Mapping[str, jax.ShapeDtypeStruct]
     ) -> Mapping[str, jax.ShapeDtypeStruct]:
-        """Returns the shapes of a placed batch from those of the global one; nothing is placed."""
+        """Returns the shapes of a placed batch from those of the global one."""
         return batch
 
     def abstract(self, state: TrainState) -> TrainState:
-        """Returns the shapes of a placed state, with shardings if it is sharded.
-
-        Nothing is computed.
-        """
+        """Returns the shapes of a placed state, with shardings if it is sharded."""
         return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), state)
 
     def shard_batch(self, batch: HostBatch) -> Mapping[str, jax.Array]:
         """Places this process's share of a global batch on its devices, in order."""
-        sharding = mesh.split_over_data(self.mesh)
         return {
-            name: jax.make_array_from_process_local_data(sharding, array)
+            name: jax.make_array_from_process_local_data(
+                mesh.split_batch(self.mesh, array.ndim), array
+            )
             for name, array in batch.items()
         }
 
 
+def divisors(number: int) -> list[int]:
+    """Returns the divisors of a number, the smallest first."""
+    return [size for size in range(1, number + 1) if number % size == 0]
+
+
 def nearest_divisor(number: int, wanted: int) -> int:
     """Returns the divisor of a number whose ratio to `wanted` is nearest to 1."""
-    divisors = [size for size in range(1, number + 1) if number % size == 0]
-    return min(divisors, key=lambda size: max(size, wanted) / min(size, wanted))
+    return min(divisors(number), key=lambda size: max(size, wanted) / min(size, wanted))
 
 
 _strategies: Registry[type[Strategy]] = Registry("strategy", "jaxdp.sharding", "jaxdp.workers")
@@ -316,17 +293,8 @@ def create_strategy(
     *,
     shard_params: bool = False,
 ) -> Strategy:
-    """Creates a strategy by name.
+    """Creates the strategy that is registered under a name, e.g. `pmap`.
 
-    Args:
-        name: a registered name, e.g. `pmap`.
-        recipe: the settings of a step.
-        devices: this process's devices.
-        axes: shape of the mesh over all processes' devices; None for data alone.
-        shard_params: whether parameters, optimizer state and EMA are sharded over devices.
-
-    Raises:
-        ConfigError: for an unknown name, or devices, a mesh or `shard_params` that the strategy
-            does not accept.
+    Arguments and errors are those of `Strategy`; an unknown name is a ConfigError, too.
     """
     return _strategies[name](recipe, devices, axes, shard_params=shard_params)

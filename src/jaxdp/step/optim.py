@@ -10,29 +10,13 @@ import optax
 from jaxdp.config import OptimizationConfig
 from jaxdp.registry import ConfigError, check_keywords, nearest
 
-Optimizer = Callable[..., optax.GradientTransformation]
-
-
-def _momentum(
-    learning_rate: optax.ScalarOrSchedule, momentum: float = 0.9
-) -> optax.GradientTransformation:
-    return optax.sgd(learning_rate, momentum=momentum)
-
-
-def _nesterov(
-    learning_rate: optax.ScalarOrSchedule, momentum: float = 0.9
-) -> optax.GradientTransformation:
-    return optax.sgd(learning_rate, momentum=momentum, nesterov=True)
-
-
-def _sgd(learning_rate: optax.ScalarOrSchedule) -> optax.GradientTransformation:
-    return optax.sgd(learning_rate)
-
-
-OPTIMIZERS: dict[str, Optimizer] = {
-    "sgd": _sgd,
-    "momentum": _momentum,
-    "nesterov": _nesterov,
+# The keywords of a rule are those that `--optimizer-kwargs` may give.
+OPTIMIZERS: dict[str, Callable[..., optax.GradientTransformation]] = {
+    "sgd": lambda learning_rate: optax.sgd(learning_rate),
+    "momentum": lambda learning_rate, momentum=0.9: optax.sgd(learning_rate, momentum),
+    "nesterov": lambda learning_rate, momentum=0.9: optax.sgd(
+        learning_rate, momentum, nesterov=True
+    ),
     "adam": optax.adam,
     "adamw": optax.adamw,
     "rmsprop": optax.rmsprop,
@@ -80,10 +64,9 @@ def create_schedule(
     of it; the linear warm-up of the others, and a rate in proportion to the batch, are Goyal et al.
     2017, section 2; its square root is Krizhevsky 2014, section 3.
     """
-    peak = config.learning_rate
+    peak, warmup_fraction = config.learning_rate, config.warmup_fraction
     if peak is None:
         peak = 0.1 if config.optimizer in _SGD_FAMILY else 0.001
-    warmup_fraction = config.warmup_fraction
     if config.lr_scaling != "none":
         ratio = int(config.global_batch_size or DEFAULT_BATCH_SIZE) / DEFAULT_BATCH_SIZE
         peak *= ratio if config.lr_scaling == "linear" else math.sqrt(ratio)
@@ -108,11 +91,8 @@ def create_schedule(
             round(total_steps * fraction) - warmup: 0.1 for fraction in MULTISTEP_MILESTONES
         }
         if min(milestones) < 0:
-            raise ConfigError(
-                "warmup_fraction",
-                config.warmup_fraction,
-                "reaches beyond the first milestone of multistep, 0.5",
-            )
+            remedy = "reaches beyond the first milestone of multistep, 0.5"
+            raise ConfigError("warmup_fraction", config.warmup_fraction, remedy)
         after = optax.piecewise_constant_schedule(peak, milestones)
     if not warmup:
         return after

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from flax import nnx, struct
+from jaxtyping import Array, Bool
 
 from jaxdp.registry import ConfigError
 
@@ -160,6 +161,11 @@ def array_name(path: Any) -> str:
     return jax.tree_util.keystr(path, simple=True, separator="/")
 
 
+def all_finite(tree: Tree) -> Bool[Array, ""]:
+    """Returns whether all numbers of a tree are finite."""
+    return jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(tree)]))
+
+
 def takes_keys(model: nnx.Module) -> bool:
     """Whether a model is called with `keys`, one for each example, for what it draws at random."""
     parameters = inspect.signature(type(model).__call__).parameters.values()
@@ -178,13 +184,12 @@ def merge(state: TrainState, params: Tree, batch_stats: Tree, key: Any = None) -
     if not state.random:
         return nnx.merge(state.graphdef, params, batch_stats, copy=True)
     key = jax.random.key(0) if key is None else key
-    streams: dict[Any, Any] = {}
-    for number, (path, is_key) in enumerate(state.random):
-        inner = streams
-        for part in path[:-1]:
-            inner = inner.setdefault(part, {})
-        inner[path[-1]] = jax.random.fold_in(key, number) if is_key else jnp.zeros((), jnp.uint32)
-    return nnx.merge(state.graphdef, params, batch_stats, streams, copy=True)
+    streams = {
+        path: jax.random.fold_in(key, number) if is_key else jnp.zeros((), jnp.uint32)
+        for number, (path, is_key) in enumerate(state.random)
+    }
+    nested = nnx.traversals.unflatten_mapping(streams)
+    return nnx.merge(state.graphdef, params, batch_stats, nested, copy=True)
 
 
 def fingerprint(state: TrainState) -> str:

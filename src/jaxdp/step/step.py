@@ -1,7 +1,4 @@
-"""Computes one training or evaluation step, in pure functions that know no device.
-
-Strategies wrap them.
-"""
+"""Computes one training or evaluation step, in pure functions that strategies wrap."""
 
 import dataclasses
 import functools
@@ -12,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import optax
 from flax import nnx
-from jaxtyping import Array, Bool, Float, Key
+from jaxtyping import Array, Float, Key
 
 from jaxdp.config import BatchNormMode
 from jaxdp.data import augment
@@ -20,8 +17,17 @@ from jaxdp.data.augment import Preprocess
 from jaxdp.data.placement import gather_examples
 from jaxdp.models import layers
 from jaxdp.step import batch_norm
+from jaxdp.step.keys import example_keys, fold
 from jaxdp.step.replicas import Replicas
-from jaxdp.step.state import Constants, TrainState, Tree, array_name, merge, takes_keys
+from jaxdp.step.state import (
+    Constants,
+    TrainState,
+    Tree,
+    all_finite,
+    array_name,
+    merge,
+    takes_keys,
+)
 from jaxdp.tasks import Task
 
 Batch = Mapping[str, Array]
@@ -75,8 +81,6 @@ def train_step(
         state: before the update.
         batch: this program's examples, or their indices in `constants.examples`.
         constants: learning rates, random key, and the dataset if it is held on the devices.
-        recipe: the settings of a step.
-        replicas: how this program communicates with the other replicas.
     """
     with jax.named_scope("input"):  # scopes name the stages of a step in a profile
         batch = gather_examples(batch, constants.examples)
@@ -110,7 +114,6 @@ def update_state(
             replicas.
         sums: metric sums of the global batch.
         constants: holds the learning rates.
-        recipe: the settings of a step.
     """
     # The weight is exactly 1 for a full batch; with missing examples the mean is over those
     # present, on whichever replica.
@@ -124,7 +127,7 @@ def update_state(
     updated = apply_gradients(state, grads, batch_stats, constants.learning_rates, recipe=recipe)
     if recipe.on_divergence == "skip" or state.loss_scale is not None:
         finite = jnp.isfinite(sums["loss"]) & jnp.isfinite(sums["gradient_norm"])
-        sound = finite & _all_finite(updated) if recipe.on_divergence == "skip" else finite
+        sound = finite & all_finite(updated) if recipe.on_divergence == "skip" else finite
         updated = jax.tree.map(lambda new, old: jnp.where(sound, new, old), updated, state)
         updated = dataclasses.replace(updated, step=state.step + 1)
         sums["skipped_updates"] = jnp.where(sound, 0.0, 1.0)
@@ -193,8 +196,6 @@ def compute_gradients(
         state: before the update.
         batch: this replica's examples, not yet augmented.
         key: data of the run's random key.
-        recipe: the settings of a step.
-        replicas: how this program communicates with the other replicas.
     """
 
     def keys_of(purpose: int) -> Callable[[Array], Key[Array, "batch"]]:
@@ -208,7 +209,7 @@ def compute_gradients(
     def loss_function(
         params: Tree,
     ) -> tuple[Float[Array, ""], tuple[Tree, Float[Array, ""], dict[str, Array]]]:
-        trained = _choose(recipe.frozen, jax.lax.stop_gradient(params), params)
+        trained = _merge_frozen(recipe.frozen, jax.lax.stop_gradient(params), params)
         model = merge(state, trained, state.batch_stats, keys[0] if state.random else None)
         model.train()
         layers.set_batch_norm(model, group_size=group_size, combine=combine)
@@ -246,14 +247,14 @@ def apply_gradients(
     optimizer = recipe.optimizer(lambda count: learning_rates[count])
     updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
     # Weight decay and the like would change what has no gradient.
-    params = _choose(recipe.frozen, state.params, optax.apply_updates(state.params, updates))
+    params = _merge_frozen(recipe.frozen, state.params, optax.apply_updates(state.params, updates))
     ema = None
     if state.ema is not None:
         # With the full decay, early averages would be mostly initial weights: it starts at 0.1 and
         # rises.
         decay = jnp.minimum(recipe.ema_decay, (1.0 + state.step) / (10.0 + state.step))
         averages: Any = optax.incremental_update((params, batch_stats), state.ema, 1 - decay)
-        ema = (_choose(recipe.frozen, params, averages[0]), averages[1])
+        ema = (_merge_frozen(recipe.frozen, params, averages[0]), averages[1])
     return dataclasses.replace(
         state,
         step=state.step + 1,
@@ -264,14 +265,12 @@ def apply_gradients(
     )
 
 
-def _choose(names: frozenset[str], named: Tree, others: Tree) -> Tree:
-    """Returns a tree of parameters with those of these names from the first tree and all others
-    from the second.
-    """
+def _merge_frozen(names: frozenset[str], frozen: Tree, trained: Tree) -> Tree:
+    """Returns the parameters of these names from the first tree and all others from the second."""
     if not names:
-        return others
-    return jax.tree_util.tree_map_with_path(
-        lambda path, one, other: one if array_name(path) in names else other, named, others
+        return trained
+    return jax.tree.map_with_path(
+        lambda path, one, other: one if array_name(path) in names else other, frozen, trained
     )
 
 
@@ -285,8 +284,6 @@ def eval_step(
         state: of the model.
         batch: this program's examples, or their indices in `data`.
         data: the dataset if it is held on the devices; otherwise empty.
-        recipe: the settings of a step.
-        replicas: how this program communicates with the other replicas.
     """
     batch = recipe.preprocess(gather_examples(batch, data), None)
     return replicas.sum(
@@ -295,34 +292,8 @@ def eval_step(
 
 
 def evaluation_model(state: TrainState) -> Any:
-    """Returns the model in evaluation mode, with the moving average of its weights if the state has
-    one.
-    """
+    """Returns the model in evaluation mode, with averaged weights if the state has them."""
     params, batch_stats = (state.params, state.batch_stats) if state.ema is None else state.ema
     model = merge(state, params, batch_stats)
     model.eval()
     return model
-
-
-def _all_finite(tree: Tree) -> Bool[Array, ""]:
-    return jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(tree)]))
-
-
-def example_keys(key: Array, step: Array, indices: Array) -> Key[Array, "batch"]:
-    """Returns one key per example, from the run's key, the step and the example's index, whatever
-    the strategy and device count.
-
-    Args:
-        key: data of the run's random key.
-        step: number of updates done.
-        indices: of the examples in the dataset, or numbers that tell copies of an example in a
-            batch apart.
-    """
-    return jax.vmap(jax.random.fold_in, (None, 0))(
-        jax.random.fold_in(jax.random.wrap_key_data(key), step), indices
-    )
-
-
-def fold(keys: Key[Array, "batch"], purpose: int) -> Key[Array, "batch"]:
-    """Returns keys for one purpose, independent of those for another."""
-    return jax.vmap(jax.random.fold_in, (0, None))(keys, purpose)

@@ -16,8 +16,7 @@ _READ_AT_ONCE = 64  # masks
 
 
 def resolve(config: TrainConfig, dataset: Dataset) -> tuple[float, ...]:
-    """Returns what `--class-weights` comes to: a weight for each class, or nothing where it is not
-    given.
+    """Returns a weight for each class, as `--class-weights` asks; nothing if it is not given.
 
     For instance segmentation the classes are balanced, unless weights are given: the first term
     of equation 2 of the U-Net paper.
@@ -27,53 +26,32 @@ def resolve(config: TrainConfig, dataset: Dataset) -> tuple[float, ...]:
             not occur in the training set, and `balanced` where the sampler balances the classes
             already.
     """
-    asked = config.class_weights
-    if asked is None and not dataset.instances:
-        return ()
+    asked, classes = config.class_weights, dataset.num_classes
     if dataset.instances:
-        _check_loss(config)
         asked = asked or ClassWeights()
-    assert asked is not None
+        loss = config.loss or config.task_kwargs.get("loss")
+        if loss == "dice":
+            remedy = "has no border weights, which --instances trains with; use cross_entropy or"
+            raise ConfigError("loss", loss, f"{remedy} cross_entropy+dice")
+    if asked is None:
+        return ()
+    remedy = ""
     if dataset.kind == "regression":
-        raise ConfigError(
-            "class_weights",
-            asked,
-            "is for classification and segmentation; regression has no classes",
-        )
-    if asked.values is None and config.sampler == "balanced":
-        raise ConfigError(
-            "class_weights",
-            asked,
-            "--sampler balanced draws all classes equally often already; use one of them",
-        )
+        remedy = "is for classification and segmentation; regression has no classes"
+    elif asked.values is None and config.sampler == "balanced":
+        remedy = "--sampler balanced draws all classes equally often already; use one of them"
+    elif asked.values is not None and len(asked.values) != classes:
+        names = ", ".join(dataset.class_names) if len(dataset.class_names) <= _MOST_NAMES else ""
+        remedy = f"must be {classes} numbers, one for each class" + f": {names}" * bool(names)
+    if remedy:
+        raise ConfigError("class_weights", asked, remedy)
     if asked.values is not None:
-        if len(asked.values) != dataset.num_classes:
-            names = (
-                f": {', '.join(dataset.class_names)}"
-                if 0 < len(dataset.class_names) <= _MOST_NAMES
-                else ""
-            )
-            raise ConfigError(
-                "class_weights",
-                asked,
-                f"must be {dataset.num_classes} numbers, one for each class{names}",
-            )
         return asked.values
     counts = count(dataset, int(config.task_kwargs.get("ignore_label", IGNORE_LABEL)))
-    # Where no two objects touch, border does not occur, and its weight weighs nothing.
+    # If no two objects touch, border does not occur, and its weight does not matter.
     if dataset.instances:
         counts = np.maximum(counts, 1)
     return balanced_weights(counts, dataset.describe().class_names)
-
-
-def _check_loss(config: TrainConfig) -> None:
-    loss = config.loss or config.task_kwargs.get("loss")
-    if loss == "dice":
-        remedy = (
-            "has no border weights, which --instances trains with; use cross_entropy or"
-            " cross_entropy+dice"
-        )
-        raise ConfigError("loss", loss, remedy)
 
 
 def count(dataset: Dataset, ignore_label: int = IGNORE_LABEL) -> np.ndarray:
@@ -111,9 +89,7 @@ def balanced_weights(counts: np.ndarray, names: Sequence[str]) -> tuple[float, .
     Source: scikit-learn, after King and Zeng 2001, Logistic Regression in Rare Events Data.
     """
     if not counts.all():
-        remedy = (
-            f"class {names[int(np.argmin(counts))]} does not occur in the training set; give a"
-            " weight for each class"
-        )
+        missing = f"class {names[int(np.argmin(counts))]} does not occur in the training set"
+        remedy = f"{missing}; give a weight for each class"
         raise ConfigError("class_weights", "balanced", remedy)
     return tuple((counts.sum() / (len(counts) * counts)).tolist())

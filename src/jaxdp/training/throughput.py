@@ -21,12 +21,11 @@ from jaxdp.training.setup import Setup
 REPETITION_SECONDS = 1.0
 MIN_STEPS, _MAX_STEPS = 5, 2000
 _WARM_UP = 4
-_PARTED = 10
+_APART = 10  # steps that are measured one by one
 _INPUT_SECONDS = 0.5
 # Rows of the square matrices whose product gives the peak: large enough to fill the machine, small
 # enough for one core.
-_MATRIX = {"cpu": 1024}
-_LARGE_MATRIX = 8192
+_MATRIX_ON_CPU, _MATRIX = 1024, 8192
 _MATRIX_RUNS = 6
 
 
@@ -43,18 +42,13 @@ def benchmark_training(setup: Setup, *, steps: int | None, repeats: int) -> dict
     strategy, batch_size = setup.strategy, setup.global_batch_size
     training = _Training(setup)
     first, count, seconds = training.repeat(steps, repeats)
-    dispatch, whole = training.run_apart(min(count, _PARTED))
-    peak_memory = _peak_memory(strategy.devices)
-    planned = (
-        memory.compile_step(strategy, setup.abstract_step, batch_size)[1]
-        if hasattr(strategy.train_step, "lower")
-        else None
-    )
-    flops = (
-        planned.flops * strategy.num_devices
-        if planned is not None and math.isfinite(planned.flops)
-        else None
-    )
+    dispatch, whole = training.run_apart(min(count, _APART))
+    peaks = [(device.memory_stats() or {}).get("peak_bytes_in_use") for device in strategy.devices]
+    planned_bytes = flops = None
+    if hasattr(strategy.train_step, "lower"):
+        _, planned = memory.compile_step(strategy, setup.abstract_step, batch_size)
+        planned_bytes = planned.total
+        flops = planned.flops * strategy.num_devices if math.isfinite(planned.flops) else None
     peak = matrix_peak(setup.dtype, strategy.devices)
     median = statistics.median(seconds)
     return {
@@ -73,8 +67,8 @@ def benchmark_training(setup: Setup, *, steps: int | None, repeats: int) -> dict
             "dispatch": 1e3 * dispatch,
             "step": 1e3 * whole,
         },
-        "memory_bytes": None if planned is None else planned.total,
-        "peak_memory_bytes": peak_memory,
+        "memory_bytes": planned_bytes,
+        "peak_memory_bytes": max(filter(None, peaks), default=None),
         "flops_per_step": flops,
         "peak_flops_per_second": peak,
         "fraction_of_peak": None if flops is None else flops / median / peak,
@@ -149,7 +143,7 @@ class _Training:
 def _input_seconds(setup: Setup) -> float:
     """Returns what the input pipeline takes for a batch while nothing else runs."""
     batches = setup.train_batches(0)
-    for _ in range(2 * RUN_AHEAD):  # what was read ahead came for nothing
+    for _ in range(2 * RUN_AHEAD):  # those that were read ahead took no time
         jax.block_until_ready(next(batches))
     count, start = 0, time.perf_counter()
     while count < MIN_STEPS or time.perf_counter() - start < _INPUT_SECONDS:
@@ -158,26 +152,19 @@ def _input_seconds(setup: Setup) -> float:
     return (time.perf_counter() - start) / count
 
 
-def _peak_memory(devices: Sequence[Any]) -> int | None:
-    """Returns the most bytes that one of the devices has held, where they tell."""
-    peaks = [(device.memory_stats() or {}).get("peak_bytes_in_use") for device in devices]
-    return max((peak for peak in peaks if peak is not None), default=None)
-
-
 def matrix_peak(dtype: Any, devices: Sequence[Any]) -> float:
     """Returns the operations per second of a large matrix product, measured on one device, for all
     of them.
 
     Simulated devices share the machine's cores, and one of them can use them all.
     """
-    platform = devices[0].platform
-    rows = _MATRIX.get(platform, _LARGE_MATRIX)
+    on_cpu = devices[0].platform == "cpu"
+    rows = _MATRIX_ON_CPU if on_cpu else _MATRIX
     matrix = jax.device_put(jnp.ones((rows, rows), dtype), devices[0])
     product: Callable[[Any, Any], Any] = jax.jit(jnp.matmul)
-    product(matrix, matrix).block_until_ready()
     seconds = []
-    for _ in range(_MATRIX_RUNS):
+    for _ in range(1 + _MATRIX_RUNS):  # the first one compiles
         start = time.perf_counter()
         product(matrix, matrix).block_until_ready()
         seconds.append(time.perf_counter() - start)
-    return 2 * rows**3 / min(seconds) * (1 if platform == "cpu" else len(devices))
+    return 2 * rows**3 / min(seconds) * (1 if on_cpu else len(devices))

@@ -1,0 +1,23 @@
+"""Derives random keys from the run's key, so that they depend on no strategy or device count."""
+
+import jax
+from jaxtyping import Array, Key
+
+
+def example_keys(key: Array, step: Array, indices: Array) -> Key[Array, "batch"]:
+    """Returns one key per example, from the run's key, the step and the example's index.
+
+    Args:
+        key: data of the run's random key.
+        step: number of updates done.
+        indices: of the examples in the dataset, or numbers that distinguish copies of an example
+            in a batch.
+    """
+    return jax.vmap(jax.random.fold_in, (None, 0))(
+        jax.random.fold_in(jax.random.wrap_key_data(key), step), indices
+    )
+
+
+def fold(keys: Key[Array, "batch"], purpose: int) -> Key[Array, "batch"]:
+    """Returns keys for one purpose, independent of those for another."""
+    return jax.vmap(jax.random.fold_in, (0, None))(keys, purpose)
