@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from jaxdp.models import layers, resampling
-from jaxdp.ops import convolution, moments
+from jaxdp.models import batch_norm as moments
+from jaxdp.models import convolution, layers, resampling
 from jaxdp.sharding.replicas import Replicas
 from jaxdp.step import batch_norm as batch_norm_lib
 
