@@ -23,7 +23,7 @@ import tables
 import torch
 from torch.nn import functional
 
-from jaxdp.ops.convolution import convolve
+from jaxdp.models.convolution import convolve
 from jaxdp.runtime import platform
 
 # Batch, side of the map, channels in and out.

@@ -12,10 +12,10 @@ import contextlib
 import dataclasses
 import pathlib
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
-from jaxdp import command_line, source_files, sweep_grid, sweep_runs, sweep_search
+from jaxdp import command_line, source_files
 from jaxdp import config as config_lib
 from jaxdp.config import (
     NON_NEGATIVE,
@@ -29,10 +29,10 @@ from jaxdp.config import (
 from jaxdp.exit_codes import EXIT_STOPPED
 from jaxdp.registry import ConfigError
 from jaxdp.rundir.layout import RunDirectory
-from jaxdp.rundir.read import DamagedFile, read_object
 from jaxdp.runtime import ray_cluster
-from jaxdp.runtime.ray_cluster import ClusterCapacity
-from jaxdp.sweep_runs import say
+from jaxdp.sweep_grid import Grid, Trial
+from jaxdp.sweep_runs import LocalRunner, RayRunner, Sweep, say
+from jaxdp.sweep_search import Search
 
 DESCRIPTION = "Train with every combination of some settings, or search them."
 _HIDDEN = ("run_dir", "resume", *fields(ProcessConfig))
@@ -114,25 +114,30 @@ def _main(argv: Sequence[str]) -> int:
     config = command_line.parse(
         SweepConfig, words, prog="python -m jaxdp.sweep", description=DESCRIPTION, hidden=_HIDDEN
     )
-    shared, asked = config.part(TrainConfig), config
-    given = command_line.given_flags(words)
-    varied = {"trials": asked.trials[1:]} if asked.trials else {"grid": asked.grid}
+    shared, given = config.part(TrainConfig), command_line.given_flags(words)
+    varied = {"trials": config.trials[1:]} if config.trials else {"grid": config.grid}
     name = config_lib.hash_of(config_lib.defining(shared) | varied)
-    folder = pathlib.Path(asked.output or f"sweeps/{name}")
-    if asked.trials:
-        plan = sweep_search.Search(asked.trials, shared, given, folder)
+    folder = pathlib.Path(config.output or f"sweeps/{name}")
+    if config.trials:
+        plan = Search(config.trials, shared, given, folder)
     else:
-        trials = sweep_grid.expand(asked.grid, shared, given)
-        plan = sweep_grid.Grid(trials, folder)
-        if plan.count < len(trials):
-            say(f"{len(trials) - plan.count} of {len(trials)} runs in {folder} are finished")
+        plan = Grid(config.grid, shared, given, folder)
+        if plan.count < len(plan.trials):
+            done = len(plan.trials) - plan.count
+            say(f"{done} of {len(plan.trials)} runs in {folder} are finished")
     changed = _changed_code(folder, shared.plugins)
-    with _runner(asked) as runner:
-        if not sweep_runs.Sweep(plan, runner, asked.at_a_time, folder).run():
-            say("stopped by a signal; the same command continues")
-            return EXIT_STOPPED
-    _show(plan, folder, changed)
-    return int(plan.failed)
+    on_ray = config.on == "ray"
+    with ray_cluster.connected(config.address) if on_ray else contextlib.nullcontext():
+        if on_ray:
+            runner = RayRunner(config.cpus_per_run, config.gpus_per_run)
+        else:
+            runner = LocalRunner(config.at_a_time or 1)
+        code = Sweep(plan, runner, config.at_a_time).run()
+    if code == EXIT_STOPPED:
+        say("stopped by a signal; the same command continues")
+    else:
+        _show(plan.results(), folder, changed)
+    return code
 
 
 def _changed_code(folder: pathlib.Path, plugins: Sequence[str]) -> dict[str, str]:
@@ -141,36 +146,33 @@ def _changed_code(folder: pathlib.Path, plugins: Sequence[str]) -> dict[str, str
     folders = [*own, pathlib.Path(), *sys.path]  # as train imports
     changed: dict[str, str] = {}
     for file in sorted(folder.glob("*/sources.json")):
-        run, names = RunDirectory(file.parent), list[str]()
-        with contextlib.suppress(DamagedFile):  # changed_sources warns
-            names = [*read_object(file)]
-        if text := source_files.text(run.changed_sources(source_files.find(names, folders))):
+        run = RunDirectory(file.parent)
+        now = source_files.find(run.read(file.name) or {}, folders)
+        if text := source_files.text(run.changed_sources(now)):
             changed[run.path.name] = text
     for text, count in collections.Counter(changed.values()).items():
         say(f"runs begun with other code: {count} ({text}); give another --output to train anew")
     return changed
 
 
-@contextlib.contextmanager
-def _runner(asked: CombinationsConfig) -> Iterator[sweep_runs.Runner]:
-    if asked.on == "here":
-        yield sweep_runs.LocalRunner(asked.at_a_time or 1)
-    else:
-        with ray_cluster.connected(asked.address):
-            yield sweep_runs.RayRunner(ClusterCapacity(asked.cpus_per_run, asked.gpus_per_run))
-
-
-def _show(plan: sweep_runs.Plan, folder: pathlib.Path, changed: dict[str, str]) -> None:
+def _show(trials: Sequence[Trial], folder: pathlib.Path, changed: Mapping[str, str]) -> None:
     """Prints the tables of a sweep and writes its report, report.html."""
     from jaxdp.reporting import report_page, sweeps
 
-    rows, written = [], []
-    for trial, reason, pruned in plan.results():
-        run = RunDirectory(folder / trial.name)
-        code = changed.get(trial.name, "")
-        rows.append(sweeps.row(trial.settings, run.read("summary.json"), reason, pruned, code))
-        written += [run.path] if run.file("config.yaml").is_file() else []
+    rows = [
+        sweeps.Run(
+            trial.settings,
+            None if trial.reason or trial.pruned else trial.run.read("summary.json"),
+            {
+                "pruned": f"at step {trial.last_step}" if trial.pruned else "",
+                "failed": trial.reason,
+                "code": changed.get(trial.name, ""),
+            },
+        )
+        for trial in trials
+    ]
     sweeps.show(rows)
+    written = [trial.run.path for trial in trials if trial.run.file("config.yaml").is_file()]
     if written:
         report_page.write_report(written, folder / "report.html", title=f"Sweep {folder.name}")
         say(f"{folder / 'report.html'} is written")

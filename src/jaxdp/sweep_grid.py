@@ -16,21 +16,38 @@ from jaxdp.rundir.layout import RunDirectory
 _LONGEST_NAME = 200  # of a folder; most file systems allow 255 bytes
 
 Settings = dict[str, Any]  # by the name of a field, or FIELD.KEYWORD
-Result = tuple["Trial", str | None, int | None]  # with why it failed, and where it was pruned
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(eq=False)
 class Trial:
-    """One run of a sweep.
+    """One run of a sweep, and how it ended.
 
     Attributes:
         settings: in which it differs from the others.
-        name: of its folder, which says these settings.
+        config: all its settings.
+        run: its folder, whose name says in which settings it differs.
+        reason: why it failed; empty if it did not.
+        pruned: whether a search stops it early.
+        last_step: the step of the last evaluation that a search knows.
+        proposal: Optuna's trial in a search.
     """
 
     settings: Settings
     config: TrainConfig
-    name: str
+    run: RunDirectory
+    reason: str = ""
+    pruned: bool = False
+    last_step: int | None = None
+    proposal: Any = None
+
+    @property
+    def name(self) -> str:
+        return self.run.path.name
+
+    @property
+    def file(self) -> pathlib.Path:
+        """The file of its settings as the sweep has them; train writes config.yaml."""
+        return self.run.file("settings.yaml")
 
 
 def parse(words: Sequence[str], flag: str = "grid") -> dict[str, list[Any]]:
@@ -39,25 +56,26 @@ def parse(words: Sequence[str], flag: str = "grid") -> dict[str, list[Any]]:
     Values are a list of YAML, in which commas separate.
 
     Args:
+        words: the settings with their values.
         flag: the flag that has the words, for errors.
 
     Raises:
         ConfigError: for a name that is no setting, values of another type, or a repetition.
     """
-    fields = {
-        name: config_lib.fields(TrainConfig)[name]
-        for name in config_lib.settings_with(TrainConfig, saved=True)
-    }
+    if not words:
+        remedy = "say what to vary, e.g. --grid learning_rate=0.05,0.1 seed=0,1"
+        raise ConfigError(flag, "", remedy)
+    known = config_lib.settings_with(TrainConfig, saved=True)
     grid: dict[str, list[Any]] = {}
     for word in words:
-        name, separator, _ = word.partition("=")
+        name, separator, text = word.partition("=")
         name = name.replace("-", "_")
         field, dot, keyword = name.partition(".")
         problem = ""
         if not separator:
             problem = "write NAME=VALUE,VALUE without spaces, e.g. learning_rate=0.05,0.1"
-        elif field not in fields:
-            unknown = f"unknown setting {field!r}; {nearest(field, list(fields))}"
+        elif field not in known:
+            unknown = f"unknown setting {field!r}; {nearest(field, list(known))}"
             problem = deprecation.removal(field) or unknown
         elif dot and not (field.endswith("_kwargs") and keyword.isidentifier()):
             problem = (
@@ -66,53 +84,34 @@ def parse(words: Sequence[str], flag: str = "grid") -> dict[str, list[Any]]:
             )
         elif name in grid:
             problem = f"{name} is there twice; give all its values at once"
+        else:
+            grid[name], problem = _values(name, text)
         if problem:
             raise ConfigError(flag, word, problem)
-        grid[name] = _values(flag, word, name, fields[field])
-    if not grid:
-        remedy = "say what to vary, e.g. --grid learning_rate=0.05,0.1 seed=0,1"
-        raise ConfigError("grid", "", remedy)
     return grid
 
 
-def _values(flag: str, word: str, name: str, field: dataclasses.Field[Any]) -> list[Any]:
-    """Returns the values of a setting, or of a keyword of it, converted to its type."""
-    keyword = name.partition(".")[2]
+def _values(name: str, text: str) -> tuple[list[Any], str]:
+    """Returns the values of a setting, or of a keyword of it, converted to its type, and what is
+    wrong with them.
+    """
+    field_name, dot, _ = name.partition(".")
+    field = config_lib.fields(TrainConfig)[field_name]
     try:
-        given = parsing.parse_yaml(f"[{word.partition('=')[2]}]")
+        given = parsing.parse_yaml(f"[{text}]")
     except ValueError:
         given = None
     if not given:
-        remedy = "names no values; separate them by commas, and quote one that YAML would split"
-        raise ConfigError(flag, word, remedy)
-    is_list = "tuple" in str(field.type)
+        return [], "names no values; separate them by commas, and quote one that YAML would split"
     values: list[Any] = []
     for value in given:
-        value = [value] if is_list and isinstance(value, str) else value
-        value = config_lib.number(value) if keyword else config_lib.convert_for(field, value)
+        if "tuple" in str(field.type) and isinstance(value, str):
+            value = [value]
+        value = config_lib.number(value) if dot else config_lib.convert_for(field, value)
         if value in values:
-            raise ConfigError(flag, word, f"has {shown(value)} twice; give each value once")
+            return [], f"has {shown(value)} twice; give each value once"
         values.append(value)
-    return values
-
-
-def expand(words: Sequence[str], config: TrainConfig, given: Collection[str] = ()) -> list[Trial]:
-    """Returns every combination of a grid; the last setting varies fastest.
-
-    Args:
-        words: as for `--grid`.
-        config: the settings of all runs.
-        given: the flags of the command line.
-
-    Raises:
-        ConfigError: for a grid that cannot be read, and for the first invalid combination.
-    """
-    grid = parse(words)
-    shared = shared_settings(config, grid, given)
-    return [
-        create_trial(dict(zip(grid, values, strict=True)), shared)
-        for values in itertools.product(*grid.values())
-    ]
+    return values, ""
 
 
 def shared_settings(
@@ -126,7 +125,7 @@ def shared_settings(
     return config.flat() | dict.fromkeys(displaced)
 
 
-def create_trial(settings: Settings, shared: Settings) -> Trial:
+def create_trial(settings: Settings, shared: Settings, folder: pathlib.Path) -> Trial:
     """Returns the run with these settings on top of the shared ones.
 
     Raises:
@@ -141,12 +140,7 @@ def create_trial(settings: Settings, shared: Settings) -> Trial:
     name = urllib.parse.quote(text, safe="=,.:+-")
     if len(name) > _LONGEST_NAME:
         name = f"{name[: _LONGEST_NAME - 9]}-{config_lib.hash_of(settings)}"
-    return Trial(settings, TrainConfig.of(**changed), name)
-
-
-def settings_file(folder: pathlib.Path) -> pathlib.Path:
-    """Returns the path of the settings of a run as the sweep has them; train writes config.yaml."""
-    return folder / "settings.yaml"
+    return Trial(settings, TrainConfig.of(**changed), RunDirectory(folder / name))
 
 
 def create_folder(folder: pathlib.Path) -> None:
@@ -168,50 +162,56 @@ def check_same(folder: pathlib.Path, what: str, ours: Settings, theirs: Settings
 
 
 class Grid:
-    """Every combination, in order; those that are finished do not run again.
+    """Every combination, in order; the last setting varies fastest. Finished runs do not run again.
 
     Args:
+        words: as for `--grid`.
+        config: the settings of all runs.
+        given: the flags of the command line.
         folder: of the sweep, with a folder for each run.
 
     Attributes:
-        count: how many runs are to come.
+        trials: all runs.
+        count: number of runs to come.
 
     Raises:
-        ConfigError: if the folder cannot be written, or holds runs with other settings.
+        ConfigError: for a grid that cannot be read, the first invalid combination, and a folder
+            that cannot be written or holds runs with other settings.
     """
 
-    def __init__(self, trials: Sequence[Trial], folder: pathlib.Path) -> None:
-        for trial in trials:
-            file = settings_file(folder / trial.name)
-            if file.is_file():
-                theirs = config_lib.defining(TrainConfig.of(**config_lib.load(file)))
+    def __init__(
+        self,
+        words: Sequence[str],
+        config: TrainConfig,
+        given: Collection[str],
+        folder: pathlib.Path,
+    ) -> None:
+        grid = parse(words)
+        shared = shared_settings(config, grid, given)
+        self.trials = [
+            create_trial(dict(zip(grid, values, strict=True)), shared, folder)
+            for values in itertools.product(*grid.values())
+        ]
+        for trial in self.trials:
+            if trial.file.is_file():
+                theirs = config_lib.defining(TrainConfig.of(**config_lib.load(trial.file)))
                 check_same(folder, trial.name, config_lib.defining(trial.config), theirs)
         create_folder(folder)
-        self._trials = trials
-        self._reasons: dict[str, str] = {}
-        self._waiting = [each for each in trials if not RunDirectory(folder / each.name).is_done()]
+        self._waiting = [trial for trial in self.trials if not trial.run.is_done()]
         self.count = len(self._waiting)
 
     def next(self) -> Trial | None:
-        """Returns the next run, None if there are no more."""
+        """Returns the next run; None if there are no more."""
         return self._waiting.pop(0) if self._waiting else None
 
     def should_stop(self, trial: Trial) -> bool:
-        """Whether to stop a run that is under way; says so once."""
+        """Whether to stop a run that is under way; true once."""
         return False
 
-    def ended(self, trial: Trial, code: int, reason: str) -> str:
-        """Records the end of a run, and returns its outcome: done, pruned or failed."""
-        if not code:
-            return "done"
-        self._reasons[trial.name] = reason
-        return f"failed: {reason}"
+    def end(self, trial: Trial, code: int) -> bool:
+        """Records the exit code of a run, and returns whether the run failed."""
+        return bool(code)
 
-    @property
-    def failed(self) -> bool:
-        """Whether a run has ended with an error."""
-        return bool(self._reasons)
-
-    def results(self) -> list[Result]:
+    def results(self) -> list[Trial]:
         """Returns the runs of the tables."""
-        return [(trial, self._reasons.get(trial.name), None) for trial in self._trials]
+        return self.trials

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from jaxdp import config as config_lib
-from jaxdp import sweep_grid, sweep_search
 from jaxdp.exit_codes import EXIT_LOCKED, EXIT_STOPPED
 from jaxdp.registry import ConfigError
 from jaxdp.rundir.write import replace_file
@@ -20,72 +19,71 @@ from jaxdp.runtime.local_process import LocalProcess
 from jaxdp.runtime.ray_cluster import ClusterCapacity, HeadLost
 from jaxdp.runtime.ray_process import LOCKED_SECONDS, NodeLost, RemoteProcess
 from jaxdp.runtime.signals import forwarding
-from jaxdp.runtime.supervisor import GRACE_SECONDS, Process
-from jaxdp.sweep_grid import Trial
+from jaxdp.runtime.supervisor import GRACE_SECONDS
+from jaxdp.sweep_grid import Grid, Trial
+from jaxdp.sweep_search import Search
 
 _REASON_LENGTH = 300
 _POLL_SECONDS = 0.5
 
 
 class LocalRunner:
-    """Runs on this machine, each with its share of the GPUs."""
+    """Runs on this machine, each with an equal share of the GPUs."""
 
     def __init__(self, at_a_time: int) -> None:
-        self._shares = gpu_shares(at_a_time)
+        try:
+            self.shares = launcher.device_shares(at_a_time) if at_a_time > 1 else [{}]
+        except ConfigError as error:
+            remedy = "does not divide the GPUs; take another number, or hide some"
+            raise ConfigError("at_a_time", at_a_time, remedy) from error
 
     def slots(self) -> dict[Any, int]:
         """Returns how many runs fit in each place; the key is what `start` takes."""
-        return dict.fromkeys(range(len(self._shares)), 1)
+        return dict.fromkeys(range(len(self.shares)), 1)
 
-    def start(self, slot: Any, arguments: Sequence[str], log: pathlib.Path) -> Process:
-        return LocalProcess(arguments, self._shares[slot], log=log)
+    def start(self, slot: Any, arguments: Sequence[str], log: pathlib.Path) -> LocalProcess:
+        return LocalProcess(arguments, self.shares[slot], log=log)
 
-
-def gpu_shares(count: int) -> list[dict[str, str]]:
-    """Returns for each of so many runs at once the environment that gives it its GPUs."""
-    if count == 1:
-        return [{}]
-    try:
-        return launcher.device_shares(count)
-    except ConfigError as error:
-        remedy = "does not divide the GPUs; take another number, or hide some"
-        raise ConfigError("at_a_time", count, remedy) from error
+    def exclude(self, slot: Any) -> None:
+        """Leaves out a place that was lost."""
 
 
 class RayRunner:
     """Runs on the nodes of a Ray cluster, to which this process is connected."""
 
-    def __init__(self, capacity: ClusterCapacity) -> None:
-        self.capacity = capacity
+    def __init__(self, cpus: int, gpus: int | None) -> None:
+        self._capacity = ClusterCapacity(cpus, gpus)
+        self.exclude = self._capacity.exclude
 
     def slots(self) -> dict[Any, int]:
-        slots = self.capacity.slots()
-        return dict(slots) if self.capacity.head.answers else {}
+        slots = self._capacity.slots()
+        return dict(slots) if self._capacity.head.answers else {}
 
-    def start(self, slot: Any, arguments: Sequence[str], log: pathlib.Path) -> Process:
-        process = RemoteProcess(slot, self.capacity)
+    def start(self, slot: Any, arguments: Sequence[str], log: pathlib.Path) -> RemoteProcess:
+        process = RemoteProcess(slot, self._capacity)
         process.start(arguments, log)
         return process
 
 
-Plan = sweep_grid.Grid | sweep_search.Search
-Runner = LocalRunner | RayRunner
-
-
-@dataclasses.dataclass
+@dataclasses.dataclass(eq=False)
 class _Run:
     """A run under way.
 
     Attributes:
         slot: of the runner, which it occupies.
-        log_start: where in the log its own lines begin.
+        log_start: size of the log before it started.
+        locked_until: time at which a process on a lost node no longer writes the folder.
     """
 
     trial: Trial
-    process: Process
-    slot: Any
-    log: pathlib.Path
-    log_start: int
+    slot: Any = None
+    process: Any = None
+    log_start: int = 0
+    locked_until: float = 0.0
+
+    @property
+    def log(self) -> pathlib.Path:
+        return self.trial.run.file("train.log")
 
     def reason(self, code: int) -> str:
         """Returns why it failed: the last line of its log, or the signal that ended it."""
@@ -97,26 +95,28 @@ class _Run:
 
 
 class Sweep:
-    """The runs of a sweep, and the signals that stop them."""
+    """The runs of a sweep, and the signals that stop them.
+
+    Args:
+        plan: which run is next.
+        runner: starts it.
+        at_a_time: number of runs at once; None for as many as fit.
+    """
 
     def __init__(
-        self,
-        plan: Plan,
-        runner: Runner,
-        at_a_time: int | None,
-        folder: pathlib.Path,
+        self, plan: Grid | Search, runner: LocalRunner | RayRunner, at_a_time: int | None
     ) -> None:
-        self._plan, self._folder = plan, folder
-        self._runner, self._at_a_time = runner, at_a_time
+        self._plan, self._runner = plan, runner
+        self._at_a_time = at_a_time
         self._started = 0
         self._running: list[_Run] = []
-        self._moving: list[Trial] = []  # whose node was lost
-        self._locked_until: dict[str, float] = {}  # by a process on a lost node
+        self._moving: list[_Run] = []  # whose node was lost
         self._signals: list[int] = []
         self._sent = 0
+        self._failed = False
 
-    def run(self) -> bool:
-        """Returns whether all runs came to an end; False if a signal stopped them."""
+    def run(self) -> int:
+        """Returns the exit code after all runs have ended, or signals have stopped them."""
         with forwarding(self._signals.append):
             try:
                 while self._start_runs() or self._running:
@@ -129,7 +129,7 @@ class Sweep:
                     say(f"{error}; all runs save")
                 self._save_all()
                 raise
-        return not self._signals
+        return EXIT_STOPPED if self._signals else int(self._failed)
 
     def _start_runs(self) -> bool:
         """Starts as many runs as fit; returns whether there may be more."""
@@ -141,23 +141,26 @@ class Sweep:
                 return False
             if count < 1 or len(self._running) == self._at_a_time:
                 return True
-            trial = self._moving.pop(0) if self._moving else self._plan.next()
+            if self._moving:
+                self._start(self._moving.pop(0), slot)
+                continue
+            trial = self._plan.next()
             if trial is None:
                 return False
-            self._start(trial, slot)
+            self._start(_Run(trial), slot)
 
-    def _start(self, trial: Trial, slot: Any) -> None:
-        folder = self._folder / trial.name
+    def _start(self, run: _Run, slot: Any) -> None:
+        trial, folder = run.trial, run.trial.run.path
         folder.mkdir(exist_ok=True)
-        settings, log = sweep_grid.settings_file(folder), folder / "train.log"
-        replace_file(settings, config_lib.to_yaml(trial.config))
-        start = log.stat().st_size if log.is_file() else 0
-        words = ["--config", str(settings), "--run-dir", str(folder)]
-        process = self._runner.start(slot, [*launcher.TRAIN, *words], log)
-        self._running.append(_Run(trial, process, slot, log, start))
-        if trial.name not in self._locked_until:
+        replace_file(trial.file, config_lib.to_yaml(trial.config))
+        run.log_start = run.log.stat().st_size if run.log.is_file() else 0
+        words = ["--config", str(trial.file), "--run-dir", str(folder)]
+        run.slot = slot
+        run.process = self._runner.start(slot, [*launcher.TRAIN, *words], run.log)
+        self._running.append(run)
+        if not run.locked_until:
             self._started += 1
-            say(f"[{self._started}/{self._plan.count}] {trial.name} runs; its log is {log}")
+            say(f"[{self._started}/{self._plan.count}] {trial.name} runs; its log is {run.log}")
 
     def _pass_signals_on(self) -> None:
         for number in self._signals[self._sent :]:
@@ -167,36 +170,29 @@ class Sweep:
             self._sent += 1
 
     def _look_after(self, run: _Run) -> None:
-        name, now = run.trial.name, time.monotonic()
+        trial, now = run.trial, time.monotonic()
         try:
             code = run.process.poll()
         except NodeLost as loss:
-            assert isinstance(self._runner, RayRunner)
-            say(f"{name}: {run.process.where} {loss}; goes on elsewhere")
-            self._runner.capacity.exclude(run.slot)
-            self._locked_until[name] = now + LOCKED_SECONDS
-            self._move(run)
-            return
+            say(f"{trial.name}: {run.process.where} {loss}; goes on elsewhere")
+            self._runner.exclude(run.slot)
+            run.locked_until = now + LOCKED_SECONDS
+            code = EXIT_LOCKED
         if code is None:
-            if self._plan.should_stop(run.trial):
+            if self._plan.should_stop(trial):
                 run.process.send_signal(signal.SIGTERM)
-        elif code == EXIT_LOCKED and now < self._locked_until.get(name, 0.0):
-            self._move(run)
-        else:
-            self._end(run)
-            if code == EXIT_STOPPED and self._signals:
-                say(f"{name}: stopped")
-            else:
-                reason = run.reason(code) if code else ""
-                say(f"{name}: {self._plan.ended(run.trial, code, reason)}")
-
-    def _move(self, run: _Run) -> None:
-        self._end(run)
-        self._moving.append(run.trial)
-
-    def _end(self, run: _Run) -> None:
+            return
         self._running.remove(run)
         run.process.close()
+        if code == EXIT_LOCKED and now < run.locked_until:
+            self._moving.append(run)
+        elif code == EXIT_STOPPED and self._signals:
+            say(f"{trial.name}: stopped")
+        else:
+            trial.reason = run.reason(code) if code else ""
+            self._failed |= self._plan.end(trial, code)
+            outcome = f"failed: {trial.reason}" if trial.reason else "done"
+            say(f"{trial.name}: {'pruned' if trial.pruned else outcome}")
 
     def _save_all(self) -> None:
         """Has all runs save, and waits: without its head, Ray ends them a minute later."""

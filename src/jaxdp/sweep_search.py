@@ -18,8 +18,7 @@ from jaxdp import parsing, sweep_grid
 from jaxdp.config import TrainConfig
 from jaxdp.exit_codes import EXIT_DIVERGED, EXIT_STOPPED
 from jaxdp.registry import ConfigError, shown
-from jaxdp.rundir.layout import RunDirectory
-from jaxdp.sweep_grid import Result, Settings, Trial
+from jaxdp.sweep_grid import Settings, Trial
 
 Dimension = tuple[Any, Callable[[Any], Any]]  # Optuna's distribution; from its value to ours
 
@@ -38,29 +37,29 @@ def parse_search(words: Sequence[str]) -> tuple[int, dict[str, Dimension]]:
     """Reads `["30", "learning_rate=log(1e-4,1)", "optimizer=nesterov,adam"]`.
 
     Returns:
-        the number of trials, and the dimension of each setting.
+        The number of trials, and the dimension of each setting.
 
     Raises:
         ConfigError: for a number, a name or a range that cannot be read.
     """
-    if not words or not parsing.is_count(words[0]) or not int(words[0]):
-        remedy = f"begin with the number of trials, {_EXAMPLE}"
-        raise ConfigError("trials", words[0] if words else "", remedy)
-    if not words[1:]:
-        raise ConfigError("trials", words[0], f"say what to vary, {_EXAMPLE}")
-    lists, kinds = list[str](), list[str]()
-    for word in words[1:]:
-        setting, _, text = word.partition("=")
+    number, *ranges = words or [""]
+    if not parsing.is_count(number) or not int(number):
+        raise ConfigError("trials", number, f"begin with the number of trials, {_EXAMPLE}")
+    if not ranges:
+        raise ConfigError("trials", number, f"say what to vary, {_EXAMPLE}")
+    kinds, lists = list[str](), list[str]()
+    for word in ranges:
+        name, _, text = word.partition("=")
         match = _RANGE.fullmatch(text)
         if match is None and re.match(r"(log|uniform|int)\(", text):
             remedy = "write log(LOW,HIGH), uniform(LOW,HIGH) or int(LOW,HIGH) without spaces"
             raise ConfigError("trials", word, remedy)
-        lists.append(f"{setting}={match['low']},{match['high']}" if match else word)
         kinds.append(match["kind"] if match else "")
+        lists.append(f"{name}={match['low']},{match['high']}" if match else word)
     grid = sweep_grid.parse(lists, "trials")
-    return int(words[0]), {
+    return int(number), {
         name: _range(word, name, kind, *values) if kind else _choice(values)
-        for word, kind, (name, values) in zip(words[1:], kinds, grid.items(), strict=True)
+        for word, kind, (name, values) in zip(ranges, kinds, grid.items(), strict=True)
     }
 
 
@@ -70,15 +69,15 @@ def _choice(values: Sequence[Any]) -> Dimension:
 
 
 def _range(word: str, name: str, kind: str, low: Any, high: Any) -> Dimension:
-    kinds = [type(each) for each in (low, high)]
+    types = {type(low), type(high)}
     problem = ""
-    if not set(kinds) <= {int, float} or not low < high:
+    if not types <= {int, float} or not low < high:
         problem = "must be two numbers, the smaller one first"
     elif kind == "log" and low <= 0:
         problem = "on a logarithmic scale both must be greater than 0"
-    elif kind == "int" and kinds != [int, int]:
+    elif kind == "int" and types != {int}:
         problem = "both must be whole numbers; use uniform(LOW,HIGH) or log(LOW,HIGH) for others"
-    elif kind != "int" and "." not in name and int in kinds:
+    elif kind != "int" and "." not in name and int in types:
         problem = f"{name} takes whole numbers; use int(LOW,HIGH), or list the values"
     if problem:
         raise ConfigError("trials", word, problem)
@@ -102,8 +101,7 @@ class Search:
         folder: of the sweep.
 
     Attributes:
-        count: how many runs were to come when the search began.
-        failed: whether a run has ended with an error; divergence is a result, not an error.
+        count: number of runs to come when the search began.
 
     Raises:
         ConfigError: if Optuna is missing, the space cannot be read, or the folder holds another
@@ -123,18 +121,20 @@ class Search:
         self._shared = sweep_grid.shared_settings(config, self._space, given)
         self._folder, self._seed = folder, config.seed
         for end in (0, -1):  # an end that is out of range shows before anything starts
-            self._trial({name: _ends(each)[end] for name, (each, _) in self._space.items()})
+            self._create({name: _ends(each)[end] for name, (each, _) in self._space.items()})
         if config.validation == "none":
             raise ConfigError("validation", "none", _NO_VALIDATION)
         sweep_grid.create_folder(folder)
         self._study = self._open({"space": [*words[1:]], "settings": config_lib.defining(config)})
-        self._running: dict[str, Any] = {}  # Optuna's trials, by the name of their run
-        self._reported: dict[str, int] = {}  # the last step
-        self._pruned: set[str] = set()
-        self.failed = False
-        settled = self._in_state(self._states.COMPLETE, self._states.PRUNED)
-        self._again = self._interrupted([trial.params for trial in settled])
-        self._asked = len(settled)
+        self._running: set[str] = set()
+        done = [each.params for each in self._in_state("COMPLETE", "PRUNED")]
+        self._again: list[Settings] = []  # trials without an end, which go on from a checkpoint
+        for each in self._in_state("RUNNING", "FAIL"):
+            if each.state == self._states.RUNNING:
+                self._study.tell(each.number, state=self._states.FAIL)
+            if each.params not in [*done, *self._again]:
+                self._again.append(each.params)
+        self._asked = len(done)
         self.count = max(self._total - self._asked, 0)
 
     def _open(self, search: dict[str, Any]) -> Any:
@@ -160,18 +160,13 @@ class Search:
         study.set_user_attr("search", search)
         return study
 
-    def _in_state(self, *states: Any) -> list[Any]:
+    def _in_state(self, *names: str) -> list[Any]:
+        states = [self._states[name] for name in names]
         return self._study.get_trials(deepcopy=False, states=states)
 
-    def _interrupted(self, settled: list[Settings]) -> list[Settings]:
-        """Returns the parameters of trials without an end, which run again from a checkpoint."""
-        again: list[Settings] = []
-        for trial in self._in_state(self._states.RUNNING, self._states.FAIL):
-            if trial.state == self._states.RUNNING:
-                self._study.tell(trial.number, state=self._states.FAIL)
-            if trial.params not in [*settled, *again]:
-                again.append(trial.params)
-        return again
+    def _create(self, params: Settings) -> Trial:
+        settings = {name: value(params[name]) for name, (_, value) in self._space.items()}
+        return sweep_grid.create_trial(settings, self._shared, self._folder)
 
     def next(self) -> Trial | None:
         while self._asked < self._total:
@@ -180,24 +175,18 @@ class Search:
             # One sampler for all trials would propose the same again in a second session.
             seed = int(np.random.SeedSequence([self._seed, self._asked]).generate_state(1)[0])
             self._study.sampler = self._optuna.samplers.TPESampler(seed=seed)
-            proposed = self._study.ask({name: each for name, (each, _) in self._space.items()})
+            proposal = self._study.ask({name: each for name, (each, _) in self._space.items()})
             self._asked += 1
-            trial = self._trial(proposed.params)
+            trial = self._create(proposal.params)
+            trial.proposal = proposal
             if trial.name in self._running:  # few values; it is asked for again in the next session
-                self._study.tell(proposed, state=self._states.FAIL)
+                self._study.tell(proposal, state=self._states.FAIL)
                 continue
-            self._running[trial.name] = proposed
-            if not self._directory(trial).is_done():
+            self._running.add(trial.name)
+            if not trial.run.is_done():
                 return trial
-            self.ended(trial, 0, "")  # an earlier trial proposed this run: both have its result
+            self.end(trial, 0)  # an earlier trial proposed this run: both have its result
         return None
-
-    def _trial(self, params: Settings) -> Trial:
-        settings = {name: value(params[name]) for name, (_, value) in self._space.items()}
-        return sweep_grid.create_trial(settings, self._shared)
-
-    def _directory(self, trial: Trial) -> RunDirectory:
-        return RunDirectory(self._folder / trial.name)
 
     def should_stop(self, trial: Trial) -> bool:
         """Whether a run is worse than the median of the others at its latest evaluation.
@@ -205,64 +194,63 @@ class Search:
         Raises:
             ConfigError: if it has no validation data.
         """
-        run = self._directory(trial)
-        if (
-            run.file("dataset.json").is_file()
-            and "validation" not in run.read("dataset.json")["examples"]
-        ):
+        has_data = trial.run.file("dataset.json").is_file()
+        if has_data and "validation" not in trial.run.read("dataset.json")["examples"]:
             raise ConfigError("validation", "", _NO_VALIDATION)
-        if trial.name in self._pruned or not self._report(trial):
-            return False
-        if not self._running[trial.name].should_prune():
-            return False
-        self._pruned.add(trial.name)
-        return True
+        if not trial.pruned and self._report(trial):
+            trial.pruned = bool(trial.proposal.should_prune())
+            return trial.pruned
+        return False
 
     def _report(self, trial: Trial) -> bool:
         """Reports new evaluations of a run; returns whether there are any."""
         name, sign = self._study.user_attrs.get("metric", ("", 0))
-        last = self._reported.get(trial.name, -1)
-        for row in self._directory(trial).read("metrics.jsonl"):
-            if row["split"] == "validation" and name in row and row["step"] > last:
-                self._running[trial.name].report(sign * row[name], row["step"])
-                self._reported[trial.name] = row["step"]
-        return self._reported.get(trial.name, -1) > last
+        before = trial.last_step
+        for row in trial.run.read("metrics.jsonl"):
+            is_new = trial.last_step is None or row["step"] > trial.last_step
+            if row["split"] == "validation" and name in row and is_new:
+                trial.proposal.report(sign * row[name], row["step"])
+                trial.last_step = row["step"]
+        return trial.last_step != before
 
-    def ended(self, trial: Trial, code: int, reason: str) -> str:
-        summary = None if code else self._directory(trial).read("summary.json")
+    def end(self, trial: Trial, code: int) -> bool:
+        """Records the exit code of a run; divergence is a result, not a failure."""
+        self._running.discard(trial.name)
+        trial.pruned &= code == EXIT_STOPPED
         sign, value = 1, math.nan
+        summary = None if code else trial.run.read("summary.json")
         if summary is not None:
             best = summary["best_metric"]
             sign = 1 if best["larger_is_better"] else -1
             self._study.set_user_attr("metric", [best["name"], sign])
             value = sign * summary["metrics"]["validation"][best["name"]]
         self._report(trial)
-        pruned = trial.name in self._pruned and code == EXIT_STOPPED
-        if not code and not math.isfinite(value):
-            code, reason = EXIT_DIVERGED, f"its metric of the validation data is {sign * value}"
-        proposed = self._running.pop(trial.name)
-        self._reported.pop(trial.name, None)
-        if not code:
-            self._study.tell(proposed, value)
-            return "done"
-        if not pruned:
-            proposed.set_user_attr("failed", reason)
+        if math.isfinite(value):
+            self._study.tell(trial.proposal, value)
+            return False
+        if trial.pruned:
+            trial.reason = ""
+        elif code == 0:
+            code = EXIT_DIVERGED
+            trial.reason = f"its metric of the validation data is {sign * value}"
+        trial.proposal.set_user_attr("failed", trial.reason)
         # A run that diverged would do so again, and shows the search where not to look.
-        settled = pruned or code == EXIT_DIVERGED
-        self.failed |= not settled
+        settled = trial.pruned or code == EXIT_DIVERGED
         state = self._states.PRUNED if settled else self._states.FAIL
-        self._study.tell(proposed, state=state)
-        return "pruned" if pruned else f"failed: {reason}"
+        self._study.tell(trial.proposal, state=state)
+        return not settled
 
-    def results(self) -> list[Result]:
-        results: dict[str, Result] = {}
-        for each in self._in_state(self._states.COMPLETE, self._states.PRUNED, self._states.FAIL):
-            trial, reason = self._trial(each.params), each.user_attrs.get("failed")
-            if each.state == self._states.FAIL and reason is None:
-                continue  # was interrupted, and has run again since
-            pruned = each.state == self._states.PRUNED and reason is None
-            results[trial.name] = (trial, reason, each.last_step if pruned else None)
-        return list(results.values())
+    def results(self) -> list[Trial]:
+        trials: dict[str, Trial] = {}
+        for each in self._in_state("COMPLETE", "PRUNED", "FAIL"):
+            trial = self._create(each.params)
+            trial.reason = each.user_attrs.get("failed", "")
+            trial.pruned = each.state == self._states.PRUNED and not trial.reason
+            trial.last_step = each.last_step
+            # One that was interrupted has no reason, and has run again since.
+            if trial.reason or each.state != self._states.FAIL:
+                trials[trial.name] = trial
+        return [*trials.values()]
 
 
 def _ends(distribution: Any) -> Sequence[Any]:
@@ -275,8 +263,7 @@ def _import_optuna() -> Any:
     try:
         import optuna
     except ImportError as error:
-        raise ConfigError(
-            "trials", "", "a search needs Optuna: pip install 'jaxdp[optuna]'"
-        ) from error
+        remedy = "a search needs Optuna: pip install 'jaxdp[optuna]'"
+        raise ConfigError("trials", "", remedy) from error
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     return optuna

@@ -25,7 +25,7 @@ from jaxdp.components import Objects  # noqa: E402
 from jaxdp.config import TrainConfig  # noqa: E402
 from jaxdp.data import placement  # noqa: E402
 from jaxdp.data.sources import ArraySource, Dataset  # noqa: E402
-from jaxdp.ops import convolution  # noqa: E402
+from jaxdp.models import convolution  # noqa: E402
 from jaxdp.runtime.targets import Target  # noqa: E402
 from jaxdp.training.setup import create_setup  # noqa: E402
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from jaxdp.models import layers, resampling
-from jaxdp.ops import convolution, moments
+from jaxdp.models import batch_norm as moments
+from jaxdp.models import convolution, layers, resampling
 from jaxdp.sharding.replicas import Replicas
 from jaxdp.step import batch_norm as batch_norm_lib
 
@@ -22,25 +22,33 @@ def batch_norm(features: int, **attributes) -> layers.BatchNorm:
     return norm
 
 
+def assert_same_derivatives(
+    ours: Any, theirs: Any, *arguments: jax.Array, rtol: float = 1e-4, atol: float = 1e-4
+) -> None:
+    """Compares values and vector-Jacobian products of two functions."""
+    (found, pull_back), (expected, expected_pull_back) = (
+        jax.vjp(function, *arguments) for function in (ours, theirs)
+    )
+    cotangents = jax.tree.map(lambda y: jax.random.normal(jax.random.key(9), y.shape), found)
+    compare = functools.partial(np.testing.assert_allclose, rtol=rtol, atol=atol)
+    jax.tree.map(compare, found, expected)
+    jax.tree.map(compare, pull_back(cotangents), expected_pull_back(cotangents))
+
+
+def lowered(function: Any, platform: str, *shapes: jax.ShapeDtypeStruct) -> str:
+    return jax.jit(function).trace(*shapes).lower(lowering_platforms=(platform,)).as_text()
+
+
 @pytest.mark.parametrize("rounded", [False, True])
 def test_moments_have_the_derivative_that_jax_finds_itself(rounded: bool) -> None:
     x = jax.random.normal(jax.random.key(0), (2, 5, 3, 4)) * 2 + 3
-
-    def theirs(x: jax.Array) -> moments.Moments:
-        return jnp.mean(x, (1, 2)), jnp.var(x, (1, 2))
-
-    cotangents = (
-        jax.random.normal(jax.random.key(1), (2, 4)),
-        jax.random.normal(jax.random.key(2), (2, 4)),
+    assert_same_derivatives(
+        lambda x: moments.moments(x, rounded),
+        lambda x: (jnp.mean(x, (1, 2)), jnp.var(x, (1, 2))),
+        x,
+        rtol=1e-5,
+        atol=1e-6,
     )
-    (found, pull_back), (expected, expected_pull_back) = (
-        jax.vjp(lambda x: moments.moments(x, rounded), x),
-        jax.vjp(theirs, x),
-    )
-    for ours, other in zip(
-        (*found, *pull_back(cotangents)), (*expected, *expected_pull_back(cotangents)), strict=True
-    ):
-        np.testing.assert_allclose(ours, other, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("offset", [0.0, 30.0])
@@ -70,12 +78,8 @@ def test_one_pass_finds_the_moments_of_bfloat16(offset: float) -> None:
 )
 def test_accelerators_pass_once_over_bfloat16(platform: str, dtype: str, passes: int) -> None:
     norm = layers.BatchNorm(3, dtype=dtype)
-    normalize = jax.jit(lambda x: nnx.merge(*nnx.split(norm), copy=True)(x))
-    text = (
-        normalize.trace(jax.ShapeDtypeStruct((8, 4, 4, 3), dtype))
-        .lower(lowering_platforms=(platform,))
-        .as_text()
-    )
+    shape = jax.ShapeDtypeStruct((8, 4, 4, 3), dtype)
+    text = lowered(lambda x: nnx.merge(*nnx.split(norm), copy=True)(x), platform, shape)
     # Only the second pass takes the mean from each value.
     assert bool(re.search(r"stablehlo.subtract .*tensor<1x8x4x4x3xf32>", text)) == (passes == 2)
 
@@ -87,23 +91,16 @@ def test_accelerators_pass_once_over_bfloat16(platform: str, dtype: str, passes:
 def test_a_convolution_has_the_gradients_that_jax_finds_itself(
     channels: tuple[int, int], size: int, stride: int, pad: int
 ) -> None:
-    keys = iter(jax.random.split(jax.random.key(0), 3))
-    x, kernel = (
-        jax.random.normal(next(keys), (4, 9, 11, channels[0])),
-        jax.random.normal(next(keys), (size, size, *channels)),
-    )
+    keys = jax.random.split(jax.random.key(0), 2)
+    x = jax.random.normal(keys[0], (4, 9, 11, channels[0]))
+    kernel = jax.random.normal(keys[1], (size, size, *channels))
     settings: Any = ((stride, stride), ((pad, pad), (pad, pad)))
-    ours, pull_back = jax.vjp(
-        lambda x, kernel: convolution.convolve(x, kernel, *settings), x, kernel
+    assert_same_derivatives(
+        lambda x, kernel: convolution.convolve(x, kernel, *settings),
+        lambda x, kernel: convolution.plain(x, kernel, *settings),
+        x,
+        kernel,
     )
-    theirs, expected_pull_back = jax.vjp(
-        lambda x, kernel: convolution.plain(x, kernel, *settings), x, kernel
-    )
-    cotangent = jax.random.normal(next(keys), ours.shape)
-    for found, expected in zip(
-        (ours, *pull_back(cotangent)), (theirs, *expected_pull_back(cotangent)), strict=True
-    ):
-        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -117,8 +114,7 @@ def test_the_gradient_of_a_kernel_has_its_layout_on_cuda(platform: str, constrai
         jax.ShapeDtypeStruct((3, 3, 4, 5), jnp.float32),
         jax.ShapeDtypeStruct((2, 6, 6, 4), jnp.float32),
     )
-    text = jax.jit(jax.grad(loss)).trace(*shapes).lower(lowering_platforms=(platform,)).as_text()
-    assert ("LayoutConstraint" in text) == constrained
+    assert ("LayoutConstraint" in lowered(jax.grad(loss), platform, *shapes)) == constrained
 
 
 def test_batch_norm_agrees_with_flax() -> None:
@@ -186,14 +182,14 @@ def test_strided_convolution_pads_both_sides() -> None:
 def test_max_pool_agrees_with_flax(side: int, size: int, padding: int) -> None:
     x = jax.random.normal(jax.random.key(0), (2, side, side + 3, 3))
     pads: Any = [(padding, padding)] * 2
-    ours, pullback = jax.vjp(lambda x: resampling.max_pool(x, size, padding=padding), x)
-    theirs, their_pullback = jax.vjp(lambda x: nnx.max_pool(x, (size, size), (2, 2), pads), x)
-    np.testing.assert_array_equal(ours, theirs)
-    # Windows of 3 overlap: sums.
-    np.testing.assert_allclose(pullback(ours)[0], their_pullback(ours)[0], atol=1e-6)
-
-
-def test_max_pool_keeps_a_single_pixel() -> None:
+    # Windows of 3 overlap, so that gradients are sums; the maxima are equal.
+    assert_same_derivatives(
+        lambda x: resampling.max_pool(x, size, padding=padding),
+        lambda x: nnx.max_pool(x, (size, size), (2, 2), pads),
+        x,
+        rtol=0,
+        atol=1e-6,
+    )
     assert resampling.max_pool(jnp.ones((1, 1, 5, 2))).shape == (1, 1, 2, 2)
 
 
@@ -212,32 +208,19 @@ def test_max_pool_keeps_a_single_pixel() -> None:
 def test_maps_smaller_than_the_window(
     height: int, width: int, size: int, stride: int, pad: int
 ) -> None:
-    convolution = layers.conv(
-        5, 6, size, stride=stride, padding=pad, dtype=jnp.float32, rngs=nnx.Rngs(0)
-    )
+    layer = layers.conv(5, 6, size, stride=stride, padding=pad, dtype=jnp.float32, rngs=nnx.Rngs(0))
     x = jax.random.normal(jax.random.key(0), (4, height, width, 5))
 
-    graphdef, state = nnx.split(convolution)
-
-    def ours(x: jax.Array, kernel: jax.Array) -> jax.Array:
-        state["kernel"] = state["kernel"].replace(kernel)
-        return nnx.merge(graphdef, state)(x)
-
-    def theirs(x: jax.Array, kernel: jax.Array) -> jax.Array:
-        pads = [(pad, pad)] * 2
-        return jax.lax.conv_general_dilated(
-            x, kernel, (stride, stride), pads, dimension_numbers=("NHWC", "HWIO", "NHWC")
-        )
-
-    assert "conv_general_dilated" not in str(jax.make_jaxpr(convolution)(x))
+    assert "conv_general_dilated" not in str(jax.make_jaxpr(layer)(x))
+    settings: Any = ((stride, stride), ((pad, pad), (pad, pad)))
     kernel = jax.random.normal(jax.random.key(1), (size, size, 5, 6))
-    (y, pull_back), (expected, their_pull_back) = (
-        jax.vjp(ours, x, kernel),
-        jax.vjp(theirs, x, kernel),
+    assert_same_derivatives(
+        lambda x, kernel: convolution.convolve_nhwc(x, kernel, *settings),
+        lambda x, kernel: convolution.plain(x, kernel, *settings),
+        x,
+        kernel,
+        rtol=1e-5,
     )
-    np.testing.assert_allclose(y, expected, atol=1e-4)
-    for gradient, expected in zip(pull_back(y), their_pull_back(y), strict=True):
-        np.testing.assert_allclose(gradient, expected, rtol=1e-5, atol=1e-3)
 
 
 @pytest.mark.parametrize("side", [3, 7, 10, 15])

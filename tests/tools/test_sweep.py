@@ -15,8 +15,8 @@ from jaxdp import sweep
 from jaxdp.config import TrainConfig, to_yaml
 from jaxdp.registry import ConfigError
 from jaxdp.reporting import sweeps
-from jaxdp.sweep_grid import Trial, expand
-from jaxdp.sweep_runs import gpu_shares
+from jaxdp.sweep_grid import Grid, Trial
+from jaxdp.sweep_runs import LocalRunner
 
 FLAGS = (
     "--model cnn --model-kwargs width=4 hidden=16 --image-size 16 --global-batch-size 64"
@@ -49,7 +49,7 @@ def run(*words: str) -> tuple[int, str, str]:
 
 
 def cells(*grid: str, **settings: Any) -> list[Trial]:
-    return expand(grid, TrainConfig.of(**settings))
+    return Grid(grid, TrainConfig.of(**settings), (), pathlib.Path()).trials
 
 
 def test_a_grid_is_every_combination() -> None:
@@ -121,10 +121,11 @@ def test_mistakes_are_one_line_before_anything_starts(
 def test_runs_at_once_share_the_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5,6,7")
     monkeypatch.delenv("JAX_PLATFORMS", raising=False)
-    assert gpu_shares(1) == [{}]
-    assert gpu_shares(2) == [{"CUDA_VISIBLE_DEVICES": "3,5"}, {"CUDA_VISIBLE_DEVICES": "6,7"}]
+    assert LocalRunner(1).shares == [{}]
+    shares = [{"CUDA_VISIBLE_DEVICES": "3,5"}, {"CUDA_VISIBLE_DEVICES": "6,7"}]
+    assert LocalRunner(2).shares == shares
     with pytest.raises(ConfigError, match="--at-a-time 3: does not divide the GPUs"):
-        gpu_shares(3)
+        LocalRunner(3)
 
 
 def test_a_failed_run_is_a_row_and_finished_ones_are_not_run_again() -> None:
@@ -210,37 +211,38 @@ def test_jax_is_not_imported(words: list[str], code: int) -> None:
     assert run(*words)[0] == code
 
 
-def row(
+def shown_rows(capsys: pytest.CaptureFixture[str], *runs: sweeps.Run) -> list[list[str]]:
+    """The cells of all lines of the tables."""
+    sweeps.show(runs)
+    lines = capsys.readouterr().out.splitlines()
+    return [[cell.strip() for cell in line.split("│")[1:-1]] for line in lines if "│" in line]
+
+
+def run_of(
     value: float | None, seed: int, rate: float, metric: str = "accuracy", *, larger: bool = True
-) -> sweeps.Row:
+) -> sweeps.Run:
     summary = {
         "best_metric": {"name": metric, "larger_is_better": larger},
         "metrics": {"test": {metric: value, "loss": 1.0}},
         "best": {"step": 7, metric: value},
     }
-    return sweeps.row(
-        {"rate": rate, "seed": seed}, summary, "it [diverged]" if value is None else None
-    )
+    notes = {"pruned": "", "failed": "it [diverged]" if value is None else "", "code": ""}
+    return sweeps.Run({"rate": rate, "seed": seed}, None if value is None else summary, notes)
 
 
-def test_tables(capsys: pytest.CaptureFixture[str]) -> None:
-    rows = [
-        row(0.5, 0, 0.1),
-        row(0.9, 0, 0.2),
-        row(None, 1, 0.2),
-        row(0.7, 1, 0.1),
-        row(float("nan"), 2, 0.1),
+def test_tables_rank_runs_and_summarize_seeds(capsys: pytest.CaptureFixture[str]) -> None:
+    runs = [run_of(0.5, 0, 0.1), run_of(0.9, 0, 0.2), run_of(None, 1, 0.2), run_of(0.7, 1, 0.1)]
+    assert shown_rows(capsys, *runs) == [
+        ["rate", "seed", "accuracy", "loss", "best", "failed"],
+        ["0.2", "0", "90.00%", "1.0000", "90.00% at step 7", ""],
+        ["0.1", "1", "70.00%", "1.0000", "70.00% at step 7", ""],
+        ["0.1", "0", "50.00%", "1.0000", "50.00% at step 7", ""],
+        ["0.2", "1", "", "", "", "it [diverged]"],
+        ["rate", "accuracy", "loss", "runs"],
+        ["0.2", "90.00%", "1.0000", "1 of 2"],
+        ["0.1", "60.00% ± 14.14%", "1.0000 ± 0.0000", "2"],
     ]
-    assert [each["value"] for each in sweeps.ranked(rows)[:3]] == [0.9, 0.7, 0.5]
-    assert sweeps.ranked(rows)[-1]["reason"] == "it [diverged]"
-    errors = [row(value, 0, 0.1, "mse", larger=False) for value in (2.0, 1.0)]
-    assert [each["value"] for each in sweeps.ranked(errors)] == [1.0, 2.0]
-    best, other = sweeps.over_seeds(rows[:4])
-    assert (best["value"], best["value_spread"], best["runs"], best["of"]) == (0.9, None, 1, 2)
-    assert other["value"] == pytest.approx(0.6)
-    assert other["value_spread"] == pytest.approx(0.2 / 2**0.5)
-    sweeps.show(rows[:4])
-    shown = capsys.readouterr().out
-    assert "it [diverged]" in shown
-    assert "60.00% ± 14.14%" in shown
-    assert "90.00% at step 7" in shown
+    ranked = shown_rows(capsys, run_of(float("nan"), 0, 0.1), run_of(0.5, 0, 0.2))[1:]
+    assert [cells[2] for cells in ranked] == ["50.00%", "nan%"]
+    errors = [run_of(value, 0, 0.1, "mse", larger=False) for value in (2.0, 1.0)]
+    assert [cells[2] for cells in shown_rows(capsys, *errors)[1:]] == ["1.0000", "2.0000"]

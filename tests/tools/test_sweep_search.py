@@ -17,7 +17,6 @@ from test_sweep import FLAGS, run
 from jaxdp import sweep
 from jaxdp.config import TrainConfig
 from jaxdp.registry import ConfigError
-from jaxdp.rundir.layout import RunDirectory
 from jaxdp.sweep_grid import Trial
 from jaxdp.sweep_search import Search, parse_search
 
@@ -42,7 +41,7 @@ def search(count: int, *words: str, **settings: Any) -> Search:
 
 def evaluated(cell: Trial, accuracies: list[float], *, done: bool = True) -> None:
     """Writes what a run would, evaluated every 10 steps."""
-    directory = RunDirectory(pathlib.Path("out", cell.name))
+    directory = cell.run
     directory.path.mkdir(exist_ok=True)
     rows = [
         {"step": 10 * (index + 1), "split": "validation", "accuracy": each}
@@ -71,7 +70,7 @@ def proposed(found: Search, count: int) -> list[Trial]:
         assert cell is not None
         accuracy = 1 / (1 + abs(cell.config.learning_rate - 0.1))
         evaluated(cell, [accuracy / 2, accuracy])
-        assert found.ended(cell, 0, "") == "done"
+        assert not found.end(cell, 0)
         cells.append(cell)
     return cells
 
@@ -183,19 +182,21 @@ def test_what_is_worse_than_the_median_is_pruned() -> None:
     evaluated(cell, [0.99], done=False)
     assert not found.should_stop(cell)
     evaluated(cell, [0.99, 0.99], done=True)
-    assert found.ended(cell, 0, "") == "done"
+    assert not found.end(cell, 0)
     cell = found.next()
     assert cell is not None
     evaluated(cell, [0.01], done=False)
     assert found.should_stop(cell)
     assert not found.should_stop(cell)  # once
-    assert found.ended(cell, 75, "stopped") == "pruned"
+    cell.reason = "stopped"
+    assert not found.end(cell, 75)
+    assert cell.pruned
     diverged = found.next()
     assert diverged is not None
-    assert found.ended(diverged, 3, "the loss is nan") == "failed: the loss is nan"
-    assert not found.failed
-    ends = [(reason, pruned) for _, reason, pruned in search(8).results()]
-    assert ends == [(None, None)] * 6 + [(None, 10), ("the loss is nan", None)]
+    diverged.reason = "the loss is nan"
+    assert not found.end(diverged, 3)  # a result
+    ends = [(each.reason, each.pruned, each.last_step) for each in search(8).results()[5:]]
+    assert ends == [("", False, 20), ("", True, 10), ("the loss is nan", False, None)]
     # As Optuna documents its tables.
     with contextlib.closing(sqlite3.connect("out/study.db")) as database, database:
         states = [row[0] for row in database.execute("SELECT state FROM trials ORDER BY number")]
@@ -206,8 +207,8 @@ def test_errors_larger_is_worse_and_failures_run_again() -> None:
     found = search(3)
     cell = found.next()
     assert cell is not None
-    assert found.ended(cell, 1, "no space left") == "failed: no space left"
-    assert found.failed
+    cell.reason = "no space left"
+    assert found.end(cell, 1)
     again = search(3)
     assert again.count == 3
     retried = again.next()
@@ -216,20 +217,19 @@ def test_errors_larger_is_worse_and_failures_run_again() -> None:
     other = again.next()
     assert other is not None
     assert other.name != cell.name
-    assert again.ended(other, 3, "diverged") == "failed: diverged"
+    other.reason = "diverged"
+    assert not again.end(other, 3)
     again = search(3)  # the first of two at once was interrupted, the second was not
     retried = again.next()
     assert retried is not None
     assert retried.name == cell.name
     evaluated(retried, [2.0])
-    summary = RunDirectory(pathlib.Path("out", cell.name)).read("summary.json")
-    assert summary is not None
-    summary |= {
+    summary = cell.run.read("summary.json") | {
         "best_metric": {"name": "mse", "larger_is_better": False},
         "metrics": {"validation": {"mse": 2.0, "loss": 2.0}},
     }
-    RunDirectory(pathlib.Path("out", cell.name)).write("summary.json", summary)
-    assert again.ended(retried, 0, "") == "done"
+    cell.run.write("summary.json", summary)
+    assert not again.end(retried, 0)
     study = saved_study()
     assert study.best_value == -2.0
 
@@ -239,10 +239,10 @@ def test_few_values_are_not_trained_twice() -> None:
     cells = []
     while (cell := found.next()) is not None:
         evaluated(cell, [0.5])
-        assert found.ended(cell, 0, "") == "done"
+        assert not found.end(cell, 0)
         cells.append(cell.name)
     assert sorted(cells) == ["optimizer=adam", "optimizer=sgd"]
-    assert [cell.name for cell, _, _ in found.results()] == cells
+    assert [cell.name for cell in found.results()] == cells
 
 
 @pytest.mark.slow

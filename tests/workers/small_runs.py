@@ -1,9 +1,13 @@
 """Short runs of a small CNN on the digits, and what they left."""
 
+import contextlib
 import hashlib
 import importlib.util
 import json
+import os
 import pathlib
+import sys
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -11,11 +15,59 @@ import numpy as np
 import pytest
 
 import jaxdp
+from jaxdp.runtime import ray_connection
+from jaxdp.workers.worker import SLOWED
 
 NEEDS_RAY = pytest.mark.skipif(
     importlib.util.find_spec("ray") is None, reason="needs Ray: pip install 'jaxdp[ray]'"
 )
 SMALL = {"model_kwargs": {"width": 4, "hidden": 16}, "global_batch_size": 32}
+
+
+@contextlib.contextmanager
+def cluster(seconds: str = "") -> Iterator[None]:
+    """Provides one Ray for several runs, each of which would take seconds to start one.
+
+    Args:
+        seconds: the least time for a slice of each worker. Its processes find it in their
+            environment, which is that of this process when Ray starts.
+    """
+    # Ray must not be imported yet. One that runs already has other speeds.
+    assert "ray" not in sys.modules or not sys.modules["ray"].is_initialized()
+    os.environ[SLOWED] = seconds
+    try:
+        with ray_connection.connected(None, cpus=8):
+            yield
+    finally:
+        del os.environ[SLOWED]
+
+
+class At:
+    """Acts once, after a step."""
+
+    def __init__(self, step: int, act: Callable[[Any], Any]) -> None:
+        self.step, self.act = step, act
+
+    def on_step_end(self, run: Any, event: Any) -> None:
+        if event.step == self.step:
+            self.act(run)
+
+
+def wait_for_all(run: Any) -> None:
+    """Waits until all workers have joined, however long they take to start on a busy machine."""
+    strategy = run.setup.strategy
+    while strategy.pool.ready < strategy.pool.count:
+        strategy._listen()
+
+
+def kill_server(run: Any) -> None:
+    import ray
+
+    ray.kill(run.setup.strategy.servers._actors[1])
+
+
+def events(folder: Any) -> list[str]:
+    return [line["event"] for line in history(folder)]
 
 
 def lines(path: pathlib.Path) -> list[dict[str, Any]]:

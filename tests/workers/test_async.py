@@ -7,27 +7,33 @@ from typing import Any
 
 import numpy as np
 import pytest
-from small_runs import NEEDS_RAY, difference, history, rows, trained
+from small_runs import (
+    NEEDS_RAY,
+    At,
+    cluster,
+    difference,
+    events,
+    history,
+    kill_server,
+    rows,
+    trained,
+    wait_for_all,
+)
 
 import jaxdp
-from jaxdp.runtime import ray_connection
 from jaxdp.workers import asynchronous, servers
-from jaxdp.workers.worker import SLOWED
 
 pytestmark = [pytest.mark.usefixtures("no_pictures"), pytest.mark.slow, NEEDS_RAY]
-PLAN = {"strategy": "async", "steps": 40, "eval_every": 20, "log_every": 10}
+PLAN: dict[str, Any] = {"strategy": "async", "steps": 40, "eval_every": 20, "log_every": 10}
 
 
 @pytest.fixture(scope="module")
 def one_cluster() -> Iterator[None]:
-    """One Ray for several runs.
-
-    One of four workers is four times slower, as its processes find it in their environment.
+    """One of four workers is four times slower: they sleep, for longer than a busy core computes,
+    so that the order of the updates does not depend on what else the machine does.
     """
-    os.environ[SLOWED] = "0.03,0.03,0.03,0.12"
-    with ray_connection.connected(None, cpus=8):
+    with cluster("0.1,0.1,0.1,0.4"):
         yield
-    del os.environ[SLOWED]
 
 
 @pytest.mark.parametrize(
@@ -50,7 +56,7 @@ def test_one_worker_and_three_servers_are_ordinary_training(
 @pytest.mark.parametrize("bound", [None, 1, 4])
 def test_staleness_is_reported_and_bounded(one_cluster: None, bound: int | None) -> None:
     more = {"staleness": bound, "steps": 80, "learning_rate": 0.01}
-    trained("run", workers=4, servers=2, **PLAN | more)
+    trained("run", workers=4, servers=2, callbacks=[At(1, wait_for_all)], **PLAN | more)
     largest = max(row["staleness_max"] for row in rows("run"))
     assert largest <= bound if bound is not None else largest >= 3
     done = sum(sum(row["worker_slices"]) for row in rows("run"))
@@ -70,30 +76,21 @@ def test_a_worker_that_dies_leaves_no_batch_out(
         lambda self, done: (applied.append(done.slice_id.slice), apply(self, done))[1],
     )
 
-    class Kill:
-        def on_step_end(self, run: Any, event: Any) -> None:
-            joined = [line for line in history("run") if line["event"] == "worker joined"]
-            if event.step == 15:
-                os.kill(joined[-1]["pid"], signal.SIGKILL)
+    def kill_worker(run: Any) -> None:
+        joined = [line for line in history("run") if line["event"] == "worker joined"]
+        os.kill(joined[-1]["pid"], signal.SIGKILL)
 
-    trained("run", workers=3, callbacks=[Kill()], **PLAN)
+    trained("run", workers=3, callbacks=[At(15, kill_worker)], **PLAN)
     assert sorted(applied) == list(range(40))
-    assert "worker lost" in [line["event"] for line in history("run")]
+    assert "worker lost" in events("run")
 
 
 def test_a_server_that_dies_ends_the_run_which_can_go_on(one_cluster: None) -> None:
-    class Kill:
-        def on_step_end(self, run: Any, event: Any) -> None:
-            if event.step == 25:
-                import ray
-
-                ray.kill(run.setup.strategy.servers._actors[0])
-
     plan = PLAN | {"checkpoint_every": 10}
     with pytest.raises(servers.ServerLost, match="a parameter server has died"):
-        trained("run", workers=2, servers=2, callbacks=[Kill()], **plan)
+        trained("run", workers=2, servers=2, callbacks=[At(25, kill_server)], **plan)
     trained("run", **plan | {"strategy": "single", "devices": 1})
-    assert history("run")[-1]["event"] == "done"
+    assert events("run")[-1] == "done"
     resumed = next(line for line in history("run") if line["event"] == "resumed")
     assert resumed["step"] == 20
     assert resumed["changed"]["strategy"] == ["async", "single"]
@@ -106,7 +103,16 @@ def test_async_learns_the_digits(one_cluster: None, seed: int) -> None:
     """
     recipe = {"optimizer": "sgd", "learning_rate": 0.3, "epochs": 100, "seed": seed}
     on_workers = {"strategy": "async", "workers": 4, "servers": 2}
-    trainer = jaxdp.Trainer("cnn", "digits", progress=False, run_dir="run", **on_workers, **recipe)
+    callbacks = [At(1, wait_for_all)]
+    trainer = jaxdp.Trainer(
+        "cnn",
+        "digits",
+        callbacks=callbacks,
+        progress=False,
+        run_dir="run",
+        **on_workers,
+        **recipe,
+    )
     accuracy = trainer.fit().metrics["test"]["accuracy"]
     mean = np.mean([row["staleness_mean"] for row in rows("run")])
     print(

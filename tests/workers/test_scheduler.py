@@ -42,7 +42,8 @@ class Simulation:
         for _ in range(rounds):
             self.scheduler.begin(slices)
             self.push(self.now, "poll")
-            while not self.scheduler.round_is_done:
+            self.left = slices
+            while self.left:
                 self.now, _, what, worker, slice_id = heapq.heappop(self.events)
                 assert self.now < 10_000, "nothing goes on"
                 getattr(self, what)(worker, slice_id)
@@ -61,6 +62,7 @@ class Simulation:
     def done(self, worker: int, slice_id: SliceId) -> None:
         if self.scheduler.finished(worker, slice_id, self.now):
             self.applied[slice_id] += 1
+            self.left -= 1
 
     def poll(self, *_: object) -> None:
         if not any(what == "poll" for _, _, what, _, _ in self.events[:1]):

@@ -51,22 +51,24 @@ def test_a_worker_reports_by_how_much_it_changed_batch_statistics(
 def test_a_server_keeps_the_changes_of_all(setup: Setup) -> None:
     state = jax.tree.map(np.asarray, setup.create_state())
     server = Server()
-    server.install(state, setup.recipe, setup.learning_rates)
+    server.install(state, setup.recipe, setup.learning_rates, adds_deltas=True)
     grads = shares.to_host(jax.tree.map(np.zeros_like, state.params))
     for amount in (1.0, 0.25):  # both from the state that was installed
         change = jax.tree.map(
             lambda leaf, amount=amount: np.full_like(leaf, amount), state.batch_stats
         )
-        server.apply(grads, change, np.float32(1), 1.0, 1.0)
+        server.add(grads)
+        server.apply(change, np.float32(1), {}, 1.0, 1.0)
     jax.tree.map(
         lambda old, new: np.testing.assert_allclose(new, old + 1.25, rtol=1e-6),
         state.batch_stats,
         server.state.batch_stats,
     )
+    # `exact` brings the mean over all slices.
+    server.install(state, setup.recipe, setup.learning_rates)
     server.add(grads)
     server.mean_squares(1)
-    # `exact` brings the mean over all slices.
-    server.apply_mean(state.batch_stats, np.float32(1), 1.0, {})
+    server.apply(state.batch_stats, np.float32(1), {}, 1.0, 1.0)
     kept = shares.join(shares.structure(state), [server.collect()])
     jax.tree.map(np.testing.assert_array_equal, state.batch_stats, kept.batch_stats)
 

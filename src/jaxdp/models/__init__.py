@@ -7,15 +7,16 @@ logits = model(images)
 
 # pyright: reportUnknownMemberType=false, reportMissingTypeStubs=false
 
+import functools
 import importlib
 import inspect
+import json
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import jax
 from flax import nnx
 
-from jaxdp.models.recipes import recipe_of, remember
 from jaxdp.registry import ConfigError, Registry, check_keywords
 
 if TYPE_CHECKING:
@@ -45,13 +46,8 @@ __all__ = [
 
 # More than any network has, and few enough that its shapes are found in no time.
 MOST_CHANNELS, MOST_LAYERS = 2**16, 2000
-_CLASSES = {
-    "CNN": "cnn",
-    "PyramidNet": "pyramidnet",
-    "ResNet": "resnet",
-    "UNet": "unet",
-    "VGG": "vgg",
-}
+# What a constructor takes, but a run decides: not the model's own configuration.
+_OF_THE_RUN = ("self", "rngs", "dtype", "num_classes", "in_channels")
 
 Model = TypeVar("Model", bound=Callable[..., Any])
 
@@ -64,9 +60,9 @@ def __getattr__(name: str) -> Any:
 
     These files import this one.
     """
-    if name not in _CLASSES:
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_CLASSES[name]}"), name)
+    return getattr(importlib.import_module(f"{__name__}.{name.lower()}"), name)
 
 
 def register(name: str) -> Callable[[Model], Model]:
@@ -83,10 +79,61 @@ def register(name: str) -> Callable[[Model], Model]:
     def register_model(model: Model) -> Model:
         made: Any = add(model)
         if inspect.isclass(made):
-            remember(name, made)
+            _record_arguments(name, made)
         return model
 
     return register_model
+
+
+def _record_arguments(name: str, model_class: type[Any]) -> None:
+    """Makes a class note its name and the given keywords in the attribute `init_kwargs` of each
+    instance, but not in those of its subclasses.
+    """
+    initialize: Any = model_class.__init__
+    signature = inspect.signature(initialize)
+
+    @functools.wraps(initialize)
+    def recording(self: Any, *args: Any, **kwargs: Any) -> None:
+        initialize(self, *args, **kwargs)
+        if type(self) is not model_class:
+            return
+        given: dict[str, Any] = signature.bind(self, *args, **kwargs).arguments
+        for parameter in signature.parameters.values():
+            if parameter.kind is inspect.Parameter.VAR_KEYWORD:
+                given |= given.pop(parameter.name, {})
+        keywords = {key: value for key, value in given.items() if key not in _OF_THE_RUN}
+        if _is_plain(list(keywords.values())):
+            # A static part of the graph definition, which has to be hashable.
+            self.init_kwargs = json.dumps([name, keywords])
+
+    model_class.__init__ = recording
+
+
+def _is_plain(value: object) -> bool:
+    if isinstance(value, list):
+        return all(map(_is_plain, cast(list[object], value)))
+    return value is None or type(value) in (bool, int, float, str)
+
+
+def recipe_of(model: nnx.Module) -> tuple[str, dict[str, Any]] | None:
+    """Returns the registered name of a model's class and the keywords it was constructed with, for
+    `models.create`.
+
+    Keywords that were left to their defaults are left out, and so are `rngs`, `dtype`,
+    `num_classes` and `in_channels`, which a run decides.
+
+    Args:
+        model: a model as its constructor made it, or a copy of it.
+
+    Returns:
+        Name and keywords; None if the class is not registered, or a keyword is no plain YAML value:
+        a number, a string, true, false, null, or a list of these.
+    """
+    recorded = getattr(model, "init_kwargs", None)
+    if recorded is None:
+        return None
+    name, keywords = json.loads(recorded)
+    return name, keywords
 
 
 def factory(name: str) -> Any:

@@ -6,6 +6,7 @@ Proc. IEEE 1998, for the plan (convolutions, poolings, dense layers); 3x3 convol
 and ReLU are later practice.
 """
 
+import itertools
 from typing import Any
 
 import jax.numpy as jnp
@@ -51,21 +52,14 @@ class CNN(nnx.Module):
         models.require_count("width", width)
         models.require_count("hidden", hidden)
         models.require_rate("dropout", dropout)
-        convs = []
-        norms = []
-        features = in_channels
-        for out in (width, 2 * width, 4 * width):
-            convs.append(layers.conv(features, out, 3, dtype=dtype, rngs=rngs))
-            norms.append(layers.BatchNorm(out, dtype=dtype))
-            features = out
-        self.convs, self.norms = nnx.List(convs), nnx.List(norms)
-        self.hidden = layers.dense(_POSITIONS**2 * features, hidden, dtype=dtype, rngs=rngs)
-        self.head = layers.dense(hidden, num_classes, dtype=dtype, rngs=rngs)
-        self.dropouts = nnx.List(
-            [layers.Dropout(dropout, index=index, rngs=rngs) for index in range(2)]
-            if dropout
-            else []
+        widths = [in_channels, width, 2 * width, 4 * width]
+        self.convs = nnx.List(
+            [layers.conv(*pair, 3, dtype=dtype, rngs=rngs) for pair in itertools.pairwise(widths)]
         )
+        self.norms = nnx.List(layers.norms(self.convs, dtype))
+        self.hidden = layers.dense(_POSITIONS**2 * widths[-1], hidden, dtype=dtype, rngs=rngs)
+        self.head = layers.dense(hidden, num_classes, dtype=dtype, rngs=rngs)
+        self.dropouts = nnx.List(layers.dropouts(dropout, 2, rngs))
         self.dtype = dtype
 
     def __call__(

@@ -40,17 +40,14 @@ def host_initializer(draw: Draw) -> Initializer:
     return initialize
 
 
-def _he_normal_fan_out(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
-    height, width, _, features = shape
-    return rng.standard_normal(shape, np.float32) * np.float32(
-        np.sqrt(2.0 / (height * width * features))
-    )
+def normal(deviation: Callable[[tuple[int, ...]], float]) -> Initializer:
+    """Returns an initializer that draws from a normal distribution with mean 0.
 
-
-def _he_normal_fan_in(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
-    height, width, in_features, _ = shape
-    return rng.standard_normal(shape, np.float32) * np.float32(
-        np.sqrt(2.0 / (height * width * in_features))
+    Args:
+        deviation: returns the standard deviation for a shape.
+    """
+    return host_initializer(
+        lambda rng, shape: rng.standard_normal(shape, np.float32) * np.float32(deviation(shape))
     )
 
 
@@ -60,7 +57,8 @@ def draw_uniform_fan_in(rng: np.random.Generator, shape: tuple[int, ...]) -> np.
     return rng.uniform(-bound, bound, shape)
 
 
-he_normal_fan_out = host_initializer(_he_normal_fan_out)
-he_normal_fan_in = host_initializer(_he_normal_fan_in)
+# The shape of a kernel is (rows, columns, in, out).
+he_normal_fan_out = normal(lambda shape: np.sqrt(2 / (shape[0] * shape[1] * shape[3])))
+he_normal_fan_in = normal(lambda shape: np.sqrt(2 / (shape[0] * shape[1] * shape[2])))
 uniform_fan_in = host_initializer(draw_uniform_fan_in)
 zeros = host_initializer(lambda rng, shape: np.zeros(shape, np.float32))

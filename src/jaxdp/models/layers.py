@@ -1,20 +1,19 @@
 """Provides the layers that the models share. Arrays are NHWC; a layer knows no device."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float, Key
 
-from jaxdp.models import initializers
-from jaxdp.ops import convolution
-from jaxdp.ops.moments import moments, per_group
-
-Combine = Callable[[Array, Array], tuple[Array, Array]]
+from jaxdp.models import convolution, initializers
+from jaxdp.models.batch_norm import BatchNorm as BatchNorm
+from jaxdp.models.batch_norm import Combine as Combine
+from jaxdp.models.batch_norm import norms as norms
+from jaxdp.models.batch_norm import set_batch_norm as set_batch_norm
 
 
 def conv(  # noqa: PLR0913 - a layer's constructor
@@ -60,6 +59,34 @@ def conv(  # noqa: PLR0913 - a layer's constructor
     )
 
 
+def residual_convs(
+    in_features: int, width: int, *, bottleneck: bool, stride: int, dtype: Any, rngs: nnx.Rngs
+) -> list[nnx.Conv]:
+    """Creates the convolutions of a residual unit: two 3x3, the first of which strides.
+
+    A bottleneck has a 1x1, a 3x3 that strides, and a 1x1 to four times the width.
+
+    Args:
+        in_features: channels of the input.
+        width: channels of the 3x3 convolutions.
+        bottleneck: whether the unit is a bottleneck.
+        stride: step in pixels along both sides.
+        dtype: format of the computation.
+        rngs: source of the initial kernels.
+    """
+    # (kernel size, features, stride) of each convolution
+    shapes = (
+        [(1, width, 1), (3, width, stride), (1, 4 * width, 1)]
+        if bottleneck
+        else [(3, width, stride), (3, width, 1)]
+    )
+    convs: list[nnx.Conv] = []
+    for size, features, step in shapes:
+        convs.append(conv(in_features, features, size, stride=step, dtype=dtype, rngs=rngs))
+        in_features = features
+    return convs
+
+
 def dense(in_features: int, features: int, *, dtype: Any, rngs: nnx.Rngs) -> nnx.Linear:
     """Creates a dense layer with bias.
 
@@ -76,96 +103,6 @@ def dense(in_features: int, features: int, *, dtype: Any, rngs: nnx.Rngs) -> nnx
         bias_init=bias,
         rngs=rngs,
     )
-
-
-class BatchNorm(nnx.Module):
-    """Normalizes each channel by the mean and variance of the examples that share statistics.
-
-    The model does not decide which examples these are: `set_batch_norm` sets it from outside, for a
-    whole model at once. Statistics are computed in float32 or wider, and kept in float32. The
-    running variance averages biased variances; PyTorch averages unbiased ones.
-
-    Args:
-        features: number of channels.
-        momentum: weight of the old running statistics in an update.
-        epsilon: added to the variance before its square root is taken.
-        dtype: format of the output.
-
-    Source: Ioffe and Szegedy 2015, algorithm 1; groups smaller than the batch: Hoffer et al. 2017,
-    section 3.3.
-    """
-
-    def __init__(
-        self, features: int, *, momentum: float = 0.9, epsilon: float = 1e-5, dtype: Any
-    ) -> None:
-        zeros, ones = np.zeros(features, np.float32), np.ones(features, np.float32)
-        self.scale = nnx.Param(jax.device_put(ones))
-        self.bias = nnx.Param(jax.device_put(zeros))
-        self.mean = nnx.BatchStat(jax.device_put(zeros))
-        self.var = nnx.BatchStat(jax.device_put(ones))
-        self.momentum = momentum
-        self.epsilon = epsilon
-        self.dtype = dtype
-        self.use_running_average = False
-        self.group_size: int | None = None
-        self.combine: Combine | None = None
-
-    def __call__(
-        self, x: Float[Array, "batch *space features"]
-    ) -> Float[Array, "batch *space features"]:
-        """Normalizes `x`, and in training updates the running statistics.
-
-        Raises:
-            ValueError: if the batch is not a multiple of `group_size`.
-        """
-        if self.use_running_average:
-            return self._normalize(x, self.mean[...], self.var[...])
-        group_size = self.group_size or x.shape[0]
-        if x.shape[0] % group_size:
-            raise ValueError(
-                f"batch norm over groups of {group_size} examples needs a multiple of that, got"
-                f" {x.shape[0]}"
-            )
-        grouped = x.reshape(-1, group_size, *x.shape[1:])
-        mean, var = moments(
-            grouped.astype(jnp.promote_types(self.dtype, jnp.float32)),
-            grouped.dtype == jnp.bfloat16,
-        )
-        if self.combine is not None:
-            mean, var = self.combine(mean, var)
-        self._update(mean, var)
-        return self._normalize(grouped, per_group(mean, grouped), per_group(var, grouped)).reshape(
-            x.shape
-        )
-
-    def _update(
-        self, mean: Float[Array, "groups features"], var: Float[Array, "groups features"]
-    ) -> None:
-        for running, value in ((self.mean, mean), (self.var, var)):
-            new = self.momentum * running[...] + (1 - self.momentum) * jnp.mean(value, 0)
-            # Not running[...]: that compares shardings, and to say that a traced array has none JAX
-            # looks through the whole trace.
-            running.set_value(new.astype(jnp.float32))
-
-    def _normalize(self, x: Array, mean: Array, var: Array) -> Array:
-        # One multiply and one add per element: everything else is per channel.
-        factor = self.scale[...] * jax.lax.rsqrt(var + self.epsilon)
-        offset = self.bias[...] - mean * factor
-        return (x * factor + offset).astype(self.dtype)
-
-
-def set_batch_norm(model: nnx.Module, *, group_size: int | None, combine: Combine | None) -> None:
-    """Sets which examples share statistics, for all batch norms of a model.
-
-    Args:
-        model: the model; other layers stay as they are.
-        group_size: examples per group; None for all examples of a call.
-        combine: returns the statistics of larger groups, of which those of a call are parts, for
-            each part those of its group; None where the groups of a call are whole.
-    """
-    for _, module in nnx.iter_modules(model):
-        if isinstance(module, BatchNorm):
-            module.group_size, module.combine = group_size, combine
 
 
 def set_remat(model: nnx.Module, remat: str) -> None:
@@ -259,6 +196,12 @@ class Dropout(Stochastic):
             self.keys(keys, x.shape[0])
         )
         return jnp.where(kept, x / (1 - self.rate), 0).astype(x.dtype)
+
+
+def dropouts(rate: float | int, count: int, rngs: nnx.Rngs) -> list[Dropout]:
+    """Creates the dropouts of a model, none for the rate 0."""
+    indices = range(count) if rate else ()
+    return [Dropout(rate, index=index, rngs=rngs) for index in indices]
 
 
 class ShakeDrop(Stochastic):

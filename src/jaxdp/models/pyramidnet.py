@@ -5,7 +5,8 @@ the authors' code differ (rounding of widths), this follows the code, which give
 parameter counts.
 """
 
-from collections.abc import Callable
+import functools
+import itertools
 from typing import Any
 
 import jax.numpy as jnp
@@ -14,7 +15,6 @@ from jaxtyping import Array, Float, Key
 
 from jaxdp import models
 from jaxdp.models import layers, resampling
-from jaxdp.registry import ConfigError
 
 # Units per stage of the ImageNet form, all bottlenecks.
 _IMAGENET_UNITS = {50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3), 200: (3, 24, 36, 3)}
@@ -64,46 +64,32 @@ class PyramidNet(nnx.Module):
     ) -> None:
         models.require_known("growth", growth, ("additive", "multiplicative"))
         models.require_known("stem", stem, ("cifar", "imagenet"))
-        models.require(
-            isinstance(alpha, int | float) and alpha > 0,
-            "alpha",
-            alpha,
-            "must be a number greater than 0",
-        )
-        models.require(
-            alpha <= models.MOST_CHANNELS, "alpha", alpha, f"must be at most {models.MOST_CHANNELS}"
-        )
+        possible = isinstance(alpha, int | float) and 0 < alpha <= models.MOST_CHANNELS
+        remedy = f"must be a number greater than 0 and at most {models.MOST_CHANNELS}"
+        models.require(possible, "alpha", alpha, remedy)
         models.require_rate("shake_drop", shake_drop)
         models.require_rate("dropout", dropout)
         units_per_stage = _units_per_stage(depth, bottleneck, stem)
         start = 16 if stem == "cifar" else 64
         widths = unit_widths(start, alpha, sum(units_per_stage), growth)
-        if stem == "cifar":
-            self.stem_conv = layers.conv(in_channels, start, 3, dtype=dtype, rngs=rngs)
-        else:
-            self.stem_conv = layers.conv(in_channels, start, 7, stride=2, dtype=dtype, rngs=rngs)
-        self.stem_norm = layers.BatchNorm(start, dtype=dtype)
         self.large_stem = stem == "imagenet"
+        size, stride = (7, 2) if self.large_stem else (3, 1)
+        self.stem_conv = layers.conv(
+            in_channels, start, size, stride=stride, dtype=dtype, rngs=rngs
+        )
+        self.stem_norm = layers.BatchNorm(start, dtype=dtype)
 
-        units: list[Unit] = []
+        unit = functools.partial(Unit, bottleneck=bottleneck, dtype=dtype, rngs=rngs)
+        self.units = nnx.List([])
         features = start
-        first_of_later_stages = {
-            sum(units_per_stage[:stage]) for stage in range(1, len(units_per_stage))
-        }
+        first_of_later_stages = [*itertools.accumulate(units_per_stage[:-1])]
         for index, width in enumerate(widths):
-            unit = Unit(
-                features,
-                width,
-                bottleneck=bottleneck,
-                stride=2 if index in first_of_later_stages else 1,
-                drop_probability=shake_drop * (index + 1) / len(widths),
-                index=index,
-                dtype=dtype,
-                rngs=rngs,
+            stride = 2 if index in first_of_later_stages else 1
+            drop_probability = shake_drop * (index + 1) / len(widths)
+            self.units.append(
+                unit(features, width, stride=stride, drop_probability=drop_probability, index=index)
             )
-            units.append(unit)
-            features = unit.features
-        self.units = nnx.List(units)
+            features = self.units[-1].features
         self.final_norm = layers.BatchNorm(features, dtype=dtype)
         self.dropout = layers.Dropout(dropout, index=len(widths), rngs=rngs) if dropout else None
         self.head = layers.dense(features, num_classes, dtype=dtype, rngs=rngs)
@@ -154,20 +140,12 @@ class Unit(nnx.Module):
     ) -> None:
         self.features = 4 * width if bottleneck else width
         self.stride = stride
-        # (kernel size, features, stride) of each convolution
-        shapes = (
-            [(1, width, 1), (3, width, stride), (1, self.features, 1)]
-            if bottleneck
-            else [(3, width, stride), (3, width, 1)]
+        convs = layers.residual_convs(
+            in_features, width, bottleneck=bottleneck, stride=stride, dtype=dtype, rngs=rngs
         )
-        norms, convs = [layers.BatchNorm(in_features, dtype=dtype)], []
-        for size, features, conv_stride in shapes:
-            convs.append(
-                layers.conv(in_features, features, size, stride=conv_stride, dtype=dtype, rngs=rngs)
-            )
-            norms.append(layers.BatchNorm(features, dtype=dtype))
-            in_features = features
-        self.norms, self.convs = nnx.List(norms), nnx.List(convs)
+        self.convs = nnx.List(convs)
+        first = layers.BatchNorm(in_features, dtype=dtype)
+        self.norms = nnx.List([first, *layers.norms(convs, dtype)])
         self.shake = (
             layers.ShakeDrop(drop_probability, index=index, rngs=rngs) if drop_probability else None
         )
@@ -197,42 +175,28 @@ def unit_widths(start: int, alpha: float | int, units: int, growth: str) -> list
 
     Source: Han et al. 2017, equations 3 (additive) and 4 (multiplicative); the paper floors.
     """
-    step: Callable[[float], float] = (
-        (lambda width: width + alpha / units)
-        if growth == "additive"
-        else (lambda width: width * alpha ** (1 / units))
-    )
     widths, width = [], float(start)
     for _ in range(units):
-        width = step(width)
+        width = width + alpha / units if growth == "additive" else width * alpha ** (1 / units)
         widths.append(round(width))
     return widths
 
 
 def _units_per_stage(depth: int, bottleneck: bool, stem: str) -> tuple[int, ...]:
     if stem == "imagenet":
-        models.require(
-            bottleneck,
-            "bottleneck",
-            bottleneck,
-            "the imagenet stem has bottleneck units; set bottleneck=true",
-        )
-        known = ", ".join(map(str, _IMAGENET_UNITS))
-        models.require(
-            depth in _IMAGENET_UNITS,
-            "depth",
-            depth,
-            f"with the imagenet stem it must be one of {known}",
-        )
+        remedy = "the imagenet stem has bottleneck units; set bottleneck=true"
+        models.require(bottleneck, "bottleneck", bottleneck, remedy)
+        remedy = f"with the imagenet stem it must be one of {', '.join(map(str, _IMAGENET_UNITS))}"
+        models.require(depth in _IMAGENET_UNITS, "depth", depth, remedy)
         return _IMAGENET_UNITS[depth]
     layers_per_round = 9 if bottleneck else 6
     models.require_count("depth", depth, maximum=models.MOST_LAYERS)
-    if depth < layers_per_round + 2 or (depth - 2) % layers_per_round:
-        lower = max(1, (depth - 2) // layers_per_round) * layers_per_round + 2
-        kind = "bottleneck" if bottleneck else "basic"
-        remedy = (
-            f"{kind} units need {layers_per_round}n + 2 layers, e.g. {lower} or"
-            f" {lower + layers_per_round}"
-        )
-        raise ConfigError("model_kwargs", {"depth": depth}, remedy)
-    return ((depth - 2) // layers_per_round,) * 3
+    rounds, rest = divmod(depth - 2, layers_per_round)
+    lower = max(1, rounds) * layers_per_round + 2
+    kind = "bottleneck" if bottleneck else "basic"
+    remedy = (
+        f"{kind} units need {layers_per_round}n + 2 layers, e.g. {lower} or"
+        f" {lower + layers_per_round}"
+    )
+    models.require(rounds >= 1 and rest == 0, "depth", depth, remedy)
+    return (rounds,) * 3

@@ -6,6 +6,7 @@ where the shape changes, the shortcut is a projection (option B) in both forms, 
 strides in its 3x3 convolution, as in torchvision; the paper strides in the 1x1 before it.
 """
 
+import functools
 from typing import Any
 
 import jax.numpy as jnp
@@ -14,7 +15,6 @@ from jaxtyping import Array, Float, Key
 
 from jaxdp import models
 from jaxdp.models import layers, resampling
-from jaxdp.registry import ConfigError
 
 # Units per stage of the four-stage form.
 _IMAGENET_UNITS = {
@@ -81,22 +81,14 @@ class ResNet(nnx.Module):
         self.stem_norm = layers.BatchNorm(width, dtype=dtype)
 
         bottleneck = four_stages and depth >= _FIRST_BOTTLENECK_DEPTH
-        units: list[Unit] = []
+        unit = functools.partial(Unit, bottleneck=bottleneck, dtype=dtype, rngs=rngs)
+        self.units = nnx.List([])
         features = width
         for stage, count in enumerate(units_per_stage):
             for index in range(count):
                 stride = 2 if stage > 0 and index == 0 else 1
-                unit = Unit(
-                    features,
-                    width * 2**stage,
-                    bottleneck=bottleneck,
-                    stride=stride,
-                    dtype=dtype,
-                    rngs=rngs,
-                )
-                units.append(unit)
-                features = unit.features
-        self.units = nnx.List(units)
+                self.units.append(unit(features, width * 2**stage, stride=stride))
+                features = self.units[-1].features
         self.dropout = layers.Dropout(dropout, index=0, rngs=rngs) if dropout else None
         self.head = layers.dense(features, num_classes, dtype=dtype, rngs=rngs)
         self.dtype = dtype
@@ -144,22 +136,11 @@ class Unit(nnx.Module):
         rngs: nnx.Rngs,
     ) -> None:
         self.features = 4 * width if bottleneck else width
-        # (kernel size, features, stride) of each convolution
-        shapes = (
-            [(1, width, 1), (3, width, stride), (1, self.features, 1)]
-            if bottleneck
-            else [(3, width, stride), (3, width, 1)]
+        convs = layers.residual_convs(
+            in_features, width, bottleneck=bottleneck, stride=stride, dtype=dtype, rngs=rngs
         )
-        convs = []
-        norms = []
-        features = in_features
-        for size, out, conv_stride in shapes:
-            convs.append(
-                layers.conv(features, out, size, stride=conv_stride, dtype=dtype, rngs=rngs)
-            )
-            norms.append(layers.BatchNorm(out, dtype=dtype))
-            features = out
-        self.convs, self.norms = nnx.List(convs), nnx.List(norms)
+        self.convs = nnx.List(convs)
+        self.norms = nnx.List(layers.norms(self.convs, dtype))
         changes_shape = stride != 1 or in_features != self.features
         self.projection = (
             Projection(in_features, self.features, stride, dtype=dtype, rngs=rngs)
@@ -197,14 +178,11 @@ class Projection(nnx.Module):
 def _units_per_stage(depth: int) -> tuple[int, ...]:
     if depth in _IMAGENET_UNITS:
         return _IMAGENET_UNITS[depth]
-    if (
-        isinstance(depth, bool)
-        or not isinstance(depth, int)
-        or not 8 <= depth <= models.MOST_LAYERS
-        or (depth - 2) % 6
-    ):
-        known = ", ".join(map(str, _IMAGENET_UNITS))
-        raise ConfigError(
-            "model_kwargs", {"depth": depth}, f"must be one of {known}, or 6n + 2, e.g. 20 or 56"
-        )
+    known = ", ".join(map(str, _IMAGENET_UNITS))
+    models.require(
+        isinstance(depth, int) and 8 <= depth <= models.MOST_LAYERS and depth % 6 == 2,
+        "depth",
+        depth,
+        f"must be one of {known}, or 6n + 2, e.g. 20 or 56",
+    )
     return ((depth - 2) // 6,) * 3

@@ -20,7 +20,6 @@ from jaxtyping import Array, Float, Key
 
 from jaxdp import models
 from jaxdp.models import initializers, layers, resampling
-from jaxdp.registry import ConfigError
 
 _MOST_LEVELS = 12  # 2 to the power of 12 pixels are one in the deepest
 
@@ -67,13 +66,9 @@ class UNet(nnx.Module):
         models.require_count("levels", levels, maximum=_MOST_LEVELS)
         models.require_known("upsampling", upsampling, ("transposed", "bilinear", "resize"))
         models.require_known("padding", padding, ("same", "valid"))
-        only_transposed = "valid padding goes with transposed up-sampling; use it, or padding=same"
-        models.require(
-            padding == "same" or upsampling == "transposed",
-            "upsampling",
-            upsampling,
-            only_transposed,
-        )
+        possible = padding == "same" or upsampling == "transposed"
+        remedy = "valid padding goes with transposed up-sampling; use it, or padding=same"
+        models.require(possible, "upsampling", upsampling, remedy)
         self.levels = levels
         self.upsampling = upsampling
         self.padding = padding
@@ -82,23 +77,19 @@ class UNet(nnx.Module):
         norm = padding == "same" and upsampling != "resize"
         block = functools.partial(Block, norm=norm, padding=padding, dtype=dtype, rngs=rngs)
         encoder_widths, decoder_widths = _block_widths(base_channels, levels, upsampling)
+        self.encoder, self.up_convs = nnx.List([]), nnx.List([])
+        self.decoder = nnx.List([])
         features = in_channels
-        skips = []
-        encoder = []
         for middle, out in encoder_widths:
-            encoder.append(block(features, middle, out))
+            self.encoder.append(block(features, middle, out))
             features = out
-            skips.append(out)
-        up_convs, decoder = [], []
-        for (middle, out), skip in zip(decoder_widths, reversed(skips[:-1]), strict=True):
+        skips = [skip for _, skip in encoder_widths[-2::-1]]
+        for (middle, out), skip in zip(decoder_widths, skips, strict=True):
             if upsampling == "transposed":
-                up_convs.append(UpConv(features, skip, dtype=dtype, rngs=rngs))
+                self.up_convs.append(UpConv(features, skip, dtype=dtype, rngs=rngs))
                 features = skip
-            decoder.append(block(skip + features, middle, out))
+            self.decoder.append(block(skip + features, middle, out))
             features = out
-        self.encoder = nnx.List(encoder)
-        self.up_convs = nnx.List(up_convs)
-        self.decoder = nnx.List(decoder)
         self.head = layers.conv(
             features,
             num_classes,
@@ -155,12 +146,11 @@ class UNet(nnx.Module):
 
     def _check_size(self, height: int, width: int) -> None:
         smallest = smallest_side(self.levels)
-        if min(height, width) < smallest:
-            remedy = (
-                f"valid padding needs images of {smallest}x{smallest} or more, got"
-                f" {height}x{width}; use fewer or same padding"
-            )
-            raise ConfigError("model_kwargs", {"levels": self.levels}, remedy)
+        remedy = (
+            f"valid padding needs images of {smallest}x{smallest} or more, got"
+            f" {height}x{width}; use fewer or same padding"
+        )
+        models.require(min(height, width) >= smallest, "levels", self.levels, remedy)
 
 
 class Block(nnx.Module):
@@ -190,9 +180,7 @@ class Block(nnx.Module):
             rngs=rngs,
         )
         self.convs = nnx.List([conv(in_features, middle), conv(middle, features)])
-        self.norms = nnx.List(
-            [layers.BatchNorm(width, dtype=dtype) for width in (middle, features)] if norm else []
-        )
+        self.norms = nnx.List(layers.norms(self.convs, dtype) if norm else [])
 
     def __call__(
         self, x: Float[Array, "batch height width in"]
@@ -227,9 +215,7 @@ class UpConv(nnx.Module):
 
 # He's normal, as elsewhere; but only one tap reaches an output pixel, so the fan-in is the number
 # of channels.
-_he_normal_per_pixel = initializers.host_initializer(
-    lambda rng, shape: rng.standard_normal(shape, np.float32) * np.float32(np.sqrt(2 / shape[-2]))
-)
+_he_normal_per_pixel = initializers.normal(lambda shape: np.sqrt(2 / shape[-2]))
 
 
 def smallest_side(levels: int) -> int:

@@ -9,7 +9,6 @@ import itertools
 from typing import Any
 
 import jax.numpy as jnp
-import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float, Key
 
@@ -63,15 +62,12 @@ class VGG(nnx.Module):
         if dropout is None:
             dropout = 0.5 if head == "imagenet" else 0.0
         models.require_rate("dropout", dropout)
-        features, stages = in_channels, []
+        self.stages = nnx.List([])
+        features = in_channels
         for convs, factor in zip(_CONVS[depth], (1, 2, 4, 8, 8), strict=True):
-            stages.append(
-                Stage(
-                    features, factor * width, convs, batch_norm=batch_norm, dtype=dtype, rngs=rngs
-                )
-            )
+            widths = [features, *[factor * width] * convs]
+            self.stages.append(Stage(widths, batch_norm=batch_norm, dtype=dtype, rngs=rngs))
             features = factor * width
-        self.stages = nnx.List(stages)
         make_head = ImageNetHead if head == "imagenet" else CifarHead
         self.head = make_head(features, num_classes, dropout=dropout, dtype=dtype, rngs=rngs)
         self.dtype = dtype
@@ -93,30 +89,21 @@ class VGG(nnx.Module):
 
 
 class Stage(nnx.Module):
-    """Convolutions of one width, each with a bias and ReLU, then a 2x2 max pool along each side
-    longer than one pixel.
+    """Convolutions, each with a bias and ReLU, then a 2x2 max pool along each side longer than one
+    pixel.
+
+    Args:
+        widths: channels of the images, and of the output of each convolution.
     """
 
-    def __init__(
-        self,
-        in_features: int,
-        features: int,
-        convs: int,
-        *,
-        batch_norm: bool,
-        dtype: Any,
-        rngs: nnx.Rngs,
-    ) -> None:
-        inputs = [in_features, *[features] * (convs - 1)]
+    def __init__(self, widths: list[int], *, batch_norm: bool, dtype: Any, rngs: nnx.Rngs) -> None:
         self.convs = nnx.List(
             [
-                layers.conv(channels, features, 3, bias=True, dtype=dtype, rngs=rngs)
-                for channels in inputs
+                layers.conv(*pair, 3, bias=True, dtype=dtype, rngs=rngs)
+                for pair in itertools.pairwise(widths)
             ]
         )
-        self.norms = nnx.List(
-            [layers.BatchNorm(features, dtype=dtype) for _ in inputs] if batch_norm else []
-        )
+        self.norms = nnx.List(layers.norms(self.convs, dtype) if batch_norm else [])
 
     def __call__(
         self, x: Float[Array, "batch height width in"]
@@ -158,11 +145,7 @@ class ImageNetHead(nnx.Module):
         self.denses = nnx.List(
             [nnx.Linear(*shape, dtype=dtype, rngs=rngs, **init) for shape in shapes]
         )
-        self.dropouts = nnx.List(
-            [layers.Dropout(dropout, index=index, rngs=rngs) for index in range(2)]
-            if dropout
-            else []
-        )
+        self.dropouts = nnx.List(layers.dropouts(dropout, 2, rngs))
 
     def __call__(
         self, x: Float[Array, "batch height width features"], keys: Key[Array, "batch"] | None
@@ -176,7 +159,4 @@ class ImageNetHead(nnx.Module):
         return self.denses[-1](x)
 
 
-# Source: section 3.1.
-_normal = initializers.host_initializer(
-    lambda rng, shape: rng.standard_normal(shape, np.float32) * np.float32(0.01)
-)
+_normal = initializers.normal(lambda shape: 0.01)  # Source: section 3.1.

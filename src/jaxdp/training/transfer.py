@@ -19,7 +19,7 @@ from jaxdp.components import NOTHING, Objects, abstract_model, array_shapes, cre
 from jaxdp.config import TrainConfig
 from jaxdp.inference.saved_model import read_description
 from jaxdp.inference.weights import read_weights
-from jaxdp.models.reference_weights import in_our_order, reference_names
+from jaxdp.models.reference_weights import bare_state, in_our_order, reference_names
 from jaxdp.models.weights import fit_weights, some
 from jaxdp.registry import ConfigError
 from jaxdp.rundir.layout import RunDirectory
@@ -212,11 +212,7 @@ def _of_file(
     ours = {name.replace(".", "/"): array for name, array in weights.items()}
     if own or set(ours) & set(expected):
         return ours, ""
-    bare = {
-        name.removeprefix("module."): array
-        for name, array in weights.items()
-        if not name.endswith("num_batches_tracked")
-    }
+    bare = bare_state(weights)
     places = reference_names(abstract_model(config, dataset, objects))
     found: dict[str, np.ndarray] = {}
     for name, array in bare.items():

@@ -102,4 +102,8 @@ class Asynchronous(OnWorkers):
         self._idle.add(done.worker)
         self.work.staleness.append(staleness)
         self._parts = None
-        return self.servers.apply(done.result, done.grads, 1 / (1 + staleness))
+        result = done.result
+        self.servers.add(done.grads)
+        return self.servers.apply(
+            result.batch_stats, result.weight, result.sums, result.squares, 1 / (1 + staleness)
+        )

@@ -86,7 +86,7 @@ class Exact(OnWorkers):
             return call()
         except ServerLost:
             step, whole = self._snapshot
-            self.pool.changes.append(("server lost", {"to_step": step}))
+            self.pool.note("server lost", to_step=step)
             self.servers.restart()
             self.servers.install(whole, self._rates)
             for batch in self._since:
@@ -103,7 +103,8 @@ class Exact(OnWorkers):
             total = statistics if total is None else jax.tree.map(np.add, total, statistics)
         *means, sums = total
         batch_stats, weight = jax.tree.map(lambda leaf: leaf / np.float32(self._slices), means)
-        return self.servers.apply_mean(batch_stats, weight, sums, self._slices)
+        squares = self.servers.mean_squares(self._slices)
+        return self.servers.apply(batch_stats, weight, sums, squares)
 
     def _in_order(self, batch: int) -> Iterator[Finished]:
         """Has the workers compute all slices of a batch, and yields them in their order."""

@@ -58,8 +58,15 @@ class _Member:
     actor: Any
     refs: list[Any]  # of its call; none while it is idle
     slice_id: SliceId | None = None
+    joined: bool = False
     idle_since: float = 0.0
     version: int = -1  # of the parameters that it has
+
+    def rest(self) -> None:
+        """Makes it idle."""
+        self.idle_since = time.monotonic()
+        self.refs = []
+        self.slice_id = None
 
 
 class Pool:
@@ -96,15 +103,11 @@ class Pool:
         self._precision, self._fetches = spec.config.precision, fetches
         self._returns = 1 + max(spec.owners) + 1
         self._members: dict[int, _Member] = {}
-        self._ready: set[int] = set()
-        self._opened = self._waits_since = time.monotonic()
+        self._opened = self._waits_since = self._checked_at = time.monotonic()
         self._losses = 0  # since a result
-        self._first_ready = 0.0
         self._begun = False
-        self._early: list[Joined | Lost | Finished] = []  # until the workers begin
         self._started = 0
         self._checks: dict[Any, int] = {}  # calls that ask idle workers whether they live
-        self._checked_at = self._opened
         self.read_bytes = 0
         self.changes: list[tuple[str, dict[str, Any]]] = []
         self._spec = ray.put(spec)
@@ -114,12 +117,16 @@ class Pool:
     @property
     def ready(self) -> int:
         """How many workers can compute."""
-        return len(self._ready)
+        return sum(member.joined for member in self._members.values())
 
     @property
     def seconds(self) -> float:
         """Seconds since the first workers were started."""
         return round(time.monotonic() - self._opened, 3)
+
+    def note(self, event: str, **facts: Any) -> None:
+        """Notes a change of workers or servers, and when it happened."""
+        self.changes.append((event, {"seconds": self.seconds, **facts}))
 
     def _start(self, place: int) -> None:
         actor, started = launch(
@@ -140,7 +147,7 @@ class Pool:
             self._work.moved_bytes += self.read_bytes
 
     def poll(self) -> list[Joined | Lost | Finished]:
-        """Waits a moment for news of the workers.
+        """Waits a moment for news of the workers; the first worker waits longer for the others.
 
         Raises:
             ConfigError: what a worker reports about settings or an example.
@@ -160,23 +167,27 @@ class Pool:
         refs = [*calls, *self._checks]
         done, _ = self._ray.wait(refs, num_returns=1, timeout=_POLL_SECONDS)
         if done:
-            done, _ = self._ray.wait(refs, num_returns=len(refs), timeout=0)
-        elif not self._ready and time.monotonic() - self._waits_since > _FIRST_WORKER_SECONDS:
+            seconds = 0 if self._begun else _TOGETHER_SECONDS
+            done, _ = self._ray.wait(refs, num_returns=len(refs), timeout=seconds)
+            self._begun = True
+        elif not self.ready and time.monotonic() - self._waits_since > _FIRST_WORKER_SECONDS:
             free = self._ray.available_resources().get("CPU", 0)
             raise WorkersLost(
                 f"no worker has started within {_FIRST_WORKER_SECONDS:.0f} s; Ray has {free:g} free"
                 " CPUs"
             )
+        news: list[Joined | Lost | Finished] = []
         for ref in done:
             worker = calls[ref] if ref in calls else self._checks.pop(ref)
-            if worker in self._members:  # or its call has shown that it is lost
-                self._early += self._read(worker, None if ref in calls else ref)
-        waits = self.ready < self.count
-        waits &= time.monotonic() - self._first_ready < _TOGETHER_SECONDS
-        self._begun |= bool(self._ready) and not waits
-        if not self._begun:
-            return []
-        news, self._early = self._early, []
+            if worker not in self._members:  # its other call has shown that it is lost
+                continue
+            try:
+                if ref in calls:
+                    news += self._read(worker)
+                else:
+                    results(self._ray, [ref])  # an error shows that it has died
+            except self._ray.exceptions.RayError as error:
+                news.append(self._lost(worker, error))
         return news
 
     def _check_idle(self) -> None:
@@ -187,30 +198,19 @@ class Pool:
             if not member.refs and worker not in asked:
                 self._checks[member.actor.check.remote()] = worker
 
-    def _read(self, worker: int, check: Any) -> list[Joined | Lost | Finished]:
-        """Returns what a call of a worker has brought.
-
-        Args:
-            check: the call that asked whether it lives; None for the call of its slice.
-        """
+    def _read(self, worker: int) -> list[Joined | Lost | Finished]:
+        """Returns what the call of a worker has brought."""
         member = self._members[worker]
         slice_id, refs = member.slice_id, member.refs
         try:
-            if check is not None:
-                results(self._ray, [check])
-                return []
             fetched = results(self._ray, refs if self._fetches else refs[:1])
         except DataLost:
-            self._rest(member)
+            member.rest()
             return [Lost(worker, slice_id), Joined(worker)]
-        except self._ray.exceptions.RayError as error:
-            return [self._lost(worker, error)]
-        self._rest(member)
+        member.rest()
         if slice_id is None:
-            if not self._ready:
-                self._first_ready = time.monotonic()
-            self._ready.add(worker)
-            self._note("worker joined", member, **fetched[0])
+            member.joined = True
+            self.note("worker joined", worker=member.place, **fetched[0])
             return [Joined(worker)]
         result, *grads = fetched + refs[len(fetched) :]
         self._losses = 0
@@ -218,14 +218,8 @@ class Pool:
         self._work.moved_bytes += result.bytes
         return [Finished(worker, slice_id, result, grads)]
 
-    def _rest(self, member: _Member) -> None:
-        member.idle_since = time.monotonic()
-        member.refs = []
-        member.slice_id = None
-
     def _lost(self, worker: int, error: Exception) -> Lost:
         member = self._members.pop(worker)
-        self._ready.discard(worker)
         self._ray.kill(member.actor)  # in case it is only out of reach
         self._losses, self._waits_since = self._losses + 1, time.monotonic()
         if self._losses > 2 * self.count:
@@ -234,12 +228,9 @@ class Pool:
                 f"{self._losses} workers in a row died before they had done anything; the last one:"
                 f" {reason}"
             )
-        self._note("worker lost", member, reason=type(error).__name__)
+        self.note("worker lost", worker=member.place, reason=type(error).__name__)
         self._start(member.place)
         return Lost(worker, member.slice_id)
-
-    def _note(self, event: str, member: _Member, **facts: Any) -> None:
-        self.changes.append((event, {"seconds": self.seconds, "worker": member.place, **facts}))
 
     def close(self) -> None:
         """Ends all workers."""

@@ -77,10 +77,6 @@ class SliceScheduler:
         # and when it got its slice, NaN while it is idle.
         self._pace, self._begun = np.full(0, np.inf), np.full(0, np.nan)
 
-    @property
-    def round_is_done(self) -> bool:
-        return self._left == 0
-
     def join(self, worker: int) -> None:
         """Adds an idle worker, which is assumed to be as fast as the others until it is
         measured.

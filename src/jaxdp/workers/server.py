@@ -23,11 +23,20 @@ class Server:
 
     state: TrainState
 
-    def install(self, state: TrainState, recipe: step.Recipe, learning_rates: np.ndarray) -> None:
+    def install(
+        self,
+        state: TrainState,
+        recipe: step.Recipe,
+        learning_rates: np.ndarray,
+        adds_deltas: bool = False,
+    ) -> None:
         """Begins with a state, which the first update consumes.
 
         Args:
+            state: the arrays that it holds.
+            recipe: the settings of a step.
             learning_rates: one for each update.
+            adds_deltas: whether workers report by how much they changed batch statistics.
         """
 
         def update(
@@ -42,7 +51,7 @@ class Server:
         self._update = jax.jit(update, donate_argnums=0)
         self.state, self._rates = jax.device_put(state), learning_rates
         self._params = shares.structure(state.params)
-        self._has_statistics = bool(jax.tree.leaves(state.batch_stats))
+        self._adds_deltas = adds_deltas
         self._added: list[Any] | None = None
 
     def add(self, grads: Sequence[Any]) -> None:
@@ -61,54 +70,30 @@ class Server:
         self._added = [None if leaf is None else leaf / np.float32(slices) for leaf in self._added]
         return float(sum(np.vdot(leaf, leaf) for leaf in self._added if leaf is not None))
 
-    def apply_mean(
-        self, batch_stats: Any, weight: Any, scale: float, sums: dict[str, Any]
+    def apply(
+        self, batch_stats: Any, weight: Any, sums: dict[str, Any], scale: float, factor: float
     ) -> dict[str, Any]:
-        """Applies the mean of the gradients that were added, and returns the metric sums.
+        """Applies what was added, and returns the metric sums.
 
         Args:
-            batch_stats: new running statistics, of all slices.
+            batch_stats: running statistics, or by how much a worker has changed them: other workers
+                have changed them since it got them, which its own statistics would undo.
             weight: mean weight of the examples.
+            sums: metric sums.
             scale: by which the gradient is multiplied, to clip its norm over all servers.
-            sums: metric sums of the slices.
+            factor: by which the learning rate is multiplied.
         """
         grads, self._added = self._added, None
         assert grads is not None
-        if not self._has_statistics:
-            batch_stats = self.state.batch_stats
-        return self._apply(self._scaled(grads, scale), batch_stats, weight, self._rates, sums)
-
-    def apply(
-        self, grads: Sequence[Any], changes: Any, weight: Any, scale: float, factor: float
-    ) -> None:
-        """Applies the gradient of a batch.
-
-        Args:
-            changes: by how much the worker changed the running statistics: other workers have
-                changed them since it got them, which its own statistics would undo.
-            weight, scale: as for `apply_mean`.
-            factor: by which the learning rate is multiplied.
-        """
-        batch_stats = self.state.batch_stats
-        if self._has_statistics:
-            batch_stats = jax.tree.map(np.add, batch_stats, changes)
-        rates = self._rates * np.float32(factor)
-        self._apply(self._scaled(grads, scale), batch_stats, weight, rates, {})
-
-    def _scaled(self, grads: Sequence[Any], scale: float) -> Sequence[Any]:
-        if scale == 1:
-            return grads
-        return [None if leaf is None else leaf * np.float32(scale) for leaf in grads]
-
-    def _apply(
-        self,
-        grads: Sequence[Any],
-        batch_stats: Any,
-        weight: Any,
-        rates: np.ndarray,
-        sums: dict[str, Any],
-    ) -> dict[str, Any]:
+        held = self.state.batch_stats
+        if not jax.tree.leaves(held):
+            batch_stats = held
+        elif self._adds_deltas:
+            batch_stats = jax.tree.map(np.add, held, batch_stats)
+        if scale != 1:
+            grads = [None if leaf is None else leaf * np.float32(scale) for leaf in grads]
         means = shares.join(self._params, [grads]), batch_stats, weight
+        rates = self._rates * np.float32(factor)
         self.state, sums = self._update(self.state, means, sums, rates)
         return sums
 

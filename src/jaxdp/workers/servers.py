@@ -22,7 +22,7 @@ from jaxdp.training.setup import Setup
 from jaxdp.workers import shares
 from jaxdp.workers.process import DataLost, launch, results
 from jaxdp.workers.server import Server
-from jaxdp.workers.worker import SliceResult
+from jaxdp.workers.worker import WorkerSpec
 
 _UNCONFIRMED = 8  # calls that servers may be behind
 _TINY = float(np.finfo(np.float32).tiny)  # instead of the weight of a batch without examples
@@ -41,16 +41,16 @@ class ServerGroup:
         ray: the module, connected.
         setup: of the run.
         count: number of servers; 0 for the one in this process.
-        owners: which server holds which leaf of the parameters.
+        spec: of the workers, with which server holds which leaf of the parameters.
 
     Attributes:
         here: whether this process holds the state.
     """
 
-    def __init__(self, ray: Any, setup: Setup, count: int, owners: tuple[int, ...]) -> None:
+    def __init__(self, ray: Any, setup: Setup, count: int, spec: WorkerSpec) -> None:
         self._ray = ray
         self._count = count
-        self._owners = owners
+        self._owners, self._adds_deltas = spec.owners, spec.returns_deltas
         self._precision = setup.config.precision
         self.here = count == 0
         self._optimizer = setup.recipe.optimizer(setup.schedule)
@@ -98,7 +98,8 @@ class ServerGroup:
                 jax.tree.map(np.asarray, state), graphdef=nnx.graphdef(nnx.List([]))
             )
             shares_of_state = [self._share(host, server) for server in range(self._count)]
-        self._get(self._call("install", self._recipe, learning_rates, parts=shares_of_state))
+        arguments = self._recipe, learning_rates, self._adds_deltas
+        self._get(self._call("install", *arguments, parts=shares_of_state))
 
     def _share(self, state: TrainState, server: int) -> TrainState:
         owners = jax.tree.unflatten(jax.tree.structure(state.params), self._owners)
@@ -136,37 +137,36 @@ class ServerGroup:
         """
         self._send(self._call("add", parts=grads))
 
-    def apply_mean(
-        self, batch_stats: Any, weight: Any, sums: dict[str, Any], slices: int
+    def mean_squares(self, slices: int) -> float:
+        """Divides what was added by the number of slices, and returns the sum of its squares."""
+        return sum(self._get(self._call("mean_squares", slices)))
+
+    def apply(
+        self,
+        batch_stats: Any,
+        weight: Any,
+        sums: dict[str, Any],
+        squares: float,
+        factor: float = 1.0,
     ) -> dict[str, Any]:
-        """Applies the mean of what was added, and returns the metric sums; does not wait for
-        servers.
+        """Applies what was added, and returns the metric sums; does not wait for servers.
+
+        Args:
+            batch_stats: running statistics, or by how much a worker has changed them.
+            weight: mean weight of the examples.
+            sums: metric sums.
+            squares: sum of the squares of the gradients.
+            factor: by which the learning rate is multiplied.
         """
-        squares = sum(self._get(self._call("mean_squares", slices)))
         norm = math.sqrt(squares) / max(float(weight), _TINY)
-        calls = self._call("apply_mean", batch_stats, weight, self._scale(norm), sums)
+        most = self._clip_norm
+        scale = most / norm if most is not None and norm > most else 1.0
+        inside = sums if self.here else {}
+        calls = self._call("apply", batch_stats, weight, inside, scale, factor)
         if self.here:
             return calls[0]
         self._send(calls)
         return sums | {"gradient_norm": np.float32(norm), "updates": np.float32(1)}
-
-    def apply(self, result: SliceResult, grads: Sequence[Any], factor: float) -> dict[str, Any]:
-        """Applies the gradient of a batch, and returns the metric sums; does not wait for it.
-
-        Args:
-            grads: a part for each server.
-            factor: by which the learning rate is multiplied.
-        """
-        norm = np.float32(math.sqrt(result.squares)) / np.maximum(result.weight, np.float32(_TINY))
-        scale = self._scale(float(norm))
-        self._send(
-            self._call("apply", result.batch_stats, result.weight, scale, factor, parts=grads)
-        )
-        return result.sums | {"gradient_norm": norm, "updates": np.float32(1)}
-
-    def _scale(self, norm: float) -> float:
-        most = self._clip_norm
-        return most / norm if most is not None and norm > most else 1.0
 
     def collect(self, state: TrainState) -> TrainState:
         """Returns the whole state after all updates so far, from servers on the host.

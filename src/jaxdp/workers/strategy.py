@@ -72,7 +72,6 @@ class OnWorkers(Single):
             raise ConfigError("devices", self.num_devices, remedy)
         super()._build()
         self.train_step = self._step
-        self._is_started = False
 
     def check(self, config: TrainConfig, shapes: Callable[[], TrainState]) -> None:
         super().check(config, shapes)
@@ -145,16 +144,14 @@ class OnWorkers(Single):
                 ray, spec, config.worker_count, self.work, fetches=not count, head=head
             )
             cleanup.callback(self.pool.close)
-            self.servers = ServerGroup(ray, setup, count, spec.owners)
+            self.servers = ServerGroup(ray, setup, count, spec)
             cleanup.callback(self.servers.close)
             self._slices, self._total_steps = spec.slices, setup.intervals.total_steps
             self._limit = config.staleness
             self._reset()
-            self._is_started = True
             try:
                 yield
             finally:
-                self._is_started = False
                 self._reset()
                 del self.pool, self.servers
 
@@ -165,7 +162,7 @@ class OnWorkers(Single):
         self._version = 0  # of the parameters that workers get
 
     def check_started(self) -> None:
-        if not self._is_started:
+        if not hasattr(self, "pool"):
             remedy = "computes on workers, which only training starts; use another strategy"
             raise ConfigError("strategy", self.name, remedy)
 
@@ -210,7 +207,6 @@ class OnWorkers(Single):
         changes, self.pool.changes = self.pool.changes, []
         if run.folder is not None:
             for name, facts in changes:
-                facts = {"seconds": self.pool.seconds} | facts
                 RunDirectory(run.folder).record(name, event.step, **facts)
 
     on_end = on_step_end
