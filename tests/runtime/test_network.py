@@ -103,7 +103,7 @@ def test_processes_on_two_hosts_train_as_one(coordinator: str | None) -> None:
 @pytest.mark.slow
 def test_without_an_address_of_their_own_they_do_not_connect() -> None:
     """The mutant: Gloo announces what the host's name stands for."""
-    unaware = "from jaxdp.runtime import cpu_backend\ncpu_backend.announce = lambda address: None\n"
+    unaware = "from jaxdp.runtime import cpu_backend\ncpu_backend.announce = lambda *args: None\n"
     with network.hosts(2) as hosts:
         group = Processes(common=FLAGS, hosts=hosts, preludes={0: unaware, 1: unaware})
         assert 0 not in group.codes()

@@ -481,11 +481,6 @@ def test_the_runtimes_last_words_become_one_line() -> None:
             native_output.explain(dead)
             == f"process 1 (pid 2 on b) died or stopped responding{AGAIN}"
         )
-        older = dead.replace(":\n1\n", ":\n/job:jax_worker/replica:0/task:1\n")
-        assert (
-            native_output.explain(older)
-            == f"process 1 (pid 2 on b) died or stopped responding{AGAIN}"
-        )
         leader = (
             "F1121 1 client.h:80] Terminating process: Failed to send RPC to coordination service."
             " Either the leader task"

@@ -186,28 +186,6 @@ def test_processes_that_compile_at_different_speed_wait_for_each_other() -> None
     assert group.output(1).count("compiles") == 1  # to compile before the first step costs nothing
 
 
-COUNTING = (
-    "import atexit, jax\nevents = []\njax.monitoring.register_event_listener(lambda event,"
-    " **kwargs: events.append(event))\natexit.register(lambda: print('hits',"
-    " events.count('/jax/compilation_cache/cache_hits'), flush=True))\n"
-)
-
-
-@pytest.mark.slow
-def test_what_was_compiled_serves_all_processes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(pathlib.Path("cache").absolute()))
-    monkeypatch.setenv("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
-    hits = []
-    for number in range(2):
-        flags = [*COMMON, *CNN.split(), "--run-dir", f"run-{number}"]
-        group = Processes(*flags, common=[], devices=2, preludes={0: COUNTING, 1: COUNTING})
-        assert group.codes() == [0, 0], group.errors(0) + group.errors(1)
-        hits.append([int(group.output(index).rpartition("hits ")[2]) for index in (0, 1)])
-    assert min(hits[1]) >= 8, hits
-    # Process 0 alone draws the pictures.
-    assert hits[1][1] > hits[1][0] / 2, hits
-
-
 @pytest.mark.slow
 def test_every_option_trains_alike_in_1_2_and_4_processes() -> None:
     for count in (1, 2, 4):

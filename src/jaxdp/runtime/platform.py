@@ -94,7 +94,7 @@ def configure(
         wanted.append(f"--{_HOST_DEVICES_FLAG}={devices}")
     # A parent process, or an earlier call, may have chosen for the other precision.
     outdated = {*cpu_flags("float32"), *cpu_flags("bfloat16")} - {*wanted}
-    flags = [flag for flag in os.environ.get("XLA_FLAGS", "").split() if flag not in outdated]
+    flags = [flag for flag in xla_flags().split() if flag not in outdated]
     names = {flag.partition("=")[0] for flag in flags}
     flags += [flag for flag in wanted if flag.partition("=")[0] not in names]
     os.environ["XLA_FLAGS"] = " ".join(flags)
@@ -153,7 +153,7 @@ def describe_only() -> None:
     optimization barrier. From now on `configure` does nothing.
     """
     _DESCRIBED.append(True)
-    flags = os.environ.get("XLA_FLAGS", "").split()
+    flags = xla_flags().split()
     os.environ["XLA_FLAGS"] = " ".join(
         flag for flag in flags if _PASSES_FLAG not in flag and _FUSIONS_FLAG not in flag
     )
