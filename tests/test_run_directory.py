@@ -79,13 +79,8 @@ def test_import_is_a_writer_too(run: RunDirectory, capsys: pytest.CaptureFixture
     assert train.main([*FLAGS, "--run-dir", "trained"]) == 0
     assert convert.main(["export", "trained", "--output", "weights.safetensors"]) == 0
     capsys.readouterr()
-    flags = [
-        "import",
-        "weights.safetensors",
-        "--run-dir",
-        "run",
-        *"--model cnn --model-kwargs width=4 hidden=16".split(),
-    ]
+    words = "import weights.safetensors --run-dir run --model cnn --model-kwargs width=4 hidden=16"
+    flags = words.split()
     with run.exclusive():
         assert convert.main(flags) == 2
         assert f"is being written by process {os.getpid()}" in capsys.readouterr().err
@@ -112,7 +107,8 @@ def test_a_command_that_fails_lets_go(run: RunDirectory, monkeypatch: pytest.Mon
 
 @pytest.mark.fault("lock file of a dead process", "taken over", None)
 def test_what_a_dead_process_left_is_taken_over(run: RunDirectory) -> None:
-    for content in (None, "", "{", "[]"):
+    strange = [f'{{"host": "{socket.gethostname()}", "pid": {pid}}}' for pid in ('"x"', "1e400")]
+    for content in (None, "", "{", "[]", *strange):
         if content is None:
             leave_lock(run, dead_process())
         else:

@@ -10,29 +10,32 @@ from collections.abc import Callable
 
 import network
 import pytest
-from process_group import LISTENING, Processes, listening
-from test_process_faults import AGAIN, slow_steps
+from process_group import LISTENING, Processes, listening, slow_steps
+from test_process_faults import AGAIN
 from test_processes import CNN, COMMON, differences
 
 from jaxdp import train
 
 FLAGS = [*COMMON, *CNN.split(), "--run-dir", "run", "--distributed-timeout", "60"]
-SERVE = (
-    "import socket, sys\nserver = socket.create_server((sys.argv[1], 5000))\nprint(flush=True)\n"
-    "while True:\n    peer, _ = server.accept()\n    while data := peer.recv(1 << 16):\n"
-    "        peer.sendall(data[:1])\n    peer.close()\n"
-)
-ASK = (
-    "import socket, sys, time\npeer = socket.create_connection((sys.argv[1], 5000),"
-    " timeout=1)\nbegan = time.monotonic()\nfor _ in range(5):\n    peer.sendall(b'x')\n   "
-    " peer.recv(1)\nprint((time.monotonic() - began) / 5)\n"
-)
-SEND = (
-    "import socket, sys, time\npeer = socket.create_connection((sys.argv[1], 5000),"
-    " timeout=5)\nbegan = time.monotonic()\npeer.sendall(bytes(1 <<"
-    " 20))\npeer.shutdown(socket.SHUT_WR)\nwhile peer.recv(1 << 16):\n   "
-    " pass\nprint(time.monotonic() - began)\n"
-)
+SERVE = """
+import socket, sys
+server = socket.create_server((sys.argv[1], 5000))
+print(flush=True)
+while True:
+    peer, _ = server.accept()
+    peer.sendall(peer.recv(1))
+    peer.close()
+"""
+ASK = """
+import socket, sys
+peer = socket.create_connection((sys.argv[1], 5000), timeout=1)
+peer.sendall(b'x')
+print(peer.recv(1))
+"""
+RESOLVE = """
+import socket
+print(socket.gethostname(), *map(socket.gethostbyname, ['host-0', 'host-1', 'localhost']))
+"""
 
 
 def python(program: str, *words: str) -> list[str]:
@@ -40,22 +43,11 @@ def python(program: str, *words: str) -> list[str]:
 
 
 def test_hosts_are_a_network_of_their_own() -> None:
-    with network.hosts(2, delay_seconds=0.02, bits_per_second=20e6) as (one, other):
-        resolve = (
-            "import socket; print(socket.gethostname(), *map(socket.gethostbyname, ['host-0',"
-            " 'host-1', 'localhost']))"
-        )
-        assert one.run(python(resolve)).stdout.split() == [
-            "host-0",
-            "127.0.1.1",
-            other.address,
-            "127.0.0.1",
-        ]
-        assert other.run(python(resolve)).stdout.split() == [
-            "host-1",
-            one.address,
-            "127.0.1.1",
-            "127.0.0.1",
+    with network.hosts(2) as (one, other):
+        names = [host.run(python(RESOLVE)).stdout.split() for host in (one, other)]
+        assert names == [
+            ["host-0", "127.0.1.1", other.address, "127.0.0.1"],
+            ["host-1", one.address, "127.0.1.1", "127.0.0.1"],
         ]
         outside = other.run(
             python("import socket; socket.create_connection(('192.0.2.1', 80), timeout=5)"),
@@ -65,13 +57,11 @@ def test_hosts_are_a_network_of_their_own() -> None:
         server = one.popen(python(SERVE, one.address), stdout=subprocess.PIPE)
         assert server.stdout is not None
         server.stdout.readline()
-        assert 0.04 < float(other.run(python(ASK, one.address)).stdout) < 0.15  # there and back
-        # 8.4 Mbit; what is sent at last stays in the sender's buffers until it is acknowledged.
-        assert 0.4 < float(other.run(python(SEND, one.address)).stdout) < 3
+        assert other.run(python(ASK, one.address)).stdout == "b'x'\n"
         other.pull_cable()
         assert "timed out" in other.run(python(ASK, one.address), check=False).stderr
         other.plug_in()
-        assert float(other.run(python(ASK, one.address)).stdout) > 0.04
+        assert other.run(python(ASK, one.address)).stdout == "b'x'\n"
         assert one.pids() == [server.pid]
         paths = one._paths
     assert not any(map(os.path.exists, paths))
@@ -88,7 +78,7 @@ def test_processes_on_two_hosts_train_as_one(coordinator: str | None) -> None:
             coordinator=coordinator,
             preludes={0: LISTENING, 1: LISTENING},
         )
-        assert group.codes() == [0, 0], group.errors(0) + group.errors(1)
+        group.end_with(0, 0)
         if coordinator is None:
             assert [listening(group.output(index)) for index in (0, 1)] == [
                 {host.address} for host in hosts
@@ -116,18 +106,14 @@ def test_a_host_whose_cable_is_pulled_is_missed_and_named(
     victim: int, record_fault: Callable[..., None]
 ) -> None:
     heartbeat = 8.0
-    flags = [
-        *FLAGS,
-        "--steps",
-        "1000",
-        "--heartbeat-timeout",
-        str(heartbeat),
-        "--global-batch-size",
-        "24",
-    ]
+    flags = f"--steps 1000 --heartbeat-timeout {heartbeat} --global-batch-size 24".split()
     with network.hosts(3) as hosts:
         group = Processes(
-            common=flags, count=3, hosts=hosts, preludes=dict.fromkeys(range(3), slow_steps(0.1))
+            *flags,
+            common=FLAGS,
+            count=3,
+            hosts=hosts,
+            preludes=dict.fromkeys(range(3), slow_steps(0.1)),
         )
         group.wait_for("step 7/")
         hosts[victim].pull_cable()
@@ -146,9 +132,5 @@ def test_a_host_whose_cable_is_pulled_is_missed_and_named(
         ), line
         assert line.endswith(AGAIN)
     what = "process 0" if victim == 0 else "another process"
-    record_fault(
-        f"cable of the host of {what} pulled",
-        1,
-        "the others name it and leave with 1 within the heartbeat timeout",
-        0,
-    )
+    outcome = "the others name it and leave with 1 within the heartbeat timeout"
+    record_fault(f"cable of the host of {what} pulled", 1, outcome)

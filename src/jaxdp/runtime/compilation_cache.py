@@ -6,19 +6,23 @@ import contextlib
 import hashlib
 import os
 import pathlib
+import re
 import stat
 import sys
 import warnings
+from collections.abc import Mapping
 
 import filelock
 
 from jaxdp.parsing import printable
 
-# Limit for all compiled programs together; a step takes 1-10 MB. JAX removes the least recently
-# used programs.
-COMPILATION_CACHE_BYTES = 2 * 2**30
-# Shorter compilations are not worth a file each.
-_MIN_COMPILE_SECONDS = 0.1
+_LIMITS = {
+    # In bytes, for all programs together; a step takes 1-10 MB. JAX removes the least recently used
+    # programs.
+    "jax_compilation_cache_max_size": 2 * 2**30,
+    # Shorter compilations are not worth a file each.
+    "jax_persistent_cache_min_compile_time_secs": 0.1,
+}
 _VARIABLE = "JAX_COMPILATION_CACHE_DIR"
 # JAX's own lock. JAX waits up to 10 s for it at each read and write, and has no setting for that.
 _LOCK, _LOCK_SECONDS = ".lockfile", 1.5
@@ -42,7 +46,7 @@ def enable() -> None:
         return
     os.environ[_VARIABLE] = ""  # no cache, in child processes neither
     try:
-        os.environ[_VARIABLE] = str(_private_folder())
+        folder = _private_folder()
     except (OSError, RuntimeError):
         return  # no home directory, or one that cannot be written: compiling again is the only cost
     except _Unusable as error:
@@ -53,18 +57,18 @@ def enable() -> None:
     # A failing cache, for example on a full disk, costs a compilation, which is worth no warning.
     failure = "Error (reading|writing) persistent compilation cache(?!.*Timeout)"
     warnings.filterwarnings("ignore", f"({failure}|Cache value for key)")
-    settings: dict[str, str | float] = {
-        _VARIABLE.lower(): os.environ[_VARIABLE],
-        "jax_compilation_cache_max_size": COMPILATION_CACHE_BYTES,
-        "jax_persistent_cache_min_compile_time_secs": _MIN_COMPILE_SECONDS,
-    }
-    for name, value in settings.items():
-        os.environ.setdefault(name.upper(), str(value))
+    limits = {name: value for name, value in _LIMITS.items() if name.upper() not in os.environ}
+    set_options({_VARIABLE.lower(): str(folder), **limits})
+
+
+def set_options(options: Mapping[str, str | float]) -> None:
+    """Sets options of JAX, whether it has been imported or not, also for child processes."""
+    os.environ.update({name.upper(): str(value) for name, value in options.items()})
     if "jax" in sys.modules:  # it read the environment when it was imported
         import jax
 
-        for name in settings:
-            jax.config.update(name, type(settings[name])(os.environ[name.upper()]))
+        for name, value in options.items():
+            jax.config.update(name, value)
 
 
 def _private_folder() -> pathlib.Path:
@@ -126,7 +130,7 @@ def _cpu_hash() -> str:
     """Returns a digest that differs between CPUs with different instructions."""
     description = os.uname().machine.encode()
     with contextlib.suppress(OSError):  # Linux only
-        lines = pathlib.Path("/proc/cpuinfo").read_bytes().splitlines()
-        for key in (b"model name", b"flags"):
-            description += next((line for line in lines if line.startswith(key)), b"")
+        text = pathlib.Path("/proc/cpuinfo").read_bytes()
+        for pattern in (rb"model name.*", rb"flags.*"):
+            description += b"".join(re.findall(rb"^" + pattern, text, re.MULTILINE)[:1])
     return hashlib.sha256(description).hexdigest()[:8]

@@ -16,7 +16,7 @@ from jaxdp.runtime.coordinator import is_loopback
 _ANY_PORT = 9  # nothing is sent there
 
 
-def announce(coordinator: str, all_gather: Callable[[str], list[str]]) -> None:
+def announce(coordinator: str, gather_texts: Callable[[str], list[str]]) -> None:
     """Announces this host's address on the route to the coordinator.
 
     Call it before JAX starts its backends. The route of process 0 to itself may be a loopback
@@ -24,14 +24,14 @@ def announce(coordinator: str, all_gather: Callable[[str], list[str]]) -> None:
 
     Args:
         coordinator: HOST:PORT.
-        all_gather: returns what each process gives.
+        gather_texts: returns the text that each process gives.
     """
     import jax
     from jax._src import distributed, xla_bridge
     from jax.extend import backend
 
     address = _address_towards(coordinator.rpartition(":")[0].strip("[]"))
-    others = [each for each in all_gather(address) if each and not is_loopback(each)]
+    others = [each for each in gather_texts(address) if each and not is_loopback(each)]
     if address and is_loopback(address) and others:
         address = _address_towards(others[0])
     settings: Any = jax.config

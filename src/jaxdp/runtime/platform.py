@@ -159,13 +159,7 @@ def describe_only() -> None:
     )
     _leave_data_in_place()
     # Programs that were kept are loaded onto devices, of which there are none.
-    settings = {"jax_platforms": "cpu", "jax_enable_compilation_cache": False}
-    os.environ.update({name.upper(): str(value) for name, value in settings.items()})
-    if "jax" in sys.modules:  # it read the environment when it was imported
-        import jax
-
-        for name, value in settings.items():
-            jax.config.update(name, value)
+    compilation_cache.set_options({"jax_platforms": "cpu", "jax_enable_compilation_cache": False})
 
 
 @contextlib.contextmanager
