@@ -165,16 +165,14 @@ def describe_only() -> None:
 @contextlib.contextmanager
 def environment(values: Mapping[str, str]) -> Iterator[None]:
     """Sets variables of the environment until the block ends."""
-    before = {name: os.environ.get(name) for name in values}
+    before = {**os.environ}
     os.environ.update(values)
     try:
         yield
     finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
+        for name in values:
+            os.environ.pop(name)
+        os.environ.update({name: before[name] for name in values if name in before})
 
 
 def _leave_data_in_place() -> None:

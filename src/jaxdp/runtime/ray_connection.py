@@ -23,6 +23,7 @@ from typing import Any
 
 from jaxdp.registry import ConfigError
 from jaxdp.runtime.coordinator import is_loopback, split_address
+from jaxdp.runtime.platform import environment
 
 # What Ray's processes read when they start.
 _SETTINGS = {
@@ -63,17 +64,15 @@ def connected(address: str | None, *, cpus: int = 0, field: str = "address") -> 
     require()
     if address not in (None, "auto"):
         _check_address(str(address), field)
-    # Ray reads the environment once, when it is imported.
     if address is None:
-        os.environ.update(_LOOPBACK)
         if "ray" not in sys.modules and not _AUTHENTICATION.keys() & os.environ.keys():
-            os.environ.update(_AUTHENTICATION)
+            os.environ.update(_AUTHENTICATION)  # for good, since Ray reads them only once
     elif "RAY_AUTH_MODE" not in os.environ and _has_token():
         os.environ["RAY_AUTH_MODE"] = "token"  # with an address Ray would not use it by itself
-    os.environ.update(_SETTINGS)
-    import ray
-
     with contextlib.ExitStack() as cleanup:
+        cleanup.enter_context(environment(_SETTINGS | (_LOOPBACK if address is None else {})))
+        import ray
+
         if not ray.is_initialized():
             # Otherwise Ray reports lost workers on standard output, which is for results.
             worker = ray._private.worker
