@@ -83,7 +83,7 @@ class Host:
     def pull_cable(self) -> None:
         """From now on no packet leaves or reaches this host, those under way included.
 
-        Nobody is told.
+        No process is notified.
         """
         self._tell("pull")
 
@@ -133,10 +133,10 @@ def hosts(count: int, *, own_folders: Sequence[str] = ()) -> Iterator[list[Host]
             assert relay.stdout is not None
             line = relay.stdout.readline()
             errors.seek(0)
-            told = errors.read()
-            if "PermissionError" in told:
-                pytest.skip(f"namespaces are not allowed here: {told.splitlines()[-1]}")
-            assert line, told
+            text = errors.read()
+            if "PermissionError" in text:
+                pytest.skip(f"namespaces are not allowed here: {text.splitlines()[-1]}")
+            assert line, text
             made += [
                 Host(index, relay, namespaces) for index, namespaces in enumerate(json.loads(line))
             ]

@@ -280,7 +280,7 @@ def test_signals_are_passed_on(record_fault: Callable[..., None]) -> None:
     wait_for("[0] step ", launcher)
     processes = children(launcher)
     stopped = newest()
-    launcher.kill()  # the processes get a SIGTERM, and save, though nobody reads what they print
+    launcher.kill()  # the processes get a SIGTERM, and save, although their output is not read
     launcher.wait()
     deadline = time.monotonic() + 60
     while any(pathlib.Path("/proc", str(number)).exists() for number in processes):

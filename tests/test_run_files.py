@@ -436,22 +436,6 @@ def test_texts_in_files_of_a_run_are_neither_escapes_nor_formulas(
         assert "\x1b" not in text
 
 
-def test_names_in_files_of_a_run_do_nothing_to_a_terminal(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    assert report.main(["run", "--output", "\x1b[31m.html"]) == 0
-    assert capsys.readouterr().out == "\\x1b[31m.html\n"
-    sums = RUN.path / "checksums" / "4.json"
-    content = json.loads(sums.read_text())
-    content["files"]["\x1b[31m[/b]\0"] = {"size": 1, "sha256": ""}
-    sums.write_text(json.dumps(content))
-    assert checkpoints.main(["run"]) == 1
-    assert predict.main(["run", "image.png"]) == 0
-    said = "".join(capsys.readouterr())
-    assert "\x1b" not in said
-    assert "step 4" in said
-
-
 def test_numbers_in_rows_that_are_none(no_pictures: None) -> None:
     text = RUN.file("metrics.jsonl").read_text()
     RUN.file("metrics.jsonl").write_text(text.replace('"loss": ', '"loss": "", "other": ', 2))

@@ -240,7 +240,7 @@ def test_a_folder_that_is_replaced_ends_the_run_and_stays_as_it_is(resumable: pa
     assert {path.name for path in pathlib.Path("run/checkpoints").iterdir()} == {"2"}
     lengths = [pathlib.Path(name, "metrics.jsonl").stat().st_size for name in ("run", "moved")]
     assert lengths == sorted(lengths)
-    # Of another run, as far as this one can tell.
+    # As far as this run knows, the lock belongs to another one.
     assert pathlib.Path("run/writer.lock").read_bytes() == b""
 
 

@@ -213,7 +213,7 @@ def test_a_reader_says_that_it_passes_over_metrics_that_are_damaged(
     printed = capsys.readouterr()
     assert f"the checkpoint of step {best[0]} is damaged: metrics/metrics has " in printed.err
     assert f"using step {best[1]} instead" in printed.err
-    shutil.rmtree(run / "checksums")  # without which nobody knows what they were
+    shutil.rmtree(run / "checksums")  # without which the metrics cannot be compared
     assert evaluate.main(["run", "--devices", "2"]) == 0
     assert (
         f"step {best[0]} is damaged: metrics/metrics cannot be read; using step {best[1]}"

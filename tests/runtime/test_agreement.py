@@ -1,4 +1,4 @@
-"""What processes tell each other before they train: threads with connections of their own to a real
+"""What processes exchange before they train: threads with connections of their own to a real
 coordination service.
 """
 

@@ -1,4 +1,4 @@
-"""Compiled programs are kept for the next process, unless somebody else can have put them there."""
+"""Compiled programs are kept for the next process, unless another user can have put them there."""
 
 import os
 import pathlib

@@ -258,16 +258,3 @@ def test_a_job_whose_time_is_up_saves_and_is_queued_again(cluster: Cluster) -> N
     assert "Exited with exit code 75" in log(job)
     assert "TIME LIMIT" not in log(job)
     cluster.run("scancel", job)
-
-
-def test_the_code_of_a_task_that_leaves_first_is_kept(cluster: Cluster) -> None:
-    """Why the script says --kill-on-bad-exit=0: with 1 the task that leaves later is killed, and 75
-    becomes 143.
-    """
-    task = "[ $SLURM_PROCID = 0 ] || sleep 5; exit 75"
-    codes = []
-    for kill in ("0", "1"):
-        words = f"srun --ntasks=2 --kill-on-bad-exit={kill} --wait=60 bash -c".split()
-        codes.append(subprocess.run([*words, task], capture_output=True).returncode)
-    assert codes[0] == 75
-    assert codes[1] != 75

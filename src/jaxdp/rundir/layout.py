@@ -140,11 +140,8 @@ class RunDirectory:
         if not self.file("config.yaml").exists():  # the old values are unknown
             return {}
         old, new = self.load_config().plain(), now.plain()
-        return {
-            name: [old[name], value]
-            for name, value in new.items()
-            if name in config_lib.settings_with(TrainConfig, saved=True) and old[name] != value
-        }
+        names = config_lib.settings_with(TrainConfig, saved=True)
+        return {name: [old[name], new[name]] for name in names if old[name] != new[name]}
 
     def changes_text(self, now: TrainConfig) -> str:
         """Returns in words which settings of training differ from the run's; nothing if none do."""
@@ -166,8 +163,8 @@ class RunDirectory:
             now: the digests of the source files, by name.
         """
         before = self.read("sources.json") or {}  # a run of version 0.2 has none
-        changed = [name for name in now if before.get(name, now[name]) != now[name]]
-        return {name: [before[name][:16], now[name][:16]] for name in changed}
+        digests = [(name, before.get(name, digest), digest) for name, digest in now.items()]
+        return {name: [old[:16], new[:16]] for name, old, new in digests if old != new}
 
     def write_skipped(self, skipped: Iterable[tuple[str, str, str]]) -> None:
         """Adds examples that were left out, as (split, example, reason), to skipped.csv.

@@ -40,7 +40,7 @@ def restart() -> None:
     """
     main = sys.modules["__main__"]
     spec, file = getattr(main, "__spec__", None), getattr(main, "__file__", None) or ""
-    # Of python -m jaxdp.train, or of the script jaxdp.
+    # The name is jaxdp.train for python -m jaxdp.train, and jaxdp for the script.
     name = spec.name if spec is not None else pathlib.Path(file).name
     if name.partition(".")[0] == "jaxdp" and (wanted := variables()):
         with contextlib.suppress(OSError):

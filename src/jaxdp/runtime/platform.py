@@ -146,8 +146,7 @@ def cpu_flags_note() -> str:
 
 
 def describe_only() -> None:
-    """Settles what must be decided before JAX starts, where it only compiles for devices that it is
-    told about, and starts none.
+    """Prepares a process that compiles for described devices and starts none; before JAX starts.
 
     Flags for the CPU apply to every compiler: with them those of TPUs and GPUs fail at the first
     optimization barrier. From now on `configure` does nothing.
@@ -252,10 +251,7 @@ def select_devices(count: int | None) -> list:
 
 
 def device_memory_bytes(devices: list) -> int:
-    """Returns how much memory each of these devices has.
-
-    Of the CPU's, which share the machine's, each its share.
-    """
+    """Returns how much memory each of these devices has; CPU devices share the machine's."""
     statistics = devices[0].memory_stats()
     if statistics and "bytes_limit" in statistics:
         return statistics["bytes_limit"]

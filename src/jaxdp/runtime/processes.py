@@ -29,8 +29,8 @@ def start(config: ProcessConfig) -> Group:
     Call it before the first JAX computation.
 
     Raises:
-        ConfigError: if the settings or the cluster do not tell which process this is, or the
-            coordinator cannot be reached.
+        ConfigError: if settings and cluster leave open which process this is, or the coordinator
+            cannot be reached.
     """
     global _group, _heartbeat_timeout
     _heartbeat_timeout = config.heartbeat_timeout
