@@ -98,7 +98,7 @@ def agree(hosts: int) -> dict[str, float]:
     what the service was asked.
     """
     from jaxdp.config import TrainConfig
-    from jaxdp.runtime import processes
+    from jaxdp.runtime import group as group_lib
 
     # What jax.distributed.initialize makes its client of.
     runtime: Any = importlib.import_module("jax._src.lib")._jax
@@ -111,7 +111,7 @@ def agree(hosts: int) -> dict[str, float]:
         address, hosts, heartbeat_timeout=WAITS_SECONDS
     )
     own = threading.local()
-    processes._client = lambda: own.client
+    group_lib._client = lambda: own.client
     settings: Any = TrainConfig().plain()
     marks: list[list[float]] = []
     asked: list[float] = []
@@ -128,7 +128,7 @@ def agree(hosts: int) -> dict[str, float]:
         own.client.connect()
         times.append(time.perf_counter())
         members = tuple(f"process {number}" for number in range(hosts))
-        group = processes.Group(index, hosts, members, _prefix="simulated")
+        group = group_lib.Group(index, hosts, members, _prefix="simulated")
         group.members = tuple(
             group.exchange(
                 "members", f"process {index} (pid {10_000 + index} on node-{index})", WAITS_SECONDS
@@ -159,7 +159,7 @@ def agree(hosts: int) -> dict[str, float]:
         for number, name in enumerate(("connect", "members", "checks", "meet"))
     }
     return found | {
-        "steps_per_second": 10 / (max(asked) - ends[4]) * (1 + hosts // processes._ASKING)
+        "steps_per_second": 10 / (max(asked) - ends[4]) * (1 + hosts // group_lib._ASKING)
     }
 
 

@@ -19,36 +19,35 @@ import importlib.metadata
 import os
 import pathlib
 import platform
-from collections.abc import Iterable
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import pytest
 
 _PROPERTY = "fault"
 
 
-class RecordFault(Protocol):
-    def __call__(
-        self, name: str, times: int = 1, outcome: str = "", steps_lost: int | None = 0
-    ) -> None:
-        """Args: name: of the fault; equal ones are one row. times: how often it was injected with
-        this outcome. outcome: what came of it; several calls may each tell one. steps_lost: beyond
-        the last complete checkpoint; None where nothing is continued, or no step was done.
-        """
-        ...
+RecordFault = Callable[..., None]
+
+
+def _note(item: pytest.Item, name: str, times: int, outcome: str, steps_lost: int | None) -> None:
+    # Plain values: under xdist they travel with the test's report.
+    value = {"name": name, "times": times, "outcome": outcome, "steps_lost": steps_lost}
+    item.user_properties.append((_PROPERTY, value))
 
 
 @pytest.fixture
 def record_fault(request: pytest.FixtureRequest) -> RecordFault:
     """Notes a fault that this test injected, for `--fault-table`.
 
-    Of a test that fails the table says that it failed.
+    The table says which tests failed. Arguments of what it returns: the name of
+    the fault (equal ones are one row), how often it was injected, the outcome, and the steps lost
+    beyond the last complete checkpoint (None where nothing is continued, or no step was done).
     """
 
     def record(name: str, times: int = 1, outcome: str = "", steps_lost: int | None = 0) -> None:
-        if times:  # plain values: under xdist they travel with the test's report
-            value = {"name": name, "times": times, "outcome": outcome, "steps_lost": steps_lost}
-            request.node.user_properties.append((_PROPERTY, value))
+        if times:
+            _note(request.node, name, times, outcome, steps_lost)
 
     return record
 
@@ -56,25 +55,19 @@ def record_fault(request: pytest.FixtureRequest) -> RecordFault:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if not config.getoption("--faults-only"):
         return
-    others = [
-        item
-        for item in items
-        if item.get_closest_marker("fault") is None and "record_fault" not in _fixtures(item)
-    ]
-    config.hook.pytest_deselected(items=others)
-    items[:] = [item for item in items if item not in set(others)]
 
+    def injects(item: pytest.Item) -> bool:
+        marked = item.get_closest_marker("fault") is not None
+        return marked or "record_fault" in getattr(item, "fixturenames", [])
 
-def _fixtures(item: pytest.Item) -> list[str]:
-    return getattr(item, "fixturenames", [])
+    config.hook.pytest_deselected(items=[item for item in items if not injects(item)])
+    items[:] = filter(injects, items)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     for mark in item.iter_markers("fault"):
         name, outcome, steps_lost = mark.args
-        item.user_properties.append(
-            (_PROPERTY, {"name": name, "times": 1, "outcome": outcome, "steps_lost": steps_lost})
-        )
+        _note(item, name, 1, outcome, steps_lost)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

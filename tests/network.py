@@ -1,7 +1,7 @@
 """Makes hosts with addresses of their own out of network namespaces of this machine, for tests of
 several machines.
 
-    with network.hosts(2, delay_seconds=0.02, bits_per_second=20e6) as (one, other):
+    with network.hosts(2) as (one, other):
         server = one.popen(["python", "server.py", one.address])
         other.run(["python", "client.py", one.address], check=True)
         other.pull_cable()
@@ -17,7 +17,6 @@ and util-linux; where that is missing, the test is skipped.
 import contextlib
 import ctypes
 import fcntl
-import heapq
 import json
 import os
 import pathlib
@@ -34,7 +33,6 @@ from typing import Any
 
 _NEW_MOUNTS, _NEW_NAME, _NEW_NETWORK = 0x20000, 0x4000000, 0x40000000  # of unshare
 _SET_INTERFACE, _TUN, _NO_HEADER = 0x400454CA, 0x0001, 0x1000
-_MAX_WAIT_SECONDS = 0.5  # of a packet for the cable, before it is dropped, as full buffers do
 
 
 class Host:
@@ -85,7 +83,7 @@ class Host:
     def pull_cable(self) -> None:
         """From now on no packet leaves or reaches this host, those under way included.
 
-        Nobody is told.
+        No process is notified.
         """
         self._tell("pull")
 
@@ -111,18 +109,10 @@ class Host:
 
 
 @contextlib.contextmanager
-def hosts(
-    count: int,
-    *,
-    delay_seconds: float = 0.0,
-    bits_per_second: float = 0.0,
-    own_folders: Sequence[str] = (),
-) -> Iterator[list[Host]]:
+def hosts(count: int, *, own_folders: Sequence[str] = ()) -> Iterator[list[Host]]:
     """Yields hosts that reach each other, and ends all that runs on them.
 
     Args:
-        delay_seconds: of a packet from one host to another, one way.
-        bits_per_second: of each host's cable, in each direction; 0 for what the relay can do.
         own_folders: of which each host has one of its own, empty at first; the other files are
             those of this machine.
     """
@@ -134,15 +124,7 @@ def hosts(
         tempfile.TemporaryFile("w+") as errors,
         tempfile.TemporaryDirectory(prefix="jaxdp-hosts-") as folder,
     ):
-        command = [
-            sys.executable,
-            __file__,
-            folder,
-            str(count),
-            str(delay_seconds),
-            str(bits_per_second),
-            *own_folders,
-        ]
+        command = [sys.executable, __file__, folder, str(count), *own_folders]
         relay = subprocess.Popen(
             command, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors
         )
@@ -151,10 +133,10 @@ def hosts(
             assert relay.stdout is not None
             line = relay.stdout.readline()
             errors.seek(0)
-            told = errors.read()
-            if "PermissionError" in told:
-                pytest.skip(f"namespaces are not allowed here: {told.splitlines()[-1]}")
-            assert line, told
+            text = errors.read()
+            if "PermissionError" in text:
+                pytest.skip(f"namespaces are not allowed here: {text.splitlines()[-1]}")
+            assert line, text
             made += [
                 Host(index, relay, namespaces) for index, namespaces in enumerate(json.loads(line))
             ]
@@ -193,7 +175,7 @@ def _missing() -> str:
 
 
 def _make_host(
-    index: int, count: int, folder: str, mtu: int, own_folders: Sequence[str]
+    index: int, count: int, folder: str, own_folders: Sequence[str]
 ) -> tuple[int, list[int]]:
     """Moves this process to a new host, and returns the host's end of its cable and descriptors of
     its namespaces.
@@ -220,79 +202,38 @@ def _make_host(
         "mount --make-rprivate /",
         *(f"mount --bind {source} {target}" for source, target in mounts),
         "ip link set lo up",
-        f"ip link set eth0 up mtu {mtu}",
+        "ip link set eth0 up mtu 9000",
         f"ip address add {_address(index)}/24 dev eth0",
     ):
         subprocess.run(command.split(), check=True, stdout=subprocess.DEVNULL)
     return tun, [os.open(f"/proc/self/ns/{kind}", os.O_RDONLY) for kind in ("net", "uts", "mnt")]
 
 
-class _Relay:
-    """Passes packets on between TUN devices: each waits for its turn on the sender's cable and on
-    the receiver's.
-    """
-
-    def __init__(self, devices: Sequence[int], delay: float, rate: float) -> None:
-        self._devices, self._delay, self._rate = devices, delay, rate
-        self._number = {
-            bytes(map(int, _address(index).split("."))): index for index in range(len(devices))
-        }
-        # From when on each cable is, to the relay and from it.
-        self._free = [[0.0] * len(devices), [0.0] * len(devices)]
-        self._pulled: set[int] = set()
-        self._queue: list[tuple[float, int, int, int, bytes]] = []
-        self._count = 0
-
-    def run(self) -> None:
-        """Runs until standard input, which takes commands, is closed."""
-        while True:
-            wait = max(self._queue[0][0] - time.monotonic(), 0.0) if self._queue else None
-            for ready in select.select([0, *self._devices], [], [], wait)[0]:
-                if ready == 0:
-                    if not self._obey(sys.stdin.readline().split()):
-                        return
-                else:
-                    with contextlib.suppress(OSError):
-                        self._take(self._devices.index(ready), os.read(ready, 1 << 16))
-            while self._queue and self._queue[0][0] <= time.monotonic():
-                _, _, sender, receiver, packet = heapq.heappop(self._queue)
-                if not {sender, receiver} & self._pulled:
-                    with contextlib.suppress(OSError):
-                        os.write(self._devices[receiver], packet)
-
-    def _obey(self, words: list[str]) -> bool:
-        if not words:
-            return False
-        (self._pulled.add if words[0] == "pull" else self._pulled.discard)(int(words[1]))
-        print("done", flush=True)
-        return True
-
-    def _take(self, sender: int, packet: bytes) -> None:
-        receiver = self._number.get(packet[16:20]) if packet[0] >> 4 == 4 else None
-        if receiver is None:
-            return
-        now, seconds = time.monotonic(), 8 * len(packet) / self._rate if self._rate else 0.0
-        sent = max(now, self._free[0][sender]) + seconds
-        received = max(sent + self._delay, self._free[1][receiver] + seconds)
-        if received - self._delay - now > _MAX_WAIT_SECONDS:
-            return
-        self._free[0][sender], self._free[1][receiver] = sent, received
-        self._count += 1
-        heapq.heappush(self._queue, (received, self._count, sender, receiver, packet))
+def _relay(devices: Sequence[int]) -> None:
+    """Passes packets on between TUN devices until standard input, which takes commands, ends."""
+    numbers = {bytes(map(int, _address(i).split("."))): i for i in range(len(devices))}
+    pulled: set[int] = set()
+    while True:
+        for ready in select.select([0, *devices], [], [])[0]:
+            if ready == 0:
+                words = sys.stdin.readline().split()
+                if not words:
+                    return
+                (pulled.add if words[0] == "pull" else pulled.discard)(int(words[1]))
+                print("done", flush=True)
+                continue
+            with contextlib.suppress(OSError):
+                packet = os.read(ready, 1 << 16)
+                receiver = numbers.get(packet[16:20]) if packet[0] >> 4 == 4 else None
+                if receiver is not None and not {devices.index(ready), receiver} & pulled:
+                    os.write(devices[receiver], packet)
 
 
-def _main() -> None:
-    folder, count, delay, rate = (
-        sys.argv[1],
-        int(sys.argv[2]),
-        float(sys.argv[3]),
-        float(sys.argv[4]),
-    )
-    mtu = 1500 if rate else 9000
-    made = [_make_host(index, count, folder, mtu, sys.argv[5:]) for index in range(count)]
+def _main(folder: str, count: str, *own_folders: str) -> None:
+    made = [_make_host(index, int(count), folder, own_folders) for index in range(int(count))]
     print(json.dumps([namespaces for _, namespaces in made]), flush=True)
-    _Relay([tun for tun, _ in made], delay, rate).run()
+    _relay([tun for tun, _ in made])
 
 
 if __name__ == "__main__":
-    _main()
+    _main(*sys.argv[1:])

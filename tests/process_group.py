@@ -8,10 +8,16 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from typing import Any
 
 import network
+import numpy as np
 
+from jaxdp.checkpoint import integrity
+from jaxdp.checkpoint.restore import SavedCheckpoints
+from jaxdp.rundir.read import read_lines
 from jaxdp.runtime.coordinator import hold_port
+from jaxdp.training.reader import MEASURED
 
 FLAGS = (
     "--model cnn --model-kwargs width=4 hidden=16 --global-batch-size 32 --batch-norm group:4"
@@ -33,6 +39,52 @@ LISTENING = (
     "    return train_loop(*args)\n"
     "train_loop, loop.train = loop.train, look\n"
 )
+
+
+def slow_steps(seconds: float | str, begin: str = "") -> str:
+    """Returns a prelude for a run that is still under way when the test gets to it."""
+    return (
+        "import time\nfrom jaxdp.data import pipeline\nbatches = pipeline.batches\n"
+        f"def slow(*args, **kwargs):\n{begin}    for batch in batches(*args, **kwargs):\n"
+        f"        time.sleep({seconds})\n        yield batch\n"
+        "pipeline.batches = slow\n"
+    )
+
+
+def arrays(run_dir: str, step: int) -> dict[str, np.ndarray]:
+    folder = pathlib.Path(run_dir, "checkpoints")
+    return SavedCheckpoints(folder, best_metric=("accuracy", True)).arrays(step)
+
+
+def rows_of(run_dir: str) -> list[dict[str, Any]]:
+    """Returns the rows of a run without what depends on the machine."""
+    rows = read_lines(pathlib.Path(run_dir, "metrics.jsonl"))
+    return [{name: row[name] for name in row.keys() - {*MEASURED}} for row in rows]
+
+
+def assert_same_run(one: str, other: str, step: int) -> None:
+    expected, found = arrays(one, step), arrays(other, step)
+    assert expected.keys() == found.keys()
+    for name, array in expected.items():
+        np.testing.assert_array_equal(array, found[name], err_msg=name)
+    assert rows_of(one) == rows_of(other)
+
+
+def newest(run_dir: str = "run") -> int:
+    return max(integrity.steps(pathlib.Path(run_dir, "checkpoints")), default=0)
+
+
+def largest(folder: pathlib.Path) -> pathlib.Path:
+    """Returns the largest file of a checkpoint, which holds arrays."""
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return max(files, key=lambda path: path.stat().st_size)
+
+
+def flip(path: pathlib.Path) -> None:
+    """Changes one bit of a file."""
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
 
 
 def listening(output: str) -> set[str]:
@@ -116,6 +168,11 @@ class Processes:
             assert time.monotonic() < deadline, self.errors(index)
             assert self.running[index].poll() is None, self.errors(index)
             time.sleep(0.05)
+
+    def end_with(self, *codes: int, seconds: float = 200) -> None:
+        """Waits for all, and compares their exit codes."""
+        found = self.codes(seconds)
+        assert found == [*codes], "".join(map(self.errors, range(len(codes))))
 
     def codes(self, seconds: float = 200) -> list[int]:
         """Waits for all and returns their exit codes."""

@@ -14,10 +14,9 @@ import time
 from collections.abc import Callable
 
 import pytest
-from process_group import environment
+from process_group import environment, newest
 
 from jaxdp import launch, train
-from jaxdp.checkpoint import integrity
 from jaxdp.config import TrainConfig
 from jaxdp.exit_codes import EXIT_LOCKED, SUPERVISED
 from jaxdp.rundir.layout import RunDirectory
@@ -94,17 +93,20 @@ def test_mistakes_are_one_line_before_anything_starts(
 def test_gpus_are_shared_out(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5,6,7")
-    monkeypatch.delenv("JAX_PLATFORMS", raising=False)
     name = "CUDA_VISIBLE_DEVICES"
+    monkeypatch.setenv(name, "3,5,6,7")
+    monkeypatch.delenv("JAX_PLATFORMS", raising=False)
     assert device_shares(2) == [{name: "3,5"}, {name: "6,7"}]
     assert device_shares(2, 1) == [{name: "3"}, {name: "5"}]
-    assert launch.main(["-n", "3", "--", "train"]) == 2
-    assert "--num-processes 3: does not divide 4 GPUs" in capsys.readouterr().err
-    assert launch.main("-n 3 --devices-per-process 2 -- train".split()) == 2
-    assert (
-        "--devices-per-process 2: 3 processes need 6 GPUs; there are 4" in capsys.readouterr().err
-    )
+    for words, message in (
+        ("-n 3", "--num-processes 3: does not divide 4 GPUs"),
+        (
+            "-n 3 --devices-per-process 2",
+            "--devices-per-process 2: 3 processes need 6 GPUs; there are 4",
+        ),
+    ):
+        assert launch.main([*words.split(), "--", "train"]) == 2
+        assert message in capsys.readouterr().err
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")
     assert device_shares(3) == [{}, {}, {}]
 
@@ -124,12 +126,8 @@ def wait_for(text: str, process: subprocess.Popen[str]) -> None:
 
 
 def children(process: subprocess.Popen[str]) -> list[int]:
-    return [
-        int(word)
-        for word in (
-            pathlib.Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-        )
-    ]
+    path = pathlib.Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    return [int(word) for word in path.read_text().split()]
 
 
 @pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning")  # as above
@@ -139,12 +137,12 @@ def test_logs_hold_what_each_process_prints(
     monkeypatch.setenv("OUTCOMES", "0=0 1=1")
     monkeypatch.setattr(launcher_lib, "TRAIN", ["-c", STAND_IN])
     folder = tmp_path / "new" / "logs"
+    config = LaunchConfig(num_processes=2, log_dir=str(folder))
+    step, words = "step 3/10 loss 0.1\n", "jaxdp.train: error: process 0 died\nsomething else\n"
     for attempt in (1, 2):
-        config = LaunchConfig(num_processes=2, log_dir=str(folder))
         assert launcher_lib.launch([], config, TrainConfig.of()) == 1
-        step, words = "step 3/10 loss 0.1\n", "jaxdp.train: error: process 0 died\nsomething else\n"
-        assert (folder / "process-0.log").read_text() == attempt * step
-        assert (folder / "process-1.log").read_text() == attempt * (step + words)
+        logs = [(folder / f"process-{index}.log").read_text() for index in (0, 1)]
+        assert logs == [attempt * step, attempt * (step + words)]
     assert f"process 0 died ({folder / 'process-1.log'})\n" in capsys.readouterr().err
     (tmp_path / "file").touch()
     assert launch.main(["-n", "2", "--log-dir", str(tmp_path / "file"), "--", "train"]) == 2
@@ -163,10 +161,9 @@ def test_a_killed_process_is_started_again_with_all_others(
     shown = pathlib.Path("err.txt").read_text()
     assert "jaxdp.launch: a process ended with 137; starting all again (1 of at most 1)" in shown
     assert int(shown.split("continuing run after step ")[1].split()[0]) >= 10
-    assert max(integrity.steps(pathlib.Path("run", "checkpoints"))) == 150
-    record_fault(
-        "kill -9 of a launched process, --max-restarts 1", 1, "all started again; complete", 0
-    )
+    assert newest() == 150
+    name = "kill -9 of a launched process, --max-restarts 1"
+    record_fault(name, 1, "all started again; complete")
 
 
 def test_processes_are_given_the_heartbeat_timeout_to_miss_one(
@@ -246,13 +243,11 @@ def test_the_launcher_says_who_ended_and_why(
     monkeypatch.setattr(supervisor, "GRACE_SECONDS", 0.5)
     config = LaunchConfig(num_processes=len(outcomes.split()))
     assert launcher_lib.launch([], config, TrainConfig.of(heartbeat_timeout=2.0)) == code
-    lines = [
-        line for line in capsys.readouterr().err.splitlines() if line.startswith("jaxdp.launch: ")
-    ]
+    prefix = "jaxdp.launch: "
+    shown = capsys.readouterr().err.splitlines()
+    lines = [line.removeprefix(prefix) for line in shown if line.startswith(prefix)]
     assert all(f" on {socket.gethostname()}) " in line for line in lines)
-    told = [
-        re.sub(r" \(pid \d+ on [^)]+\)", "", line.removeprefix("jaxdp.launch: ")) for line in lines
-    ]
+    told = [re.sub(r" \(pid \d+ on [^)]+\)", "", line) for line in lines]
     assert [re.sub(r"[\d.]+ s later", "LATER", line) for line in told] == expected
 
 
@@ -284,22 +279,15 @@ def test_signals_are_passed_on(record_fault: Callable[..., None]) -> None:
     launcher = start()
     wait_for("[0] step ", launcher)
     processes = children(launcher)
-    stopped = max(integrity.steps(pathlib.Path("run", "checkpoints")))
-    launcher.kill()  # the processes get a SIGTERM, and save, though nobody reads what they print
+    stopped = newest()
+    launcher.kill()  # the processes get a SIGTERM, and save, although their output is not read
     launcher.wait()
     deadline = time.monotonic() + 60
     while any(pathlib.Path("/proc", str(number)).exists() for number in processes):
         assert time.monotonic() < deadline
         time.sleep(0.2)
     summary = json.loads(pathlib.Path("run", "summary.json").read_text())
-    assert (summary["status"], summary["steps"]) == (
-        "stopped",
-        max(integrity.steps(pathlib.Path("run", "checkpoints"))),
-    )
+    assert (summary["status"], summary["steps"]) == ("stopped", newest())
     assert summary["steps"] > stopped
-    record_fault(
-        "SIGINT to the launcher, kill -9 of the launcher",
-        2,
-        "both processes saved the same step",
-        0,
-    )
+    name = "SIGINT to the launcher, kill -9 of the launcher"
+    record_fault(name, 2, "both processes saved the same step")

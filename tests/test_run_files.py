@@ -12,9 +12,10 @@ import itertools
 import json
 import os
 import pathlib
+import re
 import shutil
-import socket
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -72,45 +73,50 @@ def _run(trained: pathlib.Path, no_pictures: None, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("jaxdp.rundir.read._warned", set())
 
 
-def damage(name: str, content: bytes, whole: dict[str, bytes]) -> None:
-    for each, before in whole.items():
-        (RUN.path / each).write_bytes(before)
-    (RUN.path / name).write_bytes(content)
-    read._warned.clear()
+def line_of(capsys: pytest.CaptureFixture[str]) -> str:
+    """Returns the only line on standard error since the last call."""
+    (line,) = capsys.readouterr().err.splitlines()
+    return line
 
 
-@pytest.mark.parametrize("name", ["dataset.json", "summary.json", "config.yaml"])
+def write(name: str, content: str | bytes) -> pathlib.Path:
+    """Writes a file of the run."""
+    RUN.file(name).write_bytes(content.encode() if isinstance(content, str) else content)
+    return RUN.file(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "unaffected"),
+    [
+        ("dataset.json", ("train", "report")),
+        ("summary.json", tuple(COMMANDS)),
+        ("config.yaml", ("report",)),
+    ],
+)
 def test_each_command_answers_damage_in_one_line(
-    name: str, capsys: pytest.CaptureFixture[str]
+    name: str, unaffected: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    whole = {
-        each: (RUN.path / each).read_bytes()
-        for each in ("dataset.json", "summary.json", "config.yaml")
-    }
+    names = ("dataset.json", "summary.json", "config.yaml")
+    whole = {each: RUN.file(each).read_bytes() for each in names}
+    remedy = "put a copy back, or move it away" if name == "config.yaml" else "writes it again"
     for (command, run), content in zip(COMMANDS.items(), itertools.cycle(GARBAGE)):
-        damage(name, content, whole)
+        for each, before in whole.items():
+            write(each, before)
+        write(name, content)
+        read._warned.clear()
         capsys.readouterr()
         code = run()
         lines = [line for line in capsys.readouterr().err.splitlines() if "cannot be read" in line]
-        if name == "config.yaml" and command != "report":
-            assert code == 2, command
+        assert code == (0 if command in unaffected else 2), (command, lines)
+        if command in unaffected:
+            assert all(line.startswith("warning: ") for line in lines)
+        else:
             (line,) = lines
             assert line.count("cannot be read") == 1
-            assert (
-                "--run-dir run: config.yaml cannot be read (" in line
-                or "--init-from run: config.yaml cannot be read (" in line
-            )
-            assert "put a copy back, or move it away" in line
-        elif name == "dataset.json" and command not in ("train", "report"):
-            assert code == 2, command
-            (line,) = lines
-            assert "dataset.json cannot be read (" in line
-            assert "the same training command writes it again" in line
-            assert RUN.file("dataset.json").read_bytes() == content
-        else:
-            assert code == 0, (command, lines)
-            assert all(line.startswith("warning: ") for line in lines)
-        if name == "dataset.json" and command == "train":
+            assert re.search(rf"--(run-dir|init-from) run: {name} cannot be read \(", line)
+            assert remedy in line
+            assert RUN.file(name).read_bytes() == content
+        if (name, command) == ("dataset.json", "train"):
             (line,) = lines
             assert "; made again from digits" in line, command
             again = json.loads(RUN.file("dataset.json").read_text())
@@ -121,19 +127,16 @@ def test_each_command_answers_damage_in_one_line(
     "content", GARBAGE, ids=["cut", "no UTF-8", "a list", "another object", "deep", "empty"]
 )
 def test_any_damage_is_one_line(content: bytes) -> None:
-    for path, load in (
-        (RUN.file("dataset.json"), lambda: RUN.read("dataset.json")),
-        (RUN.file("config.yaml"), RUN.load_config),
-    ):
-        if path == RUN.file("config.yaml") and not content:
+    loads = {"dataset.json": lambda: RUN.read("dataset.json"), "config.yaml": RUN.load_config}
+    for name, load in loads.items():
+        if name == "config.yaml" and not content:
             continue  # no settings: all have their defaults
-        path.write_bytes(content)
-        with pytest.raises(
-            DamagedFile, match=rf"--run-dir run: {path.name} cannot be read \([^\n]+\); it has "
-        ) as caught:
+        write(name, content)
+        line = rf"--run-dir run: {name} cannot be read \([^\n]+\); it has "
+        with pytest.raises(DamagedFile, match=line) as caught:
             load()
         assert len(str(caught.value)) < 400
-    RUN.file("summary.json").write_bytes(content)
+    write("summary.json", content)
     assert RUN.read("summary.json") is None
 
 
@@ -158,30 +161,21 @@ def test_settings_moved_away_are_written_again() -> None:
 
 def test_rows_that_cannot_be_read_are_kept_aside(capsys: pytest.CaptureFixture[str]) -> None:
     lines = RUN.file("metrics.jsonl").read_bytes().splitlines(keepends=True)
-    damaged = [
-        lines[0][:20] + b"\n",
-        b"\xff\xfe\n",
-        b"[1]\n",
-        b'{"step": "two", "split": "train"}\n',
-    ]
-    RUN.file("metrics.jsonl").write_bytes(
-        b"".join([lines[0], *damaged, *lines[1:]]) + b'{"step": 5'
-    )
+    texts = (lines[0][:20], b"\xff\xfe", b"[1]", b'{"step": "two", "split": "train"}')
+    damaged = [text + b"\n" for text in texts]
+    write("metrics.jsonl", b"".join([lines[0], *damaged, *lines[1:]]) + b'{"step": 5')
     assert jaxdp.load("run").history == [json.loads(line) for line in lines]
     assert "run/metrics.jsonl: 4 rows cannot be read, and left out" in capsys.readouterr().err
     assert report.main(["run"]) == 0
     assert "4 rows of metrics.jsonl cannot be read" in pathlib.Path("report.html").read_text()
     capsys.readouterr()
     assert train.main([*FLAGS, "--steps", "6"]) == 0
-    assert (
-        "4 rows cannot be read, and moved to run/damaged/metrics.jsonl" in capsys.readouterr().err
-    )
+    text = "4 rows cannot be read, and moved to run/damaged/metrics.jsonl"
+    assert text in capsys.readouterr().err
     assert pathlib.Path("run/damaged/metrics.jsonl").read_bytes() == b"".join(damaged)
     rows, lost = read_rows(RUN.file("metrics.jsonl"))
     assert not lost
-    assert [(row["split"], row["step"]) for row in rows if row["split"] == "train"] == [
-        ("train", step) for step in range(1, 7)
-    ]
+    assert [row["step"] for row in rows if row["split"] == "train"] == [*range(1, 7)]
 
 
 def test_an_event_that_was_cut_short_is_kept_aside(capsys: pytest.CaptureFixture[str]) -> None:
@@ -189,10 +183,8 @@ def test_an_event_that_was_cut_short_is_kept_aside(capsys: pytest.CaptureFixture
     with RUN.file("history.jsonl").open("ab") as file:
         file.write(b'{"time": "2026-')
     RUN.record("resumed", 4)
-    assert [row["event"] for row in RUN.read("history.jsonl")] == [
-        *(row["event"] for row in before),
-        "resumed",
-    ]
+    events = [row["event"] for row in [*before, {"event": "resumed"}]]
+    assert [row["event"] for row in RUN.read("history.jsonl")] == events
     assert pathlib.Path("run/damaged/history.jsonl").read_bytes() == b'{"time": "2026-\n'
     assert "1 row cannot be read" in capsys.readouterr().err
     # Whole, but for the end of its line.
@@ -215,47 +207,26 @@ def test_what_is_no_file_is_no_file_of_a_run() -> None:
     RUN.file("summary.json").unlink()
     os.mkfifo(RUN.file("summary.json"))  # reading it would wait for ever
     assert RUN.read("summary.json") is None
-    with pytest.raises(
-        DamagedFile, match=r"summary\.json cannot be read \(it is no regular file\)"
-    ):
+    with pytest.raises(DamagedFile, match=r"summary\.json cannot be read \(it is no regular file"):
         read_object(RUN.file("summary.json"))
 
 
 @pytest.mark.slow
 def test_other_settings_and_other_data_are_said(capsys: pytest.CaptureFixture[str]) -> None:
     flags = [*FLAGS, "--steps", "6"]
-    assert (
-        train.main(
-            [
-                *flags,
-                "--learning-rate",
-                "0.05",
-                "--weight-decay",
-                "0.001",
-                "--label-smoothing",
-                "0.1",
-            ]
-        )
-        == 0
-    )
+    assert train.main([*flags, "--learning-rate", "0.05", "--label-smoothing", "0.1"]) == 0
     said = capsys.readouterr().err
     assert "continuing run after step 4 with other settings: " in said
-    for text in (
-        "learning_rate 0.05 instead of none",
-        "weight_decay 0.001 instead of 0.0001",
-        "label_smoothing 0.1 instead of 0.0",
-    ):
-        assert text in said
+    assert "learning_rate 0.05 instead of none" in said
+    assert "label_smoothing 0.1 instead of 0.0" in said
     assert train.main([*flags, "--steps", "8", "--clip-norm", "1"]) == 2
     assert "other settings than before: " in (said := capsys.readouterr().err)
     assert "clip_norm 1.0 instead of none" in said
     description = RUN.read("dataset.json")
     RUN.write("dataset.json", description | {"fingerprint": "0" * 16})
     assert train.main([*flags, "--steps", "8"]) == 0
-    assert (
-        "warning: digits has other examples than when run began, though as many"
-        in capsys.readouterr().err
-    )
+    line = "warning: digits has other examples than when run began, though as many"
+    assert line in capsys.readouterr().err
     assert RUN.read("dataset.json") == description
     resumed = [row for row in RUN.read("history.jsonl") if row["event"] == "resumed"][-1]
     assert resumed["changed"]["examples"] == ["0" * 16, description["fingerprint"]]
@@ -283,7 +254,12 @@ def test_each_setting_of_training_that_is_another_is_said() -> None:
 
 
 def test_pipes_in_a_checkpoint_are_not_waited_for(capsys: pytest.CaptureFixture[str]) -> None:
-    for name in ("checksums/4.json", "checkpoints/4/metrics/metrics"):
+    names = (
+        "checksums/4.json",
+        "checkpoints/4/metrics/metrics",
+        "checkpoints/4/state/manifest.ocdbt",
+    )
+    for name in names:
         path = RUN.path / name
         path.unlink()
         os.mkfifo(path)
@@ -294,15 +270,6 @@ def test_pipes_in_a_checkpoint_are_not_waited_for(capsys: pytest.CaptureFixture[
     assert train.main([*FLAGS, "--steps", "6"]) == 0
 
 
-def test_a_pipe_in_a_checkpoint_without_checksums() -> None:
-    (RUN.path / "checksums" / "4.json").unlink()
-    part = RUN.path / "checkpoints" / "4" / "state" / "manifest.ocdbt"
-    part.unlink()
-    os.mkfifo(part)
-    assert checkpoints.main(["run"]) == 1
-    assert predict.main(["run", "image.png"]) == 0
-
-
 def test_a_checkpoint_without_checksums_whose_metadata_are_damaged(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -310,41 +277,18 @@ def test_a_checkpoint_without_checksums_whose_metadata_are_damaged(
     metadata = RUN.path / "checkpoints" / "2" / "state" / "_METADATA"
     metadata.write_bytes(b"z" + metadata.read_bytes()[1:])
     assert evaluate.main(["run", "--step", "2"]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert (
-        "checkpoints/2 cannot be read (its metadata are damaged); move it away to use another one"
-        in line
-    )
+    reason = "checkpoints/2 cannot be read (its metadata are damaged); move it away to use another"
+    assert reason in line_of(capsys)
 
 
 def test_files_that_would_take_all_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(free_memory, "available_memory_bytes", lambda: 2**30)
     for name in ("metrics.jsonl", "summary.json", "dataset.json", "history.jsonl"):
         os.truncate(RUN.path / name, 2**31)  # of which nothing is on the disk
-        with pytest.raises(
-            DamagedFile,
-            match=(
-                rf"{name} cannot be read \(it would take 2.0 GiB of memory, and 1.0 GiB are free\)"
-            ),
-        ):
+        problem = r"it would take 2.0 GiB of memory, and 1.0 GiB are free"
+        with pytest.raises(DamagedFile, match=rf"{name} cannot be read \({problem}\)"):
             read_text(RUN.path / name)
     assert report.main(["run"]) == 0
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        b"",
-        b'{"host": "HERE", "pid": "x", "started": 1}',
-        b'{"host": "HERE", "pid": 1e400, "started": 1}',
-    ],
-)
-def test_a_lock_that_says_nothing(content: bytes) -> None:
-    RUN.file("writer.lock").write_bytes(content.replace(b"HERE", socket.gethostname().encode()))
-    assert not RUN.is_being_written()
-    RUN.file("writer.lock").unlink()
-    os.mkfifo(RUN.file("writer.lock"))
-    assert not RUN.is_being_written()
 
 
 def test_a_lock_that_is_no_file(capsys: pytest.CaptureFixture[str]) -> None:
@@ -413,10 +357,8 @@ def test_a_run_with_a_link_out_of_its_folder_is_not_continued(
         inside.symlink_to(target.absolute())
         before = everything_in("elsewhere")
         assert train.main([*FLAGS, "--run-dir", "elsewhere/run", "--steps", "6"]) == 2, name
-        (line,) = capsys.readouterr().err.splitlines()
-        assert line.startswith(
-            f"jaxdp.train: error: --run-dir elsewhere/run: {name} in it is a link out of it; "
-        ), line
+        line = f"jaxdp.train: error: --run-dir elsewhere/run: {name} in it is a link out of it; "
+        assert line_of(capsys).startswith(line)
         assert everything_in("elsewhere") == before, name
 
 
@@ -433,25 +375,6 @@ def test_links_that_lead_nowhere_else_are_fine() -> None:
     before = RUN.file("config.yaml").read_text()
     assert train.main([*FLAGS, "--run-dir", "whole", "--steps", "6"]) == 0
     assert RUN.file("config.yaml").read_text() == before.replace("steps: 4", "steps: 6")
-    assert pathlib.Path("mine").read_text() == "mine"
-
-
-def test_weights_are_imported_into_no_folder_with_links(capsys: pytest.CaptureFixture[str]) -> None:
-    assert COMMANDS["export"]() == 0
-    pathlib.Path("new").mkdir()
-    pathlib.Path("mine").write_text("mine")
-    pathlib.Path("new/dataset.json").symlink_to(pathlib.Path("mine").absolute())
-    capsys.readouterr()
-    flags = [
-        "import",
-        "weights.safetensors",
-        "--run-dir",
-        "new",
-        *"--model cnn --model-kwargs width=4 hidden=16".split(),
-    ]
-    assert convert.main(flags) == 2
-    assert "--run-dir new: dataset.json in it is a link out of it" in capsys.readouterr().err
-    assert os.listdir("new") == ["dataset.json"]
     assert pathlib.Path("mine").read_text() == "mine"
 
 
@@ -488,25 +411,16 @@ def test_texts_in_files_of_a_run_are_neither_escapes_nor_formulas(
 ) -> None:
     names = ["\x1b[31mred", "=1+1", *"-2 @a +b '=c d e f g".split()]
     text = RUN.file("summary.json").read_text()
-    RUN.file("dataset.json").write_text(
-        json.dumps(RUN.read("dataset.json") | {"class_names": names})
-    )
-    RUN.file("summary.json").write_text(
-        text.replace('"accuracy"', '"\\u001b[31mred"').replace('"cpu"', '"\\u009b31mcpu"')
-    )
+    RUN.write("dataset.json", RUN.read("dataset.json") | {"class_names": names})
+    text = text.replace('"accuracy"', '"\\u001b[31mred"').replace('"cpu"', '"\\u009b31mcpu"')
+    write("summary.json", text)
     shutil.copy("image.png", "=1+1.png")
     assert predict.main(["run", "=1+1.png", "--csv", "classes.csv"]) == 0
     assert evaluate.main(["run", "--per-image", "scores.csv"]) == 0
-    RUN.file("dataset.json").write_text(
-        json.dumps(
-            RUN.read("dataset.json") | {"class_names": [str(number) for number in range(10)]}
-        )
-    )
+    RUN.write("dataset.json", RUN.read("dataset.json") | {"class_names": [*"0123456789"]})
     assert train.main(FLAGS) == 0  # of a run that is done it prints the summary
     text = RUN.file("config.yaml").read_text()
-    RUN.file("config.yaml").write_text(
-        text.replace("dataset: digits", 'dataset: "folder:\\x1b[31m"')
-    )
+    write("config.yaml", text.replace("dataset: digits", 'dataset: "folder:\\x1b[31m"'))
     said = "".join(capsys.readouterr()) + repr(jaxdp.load("run"))
     assert "\x1b" not in said
     assert "\x9b" not in said
@@ -515,33 +429,10 @@ def test_texts_in_files_of_a_run_are_neither_escapes_nor_formulas(
     assert written[0].splitlines()[0] == "file,\\x1b[31mred,'=1+1,-2,'@a,'+b,''=c,d,e,f,g"
     assert all(line.startswith("'=1+1.png,") for line in written[0].splitlines()[1:])
     assert ",'=1+1," in written[1]
-    assert not any(
-        cell.startswith(("=", "@", "+"))
-        for text in written
-        for row in csv_rows(text)
-        for cell in row
-    )
-    assert "\x1b" not in "".join(written)
-
-
-def csv_rows(text: str) -> list[list[str]]:
-    return list(csv.reader(io.StringIO(text)))
-
-
-def test_names_in_files_of_a_run_do_nothing_to_a_terminal(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    assert report.main(["run", "--output", "\x1b[31m.html"]) == 0
-    assert capsys.readouterr().out == "\\x1b[31m.html\n"
-    sums = RUN.path / "checksums" / "4.json"
-    content = json.loads(sums.read_text())
-    content["files"]["\x1b[31m[/b]\0"] = {"size": 1, "sha256": ""}
-    sums.write_text(json.dumps(content))
-    assert checkpoints.main(["run"]) == 1
-    assert predict.main(["run", "image.png"]) == 0
-    said = "".join(capsys.readouterr())
-    assert "\x1b" not in said
-    assert "step 4" in said
+    for text in written:
+        cells = [cell for row in csv.reader(io.StringIO(text)) for cell in row]
+        assert not any(cell.startswith(("=", "@", "+")) for cell in cells)
+        assert "\x1b" not in text
 
 
 def test_numbers_in_rows_that_are_none(no_pictures: None) -> None:
@@ -568,14 +459,12 @@ def test_a_description_that_contradicts_itself_is_damaged(
         ("pixel_range", [1, 1]),
         ("num_classes", 10**30),
     ):
-        RUN.file("dataset.json").write_text(json.dumps(before | {field: value}))
+        RUN.write("dataset.json", before | {field: value})
         with pytest.raises(DamagedFile, match=f"{field} is missing in it, or no such value"):
             RUN.read("dataset.json")
     assert predict.main(["run", "image.png"]) == 2
-    assert (
-        "dataset.json cannot be read (num_classes is missing in it, or no such value)"
-        in capsys.readouterr().err
-    )
+    problem = "num_classes is missing in it, or no such value"
+    assert f"dataset.json cannot be read ({problem})" in capsys.readouterr().err
     assert train.main(FLAGS) == 0
     assert RUN.read("dataset.json") | {"fingerprint": ""} == before | {"fingerprint": ""}
 
@@ -586,15 +475,15 @@ def test_what_is_no_file_is_not_written_over(name: str, capsys: pytest.CaptureFi
     os.symlink("loop", "loop")
     os.symlink(name, "out.safetensors")
     os.mkfifo("out.stablehlo.json")
-    commands: list[Callable[[], int]] = [
-        lambda: report.main(["run", "--output", name]),
-        lambda: predict.main(["run", "image.png", "--csv", name]),
-        lambda: evaluate.main(["run", "--per-image", name]),
-        lambda: convert.main(["export", "run", "--output", "out.safetensors"]),
-        lambda: convert.main(["export", "run", "--output", "out.stablehlo"]),
+    commands: list[tuple[Any, str]] = [
+        (report, f"run --output {name}"),
+        (predict, f"run image.png --csv {name}"),
+        (evaluate, f"run --per-image {name}"),
+        (convert, "export run --output out.safetensors"),
+        (convert, "export run --output out.stablehlo"),
     ]
-    for number, run in enumerate(commands):
-        assert run() == 2, number
+    for command, words in commands:
+        assert command.main(words.split()) == 2, words
         assert "; give a file, e.g. " in capsys.readouterr().err.splitlines()[-1]
     assert os.path.islink("loop")
     assert pathlib.Path("pipe").is_fifo()
@@ -602,16 +491,14 @@ def test_what_is_no_file_is_not_written_over(name: str, capsys: pytest.CaptureFi
 
 def test_links_to_themselves_are_no_folders(capsys: pytest.CaptureFixture[str]) -> None:
     os.symlink("loop", "loop")
-    commands: list[Callable[[], int]] = [
-        lambda: report.main(["loop"]),
-        lambda: report.main(["run", "loop"]),
-        lambda: evaluate.main(["loop"]),
-        lambda: predict.main(["run", "loop"]),
-        lambda: predict.main(["run", "image.png", "--output-dir", "loop"]),
-        lambda: train.main([*FLAGS, "--plugins", "loop"]),
-        lambda: train.main([*FLAGS, "--dataset", "folder:loop"]),
-        lambda: train.main([*FLAGS, "--run-dir", "loop"]),
+    commands: list[tuple[Any, str]] = [
+        (report, "loop"),
+        (evaluate, "loop"),
+        (predict, "run loop"),
+        (predict, "run image.png --output-dir loop"),
+        (train, f"{' '.join(FLAGS)} --plugins loop"),
+        (train, f"{' '.join(FLAGS)} --run-dir loop"),
     ]
-    for number, run in enumerate(commands):
-        assert run() == 2, number
-        assert capsys.readouterr().err.splitlines()[-1].startswith("jaxdp."), number
+    for command, words in commands:
+        assert command.main(words.split()) == 2, words
+        assert line_of(capsys).startswith("jaxdp."), words

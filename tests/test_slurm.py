@@ -38,10 +38,11 @@ def directives(script: str) -> dict[str, str]:
 
 
 def test_the_script_says_what_slurm_must_know(capsys: pytest.CaptureFixture[str]) -> None:
-    more = "--time 04:00:00 --partition a100,h100 --account lab --job-name cells --cpus-per-task 6"
-    script = printed([*NEEDED, *more.split(), *TRAIN], capsys)
+    more = "--time 04:00:00 --partition a100,h100 --account lab --cpus-per-task 6"
+    name = ["--job-name", "my cells"]
+    script = printed([*NEEDED, *more.split(), *name, *TRAIN], capsys)
     assert directives(script) == {
-        "job-name": "cells",
+        "job-name": "'my cells'",
         "nodes": "3",
         "ntasks-per-node": "4",
         "gpus-per-node": "4",
@@ -109,17 +110,3 @@ def test_submission(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Monk
     assert shutil.which("sbatch") is None
     assert launch.main([*NEEDED, "--submit", *TRAIN]) == 2
     assert "--submit: there is no sbatch here" in capsys.readouterr().err
-
-
-def test_a_name_with_spaces_is_quoted(capsys: pytest.CaptureFixture[str]) -> None:
-    script = printed([*NEEDED, "--job-name", "my cells", *TRAIN], capsys)
-    assert directives(script)["job-name"] == "'my cells'"
-
-
-def test_help(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as stop:
-        launch.main(["slurm", "--help"])
-    assert stop.value.code == 0
-    shown = capsys.readouterr().out
-    assert "--gpus-per-node" in shown
-    assert "launch slurm" in shown

@@ -90,7 +90,7 @@ def _examine(run: RunDirectory, split: str, *, verify: bool) -> list[Row]:
     rows: list[Row] = []
     for step in integrity.steps(run.checkpoints):
         verdict = integrity.examine(run.checkpoints, step, thorough=verify)
-        if not verdict.usable and integrity.vanishes(run.checkpoints, step):
+        if verdict.problem and integrity.vanishes(run.checkpoints, step):
             continue
         rows.append(
             {

@@ -35,7 +35,7 @@ def main(config: TrainConfig) -> int:
         ConfigError: for settings that cannot work; nothing has been computed or written then.
     """
     with _peers_notified():
-        signals = StopSignals(_SIGNALS, exit_code=EXIT_STOPPED, message=STOPPED_AT_START)
+        signals = StopSignals(_SIGNALS)
         with signals.handled(), contextlib.ExitStack() as cleanup:
             platform.configure(
                 config.devices, deterministic=config.deterministic, precision=config.precision

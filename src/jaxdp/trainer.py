@@ -176,7 +176,7 @@ class Trainer:
         writes = setup.config.run_dir is not None
         saves = writes and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
         numbers = (signal.SIGINT, signal.SIGTERM) if saves else (signal.SIGINT,)
-        signals = StopSignals(numbers, exit_code=EXIT_STOPPED, message=STOPPED_AT_START)
+        signals = StopSignals(numbers)
         try:
             with signals.handled():
                 trained = self.run(setup, signals, writes=writes)

@@ -50,9 +50,7 @@ def test_a_model_is_restored_whatever_the_optimizer_was(saved: TrainState) -> No
         assert (found.opt_state, found.loss_scale) == (None, None)
         expected = dataclasses.replace(saved, opt_state=None, loss_scale=None)
         jax.tree.map(np.testing.assert_array_equal, found, expected)
-    with pytest.raises(
-        ConfigError, match=r"does not fit this model: .* arrays differ, e\.g\. ema/"
-    ):
+    with pytest.raises(ConfigError, match=r"does not fit this model: \d+ unexpected: ema/"):
         checkpoints.restore_model(6, state(optax.adam(0.1)))
     with pytest.raises(ConfigError, match="does not fit this model and optimizer"):
         checkpoints.restore(

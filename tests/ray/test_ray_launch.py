@@ -3,7 +3,6 @@
 Everything else is as without Ray.
 """
 
-import json
 import pathlib
 import re
 import signal
@@ -13,10 +12,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from process_group import newest
 from ray_nodes import FLAGS, Command, Nodes
 
 from jaxdp import devices, launch, sweep
-from jaxdp.checkpoint import integrity
 from jaxdp.config import TrainConfig
 from jaxdp.registry import ConfigError
 from jaxdp.rundir.layout import RunDirectory
@@ -56,17 +55,8 @@ def test_without_ray_one_line_says_what_to_install(
 def test_the_width_is_the_largest_that_divides_the_batch() -> None:
     config, train = RayConfig(workers=7, min_workers=2), TrainConfig.of(global_batch_size=96)
     check(config, train)
-    assert [widest(room, config, train, 1) for room in range(9)] == [
-        None,
-        None,
-        2,
-        3,
-        4,
-        4,
-        6,
-        6,
-        6,
-    ]
+    widths = [widest(room, config, train, 1) for room in range(9)]
+    assert widths == [None, None, 2, 3, 4, 4, 6, 6, 6]
     assert [widest(room, config, train, 32) for room in (2, 3, 7)] == [None, 3, 3]
     fixed = RayConfig(workers=3)
     assert [widest(room, fixed, TrainConfig.of(), 1) for room in (2, 3, 9)] == [None, 3, 3]
@@ -78,14 +68,8 @@ def test_places() -> None:
     first, second = (Node(name, name, name, True, 8.0, 4.0, 1e9, "") for name in "ab")
     assert (first.slots(1, 0), first.slots(3, 0), first.slots(1, 2)) == (8, 2, 2)
     slots = {first: 4, second: 2}
-    assert [node.id for node in place(slots, 4, pack=True)] == ["a", "a", "a", "a"]
-    assert [node.id for node in place(slots, 5, pack=False)] == ["a", "a", "a", "b", "b"]
-
-
-def summary() -> dict[str, int]:
-    found = RunDirectory(pathlib.Path("run")).read("summary.json")
-    assert found is not None
-    return found
+    for count, pack, expected in ((4, True, "aaaa"), (5, False, "aaabb")):
+        assert "".join(node.id for node in place(slots, count, pack=pack)) == expected
 
 
 def rows(folder: str, column: str) -> list[float]:
@@ -93,22 +77,28 @@ def rows(folder: str, column: str) -> list[float]:
     return [row[column] for row in found if row["split"] == "train"]
 
 
-def last_checkpoint() -> int:
-    return max(integrity.steps(pathlib.Path("run", "checkpoints")))
+def events(*columns: str) -> list[Any]:
+    """Returns these columns of history.jsonl."""
+    history = RunDirectory(pathlib.Path("run")).read("history.jsonl")
+    return [tuple(row[column] for column in columns) for row in history]
 
 
 def continued_after(command: Command) -> int:
     return int(re.findall(r"continuing run after step (\d+)", command.err)[-1])
 
 
+def assert_done(command: Command, processes: int, steps: int) -> None:
+    assert command.code() == 0, command.err
+    assert events("event", "step", "processes")[-1] == ("done", steps, processes)
+
+
 @pytest.mark.slow
 def test_one_machine() -> None:
     words = ["ray", "--workers", "2", *TRAIN, "4"]
     found = Command("jaxdp.launch", *words, env={"RAY_AUTH_MODE": "disabled"})
-    assert found.code() == 0, found.err
+    assert_done(found, processes=2, steps=4)
     assert "[0] step 4/4" in found.err
     assert "accuracy" in found.out
-    assert (summary()["processes"], summary()["steps"]) == (2, 4)
     # As without Ray: the same losses, by the launcher that was there before.
     pathlib.Path("run").rename("on-ray")
     other = Command("jaxdp.launch", "-n", "2", *TRAIN, "4")
@@ -126,25 +116,22 @@ def test_a_killed_node_and_a_joining_one(nodes: Nodes, record_fault: Callable[..
     seconds = found.wait_for("of worker 1 has")
     assert seconds < 10
     found.wait_for("starting with 1 of 2 workers")
-    saved = last_checkpoint()
+    saved = newest()
     found.wait_for("continuing run after step")
     assert continued_after(found) >= saved
     found.wait_for("[0] step", 200)
     nodes.add()
     found.wait_for("the cluster has room for more workers; all save and start again")
     assert found.code() == 0, found.err
-    history = RunDirectory(pathlib.Path("run")).read("history.jsonl")
-    events = [(row["event"], row["step"], row["processes"]) for row in history]
-    assert [(name, count) for name, _, count in events] == [
-        ("started", 2), ("resumed", 1), ("stopped", 1), ("resumed", 2), ("done", 2),
-    ]  # fmt: skip
-    assert events[2][1] == events[3][1]  # not a step was lost
+    names, steps, widths = zip(*events("event", "step", "processes"), strict=True)
+    assert names == ("started", "resumed", "stopped", "resumed", "done")
+    assert widths == (2, 1, 1, 2, 2)
+    assert steps[2] == steps[3]  # not a step was lost
     assert rows("run", "step") == [*range(1, 401)]
     outcome = f"noticed after {seconds:.0f} s; went on with fewer workers; complete"
     record_fault("a node of a Ray cluster killed", 1, outcome, 0)
-    record_fault(
-        "a node joins a Ray cluster", 1, "saved, and went on with more workers; complete", 0
-    )
+    outcome = "saved, and went on with more workers; complete"
+    record_fault("a node joins a Ray cluster", 1, outcome)
 
 
 @pytest.mark.slow
@@ -158,25 +145,18 @@ def test_a_pulled_cable(nodes: Nodes, record_fault: Callable[..., None], index: 
     nodes.cut_off(node)
     seconds = found.wait_for(f"of worker {index} has not answered for 8 s")
     assert seconds < 10
-    saved = last_checkpoint()
+    saved = newest()
     # Which alone writes: its lock stays until its machine is gone, or the file system takes it
     # away.
     if index == 0:
         found.wait_for("the run folder is still locked by a node that is gone; trying again")
         nodes.kill(node)
-    assert found.code() == 0, found.err
-    assert (summary()["processes"], summary()["steps"]) == (1, 60)
+    assert_done(found, processes=1, steps=60)
     assert continued_after(found) >= saved
-    outcome = (
-        f"noticed after {seconds:.0f} s; went on with fewer"
-        f" workers{' once it was dead' * (index == 0)}; complete"
-    )
-    record_fault(
-        f"a node of a Ray cluster cut off, {'with' if index == 0 else 'without'} process 0",
-        1,
-        outcome,
-        0,
-    )
+    later = " once it was dead" if index == 0 else ""
+    outcome = f"noticed after {seconds:.0f} s; went on with fewer workers{later}; complete"
+    which = "with" if index == 0 else "without"
+    record_fault(f"a node of a Ray cluster cut off, {which} process 0", 1, outcome)
 
 
 @pytest.mark.slow
@@ -196,16 +176,12 @@ def test_a_killed_process_and_a_killed_launcher(
     while nodes.runs("--process-id"):
         assert time.monotonic() < deadline
         time.sleep(0.2)
-    again = start(nodes, "2 --max-restarts 1", 60)
-    assert again.code() == 0, again.err
-    history = RunDirectory(pathlib.Path("run")).read("history.jsonl")
-    events = [(row["event"], row["step"]) for row in history]
-    assert [name for name, _ in events] == ["started", "resumed", "stopped", "resumed", "done"]
-    assert events[1][1] >= 10
-    assert events[2][1] == events[3][1] >= 30
-    record_fault(
-        "kill -9 of a worker on Ray, --max-restarts 1", 1, "all started again; complete", 0
-    )
+    assert_done(start(nodes, "2 --max-restarts 1", 60), processes=2, steps=60)
+    names, steps = zip(*events("event", "step"), strict=True)
+    assert names == ("started", "resumed", "stopped", "resumed", "done")
+    assert steps[1] >= 10
+    assert steps[2] == steps[3] >= 30
+    record_fault("kill -9 of a worker on Ray, --max-restarts 1", 1, "all started again; complete")
     record_fault("kill -9 of the launcher on Ray", 1, "the workers saved the same step", 0)
 
 
@@ -220,14 +196,9 @@ def test_a_killed_head(own_cluster: Nodes, record_fault: Callable[..., None]) ->
     assert seconds < 10
     assert found.code() == 1
     assert found.err.endswith("start the cluster again, and the same command continues\n")
-    history = RunDirectory(pathlib.Path("run")).read("history.jsonl")
-    assert [row["event"] for row in history] == ["started", "stopped"]
-    record_fault(
-        "the head of a Ray cluster killed",
-        1,
-        f"noticed after {seconds:.0f} s; saved; the same command continues",
-        0,
-    )
+    assert events("event") == [("started",), ("stopped",)]
+    outcome = f"noticed after {seconds:.0f} s; saved; the same command continues"
+    record_fault("the head of a Ray cluster killed", 1, outcome)
 
 
 @pytest.mark.slow
@@ -239,7 +210,7 @@ def test_signals_and_codes(nodes: Nodes, number: int) -> None:
     found.process.send_signal(number)
     assert found.code(60) == 75
     assert "[0] stopped by a signal after saving step" in found.err
-    assert json.loads(pathlib.Path("run/summary.json").read_text())["status"] == "stopped"
+    assert events("event")[-1] == ("stopped",)
     refused = start(nodes, "2", 1000, "--optimizer", "adamm")
     assert refused.code() == 2
     assert "--optimizer adamm: unknown optimizer" in refused.err

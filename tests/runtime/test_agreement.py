@@ -1,4 +1,4 @@
-"""What processes tell each other before they train: threads with connections of their own to a real
+"""What processes exchange before they train: threads with connections of their own to a real
 coordination service.
 """
 
@@ -13,8 +13,8 @@ import pytest
 from jax._src.lib import _jax
 
 from jaxdp.registry import ConfigError
-from jaxdp.runtime import processes
-from jaxdp.runtime.processes import Group
+from jaxdp.runtime import group as group_lib
+from jaxdp.runtime.group import Group
 
 SECONDS = 20.0
 
@@ -25,7 +25,7 @@ def in_each(count: int, act: Callable[[Group], Any], monkeypatch: pytest.MonkeyP
         address = f"127.0.0.1:{free.getsockname()[1]}"
     service = _jax.get_distributed_runtime_service(address, count, heartbeat_timeout=20)
     own = threading.local()
-    monkeypatch.setattr(processes, "_client", lambda: own.client)
+    monkeypatch.setattr(group_lib, "_client", lambda: own.client)
 
     def process(index: int) -> Any:
         own.client = _jax.get_distributed_runtime_client(
@@ -98,7 +98,7 @@ def test_all_stop_at_the_same_step(
 
     No other is ahead of it by more than a step.
     """
-    monkeypatch.setattr(processes, "_ASKING", asking)
+    monkeypatch.setattr(group_lib, "_ASKING", asking)
 
     def act(group: Group) -> int:
         for step in itertools.count(stride, stride):

@@ -2,79 +2,18 @@
 miss one that is cut off.
 """
 
-import os
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 
 import network
 import pytest
-from process_group import LISTENING, Processes, listening
-from test_process_faults import AGAIN, slow_steps
+from process_group import LISTENING, Processes, listening, slow_steps
+from test_process_faults import AGAIN
 from test_processes import CNN, COMMON, differences
 
 from jaxdp import train
 
 FLAGS = [*COMMON, *CNN.split(), "--run-dir", "run", "--distributed-timeout", "60"]
-SERVE = (
-    "import socket, sys\nserver = socket.create_server((sys.argv[1], 5000))\nprint(flush=True)\n"
-    "while True:\n    peer, _ = server.accept()\n    while data := peer.recv(1 << 16):\n"
-    "        peer.sendall(data[:1])\n    peer.close()\n"
-)
-ASK = (
-    "import socket, sys, time\npeer = socket.create_connection((sys.argv[1], 5000),"
-    " timeout=1)\nbegan = time.monotonic()\nfor _ in range(5):\n    peer.sendall(b'x')\n   "
-    " peer.recv(1)\nprint((time.monotonic() - began) / 5)\n"
-)
-SEND = (
-    "import socket, sys, time\npeer = socket.create_connection((sys.argv[1], 5000),"
-    " timeout=5)\nbegan = time.monotonic()\npeer.sendall(bytes(1 <<"
-    " 20))\npeer.shutdown(socket.SHUT_WR)\nwhile peer.recv(1 << 16):\n   "
-    " pass\nprint(time.monotonic() - began)\n"
-)
-
-
-def python(program: str, *words: str) -> list[str]:
-    return [sys.executable, "-S", "-c", program, *words]
-
-
-def test_hosts_are_a_network_of_their_own() -> None:
-    with network.hosts(2, delay_seconds=0.02, bits_per_second=20e6) as (one, other):
-        resolve = (
-            "import socket; print(socket.gethostname(), *map(socket.gethostbyname, ['host-0',"
-            " 'host-1', 'localhost']))"
-        )
-        assert one.run(python(resolve)).stdout.split() == [
-            "host-0",
-            "127.0.1.1",
-            other.address,
-            "127.0.0.1",
-        ]
-        assert other.run(python(resolve)).stdout.split() == [
-            "host-1",
-            one.address,
-            "127.0.1.1",
-            "127.0.0.1",
-        ]
-        outside = other.run(
-            python("import socket; socket.create_connection(('192.0.2.1', 80), timeout=5)"),
-            check=False,
-        )
-        assert "Network is unreachable" in outside.stderr
-        server = one.popen(python(SERVE, one.address), stdout=subprocess.PIPE)
-        assert server.stdout is not None
-        server.stdout.readline()
-        assert 0.04 < float(other.run(python(ASK, one.address)).stdout) < 0.15  # there and back
-        # 8.4 Mbit; what is sent at last stays in the sender's buffers until it is acknowledged.
-        assert 0.4 < float(other.run(python(SEND, one.address)).stdout) < 3
-        other.pull_cable()
-        assert "timed out" in other.run(python(ASK, one.address), check=False).stderr
-        other.plug_in()
-        assert float(other.run(python(ASK, one.address)).stdout) > 0.04
-        assert one.pids() == [server.pid]
-        paths = one._paths
-    assert not any(map(os.path.exists, paths))
 
 
 # What Debian does to the names of hosts must not matter, whatever the coordinator is called.
@@ -88,12 +27,12 @@ def test_processes_on_two_hosts_train_as_one(coordinator: str | None) -> None:
             coordinator=coordinator,
             preludes={0: LISTENING, 1: LISTENING},
         )
-        assert group.codes() == [0, 0], group.errors(0) + group.errors(1)
+        group.end_with(0, 0)
         if coordinator is None:
             assert [listening(group.output(index)) for index in (0, 1)] == [
                 {host.address} for host in hosts
             ]
-        else:  # the coordinator at all addresses, since its name does not tell which
+        else:  # a name leaves open at which address to listen
             assert listening(group.output(0)) == {hosts[0].address, "::"}
     assert group.error_lines(0) == group.error_lines(1) == []
     assert train.main([*FLAGS, "--devices", "2", "--run-dir", "one"]) == 0
@@ -103,7 +42,7 @@ def test_processes_on_two_hosts_train_as_one(coordinator: str | None) -> None:
 @pytest.mark.slow
 def test_without_an_address_of_their_own_they_do_not_connect() -> None:
     """The mutant: Gloo announces what the host's name stands for."""
-    unaware = "from jaxdp.runtime import cpu_backend\ncpu_backend.announce = lambda address: None\n"
+    unaware = "from jaxdp.runtime import cpu_backend\ncpu_backend.announce = lambda *args: None\n"
     with network.hosts(2) as hosts:
         group = Processes(common=FLAGS, hosts=hosts, preludes={0: unaware, 1: unaware})
         assert 0 not in group.codes()
@@ -116,18 +55,14 @@ def test_a_host_whose_cable_is_pulled_is_missed_and_named(
     victim: int, record_fault: Callable[..., None]
 ) -> None:
     heartbeat = 8.0
-    flags = [
-        *FLAGS,
-        "--steps",
-        "1000",
-        "--heartbeat-timeout",
-        str(heartbeat),
-        "--global-batch-size",
-        "24",
-    ]
+    flags = f"--steps 1000 --heartbeat-timeout {heartbeat} --global-batch-size 24".split()
     with network.hosts(3) as hosts:
         group = Processes(
-            common=flags, count=3, hosts=hosts, preludes=dict.fromkeys(range(3), slow_steps(0.1))
+            *flags,
+            common=FLAGS,
+            count=3,
+            hosts=hosts,
+            preludes=dict.fromkeys(range(3), slow_steps(0.1)),
         )
         group.wait_for("step 7/")
         hosts[victim].pull_cable()
@@ -146,9 +81,5 @@ def test_a_host_whose_cable_is_pulled_is_missed_and_named(
         ), line
         assert line.endswith(AGAIN)
     what = "process 0" if victim == 0 else "another process"
-    record_fault(
-        f"cable of the host of {what} pulled",
-        1,
-        "the others name it and leave with 1 within the heartbeat timeout",
-        0,
-    )
+    outcome = "the others name it and leave with 1 within the heartbeat timeout"
+    record_fault(f"cable of the host of {what} pulled", 1, outcome)

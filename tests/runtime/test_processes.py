@@ -10,12 +10,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from process_group import LISTENING, Processes, environment, listening
+from process_group import LISTENING, Processes, arrays, environment, listening, rows_of
 
 from jaxdp import train
-from jaxdp.checkpoint.restore import SavedCheckpoints
 from jaxdp.rundir.read import read_lines
-from jaxdp.training.reader import MEASURED
 
 STEPS = 3
 COMMON = f"--global-batch-size 32 --learning-rate 0.01 --schedule constant --log-every 1 --steps {STEPS}".split()
@@ -81,46 +79,29 @@ def train_all(count: int, names: list[str], prelude: str = "") -> None:
         *COMMON, count=count, devices=4 // count, common=[json.dumps(flags)], program=TRAIN_ALL,
         preludes=dict.fromkeys(range(count), prelude),
     )  # fmt: skip
-    assert group.codes(seconds=1500) == [0] * count, "".join(
-        group.errors(index) for index in range(count)
-    )
-
-
-def arrays(run_dir: str) -> dict[str, np.ndarray]:
-    checkpoints = SavedCheckpoints(
-        pathlib.Path(run_dir, "checkpoints"), best_metric=("accuracy", True)
-    )
-    return checkpoints.arrays(STEPS)
+    group.end_with(*[0] * count, seconds=1500)
 
 
 def figures(run_dir: str) -> dict[str, Any]:
     """Returns what rows and summary say of the training, by what it is and of which step."""
-    found = {}
-    for row in read_lines(pathlib.Path(run_dir, "metrics.jsonl")):
-        place = f"{row.pop('split')} {row.pop('step')}"
-        found |= {f"{place} {name}": value for name, value in row.items() if name not in MEASURED}
     done = json.loads(pathlib.Path(run_dir, "summary.json").read_text())
-    for split, values in done["metrics"].items():
-        found |= {f"summary {split} {name}": value for name, value in values.items()}
-    return found
+    splits = [(f"summary {split}", values) for split, values in done["metrics"].items()]
+    splits += [(f"{row.pop('split')} {row.pop('step')}", row) for row in rows_of(run_dir)]
+    return {f"{place} {name}": value for place, row in splits for name, value in row.items()}
 
 
 def differences(found: str, expected: str, tolerance: float) -> list[str]:
     """Returns what of two runs is further apart than that, arrays relative to the largest number in
     each.
     """
-    ours, theirs = arrays(found), arrays(expected)
+    ours, theirs = arrays(found, STEPS), arrays(expected, STEPS)
     assert ours.keys() == theirs.keys()
-    scales = {name: max(float(np.abs(array).max()), 1e-9) for name, array in theirs.items()}
-    apart = {
-        name: float(np.abs(np.float64(ours[name]) - array).max()) / scales[name]
-        for name, array in theirs.items()
-    }
-    wrong = [
-        f"{name} differs by {value:.1e} of its scale"
-        for name, value in apart.items()
-        if not value <= tolerance
-    ]
+    wrong = []
+    for name, array in theirs.items():
+        scale = max(float(np.abs(array).max()), 1e-9)
+        apart = float(np.abs(np.float64(ours[name]) - array).max()) / scale
+        if not apart <= tolerance:
+            wrong.append(f"{name} differs by {apart:.1e} of its scale")
     told, expected_told = figures(found), figures(expected)
     assert told.keys() == expected_told.keys()
     wrong += [
@@ -133,18 +114,8 @@ def differences(found: str, expected: str, tolerance: float) -> list[str]:
 
 def test_two_launched_processes_train_as_one() -> None:
     flags = [*COMMON, *CNN.split(), "--checkpoint-every", "2"]
-    command = [
-        sys.executable,
-        "-m",
-        "jaxdp.launch",
-        "-n",
-        "2",
-        "--devices-per-process",
-        "2",
-        "--",
-        "train",
-        *flags,
-    ]
+    command = [sys.executable, "-m", *"jaxdp.launch -n 2 --devices-per-process 2 -- train".split()]
+    command += flags
     pathlib.Path("look.py").write_text(LISTENING)
     look = ["--run-dir", "two", "--plugins", "look.py"]
     ended = subprocess.run([*command, *look], capture_output=True, text=True, env=environment())
@@ -158,23 +129,24 @@ def test_two_launched_processes_train_as_one() -> None:
     done = json.loads(pathlib.Path("two", "summary.json").read_text())
     assert (done["processes"], done["devices"], done["metrics"]["test"]["examples"]) == (2, 4, 360)
     rows = read_lines(pathlib.Path("two", "metrics.jsonl"))
-    assert [(row["split"], row["step"]) for row in rows] == [
-        ("train", 1),
-        ("train", 2),
-        ("train", 3),
-        ("test", 3),
-    ]
+    found = [(row["split"], row["step"]) for row in rows]
+    assert found == [*(("train", step) for step in (1, 2, 3)), ("test", 3)]
     for row in rows[:3]:  # of each process
         assert len(row["host_memory_bytes"]) == 2
         assert min(row["host_memory_bytes"]) > 50e6
 
 
 # XLA's Gloo gives up on processes that come 30 seconds after the others.
-LATE = (
-    "import time\nfrom jaxdp.step import step\ntrain_step = step.train_step\ndef late(*args,"
-    " **kwargs):\n    print('compiles', flush=True)\n    time.sleep(35)\n    return"
-    " train_step(*args, **kwargs)\nstep.train_step = late\n"
-)
+LATE = """
+import time
+from jaxdp.step import step
+train_step = step.train_step
+def late(*args, **kwargs):
+    print("compiles", flush=True)
+    time.sleep(35)
+    return train_step(*args, **kwargs)
+step.train_step = late
+"""
 
 
 @pytest.mark.slow
@@ -182,30 +154,8 @@ def test_processes_that_compile_at_different_speed_wait_for_each_other() -> None
     group = Processes(
         *COMMON, *CNN.split(), "--run-dir", "run", common=[], devices=2, preludes={1: LATE}
     )
-    assert group.codes() == [0, 0], group.errors(0) + group.errors(1)
+    group.end_with(0, 0)
     assert group.output(1).count("compiles") == 1  # to compile before the first step costs nothing
-
-
-COUNTING = (
-    "import atexit, jax\nevents = []\njax.monitoring.register_event_listener(lambda event,"
-    " **kwargs: events.append(event))\natexit.register(lambda: print('hits',"
-    " events.count('/jax/compilation_cache/cache_hits'), flush=True))\n"
-)
-
-
-@pytest.mark.slow
-def test_what_was_compiled_serves_all_processes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(pathlib.Path("cache").absolute()))
-    monkeypatch.setenv("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
-    hits = []
-    for number in range(2):
-        flags = [*COMMON, *CNN.split(), "--run-dir", f"run-{number}"]
-        group = Processes(*flags, common=[], devices=2, preludes={0: COUNTING, 1: COUNTING})
-        assert group.codes() == [0, 0], group.errors(0) + group.errors(1)
-        hits.append([int(group.output(index).rpartition("hits ")[2]) for index in (0, 1)])
-    assert min(hits[1]) >= 8, hits
-    # Process 0 alone draws the pictures.
-    assert hits[1][1] > hits[1][0] / 2, hits
 
 
 @pytest.mark.slow
@@ -222,7 +172,7 @@ def test_every_option_trains_alike_in_1_2_and_4_processes() -> None:
     for count in (1, 2, 4):  # that the options were in force
         for name in ("float16", "batch norm over two processes"):
             other, plain = (
-                arrays(f"{count}/{case}")["params/hidden/kernel"] for case in (name, "pmap")
+                arrays(f"{count}/{case}", STEPS)["params/hidden/kernel"] for case in (name, "pmap")
             )
             assert np.abs(other - plain).max() > 1e-5 * np.abs(plain).max()
         cut = json.loads(pathlib.Path(f"{count}/parameters in parts", "summary.json").read_text())

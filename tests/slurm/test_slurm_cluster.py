@@ -21,6 +21,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 
 import pytest
+from process_group import free_port
 
 NEEDED = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "scontrol")
 MISSING = [
@@ -97,6 +98,13 @@ class Cluster:
             f"\n{path.name}:\n{path.read_text()[-3000:]}" for path in self.folder.glob("*.log")
         )
 
+    def wait(self, condition: Callable[[], bool], seconds: float, job: str) -> None:
+        """Waits until something is true of a job."""
+        deadline = time.monotonic() + seconds
+        while not condition():
+            assert time.monotonic() < deadline, f"{self.job(job)}\n{log(job)}{self.logs()}"
+            time.sleep(0.5)
+
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
@@ -107,16 +115,12 @@ def cluster() -> Iterator[Cluster]:
     key = folder / "munge.key"
     key.write_bytes(secrets.token_bytes(128))
     key.chmod(0o400)
-    ports = []
-    for _ in range(2):
-        with socket.create_server(("127.0.0.1", 0)) as server:
-            ports.append(server.getsockname()[1])
     host = socket.gethostname().partition(".")[0]
     # JAX derives the coordinator's port from the number of the job: two of these clusters at a time
     # must not meet there.
     numbers = {
-        "controller_port": ports[0],
-        "node_port": ports[1],
+        "controller_port": free_port(),
+        "node_port": free_port(),
         "first_job": 1 + secrets.randbelow(4000),
     }
     settings = SLURM_CONF.format(host=host, folder=folder, **numbers)
@@ -145,32 +149,21 @@ def cluster() -> Iterator[Cluster]:
                     )
                 time.sleep(1)
             found = Cluster(folder)
-            wait(lambda: "idle" in found.run("sinfo", "--noheader", "--format=%T"), 60, found.logs)
+            deadline = time.monotonic() + 60
+            while "idle" not in found.run("sinfo", "--noheader", "--format=%T"):
+                assert time.monotonic() < deadline, found.logs()
+                time.sleep(0.5)
             yield found
         finally:
             if len(daemons) == 3:  # jobs outlive the daemons
                 subprocess.run(["scancel", "--user=root"], capture_output=True)
-                with contextlib.suppress(AssertionError):
-                    wait(
-                        lambda: not Cluster(folder).run("squeue", "--noheader"),
-                        90,
-                        lambda: "jobs are left",
-                    )
+                time.sleep(10)
             for daemon in daemons[::-1]:
                 daemon.terminate()
-            for daemon in daemons:
-                try:
+                with contextlib.suppress(subprocess.TimeoutExpired):
                     daemon.wait(timeout=30)
-                except subprocess.TimeoutExpired:
-                    daemon.kill()
+                daemon.kill()
             shutil.rmtree(folder, ignore_errors=True)
-
-
-def wait(condition: Callable[[], bool], seconds: float, explain: Callable[[], str]) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, explain()
-        time.sleep(0.5)
 
 
 def submit(*flags: str, limits: Sequence[str] = ()) -> str:
@@ -201,33 +194,30 @@ def test_a_job_that_slurm_requeues_and_one_that_requeues_itself(cluster: Cluster
     steps = 500
     job = submit("--steps", str(steps))
 
-    def explain() -> str:
-        return f"{cluster.job(job)}\n{log(job)}{cluster.logs()}"
-
-    wait(lambda: len(rows()) >= 5, 300, explain)
+    cluster.wait(lambda: len(rows()) >= 5, 300, job)
     assert rows()[-1] < steps / 2, "the run is too fast to be interrupted"
     # As a preemption: Slurm sends SIGTERM to all, and starts the script again.
     cluster.run("scontrol", "requeue", job)
-    wait(lambda: "stopped by a signal after saving step" in log(job), 120, explain)
-    wait(lambda: cluster.job(job)["JobState"] in ("PENDING", "RUNNING"), 120, explain)
+    cluster.wait(lambda: "stopped by a signal after saving step" in log(job), 120, job)
+    cluster.wait(lambda: cluster.job(job)["JobState"] in ("PENDING", "RUNNING"), 120, job)
     cluster.start_soon(job)
-    wait(lambda: "continuing run after step " in log(job), 300, explain)
+    cluster.wait(lambda: "continuing run after step " in log(job), 300, job)
     reached = rows()[-1]
-    wait(lambda: rows()[-1] >= reached + 5, 300, explain)
+    cluster.wait(lambda: rows()[-1] >= reached + 5, 300, job)
     # As shortly before the time limit: SIGUSR1 to the tasks only; the script asks for the requeue.
     cluster.run("scancel", "--signal=USR1", job)
-    wait(lambda: int(cluster.job(job)["Restarts"]) >= 2, 120, explain)
-    wait(lambda: cluster.job(job)["JobState"] in ("PENDING", "RUNNING"), 120, explain)
+    cluster.wait(lambda: int(cluster.job(job)["Restarts"]) >= 2, 120, job)
+    cluster.wait(lambda: cluster.job(job)["JobState"] in ("PENDING", "RUNNING"), 120, job)
     cluster.start_soon(job)
-    wait(
+    cluster.wait(
         lambda: cluster.job(job)["JobState"] not in ("PENDING", "RUNNING", "COMPLETING"),
         600,
-        explain,
+        job,
     )
-    assert cluster.job(job)["JobState"] == "COMPLETED", explain()
+    assert cluster.job(job)["JobState"] == "COMPLETED"
     assert log(job).count("continuing run after step ") == 2
     # Both tasks say so.
-    assert log(job).count("stopped by a signal after saving step") == 2 * 2, explain()
+    assert log(job).count("stopped by a signal after saving step") == 2 * 2
     assert rows() == list(range(1, steps + 1))
     summary = json.loads(pathlib.Path("run", "summary.json").read_text())
     assert (summary["status"], summary["steps"], summary["processes"], summary["devices"]) == (
@@ -241,13 +231,10 @@ def test_a_job_that_slurm_requeues_and_one_that_requeues_itself(cluster: Cluster
 def test_a_job_that_is_cancelled_saves_and_stays_cancelled(cluster: Cluster) -> None:
     job = submit("--steps", "100000")
 
-    def explain() -> str:
-        return f"{cluster.job(job)}\n{log(job)}{cluster.logs()}"
-
-    wait(lambda: len(rows()) >= 5, 300, explain)
+    cluster.wait(lambda: len(rows()) >= 5, 300, job)
     cluster.run("scancel", job)
-    wait(lambda: "stopped by a signal after saving step" in log(job), 120, explain)
-    wait(
+    cluster.wait(lambda: "stopped by a signal after saving step" in log(job), 120, job)
+    cluster.wait(
         lambda: (
             cluster.run(
                 "squeue", "--noheader", "--states=all", "--format=%T", f"--jobs={job}"
@@ -255,64 +242,19 @@ def test_a_job_that_is_cancelled_saves_and_stays_cancelled(cluster: Cluster) -> 
             == "CANCELLED"
         ),
         120,
-        explain,
+        job,
     )
     time.sleep(5)
     found = cluster.job(job)
-    assert (found["JobState"], found["Restarts"]) == ("CANCELLED", "0"), explain()
+    assert (found["JobState"], found["Restarts"]) == ("CANCELLED", "0")
 
 
 def test_a_job_whose_time_is_up_saves_and_is_queued_again(cluster: Cluster) -> None:
     job = submit("--steps", "100000", limits=["--time", "5", "--save-seconds", "120"])
 
-    def explain() -> str:
-        return f"{cluster.job(job)}\n{log(job)}{cluster.logs()}"
-
-    wait(lambda: len(rows()) >= 5, 110, explain)  # before the signal
-    wait(lambda: cluster.job(job)["Restarts"] == "1", 240, explain)
-    assert log(job).count("stopped by a signal after saving step") == 2, explain()
+    cluster.wait(lambda: len(rows()) >= 5, 110, job)  # before the signal
+    cluster.wait(lambda: cluster.job(job)["Restarts"] == "1", 240, job)
+    assert log(job).count("stopped by a signal after saving step") == 2
     assert "Exited with exit code 75" in log(job)
     assert "TIME LIMIT" not in log(job)
     cluster.run("scancel", job)
-
-
-def test_the_code_of_a_task_that_leaves_first_is_kept(cluster: Cluster) -> None:
-    """Why the script says --kill-on-bad-exit=0: with 1 the task that leaves later is killed, and 75
-    becomes 143.
-    """
-    task = "[ $SLURM_PROCID = 0 ] || sleep 5; exit 75"
-    codes = []
-    for kill in ("0", "1"):
-        words = [
-            "srun",
-            "--ntasks=2",
-            f"--kill-on-bad-exit={kill}",
-            "--wait=60",
-            "bash",
-            "-c",
-            task,
-        ]
-        codes.append(subprocess.run(words, capture_output=True).returncode)
-    assert codes[0] == 75
-    assert codes[1] != 75
-
-
-def test_devices_of_all_tasks(cluster: Cluster) -> None:
-    command = [
-        sys.executable,
-        "-m",
-        "jaxdp.devices",
-        "--json",
-        *TRAIN[:3],
-        "--strategy",
-        "shard_map",
-        "--data-placement",
-        "host",
-    ]
-    (line,) = cluster.run("srun", "--ntasks=2", *command).splitlines()
-    found = json.loads(line)
-    assert [process["process"] for process in found["processes"]] == [0, 1]
-    assert found["placement"]["largest_parameter"]["parts"][0]["index"][0][0] == 0
-    held = [process["devices"][0]["holds"] for process in found["processes"]]
-    assert held[0] == held[1]
-    assert len(found["placement"]["largest_of_batch"]["parts"]) == 2

@@ -4,9 +4,9 @@ checksums next to it.
 
 import contextlib
 import errno
+import functools
 import os
 import pathlib
-import shutil
 import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -52,8 +52,8 @@ class Checkpoints(SavedCheckpoints):
         self._response: Any = None  # of Orbax, to the save under way
         self._unsealed: int | None = None  # the step that is being saved, and has no checksums yet
         self._given_up = False  # Orbax also waits for processes whose saves have failed
-        self._set_damaged_aside(keep)
-        _LateReportsHidden.install()
+        self._set_damaged_aside()
+        _hide_late_reports()
         self._orbax = self._open(keep)
 
     def _open(self, keep: int) -> Any:
@@ -166,10 +166,8 @@ class Checkpoints(SavedCheckpoints):
         after the save left it without.
         """
         found = super().restore(step, like, parts)
-        if (
-            jax.process_index() == 0
-            and integrity.examine(self._directory, step, thorough=False).state == "unverified"
-        ):
+        verdict = integrity.examine(self._directory, step, thorough=False)
+        if jax.process_index() == 0 and verdict.state == "unverified":
             with contextlib.suppress(OSError):
                 integrity.record(self._directory, step)
         return found
@@ -182,18 +180,17 @@ class Checkpoints(SavedCheckpoints):
                 with self._saving(None):
                     self._orbax.close()
 
-    def _set_damaged_aside(self, keep: int) -> None:
+    def _set_damaged_aside(self) -> None:
         """Runs before Orbax looks, which fails at a damaged file of metrics, and would not save a
         step that is there.
 
-        Orbax removes an old checkpoint file by file: the rest of one that was not to be kept, after
-        a kill on the way, is removed.
+        Raises:
+            ConfigError: if all are damaged.
         """
-        steps = self.steps()
         problems = integrity.find_damaged(self._directory)
-        best = self.best()
+        all_damaged = bool(problems) and set(problems) == set(self.steps())
         _synchronize("damaged-found")  # no process looks while the first one moves
-        if problems and set(problems) == set(steps):
+        if all_damaged:
             remedy = (
                 f"all checkpoints in {self._directory} are damaged: {damage_text(problems)}; give"
                 " another --run-dir to start afresh"
@@ -201,20 +198,9 @@ class Checkpoints(SavedCheckpoints):
             raise ConfigError("resume", "auto", remedy)
         if jax.process_index() == 0:
             for step, problem in problems.items():
-                newer = [other for other in steps if other > step and other not in problems]
-                ranked = integrity.read_metrics(self._directory, step) is not None
-                goes = self._best_metric is None or (
-                    ranked and best is not None and best[0] != step
-                )
-                if problem.endswith("is missing") and len(newer) >= keep and goes:
-                    shutil.rmtree(self._directory / str(step))
-                    continue
                 target = integrity.set_aside(self._directory, step)
-                print(
-                    f"warning: the checkpoint of step {step} is damaged: {problem}; moved to"
-                    f" {target}",
-                    file=sys.stderr,
-                )
+                text = f"the checkpoint of step {step} is damaged: {problem}; moved to {target}"
+                print(f"warning: {text}", file=sys.stderr)
             integrity.forget(self._directory)
         _synchronize("damaged-moved")
 
@@ -232,31 +218,23 @@ class Checkpoints(SavedCheckpoints):
             ) from error
 
 
-class _LateReportsHidden:
-    """A `sys.unraisablehook` that leaves out what follows from a failed save and says nothing new.
+@functools.cache
+def _hide_late_reports() -> None:
+    """Hides, for the rest of the process, what follows from a failed save and says nothing new.
 
     When one array of a checkpoint cannot be written, Orbax closes its event loop while others are
     still being written. TensorStore's threads then report to a closed loop, which raises errors
     that no code catches.
     """
+    following = sys.unraisablehook
 
-    def __init__(self, following: Any) -> None:
-        self._following = following
+    def report(unraisable: Any) -> None:
+        # TensorStore names no object, Python's own reports do.
+        late = isinstance(unraisable.exc_value, RuntimeError) and unraisable.object is None
+        if not (late and str(unraisable.exc_value) == "Event loop is closed"):
+            following(unraisable)
 
-    def __call__(self, unraisable: Any) -> None:
-        late = (
-            isinstance(unraisable.exc_value, RuntimeError)
-            and str(unraisable.exc_value) == "Event loop is closed"
-        )
-        # TensorStore names none, Python's own reports do.
-        if not (late and unraisable.object is None):
-            self._following(unraisable)
-
-    @classmethod
-    def install(cls) -> None:
-        """Stays for the rest of the process, since the end of the last write is unknown."""
-        if not isinstance(sys.unraisablehook, cls):
-            sys.unraisablehook = cls(sys.unraisablehook)
+    sys.unraisablehook = report
 
 
 def _synchronize(name: str) -> None:

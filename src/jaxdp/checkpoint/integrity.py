@@ -8,7 +8,6 @@ Nothing here needs JAX.
 """
 
 import contextlib
-import dataclasses
 import errno
 import hashlib
 import json
@@ -18,18 +17,18 @@ import pathlib
 import stat
 import time
 from collections.abc import Mapping
-from typing import Literal
+from typing import Literal, NamedTuple, TypedDict
 
 from jaxdp.parsing import printable
 from jaxdp.rundir import lock, write
-from jaxdp.rundir.layout import saved_steps
+from jaxdp.rundir.layout import saved_steps as steps
 from jaxdp.rundir.read import DAMAGED, DamagedFile, read_object
+from jaxdp.rundir.schemas import Count, conforms
 from jaxdp.rundir.write import replace_file
 
 # Files below this are hashed in every examination: they hold names, places and metrics, and take no
 # time.
 _SMALL = 64 * 1024
-_BLOCK = 1024 * 1024
 # A checkpoint that lacks files while its run goes on is most likely being removed: this long that
 # may take.
 _LIVE_SECONDS, _ENDED_SECONDS = 5.0, 0.1
@@ -48,8 +47,7 @@ _SYSTEM_ERRORS = (
 BestMetric = tuple[str, bool]
 
 
-@dataclasses.dataclass(frozen=True)
-class Verdict:
+class Verdict(NamedTuple):
     """The result of examining a checkpoint.
 
     Attributes:
@@ -61,17 +59,18 @@ class Verdict:
     state: Literal["whole", "damaged", "unverified"]
     problem: str = ""
 
-    @property
-    def usable(self) -> bool:
-        return self.state != "damaged"
+
+class FileSum(TypedDict):
+    """A file of a checkpoint, in its list of checksums."""
+
+    size: Count
+    sha256: str
 
 
-def steps(checkpoints: pathlib.Path) -> list[int]:
-    """Returns the steps of complete saves, ascending.
+class Checksums(TypedDict):
+    """The list of a checkpoint's files."""
 
-    The remains of a killed save have another name.
-    """
-    return saved_steps(checkpoints)
+    files: dict[str, FileSum]
 
 
 def read_metrics(checkpoints: pathlib.Path, step: int) -> dict[str, float] | None:
@@ -155,35 +154,39 @@ def examine(checkpoints: pathlib.Path, step: int, *, thorough: bool) -> Verdict:
         thorough: whether to hash all files; otherwise large ones only have to be there and have the
             right size.
     """
-    try:
-        entries = read_object(_list_file(checkpoints, step), checked=False)["files"].items()
-        expected = [
-            (str(name), int(entry["size"]), str(entry["sha256"])) for name, entry in entries
-        ]
-    except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
-        # A list that cannot be read says nothing about the checkpoint.
+    entries: dict[str, FileSum] | None = None
+    with contextlib.suppress(DamagedFile):
+        content = read_object(_list_file(checkpoints, step), checked=False)
+        entries = content["files"] if conforms(content, Checksums) else None
+    if entries is None:  # which says nothing about the checkpoint
         if _metrics_file(checkpoints, step).exists() and read_metrics(checkpoints, step) is None:
             return Verdict("damaged", "metrics/metrics cannot be read")
         return _without_list(checkpoints / str(step))
-    for known, length, sha256 in expected:
-        path, name = checkpoints / str(step) / known, printable(known)
-        try:
-            status = path.stat()
-            if not stat.S_ISREG(status.st_mode):
-                return Verdict("damaged", f"{name} is no regular file")
-            if status.st_size != length:
-                return Verdict("damaged", f"{name} has {status.st_size} bytes instead of {length}")
-            if (thorough or length < _SMALL) and _hash(path) != sha256:
-                return Verdict("damaged", f"{name} has other content than was saved")
-        except FileNotFoundError:
-            return Verdict("damaged", f"{name} is missing")
-        except (OSError, ValueError) as error:  # a name that no file can have
-            return Verdict(
-                "damaged",
-                f"{name} cannot be read"
-                f" ({error.strerror if isinstance(error, OSError) else error})",
-            )
+    for name, entry in entries.items():
+        problem = _problem(checkpoints / str(step) / name, entry, thorough=thorough)
+        if problem:
+            return Verdict("damaged", f"{printable(name)} {problem}")
     return Verdict("whole")
+
+
+def _problem(path: pathlib.Path, entry: FileSum, *, thorough: bool) -> str:
+    """Returns what is wrong with a file of a checkpoint; nothing if it is what was saved."""
+    length = entry["size"]
+    try:
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):
+            return "is no regular file"
+        if status.st_size != length:
+            return f"has {status.st_size} bytes instead of {length}"
+        if (thorough or length < _SMALL) and _hash(path) != entry["sha256"]:
+            return "has other content than was saved"
+    except FileNotFoundError:
+        return "is missing"
+    except OSError as error:
+        return f"cannot be read ({error.strerror})"
+    except ValueError as error:  # a name that no file can have
+        return f"cannot be read ({error})"
+    return ""
 
 
 def _without_list(folder: pathlib.Path) -> Verdict:
@@ -203,12 +206,12 @@ def find_damaged(checkpoints: pathlib.Path) -> dict[int, str]:
     older ones are those that show without reading them whole.
     """
     damaged: dict[int, str] = {}
-    found = False
+    thorough = True
     for step in reversed(steps(checkpoints)):
-        verdict = examine(checkpoints, step, thorough=not found)
-        found = found or verdict.usable
-        if not verdict.usable:
-            damaged[step] = verdict.problem
+        if problem := examine(checkpoints, step, thorough=thorough).problem:
+            damaged[step] = problem
+        else:
+            thorough = False
     return damaged
 
 
@@ -259,8 +262,5 @@ def _list_file(checkpoints: pathlib.Path, step: int) -> pathlib.Path:
 
 
 def _hash(path: pathlib.Path) -> str:
-    digest = hashlib.sha256()
     with path.open("rb") as file:
-        while block := file.read(_BLOCK):
-            digest.update(block)
-    return digest.hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -12,7 +12,7 @@ import numpy as np
 
 from jaxdp.checkpoint import integrity
 from jaxdp.checkpoint.integrity import BestMetric
-from jaxdp.checkpoint.stored import Position, Stored, flatten, orbax_errors, unflatten
+from jaxdp.checkpoint.stored import Position, Stored, flatten, misfit, orbax_errors, unflatten
 from jaxdp.models.weights import fit_weights
 from jaxdp.registry import ConfigError
 from jaxdp.rundir.start import check_utf8
@@ -94,23 +94,23 @@ class SavedCheckpoints:
             self._check(step)
             return step, read(step)
         for _ in range(_ATTEMPTS):
-            problems, candidates = self._unranked(), self.best_first()
-            for candidate in candidates:
-                verdict = integrity.examine(self._directory, candidate, thorough=True)
+            problems = self._unranked()
+            for candidate in self.best_first():
+                problem = integrity.examine(self._directory, candidate, thorough=True).problem
                 try:
-                    if verdict.usable:
-                        found = read(candidate)
-                        if problems:
-                            text = f"{damage_text(problems)}; using step {candidate} instead"
-                            print(f"warning: {text}", file=sys.stderr)
-                        return candidate, found
+                    found = read(candidate) if not problem else None
                 except ConfigError:
                     if not integrity.vanishes(self._directory, candidate):
                         raise
                     break
+                if found is not None:
+                    if problems:
+                        text = f"{damage_text(problems)}; using step {candidate} instead"
+                        print(f"warning: {text}", file=sys.stderr)
+                    return candidate, found
                 if integrity.vanishes(self._directory, candidate):
                     break
-                problems[candidate] = verdict.problem
+                problems[candidate] = problem
             else:
                 if problems:
                     what = f"all its checkpoints are damaged: {damage_text(problems)}"
@@ -119,6 +119,14 @@ class SavedCheckpoints:
         remedy = "its checkpoints are removed before they can be read; read it when it has ended"
         raise ConfigError("run_dir", self._directory.parent, remedy)
 
+    def _check(self, step: int) -> None:
+        """Raises ConfigError for a checkpoint that is damaged; `read` misses one that is gone."""
+        if step in self.steps():
+            problem = integrity.examine(self._directory, step, thorough=True).problem
+            if problem:
+                remedy = f"is damaged: {problem}; leave it out for the best undamaged one"
+                raise ConfigError("step", step, remedy)
+
     def _unranked(self) -> dict[int, str]:
         """Returns the problems of the checkpoints whose metrics cannot be read, by step: one of
         them might have been the best.
@@ -126,24 +134,10 @@ class SavedCheckpoints:
         problems: dict[int, str] = {}
         for step in self.steps() if self._best_metric is not None else ():
             if integrity.read_metrics(self._directory, step) is None:
-                verdict = integrity.examine(self._directory, step, thorough=False)
-                if not (verdict.usable or integrity.vanishes(self._directory, step)):
-                    problems[step] = verdict.problem
+                problem = integrity.examine(self._directory, step, thorough=False).problem
+                if problem and not integrity.vanishes(self._directory, step):
+                    problems[step] = problem
         return problems
-
-    def _check(self, step: int) -> None:
-        """Raises ConfigError for a checkpoint that is damaged."""
-        if step not in self.steps():
-            return  # it is missed when it is read
-        verdict = integrity.examine(self._directory, step, thorough=True)
-        if not verdict.usable:
-            others = [
-                str(other)
-                for other in self.steps()
-                if integrity.examine(self._directory, other, thorough=False).usable
-            ]
-            names = ", ".join(others) or "none"
-            raise ConfigError("step", step, f"is damaged: {verdict.problem}; others: {names}")
 
     def arrays(self, step: int) -> dict[str, np.ndarray]:
         """Returns the arrays of a checkpoint by name, whole and without padding.
@@ -165,9 +159,9 @@ class SavedCheckpoints:
             averaged = any(name.startswith("ema/") for name in stored.shapes)
             prefixes = ("ema/0/", "ema/1/") if averaged else ("params/", "batch_stats/")
             found = stored.load(lambda name: name.startswith(prefixes))
+        first, second = prefixes
         return {
-            next(name.removeprefix(each) for each in prefixes if name.startswith(each)): array
-            for name, array in found.items()
+            name.removeprefix(first).removeprefix(second): array for name, array in found.items()
         }
 
     def restore(
@@ -185,8 +179,7 @@ class SavedCheckpoints:
             ConfigError: if there is no such step, or the arrays in it do not fit `like`.
         """
         with self._reading(step) as stored:
-            stored.check_fit(like, "this model and optimizer")
-            stored.check_dtypes(like, "this model and optimizer")
+            stored.check_fit(like)
             found = stored.load() if parts is None else stored.load_parts(flatten(parts))
         return unflatten(like, found), stored.position
 
@@ -206,10 +199,9 @@ class SavedCheckpoints:
         """
         like = dataclasses.replace(like, opt_state=None, loss_scale=None)
         with self._reading(step) as stored:
-            stored.check_fit(like, "this model", _evaluates)
             found, problems = fit_weights(stored.load(_evaluates), flatten(like))
         if problems:
-            raise stored.misfit("this model", problems)
+            raise misfit(step, "this model", problems)
         return unflatten(like, found)
 
     @contextlib.contextmanager

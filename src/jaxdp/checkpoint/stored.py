@@ -79,14 +79,11 @@ class Stored:
         context = orbax().Context()
         context.pytree.loading.partial_load = True
         with context:
-            arrays = {
-                name: np.asarray(array) for name, array in orbax().load(self.path, wanted).items()
-            }
-        for name, array in arrays.items():
-            if array.shape != self.shapes[name]:
-                kept = tuple(map(slice, self.shapes[name]))
-                arrays[name] = np.ascontiguousarray(array[kept])
-        return arrays
+            arrays = orbax().load(self.path, wanted)
+        return {
+            name: np.asarray(array[tuple(map(slice, self.shapes[name]))], order="C")
+            for name, array in arrays.items()
+        }
 
     def load_parts(self, parts: Mapping[str, Any]) -> dict[str, jax.Array]:
         """Reads the arrays onto the devices of their shardings."""
@@ -100,33 +97,30 @@ class Stored:
         with context:
             return orbax().load(self.path, wanted)
 
-    def check_fit(
-        self, like: TrainState, what: str, is_wanted: Callable[[str], bool] = lambda name: True
-    ) -> None:
-        """Raises ConfigError if the arrays with these names do not fit a state."""
-        saved = {name: shape for name, shape in self.shapes.items() if is_wanted(name)}
-        expected = {name: np.shape(leaf) for name, leaf in flatten(like).items()}
-        wrong = sorted(saved.keys() ^ expected.keys())
-        wrong += [
-            name for name, shape in expected.items() if name in saved and saved[name] != shape
-        ]
-        if wrong:
-            raise self.misfit(what, f"{len(wrong)} arrays differ, e.g. {wrong[0]}")
-
-    def check_dtypes(self, like: TrainState, what: str) -> None:
-        """Raises ConfigError for a state of other dtypes: the step was compiled for these."""
+    def check_fit(self, like: TrainState) -> None:
+        """Raises ConfigError if names, shapes or dtypes are not those of a state, for which the
+        step was compiled.
+        """
         expected = flatten(like)
+        wrong = sorted(self.shapes.keys() ^ expected.keys())
+        shared = [name for name in expected if name in self.shapes]
+        wrong += [name for name in shared if self.shapes[name] != np.shape(expected[name])]
+        if wrong:
+            problem = f"{len(wrong)} arrays differ, e.g. {wrong[0]}"
+            raise misfit(int(self.path.name), "this model and optimizer", problem)
         differing = [
-            name for name, leaf in expected.items() if self.leaves[name].dtype != leaf.dtype
+            f"{name} {self.leaves[name].dtype}, expected {leaf.dtype}"
+            for name, leaf in expected.items()
+            if self.leaves[name].dtype != leaf.dtype
         ]
         if differing:
-            name = differing[0]
-            dtypes = f"{self.leaves[name].dtype}, expected {expected[name].dtype}"
-            raise self.misfit(what, f"{len(differing)} of another dtype: {name} {dtypes}")
+            problem = f"{len(differing)} of another dtype: {differing[0]}"
+            raise misfit(int(self.path.name), "this model and optimizer", problem)
 
-    def misfit(self, what: str, problem: str) -> ConfigError:
-        remedy = f"the checkpoint does not fit {what}: {problem}"
-        return ConfigError("resume", int(self.path.name), remedy)
+
+def misfit(step: int, what: str, problem: str) -> ConfigError:
+    """Returns the error for a checkpoint with other arrays than a state."""
+    return ConfigError("resume", step, f"the checkpoint does not fit {what}: {problem}")
 
 
 def flatten(state: TrainState) -> dict[str, Any]:

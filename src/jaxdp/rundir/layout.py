@@ -140,19 +140,19 @@ class RunDirectory:
         if not self.file("config.yaml").exists():  # the old values are unknown
             return {}
         old, new = self.load_config().plain(), now.plain()
-        return {
-            name: [old[name], value]
-            for name, value in new.items()
-            if name in config_lib.settings_with(TrainConfig, saved=True) and old[name] != value
-        }
+        names = config_lib.settings_with(TrainConfig, saved=True)
+        return {name: [old[name], new[name]] for name in names if old[name] != new[name]}
 
     def changes_text(self, now: TrainConfig) -> str:
         """Returns in words which settings of training differ from the run's; nothing if none do."""
-        texts = list[str]()
-        for name, values in self.changed_settings(now).items():
-            before, after = ("none" if value is None else brief(value) for value in values)
-            texts.append(f"{name} {after} instead of {before}")
-        return ", ".join(texts)
+
+        def text(value: object) -> str:
+            return "none" if value is None else brief(value)
+
+        changed = self.changed_settings(now).items()
+        return ", ".join(
+            f"{name} {text(new)} instead of {text(old)}" for name, (old, new) in changed
+        )
 
     def changed_sources(self, now: Mapping[str, str]) -> dict[str, list[str]]:
         """Returns the source files that have changed since the run last started.
@@ -163,8 +163,8 @@ class RunDirectory:
             now: the digests of the source files, by name.
         """
         before = self.read("sources.json") or {}  # a run of version 0.2 has none
-        changed = [name for name in now if before.get(name, now[name]) != now[name]]
-        return {name: [before[name][:16], now[name][:16]] for name in changed}
+        digests = [(name, before.get(name, digest), digest) for name, digest in now.items()]
+        return {name: [old[:16], new[:16]] for name, old, new in digests if old != new}
 
     def write_skipped(self, skipped: Iterable[tuple[str, str, str]]) -> None:
         """Adds examples that were left out, as (split, example, reason), to skipped.csv.
@@ -185,8 +185,8 @@ class RunDirectory:
             _, *rows = csv_text.read(read_text(path))
             return {(split, example): reason for split, example, reason in rows}
         except ValueError as error:
+            problem = error.problem if isinstance(error, DamagedFile) else error
             aside = set_aside(path, self.file(DAMAGED))
-            problem = error.problem if isinstance(error, DamagedFile) else str(error)
             warn(f"{path} cannot be read ({problem}), and moved to {aside}")
             return {}
 
@@ -222,10 +222,9 @@ class RunDirectory:
         A save in the background makes the folder again after the run's own was moved.
         """
         with contextlib.suppress(OSError):
-            saves = list(self.checkpoints.iterdir())
-            if len(list(self.path.iterdir())) == 1 and all(
-                path.name.endswith(_UNFINISHED) for path in saves
-            ):
+            saves = self.checkpoints.iterdir()
+            only_saves = [*self.path.iterdir()] == [self.checkpoints]
+            if only_saves and all(path.name.endswith(_UNFINISHED) for path in saves):
                 shutil.rmtree(self.path)
 
     def check_links(self) -> None:
@@ -236,18 +235,16 @@ class RunDirectory:
             ConfigError: for the first link that does.
         """
         whole = resolved(self.path)
-        for folder, folders, files in os.walk(self.path):
-            for path in (pathlib.Path(folder, name) for name in sorted((*folders, *files))):
-                if path.is_symlink() and not resolved(path).is_relative_to(whole):
-                    name = path.relative_to(self.path)
-                    remedy = (
-                        f"{name} in it is a link out of it; replace it by what it leads to, or make"
-                        " the whole folder the link"
-                    )
-                    raise ConfigError("run_dir", self.path, remedy)
-            if folder == str(self.path) and "wandb" in folders:
-                # W&B writes there, and links to files that a program saves with it.
-                folders.remove("wandb")
+        for path in sorted(self.path.rglob("*")):
+            name = path.relative_to(self.path)
+            # W&B writes there, and links to files that a program saves with it.
+            is_of_wandb = name.parts[0] == "wandb" and len(name.parts) > 1
+            if path.is_symlink() and not is_of_wandb and not resolved(path).is_relative_to(whole):
+                remedy = (
+                    f"{name} in it is a link out of it; replace it by what it leads to, or make the"
+                    " whole folder the link"
+                )
+                raise ConfigError("run_dir", self.path, remedy)
 
 
 def saved_steps(checkpoints: pathlib.Path) -> list[int]:
@@ -255,10 +252,8 @@ def saved_steps(checkpoints: pathlib.Path) -> list[int]:
 
     0006 is none, and what a killed save leaves has another name.
     """
-    if not checkpoints.is_dir():
-        return []
     return sorted(
         int(path.name)
-        for path in checkpoints.iterdir()
+        for path in checkpoints.glob("[0-9]*")
         if path.name.isdecimal() and path.name == str(int(path.name)) and path.is_dir()
     )

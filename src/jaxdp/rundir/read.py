@@ -5,11 +5,11 @@ command that only reads a run changes nothing in its folder. Rows that cannot be
 dropped: a reader says how many there are, and the next writer moves them to `damaged/`.
 """
 
-import dataclasses
+import contextlib
 import pathlib
 import stat
 import sys
-from typing import Any
+from typing import Any, NamedTuple
 
 from jaxdp.free_memory import check_memory
 from jaxdp.parsing import parse_json, printable
@@ -47,11 +47,9 @@ def read_bytes(path: pathlib.Path) -> bytes:
     try:
         status = path.stat()
         if not stat.S_ISREG(status.st_mode):
-            raise DamagedFile(path, "it is no regular file")
+            raise ValueError("it is no regular file")
         check_memory(status.st_size)
         return path.read_bytes()
-    except DamagedFile:
-        raise
     except OSError as error:
         raise DamagedFile(path, error.strerror or str(error)) from error
     except ValueError as error:
@@ -101,8 +99,7 @@ def read_object(path: pathlib.Path, *, checked: bool = True) -> dict[str, Any]:
     return content
 
 
-@dataclasses.dataclass(frozen=True)
-class Lines:
+class Lines(NamedTuple):
     """The lines of a file with one object a line.
 
     Attributes:
@@ -127,31 +124,34 @@ def split_lines(path: pathlib.Path, *, checked: bool = True) -> Lines:
     Raises:
         DamagedFile: if the file cannot be read at all.
     """
-    found = Lines([], [], [], b"")
+    rows, kept = list[Row](), list[bytes]()
+    lost, cut_short = list[bytes](), b""
     try:
-        if not path.exists():
-            return found
-    except OSError as error:
-        raise DamagedFile(path, error.strerror or str(error)) from error
-    lines = read_bytes(path).split(b"\n")
-    for line in filter(bytes.strip, lines):
-        try:
+        lines = read_bytes(path).split(b"\n")
+    except DamagedFile as error:
+        if not isinstance(error.__cause__, FileNotFoundError):
+            raise
+        lines = []
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        row = None
+        with contextlib.suppress(ValueError):  # no JSON, or no UTF-8
             row = parse_json(line.decode())
-        except ValueError:  # also no UTF-8
-            row: Any = None
-        if schemas.problem(row, path.name if checked else ""):
-            found.lost.append(line)
+        if not schemas.problem(row, path.name if checked else ""):
+            rows.append(row)
+            kept.append(line)
+        elif number < len(lines):
+            lost.append(line)
         else:
-            found.rows.append(row)
-            found.kept.append(line)
-    is_cut = bool(found.lost) and found.lost[-1] is lines[-1]
-    return dataclasses.replace(found, cut_short=found.lost.pop()) if is_cut else found
+            cut_short = line
+    return Lines(rows, kept, lost, cut_short)
 
 
 def read_rows(path: pathlib.Path, *, checked: bool = True) -> tuple[list[Row], int]:
     """Returns the rows of a file, and how many lines cannot be read; see `split_lines`."""
-    found = split_lines(path, checked=checked)
-    return found.rows, len(found.lost)
+    lines = split_lines(path, checked=checked)
+    return lines.rows, len(lines.lost)
 
 
 def read_lines(path: pathlib.Path) -> list[Row]:

@@ -108,16 +108,15 @@ def problem(content: Any, name: str) -> str:
     if not isinstance(content, dict):
         return "it holds no object"
     schema = KINDS[name].schema if name in KINDS else None
-    if schema is None or conforms(content, schema):
-        return "" if schema is not Dataset else _wrong(_contradiction(content))
-    return _wrong(_wrong_field(content, schema) if typing.is_typeddict(schema) else "a digest")
+    field = _wrong_field(content, schema) if schema is not None else None
+    if field is None and schema is Dataset:
+        field = _contradiction(content)
+    return "" if field is None else f"{field} is missing in it, or no such value"
 
 
 def conforms(value: Any, hint: Any) -> bool:
     """Whether a JSON value has the type of an annotation; an object may have further fields."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if origin is NotRequired:
-        return conforms(value, arguments[0])
     if origin is Annotated:
         return conforms(value, arguments[0]) and all(check(value) for check in arguments[1:])
     if origin is types.UnionType:
@@ -129,29 +128,31 @@ def conforms(value: Any, hint: Any) -> bool:
     if origin is tuple:
         fits = isinstance(value, list) and len(value) == len(arguments)
         return fits and all(map(conforms, value, arguments))
-    if origin is dict:
-        return isinstance(value, dict) and all(
-            conforms(each, arguments[1]) for each in value.values()
-        )
-    if typing.is_typeddict(hint):
-        return isinstance(value, dict) and not _wrong_field(value, hint)
+    if origin is dict or typing.is_typeddict(hint):
+        return isinstance(value, dict) and _wrong_field(value, hint) is None
     if hint in (int, float):  # true is no number
         return is_finite(value) and (hint is float or isinstance(value, int))
     return hint is Any or isinstance(value, hint)
 
 
-def _wrong_field(content: dict[str, Any], schema: Any) -> str:
-    """Returns the first field that is missing or has another type; nothing if all are right."""
-    for name, hint in typing.get_type_hints(schema, include_extras=True).items():
-        is_missing = name not in content
-        if is_missing and name in schema.__required_keys__:
+def _wrong_field(content: dict[str, Any], schema: Any) -> str | None:
+    """Returns the first field that is missing or has another type, None if all are right."""
+    if typing.get_origin(schema) is dict:
+        hints, required = dict.fromkeys(content, typing.get_args(schema)[1]), set[str]()
+    else:
+        hints, required = (
+            typing.get_type_hints(schema, include_extras=True),
+            schema.__required_keys__,
+        )
+    for name, hint in hints.items():
+        if typing.get_origin(hint) is NotRequired:
+            (hint,) = typing.get_args(hint)
+        if name in required if name not in content else not conforms(content[name], hint):
             return name
-        if not is_missing and not conforms(content[name], hint):
-            return name
-    return ""
+    return None
 
 
-def _contradiction(dataset: dict[str, Any]) -> str:
+def _contradiction(dataset: dict[str, Any]) -> str | None:
     """Returns a field that does not go with the others: a model is made from them."""
     channels = dataset["image_shape"][-1]
     low, high = dataset.get("pixel_range") or (0, 1)
@@ -161,8 +162,4 @@ def _contradiction(dataset: dict[str, Any]) -> str:
         "class_names": len(dataset["class_names"]) in (0, dataset["num_classes"]),
         "pixel_range": low < high,
     }
-    return next((name for name, does in fits.items() if not does), "")
-
-
-def _wrong(field: str) -> str:
-    return f"{field} is missing in it, or no such value" if field else ""
+    return next((name for name, does in fits.items() if not does), None)

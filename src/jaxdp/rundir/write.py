@@ -81,10 +81,9 @@ def keep_readable(path: pathlib.Path, *, torn: bool) -> list[Row]:
 def append_row(path: pathlib.Path, row: Mapping[str, Any]) -> None:
     """Adds a row to a file; what a kill cut short before it is moved to `damaged/`."""
     with open(path, "ab+", opener=no_link) as file:
-        size = file.seek(0, os.SEEK_END)
-        file.seek(max(size - 1, 0))
-        cut_short = file.read(1) not in (b"", b"\n")
-    if cut_short:
+        file.seek(0)
+        is_cut_short = file.read()[-1:] not in (b"", b"\n")
+    if is_cut_short:
         keep_readable(path, torn=True)
     with open(path, "ab", opener=no_link) as file:
         file.write(rows_text([row]).encode())

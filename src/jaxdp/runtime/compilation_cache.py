@@ -6,19 +6,23 @@ import contextlib
 import hashlib
 import os
 import pathlib
+import re
 import stat
 import sys
 import warnings
+from collections.abc import Mapping
 
 import filelock
 
 from jaxdp.parsing import printable
 
-# Limit for all compiled programs together; a step takes 1-10 MB. JAX removes the least recently
-# used programs.
-COMPILATION_CACHE_BYTES = 2 * 2**30
-# Shorter compilations are not worth a file each.
-_MIN_COMPILE_SECONDS = 0.1
+_LIMITS = {
+    # In bytes, for all programs together; a step takes 1-10 MB. JAX removes the least recently used
+    # programs.
+    "jax_compilation_cache_max_size": 2 * 2**30,
+    # Shorter compilations are not worth a file each.
+    "jax_persistent_cache_min_compile_time_secs": 0.1,
+}
 _VARIABLE = "JAX_COMPILATION_CACHE_DIR"
 # JAX's own lock. JAX waits up to 10 s for it at each read and write, and has no setting for that.
 _LOCK, _LOCK_SECONDS = ".lockfile", 1.5
@@ -40,33 +44,31 @@ def enable() -> None:
     """
     if _VARIABLE in os.environ:
         return
-    folder = ""
+    os.environ[_VARIABLE] = ""  # no cache, in child processes neither
     try:
-        folder = str(_private_folder())
+        folder = _private_folder()
     except (OSError, RuntimeError):
-        pass  # no home directory, or one that cannot be written: the only cost is to compile again
+        return  # no home directory, or one that cannot be written: compiling again is the only cost
     except _Unusable as error:
         remedy = f"or set {_VARIABLE} to a folder that only you can write"
         line = printable(f"jaxdp: compiled programs are not kept: {error}, {remedy}")
         print(line, file=sys.stderr)
-    if not folder:
-        os.environ[_VARIABLE] = ""  # no cache, in child processes neither
         return
     # A failing cache, for example on a full disk, costs a compilation, which is worth no warning.
     failure = "Error (reading|writing) persistent compilation cache(?!.*Timeout)"
     warnings.filterwarnings("ignore", f"({failure}|Cache value for key)")
-    settings = {
-        "jax_compilation_cache_dir": folder,
-        "jax_compilation_cache_max_size": COMPILATION_CACHE_BYTES,
-        "jax_persistent_cache_min_compile_time_secs": _MIN_COMPILE_SECONDS,
-    }
-    for name, value in settings.items():
-        os.environ.setdefault(name.upper(), str(value))
+    limits = {name: value for name, value in _LIMITS.items() if name.upper() not in os.environ}
+    set_options({_VARIABLE.lower(): str(folder), **limits})
+
+
+def set_options(options: Mapping[str, str | float]) -> None:
+    """Sets options of JAX, whether it has been imported or not, also for child processes."""
+    os.environ.update({name.upper(): str(value) for name, value in options.items()})
     if "jax" in sys.modules:  # it read the environment when it was imported
         import jax
 
-        for name in settings:
-            jax.config.update(name, type(settings[name])(os.environ[name.upper()]))
+        for name, value in options.items():
+            jax.config.update(name, value)
 
 
 def _private_folder() -> pathlib.Path:
@@ -76,8 +78,8 @@ def _private_folder() -> pathlib.Path:
     Machines with different CPUs may share a home directory, and a program runs on one kind of CPU.
 
     Raises:
-        _Unusable: if another user can have changed the folder, a parent or a file in it, or if
-            another process holds the lock.
+        _Unusable: if another user can have changed the folder or a parent of it, or if another
+            process holds the lock.
         OSError: if the folder cannot be made or written.
         RuntimeError: if the user has no home directory.
     """
@@ -85,54 +87,25 @@ def _private_folder() -> pathlib.Path:
     # With links resolved, JAX opens the very folder that is checked here.
     folder = pathlib.Path(os.path.realpath(home / "jaxdp" / f"compiled-{_cpu_hash()}"))
     # From the root on: only the user and root can exchange a folder whose parents have passed.
-    for each in [*reversed(folder.parents), folder]:
-        _check_folder(each, last=each == folder)
-    _check_files(folder)
-    folder.chmod(0o700)  # from now on the modes of the files in it do not matter
+    for parent in reversed(folder.parents):
+        _check_folder(parent, (os.geteuid(), 0), "correct that")
+    _check_folder(folder, (os.geteuid(),), "remove it")
+    if folder.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+        raise _Unusable(f"other users can open {folder}; remove it")
     _remove_unfinished(folder)
     return folder
 
 
-def _check_folder(folder: pathlib.Path, *, last: bool) -> None:
+def _check_folder(folder: pathlib.Path, owners: tuple[int, ...], remedy: str) -> None:
     """Makes a folder that is missing, and raises _Unusable for one that another user can change."""
-    try:
-        found = folder.lstat()
-    except FileNotFoundError:
-        with contextlib.suppress(FileExistsError):  # another process made it
-            folder.mkdir(mode=0o700)
-        found = folder.lstat()
-    user = os.geteuid()
-    owners, remedy = ((user,), "remove it") if last else ((user, 0), "correct that")
-    if stat.S_ISLNK(found.st_mode):
-        raise _Unusable(f"{folder} is a link to itself; {remedy}")
-    if found.st_uid not in owners:
+    folder.mkdir(mode=0o700, exist_ok=True)
+    status = folder.stat()
+    if status.st_uid not in owners:
         raise _Unusable(f"{folder} belongs to another user; {remedy}")
     # In a folder with the sticky bit, such as /tmp, only the owner of an entry can exchange it, and
     # the entry is checked next.
-    if found.st_mode & _WRITABLE_BY_OTHERS and (last or not found.st_mode & stat.S_ISVTX):
+    if status.st_mode & _WRITABLE_BY_OTHERS and not status.st_mode & stat.S_ISVTX:
         raise _Unusable(f"other users can write {folder}; {remedy}")
-
-
-def _check_files(folder: pathlib.Path) -> None:
-    """Raises _Unusable for a file that another user can have written; the folder has passed."""
-    others_enter = folder.stat().st_mode & (stat.S_IXGRP | stat.S_IXOTH)
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            with contextlib.suppress(FileNotFoundError):  # removed by another process
-                _check_file(entry, others_enter=bool(others_enter))
-
-
-def _check_file(entry: "os.DirEntry[str]", *, others_enter: bool) -> None:
-    found = entry.stat(follow_symlinks=False)
-    if stat.S_ISDIR(found.st_mode) and entry.name != _LOCK:
-        return  # JAX opens files only
-    remedy = f"remove {pathlib.Path(entry.path).parent}"
-    if not stat.S_ISREG(found.st_mode):
-        raise _Unusable(f"{entry.path} is no file; {remedy}")
-    if found.st_uid != os.geteuid():
-        raise _Unusable(f"{entry.path} belongs to another user; {remedy}")
-    if others_enter and found.st_mode & _WRITABLE_BY_OTHERS:
-        raise _Unusable(f"other users can write {entry.path}; {remedy}")
 
 
 def _remove_unfinished(folder: pathlib.Path) -> None:
@@ -157,7 +130,7 @@ def _cpu_hash() -> str:
     """Returns a digest that differs between CPUs with different instructions."""
     description = os.uname().machine.encode()
     with contextlib.suppress(OSError):  # Linux only
-        lines = pathlib.Path("/proc/cpuinfo").read_bytes().splitlines()
-        for key in (b"model name", b"flags"):
-            description += next((line for line in lines if line.startswith(key)), b"")
+        text = pathlib.Path("/proc/cpuinfo").read_bytes()
+        for pattern in (rb"model name.*", rb"flags.*"):
+            description += b"".join(re.findall(rb"^" + pattern, text, re.MULTILINE)[:1])
     return hashlib.sha256(description).hexdigest()[:8]

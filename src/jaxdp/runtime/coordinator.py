@@ -1,18 +1,16 @@
-"""Addresses of several processes: where the coordinator, process 0, listens, and of this host."""
+"""Chooses and checks the address at which the coordinator, process 0, listens."""
 
-import contextlib
 import errno
 import ipaddress
 import os
 import socket
 import time
-from collections.abc import Iterator, Sequence
 
 from jaxdp.config import ProcessConfig
 from jaxdp.parsing import is_count
 from jaxdp.registry import ConfigError
 
-_ANY_PORT = 9  # nothing is sent there
+_TAKEN = (errno.EADDRINUSE, errno.EACCES)  # the address belongs to this host
 
 
 def check(config: ProcessConfig) -> str | None:
@@ -62,73 +60,36 @@ def hold_port() -> socket.socket:
     return held
 
 
-def own_address(coordinator: str) -> str:
-    """Returns this host's address on the route to the coordinator, "" if there is no route.
-
-    Nothing is sent.
-
-    Args:
-        coordinator: HOST:PORT.
-    """
-    return _address_towards(coordinator.rpartition(":")[0].strip("[]"))
-
-
-def announced_address(own: str, all_own: Sequence[str]) -> str:
-    """Returns the address at which other processes can reach this one.
-
-    The route of process 0 to itself may be a loopback address, by the name of its host. It then
-    takes the route to a process on another host, if there is one.
-
-    Args:
-        own: the result of `own_address` here.
-        all_own: its result in each process.
-    """
-    if not own or not _is_loopback(own):
-        return own
-    others = [each for each in all_own if each and not _is_loopback(each)]
-    return _address_towards(others[0]) if others else own
+def is_loopback(address: str) -> bool:
+    """Whether an IP address is reachable from its own host only."""
+    return ipaddress.ip_address(address.partition("%")[0]).is_loopback
 
 
 def _listening_address(config: ProcessConfig, host: str, port: int) -> str | None:
-    for address in _own_addresses(host, port):
-        with _opened(config, address, port):
+    for address in [*_addresses(host), ""]:
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        try:
+            socket.create_server((address, port), family=family).close()
+        except OSError as error:
+            if address and error.errno not in _TAKEN:
+                continue  # an address of another host
+            remedy = f"its port cannot be opened here ({error.strerror}); choose another"
+            raise ConfigError("coordinator", config.coordinator, remedy) from error
+        if address:
             return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
-    with _opened(config, "", port):
-        return None
+    return None
 
 
-def _own_addresses(host: str, port: int) -> Iterator[str]:
-    """Yields the addresses of a name that belong to this host, without unwanted loopback ones."""
+def _addresses(host: str) -> list[str]:
+    """Returns what a host's name stands for; no loopback address unless the name asks for one."""
     if "JAX_COORDINATOR_BIND_ADDRESS" in os.environ:  # JAX listens there
-        return
-    wants_loopback = host == "localhost" or (_is_address(host) and _is_loopback(host))
-    with contextlib.suppress(socket.gaierror):
-        for family, _, _, _, (address, *_) in socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM
-        ):
-            address = str(address)
-            if _is_loopback(address) and not wants_loopback:
-                continue
-            with socket.socket(family, socket.SOCK_DGRAM) as tried:
-                try:
-                    tried.bind((address, 0))
-                except OSError:  # another host's
-                    continue
-            yield address
-
-
-@contextlib.contextmanager
-def _opened(config: ProcessConfig, address: str, port: int) -> Iterator[None]:
+        return []
     try:
-        server = socket.create_server(
-            (address, port), family=socket.AF_INET6 if ":" in address else socket.AF_INET
-        )
-    except OSError as error:
-        reason = error.strerror or errno.errorcode.get(error.errno or 0, str(error))
-        remedy = f"its port cannot be opened here ({reason}); choose another"
-        raise ConfigError("coordinator", config.coordinator, remedy) from error
-    with server:
-        yield
+        results = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except socket.gaierror:
+        return []
+    addresses = [str(result[4][0]) for result in results]
+    return [each for each in addresses if host in (each, "localhost") or not is_loopback(each)]
 
 
 def _wait_for(config: ProcessConfig, host: str, port: int) -> None:
@@ -136,12 +97,9 @@ def _wait_for(config: ProcessConfig, host: str, port: int) -> None:
     deadline, reason = time.monotonic() + limit, "no answer"
     while time.monotonic() < deadline:
         try:
-            with socket.create_connection((host, port), timeout=min(limit, 5)):
-                return
-        except socket.gaierror as error:
-            reason = error.strerror or str(error)
-            time.sleep(0.5)  # the name may appear once its machine is up
-        except OSError as error:
+            socket.create_connection((host, port), timeout=min(limit, 5)).close()
+            return
+        except OSError as error:  # also an unknown name, which may appear once its machine is up
             reason = error.strerror or str(error)
             time.sleep(0.1)
     remedy = (
@@ -149,24 +107,3 @@ def _wait_for(config: ProcessConfig, host: str, port: int) -> None:
         " running there?"
     )
     raise ConfigError("coordinator", config.coordinator, remedy)
-
-
-def _address_towards(host: str) -> str:
-    with contextlib.suppress(OSError):  # a name that is unknown here, or no route
-        family, kind, _, _, target = socket.getaddrinfo(host, _ANY_PORT, type=socket.SOCK_DGRAM)[0]
-        with socket.socket(family, kind) as route:
-            route.connect(target)
-            return str(route.getsockname()[0])
-    return ""
-
-
-def _is_address(text: str) -> bool:
-    try:
-        ipaddress.ip_address(text.partition("%")[0])
-    except ValueError:
-        return False
-    return True
-
-
-def _is_loopback(address: str) -> bool:
-    return ipaddress.ip_address(address.partition("%")[0]).is_loopback

@@ -23,9 +23,8 @@ def available_devices() -> list[Any]:
 def ensure(count: int | None, *, deterministic: bool = False, precision: str = "float32") -> None:
     """Makes sure that JAX shows `count` devices where they can be simulated.
 
-    Before JAX has started its flags tell it. Afterwards JAX is started anew with more simulated
-    devices, if all it has is the CPU: arrays that exist keep their content, and what was compiled
-    compiles again.
+    Before JAX has started, its flags decide. Afterwards JAX is started anew with more simulated
+    devices, if it has nothing but the CPU: arrays keep their content, and programs compile again.
 
     Raises:
         ConfigError: where devices are missing and cannot be simulated any more.
@@ -37,7 +36,7 @@ def ensure(count: int | None, *, deterministic: bool = False, precision: str = "
     import jax.extend.backend
 
     if len(jax.local_devices()) >= count or jax.default_backend() != "cpu":
-        return  # too few accelerators are told with the other settings
+        return  # too few accelerators are an error of `platform.select_devices`
     if jax.process_count() > 1 or _runs:
         remedy = (
             f"JAX has started with {len(jax.local_devices())} devices; set devices before, or"

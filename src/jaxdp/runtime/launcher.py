@@ -19,7 +19,7 @@ from jaxdp.config import (
     setting,
 )
 from jaxdp.registry import ConfigError
-from jaxdp.rundir.write import no_link
+from jaxdp.rundir.write import check_folder, no_link
 from jaxdp.runtime import compilation_cache, supervisor
 from jaxdp.runtime.coordinator import hold_port
 from jaxdp.runtime.local_process import LocalProcess
@@ -97,28 +97,23 @@ def _run(
     signals: Sequence[int],
     grace_seconds: float,
 ) -> int:
+    """Runs all processes once, and returns the exit code of the run."""
+    # The first process shows the result, and its progress as a bar if there is a terminal.
+    inherits = (not logs, not logs and sys.stderr.isatty())
     with hold_port() as port:
-        address = f"127.0.0.1:{port.getsockname()[1]}"
-        group = ["--coordinator", address, "--num-processes", str(len(shares))]
-        # The first process shows the result, and its progress as a bar if there is a terminal.
-        shown = (not logs, not logs and sys.stderr.isatty())
-        attempt = Supervisor(
-            [
-                LocalProcess(
-                    [*TRAIN, *flags, *group, "--process-id", str(index)],
-                    share,
-                    inherits=shown if index == 0 else (False, False),
-                )
-                for index, share in enumerate(shares)
-            ],
-            "process",
-            grace_seconds,
-            logs,
-        )
+        group = f"--coordinator 127.0.0.1:{port.getsockname()[1]} --num-processes {len(shares)}"
+        processes = [
+            LocalProcess(
+                [*TRAIN, *flags, *group.split(), "--process-id", str(index)],
+                share,
+                inherits=(False, False) if index else inherits,
+            )
+            for index, share in enumerate(shares)
+        ]
+        attempt = Supervisor(processes, "process", grace_seconds, logs)
         with contextlib.closing(attempt):
             code = attempt.wait(signals)
-    for line in attempt.explain():
-        say(line)
+    attempt.explain()
     return code
 
 
@@ -126,16 +121,10 @@ def _create_logs(folder: str | None, count: int) -> list[pathlib.Path]:
     """Creates a file for each process, and returns their paths; returns none without a folder."""
     if folder is None:
         return []
+    check_folder("log_dir", pathlib.Path(folder))
     paths = [pathlib.Path(folder, f"process-{index}.log") for index in range(count)]
-    try:
-        pathlib.Path(folder).mkdir(parents=True, exist_ok=True)
-        for path in paths:
-            with open(path, "a", opener=no_link):
-                pass
-    except OSError as error:
-        raise ConfigError(
-            "log_dir", folder, f"cannot be written ({error.strerror}); give another folder"
-        ) from error
+    for path in paths:
+        open(path, "a", opener=no_link).close()
     return paths
 
 
@@ -152,31 +141,21 @@ def device_shares(count: int, each: int | None = None) -> list[dict[str, str]]:
         ConfigError: if there are too few, or they cannot be shared out evenly.
     """
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    present = [
-        path.name.removeprefix("nvidia") for path in pathlib.Path("/dev").glob("nvidia[0-9]*")
-    ]
-    gpus = (
-        [word for word in visible.split(",") if word]
-        if visible is not None
-        else sorted(present, key=int)
-    )
+    if visible is not None:
+        gpus = [word for word in visible.split(",") if word]
+    else:
+        paths = pathlib.Path("/dev").glob("nvidia[0-9]*")
+        gpus = sorted((path.name.removeprefix("nvidia") for path in paths), key=int)
     if not gpus or os.environ.get("JAX_PLATFORMS") == "cpu":
         return [{} for _ in range(count)]
-    if each is None:
-        if len(gpus) % count:
-            raise ConfigError(
-                "num_processes",
-                count,
-                f"does not divide {len(gpus)} GPUs; give --devices-per-process, or hide some",
-            )
-        each = len(gpus) // count
-    if each * count > len(gpus):
-        raise ConfigError(
-            "devices_per_process",
-            each,
-            f"{count} processes need {each * count} GPUs; there are {len(gpus)}",
-        )
+    if each is None and len(gpus) % count:
+        remedy = f"does not divide {len(gpus)} GPUs; give --devices-per-process, or hide some"
+        raise ConfigError("num_processes", count, remedy)
+    size = each or len(gpus) // count
+    if size * count > len(gpus):
+        remedy = f"{count} processes need {size * count} GPUs; there are {len(gpus)}"
+        raise ConfigError("devices_per_process", size, remedy)
     return [
-        {"CUDA_VISIBLE_DEVICES": ",".join(gpus[index * each : (index + 1) * each])}
+        {"CUDA_VISIBLE_DEVICES": ",".join(gpus[index * size : (index + 1) * size])}
         for index in range(count)
     ]

@@ -2,8 +2,8 @@
 one is seen.
 
 Each process reads its own devices. Where there are several it leaves its figures in the runtime's
-key-value store, and process 0, which writes the rows, takes what it finds there: no collective,
-nobody waits, and the others' figures may be a row old.
+key-value store, and process 0, which writes the rows, takes what it finds there: no collective and
+no waiting; the others' figures may be a row old.
 """
 
 import contextlib
@@ -151,7 +151,7 @@ def _find(nvml: Any, number: int) -> Any:
             machine.
 
     Raises:
-        LookupError: if it cannot be told which one it is.
+        LookupError: if several kinds of GPUs make the number ambiguous.
     """
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     word = str(number) if visible is None else visible.split(",")[number].strip()

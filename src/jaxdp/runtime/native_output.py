@@ -19,6 +19,7 @@ import signal
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -51,21 +52,17 @@ class _Capture:
         self._file = tempfile.TemporaryFile(prefix="jaxdp-native-")  # noqa: SIM115
         self._forwarded = 0  # bytes of it
         self._reading = threading.Lock()
-        self._ended = threading.Event()
-        self._originals: dict[int, int] = {}
         for number, name in ((1, "stdout"), (2, "stderr")):
             stream = getattr(sys, name)
             stream.flush()
-            self._originals[number] = os.dup(number)
-            again = open(  # noqa: SIM115
-                self._originals[number],
+            terminal = open(  # noqa: SIM115
+                os.dup(number),
                 "w",
                 buffering=1,
                 encoding=stream.encoding,
                 errors="backslashreplace",
-                closefd=False,
             )
-            setattr(sys, name, BestEffortStream(again))
+            setattr(sys, name, BestEffortStream(terminal))
             os.dup2(self._file.fileno(), number)
         self._errors: Any = sys.stderr  # which may be another stream later
         # The handler is sleep of the C library. It gets the number of the signal, which is 6: for
@@ -76,7 +73,8 @@ class _Capture:
         threading.Thread(target=self._look, name="jaxdp-native-output", daemon=True).start()
 
     def _look(self) -> None:
-        while not self._ended.wait(_LOOK_SECONDS):
+        while True:
+            time.sleep(_LOOK_SECONDS)
             if text := self.forward():
                 if not self.explained:
                     print(f"jaxdp.train: error: {explain(text)}", file=self._errors, flush=True)
@@ -98,13 +96,6 @@ class _Capture:
                     print(line, file=self._errors)
             return ""
 
-    def release(self) -> None:
-        for number, original in self._originals.items():
-            os.dup2(original, number)
-        self._ended.set()
-        self.forward()
-        ctypes.CDLL(None).signal(signal.SIGABRT, None)  # the default
-
 
 _capture: _Capture | None = None
 _members: tuple[str, ...] = ()
@@ -121,14 +112,6 @@ def capture(timeout_seconds: float) -> None:
     if _capture is None:
         _capture = _Capture(timeout_seconds)
         atexit.register(forward)
-
-
-def release() -> None:
-    """Ends the capture after the processes could not be connected, and prints what was captured."""
-    global _capture
-    if _capture is not None:
-        _capture.release()
-        _capture = None
 
 
 def forward() -> None:
@@ -152,9 +135,9 @@ def said_why() -> None:
 def explain(text: str) -> str:
     """Returns one line for the runtime's last message before it aborted."""
     again = "the same command continues after the last checkpoint"
-    dead = re.search(r"stopped sending heartbeats\):\s*((?:.*/task:)?[\d, ]+)", text)
+    dead = re.search(r"stopped sending heartbeats\):\s*([\d, ]+)", text)
     if dead:
-        names = [_name(int(number)) for number in re.findall(r"\d+", dead[1].rpartition(":")[2])]
+        names = [_name(int(number)) for number in re.findall(r"\d+", dead[1])]
         return f"{' and '.join(names)} died or stopped responding; {again}"
     if "RegisterTask" in text:
         seconds = _capture.timeout_seconds if _capture is not None else 0

@@ -94,7 +94,7 @@ def configure(
         wanted.append(f"--{_HOST_DEVICES_FLAG}={devices}")
     # A parent process, or an earlier call, may have chosen for the other precision.
     outdated = {*cpu_flags("float32"), *cpu_flags("bfloat16")} - {*wanted}
-    flags = [flag for flag in os.environ.get("XLA_FLAGS", "").split() if flag not in outdated]
+    flags = [flag for flag in xla_flags().split() if flag not in outdated]
     names = {flag.partition("=")[0] for flag in flags}
     flags += [flag for flag in wanted if flag.partition("=")[0] not in names]
     os.environ["XLA_FLAGS"] = " ".join(flags)
@@ -146,41 +146,32 @@ def cpu_flags_note() -> str:
 
 
 def describe_only() -> None:
-    """Settles what must be decided before JAX starts, where it only compiles for devices that it is
-    told about, and starts none.
+    """Prepares a process that compiles for described devices and starts none; before JAX starts.
 
     Flags for the CPU apply to every compiler: with them those of TPUs and GPUs fail at the first
     optimization barrier. From now on `configure` does nothing.
     """
     _DESCRIBED.append(True)
-    flags = os.environ.get("XLA_FLAGS", "").split()
+    flags = xla_flags().split()
     os.environ["XLA_FLAGS"] = " ".join(
         flag for flag in flags if _PASSES_FLAG not in flag and _FUSIONS_FLAG not in flag
     )
     _leave_data_in_place()
     # Programs that were kept are loaded onto devices, of which there are none.
-    settings = {"jax_platforms": "cpu", "jax_enable_compilation_cache": False}
-    os.environ.update({name.upper(): str(value) for name, value in settings.items()})
-    if "jax" in sys.modules:  # it read the environment when it was imported
-        import jax
-
-        for name, value in settings.items():
-            jax.config.update(name, value)
+    compilation_cache.set_options({"jax_platforms": "cpu", "jax_enable_compilation_cache": False})
 
 
 @contextlib.contextmanager
 def environment(values: Mapping[str, str]) -> Iterator[None]:
     """Sets variables of the environment until the block ends."""
-    before = {name: os.environ.get(name) for name in values}
+    before = {**os.environ}
     os.environ.update(values)
     try:
         yield
     finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
+        for name in values:
+            os.environ.pop(name)
+        os.environ.update({name: before[name] for name in values if name in before})
 
 
 def _leave_data_in_place() -> None:
@@ -260,10 +251,7 @@ def select_devices(count: int | None) -> list:
 
 
 def device_memory_bytes(devices: list) -> int:
-    """Returns how much memory each of these devices has.
-
-    Of the CPU's, which share the machine's, each its share.
-    """
+    """Returns how much memory each of these devices has; CPU devices share the machine's."""
     statistics = devices[0].memory_stats()
     if statistics and "bytes_limit" in statistics:
         return statistics["bytes_limit"]

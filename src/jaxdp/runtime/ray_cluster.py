@@ -5,7 +5,6 @@ import dataclasses
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
 
 from jaxdp.runtime import ray_connection
 from jaxdp.runtime.ray_connection import HeadLost
@@ -63,32 +62,24 @@ def connected(address: str | None, *, cpus: int = 0) -> Iterator[None]:
             raise HeadLost(f"{error}; {remedy}") from error
 
 
-def import_ray() -> Any:
-    """Returns the module, which takes a second to import."""
-    import ray
-
-    return ray
-
-
 def nodes() -> list[Node]:
     """Returns the nodes of the cluster, those that have died included."""
+    import ray
+
     listed = list[Node]()
-    for row in import_ray().nodes():
+    for row in ray.nodes():
         resources = row["Resources"]
-        kind = next(
-            (name.partition(":")[2] for name in resources if name.startswith("accelerator_type:")),
-            "",
-        )
+        types = [name.partition("accelerator_type:")[2] for name in resources]
         listed.append(
             Node(
-                row["NodeID"],
-                row["NodeManagerAddress"],
-                row["NodeManagerHostname"],
-                row["Alive"],
-                resources.get("CPU", 0.0),
-                resources.get("GPU", 0.0),
-                resources.get("memory", 0.0),
-                kind,
+                id=row["NodeID"],
+                address=row["NodeManagerAddress"],
+                host=row["NodeManagerHostname"],
+                alive=row["Alive"],
+                cpus=resources.get("CPU", 0.0),
+                gpus=resources.get("GPU", 0.0),
+                memory_bytes=resources.get("memory", 0.0),
+                kind="".join(types),
             )
         )
     return sorted(listed, key=lambda node: (not node.alive, node.address, node.id))
@@ -96,10 +87,10 @@ def nodes() -> list[Node]:
 
 def free() -> dict[str, float]:
     """Returns how many CPUs and GPUs of the cluster are free now."""
-    available = import_ray().available_resources()
-    return {
-        name: available.get(resource, 0.0) for name, resource in (("cpus", "CPU"), ("gpus", "GPU"))
-    }
+    import ray
+
+    available = ray.available_resources()
+    return {"cpus": available.get("CPU", 0.0), "gpus": available.get("GPU", 0.0)}
 
 
 def gpus_per_worker(nodes: Iterable[Node]) -> int:
@@ -109,12 +100,8 @@ def gpus_per_worker(nodes: Iterable[Node]) -> int:
 
 def needs_text(cpus: int, gpus: int) -> str:
     """Says what a worker needs, all of it on one node."""
-    texts = [
-        f"{count} {name}{'s' if count > 1 else ''}"
-        for count, name in ((cpus, "CPU"), (gpus, "GPU"))
-        if count
-    ]
-    return " and ".join(texts)
+    counts = ((cpus, "CPU"), (gpus, "GPU"))
+    return " and ".join(f"{count} {name}{'s' * (count > 1)}" for count, name in counts if count)
 
 
 class Head:
@@ -211,5 +198,4 @@ def place(slots: Mapping[Node, int], count: int, *, pack: bool) -> list[Node]:
     places = [(turn, node) for node, number in slots.items() for turn in range(number)]
     if not pack:
         places.sort(key=lambda each: each[0])
-    chosen = [node for _, node in places[:count]]
-    return [node for node in slots for _ in range(chosen.count(node))]
+    return sorted((node for _, node in places[:count]), key=[*slots].index)

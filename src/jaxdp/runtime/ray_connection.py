@@ -8,7 +8,6 @@ belongs to its owner, in a trusted network.
 import atexit
 import contextlib
 import importlib.util
-import ipaddress
 import os
 import pathlib
 import secrets
@@ -23,7 +22,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from jaxdp.registry import ConfigError
-from jaxdp.runtime.coordinator import split_address
+from jaxdp.runtime.coordinator import is_loopback, split_address
 from jaxdp.runtime.platform import environment
 
 # What Ray's processes read when they start.
@@ -65,25 +64,28 @@ def connected(address: str | None, *, cpus: int = 0, field: str = "address") -> 
     require()
     if address not in (None, "auto"):
         _check_address(str(address), field)
-    with contextlib.ExitStack() as cleanup:
-        if (
-            address is None
-            and "ray" not in sys.modules
-            and not _AUTHENTICATION.keys() & os.environ.keys()
-        ):
+    if address is None:
+        if "ray" not in sys.modules and not _AUTHENTICATION.keys() & os.environ.keys():
             os.environ.update(_AUTHENTICATION)  # for good, since Ray reads them only once
-        if address is not None and "RAY_AUTH_MODE" not in os.environ and _has_token():
-            os.environ["RAY_AUTH_MODE"] = "token"  # with an address Ray would not use it by itself
+    elif "RAY_AUTH_MODE" not in os.environ and _has_token():
+        os.environ["RAY_AUTH_MODE"] = "token"  # with an address Ray would not use it by itself
+    with contextlib.ExitStack() as cleanup:
         cleanup.enter_context(environment(_SETTINGS | (_LOOPBACK if address is None else {})))
         import ray
 
         if not ray.is_initialized():
+            # Otherwise Ray reports lost workers on standard output, which is for results.
+            worker = ray._private.worker
+            cleanup.callback(setattr, worker, "print_to_stdstream", worker.print_to_stdstream)
+            worker.print_to_stdstream = lambda *_, **__: None
             cleanup.callback(ray.shutdown)
-            cleanup.enter_context(_silent(ray))
-            with _handlers_kept(), warnings.catch_warnings():
+            handler = signal.getsignal(signal.SIGTERM)
+            with warnings.catch_warnings():
                 # Ray's processes replace what was forked at once.
                 warnings.filterwarnings("ignore", r"os\.fork\(\) was called", RuntimeWarning)
                 _start(ray, address, cpus, field, cleanup)
+            if threading.current_thread() is threading.main_thread():
+                signal.signal(signal.SIGTERM, handler)  # Ray has replaced it
         try:
             yield ray
         except HeadLost:
@@ -130,52 +132,20 @@ def _start(
         try:
             ray.init(address=address, **quiet)
         except Exception as error:  # Ray raises its own, gRPC's and Python's
-            said = " ".join(str(error).split())[:200]
-            raise ConfigError(
-                field, address, f"no Ray cluster can be used there ({said}); start one: ray start"
-            ) from error
+            reason = " ".join(str(error).split())[:200]
+            remedy = f"no Ray cluster can be used there ({reason}); start one: ray start"
+            raise ConfigError(field, address, remedy) from error
         return
     # Ray read it at import, which may have been earlier. The name is not public, so that the
     # outcome is checked below.
     ray._private.ray_constants.ENABLE_RAY_CLUSTER = False
     # The paths of Ray's sockets, which are in this folder, must be short.
-    folder = tempfile.mkdtemp(
-        prefix=f"jaxdp-ray-{os.getpid()}-", dir="/tmp" if pathlib.Path("/tmp").is_dir() else None
-    )
+    folder = tempfile.mkdtemp(prefix=f"jaxdp-ray-{os.getpid()}-", dir="/tmp")
     cleanup.callback(shutil.rmtree, folder, ignore_errors=True)
     cleanup.callback(ray.shutdown)  # before its folder goes
-    ray.init(
-        address="local",
-        num_cpus=max(os.cpu_count() or 1, cpus),
-        include_dashboard=False,
-        _temp_dir=folder,
-        **quiet,
-    )
-    if not ipaddress.ip_address(host := ray.util.get_node_ip_address()).is_loopback:
-        raise ConfigError(
-            field,
-            "",
-            f"Ray {ray.__version__} would listen on {host}; start a cluster yourself and give its"
-            " address",
-        )
-
-
-@contextlib.contextmanager
-def _silent(ray: Any) -> Iterator[None]:
-    """Keeps Ray from reporting lost workers on standard output, which is for results."""
-    module, name = ray._private.worker, "print_to_stdstream"
-    before = getattr(module, name)
-    setattr(module, name, lambda *_, **__: None)
-    try:
-        yield
-    finally:
-        setattr(module, name, before)
-
-
-@contextlib.contextmanager
-def _handlers_kept() -> Iterator[None]:
-    """Restores the handler of SIGTERM, which Ray replaces."""
-    handler = signal.getsignal(signal.SIGTERM)
-    yield
-    if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, handler)
+    cpus = max(os.cpu_count() or 1, cpus)
+    ray.init(address="local", num_cpus=cpus, include_dashboard=False, _temp_dir=folder, **quiet)
+    host = ray.util.get_node_ip_address()
+    if not is_loopback(host):
+        remedy = "start a cluster yourself and give its address"
+        raise ConfigError(field, "", f"Ray {ray.__version__} would listen on {host}; {remedy}")

@@ -25,7 +25,7 @@ from jaxdp.runtime.supervisor import FINAL, Supervisor, say
 _LOST_SECONDS = 5.0
 # If one node is lost this often, not the node dies but Ray's process on it, for lack of memory.
 _MOST_LOSSES = 3
-_JOIN_SECONDS = 2.0  # between looks at the cluster; a node that is there twice is there to stay
+_LOOK_SECONDS = 2.0  # between looks at the cluster
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -155,15 +155,14 @@ class _Launch:
         self._signals: list[int] = []
         self._restarts, self._locked_until = 0, 0.0
         self._losses: collections.Counter[str] = collections.Counter()
-        self._width, self._widened = 0, False  # of the attempt; whether it ends since more fit
-        self._looked, self._seen = 0.0, 0  # when, and how many workers fitted then
+        self._width, self._widens = 0, False  # of the attempt; whether it ends since more fit
+        self._looked = 0.0
         self._head_lost: HeadLost | None = None
 
     def run(self) -> int:
         with forwarding(self._signals.append):
             while nodes := self._wait_for_nodes():
-                self._width, self._widened = len(nodes), False
-                self._seen = 0
+                self._width, self._widens = len(nodes), False
                 processes = [RemoteProcess(node, self._capacity) for node in nodes]
                 attempt = Supervisor(processes, "worker", supervisor.GRACE_SECONDS)
                 with contextlib.closing(attempt):
@@ -183,36 +182,32 @@ class _Launch:
 
     def _wait_for_nodes(self) -> list[Node]:
         """Returns the node of each worker; none if a signal came first."""
-        waits = False
-        while not self._signals:
-            slots, width = self._fitting()
-            if width:
-                if waits or self._width or width < self._config.workers:
-                    say(f"starting with {width} of {self._config.workers} workers")
-                return ray_cluster.place(slots, width, pack=bool(self._capacity.gpus))
-            if not waits:
-                there = self._capacity.text(slots)
-                say(
-                    f"the cluster has room for {there}; waiting until there is for"
-                    f" {self._config.fewest}"
-                )
-                waits = True
+        slots, width = self._fitting()
+        is_first = not self._width and width == self._config.workers
+        if not width:
+            room = f"the cluster has room for {self._capacity.text(slots)}"
+            say(f"{room}; waiting until there is for {self._config.fewest}")
+        while not width and not self._signals:
             time.sleep(0.5)
-        return []
+            slots, width = self._fitting()
+        if self._signals:
+            return []
+        if not is_first:
+            say(f"starting with {width} of {self._config.workers} workers")
+        return ray_cluster.place(slots, width, pack=bool(self._capacity.gpus))
 
     def _start(self, processes: Sequence[RemoteProcess], attempt: Supervisor) -> None:
         # All actors first: the process that starts first does not wait long for the others.
-        addresses: list[tuple[str, int]] = []
+        addresses = list[str]()
         for index, process in enumerate(processes):
             try:
-                addresses.append(process.address())
+                addresses.append("{}:{}".format(*process.address()))
             except NodeLost as loss:
                 attempt.lose(index, loss)
         if attempt.lost:
             attempt.close()
             return
-        address = "{}:{}".format(*addresses[0])
-        group = ["--coordinator", address, "--num-processes", str(len(processes))]
+        group = ["--coordinator", addresses[0], "--num-processes", str(len(processes))]
         for index, process in enumerate(processes):
             process.start([*launcher.TRAIN, *self._flags, *group, "--process-id", str(index)])
 
@@ -220,20 +215,20 @@ class _Launch:
         """Has all processes save if more fit, or if the head is lost: Ray would end them soon."""
         if attempt.lost:
             attempt.limit(_LOST_SECONDS)
-        if self._head_lost is not None or time.monotonic() - self._looked < _JOIN_SECONDS:
+        if self._head_lost is not None or time.monotonic() - self._looked < _LOOK_SECONDS:
             return
         self._looked = time.monotonic()
         try:
-            before, self._seen = self._seen, self._fitting()[1]
+            width = self._fitting()[1]
         except HeadLost as error:
             self._head_lost = error
             say(f"{error}; all save")
             attempt.send(signal.SIGTERM)
             attempt.limit(supervisor.GRACE_SECONDS)
             return
-        disturbed = self._widened or self._signals or attempt.lost or attempt.failures()
-        if min(before, self._seen) > self._width and not disturbed:
-            self._widened = True
+        disturbed = self._widens or self._signals or attempt.lost or attempt.failures()
+        if width > self._width and not disturbed:
+            self._widens = True
             say("the cluster has room for more workers; all save and start again")
             attempt.send(signal.SIGTERM)
 
@@ -247,14 +242,13 @@ class _Launch:
                 self._losses[node.id] += 1
             # A node that dies comes back as another one.
             return max(self._losses.values()) < _MOST_LOSSES
-        if self._widened and code == EXIT_STOPPED:
+        if self._widens and code == EXIT_STOPPED:
             return True
         if attempt.locked and time.monotonic() < self._locked_until:
             say("the run folder is still locked by a node that is gone; trying again")
             time.sleep(2)
             return True
-        for line in attempt.explain():
-            say(line)
+        attempt.explain()
         if code in FINAL or self._restarts == self._config.max_restarts:
             return False
         self._restarts += 1

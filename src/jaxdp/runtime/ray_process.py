@@ -9,7 +9,7 @@ from typing import Any
 from jaxdp.registry import ConfigError
 from jaxdp.runtime.coordinator import hold_port
 from jaxdp.runtime.local_process import LocalProcess
-from jaxdp.runtime.ray_cluster import SILENCE_SECONDS, ClusterCapacity, Node, import_ray
+from jaxdp.runtime.ray_cluster import SILENCE_SECONDS, ClusterCapacity, Node
 
 # When the launcher is killed, Ray ends the actors. Their processes must save, not be killed too.
 _ACTOR_ENVIRONMENT = {"RAY_kill_child_processes_on_worker_exit": "0"}
@@ -33,11 +33,12 @@ class RemoteProcess:
     """
 
     def __init__(self, node: Node, capacity: ClusterCapacity) -> None:
+        import ray
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-        self._ray, self.node = import_ray(), node
+        self._ray, self.node = ray, node
         self.where = f"node {node.address}"
-        actor = self._ray.remote(ProcessActor).options(
+        actor = ray.remote(ProcessActor).options(
             num_cpus=capacity.cpus,
             num_gpus=capacity.gpus,
             max_restarts=0,
@@ -46,13 +47,14 @@ class RemoteProcess:
         )
         self._actor: Any = actor.remote(not capacity.gpus)
         self._code: int | None = None
-        self._answer: Any = None  # of the actor, which is due within some seconds
-        self._asked, self._patience = 0.0, 0.0
         self._lines: list[tuple[bool, str]] = []
+        self._answer: Any = None  # of the actor, which is due within `_patience` seconds
+        self._asked, self._patience = 0.0, 0.0
 
     def address(self) -> tuple[str, int]:
         """Waits until the actor has started, and returns its host and a port that is free there."""
-        return self._get(self._actor.address.remote(), _START_SECONDS)
+        self._ask(self._actor.address.remote(), _START_SECONDS)
+        return self._get(_START_SECONDS)
 
     def start(self, arguments: Sequence[str], log: pathlib.Path | None = None) -> None:
         """Starts Python in the folder of this process once the actor has started; does not wait.
@@ -65,12 +67,8 @@ class RemoteProcess:
         forwarded = {
             name: value for name, value in os.environ.items() if name.startswith(_FORWARDED)
         }
-        arguments, file = [*arguments], str(log) if log else None
-        self._ask(self._actor.start.remote(arguments, forwarded, os.getcwd(), file), _START_SECONDS)
-
-    def _ask(self, answer: Any, patience: float) -> None:
-        self._answer = answer
-        self._asked, self._patience = time.monotonic(), patience
+        answer = self._actor.start.remote([*arguments], forwarded, os.getcwd(), log)
+        self._ask(answer, _START_SECONDS)
 
     def poll(self) -> int | None:
         """Returns the exit code, negative for a signal, None while it runs; does not wait.
@@ -82,12 +80,10 @@ class RemoteProcess:
         if self._code is None and self._answer is None:
             self._ask(self._actor.look.remote(), SILENCE_SECONDS)
         if self._answer is not None:
-            if self._ray.wait([self._answer], timeout=0)[0]:
-                lines, self._code = self._get(self._answer, SILENCE_SECONDS)
+            is_due = time.monotonic() - self._asked > self._patience
+            if is_due or self._ray.wait([self._answer], timeout=0)[0]:
+                lines, self._code = self._get(1.0)
                 self._lines += lines
-                self._answer = None
-            elif time.monotonic() - self._asked > self._patience:
-                raise NodeLost(f"has not answered for {self._patience:g} s")
         return self._code
 
     def lines(self) -> list[tuple[bool, str]]:
@@ -102,18 +98,23 @@ class RemoteProcess:
         """Ends the actor, whose process gets a SIGTERM if it still runs."""
         self._ray.kill(self._actor)
 
-    def _get(self, reference: Any, seconds: float) -> Any:
+    def _ask(self, answer: Any, patience: float) -> None:
+        self._answer = answer
+        self._asked, self._patience = time.monotonic(), patience
+
+    def _get(self, seconds: float) -> Any:
+        """Returns the answer of the actor, and waits no longer than this for it."""
+        exceptions = self._ray.exceptions
         try:
-            return self._ray.get(reference, timeout=seconds)
-        except self._ray.exceptions.GetTimeoutError as error:
-            raise NodeLost(f"has not answered for {seconds:g} s") from error
-        except self._ray.exceptions.RayTaskError as error:
+            return self._ray.get(self._answer, timeout=seconds)
+        except exceptions.GetTimeoutError as error:
+            raise NodeLost(f"has not answered for {self._patience:g} s") from error
+        except exceptions.RayTaskError as error:
             raise error.cause from None
-        except (
-            self._ray.exceptions.RayActorError,
-            self._ray.exceptions.ActorUnschedulableError,
-        ) as error:
+        except (exceptions.RayActorError, exceptions.ActorUnschedulableError) as error:
             raise NodeLost("has died") from error
+        finally:
+            self._answer = None
 
 
 class ProcessActor:
@@ -128,19 +129,21 @@ class ProcessActor:
         self._process: LocalProcess | None = None
 
     def address(self) -> tuple[str, int]:
-        return import_ray().util.get_node_ip_address(), self._held.getsockname()[1]
+        import ray
+
+        return ray.util.get_node_ip_address(), self._held.getsockname()[1]
 
     def start(
-        self, arguments: Sequence[str], environment: Mapping[str, str], folder: str, log: str | None
+        self,
+        arguments: Sequence[str],
+        environment: Mapping[str, str],
+        folder: str,
+        log: pathlib.Path | None,
     ) -> tuple[list[tuple[bool, str]], int | None]:
-        platform = {"JAX_PLATFORMS": "cpu"} if self._on_cpu else {}
+        variables = {"JAX_PLATFORMS": "cpu"} if self._on_cpu else {}
+        variables |= environment
         try:
-            self._process = LocalProcess(
-                arguments,
-                platform | {**environment},
-                folder=folder,
-                log=pathlib.Path(log) if log else None,
-            )
+            self._process = LocalProcess(arguments, variables, folder=folder, log=log)
         except OSError as error:
             remedy = "all nodes must see this folder and the data"
             problem = f"{error.filename or folder}: {error.strerror} on node {self.address()[0]}"

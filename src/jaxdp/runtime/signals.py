@@ -11,6 +11,8 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 
+from jaxdp.exit_codes import EXIT_STOPPED
+
 STOPPED_AT_START = "stopped by a signal before the first step; the same command begins again"
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)  # what launchers pass on
 _START_UP_SECONDS = 5.0
@@ -24,28 +26,19 @@ class StopSignals:
     """Receives signals while a run is set up and trained.
 
     While the run is set up, `check` raises at the next safe place. If none is reached within a few
-    seconds, the process ends with `exit_code`. A second interrupt raises KeyboardInterrupt, as does
-    an interrupt before training.
+    seconds, the process ends with EXIT_STOPPED. A second interrupt raises KeyboardInterrupt, as
+    does an interrupt before training.
 
     Args:
         numbers: the signals; an ignored one stays ignored, as SIGHUP under nohup.
-        exit_code: of a process that is stuck in its start-up; None to let it go on.
-        message: printed by that process.
 
     Attributes:
         training: whether there is a state that can be saved.
     """
 
-    def __init__(
-        self,
-        numbers: tuple[int, ...] = (signal.SIGINT,),
-        *,
-        exit_code: int | None = None,
-        message: str = "",
-    ) -> None:
+    def __init__(self, numbers: tuple[int, ...]) -> None:
         self.training = False
         self._numbers = numbers
-        self._exit_code, self._message = exit_code, message
         self._received: list[int] = []
 
     def requested(self, number: int | None = None) -> bool:
@@ -69,37 +62,32 @@ class StopSignals:
         wanted = [
             number for number in self._numbers if signal.getsignal(number) is not signal.SIG_IGN
         ]
-        previous = {number: signal.signal(number, self._handle) for number in wanted}
-        try:
+        with contextlib.ExitStack() as cleanup:
+            for number in wanted:
+                cleanup.callback(signal.signal, number, signal.signal(number, self._handle))
+            cleanup.callback(setattr, self, "training", True)  # a timer that runs does nothing
             yield
-        finally:
-            self.training = True  # a timer that still runs does nothing
-            for number, handler in previous.items():
-                signal.signal(number, handler)
 
     def _handle(self, number: int, frame: object) -> None:
         if number == signal.SIGINT and (self._received or not self.training):
             raise KeyboardInterrupt
         self._received.append(number)
-        if not self.training and self._exit_code is not None:
+        if not self.training:
             timer = threading.Timer(_START_UP_SECONDS, self._leave)
             timer.daemon = True
             timer.start()
 
     def _leave(self) -> None:
         if not self.training:
-            print(self._message, file=sys.stderr, flush=True)
-            os._exit(self._exit_code or 0)
+            print(STOPPED_AT_START, file=sys.stderr, flush=True)
+            os._exit(EXIT_STOPPED)
 
 
 @contextlib.contextmanager
 def forwarding(send: Callable[[int], None]) -> Iterator[None]:
     """Calls `send` with the signals that would stop this process, until the block ends."""
-    previous = {
-        number: signal.signal(number, lambda received, frame: send(received)) for number in ENDING
-    }
-    try:
+    with contextlib.ExitStack() as cleanup:
+        for number in ENDING:
+            before = signal.signal(number, lambda received, frame: send(received))
+            cleanup.callback(signal.signal, number, before)
         yield
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)

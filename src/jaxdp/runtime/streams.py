@@ -37,8 +37,15 @@ class BestEffortStream:
 class StandardOutput(BestEffortStream):
     """A text stream that raises OutputError instead of OSError, except for a closed pipe."""
 
-    def _guarded(self) -> contextlib.AbstractContextManager[None]:
-        return _as_output_error()
+    @contextlib.contextmanager
+    def _guarded(self) -> Iterator[None]:
+        try:
+            yield
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            reason = error.strerror or error
+            raise OutputError(f"standard output cannot be written: {reason}") from error
 
 
 @contextlib.contextmanager
@@ -54,18 +61,6 @@ def standard_output() -> Iterator[None]:
     finally:
         if sys.stdout is own:
             sys.stdout = before
-
-
-@contextlib.contextmanager
-def _as_output_error() -> Iterator[None]:
-    try:
-        yield
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        raise OutputError(
-            f"standard output cannot be written: {error.strerror or error}"
-        ) from error
 
 
 def complete() -> None:

@@ -5,6 +5,7 @@ A process runs on this machine or on a node of a Ray cluster; both have the same
 
 import contextlib
 import dataclasses
+import itertools
 import pathlib
 import signal
 import sys
@@ -33,12 +34,12 @@ class _Member:
     """One of the processes, and how it has ended.
 
     Attributes:
+        log: the file to which its lines are appended.
         code: its exit code, None while it runs.
         ended: when, by the monotonic clock.
         reason: its error in one line, or else the last line on its standard error; empty if that is
             a terminal.
         killed: whether the supervisor has killed it.
-        log: the file to which its lines are appended.
     """
 
     process: Process
@@ -65,6 +66,11 @@ class _Member:
         outcomes = {0: "was done", EXIT_STOPPED: "was stopped by a signal after saving"}
         return outcomes.get(self.code or 0, f"ended with exit code {self.code}")
 
+    def last_words(self) -> str:
+        """Returns its reason and its log, as far as there are any."""
+        reason = f": {self.reason.removeprefix(_ERROR)}" if self.reason else ""
+        return reason + (f" ({self.log})" if self.log else "")
+
     def show(self, index: int) -> None:
         """Prints the lines of the process, and appends them to its log."""
         for is_error, line in self.process.lines():
@@ -73,11 +79,8 @@ class _Member:
             print(f"{prefix}{line}", end="", file=stream, flush=True)
             if self.log is not None:
                 # A full disk, for example, must not end the run.
-                with (
-                    contextlib.suppress(OSError),
-                    open(self.log, "a", errors="backslashreplace", opener=no_link) as file,
-                ):
-                    file.write(line)
+                with contextlib.suppress(OSError), open(self.log, "ab", opener=no_link) as file:
+                    file.write(line.encode(errors="backslashreplace"))
             if is_error and line.strip() and (_ERROR in line or _ERROR not in self.reason):
                 self.reason = line.strip()
 
@@ -101,11 +104,11 @@ class Supervisor:
         processes: Sequence[Process],
         kind: str,
         grace_seconds: float,
-        logs: Sequence[pathlib.Path | None] = (),
+        logs: Sequence[pathlib.Path] = (),
     ) -> None:
         self._members = [
-            _Member(process, f"{kind} {index}", logs[index] if logs else None)
-            for index, process in enumerate(processes)
+            _Member(process, f"{kind} {index}", log)
+            for index, (process, log) in enumerate(itertools.zip_longest(processes, logs))
         ]
         self._running = dict(enumerate(self._members))
         self._grace_seconds, self._deadline = grace_seconds, float("inf")
@@ -182,24 +185,22 @@ class Supervisor:
         """Returns the processes that ended with an error, the first one first."""
         return sorted((each for each in self._members if each.failed), key=lambda each: each.ended)
 
-    def explain(self) -> list[str]:
-        """Returns which process ended and why, the first failure first.
+    def explain(self) -> None:
+        """Prints which process ended and why, the first failure first.
 
-        Returns nothing if each process has said so itself.
+        Prints nothing if each process has said so itself.
         """
         failures = self.failures()
         if self.locked or all(each.code in FINAL for each in failures):
-            return []
+            return
         first, *others = failures
-        lines = [f"{first} was the first to fail: it {first.outcome()}"]
-        lines += [
-            f"{each} {each.outcome()} {each.ended - first.ended:.1f} s later" for each in others
-        ]
-        for position, each in enumerate(failures):
-            lines[position] += f": {each.reason.removeprefix(_ERROR)}" if each.reason else ""
-            lines[position] += f" ({each.log})" if each.log else ""
-        ended_well = [each for each in self._members if each not in failures]
-        return lines + [f"{each} {each.outcome()}" for each in ended_well]
+        say(f"{first} was the first to fail: it {first.outcome()}{first.last_words()}")
+        for each in others:
+            later = f"{each.ended - first.ended:.1f} s later"
+            say(f"{each} {each.outcome()} {later}{each.last_words()}")
+        for each in self._members:
+            if each not in failures:
+                say(f"{each} {each.outcome()}")
 
     def close(self) -> None:
         """Frees what the processes hold; those that still run save if they can."""

@@ -1,0 +1,161 @@
+"""The processes of a run: what each puts into the store of process 0, and reads of the others.
+
+JAX's distributed runtime connects the processes and notices when one dies. Its key-value store, on
+process 0, carries the rest: the settings, the progress of each process, who asked to stop, why one
+left. Nothing here computes on a device by itself.
+"""
+
+import contextlib
+import dataclasses
+import hashlib
+import json
+from typing import Any
+
+from jaxdp.registry import ConfigError
+
+# So many processes ask after every step: process 0 answers some thousand questions a second.
+_ASKING = 64
+_NO_LIMIT_MILLISECONDS = 7 * 24 * 3600 * 1000
+
+
+@dataclasses.dataclass
+class Group:
+    """The processes of a run, this one among them.
+
+    Attributes:
+        members: the name of each process in messages, e.g. "process 1 (pid 77 on node-b)".
+    """
+
+    index: int = 0
+    count: int = 1
+    members: tuple[str, ...] = ("process 0",)
+    _stop_step: int | None = None
+    _asked: int = 0  # the last step after which it was time to ask whether to stop
+    _prefix: str = ""
+    _meetings: int = 0
+
+    def put(self, key: str, value: str, *, overwrite: bool = True) -> None:
+        _client().key_value_set(f"{self._prefix}/{key}", value, allow_overwrite=overwrite)
+
+    def get(self, key: str) -> str | None:
+        try:
+            return _client().key_value_try_get(f"{self._prefix}/{key}")
+        except Exception as error:  # the runtime's only class of errors; a missing key is one
+            if "NOT_FOUND" in str(error):
+                return None
+            raise
+
+    def get_all(self, name: str) -> dict[int, str]:
+        """Returns what the processes have put at `name/INDEX` so far, by index."""
+        found = _client().key_value_dir_get(f"{self._prefix}/{name}/")
+        return {int(key.rpartition("/")[2]): value for key, value in found}
+
+    def meet(self) -> None:
+        """Waits until all processes are here, which all must call equally often.
+
+        One that dies meanwhile ends the others.
+        """
+        if self.count > 1:
+            self._meetings += 1
+            _client().wait_at_barrier(
+                f"{self._prefix}/meeting/{self._meetings}", _NO_LIMIT_MILLISECONDS
+            )
+
+    def leave_word(self, message: str, *, hangs: bool = False) -> None:
+        """Tells the other processes why this one leaves, if they can still be reached."""
+        with contextlib.suppress(Exception):
+            self.put(
+                f"left/{self.index}",
+                json.dumps({"message": message, "hangs": hangs}),
+                overwrite=False,
+            )
+
+    def last_words(self) -> dict[int, dict[str, Any]]:
+        """Returns why the other processes that have left did so, by index."""
+        return {
+            index: json.loads(text)
+            for index, text in self.get_all("left").items()
+            if index != self.index
+        }
+
+    def exchange(self, name: str, value: str, timeout_seconds: float) -> list[str]:
+        """Puts this process's value and returns that of each process; waits for all.
+
+        Raises:
+            ConfigError: if one does not put its value in time.
+        """
+        if self.count == 1:
+            return [value]
+        self.put(f"{name}/{self.index}", value)
+        try:
+            # Then one answer holds them all: process 0 could not answer N questions of each of N
+            # processes.
+            _client().wait_at_barrier(f"{self._prefix}/{name}", int(timeout_seconds * 1000))
+        except Exception as error:
+            there = self.get_all(name)
+            missing = next((index for index in range(self.count) if index not in there), None)
+            if missing is None:
+                raise
+            remedy = (
+                f"timed out after {timeout_seconds:g} s waiting for {self.members[missing]} to send"
+                f" {name!r}; see its output"
+            )
+            raise ConfigError("distributed_timeout", timeout_seconds, remedy) from error
+        values = self.get_all(name)
+        return [values[index] for index in range(self.count)]
+
+    def stops_at(self, step: int, *, wanted: bool, margin: int) -> bool:
+        """Whether to stop after this step; all processes give the same answer at the same step.
+
+        The one that is asked to stop names a step that no other can have passed: none can be more
+        than `margin` - 1 steps ahead of the slowest, because it waits for results that take all
+        processes.
+        """
+        if self.count == 1:
+            return wanted
+        # All see the same steps, so that all ask at the same ones, of which the step that is named
+        # is one.
+        every = 1 + self.count // _ASKING
+        due = every == 1 or step // every > self._asked // every
+        self._asked = step
+        if self._stop_step is None and (due or wanted):
+            named = self.get("stop")
+            if named is None and wanted:
+                with contextlib.suppress(Exception):  # another process was first
+                    self.put("stop", str(-(-(step + margin) // every) * every), overwrite=False)
+                named = self.get("stop")
+            self._stop_step = int(named) if named is not None else None
+        return self._stop_step is not None and step >= self._stop_step
+
+    def check_equal(self, what: dict[str, Any], timeout_seconds: float) -> None:
+        """Checks that all processes are about to do the same.
+
+        Raises:
+            ConfigError: for the first difference, with the name of the other process.
+        """
+        own = json.dumps(what, default=str)
+        self.put(f"checked/{self.index}", own)
+        digest = hashlib.sha256(own.encode()).hexdigest()
+        digests = self.exchange("checks", digest, timeout_seconds)
+        other = next((index for index in range(self.count) if digests[index] != digest), None)
+        if other is None:
+            return
+        theirs = json.loads(self.get(f"checked/{other}") or "{}")
+        for name, ours in json.loads(own).items():
+            if theirs.get(name) != ours:
+                remedy = (
+                    f"differs between processes: {self.members[other]} has {theirs.get(name)!r};"
+                    " start all with the same"
+                )
+                raise ConfigError(name, ours, remedy)
+
+
+def runtime_state() -> Any:
+    """Returns JAX's state of the connection, which is not public; Orbax uses it as well."""
+    from jax._src import distributed
+
+    return distributed.global_state
+
+
+def _client() -> Any:
+    return runtime_state().client
