@@ -37,7 +37,7 @@ from jaxdp.step import metrics as metrics_lib
 from jaxdp.step.state import TrainState
 from jaxdp.step.step import evaluation_model
 from jaxdp.training import setup as setup_lib
-from jaxdp.training.run import Trained
+from jaxdp.training.loop import RunOutcome
 from jaxdp.training.setup import Setup
 from jaxdp.training.summary import title
 
@@ -94,23 +94,23 @@ class Result:
         self._predictor: Predictor | None = None
 
     @classmethod
-    def of_training(cls, setup: Setup, trained: Trained) -> "Result":
+    def of_training(cls, setup: Setup, outcome: RunOutcome) -> "Result":
         """Returns the result of a run that has just ended."""
-        state, directory = trained.state, trained.directory
+        state, directory = outcome.state, outcome.directory
 
         def load() -> TrainState:
             if state is not None:
                 return setup.strategy.gather(state)
             if directory is None:
                 raise ConfigError(
-                    "", "", f"the run {trained.status}: {trained.reason}; it has no model"
+                    "", "", f"the run {outcome.status}: {outcome.reason}; it has no model"
                 )
             return restore(
                 directory, setup.config, setup.dataset.describe(), None, setup.objects.model
             )[1]
 
         history = History(
-            directory.read("metrics.jsonl") if directory is not None else trained.rows
+            directory.read("metrics.jsonl") if directory is not None else outcome.rows
         )
         run_dir = directory.path if directory is not None else None
         task = setup.recipe.task
@@ -118,7 +118,7 @@ class Result:
             setup.config,
             setup.dataset.describe(),
             task,
-            trained.summary,
+            outcome.summary,
             history,
             load,
             setup=setup,

@@ -42,7 +42,8 @@ from jaxdp.runtime.processes import Group
 from jaxdp.runtime.signals import STOPPED_AT_START, StoppedAtStart, StopSignals
 from jaxdp.training import defaults, model_size
 from jaxdp.training import setup as setup_lib
-from jaxdp.training.run import Run, Trained
+from jaxdp.training.loop import RunOutcome
+from jaxdp.training.run import Run
 
 if TYPE_CHECKING:
     from jaxdp.result import Result
@@ -200,7 +201,7 @@ class Trainer:
         writes: bool,
         callbacks: Sequence[Any] = (),
         started: float | None = None,
-    ) -> Trained:
+    ) -> RunOutcome:
         """Does what `fit` does, for callers that handle signals themselves.
 
         Args:
