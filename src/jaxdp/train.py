@@ -16,7 +16,8 @@ from jaxdp.exit_codes import (
     EXIT_USAGE_ERROR,
     SUPERVISED,
 )
-from jaxdp.registry import ConfigError, load_plugins, with_script
+from jaxdp.plugins import load_plugins, with_script
+from jaxdp.registry import ConfigError
 from jaxdp.rundir.layout import MovedError
 from jaxdp.rundir.lock import FolderLocked
 from jaxdp.runtime import platform, processes, streams
@@ -42,7 +43,7 @@ def main(config: TrainConfig) -> int:
             )
             from jaxdp.callbacks.watchdog import Watchdog
             from jaxdp.reporting import progress
-            from jaxdp.trainer import Trainer
+            from jaxdp.trainer import run_setup
             from jaxdp.training import setup as setup_lib
 
             group = processes.start(config)
@@ -54,11 +55,16 @@ def main(config: TrainConfig) -> int:
                 config.replace(plugins=with_script(config.plugins)), advance=reading
             )
             signals.check()
-            trained = Trainer.of_setup(setup, group).run(
-                setup, signals, writes=True, callbacks=[watchdog], started=_STARTED
+            outcome = run_setup(
+                setup,
+                group,
+                [*config.callbacks, watchdog],
+                signals,
+                writes=True,
+                started=_STARTED,
             )
-        progress.print_outcome(trained, setup.config, setup.skipped() if group.index == 0 else None)
-        return {"done": 0, "diverged": EXIT_DIVERGED, "stopped": EXIT_STOPPED}[trained.status]
+        progress.print_outcome(outcome, setup.config, setup.skipped() if group.index == 0 else None)
+        return {"done": 0, "diverged": EXIT_DIVERGED, "stopped": EXIT_STOPPED}[outcome.status]
 
 
 @contextlib.contextmanager

@@ -453,7 +453,7 @@ def test_one_flag_stops_early_by_the_tasks_own_metric(
     assert len(rows) > 3
     assert "validation accuracy has not improved" in summary["ended_early"]["reason"]
     assert train.main([*flags.split(), "--run-dir", "other", "--callbacks", "early_stopping"]) == 2
-    assert "--early-stop 2: --callbacks has early_stopping, too" in capsys.readouterr().err
+    assert "--early-stop 2: callbacks has EarlyStopping, too" in capsys.readouterr().err
     trainer = jaxdp.Trainer(
         "cnn",
         "digits",

@@ -6,10 +6,10 @@ import pathlib
 
 import optax
 
-from jaxdp.components import Objects
 from jaxdp.config import BatchNormMode, TrainConfig
 from jaxdp.config.values import MOST_STEPS
 from jaxdp.data.sources import Dataset, Split
+from jaxdp.objects import Objects
 from jaxdp.registry import ConfigError
 from jaxdp.rundir.layout import RunDirectory
 from jaxdp.sharding.strategy import nearest_divisor

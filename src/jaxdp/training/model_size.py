@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 
-from jaxdp.components import array_shapes
 from jaxdp.free_memory import available_memory_bytes
+from jaxdp.model_check import array_shapes
 from jaxdp.registry import ConfigError
 from jaxdp.runtime import platform
 from jaxdp.units import bytes_text

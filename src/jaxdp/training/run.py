@@ -266,7 +266,8 @@ class Run:
         self.emit("on_activity", Activity, "finishing", outcome.step, False)
         best = self._checkpoints.best() if self._checkpoints is not None else None
         state, sums = outcome.state, outcome.sums
-        result_step, predict, trained = outcome.step, None, None
+        result_step, predict = outcome.step, None
+        trained: Any = None
         evaluated = dict[str, dict[str, float]]()
         if state is not None and best and best[0] != outcome.step and outcome.status == "done":
             result_step = best[0]

@@ -13,21 +13,14 @@ from flax import nnx
 from jaxtyping import Float
 
 from jaxdp import models
-from jaxdp.components import (
-    NOTHING,
-    Objects,
-    array_shapes,
-    check_model,
-    create_model,
-    create_task,
-    has_own_code,
-    open_data,
-)
+from jaxdp.components import create_model, create_task, has_own_code, open_data
 from jaxdp.config import TrainConfig, settings_with
 from jaxdp.data import augment, pipeline, placement
 from jaxdp.data.reading_processes import ReadingProcesses
 from jaxdp.data.sources import Dataset
 from jaxdp.inference import instances
+from jaxdp.model_check import array_shapes, check_model
+from jaxdp.objects import NOTHING, Objects
 from jaxdp.registry import ConfigError
 from jaxdp.rundir.read import warn
 from jaxdp.rundir.start import will_resume

@@ -3,7 +3,6 @@
 import math
 import sys
 import time
-from collections.abc import Mapping
 from importlib import metadata
 from typing import Any
 
@@ -30,7 +29,7 @@ def summarize(
     outcome: RunOutcome,
     *,
     result_step: int,
-    evaluated: Mapping[str, Mapping[str, float]],
+    evaluated: dict[str, dict[str, float]],
     best: tuple[int, dict[str, float]] | None,
     started: float,
 ) -> dict[str, Any]:
