@@ -28,4 +28,4 @@ def test_a_mistake_is_one_line(
     assert line.startswith(f"jaxdp.{name}: error: ")
     assert message in line
     assert captured.out == ""
-    assert not list(pathlib.Path().iterdir())
+    assert not list(pathlib.Path().rglob("*.jsonl"))
