@@ -17,14 +17,8 @@ from flax import nnx
 
 from jaxdp import callbacks as callbacks_lib
 from jaxdp import tasks
-from jaxdp.callbacks.device_monitor import DeviceMonitor
-from jaxdp.callbacks.early_stopping import EarlyStopping
-from jaxdp.callbacks.json_lines import JsonLines
 from jaxdp.callbacks.plots import Plots
-from jaxdp.callbacks.profiler import Profiler
-from jaxdp.callbacks.progress import Progress
 from jaxdp.callbacks.run_record import RunRecord
-from jaxdp.callbacks.tensorboard import TensorBoard
 from jaxdp.config import TrainConfig, settings_with
 from jaxdp.config.keywords import TrainKeywords
 from jaxdp.data.dataset import Dataset
@@ -244,17 +238,19 @@ def _all_callbacks(
 ) -> list[Any]:
     """Returns the callbacks of a run in the order in which they are called."""
     config, own = setup.config, [callbacks_lib.create(each) for each in callbacks]
-    chosen: list[Any] = [DeviceMonitor()]
+    chosen: list[Any] = [callbacks_lib.DeviceMonitor()]
     if config.profile is not None:
-        chosen.append(Profiler(config.profile.first, config.profile.last))
-    chosen += [Progress()] if progress else []
-    chosen += [JsonLines(), Plots(), TensorBoard()] if writes else []
+        chosen.append(callbacks_lib.Profiler(config.profile.first, config.profile.last))
+    chosen += [callbacks_lib.Progress()] if progress else []
+    chosen += [callbacks_lib.JsonLines(), Plots(), callbacks_lib.TensorBoard()] if writes else []
     if config.early_stop is not None:
-        if any(isinstance(each, EarlyStopping) for each in own):
+        if any(isinstance(each, callbacks_lib.EarlyStopping) for each in own):
             remedy = "callbacks has EarlyStopping, too; give one of them"
             raise ConfigError("early_stop", config.early_stop, remedy)
         metric, larger = setup.recipe.task.best_metric
-        chosen.append(EarlyStopping(metric, config.early_stop, larger_is_better=larger))
+        chosen.append(
+            callbacks_lib.EarlyStopping(metric, config.early_stop, larger_is_better=larger)
+        )
     chosen += own
     return [*chosen, RunRecord()] if writes else chosen
 

@@ -42,6 +42,17 @@ def by_name(tree: Any) -> dict[str, np.ndarray]:
     }
 
 
+def save_as_pytorch(model: nnx.Module, file: str, prefix: str = "") -> dict[str, np.ndarray]:
+    """Writes a state dict as PyTorch names it, and returns the arrays by our names."""
+    arrays = by_name(nnx.to_pure_dict(nnx.state(model, (nnx.Param, nnx.BatchStat))))
+    state = {f"{prefix}bn1.num_batches_tracked": np.array(5)}
+    for key, place in reference_names(model).items():
+        array = arrays["/".join(map(str, place.path))]
+        state[prefix + key] = np.ascontiguousarray(np.transpose(array, np.argsort(place.axes)))
+    safetensors.numpy.save_file(state, file)
+    return arrays
+
+
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[pathlib.Path, Any]:
     trainer = jaxdp.Trainer("cnn", some_digits(0, 6), run_dir="first", **SMALL)
@@ -155,12 +166,7 @@ def test_pytorch_names_of_a_model_for_other_classes(
     other = models.create(
         name, num_classes=1000, in_channels=1, rngs=nnx.Rngs(7), **kwargs, **theirs
     )
-    arrays, state = by_name(nnx.to_pure_dict(nnx.state(other, (nnx.Param, nnx.BatchStat)))), {}
-    for key, place in reference_names(other).items():
-        array = arrays["/".join(map(str, place.path))]
-        state[f"module.{key}"] = np.ascontiguousarray(np.transpose(array, np.argsort(place.axes)))
-    state["module.bn1.num_batches_tracked"] = np.array(5)
-    safetensors.numpy.save_file(state, "theirs.safetensors")
+    arrays = save_as_pytorch(other, "theirs.safetensors", "module.")
     trainer = jaxdp.Trainer(
         name,
         some_digits(7, 9),
@@ -186,16 +192,7 @@ def test_weights_for_imagenet_want_its_normalization() -> None:
     other = models.create(
         "resnet", num_classes=1000, in_channels=3, rngs=nnx.Rngs(7), depth=18, width=2
     )
-    arrays = by_name(nnx.to_pure_dict(nnx.state(other, (nnx.Param, nnx.BatchStat))))
-    places = {
-        key: ("/".join(map(str, place.path)), np.argsort(place.axes))
-        for key, place in reference_names(other).items()
-    }
-    state = {
-        key: np.ascontiguousarray(np.transpose(arrays[path], axes))
-        for key, (path, axes) in places.items()
-    }
-    safetensors.numpy.save_file(state, "resnet18.safetensors")
+    save_as_pytorch(other, "resnet18.safetensors")
 
     def trainer(
         dataset: data.Dataset = colour, model: str = "resnet", **settings: Any
